@@ -194,6 +194,11 @@ def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     return broad | exact
 
 
+_MEANT = dict.fromkeys(("clip", "clip_range", "cliprange", "clip_eps", "ppo_clip"), "epsilon")
+_MEANT["eps"] = "epsilon (of the clip) or std_eps (of the advantages)"
+"""Words that others have for a hyperparameter, and that are nearer to another one's name."""
+
+
 def parameter_of(name: str) -> str:
     """The hyperparameter that a word is a name of, or of one alone the last part; "" for none."""
     found = _SET_ALIASES.get(name, _ALIASES.get(name, name))
@@ -203,7 +208,7 @@ def parameter_of(name: str) -> str:
 
 def unknown(name: str, read: str = "") -> str:
     """What to say of a hyperparameter that nobody knows: a near one, else which are ``read``."""
-    near = nearest(name, sorted(KNOWN))
+    near = _MEANT.get(name) or nearest(name, sorted(KNOWN))
     others = f"{read}; " if read else ""
     all_of_them = f"{others}grpo variants --hyperparameters lists all"
     return f"unknown hyperparameter; {f'did you mean {near}?' if near else all_of_them}"

@@ -109,20 +109,23 @@ def reader_of(
     *,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
 ) -> tuple[Reader, list[str]]:
     """A reader of the data, and the words that a command line would have for it.
 
     Args:
         data: in any shape.
         jobs: worker processes; None: as many as the input is worth.
-        where, group_by: as ``read`` takes them.
+        where, group_by, group_size: as ``read`` takes them.
     """
     how: dict[str, Any] = {"where": read_conditions(listed(where))}
-    how["grouping"] = _grouping(listed(group_by), None)
+    how["grouping"] = _grouping(listed(group_by), group_size)
     if isinstance(data, Mapping):
         return Reader([_MEMORY], Held(objects=(data,), alone=True, **how)), [_NAMELESS]
     if hasattr(data, "columns"):
-        raise _no_data(f'{type(data).__name__}; give its rows, as df.to_dict("records")')
+        names = [name for name in ("to_dicts", "to_pylist") if hasattr(data, name)]
+        rows = f"{names[0]}()" if names else 'to_dict("records")'
+        raise _no_data(f"{type(data).__name__}; give its rows, as df.{rows}")
     try:
         given: list[Any] = [data] if isinstance(data, str | os.PathLike) else list(data)
     except TypeError:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.api.data import speaking_of_arguments
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import html_page, html_table
+from grpo_cli.commands.frames import Array, array, arrow_table, pandas_frame, polars_frame
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
 from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.rows import read_having
@@ -24,9 +22,6 @@ from grpo_cli.objective.breakdown import Breakdown
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
     import polars  # type: ignore[import-not-found]
-
-Array = NDArray[Any]
-RowLevel = Literal["record", "trajectory", "response", "turn", "token"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,6 +40,7 @@ class Evaluated:
         parts: the records, and every number of theirs; empty where only totals were asked for.
         batches: with ``batch="step"`` or other fields, the numbers of each batch behind those that
             name it; ``total`` is then their mean.
+        variant: the name of the variant.
     """
 
     total: Mapping[str, Any]
@@ -52,6 +48,7 @@ class Evaluated:
     notices: Sequence[str] = ()
     parts: Sequence[Source] = field(default=(), repr=False)
     batches: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    variant: str = ""
 
     def __repr__(self) -> str:
         names = ("loss", "objective", "clip_fraction", "kl", "tokens")
@@ -68,6 +65,11 @@ class Evaluated:
         near = nearest(name, [one for one in (*own, *self.total) if not one.startswith("_")])
         hint = f"; did you mean {near if near in own else f'total[{near!r}]'}?"
         raise AttributeError(f"Evaluated has no attribute {name!r}{hint if near else ''}")
+
+    def document(self) -> dict[str, Any]:
+        """The JSON of ``grpo eval --level batch`` as dicts and lists."""
+        found = {"variant": self.variant, "signature": self.signature, "total": dict(self.total)}
+        return found | ({"batches": [*map(dict, self.batches)]} if self.batches else {})
 
     def _repr_html_(self) -> str:
         """The totals as a table, for notebooks."""
@@ -100,7 +102,7 @@ class Evaluated:
         return self.parts[0].breakdown
 
     def columns(
-        self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
+        self, level: Level = "token", *, having: str | Sequence[str] = ()
     ) -> dict[str, Array]:
         """The rows of a level as arrays, for ``pandas.DataFrame``, ``polars.DataFrame`` and others.
 
@@ -108,40 +110,39 @@ class Evaluated:
         unknown or of nothing is NaN; each of several reward functions is a column.
 
         Args:
-            level: what one row is.
+            level: what one row is; "batch": one of ``batches``, or else all records.
             having: keep only rows that fit, as ``"clip==high && share>0.01"``.
 
         Raises:
             UsageError: for a level or a column that there is not, or where only totals were kept.
         """
-        if level not in get_args(RowLevel):
-            known = ", ".join(get_args(RowLevel))
+        if level not in get_args(Level):
+            known = ", ".join(get_args(Level))
             raise UsageError(f"level: expected one of {known}, got {level!r}")
-        self._with_rows()
-        parts = self.parts
+        rows, parts = self.batches or [self.total], self.parts
+        if level != "batch":
+            self._with_rows()
         with speaking_of_arguments():
             texts = [having] if isinstance(having, str) else having
-            columns_known = (*parts[0].by, *FIELDS[level])
+            columns_known = rows[0] if level == "batch" else (*parts[0].by, *FIELDS[level])
             wanted = read_having(texts, level, columns_known, "having")
+        if level == "batch":
+            kept = [row for row in rows if wanted is None or wanted.holds(row)]
+            return {name: array([row[name] for row in kept]) for name in rows[0]}
         if wanted is not None:
             parts = [part.only(wanted.mask) for part in parts]
         return columns(parts, level)
 
-    def to_arrow(self, level: RowLevel = "token", *, having: str | Sequence[str] = ()) -> Any:
-        """The rows of a level as an Arrow table; arguments as for ``columns``.
+    def to_arrow(self, level: Level = "token", *, having: str | Sequence[str] = ()) -> Any:
+        """The rows of a level as an Arrow table, null for NaN; arguments as for ``columns``.
 
         Raises:
             UsageError: also where pyarrow is not installed.
         """
-        arrow, found = _package("pyarrow"), self.columns(level, having=having)
-        table = arrow.table(found)
-        for name in _empty_texts(found):  # which are of type null otherwise
-            at = table.column_names.index(name)
-            table = table.set_column(at, name, table[name].cast(arrow.string()))
-        return table
+        return arrow_table(self.columns(level, having=having))
 
     def to_pandas(
-        self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
+        self, level: Level = "token", *, having: str | Sequence[str] = ()
     ) -> pandas.DataFrame:
         """The rows of a level as a data frame of pandas; arguments as for ``columns``.
 
@@ -150,23 +151,17 @@ class Evaluated:
         Raises:
             UsageError: also where pandas is not installed.
         """
-        pandas, found = _package("pandas"), self.columns(level, having=having)
-        text = pandas.Series([""]).dtype  # "object" before pandas 3
-        return pandas.DataFrame(found).astype(dict.fromkeys(_empty_texts(found), text))
+        return pandas_frame(self.columns(level, having=having))
 
     def to_polars(
-        self, level: RowLevel = "token", *, having: str | Sequence[str] = ()
+        self, level: Level = "token", *, having: str | Sequence[str] = ()
     ) -> polars.DataFrame:
-        """The rows of a level as a data frame of polars; arguments as for ``columns``.
+        """The rows of a level as a data frame of polars, null for NaN; arguments as for columns.
 
         Raises:
             UsageError: also where polars is not installed.
         """
-        polars, found = _package("polars"), self.columns(level, having=having)
-        # Of texts among NaN polars makes objects; of lists, texts and nulls.
-        data = {n: one.tolist() if one.dtype == object else one for n, one in found.items()}
-        texts = dict.fromkeys(_empty_texts(found), polars.String)
-        return polars.DataFrame(data, schema_overrides=texts)
+        return polars_frame(self.columns(level, having=having))
 
     # ---- one array per response ---------------------------------------------------------------
 
@@ -247,25 +242,6 @@ class Evaluated:
             raise UsageError("the evaluation kept only totals (totals_only), so there are no rows")
 
 
-def _package(name: str) -> Any:
-    """A package that rows are handed to, imported where it is asked for.
-
-    Raises:
-        UsageError: with the command that installs it.
-    """
-    try:
-        return import_module(name)
-    except ImportError:
-        raise UsageError(f"{name} is not installed: pip install {name}") from None
-
-
-def _empty_texts(found: Mapping[str, Array]) -> list[str]:
-    """The columns of text that have no value, so that a data frame cannot know their type."""
-    return [
-        n for n, one in found.items() if one.dtype == object and not any(v is not None for v in one)
-    ]
-
-
 # ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------
 
 
@@ -306,25 +282,3 @@ def _table(source: Source, level: Level, names: Sequence[str]) -> dict[str, Arra
             rows = source.count(level) if source.mask is None else np.count_nonzero(source.mask)
             table[name] = np.full(rows, None if KINDS[name] == "text" else np.nan)
     return table
-
-
-def array(values: Any) -> Array:
-    """Numbers as numbers, None among them as NaN; anything else as objects.
-
-    Numbers among texts are texts, as in Parquet: data frames have columns of one kind.
-    """
-    if isinstance(values, np.ndarray):
-        return values
-    values = list(values)
-    given = [value for value in values if value is not None]
-    if given and all(type(value) is int for value in given) and len(given) == len(values):
-        with suppress(OverflowError):
-            return np.array(values, dtype=np.int64)
-        return np.array(values, dtype=object)
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    if str in map(type, given):
-        values = [str(value) if isinstance(value, int | float) else value for value in values]
-    found = np.empty(len(values), dtype=object)
-    found[:] = values
-    return found

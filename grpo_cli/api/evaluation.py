@@ -32,6 +32,7 @@ def evaluate(
     batch: str = "input",
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
     totals_only: bool = False,
     **hyperparameters: Hyperparameter,
 ) -> Evaluated:
@@ -58,6 +59,7 @@ def evaluate(
         where: reads only matching records, as ``"step==120 && env!=math"``; several must all
             match.
         group_by: rows with the same value here are one group, as ``"uid"``.
+        group_size: every so many rows are one group.
         totals_only: keeps the totals alone, so that files of any size need little memory.
         **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
 
@@ -71,7 +73,7 @@ def evaluate(
     with speaking_of_arguments():
         made = planned(variant, stages, hyperparameters, batch)
         one = isinstance(data, Mapping)  # a batch of its own: no pass over it for denominators
-        how: dict[str, Any] = {"where": where, "group_by": group_by}
+        how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
         found = _evaluated(data, made, how, totals_only=totals_only, rows=not one)
         if one and found.total["records"] != 1:
             found = _evaluated(data, made, how, totals_only=totals_only, rows=True)
@@ -98,7 +100,7 @@ def _evaluated(
             Source(one.records, one.breakdown, partial(_sizes, run if rows else None, one))
             for one in parts
         ]
-    return Evaluated(run.total, run.signature, notices, parts, run.batches)
+    return Evaluated(run.total, run.signature, notices, parts, run.batches, made.variant)
 
 
 def _sizes(run: Evaluation | None, source: Source) -> F64:
@@ -128,7 +130,16 @@ def planned(
     return plan(variant, stages=stages, hyperparameters=given, batch=batch, strict=strict)
 
 
-_ARGUMENTS = ("variant", "variants", "stages", "batch", "where", "group_by", "totals_only")
+_ARGUMENTS = (
+    "variant",
+    "variants",
+    "stages",
+    "batch",
+    "where",
+    "group_by",
+    "group_size",
+    "totals_only",
+)
 """Arguments of the API's functions that are no hyperparameters."""
 
 

@@ -35,6 +35,7 @@ def compare(
     *,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
@@ -49,22 +50,23 @@ def compare(
         data: as ``evaluate`` takes it.
         variants: names, or patterns as ``"trl/*"``; ``"all"`` is every one. Cosines are with the
             first.
-        where, group_by: as ``evaluate`` takes them.
+        where, group_by, group_size: as ``evaluate`` takes them.
         stages, batch, **hyperparameters: the same for every variant that takes them.
 
     Raises:
         UsageError: for an unknown name, or what none of the variants takes.
         InputError: for data that cannot be read. What a variant lacks is in ``skipped``.
     """
+    from grpo_cli.commands.compare.answer import sum_notes
     from grpo_cli.commands.compare.compare import compare_plans, names, plans
 
     with speaking_of_arguments():
         values = checked(hyperparameters)
         chosen = names(variants if isinstance(variants, str) else ",".join(variants))
         made, _ = plans(chosen, stages or {}, values, batch)
-        reader, _ = reader_of(data, where=where, group_by=group_by)
+        reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         found = compare_plans(made, reader)
-        return _noting(found, reader.notes(*made), reader.pooled(batch), found.summed)
+        return _noting(found, reader.notes(*made), reader.pooled(batch), sum_notes(found))
 
 
 def match(
@@ -81,6 +83,7 @@ def match(
     variant: str = "grpo",
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
@@ -99,7 +102,7 @@ def match(
         logged: where the records carry the number, as ``"loss=metrics.loss"``.
         rtol: the relative tolerance, where the digits do not say it.
         betas: values of β to try.
-        where, group_by: as ``evaluate`` takes them.
+        where, group_by, group_size: as ``evaluate`` takes them.
         variant, stages, batch, **hyperparameters: the settings that you know.
 
     Raises:
@@ -112,8 +115,12 @@ def match(
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     with speaking_of_arguments():
         plan = planned(variant, stages, hyperparameters, batch, strict=False)
-        reader, words = reader_of(data, jobs=None, where=where, group_by=group_by)
+        reader, words = reader_of(
+            data, jobs=None, where=where, group_by=group_by, group_size=group_size
+        )
         flags = [word for test in listed(where) for word in ("--where", test)]
+        if group_size is not None:
+            flags += ["--group-size", str(group_size)]
         fields = listed(group_by)
         found = ask(
             plan,
@@ -130,7 +137,9 @@ def match(
 
 def _noting(answer: Found, *notes: Iterable[str]) -> Found:
     """The answer with notes, which name arguments where the command's name flags."""
-    return answer.noting(dict.fromkeys(of_arguments(note) for some in notes for note in some))
+    found = dict.fromkeys(of_arguments(note) for some in notes for note in some)
+    object.__setattr__(answer, "notices", [*found])
+    return answer
 
 
 def _digits(name: str, number: float | str) -> str:
@@ -154,6 +163,7 @@ def verify(
     causes: int = 12,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
     stages: Stages = None,
     **hyperparameters: Hyperparameter,
 ) -> Verified:
@@ -169,7 +179,7 @@ def verify(
         rtol, atol: when two numbers agree; None: 1e-4, and a part of that of their scale.
         metrics_rtol: when two metrics agree; None: 1e-4.
         causes: how many differing records are searched for a cause.
-        where, group_by, stages, **hyperparameters: as ``evaluate`` takes them.
+        where, group_by, group_size, stages, **hyperparameters: as ``evaluate`` takes them.
 
     Raises:
         UsageError: for an unknown name.
@@ -186,7 +196,7 @@ def verify(
             if value is not None and not 0 <= value < float("inf"):
                 raise UsageError(f"{name}: expected a number >= 0, got {value}")
         within = tolerances(rtol, atol, metrics_rtol)
-        reader, _ = reader_of(data, where=where, group_by=group_by)
+        reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         judging = partial(Judging, variant or "", stages or {}, values, within)
         answer = Verification(judging, reader, causes).result()
         if not answer.records:
@@ -200,6 +210,7 @@ def check(
     limit: int = 3,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
 ) -> Checked:
     """Whether a dump is sane: shifts, padding, temperatures, dead groups, duplicates and more.
 
@@ -210,7 +221,7 @@ def check(
     Args:
         data: as ``evaluate`` takes it.
         limit: findings of one kind in full; 0 for all.
-        where, group_by: as ``evaluate`` takes them.
+        where, group_by, group_size: as ``evaluate`` takes them.
 
     Raises:
         InputError: for data that cannot be read.
@@ -220,7 +231,7 @@ def check(
     with speaking_of_arguments():
         if limit < 0:
             raise UsageError(f"limit: expected 0 or more, got {limit}")
-        reader, _ = reader_of(data, where=where, group_by=group_by)
+        reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         return _noting(run(reader, limit), reader.notes())
 
 
@@ -233,6 +244,7 @@ def split(
     variant: str = "grpo",
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
@@ -248,7 +260,8 @@ def split(
         micro_batch: responses of a micro-batch.
         accumulate: micro-batches that a rank accumulates; None: until the input is one step.
         ranks: data-parallel ranks.
-        where, group_by, variant, stages, batch, **hyperparameters: as ``evaluate`` takes them.
+        where, group_by, group_size, variant, stages, batch, **hyperparameters: as ``evaluate``
+            takes them.
 
     Raises:
         UsageError: for an unknown name, or a cut that cannot be made.
@@ -263,7 +276,7 @@ def split(
             if not 1 <= value < 2**31:
                 raise UsageError(f"{name}: expected 1 or more, got {value}")
         plan = planned(variant, stages, hyperparameters, batch)
-        reader, _ = reader_of(data, where=where, group_by=group_by)
+        reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         responses = gather(plan, reader)
         cutting = cut(responses.count, micro_batch, accumulate, ranks)
         found = split_up(plan, responses, cutting)
@@ -280,6 +293,7 @@ def show(
     having: str | Sequence[str] = (),
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
     stages: Stages = None,
     batch: str = "input",
     **hyperparameters: Hyperparameter,
@@ -297,7 +311,7 @@ def show(
         top: how many rows.
         strings: whether a row is a token string.
         having: what rows must hold, as ``"clip==high && contribution_share>0.01"``.
-        where, group_by, stages, batch, **hyperparameters: as ``evaluate`` takes them.
+        where, group_by, group_size, stages, batch, **hyperparameters: as ``evaluate`` takes them.
 
     Raises:
         UsageError: for an unknown name.
@@ -312,7 +326,7 @@ def show(
         if not isinstance(top, int) or top < 0:
             raise UsageError(f"top: expected a whole number of at least 0, got {top!r}")
         plan = planned(variant, stages, hyperparameters, batch)
-        reader, _ = reader_of(data, where=where, group_by=group_by)
+        reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         tests = listed(having)
         return show_rows(reader, plan, by=by, top=top, strings=strings, having=tests)[0]
 
@@ -324,6 +338,7 @@ def diff(
     tolerance: float | None = None,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
 ) -> RunDiff:
     """Where two runs that should be identical first differ.
 
@@ -334,7 +349,7 @@ def diff(
     Args:
         first, second: the runs, as ``evaluate`` takes data.
         tolerance: by how much numbers may differ; None: as rounding and an engine's noise do.
-        where, group_by: as ``evaluate`` takes them.
+        where, group_by, group_size: as ``evaluate`` takes them.
 
     Raises:
         UsageError: for a tolerance below 0.
@@ -346,7 +361,10 @@ def diff(
     with speaking_of_arguments():
         if tolerance is not None and not tolerance >= 0.0:
             raise UsageError(f"tolerance: expected 0 or more, got {tolerance}")
-        readers = [reader_of(run, where=where, group_by=group_by)[0] for run in (first, second)]
+        readers = [
+            reader_of(run, where=where, group_by=group_by, group_size=group_size)[0]
+            for run in (first, second)
+        ]
         found = compare_runs(readers[0], readers[1], StepSource(), tolerance)
         return _noting(found, *(reader.notes() for reader in readers), found.notes)
 
@@ -360,6 +378,7 @@ def trend(
     one_run: bool = False,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
@@ -375,7 +394,7 @@ def trend(
         step: the field that has a record's step; "file": each file is a step.
         log: a trainer's log to compare with the records.
         one_run: whether all files are of one run, whatever their folders.
-        where, group_by, stages, batch, **hyperparameters: as ``evaluate`` takes them.
+        where, group_by, group_size, stages, batch, **hyperparameters: as ``evaluate`` takes them.
 
     Raises:
         UsageError: for an unknown name, or files of several runs.
@@ -391,7 +410,7 @@ def trend(
     with speaking_of_arguments():
         values = checked(hyperparameters)
         plan = planned(variant, stages, values, batch)
-        reader, words = reader_of(data, where=where, group_by=group_by)
+        reader, words = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         alone = logs_among(reader, words) if log is None else None
         if alone is not None:
             return trend_of(None, alone, Flags())[0]
@@ -412,6 +431,7 @@ def explain(
     response: int | None = None,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
     stages: Stages = None,
     batch: str | None = None,
     **hyperparameters: Hyperparameter,
@@ -426,7 +446,7 @@ def explain(
         variant: a variant's name or alias.
         response: the only response whose tokens are worked out.
         batch: as ``evaluate`` takes it; None: only the last step, where there are several.
-        where, group_by, stages, **hyperparameters: as ``evaluate`` takes them.
+        where, group_by, group_size, stages, **hyperparameters: as ``evaluate`` takes them.
 
     Raises:
         UsageError: for an unknown name, or a response that there is not.
@@ -441,6 +461,6 @@ def explain(
             if described is not None:
                 return described
         plan = planned(variant, stages, hyperparameters, batch or "input")
-        reader, _ = reader_of(topic, where=where, group_by=group_by)
+        reader, _ = reader_of(topic, where=where, group_by=group_by, group_size=group_size)
         found = explain_loss(plan, reader, response, last_step=batch is None)
         return _noting(found, reader.notes(plan))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, Self
+from math import isfinite
+from typing import Any
 
 from grpo_cli.terminal.numbers import markup
 
@@ -28,11 +29,6 @@ class Answer:
         """The short fields as they are, the others by their size."""
         values = ((name, _in_short(value)) for name, value in self.fields().items())
         return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in values)})"
-
-    def noting(self, notices: Iterable[str]) -> Self:
-        """The same answer, with these notes."""
-        object.__setattr__(self, "notices", [*notices])
-        return self
 
     def fields(self) -> dict[str, Any]:
         """The fields by their JSON keys; answers among the values stay answers."""
@@ -69,11 +65,13 @@ _LONGEST = 60
 def _as_document(value: Any) -> Any:
     if isinstance(value, Answer):
         return value.document()
+    if isinstance(value, Mapping):
+        return {name: _as_document(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_as_document(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: _as_document(getattr(value, one.name)) for one in fields(value)}
-    return value
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _is_rows(value: Any) -> bool:

@@ -46,6 +46,9 @@ COMMANDS: Mapping[str, str] = {
 }
 """Command → module:function in this package, in the order of ``grpo --help``."""
 
+FILES = ("report", "convert")
+"""Commands that write a file and print no table."""
+
 
 _VERSION = ("--version", "-V")
 
@@ -110,7 +113,7 @@ def application(only: str | None = None) -> typer.Typer:
     )
     made.callback()(_grpo)
     for name in COMMANDS if only is None else COMMANDS.keys() & {only}:
-        made.command(name, cls=PanelCommand)(displayed(_imported(name)))
+        made.command(name, cls=PanelCommand)(displayed(_imported(name), file=name in FILES))
     return made
 
 
@@ -212,11 +215,12 @@ def _option_meant(flag: str) -> str:
     if parameter and "--param" in own:
         spelled = f"--{parameter.replace('_', '-')}"
         return f"did you mean {spelled}?" if spelled in own else _as_param(flag, parameter)
-    if near := nearest(flag, own, cutoff=0.75):
-        return f"did you mean {near}?"
-    others = [name for name, flags in flags_of.items() if flag in flags]
-    have = f"{', '.join(others)} {'have' if others[1:] else 'has'} it"
-    return f"{have} (grpo help {flag})" if others else ""
+    if others := [name for name, flags in flags_of.items() if flag in flags]:
+        more = f" and {len(others) - 3} more" if others[3:] else ""
+        have = "have" if others[1:] else "has"
+        return f"{', '.join(others[:3])}{more} {have} it (grpo help {flag})"
+    near = nearest(flag, own, cutoff=0.75)
+    return f"did you mean {near}?" if near else ""
 
 
 _SAME = {"--clip": "--epsilon", "--loss-type": "--variant", "--algorithm": "--variant"}
@@ -231,6 +235,23 @@ def _as_param(flag: str, parameter: str) -> str:
     return f"write -p {parameter}={value if re.search('^[^-].*|^-[0-9]', value) else 'VALUE'}"
 
 
+_VALUE = re.compile(
+    r"Invalid value for '(--[\w-]+)': (?:expected a finite number, got )?'(.*?)'(.*)"
+)
+
+
+def _value_meant(flag: str, value: str, after: str) -> str:
+    """What a value that a flag does not take may have been meant for."""
+    if near := nearest(value, re.findall(r"'(.*?)'", after)):
+        return f"did you mean {near}?"
+    if flag == "--level" and value.isidentifier():
+        return f"for a row for each {value}: --batch {value} --level batch"
+    low, comma, high = value.partition(",")
+    if flag == "--epsilon" and comma:
+        return f"write --epsilon-low {low} --epsilon-high {high}"
+    return ""
+
+
 def _meant(message: str) -> str:
     """The command that a wrong word may have been meant for."""
     words = sys.argv[1:]
@@ -243,6 +264,8 @@ def _meant(message: str) -> str:
         return f"options go after the command: grpo {shell_line([command, *words])}"
     if unknown := _OPTION.match(message):
         return _option_meant(unknown[1])
+    if wrong := _VALUE.match(message):
+        return _value_meant(*wrong.groups())
     if not message.startswith("No such command"):
         return ""
     from grpo_cli.commands.explain.choice import is_choice
@@ -268,6 +291,14 @@ def _meant(message: str) -> str:
     return f"did you mean grpo {how}{near}?" if near else ""
 
 
+_PLAINER = {
+    r"('[^']*') is not a valid int(?:eger)?(?: range)?$": r"expected a whole number, got \1",
+    r"(\S+) is not in the range x>=(\d+)$": r"expected at least \2, got \1",
+    r"(\S+) is not in the range (\d+)<=x<=(\d+)$": r"expected \2 to \3, got \1",
+}
+"""Typer's words for a bad number → ours."""
+
+
 def _tell_usage(error: Any) -> NoReturn:
     """Typer's complaint about the command line, in one line; or its help, where it has that."""
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -277,6 +308,8 @@ def _tell_usage(error: Any) -> NoReturn:
         context = getattr(error, "ctx", None)
         command = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
         path = " ".join(["grpo", *command]) if context is None else context.command_path
+        for typers, ours in _PLAINER.items():
+            message = re.sub(typers, ours, message)
         text, meant = f"{message[:1].lower()}{message[1:]}", _meant(message)
         text = _LISTED.split(text)[0] if meant else text
         say(f"{text}; {meant}" if meant else f"{text} (see {path} --help)")

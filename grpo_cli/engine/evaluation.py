@@ -14,6 +14,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.facts import Skipped
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
+from grpo_cli.engine.padding import counts_padding
 from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
 from grpo_cli.engine.rows.rows import Having
@@ -90,7 +91,8 @@ class EvaluationSums(Accumulator[Breakdown]):
         """Adds the records of a chunk."""
         plan = self.evaluator.plan
         if self.of_first is None:
-            self.of_first = dict.fromkeys(self.look(chunk) if self.look is not None else ())
+            looked = self.look(chunk) if self.look is not None else ()
+            self.of_first = dict.fromkeys([*looked, *plan.unused_beta(chunk.settings)])
         self.references.add(chunk, plan, breakdown.objective, len(self.pieces))
         self.error = self.references.error
         if self.error is not None:
@@ -292,7 +294,7 @@ class Evaluation:
             )
         ]
         if values:
-            yield f"taken from the records instead of {plan.variant}'s own: {', '.join(values)}"
+            yield f"the records replace defaults of {plan.variant}: {', '.join(values)}"
 
 
 def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
@@ -333,5 +335,11 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
     if batch.rewards is not None and np.isnan(batch.rewards).any():
         yield "reward functions that returned null for a response are ignored there, as in TRL"
     yield from idle_clips(breakdown.objective.name, breakdown.objective.surrogate)
+    new = batch.log_probs_new
+    if new is not None and counts_padding(batch.records, batch.responses, new):
+        yield (
+            "responses of equal length end in log-probs of exactly 0 that no mask leaves out: if "
+            "these are padding, they count as tokens (grpo check shows where)"
+        )
     if batch.responses.total and np.isinf(breakdown.ratio.max()):
         yield "a ratio exceeds the largest double and is null in JSON; use log_ratio"

@@ -16,6 +16,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records import BatchFields, DecodedChunk, Packed, Raw, Record, headers, lay, pack
 from grpo_cli.records.fields import GROUPS, Fields, fields_of, read_fields
+from grpo_cli.records.settings import ABSENT, Settings, join_settings
 
 _BYTES = 1 << 22
 """Text evaluated together, some 65,000 tokens of three columns: enough that numpy's overhead is
@@ -26,7 +27,8 @@ _PRINTED = 4096
 """Records whose rows are made together: a row takes some kilobytes until it is text."""
 
 Items = Sequence[Raw | InputError]
-Settings = tuple[tuple[str, Value], ...]
+CommonSettings = tuple[tuple[str, Value], ...]
+_Common = Callable[[Settings], tuple[list[CommonSettings], list[int]]]
 MakeRecords = Callable[[Sequence[Raw], Packed], list[Record]]
 
 
@@ -43,7 +45,7 @@ class _Run:
         of_batches: field → value of each record's batch; empty where ``--batch`` names no field.
     """
 
-    settings: Settings
+    settings: CommonSettings
     raws: list[Raw]
     packed: list[Packed]
     headers: list[Record]
@@ -71,11 +73,11 @@ class _Run:
         given = "advantages" in first.fields.names
         if batch is None:
             return None
-        each = [one for packed in self.packed for one in packed.settings]
+        each = join_settings([packed.settings for packed in self.packed])
         names = [name for name, value in self.settings if value is _VARIES]
-        columns = {name: np.array([one[name] for one in each]) for name in names}
+        columns = {name: np.array(each.columns[name]) for name in names}
         varied = {name: one for name, one in columns.items() if (one != one[0]).any()}
-        own = first.settings[0], given, self.raws, self.of_batches, varied
+        own = first.settings.of_record(0), given, self.raws, self.of_batches, varied
         return Chunk(self.headers, batch, *own)
 
 
@@ -170,9 +172,7 @@ def _fields(raw: Raw | InputError) -> Fields | None:
 
 
 def _parts(
-    chunk: DecodedChunk,
-    common: Callable[[Mapping[str, Value]], Settings],
-    make_records: MakeRecords | None,
+    chunk: DecodedChunk, common: _Common, make_records: MakeRecords | None
 ) -> Iterator[_Run | Items]:
     """Records that are alike, packed; others as they are."""
     for items, packed in packed_runs(chunk):
@@ -181,16 +181,15 @@ def _parts(
             continue
         raws: list[Raw] = items  # type: ignore[assignment]  # what is packed is no error
         shown = [] if make_records is None else make_records(raws, packed)
-        known = {id(one): common(one) for one in {id(one): one for one in packed.settings}.values()}
-        keys = [known[id(one)] for one in packed.settings]
-        ends = borders(keys)
-        for start, end, kept in zip(ends, ends[1:], packed.cut(ends[1:]), strict=False):
+        keys, ends = common(packed.settings)
+        pieces = zip(keys, [0, *ends], ends, packed.cut(ends), strict=False)
+        for key, start, end, kept in pieces:
             some = raws[start:end]
             for raw in some:
                 raw.drop()
             of_batches = [raw.batch for raw in some if raw.batch]
             size = sum([raw.size for raw in some])
-            yield _Run(keys[start], some, [kept], shown[start:end], size, of_batches)
+            yield _Run(key, some, [kept], shown[start:end], size, of_batches)
 
 
 _VARIES = "varies"
@@ -198,15 +197,19 @@ _VARIES = "varies"
 
 
 def _in_common(
-    read: Collection[str] | None, uniform: Collection[str] | None, given: Mapping[str, Value]
-) -> Settings:
-    """The hyperparameters in which records evaluated together with one that gives these agree."""
-    found = [(name, value) for name, value in given.items() if read is None or name in read]
-    if uniform is None:
-        return tuple(found)
-    return tuple(
-        [
-            (name, _VARIES if name not in uniform and value and type(value) is not str else value)
-            for name, value in found
+    read: Collection[str] | None, uniform: Collection[str] | None, given: Settings
+) -> tuple[list[CommonSettings], list[int]]:
+    """The hyperparameters in which records that are evaluated together agree, and where each ends.
+
+    Those of neighbours differ.
+    """
+    columns = {name: one for name, one in given.columns.items() if read is None or name in read}
+    for name in columns.keys() - uniform if uniform is not None else ():
+        columns[name] = [
+            _VARIES if one and type(one) in (float, int) else one for one in columns[name]
         ]
-    )
+    rows = [*zip(*columns.values(), strict=True)] or [()] * given.count
+    ends = borders(rows)
+    each = [zip(columns, rows[start], strict=True) for start in ends[:-1]]
+    keys = [tuple([pair for pair in pairs if pair[1] is not ABSENT]) for pairs in each]
+    return keys, ends[1:]

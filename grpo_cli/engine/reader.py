@@ -113,14 +113,9 @@ class Reader:
 
     def ungrouped(self, totals: Totals) -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""
-        alone = totals.records == totals.groups == totals.responses and totals.records > 1
-        if not alone or self.reading.grouping is not None or not self.facts.group_key:
+        if self.reading.grouping is not None:
             return None
-        key = self.facts.group_key
-        for field, steps in self.facts.steps.items():
-            if len(steps) > 1:  # a prompt may come back in a later step
-                key = f"{field},{key}"
-        return f"each record is a group of its own; --group-by {key} joins them"
+        return self.facts.ungrouped(totals.records, totals.groups, totals.responses)
 
     def pooled(self, batch: str, advice: str = _EACH) -> Notices:
         """That records of several steps were evaluated as one batch, where they were.

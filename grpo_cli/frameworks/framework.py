@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
 
 from grpo_cli.objective.accumulation import Rule
 from grpo_cli.objective.row import Row, Use
@@ -54,7 +53,6 @@ class Framework:
     Attributes:
         name: the part before the slash in the names of its rows and choices.
         rows: its rows by name.
-        choices: the modules that register the choices that only it has, where it is several.
         earlier: rows of releases before, by name: ``trl/dapo@1.9.2``.
         changes: what changed between releases.
         read: what a record's ``framework`` settings come to; None: they name a row at most.
@@ -65,7 +63,6 @@ class Framework:
 
     name: str
     rows: Mapping[str, Row[Use]]
-    choices: tuple[ModuleType, ...] = ()
     earlier: Mapping[str, Row[Use]] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
     read: Callable[[Settings], Reading] | None = None

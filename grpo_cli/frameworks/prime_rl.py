@@ -202,7 +202,7 @@ ROWS = {
     ),
     "prime-rl/icepop": vary(GRPO, surrogate=use("prime-rl/icepop"), kl=use("none")).named(
         "prime-rl's icepop",
-        "The mask uses π_θ/π_rollout; the paper's (row icepop) uses π_old/π_rollout. ratio_low "
+        "The mask uses π_θ/π_rollout; the paper's (variant icepop) uses π_old/π_rollout. ratio_low "
         "and ratio_high are -p is_low and is_high.",
         paper="2510.18855",
     ),

@@ -236,7 +236,7 @@ ROWS = {
     "roll/gigpo": vary(_AGENTIC, advantage=use("gigpo", outcome_unit="turn")).named(
         "ROLL's agentic pipeline with adv_estimator gigpo",
         "Needs state_ids (ROLL's state_hash). A trajectory counts once per turn in the mean and "
-        "std of episode scores; the paper counts it once (row gigpo). step_reward_gamma is "
+        "std of episode scores; the paper counts it once (variant gigpo). step_reward_gamma is "
         "-p gamma. Both weights, step_reward_weight and episode_reward_weight, are 1.",
         paper="2505.10978",
     ),

@@ -70,8 +70,8 @@ IMPORTANCE_SAMPLING = Row(
     version="cookbook 9dfcc3a (2026-08-19), docs/losses.mdx a2b1b82",
     note="The ratio uses the sampler's log-probs, and the loss is a plain sum over tokens: scale "
     "the advantages instead. For the cookbook's kl_penalty_coef, use --kl tinker/centred --beta. "
-    "stable_reinforce, the default since 0.6, has no row: its formula is not published, nor are "
-    "the numbers it needs, which the sampler records.",
+    "stable_reinforce, the default since 0.6, has no variant: its formula is not published, nor "
+    "are the numbers it needs, which the sampler records.",
 )
 
 ROWS = {

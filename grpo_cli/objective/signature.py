@@ -59,9 +59,9 @@ def _text(part: Part) -> str:
 
 
 def instead(name: str, own: Value, used: Value) -> str:
-    """A hyperparameter that has another value than a row's own, in words."""
+    """A hyperparameter that has another value than a row's default, in words."""
     values = "several values" if used == "mixed" else plain(used)
-    return f"{name} {values} (its own: {plain(own)})"
+    return f"{name} {values} (default: {plain(own)})"
 
 
 _PREFIXES = ("epsilon_", "std_", "kl_")

@@ -101,7 +101,7 @@ ROWS = {
         aggregate=use("prompt-mean"),
     ).named(
         "ScaleRL (CISPO, batch-normalised advantages, prompt mean)",
-        "No code is public; this row is checked against the paper's equation in 50 digits. "
+        "No code is public; this variant is checked against the paper's equation in 50 digits. "
         "The std is that of the centred advantages over the batch. The ratio is "
         "π_θ/π_rollout; without engine log-probs use --ratio token. The ratio is capped at "
         "5. The paper drops prompts whose rewards are all equal; filter them before. TRL's "

@@ -49,7 +49,7 @@ ROWS = {
     "dapo": vary(TOKEN_MEANS, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28)).named(
         "Decoupled Clip and Dynamic Sampling Policy Optimization",
         "The paper's equation averages over the tokens of one group (prompt-mean). "
-        "Frameworks, and this row, average over the tokens of the whole batch.",
+        "Frameworks, and this variant, average over the tokens of the whole batch.",
         paper="2503.14476",
     ),
     "bnpo": vary(GRPO, aggregate=use("token-mean")).named(

@@ -12,7 +12,7 @@ ROWS = {
     "dapo-prompt": vary(_DAPO, aggregate=use("prompt-mean")).named(
         "DAPO with its equation's own denominator",
         "The paper's equation averages over the tokens of each group, then over prompts. Its "
-        "code and the row dapo average over the tokens of the batch.",
+        "code and the variant dapo average over the tokens of the batch.",
         paper="2503.14476",
     ),
     "gspo-token": vary(
@@ -22,7 +22,7 @@ ROWS = {
     ).named(
         "GSPO-token",
         "The value is that of gspo; the gradient too, if all tokens of a response share an "
-        "advantage. verl's and SkyRL's gspo are this row with log s capped at 10.",
+        "advantage. verl's and SkyRL's gspo are this variant with log s capped at 10.",
         paper="2507.18071",
         aliases=("gspo_token",),
     ),
@@ -60,7 +60,7 @@ ROWS = {
         TOKEN_MEANS, surrogate=use("dppo-tv", divergence_low=0.15, divergence_high=0.15)
     ).named(
         "Divergence PPO, binary total variation",
-        "This row compares with the old policy, as the authors' …_recompute masks do. The "
+        "This variant compares with the old policy, as the authors' …_recompute masks do. The "
         "paper compares with the engine that sampled: --ratio rollout --surrogate "
         "dppo-tv-rollout. δ is 0.2 in verl's recipe and SkyRL. verl's value contains log "
         "π_θ, and verl caps the ratio.",
@@ -103,7 +103,7 @@ ROWS = {
     ).named(
         "KL-Cov",
         "Nothing is clipped. The share of penalised tokens is the authors' for 32B, 0.0002; "
-        "for 7B it is 0.002. This row ranks tokens within a record, verl and SkyRL within a "
+        "for 7B it is 0.002. This variant ranks tokens within a record, verl and SkyRL within a "
         "micro-batch. The shares in verl and SkyRL differ a thousandfold.",
         paper="2505.22617",
         aliases=("kl_cov",),

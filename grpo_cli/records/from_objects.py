@@ -33,13 +33,14 @@ from grpo_cli.records.packed import (
     pack_bits,
     pack_floats,
 )
-from grpo_cli.records.parse.record import read_settings, record_id
+from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.parse.turns import (
     find_trajectories,
     read_roles,
     read_versions,
 )
 from grpo_cli.records.record import Raw, Record, listed
+from grpo_cli.records.settings import read_settings
 from grpo_cli.records.unread import VERSIONS
 
 Objects = Sequence[dict[str, Any]]

@@ -17,6 +17,7 @@ from grpo_cli.records.open.blocks import Block, Span
 from grpo_cli.records.places import got
 from grpo_cli.records.record import (
     CHUNK_BYTES,
+    CHUNK_RECORDS,
     DecodedChunk,
     Raw,
     in_chunks,
@@ -45,7 +46,7 @@ def decoded(
     before = list(accumulate(map(len, texts), initial=0))
     start = 0
     while start < len(texts):
-        end = bisect_left(before, before[start] + CHUNK_BYTES)
+        end = min(bisect_left(before, before[start] + CHUNK_BYTES), start + CHUNK_RECORDS)
         yield _decoded(block.source, texts[start:end], numbers[start:end])
         start = end
 
@@ -105,7 +106,7 @@ _WORDS = {
     "Expecting ':' delimiter": "expected a colon",
     "Expecting property name enclosed in double quotes": "expected a key in double quotes",
     "Unterminated string starting at": "the string that begins here never ends",
-    "Extra data": "expected nothing more",
+    "Extra data": "expected the end",
     "Illegal trailing comma before end of object": "expected a key in double quotes",
     "Illegal trailing comma before end of array": "expected a value",
 }

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments, count_turns, cut_turns
-from grpo_cli.hyperparameters import Value
 from grpo_cli.records.fields import NO_FIELDS, Fields
+from grpo_cli.records.settings import Settings, join_settings
 from grpo_cli.records.unread import Misnamed
 
 Mask = NDArray[np.bool_]
@@ -75,7 +75,7 @@ class Packed:
         reward_names: the reward functions' names where they have any.
         derived: the columns of log-probs that were computed from probabilities or ratios.
         misnamed: the columns of log-probs that the records lack → the key that resembles each.
-        settings: [M] hyperparameters that each record gives.
+        settings: the hyperparameters that the records give.
         fields: what the records' keys mean.
     """
 
@@ -93,7 +93,7 @@ class Packed:
     reward_names: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
     misnamed: Mapping[str, Misnamed] = field(default_factory=dict)
-    settings: Sequence[Mapping[str, Value]] = ()
+    settings: Settings = field(default_factory=Settings)
     fields: Fields = NO_FIELDS
 
     def range_of(self, name: str) -> tuple[float, float]:
@@ -127,7 +127,7 @@ class Packed:
                 scores={name: one[of_rows] for name, one in self.scores.items()},
                 groups=groups,
                 group_count=int(groups.max()) + 1,
-                settings=self.settings[records],
+                settings=self.settings.cut(records),
             )
 
 
@@ -174,7 +174,7 @@ def join_packed(parts: Sequence[Packed]) -> Packed:
             for name in first.of_turns
         },
         versions=_filled([one.versions for one in parts], parts, value=-1),
-        settings=[*chain.from_iterable(one.settings for one in parts)],
+        settings=join_settings([one.settings for one in parts]),
     )
 
 
@@ -318,7 +318,7 @@ def pack_floats(flat: Sequence[Any]) -> F64:
     return numbers
 
 
-_MANY = 8
+_MANY = 4
 
 
 def pack_bits(flat: Sequence[Any]) -> bytes:

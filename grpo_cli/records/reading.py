@@ -151,8 +151,12 @@ class Reading:
         flags = ["--where"] if self.where else []
         flags += [f"--record {self.record}"] if self.record is not None else []
         flags += [f"--group {self.group}"] if self.group is not None else []
-        raws = [raw for raw in islice(beginning, where.LOOKED_AT) if isinstance(raw, Raw)]
-        there = where.hint(raws, self.where, self.record, self.group)
+        items = iter(beginning)
+        first = [*islice(items, where.LOOKED_AT)]
+        raws = [raw for raw in first if isinstance(raw, Raw)]
+        rest = 0 if self.record is None else sum(1 for _ in islice(items, where.COUNTED))
+        count = len(first) + rest if rest < where.COUNTED else None
+        there = where.hint(raws, self.where, self.record, self.group, count)
         return InputError(f"no record matches {' and '.join(flags)}{there}")
 
     @property

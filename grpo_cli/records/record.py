@@ -225,8 +225,9 @@ class Record:
         return _number(self.line, self.prefix) if self.id is None else self.id
 
 
-CHUNK_BYTES = 1 << 17
-"""Bytes of text: so few objects that they stay in cache until they are packed, and dropped."""
+CHUNK_BYTES, CHUNK_RECORDS = 1 << 18, 1 << 10
+"""Text decoded together: enough that numpy's overhead is small, and so few objects that they stay
+in cache until they are packed, and dropped."""
 
 
 class DecodedChunk(NamedTuple):
@@ -249,7 +250,7 @@ def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:
     for item in items:
         waiting.append(item)
         room -= item.size if isinstance(item, Raw) else 0
-        if room <= 0:
+        if room <= 0 or len(waiting) == CHUNK_RECORDS:
             yield DecodedChunk(waiting)
             waiting, room = [], CHUNK_BYTES
     if waiting:

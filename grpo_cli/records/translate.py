@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -84,11 +84,8 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
             lacks = [f"{chosen.name}: {lack}" for lack in chosen.lacks]
             lines = [f"read as {chosen.name} ({chosen.title})", *lacks, *lines]
             if len(made) == 1:
-                places = "\n".join(one.spelled.values())
-                for key in value:  # that may be a missing column, and that the format does not read
-                    means = canonical_name(key) is None and resembled(key) in TWINS
-                    if means and key not in places:
-                        one.value.setdefault(key, value[key])
+                for key in _unread_twins(tuple(value), "\n".join(one.spelled.values())):
+                    one.value.setdefault(key, value[key])
         if mapped:
             _map(one, value, mapped)
         for line in lines:
@@ -98,6 +95,16 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
         place = raw.source, raw.line, raw.prefix
         yield Raw(one.value, *place, size, again, origin, one.arrays)
     raw.drop()
+
+
+@lru_cache(maxsize=1024)
+def _unread_twins(keys: tuple[str, ...], places: str) -> list[str]:
+    """The keys that may be a missing column, and that a format which reads ``places`` does not."""
+    return [
+        key
+        for key in keys
+        if canonical_name(key) is None and resembled(key) in TWINS and key not in places
+    ]
 
 
 def _again(raw: Raw, insisted: str | None, mapped: Mapped, number: int) -> Any:

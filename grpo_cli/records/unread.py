@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from grpo_cli.hyperparameters import KNOWN, parameter_of
+
 
 def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
@@ -95,6 +97,8 @@ SAMPLED_IDS = (
 PROMPT_IDS = ("prompt_ids", "prompt_tokens", "prompt_token_ids")
 PROMPTS = ("prompt", "prompts", "prompt_text", "messages", "question", "query", "problem")
 """Where the text of a prompt may be, the likeliest first."""
+COMPLETIONS = ("completions", "completion", "responses", "response")
+"""Where the text of responses may be; ids have some of these names too."""
 READ_ELSEWHERE = frozenset(
     (*STEP_FIELDS, *ENDINGS, *VERSIONS, *TRAJECTORIES, *SAMPLED_IDS, *PROMPT_IDS, *PROMPTS)
 ) | {"bundle", "framework", "metrics", "meta", "rollout_is_weights"}
@@ -125,10 +129,12 @@ class KeySet(NamedTuple):
     Attributes:
         line: its line, if it has one.
         keys: (key, advice) of those that have the shape of a column.
+        settings: (key, hyperparameter) of numbers whose key resembles a hyperparameter's.
     """
 
     line: int | None
     keys: tuple[tuple[str, str], ...]
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 class Unread:
@@ -170,16 +176,23 @@ class Unread:
                 del self._found[keys]
 
     def note(self) -> dict[str, None]:
-        """One sentence that names them all; nothing where there are none."""
-        named: dict[str, str] = {}
-        for found in self._found.values():
-            for key, advice in found.keys:
-                named.setdefault(key, advice)
-        if not named:
-            return {}
-        each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
-        more = [f"and {len(each) - _MOST_KEYS} more"] if len(each) > _MOST_KEYS else []
-        return {f"ignored columns: {', '.join(each[:_MOST_KEYS] + more)}": None}
+        """A sentence that names the columns, and one the settings; nothing where there are none."""
+        found = self._found.values()
+        settings = {
+            key: f"is this {name}? --map {name}={key}"
+            for one in found
+            for key, name in one.settings
+        }
+        columns: dict[str, str] = {}
+        for key, advice in (pair for one in found for pair in one.keys):
+            columns.setdefault(key, advice)
+        return _ignored("columns", columns) | _ignored("settings", settings)
+
+
+def _ignored(noun: str, named: Mapping[str, str]) -> dict[str, None]:
+    each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
+    more = [f"and {len(each) - _MOST_KEYS} more"] if len(each) > _MOST_KEYS else []
+    return {f"ignored {noun}: {', '.join(each[:_MOST_KEYS] + more)}": None} if each else {}
 
 
 # ---- names ----------------------------------------------------------------------------------
@@ -340,8 +353,8 @@ def look(
 ) -> KeySet:
     """The keys of a record that nothing reads and that have the shape of a column."""
     model = record[names[NEW]] if NEW in names else record.get(names.get("ratios", ""))
-    near = misnamed_in(record, names, wanted).values()
-    advice = {one.key: one.advice.partition(" reads")[0] for one in near}
+    misread = misnamed_in(record, names, wanted).values()
+    advice = {one.key: one.advice.partition(" reads")[0] for one in misread}
     found = []
     for key in keys:
         value = record.get(key)
@@ -356,7 +369,27 @@ def look(
             if reads and resembled(key) == ROLLOUT and not _has(names, OLD):
                 reads += f"; --map {OLD}={key} {_IF_OLD}"
             found.append((key, reads))
-    return KeySet(line, tuple(found))
+    numbers = (key for key in keys if type(record.get(key)) in (int, float))
+    known = {parameter_of(key) for key in record if key in KNOWN}
+    near = ((key, _resembled_setting(key)) for key in numbers)
+    settings = ((key, name) for key, name in near if name and name not in known)
+    return KeySet(line, tuple(found), tuple(settings))
+
+
+@lru_cache(maxsize=1024)
+def _resembled_setting(key: str) -> str:
+    """The hyperparameter whose name a key abbreviates or lengthens, word by word; or ""."""
+    words = key.lower().split("_")
+    for known in sorted(KNOWN):
+        pairs = [*zip(words, parts := known.split("_"), strict=False)]
+        if len(words) == len(parts) > 1 and all(map(_is_abbreviation, pairs)):
+            return parameter_of(known)
+    return ""
+
+
+def _is_abbreviation(words: tuple[str, str]) -> bool:
+    short, long = sorted(words, key=len)
+    return len(short) > 1 and long.startswith(short)
 
 
 _PROMPT_MASK = "also covers the prompt, so it is not read as the mask"

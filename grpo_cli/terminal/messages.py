@@ -15,12 +15,19 @@ from grpo_cli.terminal.numbers import escaped_json, visible
 
 
 @contextmanager
-def failures(*, as_json: bool = False) -> Iterator[None]:
-    """Tells an error of the user's in one line and ends the command with its exit code."""
+def failures(*, as_json: bool = False, hint: str = "") -> Iterator[None]:
+    """Tells an error of the user's in one line and ends the command with its exit code.
+
+    Args:
+        as_json: whether the error is an object.
+        hint: a note after an error of a record that is not the first of its file.
+    """
     try:
         yield
     except GrpoError as error:
         tell(error, as_json=as_json)
+        if isinstance(error, InputError) and (error.line or 0) > 1 and hint and not as_json:
+            say(f"note: {hint}")
         raise typer.Exit(error.exit_code) from None
 
 

@@ -263,6 +263,15 @@ class Plan:
             if value is not None
         ]
 
+    def unused_beta(self, record: Mapping[str, Value]) -> list[str]:
+        """That the record gives a β to an objective without a KL, where it does."""
+        if not record.get("beta") or "beta" in self.takes():
+            return []
+        return [
+            f"beta {plain(record['beta'])} of the records is not used: {self.variant} has no KL "
+            "(--kl k3 adds one)"
+        ]
+
     def replaced(self, ran: Parts) -> dict[str, tuple[Value, Value]]:
         """The surrogate's values that records put in the place of the variant's own: own and given.
 
@@ -455,9 +464,8 @@ def _no_variant(name: str) -> str:
             )
     lists = "(grpo variants lists all)"
     if of_framework := [one for one in NAMES if one.startswith(f"{name}/")]:
-        return (
-            f"{name!r} is a framework: name a row of it, as {', '.join(of_framework[:3])} {lists}"
-        )
+        some = ", ".join(of_framework[:3])
+        return f"{name!r} is a framework: name one of its variants, as {some} {lists}"
     best = nearest(name, NAMES, cutoff=0.5)
     close = [best] if sorted(best) == sorted(name) else _as_near(name, best)
     near = f"; did you mean {' or '.join(close)}?" if best else ""

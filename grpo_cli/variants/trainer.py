@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -10,12 +10,42 @@ from grpo_cli.frameworks.framework import Reading, Settings, as_of, is_gone
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 from grpo_cli.variants.registry import FRAMEWORKS, NAMES, ROWS, STAGES, framework
 
-__all__ = ["Reading", "choose", "completed", "named_row", "other_row"]
+__all__ = ["Reading", "choose", "completed", "frameworks_of", "named_row", "other_row"]
+
+
+_KEYS: Mapping[str, str] = {
+    "trl": "per_token_logps old_per_token_logps ref_per_token_logps sampling_per_token_logps "
+    "completion_mask completion_ids num_items_in_batch steps_per_generation num_generations",
+    "verl": "old_log_probs ref_log_prob rollout_log_probs response_mask uid",
+    "openrlhf": "action_log_probs base_action_log_probs action_mask rollout_log_probs",
+    "slime": "ref_log_probs rollout_log_probs loss_mask group_index",
+    "skyrl": "old_action_log_probs rollout_action_logprobs base_action_log_probs response_mask",
+    "nemo-rl": "prev_logprobs generation_logprobs generation_log_probs reference_policy_logprobs",
+    "areal": "prox_logp ref_logp behavior_logprobs loss_mask",
+    "prime-rl": "trainer_logprobs inference_logprobs loss_mask",
+    "roll": "infer_logprobs old_log_probs ref_log_probs response_mask",
+    "tinker": "sampling_logprobs",
+}
+"""What frameworks call what a record holds, where not all do."""
+
+
+def frameworks_of(keys: Collection[str]) -> tuple[str, ...]:
+    """The frameworks whose names for fields a record uses most; none for everybody's names."""
+    counts = {name: len({*names.split()}.intersection(keys)) for name, names in _KEYS.items()}
+    most = max(counts.values())
+    return tuple(name for name, count in counts.items() if most and count == most)
 
 
 def named_row(value: Any) -> str | None:
-    """The row of the framework that computed a decoded record, where the record says so."""
-    settings = value.get("framework") if isinstance(value, dict) else None
+    """The row of the framework that computed a decoded record, where the record says so.
+
+    Its ``framework`` says so, or TRL's setting beside fields that have TRL's names.
+    """
+    record = value if isinstance(value, dict) else {}
+    if "framework" not in record:
+        row = f"trl/{record.get('loss_type')}"
+        return row if frameworks_of(record) == ("trl",) and NAMES.get(row) == row else None
+    settings = record["framework"]
     if not isinstance(settings, dict):
         return None
     loss = settings.get("loss_type") or settings.get("policy_loss")

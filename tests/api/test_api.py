@@ -233,11 +233,11 @@ MISTAKES = {
     "got nothing": lambda: evaluate([]),
     "path or paths, got int": lambda: evaluate(1),  # type: ignore[arg-type]
     "path or paths, got NoneType": lambda: compare(None),  # type: ignore[arg-type]
-    "got Table; give its rows": lambda: evaluate(pa.table({"a": [1]})),
+    "got Table; give its rows, as df.to_pylist()": lambda: evaluate(pa.table({"a": [1]})),
     "no file matches this pattern": lambda: evaluate("nowhere/*.jsonl"),
     "limit: expected 0 or more": lambda: check(EMPTY, limit=-1),
     "format: expected one of canonical": lambda: next(read(DAPO, format="verll")),
-    "level: expected one of record": lambda: evaluate(EMPTY, "dr").columns("tokens"),  # type: ignore[arg-type]
+    "level: expected one of batch, record": lambda: evaluate(EMPTY, "dr").columns("tokens"),  # type: ignore[arg-type]
     "totals_only": lambda: evaluate(EMPTY, "dr", totals_only=True).ratio,
     "evaluated in 2 parts": lambda: evaluate([EMPTY, {**EMPTY, "tokens": None}], "dr").breakdown,
     "rtol: expected a number >= 0": lambda: verify(EMPTY, rtol=-1.0),
@@ -279,7 +279,7 @@ def test_every_answer_has_the_notes_of_its_command() -> None:
     steps = '2 steps form one batch; batch="step" evaluates each by itself'
     assert steps in compare(records).notices
     assert steps in match(records, loss=0.5).notices
-    assert {steps, "1 of 2 groups is dead: their advantages are all 0"} <= {
+    assert {steps, "1 of 2 groups is dead: all its advantages are 0"} <= {
         *evaluate(records).notices
     }
     assumed = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
@@ -373,6 +373,79 @@ def test_trend_and_explain_answer_what_their_commands_print() -> None:
         ]
     for topic in (SAMPLES / "arithmetic.jsonl", "dapo", "k3"):
         assert same(grpo_cli.explain(topic).document(), answer("explain", topic))
+
+
+RUN = str(SAMPLES / "run" / "temperature.jsonl.gz")
+ANSWERS: dict[str, Any] = {
+    "check": lambda: check(RUN),
+    "compare": lambda: compare(RUN, "grpo,dr"),
+    "diff": lambda: diff(SAMPLES / "run" / "healthy.jsonl.gz", RUN),
+    "evaluate": lambda: evaluate(RUN, batch="step"),
+    "explain": lambda: grpo_cli.explain(RUN),
+    "match": lambda: match(GRPO, loss="0.01"),
+    "show": lambda: show(RUN),
+    "split": lambda: split(GRPO, 2),
+    "trend": lambda: grpo_cli.trend(RUN),
+    "verify": lambda: verify(GRPO),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_document_of_every_answer_is_json(name: str) -> None:
+    document = ANSWERS[name]().document()
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+
+
+def test_the_document_of_an_evaluation_is_that_of_its_batches() -> None:
+    wanted = answer("eval", RUN, "--level", "batch", "--batch", "step")
+    assert same(evaluate(RUN, batch="step").document(), wanted)
+
+
+def test_a_step_has_its_row_as_attributes_and_keys() -> None:
+    step = grpo_cli.trend(RUN).steps[3]
+    for name, value in answer("trend", RUN)["steps"][3].items():
+        assert same(step[name], value) if name != "worst" else step.worst
+        assert getattr(step, name) == step[name]
+    assert pickle.loads(pickle.dumps(step)) == step
+    with pytest.raises(AttributeError, match="no attribute 'kl_k4'; did you mean kl_k3"):
+        _ = step.kl_k4
+
+
+@pytest.mark.parametrize("package", HERE)
+def test_a_frame_has_the_steps_of_a_run(package: str) -> None:
+    steps = grpo_cli.trend(RUN).steps
+    frame = getattr(steps, FRAMES[package])()
+    rows = [{**one.fields()} for one in steps]
+    for name in steps.columns():
+        given = frame[name].to_pylist() if package == "pyarrow" else frame[name].to_list()
+        assert [None if one != one else one for one in given] == [row[name] for row in rows], name
+    if package != "pandas":
+        assert not any(one != one for one in given)  # unknown is null
+
+
+def test_the_batches_are_rows_of_a_level() -> None:
+    found = evaluate(RUN, batch="step")
+    assert found.columns("batch")["loss"].tolist() == [one["loss"] for one in found.batches]
+    kept = found.columns("batch", having="step>=10")["step"]
+    assert len(kept) == sum(one["step"] >= 10 for one in found.batches)
+    assert evaluate(RUN).columns("batch")["loss"].tolist() == [evaluate(RUN).loss]
+
+
+def test_rows_are_joined_by_their_number(tmp_path: Path) -> None:
+    rows = [{"logprobs": [-1.0 - n / 8, -0.5], "reward": float(n % 2)} for n in range(4)]
+    assert evaluate(rows, "dr", group_size=2).total["groups"] == 2
+    assert check(rows, group_size=2).records == 2
+
+
+def test_the_error_of_a_frame_names_its_own_method() -> None:
+    class Frame:
+        columns = ("a",)
+
+    with pytest.raises(GrpoError, match=r'df\.to_dict\("records"\)$'):
+        evaluate(Frame())  # type: ignore[arg-type]
+    Frame.to_dicts = None  # type: ignore[attr-defined]
+    with pytest.raises(GrpoError, match=r"df\.to_dicts\(\)$"):
+        evaluate(Frame())  # type: ignore[arg-type]
 
 
 def same(found: Any, printed: Any) -> bool:

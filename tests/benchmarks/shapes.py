@@ -2,7 +2,7 @@
 
     python tests/benchmarks/shapes.py write trl dump.jsonl --megabytes 40
     python tests/benchmarks/shapes.py loop trl dump.jsonl     # decodes it, and nothing else
-    python tests/benchmarks/shapes.py columns trl dump.jsonl  # and makes arrays of its log-probs
+    python tests/benchmarks/shapes.py columns trl dump.jsonl  # and makes arrays of its columns
     python tests/benchmarks/shapes.py naive trl dump.jsonl    # prints J of GRPO, checks nothing
 
 Log-probs are float32 written as the double that they are, as ``tolist`` of a tensor gives them.
@@ -15,18 +15,17 @@ from __future__ import annotations
 import argparse
 import io
 import pickle
+import struct
 import sys
 import zipfile
-from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from itertools import count, islice
 from operator import iconcat
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import orjson
@@ -663,14 +662,71 @@ def loop(name: str, path: str) -> None:
 
 
 def columns(name: str, path: str) -> None:
-    """The least that any J needs: the file decoded, and log-probs as arrays; nothing is checked."""
-    with patch.dict(globals(), centred=list):  # nor are advantages computed
-        for group in SHAPES[name].groups(read(name, path)):
-            for rows in filter(None, group[:3]):
-                if isinstance(rows[0], list):
-                    array("d", reduce(iconcat, rows, []))
-                else:
-                    np.concatenate(rows).astype(np.float64)
+    """The least that reading takes: the file decoded, the columns that are read as arrays, checked.
+
+    Checked are the keys of objects, types, lengths, masks, and that numbers are finite. There is
+    no J.
+    """
+    holders = HOLDERS.get(SHAPES[name].groups, list)
+    for objects in _chunks(name, path):
+        set(map(tuple, objects))
+        found = holders(objects)
+        if "hyperparameters" in objects[0]:
+            given = [one["hyperparameters"] for one in objects]
+            found = [*found, {key: [one[key] for one in given] for key in ("epsilon_high", "beta")}]
+        widths: list[int] = []
+        for key in dict.fromkeys(key for one in found[:2] + found[-1:] for key in one):
+            values = [one[key] for one in found if key in one]
+            if key in UNREAD or not isinstance(values[0], list | np.ndarray):
+                continue
+            rows = reduce(iconcat, values, []) if isinstance(values[-1][0], list) else values
+            before, widths = widths, [*map(len, rows)]
+            before == widths  # noqa: B015
+            _check(rows, is_mask="mask" in key)
+
+
+UNREAD = {"prompts", "labels", "losses", "position_ids", "log_importance_ratio", "prob_delta"}
+UNREAD |= {"importance_ratio", "mismatch_kl", "is_masked", "is_masked_high", "is_masked_low"}
+UNREAD |= {"is_content", "token_kl", "token_objective", "rewards"}
+"""Lists that nothing reads; of rewards there are too few to count."""
+HOLDERS: Mapping[Any, Callable[[list[Object]], list[Object]]] = {
+    of_traces: lambda objects: [node for one in objects for node in one["traces"][0]["nodes"]],
+    of_steps: lambda objects: [
+        response["tokens"]
+        for one in objects
+        for prompt in one.get("prompts", ())
+        for response in prompt["responses"]
+    ],
+    of_samples: lambda objects: [sample for one in objects for sample in one["samples"]],
+}
+"""The dicts that have the columns, where the objects have none."""
+
+
+def _chunks(name: str, path: str) -> Iterator[list[Object]]:
+    """Objects, as many together as stay in cache."""
+    if SHAPES[name].suffix == ".jsonl":
+        with open(path, "rb") as stream:  # noqa: PTH123
+            while lines := stream.readlines(1 << 18):
+                yield [*map(orjson.loads, lines)]
+    else:
+        objects = read(name, path)
+        while some := [*islice(objects, 64)]:
+            yield some
+
+
+def _check(rows: list[Any], *, is_mask: bool) -> None:
+    """Makes an array of rows of numbers, or looks at the types of others."""
+    if isinstance(rows[-1], np.ndarray):
+        np.isfinite(np.concatenate(rows).astype(np.float64)).all()
+        return
+    flat = reduce(iconcat, rows, [])
+    if is_mask:
+        bytes(flat).strip(b"\0\1")
+    elif isinstance(flat[-1], float):
+        numbers = np.frombuffer(struct.pack(f"{len(flat)}d", *flat))
+        np.isfinite([numbers.min(), numbers.max()])
+    else:
+        [*map(type, flat)].count(type(flat[-1]))
 
 
 def naive(name: str, path: str) -> float:

@@ -251,6 +251,9 @@ def test_totals_of_batches_in_every_format(grpo, path) -> None:
     lines = grpo(*words, "-f", "jsonl").stdout.splitlines()
     assert [json.loads(line)["loss"] for line in lines] == [b["loss"] for b in expected.batches]
     assert grpo(*words, "-f", "jsonl", "--limit", "2").stdout.splitlines() == lines[:2]
+    for level in ("batch", "record"):
+        text = grpo(*words, "--level", level, "--limit", "2").stdout
+        assert "… 1 more batch (use --limit 0)\n" in text
     table = list(csv.DictReader(io.StringIO(grpo(*words, "-f", "csv").stdout)))
     assert [row["step"] for row in table] == ["0", "1", "2"]
     bare = grpo(*words, "--only", "loss").stdout.split()
@@ -331,7 +334,7 @@ def test_a_field_that_records_lack(records, grpo, path) -> None:
     result = grpo("eval", str(path), "--batch", "nope")
     assert result.exit_code == 3
     assert result.stderr.splitlines() == [
-        f"grpo: {path}:1: nope: missing; --batch and --by need it in every record"
+        f"grpo: {path}:1: nope: missing; every record needs the fields of its batch (--batch, --by)"
     ]
     with pytest.raises(UsageError, match="FIELD"):
         evaluate(records, batch="step,")

@@ -361,6 +361,12 @@ def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
             f"record {wanted['id']}"
         )
         assert tab.run("page.view.record.objective") == wanted["objective"]
+    way = tab.run("document.querySelector('details td a').hash")  # the batch's first token
+    follow(tab, way)
+    record, response, position = map(int, re.findall(r"\d+", way))
+    assert tab.run("page.view.record.id") == evaluated(grpo, DATA, record)["id"]
+    told = f"response {response}, token {position}"
+    assert told in tab.run("page.tip.element.innerText")
     left = "[...document.querySelectorAll('.bar')].map((one) => one.getBoundingClientRect().left)"
     assert len(set(tab.run(left))) == 1
     assert tab.run("document.querySelector('.histogram figcaption').textContent").endswith("tokens")
@@ -382,7 +388,13 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     browser.size(800)
     browser.open(out)
     charts = "[...document.querySelectorAll('figure.chart')]"
-    chart = f"{charts}.find((one) => one.textContent.startsWith('kl_k3'))"
+    chart = f"{charts}.find((one) => one.textContent.startsWith('kl k3'))"
+    open_charts = "[...document.querySelectorAll('.run > .charts figcaption span')]"
+    names = browser.run(f"{open_charts}.map((one) => one.textContent)")
+    assert names == ["kl k3 (log scale)", "loss", "gradient norm (log scale)"]
+    folded = "document.querySelector('details .charts').textContent"
+    assert "reward mean" not in browser.run(folded)
+    assert "reward mean 1, " in browser.run("document.querySelector('details .hint').textContent")
     assert "logarithmic" in browser.run(f"{chart}.querySelector('svg').getAttribute('aria-label')")
     assert "(log scale)" in browser.run(f"{chart}.querySelector('figcaption').textContent")
     assert browser.run(f"{chart}.querySelectorAll('path.line').length") == 2

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from files import each
 from planted import record
@@ -255,6 +256,33 @@ def test_nothing_is_told_of_denominators_where_all_teach_or_none_is_named():
     unknown = framework("trl", loss_type="unheard-of")
     for more in (named, EMPTY, EMPTY | unknown):
         assert check([one | more for one in rows()]).document()["denominators"] == []
+
+
+@pytest.mark.parametrize(
+    ("formula", "name"),
+    [
+        (lambda r: (r - r.mean()) / (r.std(ddof=1) + 1e-4), "(r − mean) / std with ddof 1"),
+        (lambda r: (r - r.mean()) / r.std(), "(r − mean) / std with ddof 0"),
+        (lambda r: r - r.mean(), "r − mean"),
+        (lambda r: 3 * (r - r.mean()), "r − mean, times another factor"),
+        (lambda r: (r - 0.4) / 0.5, "a baseline that is not the group's mean"),
+        (lambda r: (r - r.mean()) ** 3, "another function of the rewards"),
+    ],
+)
+def test_the_formula_of_the_advantages_is_named(formula, name, grpo, tmp_path):
+    draw, made = np.random.default_rng(4), []
+    for group in range(6):
+        rewards = np.round(draw.normal(size=8), 3) if group else np.ones(8)
+        values = {"rewards": rewards.tolist(), "advantages": (rewards - rewards.mean()).tolist()}
+        if group:
+            values["advantages"] = formula(rewards).tolist()
+        made.append(values | {"log_probs_new": draw.normal(-3, 0.5, (8, 6)).tolist()})
+    told = check(made)
+    assert told.advantages == {"rewards all equal": 1, name: 5}
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in made), encoding="utf-8")
+    line = f"advantages: rewards all equal in 1 group; {name} in 5 groups"
+    assert line in grpo("check", str(path)).stdout.replace("\n  ", " ")
 
 
 def test_the_denominator_is_printed(grpo):

@@ -798,6 +798,6 @@ def test_one_advantage_that_its_group_does_not_give() -> None:
             "advantages": advantages.tolist(),
         }
         for one in check([record], limit=0).findings:
-            if one.code == "advantages" and "give it" in one.message:
+            if one.code == "advantages" and "the rest of its group" in one.message:
                 found.add((name, one.response))
     assert found == {("other", 3), ("larger", least)}

@@ -138,11 +138,18 @@ def run_of(row: list[float]) -> int:
     return count if count > 1 or row[-1] == 0.0 else 0
 
 
-def chance(rows: list[list[float]], runs: list[int], right: bool) -> float:
+def looks_padded(rows: list[list[float]], runs: list[int], right: bool) -> bool:
+    """Rows of one length, most with zeros at the edge, whose numbers differ by 3 or more."""
+    zeros = [run * (row[-1 if right else 0] == 0.0) for row, run in zip(rows, runs, strict=True)]
+    most = 2 * sum(one > 0 for one in zeros) > len(rows)
+    return most and len({*map(len, rows)}) == 1 and max(zeros) - min(zeros) >= 3
+
+
+def chance(rows: list[list[float]], runs: list[int], least: int, right: bool) -> float:
     """X = −ln p − (r − 1)·ln q of each run, with p and q as Laplace has them of other tokens."""
     same = after = after_same = inside = 0
     for row, run in zip(rows, runs, strict=True):
-        cut = run if run >= 4 else 0
+        cut = run if run >= least else 0
         kept = range(len(row) - cut) if right else range(cut, len(row))
         hits = {at for at in kept if row[at] == 0.0 or (at and row[at] == row[at - 1])}
         inside, same = inside + len(kept), same + len(hits)
@@ -159,9 +166,10 @@ def chance(rows: list[list[float]], runs: list[int], right: bool) -> float:
 def padding(rows: list[list[float]], side: str) -> Told | None:
     right = side == "right"
     runs = [run_of(one if right else one[::-1]) for one in rows]
-    if max(runs) < 4 or chance(rows, runs, right) > math.log(1e-6):
+    least, most = (1, 1e-3) if looks_padded(rows, runs, right) else (4, 1e-6)
+    if max(runs) < least or chance(rows, runs, least, right) > math.log(most):
         return None
-    runs = [run if run >= 4 else 0 for run in runs]
+    runs = [run if run >= least else 0 for run in runs]
     at = runs.index(max(runs))
     value = rows[at][-1 if right else 0]
     alike = len(rows) > 1 and len({*map(len, rows)}) == 1 and len({*runs}) > 1
@@ -174,11 +182,12 @@ def padding(rows: list[list[float]], side: str) -> Told | None:
 def padded(draw: np.random.Generator) -> list[list[float]]:
     rows = []
     width, value = int(draw.integers(6, 30)), draw.choice([0.0, 0.0, -1.25])
+    even = draw.random() < 0.5
     zeros, again = draw.choice([0.0, 0.05, 0.3]), draw.choice([0.0, 0.1, 0.5])
     for _ in range(draw.integers(1, 7)):
         row: list[float] = []
-        run = int(draw.choice([0, 1, 2, 3, 4, 5, 6, 8, 9]))
-        for _ in range(width - run if value else int(draw.integers(4, 40))):
+        run = min(int(draw.choice([0, 1, 2, 3, 4, 5, 6, 8, 9])), width - 1)
+        for _ in range(width - run if value or even else int(draw.integers(4, 40))):
             stays = row and draw.random() < again
             row.append(row[-1] if stays else -float(draw.exponential()) * (draw.random() >= zeros))
         rows.append([*row, *[float(value)] * run])

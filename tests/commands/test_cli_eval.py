@@ -144,7 +144,7 @@ def test_a_bad_record_stops_but_keeps_what_came_before(grpo, dump):
     note, error = lines.stderr.splitlines()[-2:]
     assert error.startswith(f"grpo: {path}:2: log_probs_new[1][1]: ")
     assert note == (
-        "grpo: note: an error ended this early: the rows above are not of all records, and "
+        "grpo: note: stopped at an error: the rows above are of the records before it, and "
         "there is no total (--on-error skip leaves out records that cannot be read)"
     )
     assert "note: an error" not in grpo("eval", path, "--level", "batch").stderr, "no rows"
@@ -171,11 +171,11 @@ def test_bad_records_can_be_skipped(grpo, dump):
 def test_notes_go_to_stderr_and_q_silences_them(grpo, dump):
     same = dump({"log_probs_old": [[-0.9, -0.2], [-1.1]]})
     result = grpo("eval", str(same), "--json")
-    assert "grpo: note: all ratios are exactly 1 (on-policy)" in result.stderr
+    assert "grpo: note: on-policy (every ratio is exactly 1)" in result.stderr
     assert grpo("eval", str(same), "--json", "-q").stderr == ""
     table = grpo("eval", str(same))
-    assert "all ratios are exactly 1 (on-policy)" in table.stdout
-    assert "all ratios" not in table.stderr
+    assert "on-policy (every ratio is exactly 1)" in table.stdout
+    assert "every ratio" not in table.stderr
 
 
 def test_a_table_says_how_many_rows_it_left_out(grpo, dump):
@@ -212,6 +212,24 @@ def test_every_format_keeps_to_the_limit(grpo, dump):
     path = str(dump(long | {"log_probs_old": None, "log_probs_ref": None}))
     told = grpo("eval", path, "-v", "dr", "--level", "token").stderr
     assert "… 7 more tokens" in told
+
+
+@pytest.mark.parametrize(
+    ("zeros", "width", "told"),
+    [
+        ((3, 1, 0), 9, True), ((4, 2, 1), 9, True),
+        ((2, 1, 0), 9, False),  # a policy may be sure of the last words
+        ((3, 0, 0), 9, False), ((3, 3, 3), 9, False),
+        ((3, 1, 0), None, False),  # rows of several lengths
+    ],
+)  # fmt: skip
+def test_rows_that_look_padded_are_noted(grpo, dump, zeros, width, told):
+    rows = [[-0.5] * ((width or 9 + at) - count) + [0.0] * count for at, count in enumerate(zeros)]
+    columns = {"log_probs_new": rows, "log_probs_old": rows, "log_probs_ref": None}
+    path = str(dump(columns | {"rewards": [1.0, 0.0, 2.0]}))
+    result = grpo("eval", path, "-v", "dapo")
+    assert result.exit_code == 0
+    assert ("if these are padding, they count as tokens" in result.stderr) == told
 
 
 def test_own_denominators_that_differ_are_mentioned(grpo, dump):

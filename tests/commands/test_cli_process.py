@@ -101,7 +101,7 @@ def test_usage_is_one_line(shell, arguments):
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith("grpo: ")
-    assert line.endswith(("--help)", "did you mean grpo eval?"))
+    assert line.endswith(("--help)", "did you mean grpo eval?", "--level batch"))
 
 
 def test_bare_is_help_and_usage(shell):

@@ -281,6 +281,24 @@ def test_prompts_in_all_their_shapes(grpo, dump, tmp_path, given, prompts):
     assert Page(page(grpo, str(dump(given)), tmp_path)).head()["prompts"] == prompts
 
 
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        ({"completions": ["a b", "c"]}, ["a b", "c"]),
+        ({"response": [[{"role": "assistant", "content": "x"}], "y"]}, ["assistant: x", "y"]),
+        ({"responses": [[1, 2], [3]], "completion": ["a", "\x1b"]}, ["a", "\\x1b"]),
+        ({"completions": ["a", "b", "c"]}, []),
+        ({"completions": ["a b", "c"], "tokens": [["a", " b"], ["c"]]}, []),
+    ],
+)
+def test_texts_of_responses_are_shown_if_tokens_have_none(grpo, dump, tmp_path, given, texts):
+    path = dump({"tokens": None} | given)
+    assert Page(page(grpo, str(path), tmp_path)).head()["completions"] == texts
+    lines = grpo("show", str(path), "--record", "0").stdout.splitlines()
+    titles = [at for at, line in enumerate(lines) if line.startswith("response ")]
+    assert all(lines[at + 1] == text for at, text in zip(titles, texts, strict=False))
+
+
 def test_the_page_tells_the_command_and_the_signature(shell, dump, tmp_path):
     """And has the same bytes every time."""
     line = f"grpo show {dump(TOKENS)} -v dr --html {tmp_path / 'page.html'}"
@@ -384,6 +402,21 @@ def test_of_several_records_it_says_which_one_it_shows(grpo, dump):
     assert note in grpo("show", path, "--response", "0").stderr
     assert "first record" not in grpo("show", path, "--record", "a").stderr
     assert "first record" not in grpo("show", str(dump({"id": "a"})), "--response", "0").stderr
+
+
+def test_a_page_of_several_records_lists_the_tokens_of_the_batch(grpo, dump, tmp_path):
+    path = str(dump(TOKENS | {"id": "a"}, TOKENS | {"id": "b", "rewards": [1.0, 5.0]}))
+    settings = json.loads(Page(page(grpo, path, tmp_path, "--top", "5")).data["settings"])
+    answer = json.loads(grpo("show", path, "--top", "5", "--json").stdout)
+    assert settings["ranked"]["title"].startswith("2 records as one batch: loss ")
+    rows = settings["ranked"]["rows"]
+    names = ("id", "response", "position", "contribution")
+    assert [[*row[:3], row[4]] for row in rows] == [
+        [row[name] for name in names] for row in answer["rows"]
+    ]
+    assert {row[0]: row[5] for row in rows} == {"a": 0, "b": 1}
+    alone = json.loads(Page(page(grpo, path, tmp_path, "--record", "b")).data["settings"])
+    assert alone["ranked"] is None
 
 
 def test_a_page_has_all_records_that_fit_and_says_what_it_lacks(grpo, dump, tmp_path, monkeypatch):

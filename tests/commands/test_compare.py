@@ -123,8 +123,8 @@ def test_what_the_records_put_in_the_place_of_a_rows_own_is_said(grpo, dump):
     shown = grpo(*words).stdout.replace("\n  ", " ")
     assert (
         "taken from the records instead of the variant's own: "
-        "gspo epsilon_low 0.2 (its own: 0.0003), "
-        "gspo epsilon_high 0.2 (its own: 0.0004), dapo epsilon_high 0.2 (its own: 0.28)\n"
+        "gspo epsilon_low 0.2 (default: 0.0003), "
+        "gspo epsilon_high 0.2 (default: 0.0004), dapo epsilon_high 0.2 (default: 0.28)\n"
     ) in shown
     given = grpo(*words, "--epsilon-low", "0.2", "--epsilon-high", "0.2", "--json").stdout
     assert json.loads(given)["replaced"] == []

@@ -342,16 +342,25 @@ def test_an_engine_that_samples_at_a_temperature_from_step_30_on(tmp_path: Path)
     assert found["partings"][0]["step"] == 30
 
 
-def test_a_number_that_is_none_is_no_distance_of_0(tmp_path: Path) -> None:
+def test_masked_tokens_are_not_compared(tmp_path: Path) -> None:
+    """Whatever stands there is no part of any number; and they are not counted."""
+
     def masked(some: Records, value: float) -> Records:
         made = copy.deepcopy(some)
         made[3] |= {"mask": [[0] + [1] * (len(row) - 1) for row in made[3]["log_probs_new"]]}
         made[3]["log_probs_new"][0][0] = value
         return made
 
-    (one,) = diff(tmp_path, masked(RUN, float("nan")), masked(RUN, -1.0))["partings"]
-    assert (one["column"], one["difference"]) == ("log_probs_new", None)
-    assert diff(tmp_path, *[masked(RUN, float("nan"))] * 2)["same"]
+    found = diff(tmp_path, masked(RUN, float("nan")), masked(RUN, -1.0))
+    responses = len(RUN[3]["log_probs_new"])
+    assert (found["same"], found["tokens"]) == (
+        True,
+        diff(tmp_path, RUN, RUN)["tokens"] - responses,
+    )
+    other = masked(RUN, -1.0)
+    other[3]["log_probs_new"][0][1] -= 1.0
+    (one,) = diff(tmp_path, masked(RUN, -9.0), other)["partings"]
+    assert (one["token"], one["difference"]) == (1, pytest.approx(1.0))
 
 
 def test_a_column_that_a_run_never_has_is_noted_and_the_others_compared(tmp_path: Path) -> None:

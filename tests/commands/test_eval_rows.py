@@ -287,9 +287,9 @@ DEAD = TWO | {"group_ids": ["a", "a"]}
 NOTES = [
     ([ONE | {"mask": [[0, 0], [0], []]}], ["no unmasked token, so J = 0"]),
     ([ONE, DEAD, ONE], [
-        "1 of 3 records: all ratios are exactly 1 (on-policy), so their gradients carry "
-        "the information, not their losses",
-        "1 of 3 groups is dead: their advantages are all 0",
+        "1 of 3 records is on-policy (every ratio is exactly 1): the loss says nothing there, "
+        "the gradient does",
+        "1 of 3 groups is dead: all its advantages are 0",
         "2 of 8 responses have no token that counts",
     ]),
     ([ONE | {"rewards": [1.0, 1.0, 1.0]}] * 2, [
@@ -297,17 +297,17 @@ NOTES = [
         "2 of 6 responses have no token that counts",
     ]),
     ([{"log_probs_new": [-1.0], "log_probs_old": [-0.5], "rewards": 1.0}] * 2, [
-        "every group has one response, so every advantage is 0 (--group-by joins rows)",
+        "every group has one response, so every advantage is 0 (--group-by FIELD joins rows)",
     ]),
     ([TWO, ONE | {"rewards": [1, 0, 1]}], [
-        "1 of 2 records: all ratios are exactly 1 (on-policy), so their gradients carry "
-        "the information, not their losses",
-        "2 of 3 groups are dead: their advantages are all 0",
+        "1 of 2 records is on-policy (every ratio is exactly 1): the loss says nothing there, "
+        "the gradient does",
+        "2 of 3 groups are dead: all their advantages are 0",
         "1 of 5 responses has no token that counts",
     ]),
     ([DEAD | {"rewards": [1.0, 0.0]}], [
-        "all ratios are exactly 1 (on-policy), so the loss value carries no information; "
-        "the gradient norm is 0.353553",
+        "on-policy (every ratio is exactly 1): the loss says nothing, the gradient does; "
+        "its norm is 0.353553",
     ]),
 ]  # fmt: skip
 
@@ -364,6 +364,17 @@ def test_a_narrow_table_has_whole_numbers_and_goes_without_columns(
     assert all(name in order for name in narrowest)  # in this order
     assert all(one == narrowest[: len(one)] for one in wider)
     assert wider[-1] == []
+
+
+def test_a_table_says_that_losses_of_records_do_not_add_up(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "two.jsonl", RECORDS["plain"]))
+    line = "\nloss: of each record alone; its part of the batch: --fields id,contribution\n"
+    assert line in run("eval", path).stdout
+    for more in (["--batch", "record"], ["--fields", "id,loss"], ["--record", "0"]):
+        assert line not in run("eval", path, *more).stdout
+    parts = answer("eval", path, "--fields", "id,contribution")["records"]
+    total = answer("eval", path)["total"]["objective"]
+    assert sum(one["contribution"] for one in parts) == pytest.approx(total, rel=1e-12)
 
 
 def test_a_table_has_the_rows_of_its_limit(tmp_path: Path) -> None:

@@ -187,6 +187,10 @@ def test_a_flag_has_one_text_in_all_commands(grpo):
         ("help ε", "epsilon_low: lower clip range"),
         ("help last_good_step", "last_good_step: the last step before the first warning"),
         ("help drift", "two columns"),
+        ("help pass_at_k", "pass_at: the share of responses"),
+        ("help pass_at_k", "pass-at-k, pass_at_k, passk, grpo_passk: Leave-one-out"),
+        ("help scale_rewards", "what advantages are divided by: the std of the group"),
+        ("help num_iterations", "updates for each generation"),
     ],
 )
 def test_a_word_is_explained(grpo, words, said):
@@ -205,6 +209,8 @@ def test_a_hyperparameter_has_the_defaults_of_the_papers():
     for name, value in (("grpo", 0.04), ("grpo-unbiased-kl", 0.01)):
         assert VARIANTS[name].kl.values["beta"] == value, "as in the tables"
         assert re.search(rf"\b{value} \([^)]*\b{name}\b", meaning)
+    assert VARIANTS["trl/grpo"].kl.values["kl_weight"] == "ratio"
+    assert re.search(r"\bratio \([^)]*\btrl/grpo\)", look_up("kl_weight").meaning)
 
 
 def test_the_page_of_words_names_commands_that_run(grpo):

@@ -676,6 +676,9 @@ def test_every_row_that_gives_the_number_is_named_the_records_framework_first(
     shown = run("match", path, f"--loss={wanted:{text}}").stdout
     entry = " ".join(shown.partition("off by ")[2].partition("grpo eval")[0].split())
     assert all(f" {name}" in entry for name in named)
+    lines = {line.strip().partition(",")[0] for line in shown.splitlines()}
+    heads = [one.variants[0] for one in first if one.variants]
+    assert len(heads) == 1 or {*heads} <= lines  # a line for each convention
     assert "|adv:" not in shown
     assert "|adv:" in run("match", path, f"--loss={wanted:{text}}", "--full").stdout
 

@@ -130,6 +130,13 @@ def test_a_run_that_is_followed_names_its_own_row_once(grpo, dump):
     assert result.stderr.splitlines().count(SAID) == 1
 
 
+def test_a_loss_type_beside_the_names_of_trl_names_the_row(grpo, dump):
+    names = {"per_token_logps": [[-0.5], [-0.3]], "old_per_token_logps": [[-0.4], [-0.4]]}
+    for own, said in ((names, True), ({"log_probs_new": [[-0.5], [-0.3]]}, False)):
+        one = json.dumps(own | {"rewards": [1.0, 0.0], "loss_type": "dapo"})
+        assert (SAID in grpo("eval", str(dump(one)), "-v", "dr").stderr.splitlines()) is said
+
+
 @pytest.mark.parametrize("named", ["trl", None])
 def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, named):
     other = {"framework": {"name": "verl", "policy_loss": "vanilla"}}

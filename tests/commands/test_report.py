@@ -95,6 +95,18 @@ def test_another_run_is_drawn_as_well(report, made, tmp_path):
     assert head["by"]["verdicts"] == trend(made[0], "--by", "prompt")["verdicts"]
 
 
+def test_a_page_says_what_differs_from_another_run(tmp_path):
+    sides = (SAMPLES / "temperature.jsonl.gz", "--against", SAMPLES / "healthy.jsonl.gz")
+    out = tmp_path / "page.html"
+    assert run("report", *sides, "--steps", "1", "--groups", "0", "-o", out).exit_code == 0
+    head = blocks(out.read_text(encoding="utf-8"))["run"]
+    metrics = answer("trend", *sides)["metrics"]
+    differing = [one["name"] for one in metrics if one["differs"] or one["differs_at_end"]]
+    assert [*head["against"]["metrics"]] == differing
+    assert head["against"]["verdict"].startswith(f"{len(differing)} of {len(metrics)} metrics")
+    assert "≠" in head["against"]["metrics"]["mismatch.k3"]
+
+
 def test_trend_writes_the_page_of_report(report, made, tmp_path):
     """And the page of report may be named behind --html."""
     out = tmp_path / "trend.html"

@@ -82,7 +82,8 @@ def test_having_and_the_count_of_what_fits(path: Path) -> None:
     fits = [row for row in fits if row["contribution_share"] > 0.001]
     found = answer("show", path, "-v", "dr", "--having", test, "--top", "3")
     assert (found["count"], len(found["rows"])) == (len(fits), 3)
-    heading = f"the 3 of {len(fits)} tokens with the largest contribution to the objective"
+    assert found["having"] == [test]
+    heading = f"the 3 of {len(fits)} tokens where {test} with the largest contribution"
     printed = run("show", path, "-v", "dr", "--having", test, "--top", "3").stdout
     assert heading in " ".join(printed.split())
 

@@ -16,6 +16,8 @@ from command import answer, run
 from files import each
 from trended import PLAIN, SAMPLES, metrics, series, write
 
+from grpo_cli.commands.trend.comparison import _compared
+
 HEALTHY = str(SAMPLES / "healthy.jsonl.gz")
 STATE = SAMPLES / "trainer_state.json"
 TRL = ("-v", "trl/grpo", "--correction", "trl/sequence-mask")
@@ -83,6 +85,20 @@ def test_what_differs_is_told_with_what_it_is(tmp_path: Path) -> None:
     assert found["kl"]["because"] == "the log has 2 times grpo's value at every step"
     assert found["completions/mean_length"]["because"] == "it equals nll"
     assert (found["reward"]["first"], found["reward"]["because"]) == (30, "")
+
+
+def test_a_series_under_another_name_is_compared(tmp_path: Path) -> None:
+    """A length under an older name, and a KL that the objective has not."""
+    steps = answer("trend", HEALTHY, "-v", "dapo")["steps"]
+    names = {"completion_length": "length_mean", "kl": "kl_k3", "reward_std": "reward_group_std"}
+    log = {name: {at: one[of] for at, one in enumerate(steps)} for name, of in names.items()}
+    log |= {"reward": {at: one["reward_mean"] for at, one in enumerate(steps)}, "lr": {0: 1e-6}}
+    found = compared(HEALTHY, log_of(tmp_path / "trainer_state.json", log), "-v", "dapo")
+    assert {name for name, one in found.items() if one["agrees"]} == {*log} - {"reward_std", "lr"}
+    assert found["reward_std"]["because"] == "it equals reward_group_std"
+    mean = {"kl_k3": {0: 1.0, 1: 2.0, 2: 4.0}}
+    one = _compared("kl", mean["kl_k3"], {0: 1.1, 1: 2.0, 2: 3.9}, mean, 0, "trl")
+    assert one.because == "it equals grpo's own kl_k3, not computed as trl does"
 
 
 def rewards(path: Path, values: Mapping[int, float], others: Mapping[str, Values]) -> Path:
@@ -707,3 +723,29 @@ def test_a_kl_that_fell_and_stays_lower_is_information(tmp_path: Path) -> None:
         kl = [one * after if at >= 60 else one for at, one in enumerate(kl)]
         found = alone(tmp_path, kl=kl)["findings"]
         assert [one["severity"] for one in found] == severities
+
+
+@each("seed", [0, 1, 2, 3])
+def test_a_level_on_a_scale_with_a_trend_has_its_first_step(seed: int, tmp_path: Path) -> None:
+    """Of a KL the share of the steps so far is compared, which falls while the KL is constant."""
+    draw = random.Random(seed)
+    rest = [abs(draw.gauss(0, 0.003)) for _ in range(60)]
+    kl = [0.01 + 0.03 * max(0, at - 35) + one for at, one in enumerate(rest)]
+    assert alone(tmp_path, kl=kl)["last_good_step"] == 35
+
+
+def test_what_follows_from_longer_responses_is_no_cause(tmp_path: Path) -> None:
+    """Though the gradient's fall is the clearest, and what the update does comes first else."""
+    draw = random.Random(3)
+    over = [max(0, at - 29) for at in range(60)]
+    norms = [0.4 * draw.lognormvariate(0, 0.02) / (1 + one) for one in over]
+    lengths = [180 + draw.gauss(0, 8) + 8 * one for one in over]
+    found = alone(tmp_path, grad_norm=norms, completion_length=lengths)["events"][0]
+    assert found["metrics"] == ["completion_length", "grad_norm"]
+    assert "--correlate reward length" in found["fix"]
+    norms = [0.4 * draw.lognormvariate(0, 0.02) * (1 + one) for one in over]
+    found = alone(tmp_path, grad_norm=norms, completion_length=lengths)["events"][0]
+    assert found["metrics"][0] == "grad_norm"
+    norms = [0.4 * draw.lognormvariate(0, 0.02) / (4 if one else 1) for one in over]
+    (found,) = alone(tmp_path, grad_norm=norms)["events"]
+    assert "; if it falls, look for groups of equal rewards" in found["fix"]

@@ -146,16 +146,15 @@ def first_sign(values: F64) -> tuple[int, int, str, float] | None:
 
 
 def by_definition(values: F64) -> Onset | None:
-    """The first fall of a series: since when it has been two deviations below its past."""
+    """The first fall of a series: since when it has been two deviations below its past's end."""
     if len(values) < 16 or (values == values[0]).all():
         return None
     found = first_sign(values)
     if found is None:
         return None
     at, end, kind, score = found
-    past = values[max(at - 30, 0) : at]
-    middle = float(np.median(past))
-    spread = 1.4826 * float(np.median(np.abs(past - middle)))
+    middle, _, rests = past_of(values[max(at - 30, 0) : at])
+    spread = 1.4826 * float(np.median(np.abs(rests)))
     room = max(2 * spread, 0.25 * (middle - float(np.median(values[at:end][-3:]))))
     inside = [n for n in range(at, end) if middle - values[n] <= room]
     at = min(inside[-1] + 1 if inside else at, max(at, end - 2))
@@ -195,7 +194,7 @@ def seen(path: Path, *every: F64) -> list[Onset | None]:
     return [_onset(wrong[str(at)][0]) if wrong.get(str(at)) else None for at in range(len(every))]
 
 
-_SENTENCE = re.compile(r"(rose|fell|began to \w+) at step \d+: (\S+) before, (\S+) after")
+_SENTENCE = re.compile(r"(rose|fell|began to \w+) at step \d+: median (\S+) before, (\S+) after")
 
 
 def _onset(finding: dict[str, Any]) -> Onset:
@@ -257,14 +256,14 @@ def test_what_goes_the_other_way_is_information(tmp_path: Path) -> None:
     document = trend(path)
     (one,) = [one for one in document["findings"] if one["metric"] == "rewards/x/mean"]
     assert (one["severity"], one["direction"], one["kind"]) == ("info", "up", "shift")
-    assert document["verdict"].startswith("gradient_norm is stuck at step 0; 60 steps")
+    assert document["verdict"].startswith("gradient_norm is 0 from step 0 on; 60 steps")
 
 
 def test_a_run_that_learns_nothing_says_so(tmp_path: Path) -> None:
     """All rewards equal from the first step on, until they are not; not in one step of five."""
     rows = [PLAIN | {"step": at, "rewards": [0.0, 0.0]} for at in range(20)]
     document = trend(write(tmp_path / "a.jsonl", rows))
-    assert document["verdict"].startswith("groups_equal is stuck at step 0; at the same time grad")
+    assert document["verdict"].startswith("groups_equal is 1 from step 0 on; at the same time grad")
     sentence = "groups_equal is 1 from step 0 on, in all of the first 20 steps: nothing is learnt"
     assert sentence in [one["sentence"] for one in document["findings"]]
     for first, wanted in ((8, [(0, 8)]), (4, [])):
@@ -283,7 +282,7 @@ def test_records_that_nobody_grouped_are_said_first(tmp_path: Path) -> None:
     path, note = write(tmp_path / "a.jsonl", rows), "each record is a group of its own; "
     told = f"{note}--group-by step,uid joins them"
     document = trend(path)
-    assert document["verdict"].startswith(f"{told}; gradient_norm is stuck at step 0")
+    assert document["verdict"].startswith(f"{told}; gradient_norm is 0 from step 0 on")
     at = answer("trend", path, "-v", "dr", "--at", "0")
     for found in (document["findings"], at["findings"]):
         (sentence,) = [one["sentence"] for one in found if one["kind"] == "stuck"]
@@ -366,7 +365,7 @@ def test_a_finding_says_what_was_and_what_is(begin: int, tmp_path: Path) -> None
         assert found["seen"] in (begin + 1, begin + 2)
         before = np.median(values[max(begin - 30, 0) : begin])
         later = np.median(values[begin : begin + 12])
-        words = f"{verb} at step {begin}: {before:.6g} before, {later:.6g} after ("
+        words = f"{verb} at step {begin}: median {before:.6g} before, {later:.6g} after ("
         assert f" {words}{found['score']:.0f} standard errors)" in found["sentence"]
 
 
@@ -397,7 +396,7 @@ def test_one_step_that_is_too_large(factor: float, told: bool, tmp_path: Path) -
     found = found_in(moved_by(tmp_path / "a.jsonl", "log_probs_old", size)).get("ess", [])
     one = [(one["kind"], one["onset"], one["seen"], one["direction"]) for one in found]
     assert one == [("spike", 34, 34, "down")] * told
-    assert all(one["sentence"].startswith("ess dropped at step 34: 0.9") for one in found)
+    assert all(one["sentence"].startswith("ess dropped at step 34: median 0.9") for one in found)
 
 
 @each(
@@ -468,7 +467,7 @@ def test_from_when_on_numbers_are_exactly_0(
         values[zero_from + 4 :] = later
         found = found_in(mismatched(tmp_path / "a.jsonl", values)).get("mismatch.mean_abs", [])
         said = [one["sentence"] for one in found if "exactly 0" in one["sentence"]]
-        before = f"{(zero_from + 1) / 200:.6g}"  # the median
+        before = f"median {(zero_from + 1) / 200:.6g}"
         words = f"mismatch.mean_abs is exactly 0 from step {zero_from} on: {before} before"
         assert [one.partition(", until")[0] for one in said] == [words] * told
 
@@ -643,12 +642,12 @@ def test_every_kind_of_finding_has_commands_that_run(
     assert len(pairs) > 15
     lines = dict.fromkeys(line for pair in pairs for line in pair)
     kinds = {tuple(line.split()[:2]) for line in lines}
-    assert kinds == {("grpo", word) for word in ("show", "check", "eval", "explain")}
+    assert kinds == {("grpo", word) for word in ("show", "check", "eval", "explain", "trend")}
     for line in lines:
         words = shlex.split(line, comments=True)
         result = run(*words[1:])
         assert result.exit_code in ((0, 1) if words[1] == "check" else (0,)), result.stderr
-        assert "30/0" in result.stdout
+        assert words[1] == "trend" or "30/0" in result.stdout
         if words[1] == "check":  # which has no objective, and reads as the others do
             where = (["--record", "30/0"], ["--where", "step==30"])
             assert words[3:] in [[*one, "--from", "canonical"] for one in where]

@@ -19,7 +19,7 @@ from trended import write
 
 from grpo_cli.commands.trend.questions.against import Difference
 from grpo_cli.commands.trend.questions.noise import mean_of_neighbours, walked_mean
-from grpo_cli.commands.trend.questions.view import _with_error
+from grpo_cli.commands.trend.questions.view import with_error
 
 CASES = Path(__file__).parent / "cases" / "trend_questions.txt"
 BROKEN_RANK, SINCE, STEPS = 2, 26, 40
@@ -301,8 +301,8 @@ def test_the_last_good_step(folder: Path) -> None:
 @each(
     ("since", "factor", "differs", "cell"),
     [
-        (0, 1.4, True, "≠ +0.185 ±0.3 (× 1.4)"), (40, 1.4, True, "≠ +0.185 ±0.3 (from step 40)"),
-        (0, None, True, "≠ +0.185 ±0.3 (from step 0)"), (None, 1.4, False, "  +0.185 ±0.3"),
+        (0, 1.4, True, "≠ +0.185 (× 1.4)"), (40, 1.4, True, "≠ +0.185 (begins at step 40)"),
+        (0, None, True, "≠ +0.185 (begins at step 0)"), (None, 1.4, False, "  +0.185 ±0.3"),
     ],
 )  # fmt: skip
 def test_a_mark_whose_interval_holds_0_says_why(
@@ -310,4 +310,4 @@ def test_a_mark_whose_interval_holds_0_says_why(
 ) -> None:
     values = (1.0, 1.185, 0.185, -0.115, 0.485)
     row = Difference("kl_k3", *values, *values[2:], differs, differs, since, factor, factor)
-    assert [_with_error(row, 0, at_end=end) for end in (False, True)] == [cell, cell]
+    assert [with_error(row, 0, at_end=end) for end in (False, True)] == [cell, cell]

@@ -41,7 +41,7 @@ def test_the_step_of_a_name(
     monkeypatch.chdir(tmp_path)
     write(Path(source.removesuffix(".zst")), [PLAIN])
     if step is None:
-        assert "which step is this?" in run("trend", source, "-v", "dr").stderr
+        assert "the step is missing" in run("trend", source, "-v", "dr").stderr
     else:
         assert numbers(source.removesuffix(".zst")) == [step]
 
@@ -70,10 +70,10 @@ def test_the_step_that_is_asked_for(tmp_path: Path) -> None:
 @each(
     ("fields", "flags", "said"),
     [
-        ({}, (), "a.jsonl:2: which step is this? no field (step, global_step, training_step, …) "
+        ({}, (), "a.jsonl:2: the step is missing: no field (step, global_step, training_step, …) "
          "and no number in the file name"),
         ({"step": 1}, ("--step", "when"),
-         "a.jsonl:1: when: which step is this? expected a whole number"),
+         "a.jsonl:1: when: expected the step, a whole number"),
         *(({"step": step}, (), "a.jsonl:2: expected a step of at most 64 bits, got ")
           for step in (2**63, 2**70, 1e300, "9" * 5000)),
     ],

@@ -466,7 +466,7 @@ def test_no_more_is_said_of_records_that_are_not_searched(tmp_path) -> None:
         firsts = [row["first"] for row in json.loads(result.stdout)["records"]]
         assert [first["cause"] for first in firsts] == [None] * 4
         assert all(first["pattern"].startswith("3 of 3 gradients differ") for first in firsts)
-        assert ("were not searched for a cause" in result.stderr) is (most < 4)
+        assert ("no cause was searched for in" in result.stderr) is (most < 4)
         table = run("verify", path, "-v", "dr", "--causes", most).stdout
         assert "where    3 of 3 gradients differ" in table
 
@@ -568,6 +568,44 @@ def test_rows_of_the_framework_that_names_the_fields_come_first() -> None:
     assert "agree with trl/grpo" in repr(found)
 
 
+def test_a_row_that_gives_one_record_by_chance_hides_no_cause() -> None:
+    def token_mean(**more: Any) -> dict[str, Any]:
+        record = TRL | {"advantages": [1.0, -0.5, 0.25], "beta": 0.04} | more
+        made = evaluate(record, "grpo", stages={"aggregate": "token-mean"})
+        return record | {"expected": {"loss": made.loss}}
+
+    on_policy = token_mean(old_per_token_logps=TRL["per_token_logps"])
+    assert verify([on_policy]).agrees_with == ("trl/dapo", "trl/bnpo")
+    found = verify([on_policy, token_mean()])  # of which no row of TRL's gives the other
+    assert (found.explained, found.agreeing) == (2, 0)
+    assert found.causes[0] == "other denominator: aggregate token-mean instead of response-mean"
+
+
+def test_the_cause_of_a_record_is_first_the_one_that_explains_all(tmp_path: Path) -> None:
+    rows = []
+    old = [[-1.0, -0.25, -1.2], [-1.0, -0.9, -0.6], [-0.4, -0.8, -1.3]]
+    others = [[-0.95, -0.93, -0.6], [-0.41, -0.79, -1.33]]
+    for new, advantage in ((-0.78, 1.0), (-1.25, -1.0)):  # above and below the clip's bounds
+        row: dict[str, Any] = {"log_probs_new": [[new, -0.2, -1.3], *others], "log_probs_old": old}
+        row["advantages"] = [advantage, -0.3, 0.6]
+        made = evaluate(row, "grpo", stages={"surrogate": "unclipped"})
+        gradient = [part.tolist() for part in made.gradient]
+        rows.append(row | {"expected": {"loss": made.loss, "gradient": gradient}})
+    shown = run("verify", write(tmp_path / "rows.jsonl", rows), "-v", "grpo").stdout
+    assert ", all explained by: clip missing (unclipped)" in shown
+    assert "  cause    clip missing (unclipped) (" in shown
+
+
+def test_a_sum_that_agrees_by_the_absolute_tolerance_alone_is_noted(tmp_path: Path) -> None:
+    loss = evaluate(TRL, "grpo").loss
+    path = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss + 3e-6}}])
+    near = "1 record agrees by atol alone (1e-05 of the summed sizes of the loss's terms)"
+    assert abs(loss) < 0.03
+    assert f"note: {near}: --atol 0 compares by rtol\n" in run("verify", path).stderr
+    exact = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss}}])
+    assert "atol alone" not in run("verify", exact).stderr
+
+
 def test_a_beta_that_the_variant_does_not_use_is_solved_for() -> None:
     found = verify([expecting("trl/grpo", beta=0.05)], "trl/grpo")
     first = found.records[0].first
@@ -583,3 +621,25 @@ def test_a_usual_convention_comes_before_an_oddity() -> None:
     assert first is not None
     assert len(first.causes) > 1
     assert "token-mean" in first.causes[0]
+
+
+def test_the_loss_of_a_step_in_each_of_its_records(tmp_path: Path) -> None:
+    """What no record gives alone is right for all of them, or for those of each step."""
+    records = [
+        {"log_probs": [[-1.0, -0.5], [-0.3]], "rewards": [float(at), 2.0]} for at in range(4)
+    ]
+    for steps, batch in (([0] * 4, "input"), ([0, 0, 1, 1], "step")):
+        rows = [one | {"step": step} for one, step in zip(records, steps, strict=True)]
+        data = write(tmp_path / "data.jsonl", rows)
+        asked = run("eval", data, "-v", "dr", "--batch", batch, "--level", "batch", "-f", "jsonl")
+        losses = [json.loads(line)["loss"] for line in asked.stdout.splitlines()]
+        whole = [losses[step if batch == "step" else 0] for step in steps]
+        expected = [
+            one | {"expected": {"loss": loss}} for one, loss in zip(rows, whole, strict=True)
+        ]
+        found = run("verify", write(tmp_path / "expected.jsonl", expected), "-v", "dr")
+        assert found.exit_code == 1
+        assert "and grpo's is the same there: verify takes each record" in found.stderr
+        wrong = [one | {"expected": {"loss": one["expected"]["loss"] + 1.0}} for one in expected]
+        found = run("verify", write(tmp_path / "wrong.jsonl", wrong), "-v", "dr")
+        assert "is the same there" not in found.stderr

@@ -85,7 +85,7 @@ def test_a_worker_that_dies(large: Path) -> None:
         rest = process.stdout.read()
         *notes, line = process.stderr.read().decode().splitlines()
         assert process.wait(timeout=120) == 70
-        assert all(note.startswith("grpo: note: an error ended this early") for note in notes)
+        assert all(note.startswith("grpo: note: stopped at an error") for note in notes)
         assert line.startswith(f"grpo: a worker process died on {large}, at or after line ")
         assert "--jobs 1 uses a single process" in line
         rows = (first + rest).splitlines(keepends=True)  # whole ones, of the records before

@@ -249,7 +249,7 @@ def test_a_pipe_is_no_file(tmp_path):
 def test_without_the_package(tmp_path, monkeypatch):
     path = written(tmp_path / "in.parquet", RECORDS)
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    assert "pip install 'grpo-cli[parquet]'" in refused(path)
+    assert "pip install pyarrow" in refused(path)
 
 
 PADDED = {

@@ -177,8 +177,8 @@ def test_no_extra_is_imported_unasked():
     )
     codes = [line for line in run.stderr.splitlines() if line.isdigit()]
     assert codes == ["0", "3", "2"], run.stderr
-    for extra in ("remote", "ray"):
-        assert f"needs one more package: pip install 'grpo-cli[{extra}]'" in run.stderr
+    for package in ("fsspec", "'ray[client]'"):
+        assert f"pip install {package}" in run.stderr
 
 
 def test_stages_import_numpy_alone():

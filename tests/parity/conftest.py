@@ -27,7 +27,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         pytest.exit(
-            f"tests/parity needs {', '.join(missing)}: pip install 'grpo-cli[parity]'", returncode=1
+            f"tests/parity needs {', '.join(missing)}: pip install '.[parity]'", returncode=1
         )
 
 

@@ -178,7 +178,7 @@ def test_what_no_package_speaks_to(store, monkeypatch):
     words = "nosuch://a: cannot be read: protocol not known: nosuch"
     assert told(addresses, "nosuch://a") == (InputError, words)
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    words = "s3://a: s3:// needs one more package: pip install 'grpo-cli[remote]'"
+    words = "s3://a: s3:// needs fsspec: pip install fsspec"
     assert told(addresses, "s3://a") == (InputError, words)
 
 

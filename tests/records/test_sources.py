@@ -128,8 +128,8 @@ def test_zstd_without_its_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     path = tmp_path / "data.jsonl.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd")
-    advice = "pip install 'grpo-cli[zstd]'"
-    assert error(path) == f"{path}: reading zstd needs one more package: {advice}"
+    advice = "reading .zst needs zstandard: pip install zstandard"
+    assert error(path) == f"{path}: {advice}"
 
 
 def test_too_large(tmp_path, monkeypatch):
@@ -215,7 +215,7 @@ def test_a_file_of_some_megabytes_by_any_number_of_processes(tmp_path, size, pac
     ("name", "head", "message"),
     [
         ("a.gz", b"x", "is named .gz but does not start with gzip's 1F 8B"),
-        ("a.b.PT", b"x y", "is named .pt but does not start with zip's PK, as torch.save writes"),
+        ("a.b.PT", b"x y", "is named .pt but does not start with zip's PK (torch.save"),
         ("a.gz", b" {x", "malformed JSON"),
         ("a.npz", b"\xef\xbb\xbf\n{", "malformed JSON"),
         ("gz", b"x", "malformed JSON"),

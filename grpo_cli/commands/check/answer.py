@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
@@ -70,7 +70,7 @@ class MismatchFound(Answer, Attribution):
 
 @dataclass(frozen=True)
 class Checked(Answer):
-    """What ``check`` returns."""
+    """What ``check`` returns; ``advantages`` counts groups by the formula that these follow."""
 
     ok: bool
     findings: Sequence[Finding]
@@ -83,6 +83,7 @@ class Checked(Answer):
     denominators: Sequence[Denominator]
     not_checked: Sequence[NotChecked]
     mismatch: MismatchFound | None = None
+    advantages: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         codes = ", ".join(self.counts)

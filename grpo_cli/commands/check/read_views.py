@@ -16,6 +16,7 @@ from grpo_cli.records.fields import read_fields
 from grpo_cli.records.packed import join_packed
 from grpo_cli.records.parse.assemble import layout, pack_record
 from grpo_cli.records.parse.record import record_id
+from grpo_cli.records.settings import settings_of
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
 
 _TOGETHER = 1 << 22
@@ -89,7 +90,9 @@ def _of_records(found: Sequence[tuple[dict[str, Any], Place, Record]]) -> View:
     names = dict(records[0].names)
     if records[0].shape is not None:
         names.setdefault("group_ids", "")
-    return View.of(join_packed([*map(pack_record, records)]), places, values, names)
+    packed = join_packed([*map(pack_record, records)])
+    packed.settings = settings_of([one.hyperparameters for one in records])
+    return View.of(packed, places, values, names)
 
 
 def _kind(found: Record) -> object:

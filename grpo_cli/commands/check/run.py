@@ -25,6 +25,7 @@ from grpo_cli.commands.check.notes import (
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Tokens, View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of
+from grpo_cli.commands.check.rules.advantages import FORMULAS, count_formulas
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
 from grpo_cli.engine import Reader
@@ -47,6 +48,7 @@ class Check(Accumulator[Any]):
         longest: the tokens of the longest response.
         skipped_rules: records for which rules were skipped, by rules and missing fields.
         zero_gradient: empty responses and dead groups, by the loss that their records name.
+        formulas: groups, by the formula that their advantages follow.
     """
 
     def __init__(self, limit: int = 3) -> None:
@@ -56,6 +58,7 @@ class Check(Accumulator[Any]):
         self.longest = 0
         self.skipped_rules: Counter[SkippedRules] = Counter()
         self.zero_gradient: Counter[LossCount] = Counter()
+        self.formulas: Counter[str] = Counter()
         # of a piece: what comparing its records with others needs; the small records at its
         # beginning and end, whose samples may continue elsewhere; the file of its first record
         self._facts: list[Facts] = []
@@ -84,6 +87,7 @@ class Check(Accumulator[Any]):
         self.sizes.update(records=count, responses=rows.count, tokens=rows.total)
         self.skipped_rules += count_skipped(view)
         self.zero_gradient += count_zero_gradient(view)
+        self.formulas += count_formulas(view)
         self._facts.append(collect_facts(view))
         self._note_longest(max(self.longest, int(view.lengths.max(initial=0))), self.findings)
         compared = ~check_records(view, self.findings, self.longest) & (view.tokens > 0)
@@ -104,6 +108,7 @@ class Check(Accumulator[Any]):
         self.sizes += later.sizes
         self.skipped_rules += later.skipped_rules
         self.zero_gradient += later.zero_gradient
+        self.formulas += later.formulas
         self._note_longest(later.longest, later.findings)
         self.findings.merge(later.findings, source)
         self.mismatch.merge(later.mismatch)
@@ -159,6 +164,7 @@ class Check(Accumulator[Any]):
             denominators=denominators(self.zero_gradient),
             not_checked=not_checked(self.skipped_rules + short),
             mismatch=judge(self.mismatch.result()),
+            advantages={one: self.formulas[one] for one in FORMULAS if self.formulas[one]},
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -35,11 +35,14 @@ def print_findings(
             of_kind = [row for row in rows if (row.code, row.severity) == (code, severity)]
             _print_kind(console, screen.reading, of_kind, answer.more.get(code, 0))
     if answer.mismatch is not None and not quiet:
-        for words in mismatch_lines(answer.mismatch, answer.findings):
+        for words in mismatch_lines(answer.mismatch, _of_mismatch(answer.findings)):
             console.print(wrapped(Text(words), screen.reading, 4))
         console.print()
     for row in () if quiet else answer.denominators:
         console.print(wrapped(Text(_denominator(row)), screen.reading, 2))
+    if answer.advantages and not quiet:
+        listed = (f"{one} in {counted(many, 'group')}" for one, many in answer.advantages.items())
+        console.print(wrapped(Text(f"advantages: {'; '.join(listed)}"), screen.reading, 2))
     if answer.not_checked and not quiet:
         line = Text(_not_checked(answer.not_checked, answer.records), "dim")
         console.print(wrapped(line, screen.reading, 2))
@@ -63,8 +66,23 @@ def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int
     console.print()
 
 
-def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> list[str]:
-    """Says how large a mismatch is, whether that is normal, and what explains it."""
+def _of_mismatch(findings: Sequence[Finding]) -> Iterable[str]:
+    """The codes of findings that may explain a mismatch: they are on the same columns."""
+    compared = {"log_probs_old", "log_probs_rollout"}
+    return dict.fromkeys(
+        one.code
+        for one in findings
+        if one.code != "rollout-mismatch" and compared & {*one.evidence.get("columns", ())}
+    )
+
+
+def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]:
+    """Says how large a mismatch is, whether that is normal, and what explains it.
+
+    Args:
+        found: the mismatch.
+        codes: of findings that were printed before it, and may explain it.
+    """
     lines = [
         f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean |·| {found.mean_abs:.3g}, "
         f"KL {found.kl:.3g} per token; the 0.1% of tokens that differ most carry {found.worst:.0%} "
@@ -78,14 +96,8 @@ def mismatch_lines(found: MismatchFound, findings: Sequence[Finding] = ()) -> li
             where = f"{top.name}: {counted(top.tokens, 'token')}, {top.share:.0%} of the KL"
             verb = "explain" if cause.name.endswith("s") else "explains"
             lines.append(f"  {cause.name} {verb} {cause.explains:.0%} of the KL ({where})")
-    compared = {"log_probs_old", "log_probs_rollout"}
-    codes = dict.fromkeys(
-        one.code
-        for one in findings
-        if one.code != "rollout-mismatch" and compared & {*one.evidence.get("columns", ())}
-    )
-    if codes:
-        lines.append(f"  see first what was found above: {' and '.join(codes)}")
+    if named := " and ".join(codes):
+        lines.append(f"  see first what was found above: {named}")
     elif found.named is None:
         alike = "all tokens differ by similar amounts, as with " + (
             "noise" if found.normal else "another temperature, precision or kernel"
@@ -132,7 +144,7 @@ def _place(row: Finding) -> str:
     line = "" if row.line is None else f":{row.line}"
     of_pair = not row.evidence.keys().isdisjoint(("column", "columns"))  # maybe of small records
     others = row.evidence.get("records", 1) - 1 if of_pair else 0
-    whole = f" and {counted(others, 'other')} of few tokens, together" if others else ""
+    whole = f" and {counted(others, 'other short record')}, taken together" if others else ""
     parts = [f"{visible(row.source)}{line}", f"record {shown(row.record)}{whole}"]
     parts += [
         f"{name} {getattr(row, name)}"

@@ -92,7 +92,7 @@ class Compared(Answer):
     responses: int
     tokens: int
 
-    @property
-    def summed(self) -> dict[str, None]:
-        """That totals are sums over records, where these are of no one batch."""
-        return {SUMMED: None} if any(one.denominator is None for one in self.variants) else {}
+
+def sum_notes(answer: Compared) -> dict[str, None]:
+    """That totals are sums over records, where these are of no one batch."""
+    return {SUMMED: None} if any(one.denominator is None for one in answer.variants) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from grpo_cli.commands.compare.answer import sum_notes
 from grpo_cli.commands.compare.compare import USUAL, compare_plans, names, plans
 from grpo_cli.commands.compare.view import print_comparison
 from grpo_cli.commands.diff.command import NO, Tolerance, are_two_runs, diff_runs
@@ -80,6 +81,8 @@ def compare(
             same = diff_runs((two[0], two[1]), loading, step, tolerance, page)
             return 0 if same else NO
         tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
+    elif two is not None and are_two_runs(two, loading):
+        tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
     batch = "input" if stages.batch is None else stages.batch
     wanted = names(",".join(variants or [USUAL]))
     made, notes = plans(wanted, stages.stages, stages.hyperparameters, batch)
@@ -87,7 +90,7 @@ def compare(
         say(f"note: {note}")
     source = loading.reader(paths(files), work)
     answer = compare_plans(made, source)
-    hidden = source.pooled(batch) | answer.summed
+    hidden = source.pooled(batch) | sum_notes(answer)
     page.write(
         answer,
         lambda console, screen: print_comparison(console, screen, answer),

@@ -267,6 +267,8 @@ class Comparer:
             ].astype(np.float64)
             for one, each in ((first, widths), (second, others))
         )
+        if column != "mask" and (masked := _masked(both, alike)) is not None:
+            yours[masked] = mine[masked]
         place = self._first_place(column, mine, yours)
         if place is None:
             if alike.all():
@@ -279,6 +281,16 @@ class Comparer:
         response = int(np.searchsorted(ends, at, side="right"))
         token = int(at - (ends[response] - widths[compared][response]))
         return Found((float(mine[at]), float(yours[at])), int(compared[response]), token, size)
+
+
+def _masked(both: tuple[Record, Record], alike: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    """Which tokens, of responses of equal length, neither run counts; None where all count."""
+    masks = [
+        np.frombuffer(record.mask, dtype=np.bool_)[np.repeat(alike, record.widths)]
+        for record in both
+        if record.mask is not None
+    ]
+    return ~np.logical_or(*masks) if len(masks) == 2 else None
 
 
 def _near(first: F64, second: F64, tolerance: float) -> NDArray[np.bool_]:

@@ -276,7 +276,7 @@ def _compare_step(
             add("records", known, known, there(one, other))
             continue
         answer.records += 1
-        answer.tokens += sum(one.widths)
+        answer.tokens += sum(one.widths) if one.mask is None else one.mask.count(1)
         if len(one.widths) != len(other.widths):
             add("responses", one, other, Found((len(one.widths), len(other.widths))))
             continue

@@ -153,6 +153,7 @@ _JSON = Format(
 
 _LIMIT = {"token": 200}
 _USUAL_LIMIT = 50
+_ALONE = "loss: of each record alone; its part of the batch: --fields id,contribution"
 
 
 def _encode_table(printing: Printing) -> Encode:
@@ -163,6 +164,8 @@ def _encode_table(printing: Printing) -> Encode:
 
 def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     """Writes totals, then one row per record or response, or one table per response."""
+    from rich.text import Text
+
     from grpo_cli.commands.eval.view import print_batches, print_rows, print_totals
     from grpo_cli.terminal.paging import draw_fitting, print_page
 
@@ -180,14 +183,16 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
             print_batches(console, screen, printing, run.batches, run.signature, run.total, brief)
         elif run.complete:
             names = printing.fields if level == "batch" else None
-            print_totals(
-                console, screen, names, run.total, run.signature, brief, by_default=run.by_default
-            )
+            default = run.sums.batches.whole.signed if run.by_default else ()
+            print_totals(console, screen, names, run.total, run.signature, brief, default)
 
     def draw_rows(console: Console, screen: Screen, most: int) -> None:
         nonlocal shown
         size = run.sums.batches.size if printing.weighs and run.complete else None
         shown = print_rows(console, screen, printing, records, most, size)
+        alone = level == "record" and printing.fields is None and run.plan.batch != "record"
+        if alone and run.total["records"] > 1:
+            console.print(Text(_ALONE, "dim"))
 
     def draw(console: Console, screen: Screen) -> None:
         if level == "batch":

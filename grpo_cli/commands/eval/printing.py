@@ -93,11 +93,11 @@ class Printing:
         if self.only is not None:
             others = {"fields": self.listed, "format": self.format, "json": self.json}
             if given := [flag for flag, value in others.items() if value]:
-                raise UsageError(f"--only prints bare values; it cannot go with --{given[0]}")
+                raise UsageError(f"--only prints bare values, without --{given[0]}")
         if kind == "parquet" and self.output in (None, "-"):
             raise UsageError("--format parquet is binary: write it with -o FILE")
         if self.nest and kind != "jsonl":
-            raise UsageError("--nest is for --format jsonl; json is nested as it is")
+            raise UsageError("--nest is for --format jsonl; json is always nested")
         checked = replace(self, by=by)
         _ = checked.fields, checked.having  # which know what they may name
         return checked
@@ -109,8 +109,10 @@ class Printing:
         if given is None:
             return None
         where = f"{'--fields' if self.only is None else '--only'} at --level {self.level}"
-        names = (complete.known(where, name.strip(), self._known) for name in given.split(","))
-        return tuple(dict.fromkeys(names))
+        names = dict.fromkeys(name.strip() for name in given.split(","))
+        advice = "; if records have it, --batch {} adds it and makes each of its values a batch"
+        found = (complete.known(where, one, self._known, advice.format(one)) for one in names)
+        return tuple(dict.fromkeys(found))
 
     @cached_property
     def having(self) -> Having | None:

@@ -90,7 +90,7 @@ class Run(Evaluation):
         if self._error is not None:
             if of_rows and not self._as_json and not quiet and self._has_rows:
                 say(
-                    "note: an error ended this early: the rows above are not of all records, and "
+                    "note: stopped at an error: the rows above are of the records before it, and "
                     "there is no total (--on-error skip leaves out records that cannot be read)"
                 )
             tell(self._error, as_json=self._as_json)
@@ -122,22 +122,23 @@ def notes(total: Mapping[str, Any]) -> Iterator[str]:
 
 def _dead(dead: int, groups: int, responses: int) -> str:
     if dead == groups == responses > 1:
-        return "every group has one response, so every advantage is 0 (--group-by joins rows)"
+        return "every group has one response, so every advantage is 0 (--group-by FIELD joins rows)"
     if dead == groups:
         return "all groups are dead: every advantage is 0"
-    are = "is" if dead == 1 else "are"
-    return f"{_of(dead, groups, 'group')} {are} dead: their advantages are all 0"
+    are, its = ("is", "its") if dead == 1 else ("are", "their")
+    return f"{_of(dead, groups, 'group')} {are} dead: all {its} advantages are 0"
 
 
 def _on_policy(still: int, records: int, gradient_norm: float) -> str:
     if still == records:
         return (
-            "all ratios are exactly 1 (on-policy), so the loss value carries no information; the "
-            f"gradient norm is {shown(gradient_norm)}"
+            "on-policy (every ratio is exactly 1): the loss says nothing, the gradient does; its "
+            f"norm is {shown(gradient_norm)}"
         )
+    are = "is" if still == 1 else "are"
     return (
-        f"{_of(still, records, 'record')}: all ratios are exactly 1 (on-policy), so their "
-        "gradients carry the information, not their losses"
+        f"{_of(still, records, 'record')} {are} on-policy (every ratio is exactly 1): the loss "
+        "says nothing there, the gradient does"
     )
 
 

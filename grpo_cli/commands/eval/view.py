@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from grpo_cli.engine.rows.fields import (
     spare,
 )
 from grpo_cli.engine.rows.source import same
-from grpo_cli.objective.signature import MIXED
+from grpo_cli.objective.signature import MIXED, Parts, plain
 from grpo_cli.terminal.grid import (
     Column,
     column,
@@ -58,13 +57,12 @@ def print_totals(
     total: Row,
     signature: str,
     variant: str = "",
-    *,
-    by_default: bool = False,
+    default: Parts = (),
 ) -> None:
     """Prints the totals that were asked for, or all, with the signature and what they hide.
 
     With a ``variant`` it is short: the variant's name is there instead of its signature, and what
-    few look for is left out. ``by_default``: nobody asked for the variant, so a line names it.
+    few look for is left out. ``default``: the pieces of a signature that nobody asked for.
     """
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(no_wrap=True)
@@ -85,8 +83,8 @@ def print_totals(
     for name, text in _details(total):
         if not (variant and name == "denominator"):
             lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
-    if by_default:
-        lines.add_row(_label("variant"), wrapped(Text(f" {_default(signature)}"), room, 1))
+    if default:
+        lines.add_row(_label("variant"), wrapped(Text(f" {_default(default)}"), room, 1))
     elif variant:
         more = Text(" (signature, policy, denominator: --level batch)", "dim")
         lines.add_row(_label("variant"), Text(f" {variant}") + more)
@@ -97,15 +95,15 @@ def print_totals(
     console.print(lines)
 
 
-def _default(signature: str) -> str:
+def _default(parts: Parts) -> str:
     """Which objective it is that nobody asked for, with its KL, which changes the loss most."""
-    found = re.search(r"\|kl:([^|\[]+)(?:\[beta=([^,\]]+))?", signature)
-    name, beta = found.groups() if found else ("none", None)
-    if name == MIXED or beta == MIXED:
-        kl = "KL by the settings of each record"
+    kl = next(part for part in parts if part.key == "kl")
+    beta = dict(kl.values).get("beta")
+    if MIXED in (kl.name, beta):
+        words = "KL by the settings of each record"
     else:
-        kl = "no KL" if beta in (None, "0") else f"KL {name}, β = {beta}"
-    return f"{signature.partition('|')[0]} (default), {kl}; -v chooses another"
+        words = f"KL {kl.name}, β = {plain(beta)}" if beta else "no KL"
+    return f"{parts[0].name} (default), {words}; -v chooses another"
 
 
 def _label(name: str) -> Text:
@@ -146,7 +144,8 @@ def print_batches(
     """Prints a line of totals for each batch, and their mean; in short with a ``variant``."""
     of_batches = printing.level == "batch"
     chosen = printing.fields if of_batches else None
-    rows = printing.wanted(batches)[: printing.limit or None] if of_batches else batches
+    wanted = printing.wanted(batches) if of_batches else batches
+    rows = wanted[: printing.limit or None]
     of_totals = printing if of_batches else Printing(level="batch", by=printing.by)
     names = of_totals.names_of_totals(batches)
     columns = [_column(name, rows) for name in names]
@@ -161,6 +160,8 @@ def print_batches(
         ]
     kept, hidden = fitting(columns, () if chosen else _SPARE_TOTALS, screen.width)
     console.print(grid(kept))
+    if more := len(wanted) - len(rows):
+        console.print(Text(f"… {counted(more, 'more batch', 'more batches')} (use --limit 0)"))
     if not variant:
         print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
     if chosen is None:

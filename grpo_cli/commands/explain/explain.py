@@ -204,9 +204,10 @@ def describe_topic(
 
 def _named(topic: str) -> Described | None:
     is_file, exists = Path(topic).is_file(), Path(topic).exists()
-    if topic in NAMES and not (is_file and ("." in topic or "/" in topic)):
-        return Described("variant", describe_variant(topic))
     word = look_up(topic)
+    if topic in NAMES and not (is_file and ("." in topic or "/" in topic)):
+        page = describe_variant(topic)
+        return Described("variant", page if word is None else page | {"word": word.fields()})
     if is_choice(topic) and not is_file:
         page = describe_choice(topic)
         if word is None:

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.commands.help.words import print_word
 from grpo_cli.engine import probe
 from grpo_cli.hyperparameters import HYPERPARAMETERS, Value
 from grpo_cli.objective.choice import Bound
@@ -203,6 +204,9 @@ _INDENT = 2
 def print_variant(console: Console, screen: Screen, page: Entry) -> None:
     """Prints a variant's page: formula, stages, hyperparameters, origin, and what is like it."""
     width = screen.reading
+    if "word" in page:
+        print_word(console, screen, page["word"])
+        console.print()
     names = ", ".join([page["variant"], *page["aliases"]])
     head = Text.assemble((names, "bold cyan"), f": {page['title']}")
     console.print(wrapped(head, width, _INDENT))

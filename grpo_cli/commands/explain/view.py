@@ -75,6 +75,9 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
     """The objective as the sum of its parts, as printed."""
     named = {name: value for name, value in parts.items() if value}
     places = decimals([*named.values(), objective])
+    places = min(
+        max(places, decimals([objective])), places + 2
+    )  # as the loss has, if there is room
     if not named:
         return f"objective = {shown(objective)} (every part is 0)"
     texts = adding_up([*named.values()], objective, places)
@@ -90,7 +93,7 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
 
 _SPARE = (
     *("log_probs_old", "log_probs_new", "log_ratio", "A", "correction", "gradient"),
-    *("clip(ρ)·A", "text"),
+    *("clip(ρ)·A", "token"),
 )
 _HEADERS = {
     "free": "ρ·A",
@@ -132,7 +135,9 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     if record["stages"]["kl"] == NO_REFERENCE.choice.summary:
         _step(console, screen, NO_REFERENCE.choice.summary)
     contributions = [response["contribution"] for response in record["responses"]]
-    places = decimals(contributions)
+    rows = [row for one in record["responses"] for row in one.get("tokens", ())]
+    of_tokens = [row["contribution"] for row in rows if row["contribution"]]
+    places = max([decimals(contributions), *([decimals(of_tokens)] if of_tokens else [])])
     parts = adding_up(contributions, record["objective"], places)
     hidden: dict[str, None] = {}
     for response in record["responses"]:
@@ -201,10 +206,10 @@ def _columns(
     rows: Sequence[Entry], rest: Entry | None, response: Entry, contribution: float, places: int
 ) -> Iterator[Column]:
     tail = ([f"{rest['count']:,} others"] if rest else []) + ["sum"]
-    yield column("token", [*(str(row["position"]) for row in rows), *tail], show=str)
+    yield column("position", [*(str(row["position"]) for row in rows), *tail], show=str)
     if any(row["token"] is not None for row in rows):
         texts = [*(token_text(row["token"] or "") for row in rows), *([""] * len(tail))]
-        yield column("text", texts, show=str)
+        yield column("token", texts, show=str)
     sums = {"contribution": contribution, "surrogate": response["surrogate_sum"]}
     sums["kl"], sums["entropy"] = response["kl_sum"], response.get("entropy_sum")
     for name in rows[0]:
@@ -230,7 +235,7 @@ def _added(
     """A column whose numbers make the sum under it, as printed."""
     parts = [*values, *([rest[name]] if rest else [])]
     if name != "contribution":
-        places = decimals([*parts, total])
+        places = max(decimals(values), decimals([*parts, total]))
     texts = adding_up(parts, total, places)
     texts += [_total(texts, fixed(total, places))]
     return _numbers(_HEADERS.get(name, name), texts)

@@ -40,7 +40,7 @@ class PanelCommand(TyperCommand):
             name, equals, value = word.partition("=")
             if f"-{name}" in known and len(name) > 2:
                 with failures():
-                    raise UsageError(f"no such option: {name}; two dashes: -{name}{equals}{value}")
+                    raise UsageError(f"no such option: {name}; write -{name}{equals}{value}")
         if "--variant" in known:
             _refuse_two_variants(args)
         return super().parse_args(ctx, args)

@@ -71,29 +71,40 @@ def look_up(word: str) -> Word | None:
 
 
 def _defaults(parameter: str) -> str:
-    """What papers' variants give a hyperparameter: grpo's value, then the most frequent."""
+    """What variants give a hyperparameter: grpo's value, TRL's and verl's, the most frequent."""
     from grpo_cli.variants import STAGES, VARIANTS
 
     found: dict[object, list[str]] = {}
     for name, row in VARIANTS.items():
-        bounds = [getattr(row, stage) for stage in STAGES] if "/" not in name else ()
+        bounds = [getattr(row, stage) for stage in STAGES] if _is_listed(name) else ()
         values = (
             one.values[parameter] for one in bounds if parameter in getattr(one, "values", ())
         )
         found.setdefault(next(values, None), []).append(name)
     found.pop(None, None)
-    order = sorted(found.items(), key=lambda one: ("grpo" not in one[1], -len(one[1])))
+    order = sorted(
+        found.items(),
+        key=lambda one: ("grpo" not in one[1], not _FRAMEWORKS & {*one[1]}, -len(one[1])),
+    )
     listed = order[:_MOST_DEFAULTS]
     each = (f"{shown(value)} ({_some(names)})" for value, names in listed)
     return f"; default: {', '.join(each)}" if listed else ""
 
 
+def _is_listed(name: str) -> bool:
+    return "/" not in name or name in _FRAMEWORKS
+
+
 def _some(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return f"{', '.join(names[:_MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
+    papers = [name for name in names if name not in _FRAMEWORKS]
+    listed = [*papers[:_MOST_NAMES], *(name for name in names if name in _FRAMEWORKS)]
+    more = len(names) - len(listed)
+    return f"{', '.join(listed)}{f' and {more} more' if more > 0 else ''}"
 
 
 _MOST_DEFAULTS, _MOST_NAMES = 4, 3
+_FRAMEWORKS = frozenset(("trl/grpo", "verl/vanilla"))
+"""The rows of frameworks whose values are listed too."""
 
 
 def names_of_words() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from grpo_cli.commands.match.ask import ask
@@ -22,6 +23,7 @@ from grpo_cli.commands.options.source import (
     tell_notes,
 )
 from grpo_cli.engine.reader import ONE_STEP
+from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import say
 
 NO = 1
@@ -53,7 +55,7 @@ def match_number(
     ] = None,
     logged_at: Annotated[
         list[str] | None,
-        option("--logged", "NAME=PATH", "Read the number from records, as loss=metrics.loss."),
+        option("--logged", "NAME=PATH", "Read the number from records: loss=metrics.loss."),
     ] = None,
     rtol: Rtol = None,
     betas: Annotated[
@@ -75,9 +77,13 @@ def match_number(
     sign flipped, and with the factors of gradient accumulation and data
     parallelism. Solves for β and ε where they are unknown. Keeps the stages that
     flags set, and their hyperparameters in every variant that uses them. Your
-    digits set the tolerance: 0.0256 means ±0.00005. Exits with 1 if nothing gives
-    the number, or only chance does.
+    digits set the tolerance: 0.0256 means ±0.00005. Prints the likeliest first: few
+    changes, and rows of the framework whose names the records use. Exits with 1 if
+    nothing gives the number, or only chance does.
     """  # noqa: D301 - \b is for the help's formatter
+    for place in files or ():
+        if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", str(place)) and not Path(place).exists():
+            raise UsageError(f"{place}: no such file; for the logged number write --loss {place}")
     kl, objective = _kl_number(objective)
     given = {"loss": loss, "objective": target_objective, "kl": kl}
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}

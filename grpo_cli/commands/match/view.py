@@ -35,7 +35,7 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     for same in entries[:most]:
         _print(console, screen, same)
     if len(entries) > most:
-        more = f"{len(entries) - most} more of {len(entries)} values fit (--full)"
+        more = f"{len(entries) - most} less likely values fit too (--full)"
         console.print(Text(f"\n… {more}", "dim"))
         mark(console, "convention", sum(map(len, entries[most:])))
 
@@ -80,7 +80,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     yield from ((line, "") for line in _released(answer))
     if count:
         yield _chance(answer), "" if answer.by_chance else "dim"
-    if count > 1 and answer.tell_apart:
+    if count > 1 and answer.reproduced and answer.tell_apart:
         yield "to distinguish them, use data with", "bold"
         yield from ((f"  {one}", "") for one in answer.tell_apart)
 
@@ -89,7 +89,10 @@ def _chance(answer: Matched) -> str:
     """How many such matches chance gives."""
     expected = answer.matches[0].hits_expected or 0.0
     some = f"about {shown(float(f'{expected:.2g}'))}" if expected >= 1e-4 else "fewer than 0.0001"
-    by_chance = f"{some} matches this simple are expected by chance"
+    noun = "match" if some == "about 1" else "matches"
+    noun += f" as simple as {'the first' if answer.match_count > 1 else 'this one'}"
+    noun += " is" if some == "about 1" else " are"
+    by_chance = f"{some} {noun} expected by chance"
     if not answer.by_chance:
         return by_chance
     return f"{by_chance}: give more digits or more numbers (--kl, --gradient-norm, --logged)"
@@ -128,15 +131,18 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     head = Text.assemble((f"{found.value!r}", "bold"), f"  off by {found.difference:.3g}")
     scale = found.sign_flipped, found.factor
     alike = [one for one in same if (one.sign_flipped, one.factor) == scale and one.variants]
-    if found.variants:
-        head.append(f"  {', '.join(name for one in alike for name in one.variants)}", "cyan")
-    else:
+    rows = [", ".join(one.variants) for one in alike]  # each line is a convention
+    if found.variants and len(rows) == 1:
+        head.append(f"  {rows.pop()}", "cyan")
+    elif not found.variants:
         head.append(f"  changed: {_flags(found)}", "cyan")
     if found.sign_flipped:
         head.append("  sign flipped", "magenta")
     if found.factor_meaning:
         head.append(f"  {found.factor_meaning}", "magenta")
     console.print(wrapped(head, screen.width, 4))
+    for line in rows if found.variants else ():
+        console.print(wrapped(Text(f"  {line}", "cyan"), screen.width, 4))
     others = [_label(one) for one in same[1:] if one not in alike]
     if others:
         more = f"; and {len(others) - _ALSO} more (--full)" if len(others) > _ALSO else ""

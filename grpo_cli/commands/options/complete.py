@@ -58,17 +58,18 @@ def among(names: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in every if name.startswith(incomplete)]
 
 
-def known(flag: str, name: str, names: Iterable[str]) -> str:
+def known(flag: str, name: str, names: Iterable[str], advice: str = "") -> str:
     """Returns ``name`` if it is one of ``names``.
 
     Raises:
-        UsageError: naming the near match and the whole list.
+        UsageError: naming the near match, or else the ``advice``, and the whole list.
     """
     names = list(names)
     if name in names:
         return name
-    if (same := [one for one in names if one.casefold() == name.casefold()]) and len(same) == 1:
+    spelled = name.casefold().replace(" ", "_")  # as the head of a table has it
+    if len(same := [one for one in names if one.casefold() == spelled]) == 1:
         return same[0]
     near = nearest(name, names)
-    hint = f"; did you mean {near}?" if near else ""
+    hint = f"; did you mean {near}?" if near else advice
     raise UsageError(f"{flag}: unknown name {name!r}{hint} (one of {', '.join(names)})")

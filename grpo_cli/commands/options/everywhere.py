@@ -31,24 +31,25 @@ def bundled(command: Command) -> Command:
     defaults, take the parameter's place in the signature and so in ``--help``.
     """
     hints = get_type_hints(command, include_extras=True)
-    bundles: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    kinds: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    bundles = {name: _parameters(kind) for name, kind in kinds.items()}
 
     def spread(**values: Any) -> int | None:
-        for name, kind in bundles.items():
-            own = {one.name for one in _parameters(kind)}
-            values[name] = kind(**{one: values.pop(one) for one in own})
+        for name, own in bundles.items():
+            values[name] = kinds[name](**{one.name: values.pop(one.name) for one in own})
         return command(**values)
 
     parameters: list[inspect.Parameter] = []
     for one in inspect.signature(command).parameters.values():
         alone = one.replace(annotation=hints.get(one.name, one.annotation))
-        parameters += _parameters(bundles[one.name]) if one.name in bundles else [alone]
+        parameters += bundles.get(one.name, [alone])
     return _with_parameters(spread, command, parameters)
 
 
 def _parameters(bundle: Any) -> list[inspect.Parameter]:
-    """The fields of a dataclass that are options, as parameters."""
+    """The fields of a dataclass that are options, as parameters; not those in its ``unused``."""
     hints = get_type_hints(bundle, include_extras=True)
+    unused = getattr(bundle, "unused", ())
     empty = inspect.Parameter.empty
     return [
         inspect.Parameter(
@@ -58,7 +59,7 @@ def _parameters(bundle: Any) -> list[inspect.Parameter]:
             annotation=hints[one.name],
         )
         for one in fields(bundle)
-        if hasattr(hints[one.name], "__metadata__")
+        if hasattr(hints[one.name], "__metadata__") and one.name not in unused
     ]
 
 
@@ -111,11 +112,24 @@ class DisplayOptions:
     ] = False
 
 
-def displayed(command: Command) -> Command:
-    """The command with the flags of ``DisplayOptions``; errors of the user's end it in a line."""
+class FileDisplayOptions(DisplayOptions):
+    """What commands show that write a file, which is never cut."""
+
+    unused = ("full",)
+
+
+def displayed(command: Command, *, file: bool = False) -> Command:
+    """The command with the flags of ``DisplayOptions``; errors of the user's end it in a line.
+
+    Args:
+        command: what the flags are added to.
+        file: whether it writes a file and prints no table.
+    """
     command = bundled(command)
 
-    def run(*, color: When, full: bool, no_pager: bool, help_all: bool, **values: Any) -> NoReturn:
+    def run(
+        *, color: When, full: bool = False, no_pager: bool, help_all: bool, **values: Any
+    ) -> NoReturn:
         del help_all  # its callback ends the command
         as_json = bool(values.get("json") or values.get("as_json"))
         as_json |= values.get("format") == "json"
@@ -124,7 +138,8 @@ def displayed(command: Command) -> Command:
             raise typer.Exit(command(**values) or 0)
 
     own = inspect.signature(command).parameters.values()
-    return _with_parameters(run, command, [*own, *_parameters(DisplayOptions)])
+    more = _parameters(FileDisplayOptions if file else DisplayOptions)
+    return _with_parameters(run, command, [*own, *more])
 
 
 def command_line() -> str:

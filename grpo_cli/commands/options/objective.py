@@ -28,7 +28,7 @@ def _number(flag: str, meaning: str) -> Any:
 VARIANT = option(
     "--variant -v",
     "NAME",
-    "Objective, as dapo or trl/dapo (`grpo variants`).",
+    "Objective, e.g. dapo or trl/dapo (`grpo variants`).",
     autocompletion=complete.variants,
 )
 
@@ -45,9 +45,9 @@ class StageOptions:
     """Changes to any variant: the stages replaced, the hyperparameters set."""
 
     advantage: Annotated[str | None, _stage("advantage", "How rewards become advantages.")] = None
-    ratio: Annotated[str | None, _stage("ratio", "Ratio of a token or of a sequence.")] = None
+    ratio: Annotated[str | None, _stage("ratio", "Level of the ratio: token, sequence, …")] = None
     surrogate: Annotated[str | None, _stage("surrogate", "How the ratio is clipped.")] = None
-    kl: Annotated[str | None, _stage("kl", "KL estimator, as k1 or k3.")] = None
+    kl: Annotated[str | None, _stage("kl", "KL estimator, e.g. k1 or k3.")] = None
     correction: Annotated[
         str | None, _stage("correction", "Correction for the rollout engine's log-probs.")
     ] = None
@@ -70,7 +70,7 @@ class StageOptions:
         option(
             "--param -p",
             "NAME=VALUE",
-            "Set one of `grpo variants --hyperparameters`.",
+            "Set a hyperparameter, e.g. std_ddof=0.",
             autocompletion=complete.parameters,
         ),
     ] = None
@@ -79,7 +79,7 @@ class StageOptions:
         option(
             "--batch",
             "FIELD,…",
-            "Batch: input (default), record, or equal FIELDs.",
+            "What forms a batch: input (all), record, or FIELDs.",
         ),
     ] = None
 

@@ -30,8 +30,7 @@ HavingOption = Annotated[
     option(
         "--having",
         "TEST",
-        "Print only rows that fit, as 'clip==high && ratio>1.5'; repeatable.",
-        "Output",
+        "Print only rows that match, e.g. 'clip==high && ratio>1.5'.",
         autocompletion=complete.fields,
     ),
 ]

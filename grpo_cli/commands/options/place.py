@@ -111,5 +111,5 @@ def check_parts(output: str | None, reader: Reader, *, resume: bool) -> bool:
             raise UsageError("--resume continues the parts of a folder: -o FOLDER/")
         return False
     if reader.on is None:
-        raise UsageError(f"--output: {output} is a folder, which needs --on (parts)")
+        raise UsageError(f"--output: {output} is a folder; only --on writes to one")
     return True

@@ -46,7 +46,7 @@ Step = Annotated[
     option(
         "--step",
         "FIELD",
-        "Field that holds the step, as meta.step; or file.",
+        "Field that holds the step, e.g. meta.step; or file.",
         "Input",
     ),
 ]
@@ -71,16 +71,16 @@ class SourceOptions:
     ] = None
     mapped: Annotated[
         list[str] | None,
-        option("--map", "NAME=PATH", "Read NAME from PATH, as rewards=meta.x[0].", "Input"),
+        option("--map", "NAME=PATH", "Read NAME from PATH, e.g. rewards=meta.x[0].", "Input"),
     ] = None
     where: Annotated[
         list[str] | None,
-        option("--where", "TEST", "Read only records that match, as 'step>=9 && x==1'."),
+        option("--where", "TEST", "Read only records that match: 'step>=9 && x==1'."),
     ] = None
     group: Annotated[str | None, option("--group", "ID", "Read only this group.", "Input")] = None
     group_by: Annotated[
         str | None,
-        option("--group-by", "FIELD", "Rows with equal FIELD, or A,B, are one group.", "Input"),
+        option("--group-by", "FIELD", "Rows with equal FIELD (or A,B) are one group.", "Input"),
     ] = None
     group_size: Annotated[
         int | None, option("--group-size", "N", "Every N rows are one group.", "Input", min=1)
@@ -91,7 +91,7 @@ class SourceOptions:
     ] = False
     unpack: Annotated[
         str | None,
-        option("--unpack", "SIZE", "Largest size a packed file may unpack to, as 4G.", "Input"),
+        option("--unpack", "SIZE", "Largest size a packed file may unpack to, e.g. 4G.", "Input"),
     ] = None
 
     def reading(self, record: str | None = None) -> Reading:

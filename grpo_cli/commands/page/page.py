@@ -22,7 +22,7 @@ from grpo_cli.engine.rows.source import Source, bounds, differences_of
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
 from grpo_cli.records.record import listed
-from grpo_cli.records.unread import PROMPTS
+from grpo_cli.records.unread import COMPLETIONS, PROMPTS
 from grpo_cli.terminal.numbers import markup, shown
 from grpo_cli.terminal.palette import STEPS
 
@@ -145,20 +145,20 @@ _BATCH = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout"
 _TOKEN = ("advantage", "surrogate", "correction", "kl", "weight", "contribution", "gradient")
 
 
-Prompts = Mapping[str, Any]
-"""The fields of an object that may hold its prompt."""
+Texts = Mapping[str, Any]
+"""The fields of an object that may hold its prompt or the text of its responses."""
 
 
 class Drawn(NamedTuple):
     """Responses of a record that are drawn.
 
     Attributes:
-        prompts: the fields of the object that may hold its prompt.
+        texts: the fields of the object that may hold its prompt and its responses.
         record: the record's place among the records that were evaluated together.
         responses: which of its responses.
     """
 
-    prompts: Prompts
+    texts: Texts
     record: int
     responses: Sequence[int]
 
@@ -191,12 +191,14 @@ def blocks(
         codes = np.fromiter(map(numbers.__getitem__, chain.from_iterable(texts)), np.uint32)
         values = {name: of[tokens] + 0.0 for name, of, has in columns if has[one.record]}
         written = {name: _written(of, responses) for name, of in values.items()}
-        prompts = prompts_of(one.prompts, len(row["responses"]))
+        prompts = prompts_of(one.texts, len(row["responses"]))
+        said = [] if named else completions_of(one.texts, len(row["responses"]))
         head = {
             **{name: value for name, value in row.items() if name != "responses"},
             "responses": [row["responses"][at] for at in one.responses],
             "lengths": responses.lengths.tolist(),
             "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in one.responses],
+            "completions": [said[at] for at in one.responses] if said else [],
             "clip_range": clip_range(breakdown, one.record),
             "on_policy": batch.log_probs_old is batch.log_probs_new,
             "named": named,
@@ -308,19 +310,34 @@ def clip_range(breakdown: Breakdown, record: int = 0) -> tuple[float, float] | N
     return 1.0 - low, 1.0 + high
 
 
-# ---- prompts -----------------------------------------------------------------------------------
+# ---- texts -------------------------------------------------------------------------------------
 
 
-def prompt_fields(value: Any) -> Prompts:
-    """What may be the prompt of a decoded object."""
+def text_fields(value: Any) -> Texts:
+    """What may be the prompt of a decoded object, or the text of its responses."""
     known = value if isinstance(value, dict) else {}
-    return {key: listed(known[key]) for key in (*PROMPTS, "prompt_ids") if key in known}
+    names = (*PROMPTS, "prompt_ids", *COMPLETIONS)
+    return {key: listed(known[key]) for key in names if key in known}
 
 
-def prompts_of(fields: Prompts, responses: int) -> list[str]:
+def completions_of(fields: Texts, responses: int) -> list[str]:
+    """The text of each response; none where a response has none."""
+    for key in COMPLETIONS:
+        value = fields.get(key)
+        each = value if isinstance(value, list) and not _is_one(value) else [value]
+        if len(each) == responses and all(map(_is_text, each)):
+            return [_prompt_text(one) or "" for one in each]
+    return []
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(map(_is_message, value)))
+
+
+def prompts_of(fields: Texts, responses: int) -> list[str]:
     """One prompt for all responses, or one for each; none where the record has none."""
-    for value in fields.values():
-        if found := _prompts(value, responses):
+    for key, value in fields.items():
+        if key not in COMPLETIONS and (found := _prompts(value, responses)):
             return found[:1] if len(set(found)) == 1 else found
     return []
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.page.page import Drawn, blocks, prompt_fields
+from grpo_cli.commands.page.page import Drawn, blocks, text_fields
 from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.responses import deviations, means
@@ -216,7 +216,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
             again = source.abandoned_pass(step.number, raw.source, raw.line)
             if again or step.number not in self.choice.steps:
                 continue
-            step.metadata = prompt_fields(raw.value)
+            step.metadata = text_fields(raw.value)
             raw.batch = step
             kept.append(raw)
             for part in carefully([raw]) if step.number in self.choice.mismatched else ():

@@ -15,12 +15,17 @@ from grpo_cli.commands.trend.events import Event, main_event
 from grpo_cli.commands.trend.inspection import with_mismatches
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
+from grpo_cli.commands.trend.questions.against import LEAST_COMMON, compare_runs
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
+from grpo_cli.commands.trend.questions.view import verdict_against, with_error
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.view import known, usual, verdict_of
 from grpo_cli.engine.fold import first_pass
-from grpo_cli.terminal.numbers import markup
+from grpo_cli.terminal.numbers import markup, shown
+
+_MAIN = {"reward_mean", "loss", "kl_k3", "entropy", "length_mean", "gradient_norm", "eval/"}
+"""Series whose charts are open where nothing was found in them."""
 
 
 def page_of(
@@ -50,6 +55,14 @@ def page_of(
     if other is not None:
         steps = other if isinstance(other, Steps) else other.read()
         other_runs[(options.against or [""])[0]] = steps
+        if len({*steps.numbers} & {*answer.steps.numbers}) >= LEAST_COMMON:
+            compared = compare_runs([answer.steps], [steps])
+            differing = {
+                one.name: f"{shown(one.first)} here, {shown(one.second)} there: "
+                + with_error(one, compared.steps[0])
+                for one in compared.differing
+            }
+            whole["against"] = {"verdict": verdict_against(compared), "metrics": differing}
     for gone in answer.passes:
         words = f"pass {gone.number}, steps {gone.first_step} to {gone.last_step}"
         other_runs[words] = answer.steps.whole.until(gone.number).since(gone.first_step)
@@ -134,8 +147,9 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
             {
                 "name": name,
                 "family": "log" if column is None else column.family,
+                "main": (row := steps.watch(name)) is not None and row.name in _MAIN,
                 "usual": column is None or column.usual,
-                "log": (row := steps.watch(name)) is not None and row.is_log,
+                "log": row is not None and row.is_log,
                 "values": steps.values(name),
             }
             for name, column in columns.items()

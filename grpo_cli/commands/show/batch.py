@@ -37,6 +37,7 @@ class Shown(Answer):
         total: the batch's numbers by name.
         rows: the tokens or the token strings.
         notices: notes on the input and the numbers.
+        having: what every row holds, as ``--having`` says it.
     """
 
     variant: str
@@ -48,6 +49,7 @@ class Shown(Answer):
     total: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]
     notices: Sequence[str] = ()
+    having: Sequence[str] = ()
 
 
 Row = dict[str, Any]
@@ -227,4 +229,4 @@ def show_rows(
     total = {} if isinstance(run, Run) and run.empty else run.total
     of: Literal["string", "token"] = "string" if strings else "token"
     head = (plan.variant, run.signature, of, by, count, carried, total)
-    return Shown(*head, rows[:top], run.notices), run
+    return Shown(*head, rows[:top], run.notices, list(having)), run

@@ -20,9 +20,10 @@ from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import HavingOption, Html, PageOptions, Svg
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
+from grpo_cli.commands.page.page import completions_of, text_fields
 from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
 from grpo_cli.commands.show.figure import figure
-from grpo_cli.commands.show.page import OnPage, page_of, with_others
+from grpo_cli.commands.show.page import OnPage, page_of, ranked_tokens, with_others
 from grpo_cli.commands.show.picture import (
     COLORS,
     Picture,
@@ -194,6 +195,8 @@ def _show_record(
 ) -> None:
     """Draws one record: on the terminal, as a page, as a picture."""
     plan = objective.of_one_batch()
+    if options.html is not None:
+        reader.keep_input()  # its tokens are ranked in another pass
     records = reader.records()
     raw, record = next(records)
     breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
@@ -210,10 +213,12 @@ def _show_record(
             if options.response is None:
                 tokens = len(breakdown.clip)
                 on_page, left_out = with_others(on_page[0], tokens, rest, plan)
+            by, top, batch = options.by or "contribution", options.top_of_record, objective.plan()
             for part in page_of(
                 on_page,
                 left_out,
-                _picture(source, options),
+                _picture(source, raw, options),
+                ranked=ranked_tokens(on_page, reader, batch, by, top),
                 color_by="gradient" if options.by == "share" else options.by,
                 only=options.response or None,
                 top=options.top_of_record,
@@ -222,12 +227,12 @@ def _show_record(
         if written is None or options.response is not None:
             left_out = _others(rest, record)
         if drawn is not None:
-            text, without = figure(_picture(source, options))
+            text, without = figure(_picture(source, raw, options))
             drawn.write(text.encode())
     _tell(without, page)
     notes = reader.notes(plan) | dict.fromkeys([left_out] if left_out else ())
     if options.html is None and options.svg is None:
-        _print(source, notes, options, page)
+        _print(source, _picture(source, raw, options), notes, options, page)
     tell_notes(notes, quiet=page.quiet)
 
 
@@ -266,18 +271,29 @@ def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:
         raise UsageError(f"--by {options.by}: {LACKING[options.by]}")
 
 
-def _picture(source: Source, options: ShowOptions) -> Picture:
+def _picture(source: Source, raw: Raw, options: ShowOptions) -> Picture:
     asked = [name for name in extras("token") if name != "log_prob" or options.by == name]
     (row,) = rows(source, "token", asked)
     moved, mover = moves_clipped(source.breakdown)
     starts = source.breakdown.batch.responses.starts[1:]
     for response, part in zip(row["responses"], np.split(moved, starts), strict=True):
         response["tokens"]["moved"] = part
-    return picture(row, color_by=options.by, only=options.response or None, mover=mover)
+    return picture(
+        row,
+        color_by=options.by,
+        only=options.response or None,
+        mover=mover,
+        completions=completions_of(text_fields(raw.value), len(row["responses"])),
+    )
 
 
-def _print(source: Source, notices: Iterable[str], options: ShowOptions, page: PageOptions) -> None:
-    drawn = _picture(source, options)
+def _print(
+    source: Source,
+    drawn: Picture,
+    notices: Iterable[str],
+    options: ShowOptions,
+    page: PageOptions,
+) -> None:
     if chosen := options.response:
         tokens = source.breakdown.batch.responses
         source = source.only(lambda _: np.isin(tokens.index, chosen))

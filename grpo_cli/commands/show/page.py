@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_cli.commands.options.everywhere import command_line
-from grpo_cli.commands.page.page import Drawn, blocks, html, prompt_fields, still_record
+from grpo_cli.commands.page.page import Drawn, blocks, html, still_record, text_fields
+from grpo_cli.commands.show.batch import COLUMN, readable_token, show_rows
 from grpo_cli.commands.show.picture import Picture
+from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.unread import STEP_FIELDS
-from grpo_cli.terminal.numbers import counted, percent, shown
+from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.variants.plan import Plan
 
 _MOST = 200_000
@@ -37,7 +39,7 @@ class OnPage(NamedTuple):
         """The record as it evaluates alone."""
         place = record.source + ("" if record.line is None else f":{record.line}")
         signature = breakdown.objective.signature
-        whole = Drawn(prompt_fields(raw.value), 0, range(len(record.widths)))
+        whole = Drawn(text_fields(raw.value), 0, range(len(record.widths)))
         (numbers,) = blocks([record], breakdown, [whole])
         return cls(shown(record.name), _title(raw, record, breakdown), place, signature, numbers)
 
@@ -47,7 +49,7 @@ def _title(raw: Raw, record: Record, breakdown: Breakdown) -> str:
     known = raw.value if isinstance(raw.value, dict) else {}
     steps = (f" of step {shown(known[name])}" for name in STEP_FIELDS if name in known)
     loss = shown(-float(breakdown.record_objective[0]) + 0.0)
-    clipped = percent(np.mean(breakdown.clip != 0)) if len(breakdown.clip) else "none"
+    clipped = f"{100 * np.mean(breakdown.clip != 0):.3g} %" if len(breakdown.clip) else "none"
     tokens = counted(len(breakdown.clip), "token")
     return (
         f"record {shown(record.name)}{next(steps, '')}: loss {loss}, {clipped} of {tokens} clipped"
@@ -82,11 +84,36 @@ def with_others(
     return drawn, ""
 
 
+def ranked_tokens(
+    records: Sequence[OnPage], reader: Reader, plan: Plan, by: str, top: int
+) -> dict[str, Any] | None:
+    """The tokens of all records that stand out most, as the page lists them above its records.
+
+    None for one record, and where a record cannot be evaluated, which the page says.
+    """
+    if len(records) < 2:
+        return None
+    try:
+        answer, _ = show_rows(reader, plan, by=by, top=top)
+    except GrpoError:
+        return None
+    places = {(one.place, one.name): at for at, one in enumerate(records)}
+    name, total, rows = COLUMN.get(by, by), answer.total, []
+    for row in answer.rows:
+        place = row["source"] + ("" if row["line"] is None else f":{row['line']}")
+        record, text = shown(row["id"]), readable_token(row)
+        at = places.get((place, record))
+        rows.append([record, row["response"], row["position"], text, row[name], at])
+    title = f"{counted(total['records'], 'record')} as one batch: loss {shown(total['loss'])}"
+    return {"title": title, "by": name.replace("_", " "), "rows": rows}
+
+
 def page_of(
     records: Sequence[OnPage],
     left_out: str,
     picture: Picture,
     *,
+    ranked: dict[str, Any] | None,
     color_by: str | None,
     only: Sequence[int] | None,
     top: int,
@@ -97,13 +124,15 @@ def page_of(
         records: what is on it, the first one open.
         left_out: a sentence on the records that are not.
         picture: the first record.
+        ranked: the tokens of all records that stand out.
         color_by: what colours the tokens; None for the usual.
         only: the responses that are drawn; None for all.
         top: how many of the most extreme tokens are listed.
     """
     first = records[0]
     named: list[dict[str, Any]] = [one._replace(block="")._asdict() for one in records]
-    settings = {"color_by": color_by, "only": only, "top": top, "left_out": left_out}
+    settings: dict[str, Any] = {"color_by": color_by, "only": only, "top": top}
+    settings |= {"left_out": left_out, "ranked": ranked}
     return html(
         title=first.title,
         place=first.place,

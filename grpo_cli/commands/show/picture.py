@@ -58,12 +58,14 @@ class Response:
         texts: [T] each token as text; a number where it has none.
         values: [T] what colours it.
         named: whether the texts are text, not ids or positions.
+        completion: the text of the response, if its tokens have none and the record has it.
     """
 
     row: Row
     texts: Sequence[str]
     values: F64
     named: bool
+    completion: str = ""
 
     @property
     def title(self) -> str:
@@ -159,16 +161,20 @@ def picture(
     color_by: str | None,
     only: Sequence[int] | None,
     mover: str = "",
+    completions: Sequence[str] = (),
 ) -> Picture:
     """Lays a record out; ``only`` some of its responses are drawn, on the whole record's scale.
+
+    ``completions`` are the texts of the responses, which are shown if the tokens have none.
 
     By default tokens are coloured by ratio; where all ratios are 1, by gradient.
     """
     texts, named = texts_of([row["tokens"] for row in record["responses"]])
     chosen = color_by or ("ratio" if _scale(record, "ratio") else "gradient")
+    said = [""] * len(texts) if named or not completions else completions
     responses = [
-        Response(row, text, _values(row["tokens"], chosen), named)
-        for row, text in zip(record["responses"], texts, strict=True)
+        Response(row, text, _values(row["tokens"], chosen), named, completion)
+        for row, text, completion in zip(record["responses"], texts, said, strict=True)
     ]
     drawn = responses if only is None else [responses[at] for at in only]
     scale, remark = _scale(record, chosen), _remark(record, chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from rich.cells import cell_len
@@ -90,9 +91,11 @@ def _print_columns(
 
 def _heading(answer: Shown) -> str:
     rows, noun = len(answer.rows), "token string" if answer.of == "string" else "token"
-    if not rows:
-        return f"no {noun} to show ({counted(answer.count, noun)} in all)"
     all_of_them = counted(answer.count, noun)
+    if answer.having:
+        all_of_them += f" where {' and '.join(answer.having)}"
+    if not rows:
+        return f"no {noun} to show ({all_of_them})"
     if answer.of == "token" and not answer.rows[0][COLUMN.get(answer.by, answer.by)]:
         return f"the {COLORS[answer.by]} of every token is 0 (try another --by)"
     line = f"{all_of_them}, by {COLORS[answer.by]}"
@@ -107,6 +110,8 @@ def _heading(answer: Shown) -> str:
 def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
     share = "contribution_share" if by == "contribution" else "share"
     names = [name for name in _TOKENS if name in (*_USUAL, by, share)]
+    for name in takewhile("id".__ne__, rows[0]):  # the fields of --batch
+        yield column(name, [row[name] for row in rows], numeric=False)
     yield column("record", [row["id"] for row in rows], numeric=False)
     yield column("response", [row["response"] for row in rows])
     if any(row.get("turn") for row in rows):
@@ -184,6 +189,8 @@ def print_heat(
     for response in picture.responses[:_MOST]:
         console.print()
         console.print(wrapped(Text(response.title, "bold"), screen.width, 2))
+        if response.completion:
+            console.print(wrapped(Text(response.completion), screen.width, 2))
         shown_here = min(len(response.texts), max(room, 0))
         text = _text(picture, response, shown_here)
         console.print(text, overflow="fold", width=screen.width)

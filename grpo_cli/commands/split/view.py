@@ -32,7 +32,11 @@ def print_splits(console: Console, screen: Screen, answer: SplitUp) -> None:
 
 
 def _print_rows(console: Console, screen: Screen, rows: Sequence[SplitAggregate]) -> None:
-    """Prints a line per aggregation, and what the columns mean."""
+    """Prints what the columns mean, and a line per aggregation."""
+    own = next((_ADDED_UP[row.accumulation] for row in rows if row.own), "")
+    for line in (*_MEANING, f"*: the variant's own aggregation{own}"):
+        console.print(wrapped(Text(line, "dim"), screen.width, 2))
+    console.print()
     columns = [
         column("aggregate", [(f"{row.aggregate} *" if row.own else row.aggregate) for row in rows]),
         column("loss_reported", [row.reported for row in rows]),
@@ -48,9 +52,6 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[SplitAggregate]
         ),
     ]
     print_fitting(console, screen, columns, _SPARE, "aggregation")
-    own = next((_ADDED_UP[row.accumulation] for row in rows if row.own), "")
-    console.print(Text(f"\n* the variant's own{own}{_MEANING}", "dim"))
-    mark(console, "the legend", None)
 
 
 _NOTHING = "every micro-batch is a whole step, so nothing is split: try a smaller --micro-batch"
@@ -64,10 +65,12 @@ _ADDED_UP = {
 }
 """What to add to the name of the variant's own aggregation, by its accumulation."""
 
-_MEANING = """
-invariant: "yes" by its formula, "here" if only this data shows no difference;
-along global: the part of the split's update along the whole batch's gradient;
-norm: ‖split‖ / ‖global‖; gradient difference: ‖split − global‖ / ‖global‖"""
+_MEANING = (
+    "reported: the loss that the trainer logs; global: that of the undivided batch",
+    "invariant: yes, by its formula; here: on this data, but not on all",
+    "gradient difference: ‖split − global‖ / ‖global‖; norm: ‖split‖ / ‖global‖",
+    "along global: how far the split's gradient goes along the global one",
+)
 
 
 def _cutting(answer: SplitUp) -> str:

@@ -28,7 +28,7 @@ from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import logs_among, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
-from grpo_cli.commands.trend.options import StoredOptions, TrendOptions, flags_of
+from grpo_cli.commands.trend.options import ReportOptions, StoredOptions, TrendOptions, flags_of
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.questions.answer import answer_question
 from grpo_cli.commands.trend.run import Run
@@ -80,13 +80,13 @@ def report(
     files: Files = None,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
-    options: TrendOptions,
+    options: ReportOptions,
     stored: StoredOptions,
 ) -> None:
     """Write a run as one HTML page: its series, steps, groups and tokens.
 
     \b
-    grpo report run/rollouts --html report.html
+    grpo report run/rollouts -o report.html
     grpo report 'steps/*.jsonl.zst' -v dapo --steps 100 -o report.html
 
     `grpo trend RUN --html FILE` writes this page too. It stores the groups that
@@ -95,12 +95,13 @@ def report(
     """  # noqa: D301 - \b is for the help's formatter
     page = options.html or options.output or "-"
     with failures():
-        if options.kind != "table":
-            raise UsageError("report writes a page; grpo trend RUN --json prints the numbers")
         if page == "-" and sys.stdout is not None and sys.stdout.isatty():
             raise UsageError("use -o FILE to save the page")
     options = replace(options, html=page, output=None)
     answer_run(files, objective, reading, options, stored, "report")
+
+
+_SKIP = "--on-error skip leaves out records that cannot be read (grpo check lists them)"
 
 
 def answer_run(
@@ -112,7 +113,7 @@ def answer_run(
     command: str = "trend",
 ) -> NoReturn:
     """Answers and ends the command; ``command``: the name that messages give it."""
-    with failures(as_json=options.json or options.format == "json"):
+    with failures(as_json=options.json or options.format == "json", hint=_SKIP):
         if options.asked:
             options.refuse_others()
         plan = objective.of_one_batch()
@@ -127,7 +128,7 @@ def answer_run(
         other = None
         if options.against:
             other, _ = _opened(options.against, plan, reading, options, None, command)
-        flags = Flags() if logged else flags_of(objective, reading)
+        flags = Flags() if logged else flags_of(objective, reading, files)
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
@@ -237,7 +238,7 @@ def _follow(
             fields=options.columns(),
             as_json=options.kind == "jsonl",
             conditions=conditions,
-            flags=flags_of(objective, reading),
+            flags=flags_of(objective, reading, files),
         )
         return watch.run(2.0 if options.every is None else options.every)
 

@@ -16,6 +16,7 @@ from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.outlook import Forecast, forecasts, last_good_step
 from grpo_cli.commands.trend.passes import Pass
 from grpo_cli.commands.trend.step import Finding, Steps
+from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.numbers import shown
 
 _SAME = 1e-4
@@ -90,6 +91,7 @@ def _compared(
     recomputed: Mapping[int, float | None],
     others: Series,
     shift: int,
+    whose: str,
 ) -> Comparison:
     pairs = [
         (step - shift, value, known)
@@ -111,7 +113,10 @@ def _compared(
         both = [pair for pair in both if pair[1] is not None]
         varies = len({value for value, _ in both}) > 1
         if len(both) >= _LEAST and all(_alike(*pair, rounding) for pair in both) and varies:
-            because = f"it equals {other}"
+            row = watch_logged(name)
+            same = row is not None and row.name == other
+            own = f"grpo's own {other}, not computed as {whose} does"
+            because = f"it equals {own if same else other}"
             break
     first, value, known = wrong
     return Comparison(
@@ -194,6 +199,12 @@ def compare_log(
         for made in (steps.with_metrics(logged), steps)
     )
 
+    for name in log:  # under another name, or of a term that this objective has not
+        row = None if name.rpartition("/")[2] in _UNKNOWN else watch_logged(name)
+        lacks = all(value is None for value in series.get(name, {}).values())
+        if lacks and row is not None and row.name in others:
+            series[name] = others[row.name]
+
     def matches(shift: int) -> int:
         return sum(
             _alike(value, series[name].get(step - shift), near)
@@ -206,7 +217,7 @@ def compare_log(
     # TRL logs step 1 when it has done step 0.
     shift = max(_SHIFTS, key=lambda shift: (matches(shift), -abs(shift)))
     found = [
-        _compared(name, log[name], values, others, shift)
+        _compared(name, log[name], values, others, shift, framework)
         for name, values in series.items()
         if name in log
     ]

@@ -102,7 +102,7 @@ class Coverage:
         if self._unknown:
             more = len(self._unknown) - _NAMED
             named = ", ".join(self._unknown[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-            sentences.append(f"not watched, as grpo does not know what they measure: {named}")
+            sentences.append(f"not watched, as no rule says how they go wrong: {named}")
         if self._assumed:
             sentences.append(
                 f"constant by assumption: {', '.join(self._assumed)} (log_probs_old is missing, "

@@ -16,12 +16,12 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.onsets import (
-    FARTHEST,
     FUTURE,
     LEAST,
     LEAST_FUTURE,
     LEAST_PAST,
     PAST,
+    end_of_trend,
     levels,
     onsets,
 )
@@ -168,7 +168,8 @@ def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]
     for sign in sorted(signs, key=lambda one: (one.seen, -one.score)):
         at = next((at for at, before in enumerate(found) if _repeats(before, sign)), None)
         if at is None:
-            found.append(_until_back(_since(sign, scaled, usual), scaled, usual))
+            before = end_of_trend(scaled, sign.at) if sign.kind in (SHIFT, DRIFT) else None
+            found.append(_until_back(_since(sign, scaled, usual, before), scaled, usual))
             continue
         known = found[at]
         both = {sign.kind, known.kind} <= {SHIFT, DRIFT} and sign.up == known.up
@@ -221,19 +222,22 @@ def _is_beyond(sign: Change, scaled: F64, least: float) -> bool:
     return (move if sign.up else -move) > least
 
 
-def _since(sign: Change, scaled: F64, usual: Usual) -> Change:
+def _since(
+    sign: Change, scaled: F64, usual: Usual, before: tuple[float, float] | None = None
+) -> Change:
     """The sign, at the step since which the series has been outside of what was usual.
 
-    It stays where it is if a value that is back by chance hides that.
+    It stays where it is if a value that is back by chance hides that. ``before``: the level and
+    the deviation at the end of what came before, where that had a trend.
     """
     if sign.kind not in (SHIFT, DRIFT):
         return sign
-    spread = usual.spread[sign.at]
-    away = (scaled[sign.at : sign.seen] - usual.level[sign.at]) * (1 if sign.up else -1)
+    level, spread = before or (usual.level[sign.at], usual.spread[sign.at])
+    away = (scaled[sign.at : sign.seen] - level) * (1 if sign.up else -1)
     inside = away <= max(_INSIDE * spread, _NEARER * float(np.median(away[-3:])))
     begun = sign.at + int(np.flatnonzero(np.append(True, inside))[-1])
     later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
-    return later if _is_beyond(later, scaled, spread) else sign
+    return later if _is_beyond(later, scaled, usual.spread[sign.at]) else sign
 
 
 def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
@@ -323,10 +327,9 @@ def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) 
     """Where three of five steps pass a published limit, or the mean of five one of practice.
 
     Such a mean of shares has to come from a level that does not pass it, and each share from more
-    than a few groups. A factor is one of the level before.
+    than a few groups. A factor of the level before is only forecast: shifts and drifts find it.
     """
     if limit.times:
-        yield from _by_factor(limit, scaled, usual)
         return
     if limit.room is None:
         passed = values > limit.bound if limit.above else values < limit.bound
@@ -345,24 +348,6 @@ def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) 
         first = max(last - _OF + 1, 0)
         at = first + int(np.argmax(inside[first : last + 1]))
         yield Change(at, last + 1, LIMIT, limit.above, limit=limit)
-
-
-def _by_factor(limit: Limit, scaled: F64, usual: Usual) -> Iterator[Change]:
-    """Where the mean of five logarithms is this factor away from the level of those before it.
-
-    That finds what grows from values that have begun to grow, and so hides its own onset. It begins
-    after the last value that was as before.
-    """
-    sign = 1.0 if limit.above else -1.0
-    starts = np.arange(1, len(usual.level)) - _OF
-    away = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(scaled)]
-    away -= usual.level[np.maximum(starts, 0)]
-    for last in np.flatnonzero((starts >= _BEFORE) & (sign * away > abs(math.log(limit.bound)))):
-        level, spread = usual.level[starts[last]], usual.spread[starts[last]]
-        recent = slice(int(last) + 1 - FARTHEST, int(last) + 1)
-        inside = sign * (scaled[recent] - level) <= _INSIDE * spread
-        at = recent.start + int(np.flatnonzero(np.append(True, inside[:-1]))[-1])
-        yield Change(at, recent.stop, LIMIT, limit.above, limit=limit)
 
 
 _ROUNDED = 1e-9

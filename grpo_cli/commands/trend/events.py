@@ -19,7 +19,9 @@ _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
 _AT_ONCE = 3
 """The first steps of an event; its likely cause began in one of them."""
-_POLICY = RANKS["kl_k3"]
+_POLICY = RANKS["gradient_norm"]
+_EFFECTS = {"gradient_norm", "reward_group_std"}
+"""What becomes less because responses or rewards changed."""
 _NAMED = 4
 """Series of an event that its sentence names."""
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
@@ -64,8 +66,7 @@ class Event(Answer):
 
         What ``grpo check`` names in its worst record comes first.
         """
-        codes = dict.fromkeys(one.partition(":")[0] for one in self.check if one[:8] != "at step ")
-        cause = f"{', '.join(codes)}: " if codes else ""
+        cause = f"{', '.join(self.codes)}: " if self.codes else ""
         last = "" if self.end is None or _is_single(self.first) else f", until step {self.end}"
         others = [one for one in self.others if one.severity == WARNING]
         others.sort(key=lambda one: max(one.onset, self.step + _AT_ONCE))  # "then": in their order
@@ -74,7 +75,14 @@ class Event(Answer):
         follows = f"; at the same time {together}" if together else ""
         follows += f"; then {_listed(later)}" if later else ""
         often = f" and every {self.first.period} steps since" if self.first.period else ""
-        return f"{cause}{_in_short(self.first)} at step {self.step}{often}{last}{follows}"
+        since = f"from step {self.step} on" if self.first.kind == STUCK else f"at step {self.step}"
+        return f"{cause}{_in_short(self.first)} {since}{often}{last}{follows}"
+
+    @property
+    def codes(self) -> list[str]:
+        """What ``grpo check`` found in the worst record, where the event began."""
+        found = (one.partition(":")[0] for one in self.check if not one.startswith("at step "))
+        return [*dict.fromkeys(found)]
 
     @property
     def heading(self) -> str:
@@ -141,12 +149,15 @@ def _event(together: Sequence[Finding]) -> Event:
     """The event of findings, with the clearest of those at its beginning as the likely first.
 
     What engine and update do comes before what it does to the policy and its responses, which are
-    equal in this. Where a run is stuck, the responses are the cause of what the update lacks.
+    equal in this, and these before what follows from them. Where a run is stuck, the responses are
+    the cause of what the update lacks.
     """
 
     def place(one: Finding) -> tuple[bool, int, float]:
         rank = -_rank(one) if one.kind == STUCK else min(_rank(one), _POLICY)
-        return one.severity == INFO, rank, -one.score
+        row = _row(one)
+        falls = row is not None and row.name in _EFFECTS and one.direction == DOWN
+        return one.severity == INFO, rank + falls * (one.kind != STUCK), -one.score
 
     begun = min(one.onset for one in together)
     first = min((one for one in together if one.onset <= begun + _AT_ONCE), key=place)
@@ -184,7 +195,6 @@ _VERBS = {
     SPIKE: "jumped",
     LIMIT: "passed its limit",
     IMPOSSIBLE: "has an impossible value",
-    STUCK: "is stuck",
 }
 
 
@@ -195,6 +205,8 @@ def _in_short(finding: Finding) -> str:
         return f"{finding.metric} {AWAY}"
     if not finding.direction or finding.score == 0.0:
         return f"{finding.metric} is not finite"
+    if finding.kind == STUCK and (row := _row(finding)) is not None:
+        return f"{finding.metric} is {row.stuck:g}"
     moved = ("began to fall" if down else "began to rise") if finding.kind == DRIFT else None
     moved = "dropped" if down and finding.kind == SPIKE else moved
     moved = moved or _VERBS.get(finding.kind, "fell" if down else "rose")

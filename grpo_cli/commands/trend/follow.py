@@ -18,7 +18,7 @@ from typing import Any
 
 from grpo_cli.commands.trend.measure import sums_of_rewards
 from grpo_cli.commands.trend.origins import FileOrder, Origins, StepSource, two_runs
-from grpo_cli.commands.trend.run import RunSums, steps_of
+from grpo_cli.commands.trend.run import RunSums, steps_of, ungrouped
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.sums import StepSums, joined
 from grpo_cli.engine.accumulator import fold_decoded
@@ -93,6 +93,7 @@ class Follow:
 
     Attributes:
         notices: notes so far.
+        ungrouped: as ``Run`` has it, of the steps so far.
     """
 
     def __init__(
@@ -114,6 +115,8 @@ class Follow:
         self._files: dict[str, _File] = {}
         self._rotated: set[str] = set()
         self.notices: Notices = {}
+        self.ungrouped: str | None = None
+        self._signatures: set[str] = set()
         self._facts = InputFacts()
 
     def poll(self) -> bool:
@@ -218,6 +221,7 @@ class Follow:
         self.notices |= {
             f"loss, KL and ratios are not computed: {error}": None for error in part.missing
         }
+        self._signatures.update(part.signatures)
         self._references.merge(part.references)
         if self._references.error is not None:  # some have a reference, so no KL is left out
             self._evaluator = replace(self._evaluator, needs_reference=True)
@@ -269,6 +273,8 @@ class Follow:
             parts |= known.parts
             broken = known.broken | broken
         sums = joined(tables or [sums_of_rewards([])])
+        if self._reading.grouping is None:
+            self.ungrouped = ungrouped(self._evaluator.plan, sums, self._signatures, self._facts)
         return steps_of(sums, parts, broken, self._step_source)
 
 

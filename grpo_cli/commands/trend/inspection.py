@@ -95,7 +95,7 @@ def with_mismatches(events: Sequence[Event], found: Mapping[int, Mismatch]) -> l
         step = next((one for one in named if one in found), None)
         judged = None if step is None else judge(found[step].result())
         if judged is not None:
-            words = "; ".join(line.strip() for line in mismatch_lines(judged))
+            words = "; ".join(line.strip() for line in mismatch_lines(judged, event.codes))
             event = replace(event, check=[*event.check, f"at step {step}: {words}"])
         made.append(event)
     return made

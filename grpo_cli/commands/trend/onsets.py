@@ -187,6 +187,18 @@ def _lines(past: F64, slopes: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
     return level, slope, past - level[..., None] - line
 
 
+def end_of_trend(values: F64, at: int) -> tuple[float, float]:
+    """The level at which the values before a place end, and their robust deviation from it.
+
+    They are on a line where Mann–Kendall finds a trend in them.
+    """
+    past = values[None, max(at - PAST, 0) : at]
+    count = past.shape[1]
+    slopes = np.abs(mann_kendall(past, np.array([count]))) > _TREND[count >= 20]
+    level, _, rests = _lines(past[:, None], slopes)
+    return float(level[0, 0]), float(levels(rests[0])[1][0])
+
+
 def medians(rows: F64) -> F64:
     """Those of the last axis, of finite numbers: short rows are sooner sorted than parted."""
     rows, half = np.sort(rows, axis=-1), rows.shape[-1] // 2

@@ -21,7 +21,7 @@ from grpo_cli.commands.options.output import (
     format_of,
     format_option,
 )
-from grpo_cli.commands.options.source import ReadingOptions, Step
+from grpo_cli.commands.options.source import Files, ReadingOptions, Step
 from grpo_cli.commands.trend.comparison import framework_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, metric
@@ -37,14 +37,14 @@ class TrendOptions:
 
     at: Annotated[int | None, option("--at", "STEP", "What happened at STEP.")] = None
     by: Annotated[
-        str | None, option("--by", "FIELD", "Which part changed, by rank, environment, prompt…")
+        str | None, option("--by", "FIELD", "Which rank, environment, prompt, … changed.")
     ] = None
     against: Annotated[
         list[str] | None, option("--against", "RUN", "Which metrics differ from another RUN's.")
     ] = None
     correlate: Annotated[
         tuple[str, str] | None,
-        option("--correlate", "A B", "Whether A follows B, as reward length."),
+        option("--correlate", "A B", "Whether A follows B, e.g. reward length."),
     ] = None
     step: Step = None
     one_run: Annotated[
@@ -77,7 +77,7 @@ class TrendOptions:
     html: Html = None
     fail_on: Annotated[
         list[str] | None,
-        option("--fail-on", "TEST", "Exit with 1 on TEST, as 'kl_k3>0.01' or findings."),
+        option("--fail-on", "TEST", "Exit with 1 if TEST holds: 'kl_k3>0.01', findings."),
     ] = None
     limit: Annotated[int | None, LIMIT] = None
     output: Output = None
@@ -157,6 +157,19 @@ class TrendOptions:
             raise UsageError(f"{self.asked} cannot be combined with {given[0]}")
 
 
+_OF_TABLES = ("fields", "format", "json", "limit", "names", "plot")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(TrendOptions):
+    """Those that a page depends on."""
+
+    html: Annotated[
+        str | None, option("--html", "FILE", "Write an HTML page to FILE.", "Output")
+    ] = None
+    unused = ("at", "correlate", "every", "follow", *_OF_TABLES)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredOptions:
     """What of a run a page stores."""
@@ -178,7 +191,7 @@ class StoredOptions:
     ] = 0
 
 
-def flags_of(objective: ObjectiveOptions, reading: ReadingOptions) -> Flags:
-    """The flags of the objective and of reading."""
+def flags_of(objective: ObjectiveOptions, reading: ReadingOptions, files: Files) -> Flags:
+    """The flags of the objective and of reading, and the files unless one is a stream."""
     words = as_flags(objective.variant, objective.stages, objective.hyperparameters)
-    return Flags(words, reading.words)
+    return Flags(words, reading.words, () if "-" in (files or ["-"]) else files or ())

@@ -128,14 +128,13 @@ class StepSource:
             given = of_name(source)
         if given is None:
             path = prefix + ("" if self.field is None else spelled(self.field))
-            looked = "expected a whole number (--step)"
+            message = "expected the step, a whole number (--step)"
             if self.field is None:
-                looked = (
-                    f"no field ({', '.join(STEP_FIELDS[:3])}, …) and no number in the file name "
-                    "gives it; name a field with --step FIELD, or use --step file if each file is "
-                    "a step"
+                message = (
+                    f"the step is missing: no field ({', '.join(STEP_FIELDS[:3])}, …) and no "
+                    "number in the file name gives it; name a field with --step FIELD, or use "
+                    "--step file if each file is a step"
                 )
-            message = f"which step is this? {looked}"
             raise InputError(message, path=path.rstrip("."), source=source, line=line)
         if not -_LARGEST - 1 <= given <= _LARGEST:
             message = (

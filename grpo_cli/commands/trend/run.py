@@ -30,9 +30,9 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import NO_OLD, StatisticsSums, on_policy_by_default
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.facts import InputFacts
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.references import References, without_kl
-from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
@@ -305,6 +305,16 @@ def broken_columns(
 _AUTOMATIC = StepSource()
 
 
+def ungrouped(
+    plan: Plan, sums: StepSums, signatures: Iterable[str], facts: InputFacts
+) -> str | None:
+    """Why no gradient is left, where records that ought to be a group are not."""
+    if not plan.compares_groups or any("|adv:given" in one for one in signatures):
+        return None
+    records, responses = (int(sums.count(one).sum()) for one in ("records", "samples"))
+    return facts.ungrouped(records, int(sums.columns["row", "label"].widths.sum()), responses)
+
+
 class Run:
     """Reads a run: its steps, by number.
 
@@ -384,10 +394,8 @@ class Run:
         self.notices: Notices = found.notices | dict.fromkeys([*notes, *changes(found.signatures)])
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
         sums = joined(found.tables or [sums_of_rewards([])])
-        if plan.compares_groups and not any("|adv:given" in one for one in found.signatures):
-            records, responses = (int(sums.count(one).sum()) for one in ("records", "samples"))
-            groups = int(sums.columns["row", "label"].widths.sum())
-            self.ungrouped = self.reader.ungrouped(Totals(plan.batch, records, groups, responses))
+        if self.reader.reading.grouping is None:
+            self.ungrouped = ungrouped(plan, sums, found.signatures, self.reader.facts)
             self.notices |= {} if self.ungrouped is None else {self.ungrouped: None}
         steps = steps_of(sums, found.parts, found.broken, self.step_source)
         if self._names is not None:

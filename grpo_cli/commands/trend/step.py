@@ -8,16 +8,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.frames import Array, array, arrow_table, pandas_frame, polars_frame
 from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.sums import KINDS, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
+from grpo_cli.errors import nearest
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+    import polars  # type: ignore[import-not-found]
 
 WARNING, INFO = "warning", "info"
 _KEPT = (("count", "samples"), ("count", "tokens"))
@@ -47,7 +53,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Step(Answer):
-    """A step of a run.
+    """A step of a run. Its row has attributes, as ``step.kl_k3``, and keys, as ``step["kl_k3"]``.
 
     Attributes:
         number: the step.
@@ -75,6 +81,18 @@ class Step(Answer):
         """Its row: the metrics by name, and the worst places."""
         head = {"step": self.number} | ({"pass": self.in_pass} if self.in_pass else {})
         return {**head, "file": self.file, **self.metrics, "worst": dict(self.worst)}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields()[name]
+
+    def __getattr__(self, name: str) -> Any:
+        """A value of its row; only names that are no attribute come here."""
+        row = {} if name.startswith("_") or name in self.__slots__ else self.fields()
+        if name in row:
+            return row[name]
+        near = nearest(name, row)
+        hint = f"; did you mean {near}?" if near else ""
+        raise AttributeError(f"Step has no attribute {name!r}{hint}")
 
 
 class NotFinite(NamedTuple):
@@ -151,6 +169,27 @@ class Steps(Sequence[Step]):
     def watch(self, name: str) -> Watch | None:
         """How a metric is watched; None where it is not."""
         return watch_logged(name) if self.logged else watch(name)
+
+    def columns(self) -> dict[str, Array]:
+        """Their rows as arrays by name; a number that is unknown is NaN."""
+        head = {"step": self.numbers} | ({"pass": self.passes} if self.passes else {})
+        metrics = {name: self.values(name) for name in self.metrics}
+        return {n: array(column) for n, column in (head | {"file": self.files} | metrics).items()}
+
+    def to_arrow(self) -> Any:
+        """Their rows as an Arrow table, null for NaN."""
+        return arrow_table(self.columns())
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Their rows as a data frame of pandas."""
+        return pandas_frame(self.columns())
+
+    def to_polars(self) -> polars.DataFrame:
+        """Their rows as a data frame of polars, null for NaN."""
+        return polars_frame(self.columns())
+
+    def __repr__(self) -> str:
+        return f"Steps({len(self)} steps: {', '.join(('step', 'file', *self.metrics))})"
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -239,10 +278,12 @@ class Flags(NamedTuple):
     Attributes:
         objective: which objective.
         reading: how the files are read.
+        files: of the run, as they were named; empty where a command line cannot name them.
     """
 
     objective: Sequence[str] = ()
     reading: Sequence[str] = ()
+    files: Sequence[str] = ()
 
     @property
     def words(self) -> list[str]:

@@ -318,7 +318,7 @@ def _conclusion(
             more = f" and {len(later):,} more (see --json)" if later else ""
             console.print()
             text = Text(f"signature  {visible(first)}{more}", "dim")
-            console.print(wrapped(text, screen.reading, 11, bars=True))
+            console.print(wrapped(text, screen.edge, 11, bars=True))
     if answer.log is not None:
         _print_log_comparison(console, screen, answer.log)
     return written(console)

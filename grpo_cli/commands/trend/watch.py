@@ -165,7 +165,7 @@ class Watch:
                 self._printed.add(note)
         steps = self._follow.steps()
         done = steps if last else steps[:-1]  # the last one may still change
-        found = findings(done, self._flags)
+        found = findings(done, self._flags, self._follow.ungrouped)
         if (passes := max(steps.whole.passes, default=1)) > self._passes:
             for gone in passes_of(steps, found, self._flags)[self._passes - 1 :]:
                 row = {"pass": gone.number, "sentence": gone.sentence}

@@ -27,7 +27,7 @@ class Limit(NamedTuple):
         bound: in the metric's unit, or a factor of what was usual where ``times``.
         source: who publishes it, or ``PRACTICE``.
         above: whether larger values pass it.
-        times: whether the bound is a factor of the level before, for the mean of five steps.
+        times: whether the bound is a factor of the level before, which is only forecast.
         room: of a share, the most that may be left of 1 − the level before, so that a run that
             always was near its bound does not pass it.
     """
@@ -143,7 +143,10 @@ _ENGINE = (
     "compare precision, temperature and weights of engine and trainer; until then, mask or "
     "truncate the ratio between them"
 )
-AHEAD = "lower the learning rate or the number of updates per batch; go back to the previous step"
+AHEAD = "lower the learning rate or the number of updates per batch; go back to the last good step"
+_GRADIENT = (
+    f"if it rises, {AHEAD}; if it falls, look for groups of equal rewards and for longer responses"
+)
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
     "larger groups, or check the verifier; or filter such groups"
@@ -178,15 +181,15 @@ TABLE = (
     Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=AHEAD,
           logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
                   "clipfrac", "clip_frac", "clip_fraction", "policy/clipfrac")),
-    Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0, fix=AHEAD,
-          stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
+    Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0,
+          fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
         "kl_k3", UP, UP, "growth", (Limit(4.0, times=True),), bounds=(0.6, 0.55), rise=1.5,
         span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
-        fix="raise β, lower the learning rate, or go back to the previous step",
+        fix="raise β, lower the learning rate, or go back to the last good step",
     ),
     Watch(
         "entropy", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.66),
@@ -211,7 +214,8 @@ TABLE = (
         "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
-        fix="check whether the reward favours length; normalise the loss by tokens",
+        fix="check whether the reward favours length (grpo trend RUN --correlate reward length); "
+            "normalise the loss by tokens",
     ),
     Watch(
         "groups_equal", UP, UP, "share", (Limit(0.7, room=0.3),), least=0.5, span=_SHARE, stuck=1.0,

@@ -26,13 +26,13 @@ Pattern = Annotated[
     str | None,
     typer.Argument(
         metavar="PATTERN",
-        help="Only names that match, as 'trl/*'.",
+        help="Only names that match, e.g. 'trl/*'.",
         autocompletion=complete.variants,
         show_default=False,
     ),
 ]
 
-All = Annotated[bool, option("--all", "", "Also objectives of earlier releases, as trl/dapo@1.9.")]
+All = Annotated[bool, option("--all", "", "Also objectives of earlier releases (trl/dapo@1.9).")]
 Stage = Annotated[
     str | None,
     option("--stage", "STAGE", f"{', '.join(STAGES)}.", autocompletion=complete.among(STAGES)),

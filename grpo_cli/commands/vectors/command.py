@@ -22,7 +22,7 @@ from grpo_cli.vectors import export, listed, listed_flags
 Pattern = Annotated[
     str | None,
     typer.Argument(
-        metavar="PATTERN", help="Only names that match, as 'clip/*'.", show_default=False
+        metavar="PATTERN", help="Only names that match, e.g. 'clip/*'.", show_default=False
     ),
 ]
 Flag = Annotated[
@@ -66,9 +66,9 @@ def list_vectors(
     """  # noqa: D301 - \b is for the help's formatter
     chosen = [name for name in (pattern, flag, result) if name is not None]
     if chosen and (bugs or folder):
-        raise UsageError(f"{chosen[0]} chooses cases; --flags and --export take none")
+        raise UsageError(f"{chosen[0]} selects cases, but --flags and --export are for all of them")
     if bugs and folder:
-        raise UsageError("give --flags or --export, one of them")
+        raise UsageError("--flags contradicts --export; keep one")
     if folder:
         files: dict[str, Any] = {"files": _exported(folder)}
         page.write(files, lambda console, _: console.print(Text("\n".join(files["files"]))))
@@ -84,7 +84,7 @@ def _fitting(pattern: str | None, flag: str | None, result: str | None) -> list[
     rows = listed(flag=flag, result=result)
     found = [row for row in rows if pattern is None or fnmatchcase(row["id"], pattern)]
     if not found:
-        raise UsageError(f"no case fits {pattern!r}; grpo vectors lists them")
+        raise UsageError(f"no case matches {pattern!r}; grpo vectors lists them")
     return found
 
 

@@ -129,7 +129,7 @@ def _verdict(answer: Verified) -> str:
     if not answer.differing:
         return f"<{type(answer).__name__}: {of} agree{verb}>"
     why = "; ".join(answer.causes) or "cause not recognised"
-    if answer.agreeing:
+    if answer.agreeing > answer.explained or answer.agreeing == answer.differing:
         why = f"{answer.agreeing} agree with {answer.agrees_with[0]}"
     return f"<{type(answer).__name__}: {answer.differing} of {of} differ{verb}: {why}>"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ from grpo_cli.commands.verify.compare import tolerances
 from grpo_cli.commands.verify.judging import Judging
 from grpo_cli.commands.verify.verification import Verification
 from grpo_cli.commands.verify.view import print_verification
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.messages import failures
 
 NO = 1
@@ -47,7 +47,7 @@ class RecordVariant(VariantOption):
 class OwnBatch(StageOptions):
     """What is done to the variant; every record is a batch of its own."""
 
-    batch: Annotated[Literal["input", "record"], typer.Option("--batch", hidden=True)] = "record"
+    batch: Annotated[str, typer.Option("--batch", hidden=True)] = "record"
 
 
 @bundled
@@ -89,6 +89,11 @@ def verify(
     with 1 if a number differs from the variant evaluated.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
+        if stages.batch != "record":
+            raise UsageError(
+                f"--batch {stages.batch}: verify takes each record as a batch of its own; the loss "
+                f"of whole batches: grpo eval FILE --batch {stages.batch} --level batch --only loss"
+            )
         reader = source.reader(paths(files), chosen.record)
         judging = partial(
             Judging,

@@ -121,6 +121,14 @@ class Tolerance:
         agrees: Flags = near | (expected == found) | ~column.given | np.isnan(found)
         return agrees
 
+    def near_by_scale(self, column: Column) -> Flags:
+        """[n] which numbers agree by the absolute part alone, beyond their rounding."""
+        off = np.abs(column.values - column.found)
+        size = np.maximum(np.abs(column.values), np.abs(column.found))
+        slack = 0.0 if column.slack is None else column.slack
+        near: Flags = self.agree(column, column.found) & column.given
+        return near & (off > self.relative(column) * size + slack)
+
     def misfit(self, column: Column, found: F64) -> float:
         """The relative tolerance that the numbers need to agree, beyond their rounding."""
         return float(np.nanmax(self.needs(column, found), initial=0.0))

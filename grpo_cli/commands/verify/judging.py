@@ -11,9 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from grpo_cli.bundle import fault, seal_of
-from grpo_cli.commands.match.space.changes import frameworks_of
 from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict
 from grpo_cli.commands.verify.compare import (
+    OF_SUMS,
     Column,
     Tolerance,
     column_of,
@@ -36,7 +36,7 @@ from grpo_cli.records.fields import read_fields
 from grpo_cli.records.record import blaming, in_chunks, one_by_one
 from grpo_cli.records.whole import whole_records
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.trainer import Reading, choose, completed
+from grpo_cli.variants.trainer import Reading, choose, completed, frameworks_of
 
 Plans = dict[tuple[str, bool], Plan]
 """(framework, whether advantages are given) → its plan."""
@@ -306,6 +306,7 @@ class Judged(NamedTuple):
         record: the record, where it differs.
         part: what it adds to the stages of its bundle; None where it is of none.
         within: when two of its numbers agree.
+        by_scale: whether a sum that it expects agrees by the absolute tolerance alone.
     """
 
     verdict: Verdict
@@ -314,6 +315,7 @@ class Judged(NamedTuple):
     record: Record | None
     part: Part | None
     within: Tolerance
+    by_scale: bool = False
 
 
 class _Compared(NamedTuple):
@@ -323,11 +325,13 @@ class _Compared(NamedTuple):
         column: their values.
         undefined: [M] the records that expect NaN of a mean over nothing.
         differences: record → where it differs.
+        by_scale: [M] the sums that agree by the absolute tolerance alone.
     """
 
     column: Column
     undefined: Flags
     differences: Mapping[int, Difference]
+    by_scale: Flags
 
 
 def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | InputError]:
@@ -347,8 +351,12 @@ def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | 
         keys[each[0].key] = None
         if column is not None:
             undefined = _are_undefined(column, breakdown) & ~column.absent
-            differing = dict(differences(column, breakdown, questions[0].within))
-            keys[each[0].key] = _Compared(column, undefined, differing)
+            within = questions[0].within
+            differing = dict(differences(column, breakdown, within))
+            by_scale = np.zeros(len(questions), dtype=np.bool_)
+            if each[0].stage in OF_SUMS:
+                by_scale = within.near_by_scale(column)
+            keys[each[0].key] = _Compared(column, undefined, differing, by_scale)
     signatures = breakdown.objective.signatures(len(questions))
     pairs = zip(questions, signatures, strict=True)
     return [_judged(at, question, keys, line) for at, (question, line) in enumerate(pairs)]
@@ -410,4 +418,5 @@ def _judged(
         rounded={column.key: column.precision[at] for column in columns if column.precision[at]},
     )
     undefined, differs = len(compared) < len(known), None if verdict.agrees else record
-    return Judged(verdict, plan, undefined, differs, part, within)
+    by_scale = verdict.agrees and any(bool(each.by_scale[at]) for each in compared.values())
+    return Judged(verdict, plan, undefined, differs, part, within, by_scale)

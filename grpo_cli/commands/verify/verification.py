@@ -21,6 +21,7 @@ from grpo_cli.commands.verify.causes.search import Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
+from grpo_cli.commands.verify.of_batches import losses_of_batches
 from grpo_cli.commands.verify.replay import Bundle, stage_of
 from grpo_cli.commands.verify.stages import Part
 from grpo_cli.engine import Reader
@@ -88,13 +89,18 @@ class Verification:
         self._bundle = Bundle(selects=reader.reading.selects)
         self._within: Tolerance | None = None
         self._without_kl: list[Plan] = []
+        self._plan: Plan | None = None
+        self._of_batches: str | None = None
         self._good = 0
         self._frameworks: dict[str, None] = {}
         self._rows: Sequence[str] = ()
         self._rows_left = most
         self._differing = False
+        self._given: list[tuple[Verdict, Suspect]] = []
+        self._most = most
         self.without_expected = 0
         self.undefined = 0
+        self.by_scale = 0
         self.rows_taken: dict[str, int] = {}
         self.ignored: dict[str, None] = {}
         self.rounded: dict[str, str] = {}
@@ -107,11 +113,13 @@ class Verification:
         Raises:
             InputError: at the first record that cannot be judged, unless those are skipped.
         """
-        verdicts = (*self._verdicts(),)
+        verdicts = self._reconsidered((*self._verdicts(),))
         within = self._within or self._empty.tolerance()
         firsts = [each.first for each in verdicts if each.first]
         causes, explained = shared_causes(firsts)
         self._rows, agreeing = shared_rows(firsts)
+        if len(self.rows_taken) == 1 and self._plan is not None:
+            self._of_batches = losses_of_batches(self._reader, self._plan, verdicts, within.rtol)
         found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -158,10 +166,11 @@ class Verification:
                     yield self._verdict(item, of_item.get(id(item)))
 
     def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict:
-        verdict, plan, _, record, part, within = item
+        verdict, plan, _, record, part, within, by_scale = item
+        self.by_scale += by_scale
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
-        words = shlex.join(plan.words)
+        self._plan, words = plan, shlex.join(plan.words)
         self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
         self.ignored |= dict.fromkeys(verdict.ignored)
         self.rounded |= verdict.rounded
@@ -176,6 +185,7 @@ class Verification:
             verdict = self._explained(verdict, suspect) if not rows else verdict
             if rows and verdict.first is not None:
                 verdict = replace(verdict, first=replace(verdict.first, agrees_with=rows))
+                self._given += [(verdict, suspect)] if len(self._given) < self._most else []
             found = verdict.first
             if part is not None and found is not None:
                 case = suspect.case
@@ -184,6 +194,19 @@ class Verification:
         if part is not None:
             self._bundle.add_verdict(part, verdict, stage)
         return verdict
+
+    def _reconsidered(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+        """Where rows give some records alone: the mistake that explains the others, if it fits all.
+
+        One number may agree with a row that has nothing to do with it.
+        """
+        others = {name for each in verdicts if each.first for name in each.first.mistakes}
+        again: dict[int, Verdict] = {}
+        for verdict, suspect in self._given if others else ():
+            found = self._explained(verdict, suspect)
+            if found.first is not None and others & {*found.first.mistakes}:
+                again[id(verdict)] = replace(found, first=replace(found.first, agrees_with=()))
+        return tuple(again.get(id(verdict), verdict) for verdict in verdicts)
 
     def _rows_of(self, record: Record, verdict: Verdict, within: Tolerance) -> tuple[str, ...]:
         """The rows that give what a record expects, of the framework that names its fields.
@@ -256,10 +279,19 @@ class Verification:
                     say(f"note: the fields have {name}'s names; -v {row} is its usual loss")
         if self.without_expected and self.without_expected < total:
             say(f'note: {self.without_expected} of {total} records have no "expected"')
+        if self._of_batches is not None:
+            say(f"note: {self._of_batches}")
         if self.undefined:
             records = counted(self.undefined, "record")
             why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
             say(f"note: no token counts in {records}: {why}")
+        if self.by_scale:
+            records = counted(self.by_scale, "record")
+            verb = "agrees" if self.by_scale == 1 else "agree"
+            within = self._empty.tolerance()
+            of = f" ({within.rtol / 10:g} of the summed sizes of the loss's terms)"
+            of = of if within.atol is None else ""
+            say(f"note: {records} {verb} by atol alone{of}: --atol 0 compares by rtol")
         if self.ignored:
             say(f"note: not compared: {', '.join(self.ignored)}")
         for key, name in self.rounded.items():
@@ -268,5 +300,5 @@ class Verification:
             records = f"{counted(count, 'record')} ({self.first_metrics[key]})"
             say(f"note: {key} differs in {records}; metrics are noted, not judged")
         if left := self._memory.left_out:
-            searched = "were not searched for a cause (--causes N searches more)"
-            say(f"note: {left} differing records {searched}")
+            records = counted(left, "differing record")
+            say(f"note: no cause was searched for in {records} (--causes N searches more)")

@@ -39,7 +39,7 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
     for row in shown_rows:
         assert row.first is not None
         console.print()
-        for line in _paragraph(row, row.first):
+        for line in _paragraph(row, row.first, answer.causes):
             console.print(wrapped(line, screen.reading, 11))
     if rest := len(differing) - len(shown_rows):
         more = counted(rest, "more record")
@@ -85,14 +85,16 @@ def _replayed(answer: Replay) -> Iterator[Text]:
             yield Text(f"             {_record(first)}, {_number(first)}: {numbers}")
 
 
-def _paragraph(row: Verdict, first: Difference) -> Iterator[Text]:
+def _paragraph(row: Verdict, first: Difference, shared: Sequence[str]) -> Iterator[Text]:
+    """A record; of several causes those that explain the most records come first."""
     yield Text.assemble(("differs ", "bold red"), f"{_record(row)}, as {row.variant}")
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
     yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}")
     if first.pattern:
         yield Text.assemble(("  where    ", "cyan"), first.pattern)
-    cause = _simplest(first.causes) or "not recognised"
+    causes = sorted(first.causes, key=lambda words: words not in shared)
+    cause = _simplest(causes) or "not recognised"
     if first.agrees_with:
         cause = f"another variant: this agrees with {_simplest(first.agrees_with)}"
     yield Text.assemble(("  cause    ", "cyan"), cause)
@@ -148,7 +150,7 @@ def _verdict(answer: Verified, differing: int) -> Text:
     records = counted(answer.verified, "record")
     if differing:
         differ = f"{differing:,} of {records} {'differs' if differing == 1 else 'differ'}"
-        if answer.agreeing:
+        if answer.agreeing > answer.explained or (answer.agreeing == differing):
             some = "" if answer.agreeing == differing else f" {answer.agreeing:,} of them"
             row = answer.agrees_with[0]
             verb = "agrees" if answer.agreeing == 1 else "agree"

@@ -182,8 +182,7 @@ def _package() -> Any:
     try:
         import ray
     except ImportError:
-        advice = "pip install 'grpo-cli[ray]'"
-        raise UsageError(f"--on ray needs one more package: {advice}") from None
+        raise UsageError("--on ray needs Ray: pip install 'ray[client]'") from None
     return ray
 
 

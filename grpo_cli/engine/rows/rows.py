@@ -302,6 +302,8 @@ def read_having(
                 f"{flag} at --level {level}: there is no column {spelled(one.path)!r}{hint} "
                 f"(there are {', '.join(names)})"
             )
+        if known[-1] == "clip" and one.wanted == "none":
+            one = one._replace(wanted=None)
         if known[-1] == "clip" and one.wanted not in (*SIDES.tolist(), None):
             raise UsageError(
                 f"{flag}: clip is high, low or null (a token that is not clipped), "

@@ -4,10 +4,8 @@ A micro-batch's loss is weighted by its loss_weight_fn, the tokens of its loss m
 all micro-batches and ranks: areal/engine/fsdp_engine.py, _compute_logprobs_and_loss.
 """
 
-from grpo_cli.frameworks.areal import choices, correction
+from grpo_cli.frameworks.areal import choices, correction  # noqa: F401 - to register them
 from grpo_cli.frameworks.areal.rows import ROWS
 from grpo_cli.frameworks.framework import Framework
 
-FRAMEWORK = Framework(
-    name="areal", choices=(choices, correction), rows=ROWS, accumulation="by tokens"
-)
+FRAMEWORK = Framework(name="areal", rows=ROWS, accumulation="by tokens")

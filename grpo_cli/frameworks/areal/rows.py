@@ -40,7 +40,7 @@ ROWS = {
         "The mean is over tokens, so long responses have more weight; OpenRLHF, slime and NeMo-RL "
         "weight all responses equally. The ratio ignores rejected tokens (if nothing is rejected, "
         "use --ratio sequence --correction none). AReaL averages per-token advantages over the "
-        "response; this row does not.",
+        "response; this variant does not.",
         paper="2507.18071",
     ),
     "areal/dapo": vary(GRPO, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28)).named(
@@ -84,7 +84,7 @@ ROWS = {
         correction=use("areal/m2po-token-mask", is_high=5.0, m2_threshold=0.04),
     ).named(
         "AReaL's M2PO (examples/math/gsm8k_m2po.yaml)",
-        "AReaL computes the mask per micro-batch, this row per record. The mask compares π_old "
+        "AReaL computes the mask per micro-batch, this variant per record. The mask compares π_old "
         "with π_rollout; the paper's compares π_θ. Masked tokens leave the denominator. The "
         "example has ε = 0, so s = min(ρ·A, A).",
         paper="2510.01161",

@@ -4,12 +4,11 @@ Its GRPOTrainer is on Hugging Face's Trainer, which divides by gradient_accumula
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.ms_swift import choices
+from grpo_cli.frameworks.ms_swift import choices  # noqa: F401 - to register them
 from grpo_cli.frameworks.ms_swift.rows import CHANGES, EARLIER, ROWS
 
 FRAMEWORK = Framework(
     name="ms-swift",
-    choices=(choices,),
     rows=ROWS,
     earlier=EARLIER,
     changes=CHANGES,

@@ -5,7 +5,7 @@ nemo_rl/algorithms/loss/loss_functions.py.
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.nemo_rl import choices
+from grpo_cli.frameworks.nemo_rl import choices  # noqa: F401 - to register them
 from grpo_cli.frameworks.nemo_rl.rows import ROWS
 
-FRAMEWORK = Framework(name="nemo-rl", choices=(choices,), rows=ROWS, accumulation="whole step")
+FRAMEWORK = Framework(name="nemo-rl", rows=ROWS, accumulation="whole step")

@@ -84,9 +84,9 @@ ROWS = {
     "nemo-rl/gdpo": vary(GRPO, advantage=use("nemo-rl/gdpo", std_eps=1e-6)).named(
         "NeMo-RL's GDPO",
         "Reward functions have equal weight unless reward_weights is set; NeMo-RL orders those by "
-        "name. The last normalisation is over responses, with ddof 1 and no eps. This row follows "
-        "NeMo-RL's recipe, without leave-one-out; for its default configuration, use --advantage "
-        "nemo-rl/gdpo-leave-one-out.",
+        "name. The last normalisation is over responses, with ddof 1 and no eps. This variant "
+        "follows NeMo-RL's recipe, without leave-one-out; for its default configuration, use "
+        "--advantage nemo-rl/gdpo-leave-one-out.",
         paper="2601.05242",
     ),
     "nemo-rl/reinforce_plus_plus": vary(
@@ -108,8 +108,8 @@ ROWS = {
         correction=use("token-mask", is_low=0.5, is_high=5.0),
     ).named(
         "NeMo-RL's on-policy distillation (adv_estimator opd)",
-        "log_probs_ref is the teacher's; rewards are not used. The row has disable_ppo_ratio and "
-        "icepop, as NeMo-RL recommends. NeMo-RL gives no bounds: they are nemo-rl/icepop's.",
+        "log_probs_ref is the teacher's; rewards are not used. The variant has disable_ppo_ratio "
+        "and icepop, as NeMo-RL recommends. NeMo-RL gives no bounds: they are nemo-rl/icepop's.",
         paper="2601.02780",
     ),
     "nemo-rl/grpo-is": vary(GRPO, correction=use("token-truncate", **_UNTRUNCATED)).named(

@@ -5,12 +5,11 @@ weighted by its responses: skyrl/backends/skyrl_train/workers/worker.py, _forwar
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.skyrl import choices
+from grpo_cli.frameworks.skyrl import choices  # noqa: F401 - to register them
 from grpo_cli.frameworks.skyrl.rows import ROWS
 
 FRAMEWORK = Framework(
     name="skyrl",
-    choices=(choices,),
     rows=ROWS,
     accumulation="whole step",
     entropy_accumulation="by responses",

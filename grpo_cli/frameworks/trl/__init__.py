@@ -6,13 +6,12 @@ logs is the sum of these, averaged over processes.
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.trl import aggregate, choices
+from grpo_cli.frameworks.trl import aggregate, choices  # noqa: F401 - to register them
 from grpo_cli.frameworks.trl.rows import CHANGES, EARLIER, ROWS
 from grpo_cli.frameworks.trl.settings import read
 
 FRAMEWORK = Framework(
     name="trl",
-    choices=(aggregate, choices),
     rows=ROWS,
     earlier=EARLIER,
     changes=CHANGES,

@@ -109,8 +109,8 @@ ROWS = {
     ).named(
         "TRL RLOOTrainer",
         "A response has one ratio, the product over its tokens. The KL of the policy that sampled "
-        "is part of the reward. TRL rounds r − βΣk before centring; this row does not lose those "
-        "digits. The Trainer then divides by gradient_accumulation_steps. For "
+        "is part of the reward. TRL rounds r − βΣk before centring; this variant does not lose "
+        "those digits. The Trainer then divides by gradient_accumulation_steps. For "
         "normalize_advantages, use --advantage trl/rloo-normalised. reward_clip_range is not "
         "covered.",
         paper="2402.14740",
@@ -184,8 +184,8 @@ def _unweighted(name: str) -> Row[Use]:
         checked="executed",
         kl=use("k3", beta=0.0, kl_weight="none"),
         entropy_aggregate=None if name in _WINDOW else row.entropy_aggregate,
-        note="As TRL 1.9.1 and 1.9.2 computed it. 1.8 and 1.9.0 did too, unless they have a row of "
-        f"their own. {_PADDED if name == 'trl/luspo' else row.note}",
+        note="As TRL 1.9.1 and 1.9.2 computed it. 1.8 and 1.9.0 did too, unless they have a "
+        f"variant of their own. {_PADDED if name == 'trl/luspo' else row.note}",
     )
 
 

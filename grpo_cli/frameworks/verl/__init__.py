@@ -6,13 +6,12 @@ forward_backward_batch, and verl/workers/utils/losses.py, ppo_loss.
 """
 
 from grpo_cli.frameworks.framework import Framework
-from grpo_cli.frameworks.verl import advantage, choices, correction
+from grpo_cli.frameworks.verl import advantage, choices, correction  # noqa: F401 - to register them
 from grpo_cli.frameworks.verl.rows import CHANGES, EARLIER, ROWS
 from grpo_cli.frameworks.verl.settings import read
 
 FRAMEWORK = Framework(
     name="verl",
-    choices=(advantage, choices, correction),
     rows=ROWS,
     earlier=EARLIER,
     changes=CHANGES,

@@ -313,7 +313,10 @@ def key_of(batch: Mapping[str, Any] | None) -> Hashable:
 
 
 def _value(raw: Raw, made: Raw, field: Path) -> Any:
-    message = "missing; --batch and --by need it in every record"
+    known = list(raw.value) if isinstance(raw.value, Mapping) and len(field) == 1 else []
+    near = nearest(spelled(field), known, cutoff=0.75)
+    message = "missing; every record needs the fields of its batch (--batch, --by)"
+    message += f"; did you mean {near}?" if near else ""
     for value in (raw.value, made.value):
         try:
             found = _scalar(look_up(value, field))

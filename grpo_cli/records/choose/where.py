@@ -199,6 +199,7 @@ def read_conditions(texts: Iterable[str] | None, flag: str = "--where") -> tuple
 
 _UNQUOTED = r"""(?=(?:[^"']|"[^"]*"|'[^']*')*$)"""
 _AND = re.compile(f"&&{_UNQUOTED}")
+_AND_WORD = re.compile(rf"(?:\band\b|[&,;])(?=\s*[^=!<>\s]+\s*(?:[=!]=|[<>])){_UNQUOTED}")
 _OR = re.compile(rf"(\|\|?|\bor\b){_UNQUOTED}")
 
 
@@ -208,10 +209,14 @@ def _read(text: str, flag: str) -> Condition:
             f"{flag}: {found_or[1]!r} is not supported: all tests must hold (&&). Put a value "
             "that contains it in quotes, or read the file once per test"
         )
+    if found_and := _AND_WORD.search(text):
+        parts = f"{text[: found_and.start()].strip()} && {text[found_and.end() :].strip()}"
+        raise UsageError(f"{flag}: write {parts!r}, got {text!r}")
     found = _CONDITION.fullmatch(text)
     if found is None:
         equal = _ASSIGNED.fullmatch(text)
-        how = "expected a comparison like 'step==120'"
+        example = "clip==high" if flag.endswith("having") else "step==120"
+        how = f"expected a comparison like '{example}'"
         if equal:
             how = f"write '{equal[1]}=={_quoted(equal[2])}'"
         raise UsageError(f"{flag}: {how} (== != < <= > >=, &&), got {text!r}")
@@ -307,13 +312,26 @@ def _of(one: Any, kept: list[bool]) -> Any:
 LOOKED_AT = 100
 """Records from the beginning that are looked at."""
 
+COUNTED = 2_000
+"""Those after them that are counted."""
+
 _LISTED = 5
 
 
 def hint(
-    raws: Sequence[Raw], where: Iterable[Condition], record: str | None, group: str | None
+    raws: Sequence[Raw],
+    where: Iterable[Condition],
+    record: str | None,
+    group: str | None,
+    count: int | None,
 ) -> str:
-    """The fields, ids or groups that there are, near the ones that were asked for."""
+    """The fields, ids or groups that there are, near the ones that were asked for.
+
+    Args:
+        raws: the first records.
+        where, record, group: what was asked for.
+        count: how many records there are; None for many.
+    """
     values = [raw.value for raw in raws if isinstance(raw.value, dict)]
     fields = "".join(_fields(values, one) for one in where)
     if fields or not values:
@@ -321,7 +339,7 @@ def hint(
     if record is not None:
         ids = [value["id"] for value in values if "id" in value]
         if not ids:
-            return "; they only have numbers, from 0"
+            return f"; they only have numbers, from 0{'' if count is None else f' to {count - 1}'}"
         return _near("the first ids are", record, ids)
     return "" if group is None else _near("the first groups are", group, _groups(values))
 

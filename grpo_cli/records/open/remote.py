@@ -156,8 +156,8 @@ def filesystem(path: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError:
-        advice = "pip install 'grpo-cli[remote]'"
-        raise InputError(f"{scheme}:// needs one more package: {advice}", source=path) from None
+        advice = f"{scheme}:// needs fsspec: pip install fsspec"
+        raise InputError(advice, source=path) from None
     try:
         files, place = fsspec.core.url_to_fs(str(path), use_listings_cache=False)
     except ImportError as error:

@@ -198,8 +198,7 @@ def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError:
-        advice = "pip install 'grpo-cli[zstd]'"
-        raise InputError(f"reading zstd needs one more package: {advice}") from None
+        raise InputError("reading .zst needs zstandard: pip install zstandard") from None
     unpacker = zstandard.ZstdDecompressor().decompressobj()
     try:
         while packed := stream.read(_ZSTD_STEP):

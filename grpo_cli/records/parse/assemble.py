@@ -66,7 +66,7 @@ def assemble(records: Sequence[Record]) -> Batch:
 
 
 def pack_record(record: Record) -> Packed:
-    """The columns of a record, masked tokens included."""
+    """The columns of a record, masked tokens included, without its hyperparameters."""
     columns = {name: np.frombuffer(data) for name, data in record.columns.items()}
     if isinstance(record.advantages, bytes):
         columns["token_advantages"] = np.frombuffer(record.advantages)
@@ -94,7 +94,6 @@ def pack_record(record: Record) -> Packed:
         reward_names=record.reward_names,
         derived=record.derived,
         misnamed=record.misnamed,
-        settings=[record.hyperparameters],
     )
 
 

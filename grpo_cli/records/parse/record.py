@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
+from grpo_cli.hyperparameters import Value
 from grpo_cli.records import fields
-from grpo_cli.records.fields import Fields
 from grpo_cli.records.objects import as_object
 from grpo_cli.records.open.foreign import log_advice
 from grpo_cli.records.parse.columns import (
@@ -37,6 +35,7 @@ from grpo_cli.records.parse.turns import (
 )
 from grpo_cli.records.places import got
 from grpo_cli.records.record import Raw, Record
+from grpo_cli.records.settings import framework_of, read_settings, read_value
 from grpo_cli.records.unread import misnamed_in
 
 
@@ -98,7 +97,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         groups=groups,
         group_labels=labels,
         versions=read_versions(record, shape.widths),
-        hyperparameters=read_settings([record], found)[0],
+        hyperparameters=read_settings([record], found).of_record(0),
     )
     found_trajectories = read_trajectories(record, found, shape, groups, labels)
     if found_trajectories is not None:
@@ -191,54 +190,6 @@ def read_words(key: str, value: object, shape: Shape, kind: type) -> list[list[A
     return rows if shape.nested > 1 or shape.single else [[one] for one in rows[0]]
 
 
-NO_SETTINGS: Mapping[str, Value] = {}
-
-
-def read_settings(
-    objects: Sequence[Mapping[str, Any]], fields: Fields
-) -> list[Mapping[str, Value]]:
-    """[M] the hyperparameters of records with these fields, by canonical name in a fixed order.
-
-    Records that give the same ones share the answer: do not change it.
-
-    Raises:
-        InputError: for an unknown name, a value outside its meaning, or two different values.
-    """
-    key, own = fields.names.get("hyperparameters"), fields.hyperparameters
-    if key is None and not own:
-        return [NO_SETTINGS] * len(objects)
-    known: dict[Hashable, Mapping[str, Value]] = {}
-    found = []
-    for record in objects:
-        nested = {} if key is None else record[key]
-        if not isinstance(nested, dict):
-            raise InputError(f"expected an object, got {got(nested)}", path=key or "")
-        names, values = (*own, *nested), (*map(record.get, own), *nested.values())
-        of_verl = _BOTH_SIDES in names and _framework(record).get("name") == "verl"
-        # True == 1, so a key that did not see the types would take one for the other.
-        same: Hashable = (of_verl, names, values, tuple(map(type, values)))
-        try:
-            settings = known.get(same)
-        except TypeError:  # a list or an object cannot be a key
-            settings = same = None
-        if settings is None:
-            both = values[names.index(_BOTH_SIDES)] if of_verl else None
-            paths = (*own, *(f"{key}.{name}" for name in nested))
-            settings = known[same] = _by_name(
-                (path, name, both if value is None and name in _VERL_SIDES else value)
-                for path, name, value in zip(paths, names, values, strict=True)
-                if not (of_verl and name == _BOTH_SIDES)
-            )
-        found.append(settings)
-    return found
-
-
-_BOTH_SIDES = "clip_ratio"
-"""verl takes it only where a side is null."""
-_VERL_SIDES = ("clip_ratio_low", "clip_ratio_high")
-"""They are 0.2 where verl's configuration does not say."""
-
-
 def trainer_weights(record: Mapping[str, Any], functions: int) -> Mapping[str, Value]:
     """The weights of several reward functions, where the record's ``framework`` gives them.
 
@@ -247,46 +198,14 @@ def trainer_weights(record: Mapping[str, Any], functions: int) -> Mapping[str, V
     Raises:
         InputError: for weights that are none, or another number of them than reward functions.
     """
-    weights = _framework(record).get("reward_weights")
+    weights = framework_of(record).get("reward_weights")
     if weights is None:
-        return NO_SETTINGS
+        return {}
     path = "framework.reward_weights"
-    found = _canonical(path, "reward_weights", weights)
+    found = read_value(path, "reward_weights", weights)
     if (given := str(found["reward_weights"]).count(",") + 1) != functions:
         raise InputError(f"expected {functions} (one per reward function), got {given}", path=path)
     return found
-
-
-def _framework(record: Mapping[str, object]) -> Mapping[str, object]:
-    framework = record.get("framework")
-    return framework if isinstance(framework, dict) else {}
-
-
-def _by_name(given: Iterable[tuple[str, str, Any]]) -> Mapping[str, Value]:
-    """The settings that (path, name, value) give."""
-    broad: dict[str, tuple[Value, str]] = {}
-    exact: dict[str, tuple[Value, str]] = {}
-    for path, name, value in given:
-        try:
-            values = _cached(path, name, value)
-        except TypeError:  # a list or an object cannot be a key
-            values = _canonical(path, name, value)
-        for own, one in values.items():
-            before, where = (exact if len(values) == 1 else broad).setdefault(own, (one, path))
-            if before != one:
-                contradiction = f"{got(one)} contradicts {where}, which is {got(before)}"
-                raise InputError(contradiction, path=path)
-    return {name: value for name, (value, _) in sorted((broad | exact).items())}
-
-
-def _canonical(path: str, name: str, value: object) -> Mapping[str, Value]:
-    try:
-        return canonical({name: value})
-    except HyperparameterError as error:
-        raise InputError(error.message, path=path) from None
-
-
-_cached = lru_cache(maxsize=1024, typed=True)(_canonical)
 
 
 STEPS = ("step", "global_step", "_step", "Step", "training/global_step", "trainer/global_step")

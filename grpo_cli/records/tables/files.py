@@ -66,8 +66,7 @@ def package() -> Any:
         import pyarrow.compute  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError:
-        advice = "pip install 'grpo-cli[parquet]'"
-        raise InputError(f"Parquet and Arrow need one more package: {advice}") from None
+        raise InputError("Parquet and Arrow need pyarrow: pip install pyarrow") from None
     return pyarrow
 
 

@@ -162,7 +162,7 @@ KINDS = (
         within=5,
     ),
     Kind(
-        "reward turned round",
+        "reward with its sign reversed",
         _always(judge=-1.0, hardness=-1.0),
         {"reward_mean|pass_at_.*": DOWN, "groups_all_0|groups_equal": UP, "groups_all_1": DOWN},
     ),

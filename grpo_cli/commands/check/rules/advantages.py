@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -353,6 +354,30 @@ def count_tilted(view: View) -> int:
     tilted = groups[view.records.index[view.first_members]] == 1
     tilted &= (lines.slope > 0.0) & (lines.left <= _SHIFT) & (lines.offset > _SHIFT)
     return int(np.count_nonzero(tilted & ~lines.have_own_std()))
+
+
+FORMULAS = (
+    "rewards all equal",
+    "another function of the rewards",
+    "a baseline that is not the group's mean",
+    "(r − mean) / std with ddof 1",
+    "(r − mean) / std with ddof 0",
+    "r − mean",
+    "r − mean, times another factor",
+)
+
+
+def count_formulas(view: View) -> Counter[str]:
+    """Counts the groups of several responses by the formula that their advantages follow."""
+    lines = _lines_of(view)
+    if lines is None:
+        return Counter()
+    scale = 1.0 / np.where(lines.slope > 0.0, lines.slope, math.inf)
+    scales = np.column_stack([lines.std, np.ones(len(scale))])
+    near = np.abs(scale[:, None] - scales) <= 2.0 * _SHIFT * scales
+    curved, tilted = (lines.slope <= 0.0) | (lines.left > _SHIFT), lines.offset > _SHIFT
+    kinds = np.column_stack([lines.std[:, 1] == 0.0, curved, tilted, near, ~near.any(axis=1)])
+    return Counter(FORMULAS[at] for at in kinds[np.isfinite(lines.left)].argmax(axis=1).tolist())
 
 
 def _common_mean(given: Scores, lines: Lines) -> float:

@@ -13,6 +13,7 @@ from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.trend.metadata import cut_off
+from grpo_cli.engine.padding import look_padded, runs
 
 
 def edges(responses: Segments, *, end: bool) -> I64:
@@ -20,23 +21,6 @@ def edges(responses: Segments, *, end: bool) -> I64:
     if end:
         return responses.starts + responses.lengths - 1
     return np.minimum(responses.starts, responses.total - 1)
-
-
-def runs(responses: Segments, same: NDArray[np.bool_], *, end: bool) -> I64:
-    """Returns [R] how many tokens in a row are ``same`` at the end or beginning of each."""
-    broken = np.flatnonzero(~same)
-    if not len(broken):
-        return responses.lengths.copy()
-    starts, ends = responses.starts, responses.starts + responses.lengths
-    if end:
-        before = np.searchsorted(broken, ends) - 1
-        last = np.where(before >= 0, broken[np.maximum(before, 0)], -1)
-        found: I64 = ends - 1 - np.maximum(last, starts - 1)
-    else:
-        after = np.searchsorted(broken, starts)
-        first = np.where(after < len(broken), broken[np.minimum(after, len(broken) - 1)], 1 << 60)
-        found = np.minimum(first, ends) - starts
-    return found
 
 
 def equal_runs(responses: Segments, values: NDArray[np.generic], *, end: bool) -> I64:
@@ -49,8 +33,9 @@ def equal_runs(responses: Segments, values: NDArray[np.generic], *, end: bool) -
 
 # ---- by log-probs --------------------------------------------------------------------------------
 
-_PADDING_CHANCE = math.log(1e-6)
-_RUN = 4
+_RUN, _RUN_CHANCE = 4, math.log(1e-6)
+_PADDED_RUN, _PADDED_CHANCE = 1, math.log(1e-3)
+"""The least run, and the chance of such runs, in any record and in one that looks padded."""
 _SURE = -1e-6
 """Log-probs from here on are 0.0 but for the rounding of float32."""
 _RAMP, _RAMP_NATS = 4, -1e-3
@@ -61,12 +46,13 @@ def find_padding(view: View) -> Iterator[Finding]:
     """Finds runs of one value at an edge of responses, in every column of log-probs.
 
     Policies end in words that they are sure of, whose log-probs are exactly 0.0, and get stuck in
-    loops. So a run has at least 4 tokens, and is compared with how often a value repeats, or is
-    0.0, elsewhere in the record: it is found if such runs occur by chance once in a million
-    (``_chance``), and no loop leads to them (``_loops``). Runs of different tokens (by id or
-    string) are text. A value that is not 0.0 is padding. Runs of 0.0 are if those of several
-    responses are of one token, or if all responses have one length, as padded ones do, and the
-    runs differ. Otherwise they may as well be words that the policy is sure of, and are an info.
+    loops. So a run has at least 4 tokens, or any number where the record looks padded
+    (``look_padded``), and is compared with how often a value repeats, or is 0.0, elsewhere in the
+    record: it is found if such runs occur by chance once in a million (``_chance``), and no loop
+    leads to them (``_loops``). Runs of different tokens (by id or string) are text. A value that
+    is not 0.0 is padding. Runs of 0.0 are if those of several responses are of one token, or if
+    all responses have one length, as padded ones do, and the runs differ. Otherwise they may as
+    well be words that the policy is sure of, and are an info.
     """
     columns = list(view.log_probs.values())
     if not columns or not len(columns[0]):
@@ -74,21 +60,31 @@ def find_padding(view: View) -> Iterator[Finding]:
     for end in (True, False):
         every = [equal_runs(view.responses, column, end=end) for column in columns]
         found = np.minimum.reduce(every)
+        at_edge = columns[0][edges(view.responses, end=end)]
+        zeros = np.where((view.lengths > 0) & (at_edge == 0.0), found, 0)
+        padded = look_padded(view.records, view.lengths, zeros)
         longest = np.maximum.reduceat(found, view.records.starts) if len(found) else found
-        for record in np.flatnonzero(longest >= _RUN).tolist():
-            part = _PaddedRecord(view, record, columns[0], found)
+        for record in np.flatnonzero((longest >= _RUN) | padded).tolist():
+            part = _PaddedRecord(view, record, columns[0], found, padded=bool(padded[record]))
             yield from _find_padding_in_record(part, end=end)
 
 
 class _PaddedRecord:
-    """One record: its responses, the values of its first column, its runs and ids."""
+    """One record: its responses, the values of its first column, its runs and ids.
 
-    def __init__(self, view: View, record: int, column: F64, runs: I64) -> None:
+    Attributes:
+        least: the tokens of the shortest run that may be padding.
+        chance: the logarithm of how often such runs may come by chance.
+    """
+
+    def __init__(self, view: View, record: int, column: F64, found: I64, *, padded: bool) -> None:
         rows, tokens = view.rows_of(record), view.tokens_of(record)
         self.record = record
+        self.least = _PADDED_RUN if padded else _RUN
+        self.chance = _PADDED_CHANCE if padded else _RUN_CHANCE
         self.responses = Segments(view.lengths[rows])
         self.values = column[tokens]
-        self.runs = runs[rows]
+        self.runs = found[rows]
         ids = view.counted_ids
         self.ids = None if ids is None else ids[tokens]
         self.special = frozenset[int]() if ids is None else frozenset().union(*special_ids(view))
@@ -98,13 +94,13 @@ def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Findi
     runs = part.runs
     if part.ids is not None:  # runs of different tokens are text
         same = equal_runs(part.responses, part.ids, end=end)
-        runs = np.where((runs >= _RUN) & (same < runs), 0, runs)
+        runs = np.where((runs >= part.least) & (same < runs), 0, runs)
     at_edge = part.values[edges(part.responses, end=end)]
     sure = at_edge > _SURE
     runs = np.where((runs > 1) | (at_edge == 0.0), runs, 0)
-    if not (runs >= _RUN).any() or _chance(part, runs, end=end) > _PADDING_CHANCE:
+    if not (runs >= part.least).any() or _chance(part, runs, end=end) > part.chance:
         return
-    runs = np.where((runs >= _RUN) & ~(sure & _loops(part, runs, end=end)), runs, 0)
+    runs = np.where((runs >= part.least) & ~(sure & _loops(part, runs, end=end)), runs, 0)
     if not runs.any():
         return
     at = int(np.argmax(runs))
@@ -173,7 +169,7 @@ def _chance(part: _PaddedRecord, runs: I64, *, end: bool) -> float:
     The sum of X over R responses is bounded as a Gamma(R) by Chernoff, the greatest by Bonferroni.
     """
     values, index = part.values, part.responses.index
-    cut = part.responses.spread(np.where(runs >= _RUN, runs, 0))
+    cut = part.responses.spread(np.where(runs >= part.least, runs, 0))
     places, lengths = part.responses.positions, part.responses.spread(part.responses.lengths)
     inside = places < lengths - cut if end else places >= cut
     follows = np.zeros(len(values), dtype=np.bool_)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.advantages import count_tilted
@@ -32,8 +32,8 @@ class Facts:
         counts: [M] how many responses they have.
         label_key: the user's key of the groups' labels.
         given: whether advantages are given.
-        digests: (record, response, digest of all log-probs) of responses that are repeated by
-            chance less than once in a million.
+        digests: (record, None or response, digest of all log-probs) of records of several
+            responses, then of responses, that are repeated by chance less than once in a million.
         labels: (record, (step, label)) of groups of one response.
         sizes: size of groups → how many, of records whose groups are all of that size.
         first: size → the first such record.
@@ -48,7 +48,7 @@ class Facts:
     counts: list[int]
     label_key: str
     given: bool
-    digests: list[tuple[int, int, int]] = field(default_factory=list)
+    digests: list[tuple[int, int | None, int]] = field(default_factory=list)
     labels: list[tuple[int, tuple[str, Any]]] = field(default_factory=list)
     sizes: Counter[int] = field(default_factory=Counter)
     first: dict[int, Place] = field(default_factory=dict)
@@ -65,11 +65,18 @@ def collect_facts(view: View) -> Facts:
     new = view.columns.get("log_probs_new")
     if new is not None:
         # Two samples are equal with probability e^L, L being the log-prob of the response.
+        digests = _digest(view)
         with np.errstate(invalid="ignore"):
-            rows = np.flatnonzero(view.responses.sum(new) < _COPY_CHANCE)
+            sums = view.responses.sum(new)
+            rows = np.flatnonzero(sums < _COPY_CHANCE)
+            several = np.flatnonzero((view.records.sum(sums) < _COPY_CHANCE) & (view.counts > 1))
+        whole = _fold(digests, view.records)[several]
+        facts.digests = [
+            (at, None, one) for at, one in zip(several.tolist(), whole.tolist(), strict=True)
+        ]
         records = view.records.index[rows]
-        parts = records, rows - view.records.starts[records], _digest(view)[rows]
-        facts.digests = [*zip(*(part.tolist() for part in parts), strict=True)]
+        parts = records, rows - view.records.starts[records], digests[rows]
+        facts.digests += zip(*(part.tolist() for part in parts), strict=True)
     if "log_probs_ref" in view.columns and new is not None:
         facts.references, facts.steps = _compare_references(view, new)
     for record, sizes in count_sizes(view).items():
@@ -105,20 +112,26 @@ def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, 
 
 
 def _digest(view: View) -> NDArray[np.uint64]:
-    """Returns [R] a hash of all log-probs of each response, of 64 bits.
-
-    The bits of each log-prob, with its place added, are multiplied by odd numbers and folded as in
-    splitmix64. The sums over two different responses, modulo 2⁶⁴, are equal once in 10¹⁹.
-    """
-    at = (view.responses.positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_HASH_FACTORS[0])
+    """Returns [R] a hash of all log-probs of each response, of 64 bits."""
     total = np.zeros(view.responses.count, dtype=np.uint64)
     for number, column in enumerate(view.log_probs.values()):
-        bits = np.ascontiguousarray(column).view(np.uint64) + at
-        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(_HASH_FACTORS[1])
-        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(_HASH_FACTORS[2])
-        bits ^= bits >> np.uint64(31)
-        total = total * np.uint64(_HASH_FACTORS[0]) + view.responses.sum(bits) + np.uint64(number)
+        bits = _fold(np.ascontiguousarray(column).view(np.uint64), view.responses)
+        total = total * np.uint64(_HASH_FACTORS[0]) + bits + np.uint64(number)
     return total
+
+
+def _fold(bits: NDArray[np.uint64], parts: Segments) -> NDArray[np.uint64]:
+    """Returns [S] a hash of the elements of each segment, in their order.
+
+    The bits of each, with its place added, are multiplied by odd numbers and folded as in
+    splitmix64. The sums over two different segments, modulo 2⁶⁴, are equal once in 10¹⁹.
+    """
+    at = (parts.positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_HASH_FACTORS[0])
+    bits = bits + at
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(_HASH_FACTORS[1])
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(_HASH_FACTORS[2])
+    bits ^= bits >> np.uint64(31)
+    return parts.sum(bits)
 
 
 @rule("duplicate")
@@ -222,14 +235,25 @@ class InputMemory:
     def add(self, facts: Facts) -> Iterator[Located]:
         """Adds records that follow those before, and yields the copies among them."""
         copies: dict[int, list[Copy]] = {}
+        repeated = set()
         for record, row, digest in facts.digests:
-            known = self._rows.get(digest)
-            if known is not None:
-                copies.setdefault(record, []).append((row, known))
+            if record in repeated:
                 continue
-            self._rows[digest] = f"record {facts.places[record].name}, response {row}"
-            if len(self._rows) > _MEMORY:
-                self._rows.popitem(last=False)
+            place = facts.places[record]
+            line = "" if place.line is None else f" (line {place.line})"
+            known = self._rows.get(digest)
+            if known is None:
+                self._rows[digest] = f"record {place.name}" + (
+                    line if row is None else f", response {row}"
+                )
+                if len(self._rows) > _MEMORY:
+                    self._rows.popitem(last=False)
+            elif row is None:
+                repeated.add(record)
+                evidence = {"responses": facts.counts[record], "of": facts.counts[record]}
+                yield "duplicate", Finding(evidence | {"first": known}, kind="record"), place
+            else:
+                copies.setdefault(record, []).append((row, known))
         for record, found in copies.items():
             for finding in find_copies(found, facts.counts[record]):
                 yield "duplicate", finding, facts.places[record]

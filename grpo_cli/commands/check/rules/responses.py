@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.rules.padding import edges, runs
+from grpo_cli.commands.check.rules.padding import edges
 from grpo_cli.commands.trend.metadata import cut_off
+from grpo_cli.engine.padding import runs
 from grpo_cli.records.unread import PROMPT_IDS, SAMPLED_IDS
 
 # ---- masks ---------------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
     """Finds masks of whole responses, displaced masks, and masks with holes (tool results).
 
     Whole responses are masked by right where they were cut (overlong filtering), so all of a
-    record are an error only if their texts, up to padding of 0.0, differ in length.
+    record are a warning only if their texts, up to padding of 0.0, differ in length.
     A mask is displaced if, in 3 of 5 responses, the token before it has a log-prob and
     the last one that counts has 0.0, as padding has; or the token after it is the last that has
     one. Where there are ids, those say so.
@@ -61,13 +62,12 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
     taken = view.count_rows(empty)
     lengths = view.widths - runs(view.written, _is_zero(view), end=True)
     for record in np.flatnonzero(taken).tolist():
-        count = view.counts[record]
-        whole = taken[record] == count and np.ptp(lengths[view.rows_of(record)]) > 0
+        count, own = view.counts[record], lengths[view.rows_of(record)]
         yield Finding(
             {"empty": taken[record], "of": count},
             **view.first_row(record, empty),
-            kind="whole",
-            severity="error" if whole else "info",
+            kind="all" if taken[record] == count and np.ptp(own) > 0 else "whole",
+            words={"least": own.min(), "most": own.max()},
         )
     yield from _find_displaced_masks(view)
     yield from _find_holes(view)
@@ -319,7 +319,7 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
     likely = undeclared & (longest >= 2) & (hits >= 0.1 * view.counts)
     for record in np.flatnonzero(likely).tolist():
         count, of, length = int(hits[record]), int(view.counts[record]), int(longest[record])
-        named = view.packed.settings[record].get("max_completion_length") == length
+        named = view.packed.settings.of_record(record).get("max_completion_length") == length
         if named or 3 <= count < of:
             evidence = {"responses": count, "of": of, "length": length, "named": named}
             yield Finding(evidence, record, kind="limit" if named else "lengths")

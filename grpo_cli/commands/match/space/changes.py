@@ -8,7 +8,7 @@ bits comes first.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -65,29 +65,8 @@ STEPS = {2: 2.0, 4: 2.0, 8: 2.0, 16: 3.0, 32: 4.0, 64: 5.0}
 _CHANGE, _SECOND, _RARE = 4.0, 1.0, 3.0
 
 
-_KEYS: Mapping[str, str] = {
-    "trl": "per_token_logps old_per_token_logps ref_per_token_logps sampling_per_token_logps "
-    "completion_mask completion_ids num_items_in_batch steps_per_generation num_generations",
-    "verl": "old_log_probs ref_log_prob rollout_log_probs response_mask uid",
-    "openrlhf": "action_log_probs base_action_log_probs action_mask rollout_log_probs",
-    "slime": "ref_log_probs rollout_log_probs loss_mask group_index",
-    "skyrl": "old_action_log_probs rollout_action_logprobs base_action_log_probs response_mask",
-    "nemo-rl": "prev_logprobs generation_logprobs generation_log_probs reference_policy_logprobs",
-    "areal": "prox_logp ref_logp behavior_logprobs loss_mask",
-    "prime-rl": "trainer_logprobs inference_logprobs loss_mask",
-    "roll": "infer_logprobs old_log_probs ref_log_probs response_mask",
-    "tinker": "sampling_logprobs",
-}
-"""What frameworks call what a record holds, where not all do."""
 _DERIVED = {"unsloth": "trl", "ms-swift": "trl", "liger": "trl"}
 """Frameworks that compute the loss on another one's fields."""
-
-
-def frameworks_of(keys: Collection[str]) -> tuple[str, ...]:
-    """The frameworks whose names for fields a record uses most; none for everybody's names."""
-    counts = {name: len({*names.split()}.intersection(keys)) for name, names in _KEYS.items()}
-    most = max(counts.values())
-    return tuple(name for name, count in counts.items() if most and count == most)
 
 
 def strangeness(row: str, frameworks: Sequence[str]) -> float:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.space.changes import Change, changed, frameworks_of
+from grpo_cli.commands.match.space.changes import Change, changed
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError
@@ -20,6 +20,7 @@ from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.trainer import frameworks_of
 
 Key = Hashable
 

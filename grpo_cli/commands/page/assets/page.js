@@ -56,15 +56,18 @@ class Page {
     this.path.hidden = !known;
     const parts = [known ? link("#", "run") : make("b", {}, "run")];
     if (known) parts.push(" › ", group === null ? make("b", {}, `step ${step}`) : link(`#step-${step}`, `step ${step}`));
-    if (group !== null) {
-      const { group: name, record } = run.groups[step][group];
-      parts.push(" › ", make("b", {}, `group ${shown(name)} of record ${shown(record)}`));
+    if (group !== null) parts.push(" › ", make("b", {}, groupWords(run.groups[step], group)));
+    if (known && group === null) {
+      const steps = Object.keys(run.kept).map(Number).sort((a, b) => a - b);
+      const at = steps.indexOf(step);
+      if (at > 0) parts.push("  ", link(`#step-${steps[at - 1]}`, `‹ step ${steps[at - 1]}`));
+      if (at + 1 < steps.length) parts.push("  ", link(`#step-${steps[at + 1]}`, `step ${steps[at + 1]} ›`));
     }
     this.path.replaceChildren(...parts);
   }
 
   // Which of several records is shown, and its heading.
-  choice(records, at, more) {
+  choice({ records, left_out: more, ranked }, at) {
     const { title, place, signature } = records[at];
     const write = (where, words) => (document.querySelector(where).textContent = words);
     document.title = title;
@@ -78,6 +81,19 @@ class Page {
     select.append(...records.map(({ name }, number) => option(name, number)));
     const count = make("span", {}, ` of ${shown(records.length)} on this page${more ? `; ${more}` : ""}`);
     this.path.replaceChildren(make("label", {}, "record ", select), count);
+    this.batch ??= ranked ? this.path.parentNode.insertBefore(this.rankedTokens(ranked), this.path) : null;
+  }
+
+  // The tokens of all records that stand out, with the way to each.
+  rankedTokens({ title, by, rows }) {
+    const table = make("table");
+    const cells = ([record, response, position, token, value, at]) => {
+      const way = at === null ? record : link(`#record-${at}-response-${response}-token-${position}`, record);
+      return [way, shown(response), shown(position), token, shown(value)];
+    };
+    fill(table, ["record", "response", "position", "token", by], rows.map(cells));
+    const words = make("b", {}, `${title}. Its tokens with the largest |${by}| of the batch; below, each record alone`);
+    return make("details", { open: "" }, make("summary", {}, words), make("div.wide", {}, table));
   }
 
   up() {

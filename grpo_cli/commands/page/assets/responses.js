@@ -88,6 +88,8 @@ class Responses {
 
   cut(view) {
     const [begin, end] = this.range(view.r);
+    const text = this.record.completions[view.r];
+    if (text) view.text.append(make("p.completion", { dir: "auto" }, text));
     for (let from = begin; from < end; from += PIECE) {
       const piece = make("div.piece");
       Object.assign(piece, { from, to: Math.min(from + PIECE, end), drawn: false });

@@ -26,13 +26,15 @@ async function route(page, run) {
 
 // Shows the record of the address, or the first.
 async function openRecord(page, settings) {
-  const { records, left_out: more } = settings;
+  const { records } = settings;
   const number = Number(location.hash.match(/record-(\d+)/)?.[1] ?? 0);
   const at = records[number] ? number : 0;
   const record = await readBlock(document.getElementById(`record-${at}`).textContent);
   record.only = settings.only;
-  page.choice(records, at, more);
+  page.choice(settings, at);
   page.open(record);
+  const { response, token } = address();
+  if (response !== null) page.jumps.goTo(response, token);
 }
 
 async function begin() {

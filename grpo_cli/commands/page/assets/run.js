@@ -22,7 +22,8 @@ class RunView {
     this.steps = Object.keys(run.kept).map(Number).sort((a, b) => a - b);
     this.charts = make("div.charts");
     this.others = make("div.charts");
-    const more = run.metrics.filter((metric) => !metric.usual && !this.isFound(metric)).length;
+    const [, folded, constant] = this.sorted();
+    const more = folded.length + constant.length;
     this.element = make(
       "article.run",
       {},
@@ -30,10 +31,11 @@ class RunView {
       make("h2", {}, "Findings"),
       this.findings(),
       ...this.parts(),
+      ...this.against(),
       make("h2", {}, "Series"),
       make("p.hint", {}, [LEGEND, ...this.lines()].join("")),
       this.charts,
-      more ? make("details", {}, make("summary", {}, `${more} more series`), this.others) : null,
+      more ? make("details", {}, make("summary", {}, `${more} more series`), this.others, constantSentence(constant)) : null,
       ...this.logged(),
       ...(this.steps.length ? [make("h2", {}, "Steps"), this.list()] : []),
       make("p.hint", {}, keptSentence(run, this.steps)),
@@ -51,10 +53,6 @@ class RunView {
   verdict() {
     const wrong = this.run.findings.some(({ severity }) => severity === "warning");
     return this.run.verdict.split("; ").slice(wrong ? 0 : 1).join("; ");
-  }
-
-  isFound({ name }) {
-    return this.run.findings.some(({ metric }) => metric === name);
   }
 
   findings() {
@@ -108,6 +106,14 @@ class RunView {
     return [make("h2", {}, `By ${by.field}`), make("ul.findings", {}, ...by.verdicts.map((words) => make("li", {}, words)))];
   }
 
+  // How the series differ from those of another run, in the words of the command.
+  against() {
+    const { against, others } = this.run;
+    if (!against) return [];
+    const row = ([name, words]) => make("li", {}, make("b", {}, name), ` ${words}`);
+    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict])), make("ul.findings", {}, ...Object.entries(against.metrics).map(row))];
+  }
+
   // What the trainer logged: whether it is what was recomputed, and its own series.
   logged() {
     const { log } = this.run;
@@ -128,24 +134,36 @@ class RunView {
     return make("p.steps-list", {}, ...links);
   }
 
+  // Series that are open (of findings, then those that differ from another run, then the main ones), folded, and constant.
+  sorted() {
+    const { metrics, findings, against } = this.run;
+    const place = ({ name }) => findings.findIndex(({ metric }) => metric === name);
+    const found = metrics.filter((metric) => place(metric) >= 0).sort((a, b) => place(a) - place(b));
+    const others = metrics.filter((metric) => place(metric) < 0);
+    const varied = others.filter((metric) => !isConstant(metric));
+    const rank = ({ name, main, usual }) => (against && name in against.metrics ? 3 : main ? 2 : usual ? 1 : 0);
+    varied.sort((a, b) => rank(b) - rank(a));
+    const open = [...found, ...varied.filter((metric) => rank(metric) > 1)];
+    const rest = varied.filter((metric) => rank(metric) < 2);
+    return [open.length ? open : rest, open.length ? rest : [], others.filter(isConstant)];
+  }
+
   refresh() {
     const drawn = (metric) => this.figure(metric);
-    const place = ({ name }) => this.run.findings.findIndex(({ metric }) => metric === name);
-    const first = this.run.metrics.filter((metric) => this.isFound(metric)).sort((a, b) => place(a) - place(b));
-    const others = this.run.metrics.filter((metric) => !this.isFound(metric));
-    this.charts.replaceChildren(...[...first, ...others.filter(({ usual }) => usual)].map(drawn));
+    const [open, folded] = this.sorted();
+    this.charts.replaceChildren(...open.map(drawn));
     this.logs.replaceChildren(...(this.run.log?.series ?? []).map(drawn));
-    this.others.replaceChildren(...others.filter(({ usual }) => !usual).map(drawn));
+    this.others.replaceChildren(...folded.map(drawn));
   }
 
   figure(metric) {
     const { run } = this;
     const width = Math.max(Math.min(this.charts.clientWidth, 1200) < 560 ? this.charts.clientWidth : 340, 240);
     const value = make("b");
-    const name = `${metric.name}${range(metric).log ? " (log scale)" : ""}`;
+    const name = `${titleOf(metric)}${range(metric).log ? " (log scale)" : ""}`;
     const caption = make("figcaption", {}, make("span", {}, name), value);
     const other = (at) => (metric.others ?? []).filter((values) => values[at] !== null).map((values) => ` (${shown(values[at])})`).join("");
-    const tell = (at) => (value.textContent = `${run.steps[at]}: ${shown(metric.values[at])}${other(at)}`);
+    const tell = (at) => (value.textContent = `step ${run.steps[at]}: ${shown(metric.values[at])}${other(at)}`);
     tell(run.steps.length - 1);
     const svg = series(run, metric, width);
     const nearest = (event) => {
@@ -169,6 +187,16 @@ class RunView {
 const sentences = (parts) =>
   parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, begun)}.`).join(" ");
 const begun = (word) => `${word[0].toUpperCase()}${word.slice(1)}`;
+
+// The metric in words, as a table's head has it; a log's name as it was logged.
+const titleOf = ({ name, family }) => (family === "log" || name.includes("/") ? name : name.replaceAll("_", " "));
+
+const isConstant = (metric) => !(range(metric).high > range(metric).low);
+
+function constantSentence(metrics) {
+  const words = metrics.map((metric) => `${titleOf(metric)} ${shown(range(metric).low)}`);
+  return words.length ? make("p.hint", {}, `Constant: ${words.join(", ")}.`) : null;
+}
 
 // How many steps on either side a smoothed value is the median of, which keeps steps sharp.
 const reach = (steps) => Math.max(2, Math.round(steps.length / 40));

@@ -8,6 +8,13 @@ const GROUP_SORTS = {
   ratio: ["most extreme ratio", (group) => Number(group.log_ratio_max)],
 };
 
+// A group by its record, which it shares with others of its step or not.
+function groupWords(groups, at) {
+  const { record, group, source } = groups[at];
+  const several = groups.some((one) => one.record === record && one.source === source && one.group !== group);
+  return `${several ? `group ${shown(group)} of ` : ""}record ${shown(record)}`;
+}
+
 class StepView {
   constructor(run, step) {
     this.run = run;
@@ -22,7 +29,7 @@ class StepView {
     this.element = make(
       "article.step",
       {},
-      make("p", {}, run.files[this.at]),
+      ...(new Set(run.files).size > 1 ? [make("p", {}, run.files[this.at])] : []),
       ...found.map(({ sentence }) => make("p.said", {}, `▲ ${sentence}`)),
       make("dl.totals", {}, ...this.numbers()),
       make("h2", {}, `${shown(this.groups.length)} group${this.groups.length === 1 ? "" : "s"} by reward and length`),
@@ -35,8 +42,9 @@ class StepView {
   }
 
   *numbers() {
-    for (const { name, usual, values } of this.run.metrics) {
-      if (usual && values[this.at] !== null) yield make("div", {}, make("dt", {}, name), make("dd", {}, shown(values[this.at])));
+    for (const metric of this.run.metrics) {
+      const value = metric.values[this.at];
+      if (metric.usual && value !== null) yield make("div", {}, make("dt", {}, titleOf(metric)), make("dd", {}, shown(value)));
     }
   }
 
@@ -103,7 +111,7 @@ class StepView {
 
   point(at, group, x, y) {
     const [cx, cy] = [x.at(group.length_mean), y.at(group.reward_mean)];
-    const words = `group ${shown(group.group)} of record ${shown(group.record)}: reward ${shown(group.reward_mean)}, length ${shown(group.length_mean)}`;
+    const words = `${groupWords(this.groups, at)}: reward ${shown(group.reward_mean)}, length ${shown(group.length_mean)}`;
     const kind = group.block ? "kept" : "bare";
     const circle = draw("circle", { class: kind, cx, cy, r: 5.5 }, draw("title", {}, words));
     if (!group.block) return circle;

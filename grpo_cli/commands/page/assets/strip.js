@@ -13,7 +13,7 @@ function drawStrip(responses, view) {
   const canvas = view.strip.getContext("2d");
   const [begin, end] = responses.range(view.r);
   const mark = Math.max(2, Math.round(height / 6));
-  const ink = getComputedStyle(view.strip).color;
+  const edge = getComputedStyle(view.strip).getPropertyValue("--edge");
   const columns = Math.min(width, end - begin);
   for (let column = 0; column < columns; column++) {
     const from = begin + Math.floor((column * (end - begin)) / columns);
@@ -23,7 +23,7 @@ function drawStrip(responses, view) {
     const wide = Math.max(width / columns, 1);
     canvas.fillStyle = COLORS[step + STEPS];
     canvas.fillRect(left, mark, wide, height - 2 * mark);
-    canvas.fillStyle = ink;
+    canvas.fillStyle = edge;
     if (high) canvas.fillRect(left, 0, wide, mark);
     if (low) canvas.fillRect(left, height - mark, wide, mark);
   }

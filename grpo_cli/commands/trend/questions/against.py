@@ -22,7 +22,7 @@ from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.watched import BOTH, Watch, is_watched
 from grpo_cli.errors import UsageError
 
-_LEAST = 8
+LEAST_COMMON = 8
 """Steps that two runs must have in common."""
 _CHANCE = 0.05
 """How probable it is that any metric is called different where none is (Bonferroni's bound)."""
@@ -93,6 +93,11 @@ class RunComparison(Answer):
     largest: Sequence[str]
 
     @property
+    def differing(self) -> list[Difference]:
+        """The metrics that differ, over all steps or over the last."""
+        return [one for one in self.metrics if one.differs or one.differs_at_end]
+
+    @property
     def has_end(self) -> bool:
         """Whether the last steps are others than all steps."""
         return self.steps[2] > _LEAST_END
@@ -114,9 +119,9 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
     """
     every = [*first, *second]
     common = sorted(set.intersection(*(set(one.numbers) for one in every)))
-    if len(common) < _LEAST:
+    if len(common) < LEAST_COMMON:
         raise UsageError(
-            f"--against: the runs share {len(common)} steps; at least {_LEAST} are needed"
+            f"--against: the runs share {len(common)} steps; at least {LEAST_COMMON} are needed"
         )
     seeds = min(len(first), len(second)) > 1
     found, notes = dict[str, Columns](), [] if seeds else [_ONE_SEED]
@@ -129,14 +134,14 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
             for side in (first, second)
         )
         kept = np.flatnonzero(~np.isnan(np.vstack([mine, yours])).any(axis=0))
-        if len(kept) >= _LEAST:
+        if len(kept) >= LEAST_COMMON:
             found[name] = mine[:, kept], yours[:, kept], [common[at] for at in kept]
     spreads = {name: float(mine.mean(axis=0).std(ddof=1)) for name, (mine, _, _) in found.items()}
     differ = common[0] if seeds else _first_difference(found.values(), common[0])
-    if differ > common[0] and differ <= common[-_LEAST]:
+    if differ > common[0] and differ <= common[-LEAST_COMMON]:
         notes.append(f"the runs are equal before step {differ}; compared from there on")
         later = {name: _since(differ, *both) for name, both in found.items()}
-        found = {name: both for name, both in later.items() if len(both[2]) >= _LEAST}
+        found = {name: both for name, both in later.items() if len(both[2]) >= LEAST_COMMON}
         common = [step for step in common if step >= differ]
     level = 1 - _CHANCE / max(len(found), 1)
     rows = [
@@ -200,7 +205,9 @@ def _difference(
     by_factor = watch is not None and watch.is_log and min(mine.min(), yours.min()) > 0.0
     left, right = (np.log(mine), np.log(yours)) if by_factor else (mine, yours)
     scale = "log" if by_factor else "linear"
-    begun = [] if seeds else _beginnings(left, right, scale, watch.spikes if watch else 0.0)
+    # one group more or less is a spike where a share is 0 else
+    spikes = 0.0 if watch is None or watch.scale == "share" else watch.spikes
+    begun = [] if seeds else _beginnings(left, right, scale, spikes)
     lasting = [one for one in begun if one.end is None]
     found: list[tuple[float, float, float, bool]] = []
     factors: list[float | None] = []

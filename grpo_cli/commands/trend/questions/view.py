@@ -109,29 +109,15 @@ def print_comparison(
     console: Console, screen: Screen, answer: RunComparison, named: Sequence[Sequence[str]]
 ) -> None:
     """Prints the metrics that differ, then the others; ``named``: the runs of both sides."""
-    first, last, count = answer.steps
-    mine, yours = answer.runs
-    differ = [one for one in answer.metrics if one.differs or one.differs_at_end]
-    seeds = min(mine, yours) > 1
-    found = f"{len(differ)} of {len(answer.metrics)} metrics differ "
-    found += (
-        "beyond the runs of each side" if seeds else "by more than two seeds of one run usually do"
-    )
-    about = f"{found}, over {count:,} steps ({first} to {last})"
-    if answer.too_few:
-        few = f"{count} steps ({first} to {last}) are too few to decide"
-        about = f"{about}, too few to decide on the others" if differ else few
-    if answer.largest:
-        about += f"; the largest differences: {', '.join(answer.largest)}"
-        about += " (in standard deviations of the first run)"
-    runs = f"; {mine} runs against {yours}" if mine + yours > 2 else ""
-    console.print(wrapped(Text(about + runs, "bold"), screen.reading, 2))
+    first, differ = answer.steps[0], answer.differing
+    console.print(wrapped(Text(verdict_against(answer), "bold"), screen.reading, 2))
     explained = "difference: second − first, ± half of its 95 % interval"
     if answer.has_end:
-        explained += f"; at the end: over the last quarter ({max(count // 4, 30)} steps)"
+        last = max(answer.steps[2] // 4, 30)
+        explained += f"; at the end: over the last quarter ({last} steps)"
     explained += "; ≠: beyond what chance explains in so many metrics"
     if differ:
-        explained += "; KL, lengths and other positive metrics by their factor; since: from when on"
+        explained += ", or begins at a step (since)"
     console.print(wrapped(Text(explained, "dim"), screen.reading))
     first_run, second_run = (visible(_listed(one)) for one in named)
     sides = Text(f"first: {first_run}; second: {second_run}")
@@ -143,8 +129,8 @@ def print_comparison(
             "metric": one.name,
             "first": one.first,
             "second": one.second,
-            "difference": _with_error(one, first, at_end=False),
-            "at the end": _with_error(one, first, at_end=True),
+            "difference": with_error(one, first),
+            "at the end": with_error(one, first, at_end=True),
             "since": one.since,
         }
         for one in answer.metrics
@@ -163,8 +149,27 @@ def _listed(named: Sequence[str]) -> str:
     return ", ".join(named) if len(named) <= _MOST_NAMED else named[0] + more
 
 
-def _with_error(one: Difference, first: int, *, at_end: bool) -> str:
-    """A difference with half its interval; where that holds 0 and it is marked, why it is.
+def verdict_against(answer: RunComparison) -> str:
+    """How many metrics of two runs differ, over which steps."""
+    first, last, count = answer.steps
+    mine, yours = answer.runs
+    found = f"{len(answer.differing)} of {len(answer.metrics)} metrics differ " + (
+        "beyond the runs of each side"
+        if min(mine, yours) > 1
+        else "by more than two seeds of one run usually do"
+    )
+    about = f"{found}, over {count:,} steps ({first} to {last})"
+    if answer.too_few:
+        few = f"{count} steps ({first} to {last}) are too few to decide"
+        about = f"{about}, too few to decide on the others" if answer.differing else few
+    if answer.largest:
+        about += f"; the largest differences: {', '.join(answer.largest)}"
+        about += " (in standard deviations of the first run)"
+    return about + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
+
+
+def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
+    """A difference with half its interval; where that holds 0 and it is marked, why it is instead.
 
     ``first``: the first step that is compared.
     """
@@ -173,10 +178,11 @@ def _with_error(one: Difference, first: int, *, at_end: bool) -> str:
         if at_end
         else (one.difference, one.low, one.factor, one.differs)
     )
-    half, why = value - low, ""
-    if differs and abs(value) <= half:
-        why = f" (× {factor:.3g})" if factor and one.since == first else f" (from step {one.since})"
-    return f"{'≠' if differs else ' '} {value:+.3g} ±{half:.2g}{why}"
+    half, mark = value - low, "≠" if differs else " "
+    if not differs or abs(value) > half:
+        return f"{mark} {value:+.3g} ±{half:.2g}"
+    why = f"× {factor:.3g}" if factor and one.since == first else f"begins at step {one.since}"
+    return f"{mark} {value:+.3g} ({why})"
 
 
 def print_correlation(console: Console, screen: Screen, answer: CorrelationAnswer) -> None:

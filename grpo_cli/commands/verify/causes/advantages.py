@@ -82,19 +82,13 @@ def _with_change(case: Case, change: Change) -> Breakdown:
 
 
 def other_sign(case: Case) -> Iterator[Cause]:
-    """Yields the sign where advantages differ within a response, and that of rewards."""
+    """Yields the sign where advantages differ within a response."""
     if case.batch.token_advantages is not None:
         yield Cause("advantage-sign", "wrong sign of the advantages", _with_negative_advantages)
-    if case.batch.rewards is not None and not case.objective.advantage.choice.given:
-        yield Cause("advantage-sign", "wrong sign of the rewards", _with_negative_rewards)
 
 
 def _with_negative_advantages(case: Case) -> Breakdown:
     return case.with_advantages(-case.breakdown.advantage)
-
-
-def _with_negative_rewards(case: Case) -> Breakdown:
-    return case.with_columns(rewards=-case.column("rewards"))
 
 
 # ---- changed by a number, or exchanged: solved for from the gradient ----------------------------

@@ -382,14 +382,6 @@ class Case:
             return True
         return bool(self._multiple(self.gradient, self.breakdown.gradient).all())
 
-    @cached_property
-    def other_kl_weights(self) -> bool:
-        """Whether weights of responses that the KL has for itself may."""
-        if self.gradient is None:
-            return True
-        wanted = self.gradient - self.policy_gradient
-        return bool(self._multiple(wanted, self.without_policy.gradient).all())
-
     def _multiple(self, wanted: F64, slope: F64) -> NDArray[np.bool_]:
         """[R] whether a response's numbers may be a multiple of others, as far as any agree.
 

@@ -266,39 +266,6 @@ def entropies(case: Case) -> Iterator[Cause]:
     yield Cause("entropy-sign", words, partial(made, factor=-1.0))
 
 
-def averaged_entropies(case: Case) -> Iterator[Cause]:
-    """Yields an entropy bonus over other tokens, or over another denominator."""
-    term, given = case.breakdown.term(ENTROPY), case.record.columns.get("entropies")
-    if term is None or given is None or len(case.batch.records.lengths) != 1:
-        return
-    values, own = np.frombuffer(given), float(case.breakdown.record_value(ENTROPY)[0])
-    if not own:
-        return
-    items = case.record.hyperparameters.get("num_items_in_batch")
-    sets = {
-        "the tokens that count": case.mask,
-        "all tokens, including masked ones": case.written.positions
-        < case.written.spread(case.unpadded),
-        "all positions, including padding": np.ones_like(case.mask),
-    }
-    for name, tokens in sets.items():
-        if tokens is not case.mask and np.array_equal(tokens, case.mask):
-            continue
-        mistake = "entropy-denominator" if tokens is case.mask else "entropy-masked"
-        counts = {
-            f"averaged over {name}": float(tokens.sum()),
-            f"the sum over {name}, divided by num_items_in_batch": items,
-            f"the sum over {name}, divided by the number of responses": len(case.record.widths),
-        }
-        for (words, count), (divided, steps) in product(counts.items(), case.accumulations.items()):
-            if not isinstance(count, int | float) or not count:
-                continue
-            factor = float(values[tokens].sum()) / (float(count) * steps) / own
-            if abs(factor - 1.0) > 1e-9:
-                made = partial(Case.with_coefficient, name=ENTROPY, factor=factor)
-                yield Cause(mistake, f"entropy bonus: {words}{divided}", made)
-
-
 # ---- the tables: tried last, since many choices fit by chance -----------------------------------
 
 

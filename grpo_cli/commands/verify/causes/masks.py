@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
-from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import ENTROPY, KL
-from grpo_cli.records import assemble
 
 Flags = NDArray[np.bool_]
 
@@ -97,43 +93,13 @@ MASKS: Sequence[tuple[str, Callable[[Case], Flags]]] = (
 )
 """Key of the catalogue, and the tokens that count instead."""
 
-# ---- places -------------------------------------------------------------------------------------
-
-
-class Place(NamedTuple):
-    """Where another mask is used.
-
-    Attributes:
-        words: what is added to those of the mask.
-        parts: of "policy" and "kl" the sums whose tokens, and with "count" the denominators that
-            are those of the other mask; between spaces.
-        stage: which stage that makes it a mistake of; "" for the mask's own.
-    """
-
-    words: str
-    parts: str
-    stage: str = ""
-
-
-PLACES: Mapping[str, Place] = {
-    "sum": Place(", in the sum but not in the denominator", "policy kl"),
-    "count": Place(", in the denominator only", "policy-count kl-count", "aggregate"),
-    "policy": Place(", in the policy term but not in the KL", "policy policy-count"),
-    "policy sum": Place(", in the sum of the policy term only", "policy"),
-    "kl": Place(", in the KL but not in the policy term", "kl kl-count", "kl"),
-    "kl sum": Place(", in the sum of the KL only", "kl", "kl"),
-    "kl count": Place(", in the denominator of the KL only", "kl-count", "kl"),
+_IN_PLACES: Mapping[str, tuple[str, str]] = {
+    "mask-ignored": ("masked-count", "policy kl"),
+    "kl-mask": ("masked-count", "kl kl-count"),
+    "tool-tokens-penalised": ("masked-count.between", "kl"),
 }
-
-_NAMED = {
-    ("masked-count", "sum"): "mask-ignored",
-    ("masked-count.between", "kl sum"): "tool-tokens-penalised",
-}
-_ONCE = dict(MASKS)
-"""What has a row of its own in the catalogue."""
-
-_ELSEWHERE = {("edge-masked.last", "sum"), ("edge-masked.first", "sum"), ("masked-count", "count")}
-"""What another source names: tokens that are dropped, and denominators."""
+"""Mistake → another mask, and where it is used: of "policy" and "kl" the sums whose tokens are
+those of this mask, and with "-count" the denominators."""
 
 
 def masks(case: Case) -> Iterator[Cause]:
@@ -141,48 +107,10 @@ def masks(case: Case) -> Iterator[Cause]:
     for key, mask in MASKS:
         if case.is_masked or key.startswith("edge-masked"):
             yield catalogued(key, partial(_everywhere, mask=mask))
-    for (key, place), name in _NAMED.items():
-        if case.is_masked and (case.objective.beta or PLACES[place].stage != "kl"):
-            made = partial(_in_place, mask=_ONCE[key], place=PLACES[place])
-            yield catalogued(name, made)
-
-
-def misplaced_masks(case: Case) -> Iterator[Cause]:
-    """Yields every mask in every place where the gradients that are expected allow it."""
-    if case.gradient is None:
-        return
-    for key, mask in MASKS:
-        if not (case.is_masked or key.startswith("edge-masked")):
-            continue
-        mistake, words = worded(key)
-        lost = (case.mask & ~mask(case))[case.mask]
-        for name, place in PLACES.items():
-            one_term = name not in ("sum", "count")
-            if (one_term and not case.objective.beta) or (key, name) in {*_NAMED, *_ELSEWHERE}:
-                continue
-            if _is_possible(case, name, lost):
-                made = partial(_in_place, mask=mask, place=place)
-                row = "kl-mask" if place.stage == "kl" else mistake
-                yield Cause(row, words + place.words, made, place.stage)
-
-
-def _is_possible(case: Case, place: str, lost: Flags) -> bool:
-    """Whether the gradients allow that a sum, or a denominator, has another mask.
-
-    Args:
-        case: the record.
-        place: where.
-        lost: [N] the tokens that count, and do not under the other mask.
-    """
-    assert case.gradient is not None
-    if case.objective.ratio.choice.per_response:
-        return True
-    if place.endswith("sum"):
-        return bool((case.agreeing_gradients | lost).all())
-    if place.endswith("count"):
-        return case.other_weights if place == "count" else case.other_kl_weights
-    term = case.without_policy.gradient if place == "policy" else case.policy_gradient
-    return not (np.abs(case.gradient - term)[lost] > case.quiet).any()
+    for mistake, (key, parts) in _IN_PLACES.items():
+        if case.is_masked and (case.objective.beta or "policy" in parts):
+            made = partial(_in_place, mask=dict(MASKS)[key], parts=parts.split())
+            yield catalogued(mistake, made)
 
 
 def _other(case: Case, mask: Callable[[Case], Flags]) -> Flags:
@@ -209,28 +137,21 @@ def _everywhere(case: Case, mask: Callable[[Case], Flags]) -> Breakdown:
     return case.with_record(mask=other.tobytes())
 
 
-def _in_place(case: Case, mask: Callable[[Case], Flags], place: Place) -> Breakdown:
-    own, other, parts = case.mask, _other(case, mask), place.parts.split()
-    terms = ["policy", "kl"] if case.objective.beta else ["policy"]
-    tokens = {term: other if term in parts else own for term in terms}
-    _refuse_outside(case, np.logical_or.reduce([*tokens.values()]))
-    more, policy = bool((other & ~own).any()), "policy" in parts
+def _in_place(case: Case, mask: Callable[[Case], Flags], parts: Sequence[str]) -> Breakdown:
+    """Counts more tokens, those of another mask, in some sums and denominators."""
+    other = _other(case, mask)
+    _refuse_outside(case, other)
     if case.breakdown.term(ENTROPY) is not None:
         raise ValueError("an entropy bonus would depend on both masks")
-    foreign = (own & ~other).any() if policy else more
-    if foreign and case.objective.ratio.choice.per_response:
-        raise ValueError("a sequence ratio would depend on both masks")
-    if more and not policy and case.breakdown.correction is not None:
-        raise ValueError("a correction would depend on both masks")
-    union = own | other
-    batch = assemble([replace(case.record, mask=union.tobytes())]) if more else case.batch
-    again = case.with_record(mask=other.tobytes()) if "count" in place.parts else case.breakdown
-    rows, weights = case.written.index[union], {}
-    for term in terms:
+    sequence = case.objective.ratio.choice.per_response
+    if "policy" not in parts and (sequence or case.breakdown.correction is not None):
+        raise ValueError("a sequence's ratio, or a correction, would depend on both masks")
+    again, weights = case.with_record(mask=other.tobytes()), {}
+    for term in ["policy", "kl"] if case.objective.beta else ["policy"]:
         made = again if f"{term}-count" in parts else case.breakdown
-        weight = made.term_weight(made.term(term) or made.policy)[rows]
-        weights[term] = np.where(tokens[term][union], weight, 0.0)
-    return case.weighted(weights["policy"], weights.get("kl"), batch)
+        weight = made.term_weight(made.term(term) or made.policy)[case.written.index[other]]
+        weights[term] = weight if term in parts else np.where(case.mask[other], weight, 0.0)
+    return case.weighted(weights["policy"], weights.get("kl"), again.batch)
 
 
 # ---- tokens and responses that are lost, or count twice ------------------------------------------

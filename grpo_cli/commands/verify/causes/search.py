@@ -51,13 +51,11 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (kl.strength, 3),
         (choices.corrections, 2),
         (choices.entropies, 2),
-        (choices.averaged_entropies, 2),
         (choices.neutral, 1),
         (denominators.denominators, 2),
         (denominators.micro_batches, 1),
     ),
     (
-        (masks.misplaced_masks, 3),
         (inputs.columns, 2),
         (inputs.bases, 2),
         (inputs.exchanged, 1),

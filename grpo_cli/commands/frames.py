@@ -1,0 +1,99 @@
+"""Columns of rows as arrays, and as the tables of packages that have data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+    import polars  # type: ignore[import-not-found]
+
+Array = NDArray[Any]
+Columns = Mapping[str, Array]
+"""Name → one value a row; NaN for a number that is unknown or of nothing, None for a text."""
+
+
+def arrow_table(found: Columns) -> Any:
+    """An Arrow table; what is unknown is null.
+
+    Raises:
+        UsageError: where pyarrow is not installed.
+    """
+    arrow = _package("pyarrow")
+    texts = dict.fromkeys(_empty_texts(found), arrow.string())  # of type null otherwise
+    return arrow.table(
+        {n: arrow.array(one, type=texts.get(n), from_pandas=True) for n, one in found.items()}
+    )
+
+
+def pandas_frame(found: Columns) -> pandas.DataFrame:
+    """A data frame of pandas; a number that is unknown is NaN, as is its custom.
+
+    Raises:
+        UsageError: where pandas is not installed.
+    """
+    pandas = _package("pandas")
+    text = pandas.Series([""]).dtype  # "object" before pandas 3
+    return pandas.DataFrame(dict(found)).astype(dict.fromkeys(_empty_texts(found), text))
+
+
+def polars_frame(found: Columns) -> polars.DataFrame:
+    """A data frame of polars; what is unknown is null.
+
+    Raises:
+        UsageError: where polars is not installed.
+    """
+    polars = _package("polars")
+    # Of texts among NaN polars makes objects; of lists, texts and nulls.
+    data = {n: one.tolist() if one.dtype == object else one for n, one in found.items()}
+    texts = dict.fromkeys(_empty_texts(found), polars.String)
+    return polars.DataFrame(data, schema_overrides=texts, nan_to_null=True)
+
+
+def _package(name: str) -> Any:
+    """A package that rows are handed to, imported where it is asked for.
+
+    Raises:
+        UsageError: with the command that installs it.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UsageError(f"{name} is not installed: pip install {name}") from None
+
+
+def _empty_texts(found: Columns) -> list[str]:
+    """The columns of text that have no value, so that a data frame cannot know their type."""
+    return [
+        n for n, one in found.items() if one.dtype == object and not any(v is not None for v in one)
+    ]
+
+
+def array(values: Any) -> Array:
+    """Numbers as numbers, None among them as NaN; anything else as objects.
+
+    Numbers among texts are texts, as in Parquet: data frames have columns of one kind.
+    """
+    if isinstance(values, np.ndarray):
+        return values
+    values = list(values)
+    given = [value for value in values if value is not None]
+    if given and all(type(value) is int for value in given) and len(given) == len(values):
+        with suppress(OverflowError):
+            return np.array(values, dtype=np.int64)
+        return np.array(values, dtype=object)
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    if str in map(type, given):
+        values = [str(value) if isinstance(value, int | float) else value for value in values]
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
+    return found
