@@ -44,8 +44,8 @@ def left_out(path: Path, records: list[Any]) -> tuple[int, list[tuple[int, str]]
     flags = ("-v", "dr", "--level", "batch", "--json", "--on-error", "skip", "-q")
     result = run("eval", write(path, records), *flags)
     errors = [json.loads(line)["error"] for line in result.stderr.splitlines() if line[0] == "{"]
-    total = json.loads(result.stdout)["total"]
-    return total["records"], [(error["line"], error["path"]) for error in errors]
+    count = json.loads(result.stdout)["total"]["records"] if result.stdout else 0
+    return count, [(error["line"], error["path"]) for error in errors]
 
 
 @each("key", ["log_probs_old", "advantages", "mask", "group_ids", "tokens"])
@@ -134,6 +134,43 @@ def test_records_of_other_settings_have_the_rows_that_they_have_alone(
         {**one["records"][0], "line": at} for at, one in enumerate(alone, 1)
     ]
     assert "low=mixed" in together["signature"]
+
+
+@each(
+    ("name", "values"),
+    [
+        ("beta", [0.04, -0.1, 0.5]),  # below the least, among allowed ones
+        ("gamma", [0.5, 2, 1.0, 0]),
+        ("gamma", [0, 1, 2]),
+        ("std_ddof", [0.0, 0.5, 1.0]),  # a fraction between two whole numbers
+        ("beta", [0.1, True, 0.2]),
+        ("beta", [0.1, "0.1", 0.2]),
+        ("epsilon_high", [0.3, None, 0.4]),
+        ("num_items_in_batch", [7, 8, 0, 9]),
+    ],
+)
+@each("nested", [True, False])
+def test_a_value_is_refused_or_taken_as_it_is_alone(
+    tmp_path: Path, name: str, values: list[Any], nested: bool
+) -> None:
+    path, gap = tmp_path / "a.jsonl", {"epsilon": 0.2}
+    given = [gap] * nested + [gap | {name: value} for value in values]
+    records = [RECORD | ({"hyperparameters": one} if nested else one) for one in given]
+    alone = [left_out(path, [record]) for record in records]
+    count, errors = left_out(path, records)
+    assert count == sum(one for one, _ in alone)
+    assert errors == [(at, place) for at, (_, each) in enumerate(alone, 1) for _, place in each]
+
+
+def test_both_sides_of_verl_are_used_where_a_side_is_null(tmp_path: Path) -> None:
+    sides = [(0.1, None), (0.2, 0.3), (0.3, None)]
+    given = [
+        {"clip_ratio": both, "clip_ratio_low": low, "clip_ratio_high": 0.4} for both, low in sides
+    ]
+    records = [RECORD | {"framework": {"name": "verl"}, "hyperparameters": one} for one in given]
+    path = tmp_path / "a.jsonl"
+    alone = [rows(path, [record])[0] for record in records]
+    assert rows(path, records) == [one | {"line": at} for at, one in enumerate(alone, 1)]
 
 
 @each(
