@@ -143,7 +143,7 @@ def test_what_convert_and_eval_say_of_parts(files: list[str], out: Path, tmp_pat
     assert (alone.exit_code, run(*words).stderr) == (3, alone.stderr)
     rows = ("eval", files[0], "-v", "dr", "--on", "ray", "-o", f"{out}/", "--resume")
     for refused, said in {
-        ("convert", files[0], "-o", f"{out}/"): "out/ is a folder, which needs --on (parts)",
+        ("convert", files[0], "-o", f"{out}/"): "out/ is a folder; only --on writes to one",
         ("convert", files[0], "--resume"): "--resume continues the parts of a folder",
         ("convert", files[0], "--on", "ray", "--to", "parquet"): "Parquet in parts: -o FOLDER/",
         ("convert", files[0], "-j", "2", "--to", "parquet"): "one process writes a Parquet file",
