@@ -10,8 +10,8 @@ least and the greatest within a turn).
 
 ``eval``, as multiples of a loop that decodes the file and does nothing else:
 
-- ``eval``: ``eval --level batch --jobs 1``; ``least``: decoding, and the log-probs as arrays, which
-  no J does without;
+- ``eval``: ``eval --level batch --jobs 1``; ``least``: decoding, and the columns that are read as
+  arrays, checked, without J (``shapes.columns``);
 - ``script ÷ eval``: a script of one's own, which has to return the same J; ``two jobs``: against
   ``--jobs 2``, by the clock, the start of the workers included;
 - ``MB``: the peak of ``eval``, and of all commands.

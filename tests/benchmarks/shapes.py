@@ -636,7 +636,7 @@ def read(name: str, path: str) -> Iterator[Object]:
     if suffix == ".parquet":
         import pyarrow.parquet as pq
 
-        for batch in pq.ParquetFile(path).iter_batches():
+        for batch in pq.ParquetFile(path).iter_batches(use_threads=False):
             yield from batch.to_pylist()
     elif suffix == ".pt":
         from grpo_cli.records.tables.files import Rows
@@ -654,7 +654,7 @@ def loop(name: str, path: str) -> None:
     if SHAPES[name].suffix == ".parquet":
         import pyarrow.parquet as pq
 
-        for _ in pq.ParquetFile(path).iter_batches():
+        for _ in pq.ParquetFile(path).iter_batches(use_threads=False):
             pass
         return
     for _ in read(name, path):
@@ -667,6 +667,15 @@ def columns(name: str, path: str) -> None:
     Checked are the keys of objects, types, lengths, masks, and that numbers are finite. There is
     no J.
     """
+    if SHAPES[name].suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        for batch in pq.ParquetFile(path).iter_batches(use_threads=False):
+            for column in filter(lambda one: hasattr(one, "flatten"), batch.columns):
+                values = column.flatten()
+                if values.type != "string":
+                    _check([values.to_numpy()], is_mask=False)
+        return
     holders = HOLDERS.get(SHAPES[name].groups, list)
     for objects in _chunks(name, path):
         set(map(tuple, objects))
