@@ -198,10 +198,11 @@ def verify(
         within = tolerances(rtol, atol, metrics_rtol)
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         judging = partial(Judging, variant or "", stages or {}, values, within)
-        answer = Verification(judging, reader, causes).result()
+        run = Verification(judging, reader, causes)
+        answer = run.result()
         if not answer.records:
             raise InputError('no record has "expected": put the result of your own loss there')
-        return _noting(answer, reader.notes())
+        return _noting(answer, run.notes())
 
 
 def check(

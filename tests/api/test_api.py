@@ -285,6 +285,8 @@ def test_every_answer_has_the_notes_of_its_command() -> None:
     assumed = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
     assert assumed in grpo_cli.trend(records, "dr").notices
     assert not check(records).notices
+    expecting = [records[0] | {"expected": {"loss": 1.0}}, records[1]]
+    assert '1 of 2 records have no "expected"' in verify(expecting, "dr").notices
 
 
 def test_questions_of_tokens_and_of_runs_are_functions_too() -> None:

@@ -29,7 +29,6 @@ from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.records import Record
-from grpo_cli.terminal.messages import say
 from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
@@ -259,46 +258,49 @@ class Verification:
         return replace(verdict, first=first)
 
     def tell(self, *, as_json: bool, quiet: bool) -> None:
-        """Prints the errors, and notes on what was assumed, skipped and ignored."""
+        """Prints the errors and the notes."""
         skipped = self._reader.skipped
         total = self._good + len(skipped)
         tell_errors(skipped, as_json=as_json)
         tell_skipped(skipped, total)
-        tell_notes(self._reader.notes() | without_kl(self._without_kl), quiet=quiet)
-        if quiet:
-            return
+        tell_notes(self.notes(), quiet=quiet)
+
+    def notes(self) -> Iterator[str]:
+        """What was assumed of the records, and what was not compared or not searched."""
+        yield from self._reader.notes() | without_kl(self._without_kl)
+        total = self._good + len(self._reader.skipped)
         if not self._empty.variant:
             rows = [*self.rows_taken.items()]
             for words, count in rows[:_ROWS]:
-                say(f"note: {counted(count, 'record')} evaluated as {words}")
+                yield f"{counted(count, 'record')} evaluated as {words}"
             if more := sum(count for _, count in rows[_ROWS:]):
-                say(f"note: … and {more} more with other settings (see the signatures in --json)")
+                yield f"… and {more} more with other settings (see the signatures in --json)"
             for framework in self._frameworks if self._differing and not self._rows else ():
                 if framework in _USUAL:
                     name, row = _USUAL[framework]
-                    say(f"note: the fields have {name}'s names; -v {row} is its usual loss")
+                    yield f"the fields have {name}'s names; -v {row} is its usual loss"
         if self.without_expected and self.without_expected < total:
-            say(f'note: {self.without_expected} of {total} records have no "expected"')
+            yield f'{self.without_expected} of {total} records have no "expected"'
         if self._of_batches is not None:
-            say(f"note: {self._of_batches}")
+            yield self._of_batches
         if self.undefined:
             records = counted(self.undefined, "record")
             why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
-            say(f"note: no token counts in {records}: {why}")
+            yield f"no token counts in {records}: {why}"
         if self.by_scale:
             records = counted(self.by_scale, "record")
             verb = "agrees" if self.by_scale == 1 else "agree"
             within = self._empty.tolerance()
             of = f" ({within.rtol / 10:g} of the summed sizes of the loss's terms)"
             of = of if within.atol is None else ""
-            say(f"note: {records} {verb} by atol alone{of}: --atol 0 compares by rtol")
+            yield f"{records} {verb} by atol alone{of}: --atol 0 compares by rtol"
         if self.ignored:
-            say(f"note: not compared: {', '.join(self.ignored)}")
+            yield f"not compared: {', '.join(self.ignored)}"
         for key, name in self.rounded.items():
-            say(f"note: {key} was rounded to {name}, and is compared to that precision")
+            yield f"{key} was rounded to {name}, and is compared to that precision"
         for key, count in self.metrics.items():
             records = f"{counted(count, 'record')} ({self.first_metrics[key]})"
-            say(f"note: {key} differs in {records}; metrics are noted, not judged")
+            yield f"{key} differs in {records}; metrics are noted, not judged"
         if left := self._memory.left_out:
             records = counted(left, "differing record")
-            say(f"note: no cause was searched for in {records} (--causes N searches more)")
+            yield f"no cause was searched for in {records} (--causes N searches more)"
