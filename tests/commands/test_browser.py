@@ -391,7 +391,7 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     chart = f"{charts}.find((one) => one.textContent.startsWith('kl k3'))"
     open_charts = "[...document.querySelectorAll('.run > .charts figcaption span')]"
     names = browser.run(f"{open_charts}.map((one) => one.textContent)")
-    assert names == ["kl k3 (log scale)", "loss", "gradient norm (log scale)"]
+    assert names == ["loss", "kl k3 (log scale)", "gradient norm (log scale)"]
     folded = "document.querySelector('details .charts').textContent"
     assert "reward mean" not in browser.run(folded)
     assert "reward mean 1, " in browser.run("document.querySelector('details .hint').textContent")
