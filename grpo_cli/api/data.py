@@ -201,6 +201,8 @@ _SPELLED = {"from": "format"}
 _PARAMETER = re.compile(r"-p (\w+=[^\s;,)]+)")
 _MAP = re.compile(r"--map (\w+)=([^\s;,:)]+)")
 _FLAG = re.compile(r"--([a-z][a-z-]*)(?:[ =]([^\s;,:)]+))?")
+_COMMAND = re.compile(r"(?=\bgrpo (?:eval|diff|trend|check|match) [^;)]*$)")
+"""Before a command at the end of a text."""
 _VALUE = re.compile(r"[A-Z…]+|[-+.\d][\d.e+-]*")
 
 
@@ -219,10 +221,11 @@ def speaking_of_arguments() -> Iterator[None]:
 def of_arguments(text: str) -> str:
     """The text with ``--beta 0`` as ``beta=0`` and ``--kl k3`` as ``stages={"kl": "k3"}``.
 
-    ``--map rewards=score`` is ``record["rewards"] = record["score"]``.
+    ``--map rewards=score`` is ``record["rewards"] = record["score"]``; commands stay as they are.
     """
-    text = _MAP.sub(r'record["\1"] = record["\2"]', text)
-    return _FLAG.sub(_argument, _PARAMETER.sub(r"\1", text))
+    words, *commands = _COMMAND.split(text)
+    words = _MAP.sub(r'record["\1"] = record["\2"]', words)
+    return "".join([_FLAG.sub(_argument, _PARAMETER.sub(r"\1", words)), *commands])
 
 
 def _argument(found: re.Match[str]) -> str:
