@@ -80,11 +80,16 @@ class Run(Evaluation):
     ) -> int:
         """Prints the notes, ``more`` of them, then what went wrong; returns the exit code.
 
+        Where an error left nothing to print, only another variant and ignored keys are noted:
+        they may be its cause.
+
         ``of_rows``: whether rows of the records before an error were printed.
         """
         if not quiet:
             in_table = notes_in_table or self.empty or not self.complete
-            for note in [*self.notices, *(() if in_table else notes(self.total)), *more]:
+            printed = self.complete or (of_rows and self._has_rows)
+            found = (one for one in self.notices if printed or one.startswith(_CAUSES))
+            for note in [*found, *(() if in_table else notes(self.total)), *more]:
                 say(f"note: {note}")
         tell_skipped(self.skipped, self.skipped.count + self.total["records"])
         if self._error is not None:
@@ -97,6 +102,9 @@ class Run(Evaluation):
             return self._error.exit_code
         return BAD_INPUT if self.skipped else 0
 
+
+_CAUSES = ("evaluated as", "ignored")
+"""How notes begin that may say why nothing could be evaluated."""
 
 SUMMED = (
     "records have different denominators, so they are not one batch: the total is the sum over "
