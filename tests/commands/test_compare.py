@@ -225,3 +225,17 @@ def test_standard_input_is_read_as_often_as_a_file(grpo, tmp_path, words):
     found = grpo(name, *flags, "--json", "--jobs", "1", stdin=path.read_text())
     assert (found.exit_code, wanted.exit_code) == (0, 0)
     assert found.stdout == wanted.stdout.replace(str(path), "<stdin>")
+
+
+def test_a_beta_that_variants_have_no_kl_for_is_noted(grpo, tmp_path):
+    rows = [
+        {"log_probs": [[-1.0], [-2.0]], "log_probs_ref": [[-1.0], [-1.5]], "rewards": [1, 0]}
+        | {"beta": beta}
+        for beta in (0.1, 0.2)
+    ]
+    path = str(write(tmp_path / "data.jsonl", rows))
+    note = "beta 0.1 of the records is not used by variants without a KL: dr, dapo"
+    assert note in grpo("compare", path, "-v", "grpo,dr,dapo").stderr
+    assert "is not used" not in grpo("compare", path, "-v", "grpo").stderr
+    alone = "beta 0.1 of the records is not used: dr has no KL (--kl k3 adds one)"
+    assert alone in grpo("eval", path, "-v", "dr").stderr

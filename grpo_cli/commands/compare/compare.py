@@ -47,7 +47,9 @@ def compare_plans(plans: Sequence[Plan], reader: Reader) -> Compared:
     sides: list[Side] = []
     while evaluators:
         first = evaluators[0].plan.variant
-        served = _served(fold(reader, partial(Sides, evaluators)), skipped)
+        found = fold(reader, partial(Sides, evaluators))
+        served = _served(found, skipped)
+        reader.notices.update(found.unused_beta)
         sides = [*served.values()]
         if first in served:
             break

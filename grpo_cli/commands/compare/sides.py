@@ -17,6 +17,7 @@ from grpo_cli.engine.fold import Accumulator
 from grpo_cli.engine.references import References
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.arithmetic.exact_sums import ExactSums
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common
@@ -301,15 +302,21 @@ class VariantStatistics(VariantSums[BatchStatistics]):
 
 
 class Sides(VariantSums[Side]):
-    """The sums of each variant, and the dot products of its gradient with the first one's."""
+    """The sums of each variant, and the dot products of its gradient with the first one's.
+
+    Attributes:
+        first: the hyperparameters of the first record; None before there is one.
+    """
 
     def __init__(self, evaluators: Sequence[Evaluator]) -> None:
         super().__init__(evaluators)
         self.sums = {one.plan.variant: Side(one) for one in evaluators}
+        self.first: Mapping[str, Value] | None = None
 
     def add(self, chunk: Chunk, found: None) -> None:
         """Evaluates each variant on a chunk; one at a time, since breakdowns are large."""
         del found
+        self.first = chunk.settings if self.first is None else self.first
         first: Mapping[str, F64] | None = None
 
         def add(name: str, side: Side) -> None:
@@ -321,6 +328,28 @@ class Sides(VariantSums[Side]):
                 batch.meet(gradient, first, chunk)
 
         self.each(add)
+
+    def merge(self, later: VariantSums[Side]) -> None:
+        """Adds the sums of records that follow."""
+        super().merge(later)
+        if self.first is None and isinstance(later, Sides):
+            self.first = later.first
+
+    @property
+    def unused_beta(self) -> dict[str, None]:
+        """The note on variants without a KL for the β of the records; none for most."""
+        names = [one.variant for one in self.plans if one.unused_beta(self.first or {})]
+        if not names or self.first is None:
+            return {}
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        without = f"{', '.join(names[:_NAMED])}{more}"
+        return {
+            f"beta {self.first['beta']} of the records is not used without a KL: {without}": None
+        }
+
+
+_NAMED = 4
+"""Variants that a note names."""
 
 
 def _has_batch_fields(chunk: DecodedChunk) -> bool:
