@@ -234,7 +234,7 @@ def test_a_beta_that_variants_have_no_kl_for_is_noted(grpo, tmp_path):
         for beta in (0.1, 0.2)
     ]
     path = str(write(tmp_path / "data.jsonl", rows))
-    note = "beta 0.1 of the records is not used by variants without a KL: dr, dapo"
+    note = "beta 0.1 of the records is not used without a KL: dr, dapo"
     assert note in grpo("compare", path, "-v", "grpo,dr,dapo").stderr
     assert "is not used" not in grpo("compare", path, "-v", "grpo").stderr
     alone = "beta 0.1 of the records is not used: dr has no KL (--kl k3 adds one)"
