@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from grpo_cli.batch import I64
 from grpo_cli.commands.check.record_view import View, flat
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, special_ids
@@ -179,6 +181,8 @@ def find_wrong_endings(view: View) -> Iterator[Finding]:
 
 
 _TEXT_TOKENS, _ALIKE = 24, 0.7
+_TABLE = 1 << 20
+"""More than the ids of any vocabulary."""
 
 
 @rule("token-text")
@@ -190,7 +194,7 @@ def find_wrong_text(view: View) -> Iterator[Finding]:
     if not {"tokens", "token_ids"} <= view.names.keys() or view.ids is None:
         return
     strings = view.strings("tokens")
-    if strings is not None and _agree(view.ids.tolist(), strings.tolist()):
+    if strings is not None and _all_agree(view.ids, strings):
         return
     for record, value in enumerate(view.values):
         ids, words = (flat(value[view.names[name]]) for name in ("token_ids", "tokens"))
@@ -207,6 +211,18 @@ def find_wrong_text(view: View) -> Iterator[Finding]:
         if total >= _TEXT_TOKENS and usual < _ALIKE * total:
             names = {"tokens_key": view.key("tokens"), "ids": view.key("token_ids")}
             yield Finding({"share": usual / total, "tokens": total}, record, words=names)
+
+
+def _all_agree(ids: I64, words: NDArray[Any]) -> bool:
+    """Whether each id has one string, as far as a table of the ids tells."""
+    if not len(ids):
+        return True
+    size = max(int(ids.max()) + 1, -int(ids.min()))
+    if size > _TABLE:
+        return False
+    last = np.zeros(size, dtype=np.int64)  # ids below 0 are counted from its end
+    last[ids] = np.arange(len(ids))
+    return bool((words == words[last[ids]]).all())
 
 
 def _agree(ids: list[Any], words: list[Any]) -> bool:
