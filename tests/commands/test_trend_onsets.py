@@ -711,7 +711,7 @@ def test_a_verdict_says_how_many_series_it_is_of_and_which_there_are_not(
     now = [{"weight_versions": [at] * 2} if kept["weight_versions"] else {} for at in range(20)]
     path = write(tmp_path / "a.jsonl", ({"step": at} | kept | one for at, one in enumerate(now)))
     said, count = verdict(path, "-v", "dr")
-    limits = "; no limit passed"
+    limits = "; no published limit passed"
     assumed = "log_probs_old" in lacking
     count -= len(RATIOS) if assumed else 0
     assert said.startswith(f"no change found in {count} series over 20 steps{limits}")

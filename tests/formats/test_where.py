@@ -338,3 +338,17 @@ def test_rows_that_are_counted_keep_their_number(tmp_path):
         words = [written(tmp_path, kind, ["p0", "p1"]), "-v", "dr", "--group-size", "2"]
         result = grpo("eval", *words, "--only", "id", "-q")
         assert result.stdout.split() == ["0", "2"], kind
+
+
+def test_one_value_for_each_response_is_no_key_of_a_record(tmp_path: Path) -> None:
+    """All responses would be one group; the names of groups are read as such."""
+    record = {"log_probs": [[-1.0], [-2.0], [-1.0], [-3.0]], "rewards": [1, 0, 3, 1]}
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps(record | {"index": [0, 0, 1, 1]}) + "\n")
+    found = run("eval", path, "-v", "dr", "--group-by", "index")
+    assert (found.exit_code, found.stdout) == (3, "")
+    assert "--map group_ids=index reads them as groups" in found.stderr
+    asked = ("--level", "batch", "--only", "groups")
+    assert run("eval", path, "-v", "dr", "--map", "group_ids=index", *asked).stdout == "2\n"
+    path.write_text(json.dumps(record | {"uid": [0, 0, 1, 1]}) + "\n")
+    assert run("eval", path, "-v", "dr", "--group-by", "uid", *asked).stdout == "2\n"

@@ -158,9 +158,8 @@ def answer_run(
             tell_errors(one, as_json=options.kind == "json")
             tell_skipped(one)
         answers = [] if steps is None else [one.answer(steps, found) for one in conditions]
-        for sentence in filter(None, answers):
-            if not options.quiet:
-                say(f"--fail-on {sentence}")
+        for sentence in filter(None, answers):  # quiet or not: it is why the command ends with 1
+            say(f"--fail-on {sentence}")
         code = NO if any(answers) else 0
     raise typer.Exit(code or (InputError.exit_code if any(skipped) else 0))
 

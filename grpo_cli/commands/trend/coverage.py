@@ -78,7 +78,7 @@ class Coverage:
     @property
     def verdict(self) -> str:
         """The sentence for a run in which nothing was found."""
-        limits = "; no limit passed" if self._limited else ""
+        limits = "; no published limit passed" if self._limited else ""
         if passed := [one for one in self._passed if one]:
             limits = f"; {', '.join(passed)}"
         if self.steps < LEAST:

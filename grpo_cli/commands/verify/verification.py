@@ -276,7 +276,10 @@ class Verification:
             if more := sum(count for _, count in rows[_ROWS:]):
                 yield f"… and {more} more with other settings (see the signatures in --json)"
             for framework in self._frameworks if self._differing and not self._rows else ():
-                if framework in _USUAL:
+                named = self._reader.facts.named or ""
+                if named.startswith(f"{framework}/"):
+                    yield f"the trainer used {named}: use -v {named}"
+                elif framework in _USUAL:
                     name, row = _USUAL[framework]
                     yield f"the fields have {name}'s names; -v {row} is its usual loss"
         if self.without_expected and self.without_expected < total:

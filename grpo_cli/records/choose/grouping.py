@@ -8,6 +8,7 @@ at the key of every line, which is seen in most texts without decoding them.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -17,6 +18,7 @@ import orjson
 from grpo_cli.errors import InputError, nearest
 from grpo_cli.records.choose.rows import merge, responses_of
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
+from grpo_cli.records.fields import canonical_name
 from grpo_cli.records.open.blocks import Block, Cut
 from grpo_cli.records.places import got
 from grpo_cli.records.record import BatchFields, DecodedChunk, MicroBatch, Raw, only_element
@@ -226,7 +228,32 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
                 f"this line has several values of {grouping.named}, but earlier lines have one each"
             )
             raise InputError(message, source=raw.source, line=raw.line)
+    if len(rows) == 1:
+        _refuse_ids_of_responses(rows[0], grouping)
     return merge(rows, group.label, by_size=bool(grouping.size))
+
+
+def _refuse_ids_of_responses(raw: Raw, grouping: Grouping) -> None:
+    """Refuses a field with a value for each response of a record that is not read as its groups.
+
+    Raises:
+        InputError: with the ``--map`` that reads it so; all of them would be one group otherwise.
+    """
+    names = [spelled(field) for field in grouping.by]
+    if any(canonical_name(name) == "group_ids" for name in names):
+        return
+    for name, field in zip(names, grouping.by, strict=True):
+        with suppress(Missing):  # "file" need not be a field
+            values = look_up(raw.value, field)
+            several = isinstance(values, list) and len({*map(hashable, values)}) > 1
+            if several and len(values) == responses_of(raw):
+                raise InputError(
+                    f"one record has {len(values)} values, one for each response, and --group-by "
+                    f"joins records: --map group_ids={name} reads them as groups",
+                    path=raw.prefix + name,
+                    source=raw.source,
+                    line=raw.line,
+                )
 
 
 def _other_fields(raw: Raw, grouping: Grouping) -> str:
