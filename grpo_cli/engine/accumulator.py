@@ -16,7 +16,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks
 from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk, Piece, Reading
+from grpo_cli.records import DecodedChunk, Piece, Reading, headers
 
 if TYPE_CHECKING:
     from grpo_cli.variants.plan import Plan
@@ -83,7 +83,7 @@ class Accumulator(ABC, Generic[T]):
         uniform = frozenset[str]().union(*(plan.uniform for plan in self.plans))
         return chunks(
             decoded,
-            with_headers=self.headers,
+            make_records=headers if self.headers else None,
             settings=read if self.plans else None,
             uniform=uniform if self.plans else None,
             in_order=self.in_order,

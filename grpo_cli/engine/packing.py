@@ -84,8 +84,7 @@ class _Run:
 def chunks(
     decoded: Iterable[DecodedChunk],
     *,
-    with_headers: bool,
-    make_records: MakeRecords = headers,
+    make_records: MakeRecords | None = headers,
     settings: Collection[str] | None = None,
     uniform: Collection[str] | None = None,
     together: int = _BYTES,
@@ -97,8 +96,7 @@ def chunks(
 
     Args:
         decoded: objects in order; an unreadable one is replaced by its error.
-        with_headers: whether a report will show the records.
-        make_records: what is kept of them then.
+        make_records: what is kept of them for a report; None for nothing.
         settings: the hyperparameters that are read of a chunk's records; None for all of them.
         uniform: those of them in which the records have to agree; None for all.
         together: bytes of text of equal settings from which on no more is added to a chunk.
@@ -108,8 +106,7 @@ def chunks(
     raws: list[Raw] = []
     size = largest = printed = 0
     common = partial(_in_common, settings, uniform)
-    shown = make_records if with_headers else None
-    parts = (_parts(chunk, common, shown) for chunk in decoded)
+    parts = (_parts(chunk, common, make_records) for chunk in decoded)
     for part in chain.from_iterable(parts):
         key = part.key if isinstance(part, _Run) else None
         run = runs.get(key)

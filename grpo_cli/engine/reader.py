@@ -169,10 +169,7 @@ class Reader:
         """
         self.keep_input()
         settings, uniform = (plan.settings, plan.uniform) if plan else (None, None)
-        found = (
-            chunks(decoded, with_headers=True, settings=settings, uniform=uniform)
-            for decoded in self._decoded()
-        )
+        found = (chunks(decoded, settings=settings, uniform=uniform) for decoded in self._decoded())
         return self._good(chain.from_iterable(found), needed=self.reading.selects)
 
     def records(self) -> Iterator[tuple[Raw, Record]]:

@@ -92,7 +92,7 @@ class Pass(Accumulator[None]):
         """Records that are evaluated together."""
         return chunks(
             decoded,
-            with_headers=False,
+            make_records=None,
             uniform=_UNIFORM,
             together=self.together,
             in_order=False,

@@ -243,6 +243,11 @@ class Expectation:
     given: Flags
     evaluated: Values
 
+    @property
+    def kind(self) -> tuple[str, str, bool]:
+        """What expectations of records that are compared together have in common."""
+        return self.key, self.level, bool(self.given.any())
+
 
 Wanted = tuple[list[Expectation], list[str]]
 """What a record expects, in the order of the stages, and its keys that cannot be compared."""

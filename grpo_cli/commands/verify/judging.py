@@ -132,7 +132,6 @@ class Judging(Accumulator[Any]):
             return
         together = chunks(
             in_chunks(map(self._noted, group)),
-            with_headers=True,
             make_records=whole_records,
             settings=plan.settings,
             uniform=plan.uniform,
@@ -292,8 +291,7 @@ class Question(NamedTuple):
     @property
     def kind(self) -> Hashable:
         """What records of a chunk must share to be compared together."""
-        expected = [(each.key, each.level, bool(each.given.any())) for each in self.wanted[0]]
-        return tuple(expected), self.record.mask is None
+        return *(each.kind for each in self.wanted[0]), self.record.mask is None
 
 
 class Judged(NamedTuple):

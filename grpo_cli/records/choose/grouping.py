@@ -340,10 +340,7 @@ def key_of(batch: Mapping[str, Any] | None) -> Hashable:
 
 
 def _value(raw: Raw, made: Raw, field: Path) -> Any:
-    known = list(raw.value) if isinstance(raw.value, Mapping) and len(field) == 1 else []
-    near = nearest(spelled(field), known, cutoff=0.75)
-    message = "missing; every record needs the fields of its batch (--batch, --by)"
-    message += f"; did you mean {near}?" if near else ""
+    message = ""
     for value in (raw.value, made.value):
         try:
             found = _scalar(look_up(value, field))
@@ -357,7 +354,16 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
         if field == (FILE,):
             return raw.source
     path = raw.prefix + spelled(field)
-    raise InputError(message, path=path, source=raw.source, line=raw.line)
+    raise InputError(
+        message or _missing(raw.value, field), path=path, source=raw.source, line=raw.line
+    )
+
+
+def _missing(value: Any, field: Path) -> str:
+    known = list(value) if isinstance(value, Mapping) and len(field) == 1 else []
+    near = nearest(spelled(field), known, cutoff=0.75)
+    message = "missing; every record needs the fields of its batch (--batch, --by)"
+    return message + (f"; did you mean {near}?" if near else "")
 
 
 def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:

@@ -198,7 +198,7 @@ def find_wrong_text(view: View) -> Iterator[Finding]:
         return
     for record, value in enumerate(view.values):
         ids, words = (flat(value[view.names[name]]) for name in ("token_ids", "tokens"))
-        if len(ids) != len(words) or _agree(ids, words):
+        if len(ids) != len(words):
             continue
         if not all(isinstance(word, str) for word in words):
             continue
@@ -223,11 +223,6 @@ def _all_agree(ids: I64, words: NDArray[Any]) -> bool:
     last = np.zeros(size, dtype=np.int64)  # ids below 0 are counted from its end
     last[ids] = np.arange(len(ids))
     return bool((words == words[last[ids]]).all())
-
-
-def _agree(ids: list[Any], words: list[Any]) -> bool:
-    """Returns whether each id has one string."""
-    return [*map(dict(zip(ids, words, strict=True)).get, ids)] == words
 
 
 @rule("reward-sums")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause
 from grpo_cli.commands.verify.compare import Column, Tolerance, column_of, deciding
-from grpo_cli.commands.verify.expected import Expectation, read_expectations
+from grpo_cli.commands.verify.expected import read_expectations
 from grpo_cli.commands.verify.judging import Judged
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -82,7 +82,7 @@ class Cohort(Case):
 def _cohort(records: Sequence[Record], plan: Plan, tolerance: Tolerance) -> Cohort | None:
     """Evaluates records together; None where they expect other things, or one number alone."""
     wanted = [read_expectations(one)[0] for one in records]
-    if len(records) < 2 or len({_kinds(each) for each in wanted}) > 1:
+    if len(records) < 2 or len({tuple(one.kind for one in each) for each in wanted}) > 1:
         return None
     first = records[0].hyperparameters
     counts = {
@@ -99,10 +99,6 @@ def _cohort(records: Sequence[Record], plan: Plan, tolerance: Tolerance) -> Coho
     if alone or any(column.absent.any() for column in known):
         return None
     return Cohort(records[0], breakdown, columns, tolerance, records)
-
-
-def _kinds(expected: Sequence[Expectation]) -> Hashable:
-    return tuple((each.key, each.level, bool(each.given.any())) for each in expected)
 
 
 class _Group:
