@@ -24,6 +24,9 @@ KL_ROUNDING = 0.01
 OF_SUMS = ("policy", "objective", "loss")
 """The stages whose numbers are sums over tokens."""
 
+_NOISE = {"gradient": 1.0} | dict.fromkeys(OF_SUMS, 0.01)
+"""How much of the scale of a stage's numbers is noise, in terms of the relative tolerance."""
+
 
 class Column(NamedTuple):
     """What records of one layout expect under one key.
@@ -82,11 +85,11 @@ class Tolerance:
 
     Attributes:
         rtol: relative part.
-        atol: absolute part; None: rtol times a tenth of the scale of the numbers compared, which
-            is the largest of the column, and for a sum (the loss) the sum of its absolute parts,
-            so that a loss that cancels to 0 is not compared with 0 relatively. For gradients it
-            is rtol times the whole scale: what is a ten-thousandth of the largest gradient moves
-            nothing, and float32 leaves noise of that size where a gradient is small.
+        atol: absolute part; None: rtol times a tenth of the largest number of the column; for a
+            sum (the loss) rtol times a hundredth of the sum of its absolute parts, so that a loss
+            that cancels to 0 is not compared with 0 relatively (TRL's and verl's own losses need a
+            thousandth). For gradients it is rtol times the largest: what is a ten-thousandth of it
+            moves nothing, and float32 leaves noise of that size where a gradient is small.
         metrics: the relative part of metrics, which has nothing to do with that of the loss.
     """
 
@@ -185,7 +188,7 @@ def column_of(
     if written is not None:
         counts = batch.records.sum(widths)
     scale = np.repeat(_scale(first.stage, values, counts, breakdown), counts)
-    noise = 1.0 if first.stage == "gradient" else 0.1
+    noise = _NOISE.get(first.stage, 0.1)
     rounded = precisions(values if written is None else np.where(counted, values, 0.0), counts)
     if first.level == "record":
         pairs = zip(rounded, values.tolist(), found.tolist(), strict=True)
@@ -219,13 +222,31 @@ def _scale(stage: str, values: F64, counts: I64, breakdown: Breakdown) -> F64:
     batch = breakdown.batch
     if stage in OF_SUMS:
         kl = batch.records.sum(breakdown.kl_scale * batch.responses.lengths)
-        return breakdown.record_scale + KL_ROUNDING * kl
+        return breakdown.record_scale * _cancelled(batch) + KL_ROUNDING * kl
     scale = np.zeros(batch.records.count)
     if stage == "gradient":
         np.maximum.at(scale, batch.records.index, KL_ROUNDING * breakdown.kl_scale)
     owner = np.repeat(np.arange(len(counts)), counts)
     np.maximum.at(scale, owner, np.where(np.isfinite(values), np.abs(values), 0.0))
     return scale
+
+
+def _cancelled(batch: Batch) -> F64:
+    """[M] how many times float32's rounding grows where the rewards of a group hardly differ.
+
+    Advantages are their differences: of rewards from 0.98 to 0.99 they keep five digits.
+    """
+    times = np.ones(batch.records.count)
+    rewards = batch.summed_rewards
+    if rewards is None or batch.advantages is not None or batch.token_advantages is not None:
+        return times
+    low, high = np.full((2, batch.group_count), np.nan)
+    np.fmin.at(low, batch.groups, rewards)
+    np.fmax.at(high, batch.groups, rewards)
+    apart = high - low
+    size = np.maximum(np.abs(low), np.abs(high)) / np.where(apart > 0.0, apart, np.inf)
+    np.fmax.at(times, batch.records.index, 0.2 * size[batch.groups])
+    return times
 
 
 # ---- where they differ --------------------------------------------------------------------------

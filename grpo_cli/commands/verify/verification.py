@@ -294,7 +294,7 @@ class Verification:
             records = counted(self.by_scale, "record")
             verb = "agrees" if self.by_scale == 1 else "agree"
             within = self._empty.tolerance()
-            of = f" ({within.rtol / 10:g} of the summed sizes of the loss's terms)"
+            of = f" ({within.rtol / 100:g} of the summed sizes of the loss's terms)"
             of = of if within.atol is None else ""
             yield f"{records} {verb} by atol alone{of}: --atol 0 compares by rtol"
         if self.ignored:

@@ -170,7 +170,8 @@ def _verdict(answer: Verified, differing: int) -> Text:
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     agree = "agrees" if answer.verified == 1 else "agree"
     keys = keys or [*_compared(answer)]
-    within = f"rtol {answer.rtol:g}, atol {answer.atol or answer.rtol / 10:g}"
+    within = f"rtol {answer.rtol:g}"
+    within += "" if answer.atol is None else f", atol {answer.atol:g}"
     return Text(f"{records} {agree}: {', '.join(keys)} ({within})", "bold green")
 
 
