@@ -209,7 +209,8 @@ def _option_meant(flag: str) -> str:
     flags_of = {n: {name for one in c.params for name in one.opts} for n, c in every.items()}
     own = sorted((one for one in flags_of.get(sys.argv[1], ()) if one[:2] == "--"), key=len)
     inside = (one for one in own if one.startswith(flag) or flag.endswith(one[1:]))
-    if near := _SAME.get(flag) or next(inside, ""):
+    same = _SAME.get(flag)
+    if near := same if same in own else next(inside, ""):
         return f"did you mean {near}?"
     parameter = parameter_of(flag.lstrip("-").replace("-", "_"))
     if parameter and "--param" in own:
@@ -223,7 +224,10 @@ def _option_meant(flag: str) -> str:
     return f"did you mean {near}?" if near else ""
 
 
-_SAME = {"--clip": "--epsilon", "--loss-type": "--variant", "--algorithm": "--variant"}
+_SAME = {
+    **{"--clip": "--epsilon", "--loss-type": "--variant", "--algorithm": "--variant"},
+    **{"--sort": "--by", "--order-by": "--by"},
+}
 """Other tools' names for a flag."""
 
 
@@ -311,7 +315,7 @@ def _tell_usage(error: Any) -> NoReturn:
         for typers, ours in _PLAINER.items():
             message = re.sub(typers, ours, message)
         text, meant = f"{message[:1].lower()}{message[1:]}", _meant(message)
-        text = _LISTED.split(text)[0] if meant else text
+        text = _LISTED.split(text)[0] if meant or _OPTION.match(message) else text
         say(f"{text}; {meant}" if meant else f"{text} (see {path} --help)")
     sys.exit(error.exit_code)
 
