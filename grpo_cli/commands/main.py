@@ -225,8 +225,11 @@ def _option_meant(flag: str) -> str:
 
 
 _SAME = {
-    **{"--clip": "--epsilon", "--loss-type": "--variant", "--algorithm": "--variant"},
-    **{"--sort": "--by", "--order-by": "--by"},
+    "--clip": "--epsilon",
+    "--loss-type": "--variant",
+    "--algorithm": "--variant",
+    "--sort": "--by",
+    "--order-by": "--by",
 }
 """Other tools' names for a flag."""
 
