@@ -45,15 +45,15 @@ class OnPage(NamedTuple):
 
 
 def _title(raw: Raw, record: Record, breakdown: Breakdown) -> str:
-    """The record's name and step, its loss, and how much of it is clipped."""
+    """The record's name and step, its loss as which variant, and how much of it is clipped."""
     known = raw.value if isinstance(raw.value, dict) else {}
     steps = (f" of step {shown(known[name])}" for name in STEP_FIELDS if name in known)
     loss = shown(-float(breakdown.record_objective[0]) + 0.0)
     clipped = f"{100 * np.mean(breakdown.clip != 0):.3g} %" if len(breakdown.clip) else "none"
     tokens = counted(len(breakdown.clip), "token")
-    return (
-        f"record {shown(record.name)}{next(steps, '')}: loss {loss}, {clipped} of {tokens} clipped"
-    )
+    variant = breakdown.objective.signature.partition("|")[0]
+    name = f"record {shown(record.name)}{next(steps, '')}"
+    return f"{name}: {variant} loss {loss}, {clipped} of {tokens} clipped"
 
 
 def with_others(
