@@ -599,7 +599,7 @@ def test_the_cause_of_a_record_is_first_the_one_that_explains_all(tmp_path: Path
 def test_a_sum_that_agrees_by_the_absolute_tolerance_alone_is_noted(tmp_path: Path) -> None:
     loss = evaluate(TRL, "grpo").loss
     path = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss + 3e-6}}])
-    near = "1 record agrees by atol alone (1e-06 of the summed sizes of the loss's terms)"
+    near = "1 record agrees by atol alone (3e-06 of the summed sizes of the loss's terms)"
     assert abs(loss) < 0.03
     assert f"note: {near}: --atol 0 compares by rtol\n" in run("verify", path).stderr
     exact = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss}}])

@@ -96,7 +96,7 @@ def three(key: str, times: float, *, mask: bool) -> list[dict[str, Any]]:
         scale = sums if len(wanted) == 1 else max(map(abs, wanted))
         if at == 1:
             place = next(n for n, x in enumerate(wanted) if abs(x) < 0.9 * scale)
-            noise = 1.0 if "gradient" in key else 0.01 if len(wanted) == 1 else 0.1
+            noise = 1.0 if "gradient" in key else 0.03 if len(wanted) == 1 else 0.1
             absolute = RTOL * scale * noise
             size = (abs(wanted[place]) + times * absolute) / (1.0 - times * RTOL)
             wanted[place] = math.copysign(size, wanted[place])

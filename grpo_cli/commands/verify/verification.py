@@ -19,7 +19,7 @@ from grpo_cli.commands.verify.answer import (
 from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.causes.search import Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
-from grpo_cli.commands.verify.compare import Tolerance
+from grpo_cli.commands.verify.compare import NOISE_OF_SUMS, Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
 from grpo_cli.commands.verify.of_batches import losses_of_batches
 from grpo_cli.commands.verify.replay import Bundle, stage_of
@@ -294,7 +294,7 @@ class Verification:
             records = counted(self.by_scale, "record")
             verb = "agrees" if self.by_scale == 1 else "agree"
             within = self._empty.tolerance()
-            of = f" ({within.rtol / 100:g} of the summed sizes of the loss's terms)"
+            of = f" ({within.rtol * NOISE_OF_SUMS:g} of the summed sizes of the loss's terms)"
             of = of if within.atol is None else ""
             yield f"{records} {verb} by atol alone{of}: --atol 0 compares by rtol"
         if self.ignored:
