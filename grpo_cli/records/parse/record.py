@@ -143,6 +143,9 @@ def _shape(
     key = names.get("log_probs_new") or names.get("ratios")
     if key is None and is_logged(record):
         raise InputError(log_advice(source))
+    if key is None and (inner := _inner_records(record, unknown)):
+        path, words = inner
+        raise InputError(f"expected a record, got {words}: jq -c '{path}' writes one a line")
     if key is None:
         every = ((name, *fields.ALIASES[name]) for name in ("log_probs_new", "ratios"))
         looked = ", ".join(chain.from_iterable(every))
@@ -152,6 +155,28 @@ def _shape(
     if shape.nested == 1 and len(shape.value) > 1:
         shape.single = _is_single(record, names, len(shape.value))
     return shape
+
+
+def _inner_records(record: Mapping[str, Any], unknown: Sequence[str]) -> tuple[str, str] | None:
+    """The path, for jq, to records that are inside this one, and what holds them."""
+    first = record[unknown[0]] if unknown else None
+    if len(unknown) == len(record) and _has_log_probs(first):
+        return ".[]", f"an object of records ({', '.join(unknown[:3])}{', …' * (len(unknown) > 3)})"
+    for key in unknown:
+        held = record[key]
+        values = held.values() if isinstance(held, Mapping) else held
+        each = iter(values if isinstance(held, Mapping | list) else ())
+        if _has_log_probs(next(each, None)):
+            kind = "an object" if isinstance(held, Mapping) else "a list"
+            path = f".{key}[]" if key.isidentifier() else f'.["{key}"][]'
+            return path, f"{kind} of records under {key!r}"
+    return None
+
+
+def _has_log_probs(value: object) -> bool:
+    names = ("log_probs_new", *fields.ALIASES["log_probs_new"])
+    known = value if isinstance(value, Mapping) else {}
+    return any(isinstance(known.get(name), list) for name in names)
 
 
 def _is_single(record: Mapping[str, Any], names: Mapping[str, str], length: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,14 +109,13 @@ def listed(pa: Any, column: Any, name: str) -> list[Any]:
     Raises:
         InputError: for times that Python's calendar has not, and text that is no UTF-8.
     """
-    values: list[Any]
     try:
-        try:
-            values = column.to_pylist()
-        except UnicodeDecodeError:
-            raise
-        except ValueError:
-            values = column.cast(_in_text(pa, column.type)).to_pylist()
+        if (coarse := _with_times(pa, column.type, partial(_microseconds, pa))) != column.type:
+            try:
+                column = column.cast(coarse)
+            except pa.ArrowInvalid:
+                column = column.cast(_with_times(pa, column.type, lambda _: pa.string()))
+        values: list[Any] = column.to_pylist()
     except (pa.ArrowException, ValueError, OverflowError) as error:
         what, kind = str(error).partition("\n")[0], str(column.type)
         kind = kind if len(kind) <= _LONGEST else f"{kind[:_LONGEST]}…"
@@ -124,21 +124,33 @@ def listed(pa: Any, column: Any, name: str) -> list[Any]:
     return values
 
 
-def _in_text(pa: Any, kind: Any) -> Any:
-    """The type with text in the place of times of nanoseconds, however deep they stand."""
+def _with_times(pa: Any, kind: Any, instead: Callable[[Any], Any]) -> Any:
+    """The type with others in the place of times of nanoseconds, however deep they stand.
+
+    pyarrow makes pandas' objects of them where that is installed, and errors where it is not.
+    """
     types = pa.types
     if types.is_struct(kind):
-        return pa.struct([field.with_type(_in_text(pa, field.type)) for field in kind])
+        return pa.struct([one.with_type(_with_times(pa, one.type, instead)) for one in kind])
     if types.is_map(kind):
-        return pa.map_(kind.key_type, _in_text(pa, kind.item_type))
+        return pa.map_(kind.key_type, _with_times(pa, kind.item_type, instead))
     if types.is_fixed_size_list(kind):
-        return pa.list_(_in_text(pa, kind.value_type), kind.list_size)
+        return pa.list_(_with_times(pa, kind.value_type, instead), kind.list_size)
     if is_list(pa, kind):
         large = types.is_large_list(kind)
-        return (pa.large_list if large else pa.list_)(_in_text(pa, kind.value_type))
-    of_text = types.is_dictionary(kind) and _in_text(pa, kind.value_type) == pa.string()
-    fine = types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
-    return pa.string() if of_text or fine else kind
+        return (pa.large_list if large else pa.list_)(_with_times(pa, kind.value_type, instead))
+    if types.is_dictionary(kind):
+        value = _with_times(pa, kind.value_type, instead)
+        return kind if value == kind.value_type else value
+    is_fine = types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
+    return instead(kind) if is_fine else kind
+
+
+def _microseconds(pa: Any, kind: Any) -> Any:
+    """The type of time with microseconds, which are all that Python's times have."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return (pa.duration if pa.types.is_duration(kind) else pa.time64)("us")
 
 
 def _is_number(pa: Any, kind: Any) -> bool:
