@@ -198,7 +198,7 @@ def _end(number: int, _: object) -> NoReturn:
 
 
 _OPTION = re.compile(r"No such option: (--[\w-]+)")
-_LISTED = re.compile(r"\. Did you mean| \(Possible")
+_LISTED = re.compile(r"\. Did you mean|\W+Possible options")
 
 
 def _option_meant(flag: str) -> str:
