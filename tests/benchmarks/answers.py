@@ -28,8 +28,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent.parent))
 from trials import product
 from trials.report import document, markdown, missed
-from trials.score import Count, merged
-from trials.task import Task
+from trials.score import Count, Task, merged
 
 BUILDING, REPORTING = 0, 10_000
 SECTIONS = {

@@ -42,11 +42,10 @@ if __name__ == "__main__":
     sys.path[:1] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "benchmarks")]
 
 from command import answer  # noqa: E402
-from running.dumps import SHAPES, lines  # noqa: E402
 from running.judge import Answer, Verdict, ask, ask_beginnings, judge, looked  # noqa: E402
 from running.kinds import HEALTHY_RUN, KINDS, Kind  # noqa: E402
 from running.logs import FILES, FRAMEWORKS, HEALTHY_LOG, NAMES, PLANTED, Planted, healthy  # noqa: E402
-from running.simulate import STEPS, simulate  # noqa: E402
+from running.simulate import SHAPES, STEPS, lines, simulate  # noqa: E402  # noqa: E402
 from trials.score import table, wilson  # noqa: E402
 
 BUILDING, REPORTING = 0, 10_000

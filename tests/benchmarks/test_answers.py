@@ -13,18 +13,13 @@ import orjson
 import pytest
 from files import each, some
 from trials import check, tape, verify
-from trials.faults.catalogue import FAULTS
-from trials.faults.fault import planted
-from trials.kinds import KINDS
-from trials.kinds.kind import clean, dumped
+from trials.faults import FAULTS, planted
+from trials.kinds import KINDS, clean, dumped
 from trials.product import lines, printed_value
 from trials.report import missed
-from trials.score import Count, merged, wilson
+from trials.score import Count, Task, merged, wilson
 from trials.tape import Var
-from trials.task import Task
-from trials.trl.data import data
-from trials.trl.loss import RIGHT, evaluate
-from trials.trl.records import simulated
+from trials.trl import RIGHT, data, evaluate, simulated
 from trials.wrong.catalogue import MISTAKES
 from trials.wrong.mistake import mistaken
 

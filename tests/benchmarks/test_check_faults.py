@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from files import each
 from trials import check
-from trials.faults.catalogue import FAULTS
-from trials.faults.fault import Fault
+from trials.faults import FAULTS, Fault
 from trials.kinds import KINDS
-from trials.task import Task
+from trials.score import Task
 
 SEED = 3
 

@@ -7,10 +7,9 @@ from statistics import fmean
 import numpy as np
 from files import each
 from running import judge
-from running.dumps import SHAPES, lines
 from running.judge import Answer, Said
 from running.kinds import DOWN, KINDS, UP, Kind
-from running.simulate import simulate
+from running.simulate import SHAPES, lines, simulate
 from runs import Question, generator
 
 FALL = Kind("entropy falls", None, {"entropy": DOWN})

@@ -11,12 +11,12 @@ import orjson
 import pytest
 from files import each, some
 from trials.product import Answer
+from trials.score import Task
 from trials.strangers import verifying
 from trials.strangers.losses import Case, Recipe, Rows, evaluated
 from trials.strangers.mistake import STAGES, Mistake
 from trials.strangers.section import EXAMS, ask_one, records, tasks
 from trials.strangers.settings import asked
-from trials.task import Task
 
 ROLLOUTS = Path(__file__).parents[1] / "data" / "rollouts"
 REDUCTIONS = {"grpo": "response", "bnpo": "token", "dr_grpo": "sum"}

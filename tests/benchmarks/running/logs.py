@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from running.kinds import DOWN, EITHER, UP, Kind, ramp
-from running.policy import F64, Random, correlated
-from running.simulate import STEPS
+from running.simulate import F64, STEPS, Random, correlated
 
 Series = dict[str, F64]
 

@@ -23,8 +23,7 @@ from running.kinds import (
     ramp,
 )
 from running.logs import Planted, Series, names, paths
-from running.policy import Random
-from running.simulate import HEALTHY, SIZE, Conditions, StepRows, World, conditions
+from running.simulate import HEALTHY, SIZE, Conditions, Random, StepRows, World, conditions
 
 REWARD = r"reward_mean|reward_std|pass_at_.*|reward_group_std|groups_.*"
 LEARNING = {KL: EITHER, SHARP: EITHER, RATIOS: EITHER, REWARD: EITHER, "gradient_norm": EITHER}

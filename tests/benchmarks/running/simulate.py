@@ -6,29 +6,86 @@ in them, and the policy's table moves by the gradient of that. A fault changes `
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import orjson
+from numpy.typing import NDArray
 
-from running.policy import (
-    CONTEXTS,
-    F64,
-    I64,
-    PROMPTS,
-    QUARTERS,
-    WORDS,
-    Flags,
-    Random,
-    correlated,
-    divergence,
-    entropies,
-    log_softmax,
-    moved,
-    sample,
-    sharpened,
-)
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Random = np.random.Generator
+
+PROMPTS, QUARTERS, WORDS = 6, 4, 24
+CONTEXTS = PROMPTS * QUARTERS
+"""A context is a kind of prompt and the quarter of the longest response that a token is in."""
+_HALVINGS = 30
+
+
+def log_softmax(logits: F64) -> F64:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def entropies(log_probs: F64) -> F64:
+    """[C] the entropy of each context."""
+    return -(np.exp(log_probs) * log_probs).sum(axis=-1)
+
+
+def divergence(policy: F64, reference: F64) -> float:
+    """The mean over contexts of KL(policy ‖ reference), both as log-probs."""
+    return float((np.exp(policy) * (policy - reference)).sum(axis=-1).mean())
+
+
+def sample(random: Random, log_probs: F64, contexts: I64) -> I64:
+    """[N] a word for each token, from the policy of its context."""
+    rises = np.cumsum(np.exp(log_probs), axis=1)[contexts]
+    drawn = random.random(len(contexts))[:, None] * rises[:, -1:]
+    return (drawn > rises).sum(axis=1)
+
+
+def solve(function: Callable[[float], float], wanted: float, low: float, high: float) -> float:
+    """Where an increasing function takes a value; an end of the range where it does not."""
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if function(middle) < wanted else (low, middle)
+    return (low + high) / 2.0
+
+
+def sharpened(logits: F64, entropy: float) -> F64:
+    """The logits at the temperature at which the mean entropy is this."""
+    inverse = solve(
+        lambda power: -float(entropies(log_softmax(np.exp(power) * logits)).mean()),
+        -entropy,
+        -3.0,
+        6.0,
+    )
+    return np.exp(inverse) * logits
+
+
+def moved(logits: F64, towards: F64, reference: F64, kl: float) -> F64:
+    """The logits moved along a direction until the KL to the reference is this."""
+    far = solve(
+        lambda size: divergence(log_softmax(logits + size * towards), reference), kl, 0.0, 40.0
+    )
+    return logits + far * towards
+
+
+def correlated(random: Random, count: int, correlation: float, *, heavy: bool) -> F64:
+    """[n] AR(1) noise of standard deviation 1, normal or from a t with 3 degrees of freedom."""
+    fresh = random.standard_t(3, count) / np.sqrt(3.0) if heavy else random.standard_normal(count)
+    values = fresh.copy()
+    for at in range(1, count):
+        values[at] = correlation * values[at - 1] + np.sqrt(1.0 - correlation**2) * fresh[at]
+    return values
+
+
+# ---- the run -------------------------------------------------------------------------------------
+
 
 STEPS = 120
 GROUPS, SIZE = 8, 4
@@ -352,3 +409,90 @@ def _plant(rows: StepRows, now: Conditions, fixed: World) -> None:
 def conditions(**values: Any) -> Conditions:
     """The conditions of a healthy run, but for these."""
     return replace(HEALTHY, **values)
+
+
+# ---- what trainers write of it -------------------------------------------------------------------
+
+
+LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
+_TRL = ("per_token_logps", "old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
+_VERL = ("log_probs", "old_log_probs", "ref_log_prob", "rollout_log_probs")
+
+
+def _split(values: F64, lengths: Any) -> list[F64]:
+    return np.split(values, np.cumsum(lengths)[:-1])
+
+
+def _columns(rows: StepRows, names: tuple[str, ...], *, ratios: bool) -> dict[str, list[F64]]:
+    """Rows of every column by the framework's names; without old where it is new."""
+    found = {}
+    for ours, theirs in zip(LOG_PROBS, names, strict=True):
+        if ours != "log_probs_old" or ratios:
+            found[theirs] = _split(np.minimum(rows.columns[ours], 0.0).round(6), rows.lengths)
+    found["entropies"] = _split(rows.columns["entropies"].round(5), rows.lengths)
+    return found
+
+
+def _plain(rows: StepRows, ratios: bool) -> Iterator[dict[str, Any]]:
+    """A record a group."""
+    columns = _columns(rows, LOG_PROBS, ratios=ratios)
+    ids = _split(rows.ids, rows.lengths)
+    for group in range(GROUPS):
+        part = slice(group * SIZE, (group + 1) * SIZE)
+        yield {
+            "step": rows.step,
+            "id": f"{rows.step}/{group}",
+            "rewards": rows.rewards[part].tolist(),
+            "token_ids": [row.tolist() for row in ids[part]],
+            "finish_reasons": ["stop" if one else "length" for one in rows.finished[part]],
+            **{name: [row.tolist() for row in value[part]] for name, value in columns.items()},
+        }
+
+
+def _trl(rows: StepRows, ratios: bool) -> Iterator[dict[str, Any]]:
+    """A record a step, padded, with a mask."""
+    width = int(rows.lengths.max())
+
+    def padded(values: list[F64], fill: float) -> list[list[float]]:
+        return [[*row.tolist(), *[fill] * (width - len(row))] for row in values]
+
+    ids = _split(rows.ids, rows.lengths)
+    yield {
+        "step": rows.step,
+        "rewards": rows.rewards.tolist(),
+        "group_size": SIZE,
+        "completion_ids": padded(ids, 0),
+        "completion_mask": padded([np.ones(len(row), int) for row in ids], 0),
+        "truncated": (~rows.finished).tolist(),
+        **{name: padded(value, 0.0) for name, value in _columns(rows, _TRL, ratios=ratios).items()},
+    }
+
+
+def _verl(rows: StepRows, ratios: bool) -> Iterator[dict[str, Any]]:
+    """A row a response."""
+    columns = _columns(rows, _VERL, ratios=ratios)
+    ids = _split(rows.ids, rows.lengths)
+    for at in range(len(rows.lengths)):
+        yield {
+            "global_step": rows.step,
+            "uid": f"{rows.step}-{at // SIZE}",
+            "score": float(rows.rewards[at]),
+            "response_ids": ids[at].tolist(),
+            "finish_reason": "stop" if rows.finished[at] else "length",
+            **{name: value[at].tolist() for name, value in columns.items()},
+        }
+
+
+SHAPES: dict[str, Callable[[StepRows, bool], Iterator[dict[str, Any]]]] = {
+    "plain": _plain,
+    "trl": _trl,
+    "verl": _verl,
+}
+
+
+def lines(rows: StepRows, shape: str, *, ratios: bool) -> bytes:
+    """A step as JSON lines; NaN as Python writes it."""
+    sound = all(np.isfinite(values).all() for values in rows.columns.values())
+    write = orjson.dumps if sound else lambda value: json.dumps(value).encode()
+    records = SHAPES[shape](rows, ratios)
+    return b"".join(write({**record, **rows.settings}) + b"\n" for record in records)

@@ -10,13 +10,10 @@ from typing import Any
 
 import orjson
 
-from trials.faults.catalogue import FAULTS
-from trials.faults.fault import Fault, planted
-from trials.kinds import KINDS, NAMES
-from trials.kinds.kind import dumped
+from trials.faults import FAULTS, Fault, planted
+from trials.kinds import KINDS, NAMES, dumped
 from trials.product import Answer, Record, ask
-from trials.score import Count
-from trials.task import Task
+from trials.score import Count, Task
 
 Counts = dict[str, Count]
 

@@ -1,17 +1,315 @@
-"""``grpo match``: does the convention that a number came from stand first?"""
+"""A convention drawn at random, as the words of ``grpo eval`` that compute its number."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from trials.matching.batches import logged, richer
-from trials.matching.judge import Question, judged, near, said_chance
-from trials.matching.truth import drawn, flags, hyperparameters, rounded, unequal
+import numpy as np
+
 from trials.product import Answer, Record, place, printed_value, run
-from trials.score import Count
-from trials.task import Task
+from trials.score import Count, Task
+from trials.simulate.batches import records as write_records
+from trials.simulate.batches import simulate
+from trials.simulate.policies import Dump, Moves, Random, Rewards, Setup, Sharpness, Text
+
+ROWS = [
+    "grpo",
+    "dr",
+    "dapo",
+    "gspo",
+    "rloo",
+    "bnpo",
+    "cispo",
+    "lite-ppo",
+    "opo",
+    "gpg",
+    "grpo-k1",
+    "grpo-unbiased-kl",
+    "dapo-prompt",
+    "max-rl",
+    "sapo",
+    "gmpo",
+    "dual-clip",
+    "deepseek-v3.2",
+    "reinforce++-baseline",
+    "trl/grpo",
+    "trl/bnpo",
+    "trl/dr_grpo",
+    "trl/dapo",
+    "trl/cispo",
+    "trl/gspo",
+    "trl/sapo",
+    "trl/rloo",
+    "verl/vanilla",
+    "verl/gspo",
+    "verl/cispo",
+    "verl/sapo",
+    "verl/gpg",
+    "openrlhf/ppo",
+    "openrlhf/dr_grpo",
+    "openrlhf/gspo",
+    "nemo-rl/grpo",
+    "nemo-rl/dapo",
+    "nemo-rl/gspo",
+    "slime/grpo",
+    "slime/gspo",
+    "areal/grpo",
+    "areal/dapo",
+    "skyrl/regular",
+    "roll/ppo",
+    "prime-rl/grpo",
+    "open-instruct/grpo",
+    "ms-swift/grpo",
+    "ms-swift/dapo",
+    "tinker/ppo",
+    "unsloth/dapo",
+    "liger/dapo",
+]
+"""The rows of papers and frameworks that numbers come from."""
+
+DEVIATIONS = (
+    ("--aggregate", "token-mean"),
+    ("--aggregate", "response-mean"),
+    ("--aggregate", "token-sum"),
+    ("--aggregate", "token-sum-norm"),
+    ("--aggregate", "prompt-mean"),
+    ("--aggregate", "sum"),
+    ("--advantage", "group-mean"),
+    ("--advantage", "leave-one-out"),
+    ("--advantage", "group-std", "-p", "std_ddof=0", "-p", "std_eps=1e-8", "-p", "std_min=0"),
+    ("--kl", "k1"),
+    ("--kl", "k2"),
+    ("--kl", "k3"),
+    ("--kl", "none"),
+    ("--surrogate", "unclipped"),
+    ("--ratio", "sequence"),
+    ("--ratio", "token"),
+)
+"""What people change in one: a stage at a time."""
+
+FACTORS = ("1", "1", "1", "1", "-1", "/", "/", "*", "-/")
+"""As it is, the other sign, divided or multiplied by the accumulation steps."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The convention behind a number.
+
+    Attributes:
+        words: of ``grpo eval``, without the file.
+        factor: what its loss is multiplied by.
+        constants: the ε and β in the words, where the question does not tell them.
+    """
+
+    words: tuple[str, ...]
+    factor: float
+    constants: dict[str, float]
+
+    def value(self, path: str) -> float | None:
+        """The number that would be logged; None where the convention cannot be evaluated."""
+        answer = run("eval", path, *self.words, "--level", "batch")
+        found = ((answer.document or {}).get("total") or {}).get("loss")
+        return None if answer.code or found is None else self.factor * float(found)
+
+
+def drawn(random: Random, steps: int, *, known: bool) -> Truth:
+    """A row, none to two deviations, and a factor; ε and β besides where nobody knows them."""
+    words = ["-v", str(random.choice(ROWS))]
+    changed: set[str] = set()
+    for _ in range(int(random.choice([0, 1, 2], p=[0.4, 0.4, 0.2]))):
+        deviation = DEVIATIONS[int(random.integers(len(DEVIATIONS)))]
+        if deviation[0] not in changed:
+            changed.add(deviation[0])
+            words += deviation
+    factor = str(random.choice(FACTORS))
+    times = -1.0 if factor.startswith("-") else 1.0
+    times = times / steps if factor.endswith("/") else times * steps if factor == "*" else times
+    constants = {} if known else _constants(random)
+    return Truth(tuple(words), times, constants)
+
+
+def _constants(random: Random) -> dict[str, float]:
+    """ε and β as people choose them: half of the time the usual ones, else other round numbers."""
+    usual = random.random() < 0.5
+    return {
+        "epsilon": 0.2 if usual else float(random.choice([0.1, 0.15, 0.25, 0.3])),
+        "beta": float(
+            random.choice([0.001, 0.01, 0.04, 0.1] if usual else [0.003, 0.005, 0.02, 0.05, 0.15])
+        ),
+    }
+
+
+def unequal(random: Random) -> dict[str, float]:
+    """An ε on either side, as people choose them."""
+    low, high = random.choice([0.1, 0.15, 0.2]), random.choice([0.22, 0.25, 0.28, 0.3])
+    return {"epsilon-low": float(low), "epsilon-high": float(high)}
+
+
+def hyperparameters(random: Random, steps: int) -> dict[str, Any]:
+    """What a record says that tells its hyperparameters."""
+    return {
+        "epsilon_low": 0.2,
+        "epsilon_high": float(random.choice([0.2, 0.28])),
+        "beta": float(random.choice([0.0, 0.01, 0.04])),
+        "max_completion_length": 64,
+        "gradient_accumulation_steps": steps,
+    }
+
+
+def rounded(value: float, digits: int) -> str:
+    """A number with so many significant digits, zeros kept, as a log prints it."""
+    return str(np.format_float_positional(value, digits, unique=False, fractional=False, trim="k"))
+
+
+def with_constants(line: str, constants: dict[str, float]) -> str:
+    """A printed command with its ε and β set to the truth's (they are solved for, not exact)."""
+    words = line.split(" ")
+    for at, word in enumerate(words):
+        for name, value in constants.items():
+            if word.startswith(f"--{name}") and at + 1 < len(words):
+                words[at + 1] = repr(value)
+            elif word.startswith(name) and "=" in word and words[at - 1] == "-p":
+                words[at] = f"{word.partition('=')[0]}={value!r}"
+    return " ".join(words)
+
+
+def flags(words: Sequence[str], constants: dict[str, float], path: str) -> tuple[str, ...] | None:
+    """The words with those of ε and β that the convention takes; None where it takes neither."""
+    taken = tuple(words)
+    for name, value in constants.items():
+        more = (*taken, f"--{name}", repr(value))
+        if run("eval", path, *more, "--level", "batch").code == 0:
+            taken = more
+    return taken if taken != tuple(words) else None
+
+
+# ---- the batches ---------------------------------------------------------------------------------
+
+
+_SETUP = Setup(
+    prompts=3,
+    group=4,
+    sharpness=Sharpness(sure=0.3, sure_to=12.0),
+    moves=Moves(update=0.3, reference=0.3, same_pass=False),
+    text=Text(length=20, spread=0.5, shortest=3, longest=60),
+    dump=Dump(ref=True, rollout=True, layout="group"),
+)
+
+
+def logged(random: Random, hyper: dict[str, Any]) -> list[Record]:
+    """A batch as a user has it: three groups, a record each, ratios that clip, a reference."""
+    kind = str(random.choice(["binary", "continuous", "shaped"]))
+    whole = "record" if random.random() < 0.5 else "group"
+    setup = replace(_SETUP, rewards=Rewards(kind=kind), dump=replace(_SETUP.dump, layout=whole))
+    return _told(write_records(simulate(setup, random), setup.dump, random, "logged"), hyper)
+
+
+def richer(random: Random, hyper: dict[str, Any]) -> list[Record]:
+    """The probe: more groups, of unequal sizes and spreads, and everything further apart.
+
+    Two conventions that give one number here are one convention under two names. No log ratio is
+    beyond ±2, so that a dual clip at 3 shows, but a clamp at 10 or 20, which never acts, does not.
+    """
+    setup = replace(
+        _SETUP,
+        prompts=5,
+        group=6,
+        uneven=True,
+        moves=Moves(stale=0.3, update=0.9, reference=0.9, same_pass=False),
+        rewards=Rewards(kind="continuous"),
+        dump=replace(_SETUP.dump, layout="group"),
+    )
+    batch = simulate(setup, random)
+    old = batch.columns["log_probs_old"]
+    for name, values in batch.columns.items():
+        batch.columns[name] = np.minimum(np.clip(values, old - 1.0, old + 2.0), 0.0)
+    made = write_records(batch, setup.dump, random, "probe")
+    for at, record in enumerate(made):
+        record["rewards"] = [0.3 + (1.0 + at) * reward for reward in record["rewards"]]
+    return _told(made, hyper)
+
+
+def _told(made: list[Record], hyper: dict[str, Any]) -> list[Record]:
+    for record in made:
+        if hyper:
+            record["hyperparameters"] = dict(hyper)
+    return made
+
+
+# ---- the judge -----------------------------------------------------------------------------------
+
+
+_SAME = 1e-3
+"""How far off two values of one convention are on the probe: an eps in a std makes as much."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A number, the records that it was logged of, and where it came from."""
+
+    data: list[Record]
+    probe: list[Record]
+    truth: Truth
+    value: float
+    text: str
+
+
+def judged(asked: Question, matches: list[dict[str, Any]]) -> tuple[bool, bool]:
+    """Whether the truth stands first, and whether it is listed at all.
+
+    A convention is the truth where it gives the truth's value on the probe, with the truth's ε
+    where it says that the number leaves ε open. One that differs there but gives the very same
+    number on the data may stand first, if the truth is listed beside it: the data cannot tell them
+    apart.
+    """
+    probe = place(asked.probe, "probe")
+    wanted = asked.truth.value(probe)
+    places = [at for at, one in enumerate(matches) if _is(asked.truth, one, probe, wanted)]
+    if not places:
+        return False, False
+    alike = near(float(matches[0]["value"]), asked.value, 1e-9)
+    return places[0] == 0 or alike, True
+
+
+def _is(truth: Truth, one: dict[str, Any], probe: str, wanted: float | None) -> bool:
+    line = with_constants(_with_open(one), truth.constants)
+    found = printed_value(line, probe)
+    return found is not None and wanted is not None and near(found, wanted, _SAME)
+
+
+def _with_open(one: dict[str, Any]) -> str:
+    """Its command, in which what the number leaves open is said, so that it can be replaced."""
+    line = str(one.get("command", ""))
+    flags = [f"--{name.replace('_', '-')}" for name in one.get("any_from", ())]
+    head, level, rest = line.partition(" --level ")
+    return head + "".join(f" {flag} 0.2" for flag in flags if flag not in head) + level + rest
+
+
+def near(one: float, other: float, within: float) -> bool:
+    return abs(one - other) <= within * max(abs(one), abs(other))
+
+
+def said_chance(document: Any) -> bool:
+    """Whether the answer says that such a number is hit by chance: in words, or as a count."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            if "chance" in key.lower() and _much(value):
+                return True
+        return any(said_chance(value) for value in document.values())
+    if isinstance(document, list):
+        return any(said_chance(value) for value in document)
+    return isinstance(document, str) and "chance" in document.lower()
+
+
+def _much(value: Any) -> bool:
+    """A count of 0.3 and more (or True): not "well below 1"."""
+    return isinstance(value, bool | int | float) and float(value) >= 0.3
+
+
+# ---- the questions -------------------------------------------------------------------------------
+
 
 Counts = dict[str, Count]
 

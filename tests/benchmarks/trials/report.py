@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trials import check, matches, verify
+from trials import check, verify
+from trials.matches import CHANCE, FIRST, SOLVED, WRONG
 from trials.score import Count, shown, table, wilson
 from trials.strangers import section as strangers
-from trials.strangers.exam import KIND
+from trials.strangers.mistake import KIND
 from trials.turns import section as turns
 
 GOALS = (
-    (matches.FIRST, "≥ 85 %"),
-    (matches.WRONG, "≤ 1 %"),
-    (matches.SOLVED, "≥ 75 %"),
-    *((row, "0 %: said to be chance") for row in matches.CHANCE.values()),
+    (FIRST, "≥ 85 %"),
+    (WRONG, "≤ 1 %"),
+    (SOLVED, "≥ 75 %"),
+    *((row, "0 %: said to be chance") for row in CHANCE.values()),
     (verify.RIGHT, "≥ 90 %"),
     (verify.UNKNOWN, "≤ 10 %"),
     (verify.MISLEADING, "≤ 0.5 %"),

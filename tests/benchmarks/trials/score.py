@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 Case = dict[str, Any]
 
@@ -80,3 +84,33 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     drawn = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(row) + " |" for row in drawn)
+
+
+# ---- questions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """A question.
+
+    Attributes:
+        section: "check", "verify", "match" or "threads".
+        name: what is asked, as parts with "/" between them.
+        seed: what it is drawn from.
+    """
+
+    section: str
+    name: str
+    seed: int
+
+    def random(self) -> np.random.Generator:
+        """A generator of its own, whatever else is asked."""
+        return np.random.default_rng([self.seed, zlib.crc32(self.name.encode())])
+
+    @property
+    def words(self) -> str:
+        """The command that asks this again."""
+        return (
+            f"python tests/benchmarks/answers.py --only {self.section} "
+            f"--case '^{re.escape(self.name)}$' --seed {self.seed} --dump DIR"
+        )

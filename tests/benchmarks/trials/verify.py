@@ -8,12 +8,10 @@ from functools import cache
 from typing import Any
 
 from trials.product import Answer, Record, ask
-from trials.score import Count
-from trials.simulate.policy import Random
-from trials.task import Task
-from trials.trl.records import real, simulated
-from trials.wrong.catalogue import MISTAKES
-from trials.wrong.expectations import EXPECTATIONS
+from trials.score import Count, Task
+from trials.simulate.policies import Random
+from trials.trl import real, simulated
+from trials.wrong.catalogue import EXPECTATIONS, MISTAKES
 from trials.wrong.mistake import Mistake, mistaken
 
 Counts = dict[str, Count]

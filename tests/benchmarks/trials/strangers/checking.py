@@ -7,10 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from trials import product
-from trials.score import Count, counted
-from trials.strangers.exam import Exam
-from trials.strangers.mistake import Fault
-from trials.task import Task
+from trials.score import Count, Task, counted
+from trials.strangers.mistake import Exam, Fault
 
 NAMED = "`check`, fault × strength: named"
 AGENTS = "… of those that concern turns, tools and versions, `check`"

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trials import product
-from trials.score import Count, counted
-from trials.strangers.exam import Exam
+from trials.score import Count, Task, counted
 from trials.strangers.losses import Case, evaluated
+from trials.strangers.mistake import Exam
 from trials.strangers.settings import Drawn, asked
-from trials.task import Task
 
 FIRST = "`match`, the record's settings known, 4 digits: the truth is first"
 WRONG = "… one convention is named and wrong"

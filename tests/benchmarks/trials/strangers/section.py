@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from trials import product
-from trials.score import Count
+from trials.score import Count, Task
 from trials.strangers import checking, matching, verifying
-from trials.strangers.exam import Exam
+from trials.strangers.mistake import Exam
 from trials.strangers3.exam import THIRD
-from trials.task import Task
 
 EXAMS = {THIRD.name: THIRD}
 _MODULES = {"verify": verifying, "check": checking, "match": matching}

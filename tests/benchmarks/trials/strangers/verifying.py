@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from trials import product
-from trials.score import Count, counted
-from trials.strangers.exam import Exam
-from trials.strangers.mistake import Mistake
+from trials.score import Count, Task, counted
+from trials.strangers.mistake import Exam, Mistake
 from trials.strangers.settings import Drawn, asked, expected
 from trials.strangers.world import Random
-from trials.task import Task
 
 NAMED = "`verify`, loss and gradient recorded: the mistake is named"
 AGENTS = "… of those that concern turns, tools and versions"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trials.strangers.exam import Exam
-from trials.strangers.mistake import listed
+from trials.strangers.mistake import Exam, listed
 from trials.strangers.settings import Wish
 from trials.strangers3.clean import CLEAN
 from trials.strangers3.faults import FAULTS

@@ -10,8 +10,17 @@ from typing import Any
 import numpy as np
 
 from trials.product import Record, lines
-from trials.turns.episodes import Episode, Random, by_group, log_probs, rounded, words
-from trials.turns.kinds import NAMES, Kind, drawn
+from trials.turns.kinds import (
+    NAMES,
+    Episode,
+    Kind,
+    Random,
+    by_group,
+    drawn,
+    log_probs,
+    rounded,
+    words,
+)
 
 Strength = Any
 

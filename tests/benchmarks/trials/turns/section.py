@@ -8,10 +8,9 @@ from typing import Any
 
 from trials.check import KINDS as SINGLE
 from trials.kinds import NAMES as SINGLE_NAMES
-from trials.kinds.kind import dumped as single
+from trials.kinds import dumped as single
 from trials.product import Answer, Record, ask
-from trials.score import Count
-from trials.task import Task
+from trials.score import Count, Task
 from trials.turns.faults import FAULTS, Fault, planted
 from trials.turns.kinds import KINDS, NAMES, dumped
 from trials.turns.wrong import WRONG, mistaken

@@ -13,8 +13,17 @@ from typing import Any
 import numpy as np
 
 from trials.product import Record
-from trials.turns.episodes import Episode, Random, Shape
-from trials.turns.kinds import Kind, by_turn, drawn, joined, over_trajectories, rows
+from trials.turns.kinds import (
+    Episode,
+    Kind,
+    Random,
+    Shape,
+    by_turn,
+    drawn,
+    joined,
+    over_trajectories,
+    rows,
+)
 
 Rows = list[np.ndarray]
 BETA, EPSILON = 0.04, 0.2

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from trials.product import Record
-from trials.simulate.policy import F64, Random
-from trials.trl.data import Data, data
-from trials.trl.loss import RIGHT, evaluate, expected
+from trials.simulate.policies import F64, Random
+from trials.trl import RIGHT, Data, data, evaluate, expected
 
 Outcome = tuple[float, F64]
 

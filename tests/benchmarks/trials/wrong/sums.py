@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from trials.product import Record
-from trials.simulate.noise import bfloat16
-from trials.simulate.policy import F64, Random
+from trials.simulate.policies import F64, Random, bfloat16
 from trials.tape import Var
-from trials.trl.data import NAMES, Data
-from trials.trl.loss import RIGHT, accumulated, summed
+from trials.trl import NAMES, RIGHT, Data, accumulated, reduced
 from trials.wrong.mistake import Outcome, Plant, clipped, on, token_level, with_kl
 
 # ---- advantages ----------------------------------------------------------------------------------
@@ -111,7 +109,7 @@ def _type(data: Data) -> str:
 
 
 def _as(kind: str, *unless: str) -> Plant:
-    return on("reduce", lambda d, p, k: summed(d, p + k, kind), lambda d: _type(d) not in unless)
+    return on("reduce", lambda d, p, k: reduced(d, p + k, kind), lambda d: _type(d) not in unless)
 
 
 def _over(size: Callable[[Data], float], *unless: str, needs: Any = None) -> Plant:
@@ -150,7 +148,7 @@ def _halves(data: Data, policy: Var, kl: Var) -> Var:
 
 
 def _all_but_one(data: Data, policy: Var, kl: Var) -> Var:
-    return summed(data, policy + kl, _type(data)) * (data.count / (data.count - 1))
+    return reduced(data, policy + kl, _type(data)) * (data.count / (data.count - 1))
 
 
 def _prompts(data: Data) -> float:
@@ -161,7 +159,7 @@ def _prompts(data: Data) -> float:
 
 def _filled(data: Data, policy: Var, kl: Var) -> Var:
     kept = len(np.unique(data.index))
-    return summed(data, policy + kl, "grpo") * (data.count / kept)
+    return reduced(data, policy + kl, "grpo") * (data.count / kept)
 
 
 def _times(factor: Callable[[Data], float], needs: Any = Plant.needs) -> Plant:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from trials import tape
-from trials.simulate.policy import F64
+from trials.simulate.policies import F64
 from trials.tape import Var
-from trials.trl.data import Data
-from trials.trl.loss import bounds, k3, kl, log_ratio, summed
+from trials.trl import Data, bounds, k3, kl, log_ratio, reduced
 from trials.wrong.mistake import (
     Plant,
     cispo,
@@ -213,7 +212,7 @@ def _turned(data: Data, new: Var, ratio: Var) -> Var:
 
 def _after_mean(data: Data, policy: Var, penalty: Var) -> Var:
     """β·(the mean KL over all tokens) added to the reduced policy term."""
-    return summed(data, policy, data.framework["loss_type"]) + summed(data, penalty, "bnpo")
+    return reduced(data, policy, data.framework["loss_type"]) + reduced(data, penalty, "bnpo")
 
 
 def _weighted(data: Data) -> bool:

@@ -1,14 +1,94 @@
-"""The kinds of clean batches that ``check`` has nothing to warn of; ``kinds.csv`` says whose."""
+"""A kind of clean batches: what a healthy real trainer would dump.
+
+It is a setup and a sentence that says whose dump it resembles. ``check`` has nothing to warn of in
+it. A batch whose own engines differ by more than the bound that frameworks publish
+(a mean exp|d| of 1.05: NeMo-RL's docs/guides/dtensor-tp-accuracy.md) is no clean batch, whatever
+its recipe, and is drawn again.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from trials.kinds.kind import Kind
-from trials.product import rows
-from trials.simulate import noise
-from trials.simulate.policy import Random, Sharpness
-from trials.simulate.setup import Dump, Moves, Rewards, Sampling, Setup, Text
+import numpy as np
+
+from trials.product import Record, rows
+from trials.simulate.batches import Batch, records, simulate
+from trials.simulate.policies import (
+    EXPERTS,
+    FLOAT8,
+    FLOAT32,
+    Dump,
+    Engine,
+    Moves,
+    Random,
+    Rewards,
+    Sampling,
+    Setup,
+    Sharpness,
+    Text,
+)
+
+MOST = 1.045
+"""Mean exp|old − rollout| beyond which a batch is drawn again."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of clean batch; ``vary`` draws what differs from run to run (temperatures, …)."""
+
+    name: str
+    recipe: str
+    setup: Setup
+    vary: Callable[[Setup, Random], Setup] = lambda setup, random: setup
+
+
+def clean(kind: Kind, random: Random) -> tuple[Batch, Setup]:
+    """A batch of the kind, and the setup it came from."""
+    while True:
+        setup = precise(kind.vary(kind.setup, random), random)
+        batch = finish(simulate(setup, random), setup)
+        if _apart(batch) <= MOST:
+            return batch, setup
+
+
+def finish(batch: Batch, setup: Setup) -> Batch:
+    """What a dump adds: the engine has no log-probs of a tool's tokens, rewards may be left out."""
+    if batch.mask is not None and "log_probs_rollout" in batch.columns:
+        batch.columns["log_probs_rollout"][batch.mask == 0] = 0.0
+    if not setup.rewards.written:
+        batch.extra["unrewarded"] = True
+    return batch
+
+
+def _apart(batch: Batch) -> float:
+    columns = batch.columns
+    if "log_probs_rollout" not in columns:
+        return 1.0
+    trained = columns.get("log_probs_old", columns["log_probs_new"])
+    size = np.abs(trained - columns["log_probs_rollout"])
+    counted = size if batch.mask is None else size[batch.mask == 1]
+    return float(np.exp(counted).mean())
+
+
+def dumped(kind: Kind, random: Random, name: str) -> list[Record]:
+    """The records of a clean batch."""
+    batch, setup = clean(kind, random)
+    return records(batch, setup.dump, random, name)
+
+
+def precise(setup: Setup, random: Random) -> Setup:
+    """Engines differ in noise from model to model, by a factor of two either way."""
+    factor = float(np.exp(random.uniform(-0.7, 0.7)))
+    engine, trainer = (
+        replace(one, spread=one.spread * factor) for one in (setup.engine, setup.trainer)
+    )
+    return replace(setup, engine=engine, trainer=trainer)
+
+
+# ---- the kinds -----------------------------------------------------------------------------------
+
 
 _ROLLOUT = Dump(rollout=True, ids=True)
 _LATER = Moves(update=0.08, same_pass=False)
@@ -33,7 +113,7 @@ _SETUPS = {
     "first-pass": Setup(dump=Dump(words="trl", ids=True, padding="right")),
     "vllm": Setup(dump=Dump(words="trl", rollout=True, ids=True, padding="right")),
     "recomputed": Setup(
-        trainer=noise.Engine(spread=0.02),
+        trainer=Engine(spread=0.02),
         moves=Moves(same_pass=False),
         dump=Dump(words="verl", rollout=True, ids=True, entropies=True),
     ),
@@ -50,13 +130,13 @@ _SETUPS = {
     ),
     "tempered": Setup(moves=_LATER, dump=_ROLLOUT),
     "nucleus": Setup(sampling=Sampling(top_p=0.9), dump=_ROLLOUT),
-    "float8": Setup(engine=noise.FLOAT8, dump=_ROLLOUT),
-    "experts": Setup(engine=noise.EXPERTS, prompts=4, moves=Moves(same_pass=False), dump=_ROLLOUT),
+    "float8": Setup(engine=FLOAT8, dump=_ROLLOUT),
+    "experts": Setup(engine=EXPERTS, prompts=4, moves=Moves(same_pass=False), dump=_ROLLOUT),
     "stale": Setup(moves=Moves(stale=0.08, update=0.03, same_pass=False), dump=_ROLLOUT),
     "small-model": Setup(
         sharpness=Sharpness(sure=0.0, fork_from=0.05, fork_to=0.6),
-        engine=noise.FLOAT32,
-        trainer=noise.FLOAT32,
+        engine=FLOAT32,
+        trainer=FLOAT32,
         moves=Moves(update=0.1, reference=0.3, same_pass=False),
         text=Text(length=25, longest=32),
         dump=Dump(words="trl", ref=True, ids=True, padding="right"),

@@ -1,0 +1,563 @@
+"""A planted fault: how it comes about, how strong, and what it takes to have named it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trials.kinds import NAMES, finish, precise
+from trials.product import Record, rows
+from trials.simulate.batches import PAD, Batch, advantages, records, simulate, summed
+from trials.simulate.policies import F64, Random, Rewards, Sampling, Setup
+
+Strength = Any
+
+
+def unchanged(setup: Setup, strength: Strength) -> Setup:
+    return setup
+
+
+def unedited(batch: Batch, strength: Strength, random: Random) -> Batch:
+    return batch
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong; its name and ``named`` are a row of ``faults.csv``.
+
+    Attributes:
+        name: what it is called in the report.
+        strengths: how strong; from ``sure`` on it has to be found.
+        kinds: the clean kinds that it is planted into, one after the other.
+        named: a regular expression on ``code: message`` of a finding that names it.
+        change: makes it by changing the run.
+        edit: makes it by changing what came of the run.
+        sure: the strengths that count for the rate; the others are told of, but not counted.
+        any_severity: whether a finding that only informs is enough (behaviour, not a fault).
+        dump: changes of the dump: columns, layout, padding.
+    """
+
+    name: str
+    strengths: tuple[Strength, ...]
+    kinds: tuple[str, ...]
+    named: str
+    change: Callable[[Setup, Strength], Setup] = unchanged
+    edit: Callable[[Batch, Strength, Random], Batch] = unedited
+    sure: tuple[Strength, ...] | None = None
+    any_severity: bool = False
+    dump: dict[str, Any] | None = None
+
+    def counted(self, strength: Strength) -> bool:
+        return self.sure is None or strength in self.sure
+
+
+def plant(
+    strengths: tuple[Strength, ...], kinds: tuple[str, ...], **how: Any
+) -> Callable[..., Fault]:
+    """A fault without its name and its words."""
+    return lambda name, named: Fault(name, strengths, kinds, named, **how)
+
+
+def planted(fault: Fault, strength: Strength, kind: str, random: Random) -> list[Record]:
+    """The records of a batch of the kind, with the fault."""
+    base = NAMES[kind]
+    setup = precise(base.vary(base.setup, random), random)
+    setup = replace(setup, dump=replace(setup.dump, **(fault.dump or {})))
+    setup = fault.change(setup, strength)
+    batch = finish(simulate(setup, random), setup)
+    edited = fault.edit(batch.copy(), strength, random)
+    return records(edited, setup.dump, random, f"{fault.name}/{strength}/{kind}")
+
+
+# ---- columns that are filled, foreign, random, displaced, not log-probs at all -------------------
+
+
+_WITHOUT = ("second-epoch", "functions", "small-model", "first-pass")
+_WITH = ("vllm", "recomputed", "stale")
+
+
+def _old(batch: Batch) -> F64:
+    return batch.columns["log_probs_old"]
+
+
+def _filled(batch: Batch, strength: tuple[float, float], random: Random) -> Batch:
+    """A share of log_probs_old has a filler: missing log-probs became 0.0, −100 or −9999."""
+    share, filler = strength
+    _old(batch)[random.random(len(batch.ids)) < share] = filler
+    return batch
+
+
+def _foreign(batch: Batch, strength: float, random: Random) -> Batch:
+    """log_probs_old of other responses (the batch was reordered, the column was not)."""
+    mixed = batch.copy()
+    rows = np.flatnonzero(random.random(len(batch.lengths)) < strength)
+    spans = list(batch.spans())
+    for row, other in zip(rows, np.roll(rows, 1), strict=True):
+        source = _old(batch)[spans[other]]
+        count = int(batch.lengths[row])
+        _old(mixed)[spans[row]] = np.resize(source, count) if len(source) else 0.0
+    return mixed
+
+
+def _random(batch: Batch, strength: str, random: Random) -> Batch:
+    """log_probs_old of an untrained head, or uniform noise: unrelated to new."""
+    count = len(batch.ids)
+    noise = -random.gamma(2.0, 0.5, count) if strength == "like" else -5.26 * random.random(count)
+    batch.columns["log_probs_old"] = np.asarray(noise)
+    return batch
+
+
+def _rollout_filled(batch: Batch, strength: float, random: Random) -> Batch:
+    hit = random.random(len(batch.ids)) < strength
+    batch.columns["log_probs_rollout"][hit] = 0.0
+    return batch
+
+
+def _displaced(batch: Batch, strength: tuple[str, int, float], random: Random) -> Batch:
+    """A column one token early or late, in a share of the responses."""
+    column, lag, share = strength
+    values = batch.columns[column]
+    for span in batch.spans():
+        if random.random() < share:
+            values[span] = np.roll(values[span], lag)
+    return batch
+
+
+def _probabilities(batch: Batch, strength: str, random: Random) -> Batch:
+    for name, values in batch.columns.items():
+        if name != "entropies":
+            batch.columns[name] = np.exp(values) if strength == "p" else -values
+    return batch
+
+
+def _negative(batch: Batch, strength: float, random: Random) -> Batch:
+    """Entropies below 0, as where a filler of 1.0 was taken for a log-prob (trl#6121)."""
+    hit = random.random(len(batch.ids)) < strength
+    batch.columns["entropies"][hit] = -1.0
+    return batch
+
+
+COLUMNS = {
+    "old zero-filled": plant(((1.0, 0.0), (0.2, 0.0), (0.05, 0.0)), _WITHOUT, edit=_filled),
+    "filler in old": plant(
+        ((1.0, -100.0), (0.05, -100.0), (0.05, -9999.0)), _WITHOUT, edit=_filled
+    ),
+    "old foreign": plant((1.0, 0.5), _WITHOUT, edit=_foreign),
+    "old random": plant(("like", "uniform"), _WITHOUT, edit=_random),
+    "rollout filled with 0.0": plant((0.05, 0.2, 1.0), _WITH, edit=_rollout_filled),
+    "displaced by one": plant(
+        tuple(
+            (column, lag, share)
+            for column in ("log_probs_rollout", "log_probs_old")
+            for lag, share in ((1, 1.0), (-1, 1.0), (1, 0.25))
+        ),
+        _WITH,
+        edit=_displaced,
+    ),
+    "not log-probs": plant(("p", "−log p"), ("vllm", "second-epoch"), edit=_probabilities),
+    "negative entropies": plant((0.02, 0.2, 1.0), ("recomputed", "shaped"), edit=_negative),
+}
+
+
+# ---- the two engines: temperature, truncation, bias, drift, outliers -----------------------------
+
+
+_BOTH = ("vllm", "recomputed", "float8", "stale")
+_TEMPERATURES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.3, 1.5)
+_CLEAR = tuple(value for value in _TEMPERATURES if not 0.9 < value < 1.1)
+
+
+def _raw_engine(setup: Setup, strength: float) -> Setup:
+    """vLLM's default logprobs_mode is raw_logprobs: as if the temperature were 1."""
+    return replace(setup, sampling=Sampling(temperature=strength, engine=1.0))
+
+
+def _raw_trainer(setup: Setup, strength: float) -> Setup:
+    """The trainer forgets to divide its logits."""
+    return replace(setup, sampling=Sampling(temperature=strength, trainer=1.0))
+
+
+def _raw_current(setup: Setup, strength: float) -> Setup:
+    """Only the pass with gradients forgets; no engine's log-probs in the dump.
+
+    Between 0.8 and 1.2 an update that sharpens or flattens the policy does as much.
+    """
+    moves = replace(setup.moves, same_pass=False)
+    sampling = Sampling(temperature=strength, current=1.0)
+    return replace(setup, sampling=sampling, moves=moves)
+
+
+def _nucleus(setup: Setup, strength: float) -> Setup:
+    """The engine normalises over the kept words, the trainer over all of them (trl#6789)."""
+    return replace(setup, sampling=Sampling(top_p=strength, trainer_kept=False))
+
+
+def _top_k(setup: Setup, strength: int) -> Setup:
+    return replace(setup, sampling=Sampling(top_k=strength, trainer_kept=False))
+
+
+def _trained(batch: Batch) -> F64:
+    return batch.columns.get("log_probs_old", batch.columns["log_probs_new"])
+
+
+def _shifted_by(batch: Batch, change: F64) -> Batch:
+    """The engine's log-probs moved; a sure word can hardly move, so by 1 − p."""
+    trained = _trained(batch)
+    moved = batch.columns["log_probs_rollout"] + change * (1.0 - np.exp(trained))
+    batch.columns["log_probs_rollout"] = np.minimum(moved, 0.0)
+    return batch
+
+
+def _bias(batch: Batch, strength: float, random: Random) -> Batch:
+    """Every log-prob of the engine is too high: a normaliser that lacks part of the words."""
+    return _shifted_by(batch, np.full(len(batch.ids), strength))
+
+
+def _one_sided(batch: Batch, strength: float, random: Random) -> Batch:
+    """Errors of one sign only, at some tokens: a penalty on words that occurred already."""
+    hit = random.random(len(batch.ids)) < 0.3
+    return _shifted_by(batch, np.where(hit, -strength * random.random(len(batch.ids)), 0.0))
+
+
+def _drift(batch: Batch, strength: float, random: Random) -> Batch:
+    """Positions are off (left padding without position_ids): the error grows with the place."""
+    share = batch.places / 200.0
+    return _shifted_by(batch, strength * share * random.normal(size=len(batch.ids)))
+
+
+def _outliers(batch: Batch, strength: int, random: Random) -> Batch:
+    """A few tokens that the engines see quite differently."""
+    at = random.choice(len(batch.ids), strength, replace=False)
+    batch.columns["log_probs_rollout"][at] -= random.uniform(4.0, 9.0, strength)
+    return batch
+
+
+def last_foreign(batch: Batch, strength: float, random: Random) -> Batch:
+    """The label of each packed sequence's last token is the next one's first (verl#6564)."""
+    rows = random.random(len(batch.lengths)) < strength
+    ends = batch.ends[rows] - 1
+    foreign = -random.gamma(16.0, 0.75, len(ends))
+    for name in ("log_probs_new", "log_probs_old"):
+        if name in batch.columns:
+            batch.columns[name][ends] = foreign
+    return batch
+
+
+def _base(batch: Batch, strength: tuple[str, float], random: Random) -> Batch:
+    column, base = strength
+    batch.columns[column] = batch.columns[column] / np.log(base)
+    return batch
+
+
+ENGINES = {
+    "temperature, engine raw": plant(_TEMPERATURES, _BOTH, change=_raw_engine, sure=_CLEAR),
+    "temperature, trainer raw": plant(_TEMPERATURES, _BOTH, change=_raw_trainer, sure=_CLEAR),
+    "new alone at another temperature": plant(
+        _TEMPERATURES,
+        ("first-pass", "second-epoch", "functions"),
+        change=_raw_current,
+        sure=tuple(value for value in _TEMPERATURES if not 0.8 < value < 1.2),
+    ),
+    "top-p mass": plant((0.99, 0.95, 0.9, 0.8), _BOTH, change=_nucleus, sure=(0.95, 0.9, 0.8)),
+    "top-k mass": plant((50, 20, 5), _BOTH, change=_top_k, sure=(20, 5)),
+    "mean weight not 1": plant((0.01, 0.03, 0.1, 0.3), _BOTH, edit=_bias, sure=(0.1, 0.3)),
+    "one-sided errors": plant((0.1, 0.3, 1.0), _BOTH, edit=_one_sided, sure=(0.3, 1.0)),
+    "drift with the position": plant(
+        (0.2, 0.5, 1.0, 3.0), ("vllm", "recomputed"), edit=_drift, sure=(1.0, 3.0)
+    ),
+    "outlier tokens": plant((1, 3, 10), ("vllm", "recomputed", "tempered"), edit=_outliers),
+    "packed boundary": plant((0.5, 1.0), ("vllm", "recomputed", "many-groups"), edit=last_foreign),
+    "log base": plant(
+        tuple((c, b) for c in ("log_probs_rollout", "log_probs_old") for b in (2.0, 10.0)),
+        ("vllm", "recomputed", "tempered"),
+        edit=_base,
+    ),
+}
+
+
+# ---- rewards and rows: unequal scales, dead groups, copies ---------------------------------------
+
+
+def _functions(setup: Setup, strength: float) -> Setup:
+    return replace(setup, rewards=Rewards(kind="functions"), prompts=4)
+
+
+def _dominated(batch: Batch, strength: float, random: Random) -> Batch:
+    """One reward function is on another scale: the others no longer matter."""
+    scores = batch.rewards.copy()
+    scores[:, 2] *= strength
+    return replace(batch, rewards=scores)
+
+
+def _dead(batch: Batch, strength: float, random: Random) -> Batch:
+    """All responses to a prompt are right: no signal (behaviour, told as information)."""
+    scores = batch.rewards.copy()
+    for group in np.unique(batch.groups):
+        if random.random() < strength or group == 0:
+            scores[batch.groups == group] = 1.0
+    return replace(batch, rewards=scores)
+
+
+def _copied(batch: Batch, strength: int, random: Random) -> Batch:
+    """The last rows of the batch are its first (padding to a multiple of the workers)."""
+    spans = list(batch.spans())[:strength]
+    columns = {
+        name: np.concatenate([values, *(values[span] for span in spans)])
+        for name, values in batch.columns.items()
+    }
+    return replace(
+        batch,
+        columns=columns,
+        ids=np.concatenate([batch.ids, *(batch.ids[span] for span in spans)]),
+        lengths=np.concatenate([batch.lengths, batch.lengths[:strength]]),
+        groups=np.concatenate([batch.groups, batch.groups[:strength]]),
+        rewards=np.concatenate([batch.rewards, batch.rewards[:strength]]),
+    )
+
+
+GROUPS = {
+    "reward functions on unequal scales": plant(
+        (20.0, 100.0), ("functions",), change=_functions, edit=_dominated, any_severity=True
+    ),
+    "dead groups": plant(
+        (0.5, 1.0), ("vllm", "tempered", "experts"), edit=_dead, any_severity=True
+    ),
+    "copies of rows": plant(
+        (1, 4), ("vllm", "recomputed"), edit=_copied, dump={"layout": "record"}
+    ),
+}
+
+
+# ---- given advantages, next to the rewards that they come from -----------------------------------
+
+
+_GIVEN = ("mini-batches", "second-epoch", "shaped", "hook")
+_WHOLE = {"layout": "record", "rollout": False}
+
+
+def _live(setup: Setup, strength: object) -> Setup:
+    """Rewards of a kind of which few groups are dead."""
+    rewards = replace(setup.rewards, kind="continuous", written=True)
+    return replace(setup, rewards=rewards, prompts=4)
+
+
+def _standard(batch: Batch) -> F64:
+    assert batch.advantages is not None
+    return batch.advantages
+
+
+def _sign(batch: Batch, strength: float, random: Random) -> Batch:
+    return replace(batch, advantages=-_standard(batch))
+
+
+def _centre(batch: Batch, strength: float, random: Random) -> Batch:
+    """The baseline was not taken off: rewards are used, or all advantages are too high."""
+    if strength == 0.0:
+        return replace(batch, advantages=summed(batch.rewards))
+    return replace(batch, advantages=_standard(batch) + strength)
+
+
+def _order(batch: Batch, strength: float, random: Random) -> Batch:
+    """A share of the rows has another row's advantage: rewards were shuffled, or came back late."""
+    mixed = _standard(batch).copy()
+    rows = np.flatnonzero(random.random(len(mixed)) < strength)
+    mixed[rows] = mixed[np.roll(rows, 1)]
+    return replace(batch, advantages=mixed)
+
+
+def stride(batch: Batch, strength: str, random: Random) -> Batch:
+    """Groups taken by position, and wrongly.
+
+    "interleaved": the rows are sample-major, the trainer reshapes as if prompt-major.
+    "partial": a rollout of the first group failed, so the fixed stride runs over the edge of every
+    group after it, and the rows past the last stride keep r/eps (AReaL#1419).
+    """
+    size = int((batch.groups == 0).sum())
+    scores = summed(batch.rewards)
+    count = len(scores)
+    if strength == "interleaved":
+        wrong = np.arange(count) % (count // size)
+        return replace(batch, advantages=advantages(scores, wrong, "group-std", 1e-6))
+    wrong = np.arange(count) // (size + 1)
+    found = advantages(scores, wrong, "group-std", 1e-5)
+    rest = np.arange(count) >= (count // (size + 1)) * (size + 1)
+    found[rest] = scores[rest] / 1e-5
+    return replace(batch, advantages=found)
+
+
+def _scale(batch: Batch, strength: float, random: Random) -> Batch:
+    return replace(batch, advantages=_standard(batch) * strength)
+
+
+def left_out(batch: Batch, strength: str, random: Random) -> Batch:
+    """Leave-one-out mean and std: the std of the others is 0 where one is right (NeMo-RL#1518)."""
+    scores = summed(batch.rewards)
+    first = np.flatnonzero(batch.groups == 0)
+    scores[first] = 0.0
+    scores[first[int(random.integers(len(first)))]] = 1.0
+    found = np.zeros(len(scores))
+    for row, group in enumerate(batch.groups):
+        others = scores[(batch.groups == group) & (np.arange(len(scores)) != row)]
+        spread = float(others.std(ddof=1))
+        found[row] = (scores[row] - others.mean()) / (spread + 1e-6)
+    return replace(batch, rewards=scores, advantages=found)
+
+
+def _binary(setup: Setup, strength: object) -> Setup:
+    rewards = Rewards(kind="binary", given="group-std", eps=1e-6)
+    return replace(setup, rewards=rewards, prompts=4)
+
+
+JUDGED = {
+    "advantages of the other sign": plant((1.0,), _GIVEN, change=_live, edit=_sign, dump=_WHOLE),
+    "advantages not centred": plant(
+        (0.0, 0.3, 1.0), _GIVEN, change=_live, edit=_centre, dump=_WHOLE
+    ),
+    "advantages in another order": plant(
+        (0.5, 1.0), _GIVEN, change=_live, edit=_order, dump=_WHOLE
+    ),
+    "groups by a wrong stride": plant(
+        ("interleaved", "partial"), _GIVEN, change=_live, edit=stride, dump=_WHOLE
+    ),
+    "advantages on another scale": plant(
+        (10.0, 100.0, 1e6), _GIVEN, change=_live, edit=_scale, sure=(100.0, 1e6), dump=_WHOLE
+    ),
+    "leave-one-out std of 0": plant(
+        ("one right",), _GIVEN, change=_binary, edit=left_out, dump=_WHOLE
+    ),
+}
+
+
+# ---- tokens: padding, prompts, ends of text, retokenised and repeated text -----------------------
+
+
+def _padded(batch: Batch, strength: tuple[int, str], random: Random) -> Batch:
+    """Right padding that counts: about so many tokens a response, the longest has none.
+
+    "zeros": every column is 0.0 there, as trainers fill. "scored": the model scored the pads, and
+    only their repeated id tells.
+    """
+    most, how = strength
+    more = random.integers(0, 2 * most + 1, len(batch.lengths))
+    more[int(np.argmax(batch.lengths))] = 0
+    count = int(more.sum())
+    fill = dict.fromkeys(batch.columns, 0.0)
+    if how == "scored":
+        shared = -random.gamma(1.5, 0.3, count)
+        fill = {name: np.minimum(shared + random.normal(0, 0.02, count), 0.0) for name in fill}
+    return batch.lengthened(more, {**fill, "ids": PAD})
+
+
+def _one_pad(batch: Batch, strength: str, random: Random) -> Batch:
+    """The mask ends one token late in every finished response: one pad counts."""
+    more = batch.finished.astype(int)
+    count = int(more.sum())
+    fill = dict.fromkeys(batch.columns, 0.0)
+    if strength == "scored":
+        fill = {name: -random.gamma(9.0, 1.0, count) for name in fill}
+    return batch.lengthened(more, {**fill, "ids": PAD})
+
+
+def _end_masked(batch: Batch, strength: float, random: Random) -> Batch:
+    """The mask was made from token ids, and the end of text has the id of padding (trl#4970)."""
+    mask = np.ones(len(batch.ids), dtype=int) if batch.mask is None else batch.mask
+    rows = batch.finished & (random.random(len(batch.lengths)) < strength)
+    mask[batch.ends[rows] - 1] = 0
+    return replace(batch, mask=mask)
+
+
+def _prompted(batch: Batch, strength: str, random: Random) -> Batch:
+    """Every response begins with its prompt. "ids": with prompt_ids; "bare": log-probs alone."""
+    count = len(batch.prompts[0])
+    starts = np.repeat(batch.starts, count)
+    scores = [-random.gamma(1.0, 1.5, count) for _ in batch.prompts]
+    shared = np.concatenate([scores[group] for group in batch.groups])
+    columns = {
+        name: np.insert(values, starts, np.minimum(shared + random.normal(0, 1e-3, len(shared)), 0))
+        for name, values in batch.columns.items()
+    }
+    ids = np.insert(batch.ids, starts, np.concatenate([batch.prompts[g] for g in batch.groups]))
+    mask = None if batch.mask is None else np.insert(batch.mask, starts, 1)
+    extra = dict(batch.extra)
+    if strength == "ids":
+        extra["prompt_ids"] = [batch.prompts[group] for group in batch.groups]
+    return replace(
+        batch, lengths=batch.lengths + count, columns=columns, ids=ids, mask=mask, extra=extra
+    )
+
+
+def retokenised(batch: Batch, strength: float, random: Random) -> Batch:
+    """Decoded and encoded again, two tokens became one (trl#5224).
+
+    From there on the engine's log-probs are those of the token before; the ids that it sampled
+    are in the dump as sampled_token_ids.
+    """
+    sampled = batch.split(batch.ids)
+    rollout = batch.columns["log_probs_rollout"]
+    for row, span in enumerate(batch.spans()):
+        size = span.stop - span.start
+        if random.random() < strength and size > 12:
+            at = int(random.integers(3, size // 2))
+            merged = sampled[row][at]
+            sampled[row] = [*sampled[row][:at], merged + 1, merged + 2, *sampled[row][at + 1 :]]
+            tail = rollout[span][at:-1].copy()
+            rollout[span.start + at + 1 : span.stop] = tail
+    batch.extra["sampled_token_ids"] = sampled
+    return batch
+
+
+def _looping(setup: Setup, strength: tuple[int, float]) -> Setup:
+    """A share of the responses ends in a phrase of three words, over and over, ever surer."""
+    count, share = strength
+    return replace(setup, text=replace(setup.text, repeats=count, looping=share, shortest=60))
+
+
+_IDS = {"ids": True}
+
+TOKENS = {
+    "padding counted": plant(
+        ((2, "zeros"), (8, "zeros"), (30, "zeros"), (8, "scored"), (30, "scored")),
+        ("vllm", "second-epoch", "recomputed"),
+        edit=_padded,
+        dump={**_IDS, "padding": ""},
+    ),
+    "one pad counted": plant(
+        ("zeros", "scored"),
+        ("vllm", "recomputed"),
+        edit=_one_pad,
+        dump={**_IDS, "padding": "right"},
+    ),
+    "end of text masked": plant(
+        (1.0,), ("vllm", "first-pass"), edit=_end_masked, dump={**_IDS, "padding": "right"}
+    ),
+    "prompt included": plant(
+        ("ids", "no prompt_ids"),
+        ("vllm", "second-epoch"),
+        edit=_prompted,
+        dump={**_IDS, "padding": ""},
+    ),
+    "prompt included, no ids": plant(
+        ("bare",),
+        ("vllm", "second-epoch", "functions"),
+        edit=_prompted,
+        dump={"ids": False, "padding": ""},
+    ),
+    "retokenised": plant(
+        (0.25, 1.0), ("vllm", "recomputed"), edit=retokenised, dump={**_IDS, "padding": ""}
+    ),
+    "degenerate repetition": plant(
+        ((30, 0.25), (50, 0.5)),
+        ("vllm", "second-epoch"),
+        change=_looping,
+        any_severity=True,
+        dump={**_IDS, "padding": ""},
+    ),
+}
+
+
+_MADE = ENGINES | COLUMNS | TOKENS | JUDGED | GROUPS
+
+FAULTS = [_MADE[row["name"]](**row) for row in rows(__file__, "faults.csv")]

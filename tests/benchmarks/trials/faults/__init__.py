@@ -1,1 +1,0 @@
-"""Faults that are planted into otherwise clean batches, each with graded strength."""

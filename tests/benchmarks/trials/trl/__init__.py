@@ -1,1 +1,0 @@
-"""TRL's GRPO loss in numpy, written from its formulas and independent of the product."""
