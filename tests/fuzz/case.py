@@ -13,8 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fuzz import tables
-from fuzz.beginnings import objects, usable
-from fuzz.changes import changed
+from fuzz.changes import changed, objects, usable
 from fuzz.words import SEEDS, command_lines
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -11,14 +11,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fuzz.case import Case
-from fuzz.product import Outcome
+from fuzz.case import FILE, Case
+from fuzz.product import Outcome, blocks_of, process, run
 
 MEGABYTES = 300.0
 STARTS_WITH = 80.0
@@ -199,3 +200,216 @@ def _files(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
     targets = {case.option(flag) for flag in ("-o", "--html", "--svg")}
     if stopped and "out" in targets and (folder / "out").read_bytes() != OLD:
         yield Finding(f"{case.command}: -o leaves part of a result", str(outcome.code))
+
+
+# ---- the same records in another way: the output has to be the same to the byte ------------------
+
+
+STDIN = "<stdin>"
+"""What standard input is called: a file with this name says the same of itself."""
+Relation = Callable[[Case, Outcome, Path], Iterator[Finding]]
+
+
+def _same(
+    name: str, case: Case, one: Outcome, other: Outcome, *, err: bool = True
+) -> Iterator[Finding]:
+    if one.code != other.code:
+        said = (one.err or other.err)[-200:].decode("utf-8", "replace")
+        yield Finding(f"{name}: another exit code", f"{one.code}, {other.code}: {said}")
+    elif one.out != other.out:
+        yield Finding(f"{name}: another output of {case.command}", _difference(one.out, other.out))
+    elif err and one.err != other.err:
+        yield Finding(
+            f"{name}: another word of {case.command} on standard error",
+            _difference(one.err, other.err),
+        )
+
+
+def _difference(one: bytes, other: bytes) -> str:
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    return f"at {at}: {one[max(0, at - 40) : at + 60]!r}, {other[max(0, at - 40) : at + 60]!r}"
+
+
+def stdin(case: Case, _: Outcome, folder: Path) -> Iterator[Finding]:
+    """From standard input as from a file."""
+    # diff reads two files, and the page of report names the file
+    if case.data.startswith(_TABLES) or case.command in ("diff", "report"):
+        return
+    (folder / STDIN).write_bytes(case.data)
+    from_file = run(case.words_for(STDIN), case.data)  # where its name is an option's value
+    piped = run(case.words_for("-"), case.data)
+    yield from _same("standard input", case, _unnamed(from_file), _unnamed(piped))
+
+
+_TABLES = (b"PAR1", b"ARRO", b"PK\x03\x04", b"\xff\xff\xff\xff")
+"""What begins so is read from files only."""
+
+
+def _unnamed(outcome: Outcome) -> Outcome:
+    """Without the name, what pipes need, and which ids there are: files are read again for that."""
+    spooled = b"standard input was stored in a temporary file, because two passes are needed"
+    noted = re.sub(rb',\s*"%b"|"%b",?\s*' % (spooled, spooled), b"", outcome.out)  # in JSON
+    noted = re.sub(rb'("notices": \[)\s*\]', rb"\1]", noted)
+    out, err = (
+        text.replace(STDIN.encode(), b"-").replace(b"'-'", b"-")
+        for text in (noted, outcome.err.replace(b"grpo: note: %b\n" % spooled, b""))
+    )
+    return replace(
+        outcome, out=out, err=re.sub(rb"(no record matches [^;\"\n]*);[^\"\n]*", rb"\1", err)
+    )
+
+
+def array(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
+    """As an array as from lines; only places in the file differ."""
+    if not case.array or kind_of(case) not in ("json", "jsonl") or outcome.code == 3:
+        return
+    outcome, name = _told_apart(case, outcome, folder)
+    (folder / "array.json").write_bytes(case.array)
+    other = run(case.words_for("array.json"))
+    if outcome.code != other.code:
+        yield Finding(
+            "array: another exit code", f"{outcome.code}, {other.code}: {other.err[-200:]!r}"
+        )
+        return
+    one, two = _placeless(outcome.out, name), _placeless(other.out, "array.json")
+    if one != two:
+        yield Finding(f"array: another output of {case.command}", _difference(one, two))
+
+
+def _told_apart(case: Case, outcome: Outcome, folder: Path) -> tuple[Outcome, str]:
+    """The outcome and the file's name; ``dr`` is a variant's too, so such a file has another."""
+    if "." in case.name:
+        return outcome, case.name
+    (folder / _NO_WORD).write_bytes(case.data)
+    return run(case.words_for(_NO_WORD)), _NO_WORD
+
+
+_NO_WORD = "nothing_else_is_called_so"
+
+
+def _placeless(out: bytes, name: str) -> bytes:
+    """The values without where their records stand."""
+    spelled = (name, json.dumps(name)[1:-1], json.dumps(name.replace("\n", "\\n"))[1:-1])
+    names = "|".join(map(re.escape, spelled))
+    text = re.sub(f"({names})" + r"(:\d+)?(: (\[\d+\]\.?)?)?", "", out.decode())
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = [json.loads(line) for line in text.splitlines()]
+    return json.dumps(_without(values)).encode()
+
+
+_PLACES = ("source", "line", "id", "command", "tried", "place", "where", "record")
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(one) for key, one in value.items() if key not in _PLACES}
+    return [_without(one) for one in value] if isinstance(value, list) else value
+
+
+def blocks(case: Case, outcome: Outcome, _: Path) -> Iterator[Finding]:
+    """Whatever the size of the blocks."""
+    if not case.is_text or case.option("-o", "--html", "--svg") is not None:
+        return
+    for size in (1, 300):
+        with blocks_of(size):
+            other = run(case.words_for(case.name))
+        yield from _same("blocks of another size", case, outcome, other)
+
+
+def converted(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
+    """Through ``convert`` as directly."""
+    kind = kind_of(case)
+    if case.command != "eval" or kind not in ("json", "jsonl") or case.option("--on-error"):
+        return
+    reading = _options(case, _READING)
+    name = random.Random(case.data).choice(("made.jsonl", "made.parquet"))
+    made = run(["convert", *reading, "-o", name, "--", case.name])
+    if made.code != 0:
+        if outcome.code == 0 and not _REFUSED.search(made.err):
+            yield Finding("convert: fails where eval does not", made.err[-300:].decode())
+        return
+    other = run(["eval", *_options(case, _READING, without=True), "--", name])
+    if outcome.code != other.code:
+        said = (outcome.err + other.err)[-300:].decode("utf-8", "replace")
+        yield Finding(
+            f"convert to {name[5:]}: another exit code", f"{outcome.code}, {other.code}: {said}"
+        )
+    elif outcome.code == 0:
+        direct, called = _told_apart(case, outcome, folder)
+        one, two = _placeless(direct.out, called), _placeless(other.out, name)
+        if one != two:
+            yield Finding(f"convert to {name[5:]}: other numbers", _difference(one, two))
+
+
+_REFUSED = re.compile(
+    rb": expected a value that JSON can hold, got "
+    rb"|: cannot read [^\n]*; cast the column or leave it out\n"
+)
+"""What convert refuses rather than leave out, and eval need not look at: bytes and decimals, and
+columns of a table with values that Python has not, as a time in the year 200,000."""
+_READING = (
+    "--from",
+    "--map",
+    "--where",
+    "--group",
+    "--group-by",
+    "--group-size",
+    "--record",
+    "--unpack",
+)
+
+
+def _options(case: Case, names: tuple[str, ...], *, without: bool = False) -> list[str]:
+    """The options of these names with their values, or all the others."""
+    found, others, words = [], [], iter(case.words[1:])
+    for word in words:
+        if word in (FILE, "--"):
+            continue
+        if word == "--group-anywhere":
+            found.append(word)
+        elif word in names:
+            found += [word, next(words, "")]
+        else:
+            others.append(word)
+    return others if without else found
+
+
+def written(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
+    """Written with ``-o`` as printed."""
+    drawn = case.command in ("show", "report")
+    if drawn or case.option("-o") is not None or "parquet" in case.words:
+        return
+    other = run([case.words[0], "-o", "result", *case.words_for(case.name)[1:]])
+    place = folder / "result"
+    printed = place.read_bytes() if place.exists() else b""
+    if other.code == 0 and (printed != outcome.out or other.code != outcome.code):
+        yield Finding("-o: another output", _difference(outcome.out, printed))
+
+
+def jobs(case: Case, _: Outcome, folder: Path) -> Iterator[Finding]:
+    """Under ``--jobs`` 1 and 3, as real processes."""
+    if case.command != "eval" or case.option("-o") is not None:
+        return
+    runs = [process(["eval", "--jobs", str(n), *case.words_for(case.name)[1:]]) for n in (1, 3)]
+    one, other = (Outcome(done.returncode, done.stdout, done.stderr) for done in runs)
+    yield from _same("--jobs 3", case, one, other)
+
+
+RELATIONS: tuple[tuple[Relation, float], ...] = (
+    *((stdin, 0.1), (array, 0.25), (blocks, 0.08), (converted, 0.3), (written, 0.05)),
+    (jobs, 0.002),
+)
+"""How often each is looked at; the last one starts processes."""
+
+
+def related(case: Case, outcome: Outcome, folder: Path, *, thorough: bool) -> Iterator[Finding]:
+    """What differs, in those relations that the case's seed says, or ``thorough`` in all."""
+    if "-" in case.words or (case.command == "explain" and "." not in case.name):
+        return  # it reads standard input as well, or explains a variant
+    draw = random.Random(case.seed)
+    for relation, often in RELATIONS:
+        wanted = draw.random() < often or (thorough and relation is not jobs)
+        if wanted and (case.is_text or relation not in (stdin, blocks)):
+            yield from relation(case, outcome, folder)

@@ -1,4 +1,4 @@
-"""Hostile files through every command: what ``oracle.py`` and ``relations.py`` ask for holds.
+"""Hostile files through every command: what ``oracle.py`` asks for holds.
 
     FUZZ=100000 FUZZ_SEED=7 pytest -n auto tests/fuzz
 
@@ -21,11 +21,11 @@ import pytest
 from files import some
 from hypothesis import HealthCheck, given, note, seed, settings
 
-from fuzz import beginnings, tables, words
+from fuzz import tables, words
 from fuzz.case import CORPUS, Case, cases, kept
-from fuzz.oracle import OLD, Finding, findings, megabytes
+from fuzz.changes import names, objects, usable
+from fuzz.oracle import OLD, Finding, findings, megabytes, related
 from fuzz.product import BLOCK, blocks_of, run, watched
-from fuzz.relations import related
 
 INPUTS = int(os.environ.get("FUZZ", "160"))
 SEED = int(os.environ.get("FUZZ_SEED", "20"))
@@ -38,7 +38,7 @@ ADDRESSES = 6 << 30
 def folder() -> Iterator[Path]:
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, before[1]))
-    beginnings.names(), beginnings.usable()  # not while hypothesis draws: they run commands
+    names(), usable()  # not while hypothesis draws: they run commands
     with sandbox() as place:
         yield place
     resource.setrlimit(resource.RLIMIT_AS, before)
@@ -69,8 +69,8 @@ def test_inputs(shard: int, folder: Path) -> None:
 
 def test_every_format_has_its_inputs() -> None:
     """A format that is added is fuzzed from then on, as commands and flags are."""
-    text = " ".join([*beginnings.objects(), *tables.KINDS])
-    assert not [name for name in beginnings.names()["formats"][1:] if name not in text]
+    text = " ".join([*objects(), *tables.KINDS])
+    assert not [name for name in names()["formats"][1:] if name not in text]
     assert {*words.READ_NO_FILES} < words.EVERY.keys()
 
 

@@ -12,7 +12,7 @@ from command import COMMANDS as EVERY
 from command import application
 from hypothesis import strategies as st
 
-from fuzz.beginnings import LEVELS, names
+from fuzz.changes import LEVELS, names
 
 SEEDS = st.integers(0, 2**32 - 1)
 Value = Callable[[random.Random], str]
