@@ -21,10 +21,10 @@ from verl.utils.metric import Metric
 
 from grpo_cli.hooks.trl import record
 from grpo_cli.hooks.verl import Recorder
+from parity.test_trl_hook import build, lines, losses
 
 from . import tiny
 from .batches import Ragged, ragged
-from .test_trl_hook import build, lines, losses
 from .verl_functions import actor_config, tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own

@@ -13,9 +13,9 @@ from verl.trainer.ppo import core_algos
 
 from grpo_cli import evaluate
 from grpo_cli.hooks.verl import record, record_policy_loss
+from parity.test_trl_hook import lines, verify
 
 from .batches import Ragged, far, ragged
-from .test_trl_hook import lines, verify
 from .test_verl import LOSSES, MODES, OWN_MODE
 from .verl_functions import actor_config, tensor
 
