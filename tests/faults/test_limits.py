@@ -12,8 +12,7 @@ import pytest
 from fuzz.product import COMMAND, environment
 
 from faults import TIMES, some
-from faults.disks import on_small_disk
-from faults.runs import Run, clean, limited, shell, until
+from faults.runs import Run, clean, limited, on_small_disk, shell, until
 
 # ---- little memory, few files, few processes, another locale, many runs side by side -------------
 
