@@ -13,7 +13,7 @@ import orjson
 import pytest
 from files import each, some
 from trials import check, tape, verify
-from trials.faults import FAULTS, planted
+from trials.faults import FAULTS, Fault, planted
 from trials.kinds import KINDS, clean, dumped
 from trials.product import lines, printed_value
 from trials.report import missed
@@ -108,7 +108,7 @@ def test_clean_batches_are_honest(kind: check.Any) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS[::8], ids=lambda fault: fault.name)
 def test_faults_change_the_dump(fault: check.Fault) -> None:
-    """The same seed plants the same fault; what ``check`` says of it is test_check_faults'."""
+    """The same seed plants the same fault."""
     strength = fault.strengths[0]
     made = planted(fault, strength, fault.kinds[0], np.random.default_rng(3))
     again = planted(fault, strength, fault.kinds[0], np.random.default_rng(3))
@@ -194,3 +194,27 @@ def test_the_experiment_asks_and_counts() -> None:
     found = orjson.loads(done.stdout)
     assert found["seeds"] == [7, 7]
     assert found["rows"][verify.RIGHT]["of"] == 1
+
+
+# ---- each planted fault is named, and no clean batch ---------------------------------------------
+
+
+SEED = 3
+
+
+def strongest(fault: Fault) -> int:
+    counted = [at for at, strength in enumerate(fault.strengths) if fault.counted(strength)]
+    return counted[-1]
+
+
+@each("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_named(fault):
+    counts = check.ask_one(Task("check", f"fault/{fault.name}/{strongest(fault)}", SEED))
+    named = next(count for row, count in counts.items() if row.endswith(fault.name))
+    assert named.hits == named.of == 1
+
+
+@each("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_clean_batch_has_no_error_and_no_warning(kind):
+    counts = check.ask_one(Task("check", f"clean/{kind.name}", SEED))
+    assert [count.hits for count in counts.values()] == [0, 0]
