@@ -1,4 +1,4 @@
-"""Messages about files that no case in text can hold, and about the row that records name."""
+"""Messages about files that no case in text can hold, about the row of records, and flags."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import lzma
 import pickle
 import struct
+import sys
 import tarfile
 import zipfile
 from bz2 import compress as bzip2
@@ -16,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import run
+from command import main, run
 from files import each
 from fuzz import product
+from rows import HYPERPARAMETERS, HyperparameterError
 
 ROWS = {"log_probs": [[-0.5, -0.3], [-0.2, -0.4]], "rewards": [1.0, 0.0]}
 RECORD = json.dumps(ROWS) + "\n"
@@ -145,3 +147,210 @@ def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, named):
         with product.blocks_of(size):
             notes = product.run(["eval", str(path), "-v", "dr"]).err.decode().splitlines()
         assert [note for note in notes if "the trainer used" in note] == ([SAID] if named else [])
+
+
+# ---- flags: what they accept, what they refuse, and what to type instead -------------------------
+
+
+# ---- options with one dash, words that are no command, names that are none -----------------------
+
+
+@pytest.fixture
+def typed(monkeypatch, capsys):
+    """What the command ``grpo`` says of a line that is wrong."""
+
+    def run(line: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["grpo", *line.split()])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        return said
+
+    return run
+
+
+def test_letters_may_stand_at_their_values(grpo, dump):
+    path = str(dump({}))
+    assert grpo("eval", path, "-vdr", "--only", "loss").exit_code == 0
+
+
+@pytest.mark.parametrize("flag", ["--html", "--svg"])
+def test_a_page_without_a_file_to_read(typed, monkeypatch, flag):
+    monkeypatch.setattr("sys.stdin", None)
+    said = typed(f"show {flag} dump.jsonl")
+    assert said.endswith(f"; {flag} names the page to write: grpo show FILE {flag} PAGE")
+
+
+def test_all_hyperparameters_are_listed(grpo):
+    listed = grpo("variants", "--hyperparameters", "-f", "csv").stdout.splitlines()
+    assert [line.partition(",")[0] for line in listed] == ["name", *HYPERPARAMETERS]
+    shown = grpo("variants", "--hyperparameters").stdout
+    assert all(name in shown for name in HYPERPARAMETERS)
+
+
+RANGES = {
+    "a finite number": "entropy_coef log_ratio_max clip_cov_lb clip_cov_ub reward_bias "
+    "reward_scaling opd_kl_coef",
+    "a finite number or null": "diff_low diff_high off_policy_mask_threshold advantage_clip_low "
+    "advantage_clip_high",
+    "a finite number > 0": "max_completion_length tau_pos tau_neg dro_beta m2_threshold "
+    "loss_denominator fipo_decay_rate real_tau sdar_gate_beta",
+    "a finite number > 0 or null": "kl_input_clamp kl_output_clamp delta log_ratio_clamp "
+    "num_items_in_batch loss_scale_factor response_length global_batch_size batch_num_tokens "
+    "reward_clip global_n_tokens",
+    "a finite number > 1 or null": "dual_clip",
+    "a finite number >= 1": "dcpo_ratio_max",
+    "a finite number > 0 and <= 1": "clip_cov_ratio kl_cov_ratio",
+    "a finite number >= 0 and <= 1": "gamma gae_lambda ipo_threshold rlsd_lambda "
+    "top_entropy_quantile",
+    "a finite number >= 0 or null": "rho_mask_low rho_mask_high is_low is_high ratio_low "
+    "ratio_high outlier_token_is_threshold_low outlier_token_is_threshold_high "
+    "token_mask_is_threshold_low token_mask_is_threshold_high",
+    "a whole number >= 0": "std_ddof",
+    "a whole number >= 0 and <= 18446744073709551615": "clip_cov_seed",
+    "a whole number >= 1": "gradient_accumulation_steps dp_size num_processes gfpo_keep",
+    "a whole number >= 1 or null": "steps_per_generation",
+    "a whole number >= 0 and <= 1": "rlsd_negative_only",
+    "a finite number > 0, or LOW_HIGH": "rollout_is_threshold",
+    "a finite number > 0, or HIGH or LOW_HIGH (several: with commas) or null": (
+        "rollout_rs_threshold"
+    ),
+    "a finite number, or numbers separated by commas": "reward_weights",
+}
+"""What hyperparameters may be, as their formulas allow; the others may be any number >= 0."""
+
+
+def test_what_hyperparameters_may_be():
+    given = {name: wanted for wanted, names in RANGES.items() for name in names.split()}
+    assert set(given) < set(HYPERPARAMETERS)
+    for name, row in HYPERPARAMETERS.items():
+        assert row.words or row.wanted == given.get(name, "a finite number >= 0"), name
+    assert HYPERPARAMETERS["gamma"].check("gamma", 0) == 0.0
+    assert HYPERPARAMETERS["gamma"].check("gamma", 1) == 1.0
+    for name, value in (("gamma", 1.0001), ("gamma", -1e-9), ("delta", 0.0), ("dual_clip", 1.0)):
+        with pytest.raises(HyperparameterError, match=HYPERPARAMETERS[name].wanted):
+            HYPERPARAMETERS[name].check(name, value)
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64, 1e308, 10**400])
+def test_a_whole_number_has_at_most_64_bits(value):
+    """Arrays hold no larger one, and JSON's writer none of more than 64 bits."""
+    for name, row in HYPERPARAMETERS.items():
+        if row.integer and name not in ("clip_cov_seed", "rlsd_negative_only"):
+            with pytest.raises(HyperparameterError, match=f"{name}: expected a whole number >= "):
+                row.check(name, value)
+            assert row.check(name, 2**63 - 1) == 2**63 - 1
+    seed = HYPERPARAMETERS["clip_cov_seed"]
+    assert seed.check("clip_cov_seed", 2**64 - 1) == 2**64 - 1
+    with pytest.raises(HyperparameterError, match="<= 9223372036854775807, got "):
+        HYPERPARAMETERS["dp_size"].check("dp_size", min(value, 1e308))
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400)])
+def test_a_whole_number_beyond_all_floats_is_not_finite(value):
+    with pytest.raises(HyperparameterError, match=r"beta: expected .*, got -?inf"):
+        HYPERPARAMETERS["beta"].check("beta", value)
+
+
+def test_what_an_option_takes_is_listed_or_the_command_that_lists_it(grpo):
+    """Every option that takes a word: its words stand there, or a command that is run here."""
+    text = " ".join(grpo("eval", "--help-all").stdout.split())
+    for option, lists in {
+        "--variant NAME": "grpo variants",
+        "Objective (": "grpo variants --stage kl",
+        "--from FORMAT": "grpo formats",
+        "--param NAME=VALUE": "grpo variants --hyperparameters",
+    }.items():
+        assert f"`{lists}`" in text[text.index(option) :][:150], option
+        assert grpo(*lists.split()[1:]).exit_code == 0
+    for choices in ("batch, record,", "table, json, jsonl,", "--on-error stop|skip"):
+        assert choices in text
+
+
+# ---- flags: what they accept, what they refuse, and how they say so ------------------------------
+
+
+@pytest.mark.parametrize("words", [("--json",), ("-f", "json")])
+def test_an_input_as_output_is_json_where_errors_are(grpo, dump, words):
+    path = dump({})
+    result = grpo("eval", path, "-o", path, *words)
+    assert json.loads(result.stderr)["error"]["message"].startswith(f"-o {path} is the input")
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"), [("eval", "-o"), ("check", "-o"), ("show", "--html"), ("show", "--svg")]
+)
+def test_the_input_is_never_replaced(grpo, dump, tmp_path, command, flag):
+    path = dump({})
+    before = path.read_bytes()
+    for place in (str(path), str(tmp_path)):
+        result = grpo(command, place, flag, str(path))
+        assert result.exit_code == 2
+        assert result.stderr == f"grpo: {flag} {path} is the input: name another file\n"
+        assert path.read_bytes() == before
+    other = tmp_path / "other"
+    assert grpo(command, str(path), flag, str(other)).exit_code in (0, 1)
+    assert grpo(command, str(path), flag, str(other)).exit_code in (0, 1)  # what it made itself
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piece"),
+    [
+        (["--epsilon", "0.3"], "clip[low=0.3,high=0.3]"),
+        (["--epsilon", "0.3", "--epsilon-high", ".5"], "clip[low=0.3,high=0.5]"),
+        (["--beta", "0.1"], "beta=0.1"),
+        (["-v", "verl/vanilla", "-p", "dual_clip=1.1"], "1.1"),
+        (["-p", "std_ddof=0"], "ddof=0"),
+        (["-p", "kl_weight=ratio"], "weight=ratio"),
+        (["-p", "log_ratio_clamp=null"], "ratio:token|"),
+        (["--aggregate", "seq-mean-token-sum"], "agg:token-sum|"),
+        (["--kl", "low_var_kl"], "kl:k3["),
+        (["--batch", "record"], "batch:record|"),
+    ],
+)
+def test_flags_reach_the_signature(grpo, dump, arguments, piece):
+    result = grpo("eval", str(dump({})), "--json", *arguments)
+    assert piece in json.loads(result.stdout)["signature"]
+
+
+def test_output_appears_whole_or_not_at_all(grpo, dump, tmp_path):
+    path, out = str(dump({})), tmp_path / "out.json"
+    out.write_text("before")
+    out.chmod(0o640)
+    assert grpo("eval", path, "-v", "nope", "-o", str(out)).exit_code == 2
+    assert out.read_text() == "before"
+    result = grpo("eval", path, "--json", "-o", str(out))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert json.loads(out.read_text())["total"]["records"] == 1
+    assert out.stat().st_mode & 0o777 == 0o640
+    broken = str(dump({}, '{"rewards": 1}'))
+    assert grpo("eval", broken, "-f", "jsonl", "-o", str(tmp_path / "new")).exit_code == 3
+    assert not (tmp_path / "new").exists()
+    assert grpo("eval", str(dump({})), "-o", str(tmp_path)).exit_code == 2
+
+
+def test_help_and_version(grpo):
+    for arguments in ((), ("-h",), ("--help",)):
+        assert "grpo match FILE --loss 0.0123" in grpo(*arguments).output
+    assert "--epsilon-low NUMBER" in grpo("eval", "--help-all").stdout
+    result = grpo("eval", "-h")
+    assert "zcat dump.jsonl.gz | grpo eval" in result.stdout
+    assert "[FILE…]" in result.stdout
+    assert grpo("-V").stdout == grpo("--version").stdout == "grpo 0.3.0\n"
+
+
+def test_variants_as_json_and_as_a_table(grpo):
+    document = json.loads(grpo("variants", "--json").stdout)
+    rows = {row["name"]: row for row in document["variants"]}
+    assert rows["dr"]["stages"]["advantage"] == "group-mean"
+    assert "dr_grpo" in rows["dr"]["aliases"]
+    assert rows["dapo"]["paper"] == "2503.14476"
+    assert document["stages"]["kl"]["choices"]["k3"]["aliases"] == ["low_var_kl"]
+    table = " ".join(grpo("variants").stdout.split())
+    assert "Decoupled Clip and Dynamic Sampling Policy Optimization" in table
+    assert "seq-mean-token-mean" in table
+    some = grpo("variants", "trl/*").stdout
+    assert "trl/dapo" in some
+    assert "verl/" not in some
+    assert grpo("variants", "x").exit_code == 2
