@@ -21,7 +21,7 @@ from trials.score import Count, Task, merged, wilson
 from trials.tape import Var
 from trials.trl import RIGHT, data, evaluate, simulated
 from trials.wrong.catalogue import MISTAKES
-from trials.wrong.mistake import mistaken
+from trials.wrong.terms import mistaken
 
 DATA = Path(__file__).parents[1] / "data"
 TRL = [

@@ -11,9 +11,8 @@ import numpy as np
 
 from trials.product import Answer, Record, rows
 from trials.simulate.policies import Random, bfloat16
-from trials.wrong.mistake import Mistake
 from trials.wrong.sums import ADVANTAGES, COLUMNS, REDUCTIONS, TOKENS
-from trials.wrong.terms import CLIPS, KLS, RATIOS
+from trials.wrong.terms import CLIPS, KLS, RATIOS, Mistake
 
 
 @dataclass(frozen=True)

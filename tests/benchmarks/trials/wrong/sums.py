@@ -11,7 +11,7 @@ from trials.product import Record
 from trials.simulate.policies import F64, Random, bfloat16
 from trials.tape import Var
 from trials.trl import NAMES, RIGHT, Data, accumulated, reduced
-from trials.wrong.mistake import Outcome, Plant, clipped, on, token_level, with_kl
+from trials.wrong.terms import Outcome, Plant, clipped, on, token_level, with_kl
 
 # ---- advantages ----------------------------------------------------------------------------------
 
