@@ -1,0 +1,246 @@
+"""The command with a Ray that it starts, and one that is there; how it ends; what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from files import some
+
+import grpo_cli
+
+
+def grpo(*arguments: str, **more) -> subprocess.Popen:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **more}
+    return subprocess.Popen(
+        [sys.executable, "-m", "grpo_cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def run(*arguments: str, **more) -> tuple[int, str, str]:
+    started = grpo(*arguments, **more)
+    out, said = started.communicate(timeout=300)
+    return started.returncode, out, said
+
+
+@pytest.fixture
+def file(text, tmp_path) -> str:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(text * 20)
+    return str(path)
+
+
+@pytest.fixture
+def scratch(monkeypatch) -> Path:
+    """Where temporary files go; short, since sockets are among them."""
+    with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        yield Path(folder)
+
+
+def running(scratch: Path) -> list[str]:
+    """The processes that name the folder, or anything in it."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if f"{scratch}/" in words and process.name != str(os.getpid()):
+            found.append(words.replace("\0", " "))
+    return found
+
+
+def gone(scratch: Path) -> bool:
+    """Whether nothing is left, a moment after the end."""
+    for _ in range(100):
+        if not running(scratch) and not list(scratch.iterdir()):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+ARGUMENTS = ("-v", "gspo", "--format", "jsonl", "--level", "response")
+
+
+def test_a_ray_that_is_started_here(file, scratch):
+    expected = run("eval", file, *ARGUMENTS)
+    assert expected[0] == 0
+    assert run("eval", file, *ARGUMENTS, "--on", "ray", "-j", "2") == expected
+    assert gone(scratch)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_is_interrupted_leaves_nothing(file, scratch, tmp_path, number, code):
+    out = tmp_path / ("out" if number == signal.SIGINT else "out.jsonl")
+    place = f"{out}/" if number == signal.SIGINT else str(out)
+    started = grpo("eval", *[file] * 40, *ARGUMENTS, "--on", "ray", "-j", "2", "-o", place)
+    find(scratch, "ray::evaluate", started)
+    started.send_signal(number)
+    _, said = started.communicate(timeout=60)
+    assert (started.returncode, said) == (code, "")
+    if number == signal.SIGINT:  # whole parts, and no other file
+        for part in out.iterdir():
+            assert part.name.startswith("part-")
+            assert all(json.loads(line) for line in part.read_text().splitlines())
+    else:
+        assert not out.exists()
+    assert gone(scratch)
+
+
+def find(scratch: Path, title: str, started: subprocess.Popen) -> int:
+    """Waits for a process of the Ray in the folder whose program has this name."""
+    while started.poll() is None:
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (process / "cmdline").read_bytes().decode(errors="replace")
+                parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+                its = Path("/proc", parent, "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            program = "".join(words.split("\0")[:3])  # raylet's arguments name the others
+            if title in program and f"{scratch}/" in words + its:
+                return int(process.name)
+        time.sleep(0.01)
+    raise AssertionError(started.communicate())
+
+
+@pytest.mark.parametrize("kind", some(["json", "table", "jsonl", "csv", "markdown"], 1))
+def test_what_ray_says_of_a_dead_worker_is_not_in_the_results(file, scratch, kind):
+    words = ("eval", *[file] * 4, "-v", "gspo", "--format", kind, "-q")
+    started = grpo(*words, "--on", "ray", "-j", "2")
+    os.kill(find(scratch, "ray::evaluate", started), signal.SIGKILL)
+    out, said = started.communicate(timeout=300)
+    assert (started.returncode, out) == run(*words)[:2], said
+
+
+@pytest.mark.parametrize("title", some(["ray::IDLE", "default_worker.py"], 1))
+def test_a_worker_that_dies_at_the_start_is_replaced(file, scratch, title):
+    started = grpo("eval", *[file] * 4, *ARGUMENTS, "--on", "ray", "-j", "2")
+    os.kill(find(scratch, title, started), signal.SIGKILL)
+    out, said = started.communicate(timeout=300)
+    assert started.returncode == 0, said
+    assert out == run("eval", *[file] * 4, *ARGUMENTS)[1]
+
+
+def test_a_ray_that_cannot_start_is_one_line(file, scratch):
+    started = grpo("eval", file, "--on", "ray", "-j", "2")
+    os.kill(find(scratch, "dashboard/agent.py", started), signal.SIGKILL)
+    out, said = started.communicate(timeout=120)
+    assert (started.returncode, out, said.count("\n")) == (70, "", 1)
+    assert said.startswith("grpo: cannot start Ray: ")
+    assert gone(scratch)
+
+
+@pytest.mark.parametrize("seconds", some([2.5, 1.0, 4.0], 1))
+def test_ctrl_c_ends_the_start_of_ray(file, scratch, seconds):
+    started = grpo("eval", *[file] * 40, *ARGUMENTS, "--on", "ray", "-j", "2")
+    time.sleep(seconds)
+    started.send_signal(signal.SIGINT)
+    assert started.communicate(timeout=60)[1] == ""
+    assert started.returncode == 130
+    assert gone(scratch)
+
+
+def test_workers_without_memory(file, scratch):
+    code, _, said = run(
+        *("eval", file, *ARGUMENTS, "--on", "ray", "-j", "2"),
+        RAY_memory_usage_threshold="0.001",
+        RAY_memory_monitor_refresh_ms="50",
+        RAY_task_oom_retries="1",
+    )
+    assert code == 70
+    ours = [line for line in said.splitlines() if line.startswith("grpo: ")]  # the others are Ray's
+    assert len(ours) == 1
+    assert "cluster workers ran out of memory on" in ours[0]
+    assert gone(scratch)
+
+
+@pytest.mark.parametrize(
+    ("on", "code", "said"),
+    [
+        ("spark", 2, "grpo: --on: expected ray or ray://HOST:PORT, got 'spark'\n"),
+        ("ray://127.0.0.1:1", 70, "cannot connect to Ray at ray://127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_be_reached(file, scratch, on, code, said):
+    found = run("eval", file, "--on", on, RAY_CLIENT_INITIAL_CONNECTION_TIMEOUT_S="1")
+    assert found[0] == code
+    assert said in found[2]
+    assert found[2].count("\n") == 1
+
+
+# ---- the page: its examples run as they are written, and are short -------------------------------
+
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "grpo_cli" / "commands" / "help" / "pages" / "clusters.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+COMMANDS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)[0].splitlines()
+
+
+def run_in(words: list[str], folder: Path, **more: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", **more}
+    found = subprocess.run_in(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(text, records, tmp_path_factory) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "a.jsonl").write_bytes(text)
+    keys = ("id", "log_probs_new", "log_probs_old", "rewards")
+    rows = [{key: one[key] for key in keys} for one in records]
+    pa.parquet.write_table(pa.Table.from_pylist(rows), folder / "a.parquet", row_group_size=100)
+    return folder
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda text: text.partition("\n")[0])
+def test_an_example_says_what_the_command_says(example, folder):
+    assert len(example.splitlines()) <= 25
+    file = re.search(r"a\.(jsonl|parquet)", example)[0]
+    words = f"eval {file} -v dr -q --level batch --only loss".split()
+    expected = run_in([sys.executable, "-m", "grpo_cli", *words], folder)
+    (folder / "example.py").write_text(example)
+    printed = run_in([sys.executable, "example.py"], folder)
+    assert float(printed.splitlines()[-1]) == json.loads(expected)
+
+
+def test_there_is_one_of_each():
+    packages = {"ray.data", "dask.bag", "concurrent.futures", "pyarrow"}
+    assert len(EXAMPLES) == 4
+    assert all(any(name in example for example in EXAMPLES) for name in packages)
+
+
+def test_the_three_commands(store, folder, text, cluster):
+    """As written, but for the place of the cluster; RAY_ADDRESS names it where that is not said."""
+    store.client.put_object(Bucket="runs", Key="2026-11/step_1.jsonl", Body=text)
+    store.client.put_object(Bucket="runs", Key="2026-11/step_2.jsonl", Body=text)
+    assert len(COMMANDS) == 3
+    printed = []
+    for command in COMMANDS:
+        words = command.partition("#")[0].split()
+        assert words[0] == "grpo"
+        words = [word.strip("'").replace("ray://head:10001", cluster.client) for word in words[1:]]
+        printed.append(run_in([sys.executable, "-m", "grpo_cli", *words], folder))
+    assert printed[0].splitlines()[0].startswith("objective")
+    assert grpo_cli.__all__
