@@ -1,4 +1,7 @@
-"""Dumps without a reference: a KL penalty that only the variant asks for is left out, and named."""
+"""Dumps without a reference: a KL penalty that only the variant asks for is left out, and named.
+
+What commands say then: ``cases/said/no-reference.txt``.
+"""
 
 from __future__ import annotations
 
@@ -66,33 +69,6 @@ def test_every_level_has_the_numbers_of_beta_0(grpo, write, level):
     for own, without in zip(*rows, strict=True):
         assert level not in ("batch", "record") or own.pop("signature") != without.pop("signature")
         assert own == without
-
-
-def test_show_speaks_of_the_one_record_that_it_shows(grpo, write):
-    path = write(PLAIN, WITH)
-    said = NOTE.replace("the records have", "the record has")
-    assert f"note: {said}\n" in grpo("show", path, "--record", "0").stderr
-    assert "KL left out" not in grpo("show", path, "--record", "1").stderr
-
-
-def test_the_columns_that_a_record_with_ratios_lacks(grpo, write):
-    ratios = {"ratios": [[1.2, 1.1], [0.9, 1.3]], "rewards": [1.0, 0.0]}
-    said = grpo("eval", write(ratios)).stderr
-    halves = [[0.5, 0.5], [0.5, 0.5]]
-    whole = grpo("eval", write(ratios | {"probs_old": halves, "probs_ref": halves}), "--json")
-    assert NOTE in said
-    assert json.loads(whole.stdout)["total"]["kl"] > 0
-
-
-@pytest.mark.parametrize("command", ["explain", "verify", "split", "check", "report", "diff"])
-def test_commands_that_ended_with_an_error(grpo, write, tmp_path, command):
-    path = write(*[PLAIN | {"expected": {"loss": LOSS}}] * 3)
-    page = str(tmp_path / "page.html")
-    more = {"split": ["-n", "1"], "diff": [path], "report": ["-o", page]}.get(command, [])
-    result = grpo(command, path, *more)
-    assert result.exit_code == 0, result.stderr
-    assert "missing" not in result.stderr
-    assert command in ("check", "report", "diff") or f"note: {NOTE}\n" in result.stderr
 
 
 def test_explain_works_the_record_out_without_a_kl(grpo, write):
@@ -187,33 +163,12 @@ def test_every_such_row_gives_what_a_beta_of_0_gives(name):
         evaluate(record, name, beta=0.04)
 
 
-@pytest.mark.parametrize("name", ["rloo", "openrlhf/ppo", "prime-rl/ref_kl", "nemo-rl/opd"])
-def test_a_row_that_needs_the_reference_for_more_than_a_penalty_is_an_error(name):
-    record = PLAIN | {"log_probs_rollout": PLAIN["log_probs_old"]}
-    with pytest.raises(InputError, match="log_probs_ref: missing") as error:
-        evaluate(record, name)
-    assert "beta" not in str(error.value)  # which would not help
-
-
 @pytest.mark.parametrize("name", ["trl/grpo", "verl/vanilla"])
 def test_a_row_whose_own_beta_is_0_is_evaluated_as_before(name):
     found = evaluate(PLAIN, name)
     assert "no reference" not in found.signature
     assert "[beta=0" in found.signature
     assert not any("KL left out" in note for note in found.notices)
-
-
-@pytest.mark.parametrize("record", [{"beta": 0.04}, {"hyperparameters": {"kl_coef": 0.04}}])
-def test_a_beta_of_the_record_needs_the_reference(record):
-    with pytest.raises(InputError, match="log_probs_ref: missing"):
-        evaluate(PLAIN | record)
-
-
-@pytest.mark.parametrize("flags", [("--beta", "0.04"), ("--kl", "k1"), ("-p", "beta=0.1")])
-def test_a_kl_that_a_flag_asks_for_needs_the_reference(grpo, write, flags):
-    result = grpo("eval", write(PLAIN, PLAIN), *flags)
-    assert result.exit_code == 3
-    assert "dump.jsonl:1: log_probs_ref: missing" in result.stderr
 
 
 def test_records_with_probabilities():
@@ -246,17 +201,9 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_mix_is_an_error_that_names_the_first_without(grpo, write, order):
+def test_compare_and_match_skip_what_needs_the_column_that_a_mix_lacks(grpo, write, order):
     records, line = ORDERS[order]
     path = write(*(one | {"expected": {"loss": LOSS}} for one in records))
-    for command in ("eval", "explain", "verify"):
-        result = grpo(command, path)
-        assert result.exit_code == 3
-        assert f"dump.jsonl:{line}: {MIXED}\n" in result.stderr
-    other = "with" if line == 1 else "without"
-    cut = grpo("split", path, "-n", "1")
-    assert cut.exit_code == 3
-    assert f"other columns than the first one ({other} log_probs_ref)" in cut.stderr
     document = json.loads(grpo("compare", path, "-v", "dr,grpo", "--json").stdout)
     (skipped,) = document["skipped"]
     assert skipped["place"].endswith(f"dump.jsonl:{line}")
@@ -319,33 +266,19 @@ def test_bytes_are_the_same_for_any_jobs(grpo, write, records):
 # ---- what a row needs and nobody gives ---------------------------------------------------------
 
 
-def test_a_length_that_nobody_gives_is_named_alike(grpo, write):
+def test_match_names_a_length_that_nobody_gives(grpo, write):
+    """As other commands do: ``cases/said/no-reference.txt``."""
     path = write(PLAIN, PLAIN)
-    said = (
-        "note: max_completion_length: missing; trl/dr_grpo uses its own 512: give "
-        "-p max_completion_length=VALUE, or put it in the record's hyperparameters\n"
-    )
-    loss = repr(evaluate(path, "trl/dr_grpo").loss)
-    for line in (
-        ["eval", path, "-v", "trl/dr_grpo"],
-        ["split", path, "-v", "trl/dr_grpo", "-n", "1"],
-        ["explain", path, "-v", "trl/dr_grpo"],
-        ["match", path, "--loss", loss],
-    ):
-        assert said in grpo(*line).stderr, line
-    given = ["-p", "max_completion_length=256"]
-    assert "missing" not in grpo("eval", path, "-v", "trl/dr_grpo", *given).stderr
-    own = PLAIN | {"hyperparameters": {"max_completion_length": 512}}
-    assert "missing" not in grpo("eval", write(own), "-v", "trl/dr_grpo").stderr
+    said = "note: max_completion_length: missing; trl/dr_grpo uses its own 512: give "
+    assert said in grpo("match", path, "--loss", repr(evaluate(path, "trl/dr_grpo").loss)).stderr
 
 
-def test_a_length_that_no_row_has_is_an_error_in_the_same_words(grpo, write):
+def test_a_length_that_no_row_has_is_an_error_in_the_same_words(write):
     path = write(PLAIN, PLAIN)
     said = (
         "max_completion_length: missing; token-sum-norm needs it: give "
         "-p max_completion_length=VALUE, or put it in the record's hyperparameters"
     )
-    assert said in grpo("eval", path, "--aggregate", "token-sum-norm").stderr
     skipped = split(path, 1).skipped
     assert said in next(one.reason for one in skipped if one.aggregate == "token-sum-norm")
     assert match(path, loss="0.1", variant="dr").not_tried["token-sum-norm"] == said
