@@ -1,10 +1,9 @@
-"""Each fault planted in clean real dumps: exactly that finding appears, and none on clean ones."""
+"""Clean real dumps give no finding, and a fault of one record hides none of another."""
 
 from __future__ import annotations
 
 import json
 import math
-import random
 import tracemalloc
 from collections.abc import Callable
 from functools import cache
@@ -45,10 +44,6 @@ def new_in(rows: list[Row], name: str) -> list[Any]:
     return [one for one in found(rows) if (one.code, one.record) not in found_in(name)]
 
 
-def kinds(findings: list[Any]) -> set[tuple[str, str]]:
-    return {(one.code, one.severity) for one in findings}
-
-
 @pytest.mark.parametrize("name", TRL)
 def test_clean_trl_dumps_give_nothing_but_the_truth(name):
     answer = check(load(name))
@@ -77,23 +72,6 @@ def tokens_of(key: str, change: Callable[[list[float]], list[float]]) -> Callabl
     return plant
 
 
-def at_temperature(t: float) -> Callable[[Row], None]:
-    """The new log-probs are of a softmax over 40 words, the old ones of it at a temperature."""
-
-    def plant(row: Row) -> None:
-        draw = np.random.default_rng(7)
-        new, old = [], []
-        for values in row[NEW]:
-            logits = draw.normal(0.0, 2.5, (len(values), 40))
-            taken = np.array([draw.choice(40, p=np.exp(z) / np.exp(z).sum()) for z in logits])
-            for z_rows, into in ((logits, new), (logits / t, old)):
-                log_p = z_rows - np.log(np.exp(z_rows).sum(axis=1, keepdims=True))
-                into.append(log_p[np.arange(len(values)), taken].tolist())
-        row[NEW], row[OLD] = new, old
-
-    return plant
-
-
 def padded(row: Row) -> None:
     width = max(map(len, row[NEW])) + 4
     for key in (NEW, OLD, "ref_per_token_logps"):
@@ -103,132 +81,18 @@ def padded(row: Row) -> None:
         row[key] = [values + [pad] * (width - len(values)) for values in row[key]]
 
 
-def prompted(row: Row) -> None:
-    prompt = [-3.1, -4.2, -2.2, -5.0, -1.7]
-    for key in (NEW, OLD, "ref_per_token_logps"):
-        if key in row:
-            row[key] = [prompt + values for values in row[key]]
-    row["tokens"] = [list("What?") + values for values in row["tokens"]]
-    row["completion_ids"] = [[7, 3, 5, 9, 2, *values] for values in row["completion_ids"]]
-
-
-def prompted_by_ids(row: Row) -> None:
-    row["prompt_ids"] = [[11, 40 + at] for at in range(8)]
-    for key in (NEW, OLD, "ref_per_token_logps"):
-        if key in row:
-            row[key] = [[-2.0 - at / 9, -1.0, *values] for at, values in enumerate(row[key])]
-    row["tokens"] = [["a", str(at), *values] for at, values in enumerate(row["tokens"])]
-    ids = enumerate(row["completion_ids"])
-    row["completion_ids"] = [[11, 40 + at, *values] for at, values in ids]
-
-
-def not_a_number(row: Row) -> None:
-    row[OLD][2][1] = float("nan")
-
-
-def zero_filled(row: Row) -> None:
-    row[NEW][1][0], row[OLD][1][0] = -26.0, 0.0
-
-
-def rolled_out(change: Callable[[list[float]], list[float]]) -> Callable[[Row], None]:
-    def plant(row: Row) -> None:
-        row["sampling_per_token_logps"] = [change(values) for values in row[OLD]]
-
-    return plant
-
-
-def noisy(values: list[float]) -> list[float]:
-    draw = random.Random(len(values))
-    return [min(value + draw.gauss(0.0, 0.5), 0.0) for value in values]
-
-
-def lifted(values: list[float]) -> list[float]:
-    return [min(value + 0.105, 0.0) for value in values]
-
-
-LOG_PROB_FAULTS = {
-    "shifted: next": ("shifted", "error", tokens_of(OLD, lambda v: [*v[1:], -3.0])),
-    "shifted: previous": ("shifted", "error", tokens_of(OLD, lambda v: [-3.0, *v[:-1]])),
-    "shifted: all but new": ("shifted", "error", tokens_of(NEW, lambda v: [*v[1:], -3.0])),
-    "prompt: shared": ("prompt-included", "error", prompted),
-    "prompt: prompt_ids": ("prompt-included", "error", prompted_by_ids),
-    "padding": ("padding", "error", padded),
-    "probabilities": ("probabilities", "error", tokens_of(OLD, lambda v: list(map(math.exp, v)))),
-    "probabilities: −log p": ("probabilities", "error", tokens_of(NEW, lambda v: [-x for x in v])),
-    "not finite": ("not-finite", "error", not_a_number),
-    "base 2": ("log-base", "error", tokens_of(OLD, lambda v: [x / math.log(2) for x in v])),
-    "base 10": ("log-base", "error", tokens_of(OLD, lambda v: [x / math.log(10) for x in v])),
-    "base 10: new": ("log-base", "error", tokens_of(NEW, lambda v: [x / math.log(10) for x in v])),
-    "top-p": ("constant-log-ratio", "warning", tokens_of(NEW, lambda v: [x - 0.105 for x in v])),
-    "top-p: rollout": ("constant-log-ratio", "warning", rolled_out(lifted)),
-    "temperature 0.6": ("temperature", "error", at_temperature(0.6)),
-    "temperature 1.5": ("temperature", "error", at_temperature(1.5)),
-    "temperature: scaled": ("temperature", "error", tokens_of(OLD, lambda v: [x * 0.8 for x in v])),
-    "extreme ratio": ("extreme-ratio", "error", zero_filled),
-    "rollout mismatch": ("rollout-mismatch", "warning", rolled_out(noisy)),
-}
-
-
-@each(
-    ("name", "at", "fault"),
-    [
-        # an on-policy record, in which the fault is not drowned by training
-        *((name, 1, fault) for name in ("grpo", "dapo") for fault in LOG_PROB_FAULTS),
-        # one that training has moved
-        *(("dr_grpo", 6, fault)
-          for fault in ("shifted: next", "padding", "probabilities", "extreme ratio")),
-    ],
-)  # fmt: skip
-def test_a_fault_of_the_log_probs_is_found_and_nothing_else(name, at, fault):
-    code, severity, plant = LOG_PROB_FAULTS[fault]
-    name = f"trl-1.16.0-{name}.jsonl"
-    rows = load(name)
-    plant(rows[at])
-    new = new_in(rows, name)
-    assert kinds(new) == {(code, severity)}
-    assert {one.record for one in new} == {rows[at]["id"]}
-    assert all(one.evidence and one.advice for one in new)
-
-
 def test_a_fault_of_one_record_hides_none_of_another():
     """Rules that explain a column stop where all records are explained, not where one is."""
     name = "trl-1.16.0-grpo.jsonl"
     rows = load(name)
-    planted = {rows[1]["id"]: "shifted: next", rows[5]["id"]: "temperature: scaled"}
-    for row in rows:
-        if row["id"] in planted:
-            LOG_PROB_FAULTS[planted[row["id"]]][2](row)
+    faults = {
+        1: ("shifted", tokens_of(OLD, lambda v: [*v[1:], -3.0])),
+        5: ("temperature", tokens_of(OLD, lambda v: [x * 0.8 for x in v])),
+    }
+    for at, (_, plant) in faults.items():
+        plant(rows[at])
     codes = {one.record: one.code for one in new_in(rows, name)}
-    assert codes == {name: LOG_PROB_FAULTS[fault][0] for name, fault in planted.items()}
-
-
-# ---- faults of rewards and groups ----------------------------------------------------------------
-
-
-PLAIN = [1.0, 0.0, 0.5, 0.25, 0.0, 1.0, 0.75, 0.3]
-
-
-@each(
-    ("code", "severity", "columns"),
-    [
-        ("", "", {"rewards": PLAIN}),
-        ("dead-group", "info", {"rewards": [0.5] * 8}),
-        ("dead-group", "info", {"advantages": [0.0] * 8}),
-        ("near-dead-group", "warning", {"rewards": [0.5, 0.500005] * 4}),
-        ("near-dead-group", "warning", {"advantages": [3e-8, -3e-8] * 4}),
-        ("reward-noise", "warning", {"rewards": [*PLAIN[:7], 0.25000002]}),
-        ("uneven-groups", "info", {"rewards": PLAIN, "group_ids": [*"aaabbbbb"]}),
-        ("singleton-group", "warning", {"rewards": PLAIN, "group_ids": [*"aaaaaaab"]}),
-    ],
-)
-def test_a_fault_of_the_groups_is_found_and_nothing_else(code, severity, columns):
-    rows = load("trl-1.16.0-dapo.jsonl")
-    del rows[2]["advantages"]
-    rows[2] |= columns
-    new = new_in(rows, "trl-1.16.0-dapo.jsonl")
-    # The other records are groups of 8, so a record with groups of 7 or of 3 and 5 is uneven.
-    new = [one for one in new if one.code != "uneven-groups" or "uneven" in code]
-    assert kinds(new) == ({(code, severity)} if code else set())
+    assert codes == {rows[at]["id"]: code for at, (code, _) in faults.items()}
 
 
 # ---- masks and lengths ---------------------------------------------------------------------------
