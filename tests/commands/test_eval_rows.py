@@ -377,15 +377,6 @@ def test_a_table_says_that_losses_of_records_do_not_add_up(tmp_path: Path) -> No
     assert sum(one["contribution"] for one in parts) == pytest.approx(total, rel=1e-12)
 
 
-def test_a_table_has_the_rows_of_its_limit(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", [SHOWN] * 3)
-    for level, limit, last in (("record", 2, "1"), ("response", 3, "1"), ("token", 5, "1")):
-        lines = run("eval", path, "--level", level, "--limit", limit, "-q").stdout.splitlines()
-        table = [line for line in lines if re.match(r" *\d+  |\S+ +\d+ +-?\d", line)]
-        assert len(table) == limit, lines
-        assert last in table[-1]
-
-
 def test_a_table_shows_strings_marks_and_shares(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [SHOWN])
     plain = run("eval", path, "--level", "token", COLUMNS="200").stdout
