@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from files import some
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "house"))
 from every_command import made_up
@@ -67,6 +68,19 @@ def test_the_worked_arithmetic_has_the_bonus(grpo, file, flags):
     shown = sum(map(float, terms.replace("- ", "-").replace("+ ", "").split()))
     (whole,) = (line for line in printed.splitlines() if " = −objective = " in line)
     assert shown == pytest.approx(-float(whole.rpartition(" ")[2]), abs=1.5e-6)
+
+
+@pytest.mark.parametrize("flags", some(FLAGS, 2), ids=" ".join)
+def test_the_command_of_a_match_gives_the_value_that_it_claims(grpo, file, total, flags):
+    loss = total(*flags)["loss"]
+    found = json.loads(grpo("match", file, *flags, "--loss", repr(loss), "--json").stdout)
+    assert found["matches"]
+    for match in [*found["matches"][:5], *found["nearest"][:3]]:
+        words = shlex.split(match["command"].partition(" | awk")[0])[1:]
+        printed = grpo(*words).stdout
+        sign = -1.0 if match["sign_flipped"] and "loss" in words else 1.0
+        value = float(printed) * match["factor"] * sign
+        assert abs(value) == pytest.approx(abs(match["value"]), rel=1e-12)
 
 
 def test_a_split_scales_the_denominator_of_every_term(grpo, file):
