@@ -606,6 +606,16 @@ def test_a_sum_that_agrees_by_the_absolute_tolerance_alone_is_noted(tmp_path: Pa
     assert "atol alone" not in run("verify", exact).stderr
 
 
+def test_a_factor_that_is_a_count_names_it() -> None:
+    ours = evaluate(TRL, "grpo").loss
+    first = (
+        verify([TRL | {"expected": {"loss": ours * len(TRL["rewards"])}}], "grpo").records[0].first
+    )
+    assert first is not None
+    words = "as many as the responses of a group and the responses: a mean over them"
+    assert words in first.pattern
+
+
 def test_a_beta_that_the_variant_does_not_use_is_solved_for() -> None:
     found = verify([expecting("trl/grpo", beta=0.05)], "trl/grpo")
     first = found.records[0].first

@@ -55,6 +55,7 @@ def compare_plans(plans: Sequence[Plan], reader: Reader) -> Compared:
             break
         evaluators = [side.evaluator for side in sides]
     reader.notices.update(without_kl([side.plan for side in sides if lacks_kl(side.signed)]))
+    reader.notices.update(_given_advantages(sides))
     lines = [side.results(sides[0]) for side in sides]
     batches = sides[0].batches.values() if sides else ()
     counts = ("records", "groups", "responses", "tokens")
@@ -70,6 +71,22 @@ def compare_plans(plans: Sequence[Plan], reader: Reader) -> Compared:
         skipped=tuple(_unserved(variant, skipped[variant]) for variant in order),
         **{name: sum(getattr(batch.totals, name) for batch in batches) for name in counts},
     )
+
+
+def _given_advantages(sides: Sequence[Side]) -> dict[str, None]:
+    """The note that variants take the advantages of the records; none where no variant does."""
+    given = [
+        side
+        for side in sides
+        if any(part.key == "adv" and part.name == "given" for part in side.signed)
+    ]
+    if not given:
+        return {}
+    many = "all" if len(given) == len(sides) else f"{len(given)} of {len(sides)}"
+    return {
+        f"advantages come from the records for {many} variants, not from their own formulas "
+        "(records without the key compare those)": None
+    }
 
 
 def _served(found: VariantSums[S], skipped: dict[str, InputError]) -> dict[str, S]:

@@ -87,7 +87,10 @@ def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Log
             raise UsageError("--logged takes the number from the records, so leave out --loss")
         return None
     if len(found) != 1:
-        raise UsageError("give the logged number as either --loss X or --objective X")
+        raise UsageError(
+            "give the logged number as either --loss X or --objective X; --logged loss=PATH reads "
+            "it from the records"
+        )
     if rtol is not None and rtol < 0:
         raise UsageError(f"--rtol: expected a number >= 0, got {rtol}")
     target = LoggedNumber.parse(*found[0], rtol)

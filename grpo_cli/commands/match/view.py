@@ -16,7 +16,14 @@ from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
 _SHOWN = 3
+_NEAR = 0.1
+"""A factor this near to 1 is how far off the number is, and no denominator."""
+
 _NAMES = 6
+_MISTAKE = (
+    "if the number is your own code's, it may hold a mistake: grpo verify names it, where the "
+    'records carry the number ("expected": {"loss": X})'
+)
 _ALSO = 2
 
 
@@ -80,6 +87,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     yield from ((line, "") for line in _released(answer))
     if count:
         yield _chance(answer), "" if answer.by_chance else "dim"
+    else:
+        yield _MISTAKE, ""
     if count > 1 and answer.reproduced and answer.tell_apart:
         yield "to distinguish them, use data with", "bold"
         yield from ((f"  {one}", "") for one in answer.tell_apart)
@@ -95,7 +104,13 @@ def _chance(answer: Matched) -> str:
     by_chance = f"{some} {noun} expected by chance"
     if not answer.by_chance:
         return by_chance
-    return f"{by_chance}: give more digits or more numbers (--kl, --gradient-norm, --logged)"
+    digits = (answer.rtol or 0.0) * abs(answer.target)
+    if 2.0 * digits >= answer.tolerance:
+        return f"{by_chance}: give more digits or more numbers (--kl, --gradient-norm, --logged)"
+    return (
+        f"{by_chance}, since float32 leaves ±{answer.tolerance:.2g} of a sum of terms as large as "
+        "these: give more numbers (--kl, --gradient-norm, --logged)"
+    )
 
 
 def _released(answer: Matched) -> Iterator[str]:
@@ -171,7 +186,7 @@ def _needed(needs: Mapping[str, float]) -> Iterator[str]:
     ways = []
     if needs.get("beta", -1.0) > 0:
         ways.append(f"with β = {needs['beta']:.6g}")
-    if "factor" in needs:
+    if abs(needs.get("factor", 1.0) - 1.0) > _NEAR:
         ways.append(f"multiplied by {needs['factor']:.6g}")
     if ways:
         yield f"{', or '.join(ways)}, this gives your number"

@@ -21,7 +21,7 @@ from grpo_cli.commands.verify.compare import (
     differences,
     tolerances,
 )
-from grpo_cli.commands.verify.expected import Flags, Wanted, read_expectations
+from grpo_cli.commands.verify.expected import LOSSES, Flags, Wanted, read_expectations
 from grpo_cli.commands.verify.stages import Part, part_of
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
@@ -69,6 +69,7 @@ class Judging(Accumulator[Any]):
         items: what became of the records; None of one that expects nothing.
         references: which of them have a reference.
         frameworks: those whose field names records use that name no framework.
+        loss_key: where a record that expects nothing has a loss, "" where none does.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "given")
@@ -87,11 +88,13 @@ class Judging(Accumulator[Any]):
         self.items: list[Judged | Part | None] = []
         self.references = References()
         self.frameworks: dict[str, None] = {}
+        self.loss_key = ""
 
     def merge(self, later: Judging) -> None:
         """Adds the records that follow; refuses those with a reference among some without."""
         self.items += later.items
         self.frameworks |= later.frameworks
+        self.loss_key = self.loss_key or later.loss_key
         self.references.merge(later.references)
         self.error = self.references.error
 
@@ -159,6 +162,8 @@ class Judging(Accumulator[Any]):
             with blaming(raw):
                 part = self._part(raw, read, kind, plans)
                 if read.expected is None:
+                    loss_keys = (key for key in LOSSES if key in read.unknown)
+                    self.loss_key = self.loss_key or next(loss_keys, "")
                     yield part
                     return
                 plan = self._plan(kind, plans)

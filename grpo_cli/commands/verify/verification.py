@@ -98,6 +98,7 @@ class Verification:
         self._given: list[tuple[Verdict, Suspect]] = []
         self._most = most
         self.without_expected = 0
+        self.loss_key = ""
         self.undefined = 0
         self.by_scale = 0
         self.rows_taken: dict[str, int] = {}
@@ -146,6 +147,7 @@ class Verification:
             items: Sequence[Judged | Part | None]
             items, sums.items = sums.items, []
             self._frameworks |= sums.frameworks
+            self.loss_key = self.loss_key or sums.loss_key
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next

@@ -129,7 +129,27 @@ def _ratio(case: Case) -> str:
     ours = float(case.breakdown.record_objective[0])
     factor = case.loss / ours if case.loss and ours else 0.0
     readable = 1e-9 < abs(factor) < 1e9 and _is_round(factor)
-    return f"your loss is grpo's times {factor:.5g}" if readable else ""
+    if not readable:
+        return ""
+    count = max(abs(factor), 1.0 / abs(factor))
+    alike = [name for name, one in _counts(case).items() if abs(one - count) <= 1e-6 * count]
+    done = "missing" if abs(factor) > 1.0 else "taken twice"
+    why = f", as many as {' and '.join(alike)}: a mean over them may be {done}" if alike else ""
+    return f"your loss is grpo's times {factor:.5g}{why}"
+
+
+def _counts(case: Case) -> dict[str, float]:
+    """What a mean may be over, by its name; a count of 1 changes nothing."""
+    batch = case.batch
+    sizes = np.bincount(batch.groups)
+    counts = {
+        "the responses of a group": float(sizes[0]) if (sizes == sizes[0]).all() else 0.0,
+        "the responses": float(batch.responses.count),
+        "the groups": float(batch.group_count),
+        "the tokens": float(batch.responses.total),
+        "the accumulation steps": case.record.hyperparameters.get("gradient_accumulation_steps"),
+    }
+    return {name: one for name, one in counts.items() if isinstance(one, int | float) and one > 1}
 
 
 def _without_gradient(case: Case) -> Located | None:
