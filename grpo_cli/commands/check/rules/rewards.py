@@ -1,4 +1,4 @@
-"""Rewards of groups: equal, nearly equal, or different by rounding only; and group sizes."""
+"""Groups: rewards that are equal or nearly so, sizes, and prompts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
 
 _NEAR = 1e-5
 """Below this spread the std of a group is less than the eps that some framework adds to it."""
@@ -111,6 +113,37 @@ def count_sizes(view: View) -> dict[int, Counter[int]]:
     for record, size in zip(records[several].tolist(), sizes[several].tolist(), strict=True):
         found.setdefault(record, Counter())[size] += 1
     return found
+
+
+@rule("mixed-prompts")
+def find_mixed_prompts(view: View) -> Iterator[Finding]:
+    """Finds groups whose responses answer different prompts.
+
+    Not where a trajectory's turns are responses, each of which has a prompt of its own. A rank
+    whose prompts differed within a group: huggingface/trl#2803.
+    """
+    keys = [key for key in (*PROMPT_IDS, *PROMPTS) if key in view.values[0]]
+    for record, value in enumerate(view.values):
+        if record in view.turned:
+            continue
+        if key := view.places[record].mixed:
+            yield Finding({"key": key}, record)
+            continue
+        for key in keys:
+            prompts = value.get(key)
+            if not isinstance(prompts, list) or len(prompts) != view.counts[record] or not prompts:
+                continue
+            if not isinstance(prompts[0], str | list):
+                continue  # one prompt: its messages
+            mine = view.rows_of(record)
+            first: dict[int, Any] = {}
+            pairs = zip(view.groups[mine].tolist(), prompts, strict=True)
+            odd = [
+                at for at, (group, one) in enumerate(pairs) if first.setdefault(group, one) != one
+            ]
+            if odd and len(first) < len(prompts):
+                yield Finding({"key": key, "responses": len(odd)}, **view.at(mine.start + odd[0]))
+            break
 
 
 @rule("uneven-groups")
