@@ -354,3 +354,10 @@ def test_advantages_that_are_whitened_over_the_batch_are_centred():
         checked = check(records)
         assert checked.counts.get("advantages", 0) == found
         assert repr(checked).startswith("Checked(ok: ")
+
+
+def test_a_bad_value_hides_nothing_of_other_columns() -> None:
+    row = {"rewards": [1, 0], "log_probs_new": [[-0.1, 0.5], [-0.4, -0.2]], "prompt": ["a", "b"]}
+    found = check([row])
+    assert {*found.counts} >= {"probabilities", "mixed-prompts"}
+    assert found.not_compared == 1

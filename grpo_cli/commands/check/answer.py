@@ -70,7 +70,13 @@ class MismatchFound(Answer, Attribution):
 
 @dataclass(frozen=True)
 class Checked(Answer):
-    """What ``check`` returns; ``advantages`` counts groups by the formula that these follow."""
+    """What ``check`` returns.
+
+    Attributes:
+        not_compared: records whose log-probs were not compared with each other, since a finding
+            says what is wrong with them.
+        advantages: counts groups by the formula that their advantages follow.
+    """
 
     ok: bool
     findings: Sequence[Finding]
@@ -82,6 +88,7 @@ class Checked(Answer):
     tokens: int
     denominators: Sequence[Denominator]
     not_checked: Sequence[NotChecked]
+    not_compared: int
     mismatch: MismatchFound | None = None
     advantages: Mapping[str, int] = field(default_factory=dict)
 

@@ -86,7 +86,8 @@ class Rule:
         topic: what it needs.
         explains: whether the log-probs of a record are not compared after such a finding, unless
             it is an info.
-        suppressible: whether its findings are dropped if an earlier rule explains the record.
+        suppressible: whether its findings are dropped if an earlier rule explains the record; a
+            rule on the values of the log-probs alone explains what is related to them.
         against: of a rule on pairs, the second columns that it judges; empty: all.
         rank: rules run from the lowest rank to the highest; causes come before what they explain.
         find: yields findings. That of the scope "input" is called by the memory of all records.

@@ -90,7 +90,9 @@ class Check(Accumulator[Any]):
         self.formulas += count_formulas(view)
         self._facts.append(collect_facts(view))
         self._note_longest(max(self.longest, int(view.lengths.max(initial=0))), self.findings)
-        compared = ~check_records(view, self.findings, self.longest) & (view.tokens > 0)
+        explained = check_records(view, self.findings, self.longest) & (view.tokens > 0)
+        self.sizes["not_compared"] += int(np.count_nonzero(explained))
+        compared = ~explained & (view.tokens > 0)
         if compared.any():
             samples.add(view.take(compared))
 
@@ -163,6 +165,7 @@ class Check(Accumulator[Any]):
             tokens=sizes["tokens"],
             denominators=denominators(self.zero_gradient),
             not_checked=not_checked(self.skipped_rules + short),
+            not_compared=sizes["not_compared"],
             mismatch=judge(self.mismatch.result()),
             advantages={one: self.formulas[one] for one in FORMULAS if self.formulas[one]},
         )
@@ -175,14 +178,19 @@ def check_records(view: View, findings: Findings, longest: int) -> NDArray[np.bo
         [M] whether a finding explains the record's log-probs, so that they are not compared.
     """
     explained = np.zeros(len(view.counts), dtype=np.bool_)
+    misplaced = explained.copy()  # by more than the values of the log-probs
     with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are infinite
         for rule in rules_of("record"):
             for finding in rule.find(view) if not missing_needs(rule.topic, view) else ():
                 if finding.kind == "lengths" and finding.evidence["length"] < longest:
                     continue  # it ended by itself, since another response of the input is longer
-                if not (rule.suppressible and explained[finding.record]):
-                    explained[finding.record] |= rule.explains and rule.severity(finding) != "info"
-                    findings.add(rule, finding, view.places[finding.record])
+                reason = explained if "log_probs" in rule.columns[0] else misplaced
+                if rule.suppressible and reason[finding.record]:
+                    continue
+                if rule.explains and rule.severity(finding) != "info":
+                    explained[finding.record] = True
+                    misplaced[finding.record] |= rule.columns != ("log_probs",)
+                findings.add(rule, finding, view.places[finding.record])
     return explained
 
 

@@ -46,6 +46,11 @@ def print_findings(
     if answer.not_checked and not quiet:
         line = Text(_not_checked(answer.not_checked, answer.records), "dim")
         console.print(wrapped(line, screen.reading, 2))
+    if answer.not_compared and not quiet:
+        whole = answer.not_compared == answer.records
+        where = "all" if whole else f"{answer.not_compared:,} of {answer.records:,}"
+        words = f"log-probs not compared with each other in {where} records: see above"
+        console.print(wrapped(Text(words, "dim"), screen.reading, 2))
     counts, records = answer.conclusion
     style = "bold green" if answer.ok else "bold red"
     console.print(Text.assemble((counts, style), f" in {records}"))

@@ -73,7 +73,7 @@ class ShowOptions:
             "--by --color-by",
             "NUMBER",
             f"Number that ranks and colours tokens: {', '.join(COLORS)}. Default: "
-            "contribution; with --record: ratio, or gradient if on-policy.",
+            "contribution; of a record the ratio colours, or on-policy the gradient.",
             parser=_named,
             autocompletion=complete.among(COLORS),
         ),
@@ -294,11 +294,12 @@ def _print(
         source = source.only(lambda _: np.isin(tokens.index, chosen))
     top = options.top_of_record
     listed = Ranked(top)
-    listed.add(FirstTokens(COLUMN.get(drawn.color_by, drawn.color_by), top)(source))
+    by = options.by or "contribution"
+    listed.add(FirstTokens(COLUMN.get(by, by), top)(source))
     with destination(page.output) as stream:
         print_page(
             stream,
-            lambda console, screen: print_heat(console, screen, drawn, listed.rows()),
+            lambda console, screen: print_heat(console, screen, drawn, listed.rows(), by),
             "page",
             notes=() if page.quiet else notices,
             shades=True,

@@ -147,9 +147,9 @@ _MOST = 4_000
 
 
 def print_heat(
-    console: Console, screen: Screen, picture: Picture, rows: Sequence[Mapping[str, Any]]
+    console: Console, screen: Screen, picture: Picture, rows: Sequence[Mapping[str, Any]], by: str
 ) -> None:
-    """Prints the record, its legend, the tokens, and a table of those that stand out."""
+    """Prints the record, its legend, the tokens, and a table of those that stand out ``by``."""
     for line in _head(picture, screen):
         console.print(line)
     if picture.numbers:
@@ -166,10 +166,10 @@ def print_heat(
         room -= len(response.texts)
     if (more := len(picture.responses) - _MOST) > 0:
         console.print(Text(f"\n… {counted(more, 'more response')}", "dim"))
-    if any(row[COLUMN.get(picture.color_by, picture.color_by)] for row in rows):
-        words = ranked_by(picture.color_by)
+    if any(row[COLUMN.get(by, by)] for row in rows):
+        words = ranked_by(by)
         console.print(Text(f"\nthe {counted(len(rows), 'token')} with {words}", "bold"))
-        print_tokens(console, screen, rows, picture.color_by, of_record=True)
+        print_tokens(console, screen, rows, by, of_record=True)
     print_signature(console, screen, picture.record["signature"])
 
 
