@@ -214,7 +214,6 @@ PLAIN = [1.0, 0.0, 0.5, 0.25, 0.0, 1.0, 0.75, 0.3]
         ("dead-group", "info", {"advantages": [0.0] * 8}),
         ("near-dead-group", "warning", {"rewards": [0.5, 0.500005] * 4}),
         ("near-dead-group", "warning", {"advantages": [3e-8, -3e-8] * 4}),
-        ("reward-noise", "warning", {"rewards": [*PLAIN[:7], 0.25000002]}),
         ("uneven-groups", "info", {"rewards": PLAIN, "group_ids": [*"aaabbbbb"]}),
         ("singleton-group", "warning", {"rewards": PLAIN, "group_ids": [*"aaaaaaab"]}),
     ],
