@@ -20,10 +20,26 @@ from grpo_cli.records.unread import PROMPT_IDS, SAMPLED_IDS
 # ---- masks ---------------------------------------------------------------------------------------
 
 _LEAST_DISPLACED, _MOST_DISPLACED = 3, 0.6
+_LEAST_INVERTED = 12
+"""Tokens that count and are all exactly 0.0. Words that the policy is sure of are never so many."""
 _LEAST_ROWS = 3
 """Responses that must agree, where one may be an accident."""
 _MASKED_TOKENS, _MASKED_SHARE = 8, 0.2
 _POLICY = ("assistant", "model", "policy", "agent")
+
+
+@rule("inverted-mask")
+def find_inverted_masks(view: View) -> Iterator[Finding]:
+    """Finds masks whose counted tokens are all 0.0 in every column, and their masked ones not."""
+    if view.mask is None or not view.log_probs:
+        return
+    zero = _is_zero(view)
+    marks = (view.mask, view.mask & zero, ~view.mask, ~view.mask & zero)
+    kept, filled, taken, empty = map(view.count, marks)
+    bad = (filled == kept) & (np.minimum(kept, taken) >= _LEAST_INVERTED) & (2 * empty < taken)
+    for record in np.flatnonzero(bad).tolist():
+        words = {"others": taken[record] - empty[record], "mask": view.key("mask")}
+        yield Finding({"counted": kept[record], "masked": taken[record]}, record, words=words)
 
 
 def _is_zero(view: View) -> NDArray[np.bool_]:
