@@ -98,7 +98,7 @@ def test_nothing_is_missing_of_what_has_everything():
         ("advantages", {"advantages"}),
         ("log_probs_old", {"ratio-noise"}),
         ("log_probs_rollout", {"mean-weight", "outliers", "rollout-mismatch"}),
-        ("rewards", {"advantages", "reward-noise"}),
+        ("rewards", {"advantages"}),
         ("token_ids|tokens", {"padding-id", "end-of-text", "repetition"}),
         ("token_ids", {"retokenised"}),
         ("log_probs_old|log_probs_rollout", {"drift", "filler", "temperature", "unrelated"}),

@@ -742,7 +742,7 @@ def test_what_follows_from_longer_responses_is_no_cause(tmp_path: Path) -> None:
     lengths = [180 + draw.gauss(0, 8) + 8 * one for one in over]
     found = alone(tmp_path, grad_norm=norms, completion_length=lengths)["events"][0]
     assert found["metrics"] == ["completion_length", "grad_norm"]
-    assert "--correlate reward length" in found["fix"]
+    assert "--level response" in found["fix"]
     norms = [0.4 * draw.lognormvariate(0, 0.02) * (1 + one) for one in over]
     found = alone(tmp_path, grad_norm=norms, completion_length=lengths)["events"][0]
     assert found["metrics"][0] == "grad_norm"

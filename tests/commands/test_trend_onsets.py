@@ -642,7 +642,7 @@ def test_every_kind_of_finding_has_commands_that_run(
     assert len(pairs) > 15
     lines = dict.fromkeys(line for pair in pairs for line in pair)
     kinds = {tuple(line.split()[:2]) for line in lines}
-    assert kinds == {("grpo", word) for word in ("show", "check", "eval", "explain", "trend")}
+    assert kinds == {("grpo", word) for word in ("show", "check", "eval", "explain")}
     for line in lines:
         words = shlex.split(line, comments=True)
         result = run(*words[1:])

@@ -228,23 +228,6 @@ def test_a_walk_is_no_difference() -> None:
     assert sum(mean_of_neighbours(one).is_beyond(0.95) for one in walks) >= 25
 
 
-def test_correlations_within_groups(folder: Path) -> None:
-    """Where a reward is 1 a response is cut off in 40 %, else in 10 %; nll knows neither."""
-    path = folder / "run.jsonl"
-    whole, *thirds = answer("trend", path, "--correlate", "truncated", "reward")["spans"]
-    assert 0.1 < whole["low"] < whole["r"] < whole["high"] < 0.5
-    assert whole["slope"] == pytest.approx(0.3, abs=0.1)
-    assert [one["first_step"] for one in thirds] == [0, 14, 27]
-    found = answer("trend", path, "--correlate", "reward", "nll")
-    assert found["spans"][0]["low"] < 0.0 < found["spans"][0]["high"]
-    assert found["verdict"].startswith("reward does not follow nll")
-    rows = {"log_probs": [[-1.0], [-1.0, -2.0], [-1.0] * 3]}
-    made = (rows | {"step": at, "rewards": [0.0, 0.1 * at, 0.3 * at]} for at in range(1, 13))
-    exact = answer("trend", write(folder / "exact.jsonl", made), "--correlate", "reward", "length")
-    assert exact["spans"][0]["r"] == exact["spans"][0]["low"] == pytest.approx(1.0)
-    assert exact["spans"][0]["slope"] == pytest.approx(statistics.fmean(range(1, 13)) * 0.15)
-
-
 def log(path: Path, seed: int, reward: float = 0.5, spike: float = 1.0) -> Path:
     draw = random.Random(seed)
     rows = [

@@ -15,9 +15,8 @@ from files import each, some
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from trials import verify
-from trials.task import Task
-from trials.wrong.catalogue import MISTAKES
-from trials.wrong.expectations import EXPECTATIONS
+from trials.score import Task
+from trials.wrong.catalogue import EXPECTATIONS, MISTAKES
 
 SEEDS = (0, 1, 2, 3)
 

@@ -64,7 +64,6 @@ def trend(
     grpo trend run --at 12
     grpo trend run --by rank
     grpo trend run-a/rollouts --against run-b/rollouts
-    grpo trend run --correlate reward length
 
     RUN is a folder, a pattern or files; each step is one batch. A finding is a
     shift, a drift, or a limit that a framework publishes, with the command that
@@ -128,7 +127,7 @@ def answer_run(
         other = None
         if options.against:
             other, _ = _opened(options.against, plan, reading, options, None, command)
-        flags = Flags() if logged else flags_of(objective, reading, files)
+        flags = Flags() if logged else flags_of(objective, reading)
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
@@ -237,7 +236,7 @@ def _follow(
             fields=options.columns(),
             as_json=options.kind == "jsonl",
             conditions=conditions,
-            flags=flags_of(objective, reading, files),
+            flags=flags_of(objective, reading),
         )
         return watch.run(2.0 if options.every is None else options.every)
 

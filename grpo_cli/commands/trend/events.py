@@ -22,6 +22,9 @@ _AT_ONCE = 3
 _POLICY = RANKS["gradient_norm"]
 _EFFECTS = {"gradient_norm", "reward_group_std"}
 """What becomes less because responses or rewards changed."""
+_UPDATE = {"ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
+"""What becomes more with every change of the policy: of all there is, it says least."""
+_RESPONSES = RANKS["entropy"]
 _NAMED = 4
 """Series of an event that its sentence names."""
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
@@ -35,7 +38,8 @@ class Event(Answer):
     Attributes:
         step: where it began.
         first: the finding that is likely the cause of the others.
-        others: the findings that followed, those nearest to the cause first.
+        others: the findings that followed: those nearest to the cause first, and ratios last where
+            responses or rewards changed.
         check: what ``grpo check`` names in its worst record, an error or a warning each.
     """
 
@@ -150,20 +154,30 @@ def _event(together: Sequence[Finding]) -> Event:
 
     What engine and update do comes before what it does to the policy and its responses, which are
     equal in this, and these before what follows from them. Where a run is stuck, the responses are
-    the cause of what the update lacks.
+    the cause of what the update lacks. Where responses or rewards changed at once, the ratios of
+    the update follow from that.
     """
+    begun = min(one.onset for one in together)
+    at_once = [one for one in together if one.onset <= begun + _AT_ONCE]
+    changed = any(_rank(one) >= _RESPONSES and one.severity != INFO for one in at_once)
 
     def place(one: Finding) -> tuple[bool, int, float]:
         rank = -_rank(one) if one.kind == STUCK else min(_rank(one), _POLICY)
         row = _row(one)
         falls = row is not None and row.name in _EFFECTS and one.direction == DOWN
-        return one.severity == INFO, rank + falls * (one.kind != STUCK), -one.score
+        follows = changed and one.metric in _UPDATE
+        rank = _POLICY if follows else rank
+        return one.severity == INFO, rank + (falls or follows) * (one.kind != STUCK), -one.score
 
-    begun = min(one.onset for one in together)
-    first = min((one for one in together if one.onset <= begun + _AT_ONCE), key=place)
+    first = min(at_once, key=place)
     others = sorted(
         (one for one in together if one is not first),
-        key=lambda one: (one.severity == INFO, _rank(one), one.onset),
+        key=lambda one: (
+            one.severity == INFO,
+            changed and one.metric in {*_UPDATE, "gradient_norm"},
+            _rank(one),
+            one.onset,
+        ),
     )
     return Event(first.onset, first, others)
 

@@ -73,7 +73,7 @@ def findings(
         begun, later = steps[wrong.places[0]], len(wrong.places) - 1
         many = f" and at {later:,} of the steps that follow" if later else ""
         sentence = f"{wrong.words} at step {begun.number}{many}"
-        commands = _commands(name, begun, begun, flags, rises=False)
+        commands = _commands(name, begun, begun, flags)
         commands["command"], at = commands["cause"], begun.number
         one = Finding(name, IMPOSSIBLE, at, sentence, worst_step=at, seen=at, **commands)
         found.append(one)
@@ -102,7 +102,7 @@ def _finding(
         seen=numbers[series.places[change.seen - 1]],
         end=ended,
         period=change.period,
-        **_commands(series.name, steps[begun], steps[farthest], flags, rises=change.up),
+        **_commands(series.name, steps[begun], steps[farthest], flags),
     )
 
 
@@ -169,16 +169,13 @@ def _passed(series: _Series, change: Change, step: int) -> str:
 # ---- commands -----------------------------------------------------------------------------------
 
 
-def _commands(name: str, begun: Step, worst: Step, flags: Flags, *, rises: bool) -> dict[str, Any]:
+def _commands(name: str, begun: Step, worst: Step, flags: Flags) -> dict[str, Any]:
     """A finding's commands, of the steps where it began and where it is worst; and that place."""
     column = METRICS.get(name)
     kind = None if column is None else column.worst
     at_first, at_worst = (None if kind is None else one.worst.get(kind) for one in (begun, worst))
     if begun.logged:
         cause = shell_line(["grpo", "explain", begun.file])
-    elif name == "length_mean" and rises and flags.files and "reward_mean" in begun.metrics:
-        follows = ["--correlate", "reward", "length"]
-        cause = shell_line(["grpo", "trend", *flags.files, *follows, *flags.words])
     else:  # faults of the data, or why the loss is what it is
         explains = name == "loss" and at_first is not None
         taken = flags.words if explains else flags.reading

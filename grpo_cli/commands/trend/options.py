@@ -21,7 +21,7 @@ from grpo_cli.commands.options.output import (
     format_of,
     format_option,
 )
-from grpo_cli.commands.options.source import Files, ReadingOptions, Step
+from grpo_cli.commands.options.source import ReadingOptions, Step
 from grpo_cli.commands.trend.comparison import framework_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, metric
@@ -41,10 +41,6 @@ class TrendOptions:
     ] = None
     against: Annotated[
         list[str] | None, option("--against", "RUN", "Which metrics differ from another RUN's.")
-    ] = None
-    correlate: Annotated[
-        tuple[str, str] | None,
-        option("--correlate", "A B", "Whether A follows B, e.g. reward length."),
     ] = None
     step: Step = None
     one_run: Annotated[
@@ -99,9 +95,8 @@ class TrendOptions:
             "--by": self.by,
             "--at": self.at,
             "--against": self.against,
-            "--correlate": self.correlate,
         }
-        if self.html is not None and self.at is None and self.correlate is None:
+        if self.html is not None and self.at is None:
             return None
         given = [flag for flag, value in flags.items() if value not in (None, [])]
         if len(given) > 1 and given != ["--by", "--at"]:
@@ -167,7 +162,7 @@ class ReportOptions(TrendOptions):
     html: Annotated[
         str | None, option("--html", "FILE", "Write an HTML page to FILE.", "Output")
     ] = None
-    unused = ("at", "correlate", "every", "follow", *_OF_TABLES)
+    unused = ("at", "every", "follow", *_OF_TABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +186,7 @@ class StoredOptions:
     ] = 0
 
 
-def flags_of(objective: ObjectiveOptions, reading: ReadingOptions, files: Files) -> Flags:
-    """The flags of the objective and of reading, and the files unless one is a stream."""
+def flags_of(objective: ObjectiveOptions, reading: ReadingOptions) -> Flags:
+    """The flags of the objective and of reading."""
     words = as_flags(objective.variant, objective.stages, objective.hyperparameters)
-    return Flags(words, reading.words, () if "-" in (files or ["-"]) else files or ())
+    return Flags(words, reading.words)

@@ -278,12 +278,10 @@ class Flags(NamedTuple):
     Attributes:
         objective: which objective.
         reading: how the files are read.
-        files: of the run, as they were named; empty where a command line cannot name them.
     """
 
     objective: Sequence[str] = ()
     reading: Sequence[str] = ()
-    files: Sequence[str] = ()
 
     @property
     def words(self) -> list[str]:

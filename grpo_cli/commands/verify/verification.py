@@ -6,6 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import isclose
+from typing import Any
 
 import numpy as np
 
@@ -21,15 +23,15 @@ from grpo_cli.commands.verify.causes.search import Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import NOISE_OF_SUMS, Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging
-from grpo_cli.commands.verify.of_batches import losses_of_batches
 from grpo_cli.commands.verify.replay import Bundle, stage_of
 from grpo_cli.commands.verify.stages import Part
-from grpo_cli.engine import Reader
+from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
+from grpo_cli.errors import GrpoError
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.records import Record
-from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.numbers import counted, shell_line, shown
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 
@@ -119,7 +121,7 @@ class Verification:
         causes, explained = shared_causes(firsts)
         self._rows, agreeing = shared_rows(firsts)
         if len(self.rows_taken) == 1 and self._plan is not None:
-            self._of_batches = losses_of_batches(self._reader, self._plan, verdicts, within.rtol)
+            self._of_batches = _losses_of_batches(self._reader, self._plan, verdicts, within.rtol)
         found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -309,3 +311,44 @@ class Verification:
         if left := self._memory.left_out:
             records = counted(left, "differing record")
             yield f"no cause was searched for in {records} (--causes N searches more)"
+
+
+def _losses_of_batches(
+    reader: Reader, plan: Plan, verdicts: Sequence[Verdict], rtol: float
+) -> str | None:
+    """The note where records expect the loss of their whole batch, which is right for that.
+
+    A trainer logs one loss for a step. Records of several prompts that repeat it differ from their
+    own losses, although nothing is wrong. It costs a pass, and only where no record agrees and
+    each shares the number that it expects with another.
+
+    Args:
+        reader: the files; they are read again.
+        plan: what the records were evaluated as.
+        verdicts: on all of them.
+        rtol: the relative tolerance.
+    """
+    firsts = [each.first for each in verdicts if each.first is not None]
+    keys = {each.key for each in firsts}
+    yours = Counter(each.expected for each in firsts)
+    alone = len(firsts) < len(verdicts) or min(yours.values(), default=1) < 2
+    if alone or len(keys) > 1 or not keys <= {"loss", "objective"} or "-" in reader.paths:
+        return None
+    steps = (name for name, values in reader.facts.steps.items() if len(values) > 1)
+    batch, (key,) = next(steps, "input"), keys
+    run = Evaluation(reader.only({}), replace(plan, batch=batch), encode=None)
+    try:
+        for _ in run:
+            pass
+    except GrpoError:
+        return None  # verify has said what is wrong with the records
+    found: list[Any] = [row[key] for row in run.batches or [run.total]]
+    if not all(any(isclose(one, each, rel_tol=rtol) for each in found) for one in yours):
+        return None
+    whole = "of its whole step" if batch != "input" else "of all records together"
+    words = [*replace(plan, batch=batch).words, "--level", "batch", "--only", key]
+    command = shell_line(["grpo", "eval", *reader.paths, *words])
+    return (
+        f"each record expects the {key} {whole}, and grpo's is the same there: verify takes each "
+        f"record as a batch of its own; compare with {command}"
+    )

@@ -284,6 +284,17 @@ class Having(NamedTuple):
         return all(one.holds(row) for one in self.conditions)
 
 
+def _of_clip(condition: Condition, flag: str) -> Condition:
+    """The condition on the side of the clip, where ``none`` is a token that is not clipped."""
+    sides = [None if one.wanted == "none" else one.wanted for one in condition.each]
+    for side in sides:
+        if side not in (*SIDES.tolist(), None):
+            raise UsageError(
+                f"{flag}: clip is high, low or null (a token that is not clipped), got {side!r}"
+            )
+    return condition._replace(wanted=tuple(sides) if condition.test == "in" else sides[0])
+
+
 def read_having(
     texts: Iterable[str] | None, level: Level, names: Iterable[str], flag: str = "--having"
 ) -> Having | None:
@@ -302,13 +313,8 @@ def read_having(
                 f"{flag} at --level {level}: there is no column {spelled(one.path)!r}{hint} "
                 f"(there are {', '.join(names)})"
             )
-        if known[-1] == "clip" and one.wanted == "none":
-            one = one._replace(wanted=None)
-        if known[-1] == "clip" and one.wanted not in (*SIDES.tolist(), None):
-            raise UsageError(
-                f"{flag}: clip is high, low or null (a token that is not clipped), "
-                f"got {one.wanted!r}"
-            )
+        if known[-1] == "clip":
+            one = _of_clip(one, flag)
         if isinstance(one.wanted, str) and one.test not in ("==", "!="):
             raise UsageError(
                 f"{flag}: {known[-1]} {one.test} needs a number to compare with, got {one.wanted!r}"

@@ -81,6 +81,7 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
 }
 _CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(==|!=|<=|>=|<|>)\s*([^=!<>\s].*?)\s*")
+_ONE_OF = re.compile(r"\s*([^=!<>\s]+)\s+in\s*[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*")
 _ASSIGNED = re.compile(r"\s*([^=!<>\s]+)\s*=\s*([^=!<>]+?)\s*")
 _WORDS = {"true": True, "false": False, "null": None}
 _SCALAR = rb'\s*:\s*(-?\d[\d.eE+-]*|"[^"\\]*"|true|false|null)\s*[,}\]]'
@@ -105,7 +106,10 @@ def hashable(value: Any) -> Any:
 
 
 class Condition(NamedTuple):
-    """One comparison of a field with a constant. A field that is not there never matches."""
+    """One comparison of a field with a constant, or with several (``in``).
+
+    A field that is not there never matches.
+    """
 
     path: Path
     test: str
@@ -120,6 +124,8 @@ class Condition(NamedTuple):
 
     def compares(self, found: Any) -> bool:
         """The comparison; the text of a number, and a list of one, count as the number."""
+        if self.test == "in":
+            return any(one.compares(found) for one in self.each)
         if isinstance(found, list) and len(found) == 1:
             found = found[0]
         wanted = self.wanted
@@ -135,8 +141,17 @@ class Condition(NamedTuple):
         except TypeError:
             return False
 
+    @property
+    def each(self) -> list[Condition]:
+        """A comparison with each of the constants."""
+        if self.test != "in":
+            return [self]
+        return [Condition(self.path, "==", one) for one in self.wanted]
+
     def fits(self, found: NDArray[Any]) -> NDArray[np.bool_]:
         """[n] which numbers of an array compare so."""
+        if self.test == "in":
+            return np.any([one.fits(found) for one in self.each], axis=0)
         if isinstance(self.wanted, bool) or not isinstance(self.wanted, int | float):
             return np.full(len(found), self.compares(0.0))
         return np.asarray(_TESTS[self.test](found, self.wanted), dtype=np.bool_)
@@ -199,6 +214,7 @@ def read_conditions(texts: Iterable[str] | None, flag: str = "--where") -> tuple
 
 _UNQUOTED = r"""(?=(?:[^"']|"[^"]*"|'[^']*')*$)"""
 _AND = re.compile(f"&&{_UNQUOTED}")
+_COMMA = re.compile(f",{_UNQUOTED}")
 _AND_WORD = re.compile(rf"(?:\band\b|[&,;])(?=\s*[^=!<>\s]+\s*(?:[=!]=|[<>])){_UNQUOTED}")
 _OR = re.compile(rf"(\|\|?|\bor\b){_UNQUOTED}")
 
@@ -206,9 +222,12 @@ _OR = re.compile(rf"(\|\|?|\bor\b){_UNQUOTED}")
 def _read(text: str, flag: str) -> Condition:
     if found_or := _OR.search(text):
         raise UsageError(
-            f"{flag}: {found_or[1]!r} is not supported: all tests must hold (&&). Put a value "
-            "that contains it in quotes, or read the file once per test"
+            f"{flag}: {found_or[1]!r} is not supported: all tests must hold (&&). For one of "
+            "several values write step in (5, 6); put a value that contains it in quotes"
         )
+    if one_of := _ONE_OF.fullmatch(text):
+        constants = tuple(_constant(one.strip()) for one in _COMMA.split(one_of[2]))
+        return Condition(read_path(one_of[1], flag), "in", constants)
     if found_and := _AND_WORD.search(text):
         parts = f"{text[: found_and.start()].strip()} && {text[found_and.end() :].strip()}"
         raise UsageError(f"{flag}: write {parts!r}, got {text!r}")
@@ -219,7 +238,7 @@ def _read(text: str, flag: str) -> Condition:
         how = f"expected a comparison like '{example}'"
         if equal:
             how = f"write '{equal[1]}=={_quoted(equal[2])}'"
-        raise UsageError(f"{flag}: {how} (== != < <= > >=, &&), got {text!r}")
+        raise UsageError(f"{flag}: {how} (== != < <= > >= in, &&), got {text!r}")
     return Condition(read_path(found[1], flag), found[2], _constant(found[3]))
 
 

@@ -43,7 +43,7 @@ _RAMP, _RAMP_NATS = 4, -1e-3
 
 @rule("padding")
 def find_padding(view: View) -> Iterator[Finding]:
-    """Finds runs of one value at an edge of responses, in every column of log-probs.
+    """Finds runs of one value at an edge of responses, in every column of log-probs (verl#3805).
 
     Policies end in words that they are sure of, whose log-probs are exactly 0.0, and get stuck in
     loops. So a run has at least 4 tokens, or any number where the record looks padded

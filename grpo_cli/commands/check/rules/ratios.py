@@ -20,7 +20,10 @@ _EXTREME = 20.0
 
 @rule("extreme-ratio", "pair")
 def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
-    """Finds ratios beyond e^±20: log-probs that are zero-filled, misaligned or of other weights."""
+    """Finds ratios beyond e^±20: log-probs that are zero-filled, misaligned or of other weights.
+
+    Importance ratios that explode: huggingface/trl#4772.
+    """
     bad = pair.size > _EXTREME
     every = pair.count(bad) if bad.any() else np.zeros(0)
     for sample in np.flatnonzero(every).tolist():
@@ -85,7 +88,8 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
     """Finds old and new log-probs that differ although the record claims the same weights.
 
     It is a warning if the mean |log ratio| exceeds 0.01: bfloat16 of one kernel gives a few
-    thousandths. Records with steps_per_generation or mini-batches claim nothing.
+    thousandths. Records with steps_per_generation or mini-batches claim nothing. Ratios that were
+    not 1 before the first update: huggingface/trl#454.
     """
     _, mean, _ = pair.moments(pair.size)
     for sample in np.flatnonzero(~pair.equal).tolist():
@@ -366,6 +370,9 @@ _CONSTANT_TOKENS = 24
 @rule("constant-log-ratio", "pair")
 def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
     """Finds log ratios that are one constant plus little, as after renormalising over top-p.
+
+    The engine's log-probs are over the tokens that top-p leaves, the trainer's over all
+    (huggingface/trl#6789).
 
     A log ratio d of samples from the second policy has mean −KL, about −var(d)/2: far less than
     its spread while the two are close, and no training moves every token alike. Reported where

@@ -22,6 +22,10 @@ from grpo_cli.records.unread import PROMPT_IDS, SAMPLED_IDS
 _LEAST_DISPLACED, _MOST_DISPLACED = 3, 0.6
 _LEAST_INVERTED = 12
 """Tokens that count and are all exactly 0.0. Words that the policy is sure of are never so many."""
+_LEAST_ROWS = 3
+"""Responses that must agree, where one may be an accident."""
+_MASKED_TOKENS, _MASKED_SHARE = 8, 0.2
+_POLICY = ("assistant", "model", "policy", "agent")
 
 
 @rule("inverted-mask")
@@ -115,6 +119,43 @@ def _find_holes(view: View) -> Iterator[Finding]:
         count, of = len(np.unique(rows[found])), view.counts[record]
         evidence = {"responses": count, "of": of, "holes": len(found)}
         yield Finding(evidence, **(place | {"token": place["token"] + 1}), kind="holes")
+
+
+@rule("mask-roles")
+def find_masked_turns(view: View) -> Iterator[Finding]:
+    """Finds responses whose policy tokens count in part, while many others are masked.
+
+    Roles say which are the policy's; a template's tokens between them are few. Without roles, all
+    responses of several turns must have masked turns before one that counts. Responses that are
+    masked as a whole were filtered. Masks that keep the last turn alone: modelscope/ms-swift#7838.
+    """
+    if view.mask is None or not ({"roles", "turn_ids"} & view.names.keys()):
+        return
+    rows, roles = view.written, view.strings("roles")
+    if roles is not None:
+        own = np.isin(roles, _POLICY)
+        masked = rows.sum((own & ~view.mask).astype(np.int64))
+        least = np.maximum(_MASKED_TOKENS, _MASKED_SHARE * rows.sum(own.astype(np.int64)))
+        hit = (masked > least) & (view.lengths > 0)
+        required = np.full(len(view.counts), 1)
+    else:
+        turns = view.packed.columns["turn_ids"]
+        last, kept = np.full(rows.count, -np.inf), np.flatnonzero(view.mask)
+        np.maximum.at(last, rows.index[kept], turns[kept])
+        earlier = turns < rows.spread(last)
+        counted = rows.sum((earlier & view.mask).astype(np.int64))
+        masked = rows.sum((earlier & ~view.mask).astype(np.int64))
+        several = (masked + counted > 0) & (view.lengths > 0)
+        hit = several & (counted == 0)
+        required = np.maximum(_LEAST_ROWS, view.count_rows(several))
+    hits = view.count_rows(hit)
+    for record in np.flatnonzero((hits > 0) & (hits >= required)).tolist():
+        mine = view.rows_of(record)
+        yield Finding(
+            {"tokens": masked[mine][hit[mine]].sum(), "responses": hits[record]},
+            **view.first_row(record, hit),
+            words={"of": view.counts[record]},
+        )
 
 
 # ---- prompts -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Rewards of groups: equal, nearly equal, or different by rounding only; and group sizes."""
+"""Groups: rewards that are equal or nearly so, sizes, and prompts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,8 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
 
-_NOISE = 2.0**-20
-"""8 relative roundings of float32: what the order of adding a few rewards can change."""
 _NEAR = 1e-5
 """Below this spread the std of a group is less than the eps that some framework adds to it."""
 
@@ -64,6 +64,7 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
 
     The spread is above 0 and at most 1e-5 (relative to the rewards where they are above 1): under
     the std_eps of 1e-4 that TRL adds, above the 1e-9 of others, so that |A| is 0.001 or 1.
+    Two estimators of one framework differed a hundredfold there: verl#6348.
     """
     scores = _scores(view)
     if scores is None or ("advantages" in view.names and view.rewards is not None):
@@ -79,26 +80,6 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
             {"size": len(members), "spread": spread, "std": std, "advantages": advantages},
             **view.at(int(view.first_members[group])),
             words={"name": name},
-        )
-
-
-@rule("reward-noise")
-def find_reward_noise(view: View) -> Iterator[Finding]:
-    """Finds two rewards of a group that differ by at most 8 float32 roundings of the larger."""
-    if view.summed is None or "advantages" in view.names:
-        return
-    order = np.lexsort((view.summed, view.groups))
-    values, groups = view.summed[order], view.groups[order]
-    gaps = np.diff(values)
-    size = np.maximum(np.abs(values[1:]), np.abs(values[:-1]))
-    noisy = (gaps > 0.0) & (gaps <= _NOISE * size) & (np.diff(groups) == 0)
-    for group in np.unique(groups[1:][noisy]).tolist():
-        pairs = np.flatnonzero(noisy & (groups[1:] == group))
-        low, high = values[pairs[0]], values[pairs[0] + 1]
-        yield Finding(
-            {"pairs": len(pairs), "gap": high - low, "of": view.sizes[group]},
-            **view.at(int(view.first_members[group])),
-            words={"low": low, "high": high},
         )
 
 
@@ -132,6 +113,37 @@ def count_sizes(view: View) -> dict[int, Counter[int]]:
     for record, size in zip(records[several].tolist(), sizes[several].tolist(), strict=True):
         found.setdefault(record, Counter())[size] += 1
     return found
+
+
+@rule("mixed-prompts")
+def find_mixed_prompts(view: View) -> Iterator[Finding]:
+    """Finds groups whose responses answer different prompts.
+
+    Not where a trajectory's turns are responses, each of which has a prompt of its own. A rank
+    whose prompts differed within a group: huggingface/trl#2803.
+    """
+    keys = [key for key in (*PROMPT_IDS, *PROMPTS) if key in view.values[0]]
+    for record, value in enumerate(view.values):
+        if record in view.turned:
+            continue
+        if key := view.places[record].mixed:
+            yield Finding({"key": key}, record)
+            continue
+        for key in keys:
+            prompts = value.get(key)
+            if not isinstance(prompts, list) or len(prompts) != view.counts[record] or not prompts:
+                continue
+            if not isinstance(prompts[0], str | list):
+                continue  # one prompt: its messages
+            mine = view.rows_of(record)
+            first: dict[int, Any] = {}
+            pairs = zip(view.groups[mine].tolist(), prompts, strict=True)
+            odd = [
+                at for at, (group, one) in enumerate(pairs) if first.setdefault(group, one) != one
+            ]
+            if odd and len(first) < len(prompts):
+                yield Finding({"key": key, "responses": len(odd)}, **view.at(mine.start + odd[0]))
+            break
 
 
 @rule("uneven-groups")

@@ -101,7 +101,8 @@ def find_shifted_masks(view: View) -> Iterator[Finding]:
     """Finds masks with holes at whose edge the engine has no log-prob, 0.0, in four of five.
 
     The token before a hole is the tool's first where the mask is late, the token after it the
-    tool's last where it is early. The trainer must find it unlikely.
+    tool's last where it is early. The trainer must find it unlikely. A mask that was one token off:
+    verl#3287.
     """
     engine, trainer = view.columns.get("log_probs_rollout"), _trainer(view)
     if view.mask is None or engine is None or trainer is None:

@@ -18,7 +18,7 @@ _ROUNDING = 1e-4
 
 @rule("not-finite")
 def find_non_finite(view: View) -> Iterator[Finding]:
-    """Finds NaN and ±inf at tokens that count, where every formula is undefined."""
+    """Finds NaN and ±inf at tokens that count, where every formula is undefined (verl#721)."""
     for name, values in view.log_probs.items():
         bad = ~np.isfinite(values)
         for record in np.flatnonzero(view.count(bad)).tolist():
@@ -65,7 +65,10 @@ def find_positive_log_probs(view: View) -> Iterator[Finding]:
 
 @rule("bad-score")
 def find_bad_scores(view: View) -> Iterator[Finding]:
-    """Finds rewards and advantages that no command evaluates; null of several functions is fine."""
+    """Finds rewards and advantages that no command evaluates; null of several functions is fine.
+
+    A std over groups of one makes all advantages NaN: ruc-datalab/DeepAnalyze#116.
+    """
     for name in ("rewards", "advantages"):
         scores, rows = view.packed.scores.get(name), np.arange(len(view.lengths))
         if scores is None and name == "advantages" and BY_TOKEN in view.packed.columns:

@@ -1,1 +1,1 @@
-"""Questions about a run that ``grpo trend`` answers: one step, parts, correlations, another run."""
+"""Questions about a run that ``grpo trend`` answers: one step, parts, another run."""

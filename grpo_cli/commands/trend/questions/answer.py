@@ -11,19 +11,15 @@ from rich.console import Console
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.questions.against import compare_runs
 from grpo_cli.commands.trend.questions.at import place_of, step_at, unusual_at
-from grpo_cli.commands.trend.questions.correlation import ResponseColumns, correlate
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
 from grpo_cli.commands.trend.questions.view import (
     print_comparison,
-    print_correlation,
     print_parts,
     print_step_answer,
 )
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Flags, Steps
 from grpo_cli.commands.trend.view import usual
-from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.fold import fold
 from grpo_cli.errors import UsageError
 from grpo_cli.records.translate import Notices
 from grpo_cli.terminal.screen import Screen
@@ -75,12 +71,6 @@ def answer_question(
         options.page.write(happened, draw, rows=happened.metrics)
     elif isinstance(run, Steps):
         raise UsageError(f"{options.asked} needs records; a log can only answer --at and --against")
-    elif options.correlate is not None:
-        columns = fold(run.reader, partial(ResponseColumns, Evaluator(run.plan), run.step_source))
-        follows = correlate(columns, *options.correlate)
-        draw = partial(print_correlation, answer=follows)
-        options.page.write(follows, draw, rows=follows.spans)
-        return run.reader.notes()
     else:
         steps, field = run.read(), options.by or ""
         if options.at is None:

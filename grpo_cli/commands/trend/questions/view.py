@@ -14,7 +14,6 @@ from grpo_cli.commands.check.view import print_findings as print_checked
 from grpo_cli.commands.trend.findings import command
 from grpo_cli.commands.trend.questions.against import Difference, RunComparison
 from grpo_cli.commands.trend.questions.at import FACTS, UNUSUAL, StepAnswer
-from grpo_cli.commands.trend.questions.correlation import CorrelationAnswer
 from grpo_cli.commands.trend.questions.parts import PartsAnswer
 from grpo_cli.commands.trend.step import Flags, Step
 from grpo_cli.commands.trend.view import NEAR, print_finding
@@ -185,23 +184,6 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
     return f"{mark} {value:+.3g} ({why})"
 
 
-def print_correlation(console: Console, screen: Screen, answer: CorrelationAnswer) -> None:
-    """Prints whether one quantity follows another, over all steps and over each third."""
-    console.print(wrapped(Text(answer.verdict, "bold"), screen.reading, 2))
-    if not answer.spans:
-        return
-    console.print()
-    rows = [
-        {"steps": f"{one.first_step} to {one.last_step}"} | one.fields() for one in answer.spans
-    ]
-    explained = (
-        f"r: correlation of ranks within groups; slope: change of {answer.first} per unit of "
-        f"{answer.second} within groups; between: r of the group means"
-    )
-    hide, spare = ("first_step", "last_step"), ("responses", "between")
-    _print_rows(console, screen, rows, spare=spare, hide=hide, note=explained)
-
-
 # ---- tables -------------------------------------------------------------------------------------
 
 
@@ -252,14 +234,9 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.0%}"
 
 
-def _correlation(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
-
-
 _SHOWN: Mapping[str, Callable[[Any], str]] = {
     "size": _size,
     **dict.fromkeys(("share", "weight_before", "weight_after"), _share),
-    **dict.fromkeys(("r", "low", "high", "slope", "between"), _correlation),
     "p": lambda value: f"{value:.0e}",
     "dead": lambda value: "yes" if value else "no",
 }

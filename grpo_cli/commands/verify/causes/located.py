@@ -310,18 +310,6 @@ def _numbers(factors: F64) -> str:
     return ", ".join(values) if len(values) <= 3 else f"{values[0]} to {values[-1]}"
 
 
-def _by_advantages(case: Case) -> Found | None:
-    """Looks for one other advantage of each response, of whatever sign."""
-    found, own = case.effective_advantages, case.breakdown.response_advantage
-    loud = int((np.abs(case.policy_gradient) > case.quiet).sum())
-    if found is None or own is None or loud < 2 * int(np.isfinite(found).sum()):
-        return None
-    turned = int((np.isfinite(found) & (found * own < 0.0)).sum())
-    words = "each response's gradients are those of one other advantage"
-    words += f", of the other sign in {turned}" if turned else ""
-    return words, "advantage", *_everywhere(case)
-
-
 # ---- places --------------------------------------------------------------------------------------
 
 
@@ -457,7 +445,6 @@ _TESTS: Sequence[Callable[[Case], Located | Found | None]] = (
     partial(_in_one_place, exactly=True),
     _without_some,
     _by_cells,
-    _by_advantages,
     partial(_in_one_place, exactly=False),
     _by_token,
 )
