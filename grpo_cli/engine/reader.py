@@ -97,6 +97,7 @@ class Reader:
             source.keep = False
         self._jobs = jobs
         self._block_bytes = block_bytes
+        self._ahead: Iterator[tuple[Raw, Record]] | None = None
         self.on = on
         self.task_bytes = task_bytes
 
@@ -172,12 +173,29 @@ class Reader:
         found = (chunks(decoded, settings=settings, uniform=uniform) for decoded in self._decoded())
         return self._good(chain.from_iterable(found), needed=self.reading.selects)
 
-    def records(self) -> Iterator[tuple[Raw, Record]]:
+    def peek(self) -> Raw:
+        """The first record, which the next call of ``records`` yields again, with its arrays.
+
+        Raises:
+            InputError: where there is none.
+        """
+        found = self.records(as_lists=False)
+        first = next(found)
+        self._ahead = chain((first,), found)
+        return first[0]
+
+    def records(self, *, as_lists: bool = True) -> Iterator[tuple[Raw, Record]]:
         """The records of all files one by one, with the objects that they were read from.
+
+        Args:
+            as_lists: whether arrays in the objects become lists.
 
         Raises:
             InputError: at the first bad record, unless it is to be skipped.
         """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            return ahead
 
         def read(chunk: DecodedChunk) -> Iterator[tuple[Raw, Record] | InputError]:
             for items, packed in packed_runs(chunk):
@@ -185,7 +203,7 @@ class Reader:
                     if isinstance(found, InputError):
                         yield found
                     elif isinstance(raw, Raw):
-                        yield raw.with_lists(), found
+                        yield raw.with_lists() if as_lists else raw, found
 
         found = chain.from_iterable(map(read, chain.from_iterable(self._decoded())))
         return self._good(found, needed=True)

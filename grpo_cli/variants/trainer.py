@@ -143,8 +143,9 @@ def _there(row: str, settings: Settings) -> str:
 def _choice(stage: str, name: str, framework: str) -> str:
     """The choice at a stage that a framework's word means: its own one first."""
     known = STAGES["aggregate" if stage in OWN_AGGREGATES else stage]
-    own = f"{framework}/{name}"
-    for wanted in (own, known.aliases.get(own), name, known.aliases.get(name)):
-        if wanted is not None and wanted in known.choices:
+    for wanted in (f"{framework}/{name}", name):
+        if wanted in known.choices:
             return wanted
+        if wanted in known.aliases:  # a name without a slash is searched for in every framework
+            return known.aliases[wanted]
     raise InputError(f"no {stage} is called {name!r}; name one with --{stage}", path="framework")

@@ -392,9 +392,7 @@ class View(Tokens):
         return None
 
     def _numbers(self, key: str) -> I64 | None:
-        found: list[Any] = []
-        for value in self.values:
-            found += flat(value[key])
+        found = flat([value[key] for value in self.values])
         if len(found) != self.written.total:
             return None
         try:
@@ -413,13 +411,13 @@ class View(Tokens):
             TypeError: where tokens are nested in several ways.
         """
         key = self.names["tokens"]
-        return _numbered(chain.from_iterable(flat(value[key]) for value in self.values))
+        return _numbered(flat([value[key] for value in self.values]))
 
     def strings(self, name: str) -> NDArray[Any] | None:
         """[W] the strings of a field with one for each token as written; None if it has not."""
         if name not in self.names:
             return None
-        words = [word for value in self.values for word in flat(value[self.names[name]])]
+        words = flat([value[self.names[name]] for value in self.values])
         return np.array(words, dtype=object) if len(words) == self.written.total else None
 
     @cached_property
@@ -455,11 +453,8 @@ def _numbered(words: Iterable[str]) -> dict[str, int]:
 
 def flat(rows: Any) -> list[Any]:
     """Returns the elements of nested lists of any depth."""
-    found = rows if isinstance(rows, list) else rows.tolist()
-    while found and _is_nested(found[0]):
-        found = [*chain.from_iterable(row if _is_nested(row) else [row] for row in found)]
+    found, nested = rows if isinstance(rows, list) else rows.tolist(), {list, np.ndarray}
+    while (kinds := {*map(type, found)}) & nested:
+        rows = found if kinds <= nested else [x if type(x) in nested else [x] for x in found]
+        found = [*chain.from_iterable(rows)]
     return found
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, list) or getattr(value, "ndim", 0) > 0

@@ -28,7 +28,7 @@ from grpo_cli.commands.trend.logs import is_log
 from grpo_cli.commands.trend.origins import Origins, StepSource, differ_by_number, run_of
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError
-from grpo_cli.records import Reading, Source
+from grpo_cli.records import Source
 from grpo_cli.records.choose.where import read_path
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.terminal.grid import column, print_fitting
@@ -101,9 +101,9 @@ def diff_runs(
     reading, skip = loading.reading(loading.record), loading.on_error == "skip"
     step_source = StepSource(None if step is None else read_path(step, "--step"))
     alone = step is None and all(len(one) == 1 and Path(one[0]).is_file() for one in places)
-    if alone and not any(_has_steps(one[0], reading) for one in places):
-        step_source = StepSource(files=dict.fromkeys(chain(*places), 0))
     first, second = (Reader(one, reading, skip=skip) for one in places)
+    if alone and not (_has_steps(first) or _has_steps(second)):
+        step_source = StepSource(files=dict.fromkeys(chain(*places), 0))
     answer = compare(first, second, step_source, tolerance)
     page.write(answer, lambda console, screen: _print(console, screen, answer), beyond="cut")
     tell_notes(first.notes() | second.notes() | dict.fromkeys(answer.notes), quiet=page.quiet)
@@ -121,7 +121,9 @@ def are_two_runs(named: Sequence[str], loading: LoadingOptions) -> bool:
         first, second = ({*map(run_of, side)} for side in sides)
         reading = loading.reading(loading.record)
         if first.isdisjoint(second):
-            return all(_has_steps(side[0], reading) for side in sides)
+            firsts = [side[0] for side in sides]
+            readers = (Reader([one], reading) for one in firsts if Path(one).is_file())
+            return [*map(_has_steps, readers)] == [True, True]
         origins, files = Origins(), [file for side in sides for file in side]
         if len(files) == 2 and differ_by_number(*files):
             for raw, _ in Reader(files, reading).records():
@@ -130,12 +132,10 @@ def are_two_runs(named: Sequence[str], loading: LoadingOptions) -> bool:
     return False
 
 
-def _has_steps(place: str, reading: Reading) -> bool:
-    """Whether the first record of a file has a step; a pipe, which can be read once, has none."""
-    if Path(place).is_file():
-        with suppress(InputError):
-            raw, _ = next(Reader([place], reading).records())
-            return StepSource().of_record(raw).number is not None
+def _has_steps(reader: Reader) -> bool:
+    """Whether the first record has a step."""
+    with suppress(InputError):
+        return StepSource().of_record(reader.peek()).number is not None
     return False
 
 

@@ -136,7 +136,7 @@ def _by_step(reader: Reader, step_source: StepSource) -> Steps:
     origins = Origins()
 
     def numbered() -> Iterator[tuple[int, Raw, Record]]:
-        for raw, record in reader.records():
+        for raw, record in reader.records(as_lists=False):
             if OLD in record.misnamed:
                 misnamed = MisnamedColumnError.of(OLD, "diff", record.misnamed[OLD])
                 reader.bad(located(misnamed, record))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum, rounded_sums
 
 NO_NUMBER = float("nan")
 EACH = "rewards/"
@@ -71,8 +71,12 @@ class Ragged(NamedTuple):
         with np.errstate(over="ignore", invalid="ignore"):
             found = numbers.reduced(np.add, 0.0) + 0.0
         many = np.flatnonzero((self.widths > 2) | ~np.isfinite(found))  # one addition rounds once
-        if len(many):
-            found[many] = [*map(exact_sum, numbers.taken(many).lists())]
+        for width in {*self.widths[many].tolist()}:
+            alike = many[self.widths[many] == width]
+            rows = numbers.taken(alike).values.reshape(-1, width)
+            rounded, sure = rounded_sums(rows)
+            rounded[~sure] = [*map(exact_sum, rows[~sure].tolist())]
+            found[alike] = rounded
         return found
 
     def reduced(self, by: np.ufunc, empty: float) -> NDArray[Any]:

@@ -205,6 +205,15 @@ def row_sums(rows: F64) -> F64:
     return totals + errors.sum(axis=1)
 
 
+def rounded_sums(rows: F64) -> tuple[F64, NDArray[np.bool_]]:
+    """[n] the sum of each row [n, k], and whether it is sure to be the exact sum, rounded once."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        totals, errors = _running(rows)
+        rest = errors.sum(axis=1)
+        slack = np.abs(errors).sum(axis=1) * (rows.shape[1] * 2.0**-50)
+        return totals + rest + 0.0, totals + (rest - slack) == totals + (rest + slack)
+
+
 def _running(rows: F64) -> tuple[F64, F64]:
     """[n] the rounded sums of the sorted rows, and [n, k − 1] what each addition lost."""
     ordered = np.sort(rows, axis=1)

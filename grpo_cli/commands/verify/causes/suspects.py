@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause
 from grpo_cli.commands.verify.compare import Column, Tolerance, column_of, deciding
 from grpo_cli.commands.verify.expected import read_expectations
@@ -19,7 +19,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.objective import Objective
-from grpo_cli.records import Record, assemble, layout
+from grpo_cli.records import Record, layout
 from grpo_cli.variants.plan import Plan
 
 COUNTS = ("num_items_in_batch", "batch_num_tokens")
@@ -50,10 +50,18 @@ class Cohort(Case):
 
     def by_record(self, number: Callable[[Case], float]) -> F64:
         """[R] a number of each record, for its responses."""
-        numbers = []
-        for one in self.records:
-            own = replace(self.breakdown, batch=assemble([one]))  # of which the batch alone is read
-            numbers.append(number(Case(one, own, (), self.tolerance)))
+        numbers, batch = [], self.batch
+        cuts = batch.cuts(range(len(self.records) + 1))
+        for one, cut in zip(self.records, cuts, strict=True):
+            own = Batch(  # all that is read, besides the record
+                Segments(batch.responses.lengths[cut.responses]),
+                Segments(np.array(cut.counts[2:3])),
+                batch.groups[cut.responses] - cut.groups.start,
+                cut.counts[1],
+                rewards=None if batch.rewards is None else batch.rewards[cut.responses],
+            )
+            alone = replace(self.breakdown, batch=own)
+            numbers.append(number(Case(one, alone, (), self.tolerance)))
         return self.batch.records.spread(np.array(numbers))
 
     def misfits(self, again: Breakdown) -> F64:
