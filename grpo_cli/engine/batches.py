@@ -99,7 +99,7 @@ class MicroBatches:
         if rule is None:
             return None
         if rule == "whole step":
-            return whole.parts[term]
+            return whole.parts()[term]
         ranks = [[loss.part(term) for loss in rank] for rank in self._ranks()]
         if rule == "sum":
             return added([added(parts) for parts in ranks]) / len(ranks)

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -151,7 +151,6 @@ class Totals:
 
     def _add_facts(self, other: Totals) -> None:
         """Adds what is neither a term's nor a product; what differs in ``signed`` is ``mixed``."""
-        self.__dict__.pop("parts", None)
         for name in self.COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.ratio.merge(other.ratio)
@@ -189,9 +188,8 @@ class Totals:
         parts = [factor * part.value() for factor, part in sums.items() if factor]
         return math.fsum(parts) / self.count(term)
 
-    @cached_property
     def parts(self) -> dict[str, float]:
-        """What each term adds to J, by its name; computed again once something was added."""
+        """What each term adds to J, by its name."""
         return {name: self.part(name) for name in (POLICY, KL, ENTROPY) if self.sums(name)}
 
     def has(self, term: str) -> bool:
@@ -205,7 +203,7 @@ class Totals:
     @property
     def objective(self) -> float:
         """J."""
-        return sum(self.parts.values())
+        return sum(self.parts().values())
 
     def row(self, *, names_turns: bool | None = None) -> dict[str, Any]:
         """The totals by name, in the order in which they are printed.

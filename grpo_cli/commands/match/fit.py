@@ -363,7 +363,7 @@ def _evaluate_dropping(
     ]
     for row, total in zip(rows, exactly(evaluators, question.data), strict=True):
         if total is not None:
-            parts = total.parts
+            parts = total.parts()
             penalty = parts.pop(KL, 0.0)
             beta = float(space.beta[row])
             solved = space.options.solve and beta != 0.0
