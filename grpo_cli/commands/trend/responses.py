@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -149,26 +148,20 @@ class Responses:
 
         Where the border goes through responses of one length, these count in proportion.
         """
-        found = map(_longest_quarter, self.lengths.lists(), self._gradients.lists())
-        return np.fromiter(found, dtype=np.float64, count=len(self._count))
-
-
-def _longest_quarter(lengths: list[int], gradients: list[float]) -> float:
-    whole = math.fsum(gradients)
-    if not whole > 0.0:
-        return NO_NUMBER
-    by_length: dict[int, list[float]] = {}
-    for length, gradient in zip(lengths, gradients, strict=True):
-        by_length.setdefault(length, []).append(gradient)
-    room, found = len(lengths) / 4, []
-    for length in sorted(by_length, reverse=True):
-        alike = by_length[length]
-        part = min(room / len(alike), 1.0)
-        found.append(part * math.fsum(alike))
-        room -= part * len(alike)
-        if room <= 0:
-            break
-    return math.fsum(found) / whole
+        count, steps = self._count, np.repeat(np.arange(len(self._count)), self._count)
+        order = np.lexsort((-self.lengths.values, steps))
+        lengths, gradients = self.lengths.values[order], self._gradients.values[order]
+        new = np.ones(len(order), dtype=np.bool_)
+        new[1:] = (np.diff(lengths) != 0) | (np.diff(steps) != 0)
+        firsts = np.flatnonzero(new)  # of responses of one step and length
+        of_step, alike = steps[firsts], np.diff(np.append(firsts, len(order)))
+        room = count[of_step] / 4 - (firsts - (np.cumsum(count) - count)[of_step])
+        parts = np.clip(room / alike, 0.0, 1.0)
+        with np.errstate(invalid="ignore"):
+            sums = np.where(parts > 0.0, parts * Ragged(alike, gradients).sums(), 0.0)
+            taken = Ragged(np.bincount(of_step, minlength=len(count)), sums).sums()
+            whole = self._gradients.sums()
+            return np.where(whole > 0.0, taken / whole, NO_NUMBER)
 
 
 class _Groups:
