@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -232,11 +233,11 @@ def _balanced(
     def enough(positive: float, negative: float) -> bool:
         return negative <= 0 or positive >= target * negative
 
-    least = positive(highs[0])
-    low = next((low for low in lows if enough(least, negative(low))), lows[-1])
+    # Raising c_low makes the negative sum larger: where the first is not enough, none is.
+    low = lows[0] if enough(positive(highs[0]), negative(lows[0])) else lows[-1]
     against = negative(low)
-    high = next((high for high in highs if enough(positive(high), against)), highs[-1])
-    return low, high
+    first = bisect_left(highs, True, key=lambda high: enough(positive(high), against))  # noqa: FBT003
+    return low, highs[min(first, len(highs) - 1)]
 
 
 @choice(

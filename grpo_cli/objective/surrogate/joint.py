@@ -49,8 +49,13 @@ def kl_cov(
     covariance = _covariance(advantage, log_probs_new, responses, records)
     keys = (responses.lengths[responses.index], log_ratio, log_probs_new, advantage, covariance)
     for tokens in of_records(responses, records):
-        order = np.lexsort([key[tokens] for key in keys])
-        count = max(1, int(kl_cov_ratio * len(order)))
+        part = covariance[tokens]
+        count = min(max(1, int(kl_cov_ratio * len(part))), len(part))
+        if not count:
+            continue
+        least = np.partition(part, len(part) - count)[len(part) - count]
+        near = np.flatnonzero(~(part < least))  # NaN is larger than all, as it is when sorted
+        order = near[np.lexsort([key[tokens][near] for key in keys])]
         held[tokens][order[len(order) - count :]] = ppo_kl_coef
     gain = times(ratio, advantage)
     value = gain - held * np.abs(log_ratio)
