@@ -113,7 +113,7 @@ def print_comparison(
     explained = "difference: second − first, ± half of its 95 % interval"
     if answer.has_end:
         last = max(answer.steps[2] // 4, 30)
-        explained += f"; at the end: over the last quarter ({last} steps)"
+        explained += f"; at the end: over the last {last} steps"
     explained += "; ≠: beyond what chance explains in so many metrics"
     if differ:
         explained += ", or begins at a step (since)"
