@@ -199,3 +199,16 @@ def test_every_run_is_asked_about() -> None:
     assert {path.name for path in (THREADS / "runs").iterdir()} == {
         re.search(r"runs/(\S+)", row[1])[1] for row in ROWS
     }
+
+
+def test_a_clip_ratio_that_triples_is_found(tmp_path: Path) -> None:
+    """Shares near 0.1 are of far more than ten tokens, where eighty of them all differ."""
+    draw = np.random.default_rng(5)
+    level = np.concatenate([np.full(52, 0.1), np.linspace(0.11, 0.33, 28)])
+    shares = level + draw.normal(0.0, 0.01, 80)
+    rows = [f"{step},{share:.6g}" for step, share in enumerate(shares.tolist())]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(["step,train/clip_ratio", *rows]) + "\n")
+    (found,) = json.loads(run("trend", log, "--json").stdout)["findings"]
+    assert found["metric"] == "train/clip_ratio"
+    assert 48 <= found["onset"] <= 58

@@ -104,6 +104,7 @@ class Watch(NamedTuple):
         if self.scale == "share":  # of counts of a sample, whose size is that of its least share
             parts = np.concatenate([values[None], 1.0 - values[None]])
             least = np.where(parts > 0.0, parts, np.inf).min(axis=0)
+            least = np.minimum(least, _apart(values))
             return np.sqrt(np.minimum.accumulate(np.minimum(least, 1.0))) / 2
         return _grain(self.scaled(values)) / 2
 
@@ -113,6 +114,15 @@ _EARLY = 12
 """Steps from which on what a healthy run accumulates is a share of the steps so far."""
 _FEW_VALUES, _GLANCE = 12, 64
 """So many different values, or fewer, are shares of a few groups."""
+
+
+def _apart(values: F64) -> F64:
+    """[n] how far the different values so far are apart at most, if all are multiples of one."""
+    new = np.zeros(len(values))
+    new[np.unique(values, return_index=True)[1]] = 1.0
+    span = np.maximum.accumulate(values) - np.minimum.accumulate(values)
+    gaps = np.cumsum(new) - 1.0
+    return np.where(gaps > 0.0, span / np.maximum(gaps, 1.0), np.inf)
 
 
 def _grain(values: F64) -> F64:
