@@ -54,7 +54,7 @@ def named_row(value: Any) -> str | None:
 
 
 def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
-    """The notice that records name a row, where no variant of its framework was evaluated."""
+    """The notice that records name a row, where the default or others were evaluated."""
     if not named:
         return {}
     used = list(evaluated)
@@ -62,7 +62,9 @@ def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
         return {}
     if len(used) > 1:
         return {f"the trainer used {named}, which is not among these variants": None}
-    return {f"evaluated as {used[0]}; the trainer used {named}: use -v {named}": None}
+    if used != ["grpo"]:  # which was asked for; grpo is what is evaluated where nothing is
+        return {}
+    return {f"evaluated as grpo; the trainer used {named}: use -v {named}": None}
 
 
 def choose(settings: Settings) -> Reading:

@@ -121,13 +121,13 @@ def test_what_came_before_a_fault_inside_a_file_is_still_evaluated(grpo, dump, j
 
 
 DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
-SAID = "grpo: note: evaluated as dr; the trainer used trl/dapo: use -v trl/dapo"
+SAID = "grpo: note: evaluated as grpo; the trainer used trl/dapo: use -v trl/dapo"
 
 
 def test_a_run_that_is_followed_names_its_own_row_once(grpo, dump):
     path = dump(DAPO, DAPO | {"step": 2})
     ends = ("--every", "0.01", "--fail-on", "nll>0")
-    result = grpo("trend", str(path), "-v", "dr", "--follow", *ends)
+    result = grpo("trend", str(path), "--follow", *ends)
     assert result.exit_code == 1
     assert result.stderr.splitlines().count(SAID) == 1
 
@@ -136,7 +136,7 @@ def test_a_loss_type_beside_the_names_of_trl_names_the_row(grpo, dump):
     names = {"per_token_logps": [[-0.5], [-0.3]], "old_per_token_logps": [[-0.4], [-0.4]]}
     for own, said in ((names, True), ({"log_probs_new": [[-0.5], [-0.3]]}, False)):
         one = json.dumps(own | {"rewards": [1.0, 0.0], "loss_type": "dapo"})
-        assert (SAID in grpo("eval", str(dump(one)), "-v", "dr").stderr.splitlines()) is said
+        assert (SAID in grpo("eval", str(dump(one))).stderr.splitlines()) is said
 
 
 @pytest.mark.parametrize("named", ["trl", None])
@@ -145,7 +145,7 @@ def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, named):
     path = dump(DAPO if named else {"step": 1}, *[DAPO | other] * 700)
     for size in (3000, 1 << 20):
         with product.blocks_of(size):
-            notes = product.run(["eval", str(path), "-v", "dr"]).err.decode().splitlines()
+            notes = product.run(["eval", str(path)]).err.decode().splitlines()
         assert [note for note in notes if "the trainer used" in note] == ([SAID] if named else [])
 
 

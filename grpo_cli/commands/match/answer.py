@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from grpo_cli.commands.answer import Answer
+from grpo_cli.terminal.numbers import counted
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Matched(Answer):
         name = ", ".join(first.variants) or first.signature
         sure = "" if self.reproduced else "by chance, "
         others = (
-            f"; {count} conventions fit, with {self.entry_count} different values"
+            f"; {count} conventions fit, with {counted(self.entry_count, 'different value')}"
             if count > 1
             else ""
         )

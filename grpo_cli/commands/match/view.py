@@ -16,9 +16,6 @@ from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
 _SHOWN = 3
-_NEAR = 0.1
-"""A factor this near to 1 is how far off the number is, and no denominator."""
-
 _NAMES = 6
 _MISTAKE = (
     "if the number is your own code's, it may hold a mistake: grpo verify names it, where the "
@@ -182,11 +179,17 @@ def _unknown(edges: Mapping[str, float]) -> Iterator[str]:
         yield f"{' and '.join(ways)} gives the same number: nothing is clipped from there on"
 
 
+def _is_round(factor: float) -> bool:
+    """Whether a factor, or one over it, has two digits: any other gives any number."""
+    pairs = [(one, float(f"{one:.2g}")) for one in (factor, 1.0 / factor) if math.isfinite(one)]
+    return factor != 1.0 and any(abs(one - near) <= 1e-4 * abs(near) for one, near in pairs)
+
+
 def _needed(needs: Mapping[str, float]) -> Iterator[str]:
     ways = []
     if needs.get("beta", -1.0) > 0:
         ways.append(f"with β = {needs['beta']:.6g}")
-    if abs(needs.get("factor", 1.0) - 1.0) > _NEAR:
+    if _is_round(needs.get("factor", 1.0)):
         ways.append(f"multiplied by {needs['factor']:.6g}")
     if ways:
         yield f"{', or '.join(ways)}, this gives your number"

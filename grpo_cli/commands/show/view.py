@@ -29,17 +29,16 @@ from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
 
-_AROUND, _LESS = 12, 8
-"""Cells of text before and after a token; in less than so many columns:"""
-_NARROW = 100
+_AROUND = (12, 8, 4)
+"""Cells of text before and after a token: as many as let all columns be shown, or the fewest."""
 
 _TOKENS = (
     *("ratio", "advantage", "clip", "kl", "difference", "mismatch", "log_prob", "surrogate"),
     *("weight", "contribution", "contribution_share", "gradient", "share"),
 )
 _USUAL = ("ratio", "advantage", "clip", "contribution")
-_SPARE = ("position", "advantage", "ratio", "response", "gradient")
-"""Columns that a narrow terminal leaves out, the first to go first."""
+_SPARE = ("advantage", "gradient_share", "gradient", "contribution_share", "ratio", "contribution")
+"""Columns that a narrow terminal leaves out, the first to go first, but for what ranks the rows."""
 
 _SPARE_STRINGS = (
     *("log_ratio_mean", "clip_fraction_low", "clip_fraction_high", "mismatch_mean"),
@@ -76,9 +75,13 @@ def print_tokens(
     console: Console, screen: Screen, rows: Sequence[Row], by: str, *, of_record: bool = False
 ) -> None:
     """Prints a row for each token, in its text; without the record where there is only one."""
-    around = _LESS if screen.width is not None and screen.width < _NARROW else _AROUND
-    columns = [*_of_tokens(rows, by, around)][of_record:]
-    _print_columns(console, screen, with_short_names(columns, "record", _SPARE, screen), _SPARE)
+    spare = tuple(name for name in _SPARE if name not in (by, f"gradient_{by}"))
+    for around in _AROUND:
+        columns = [*_of_tokens(rows, by, around)][of_record:]
+        columns = with_short_names(columns, "record", spare, screen)
+        if not fitting(columns, spare, screen.width)[1]:
+            break
+    _print_columns(console, screen, columns, spare)
 
 
 def _print_columns(

@@ -161,13 +161,16 @@ def _event(together: Sequence[Finding]) -> Event:
     at_once = [one for one in together if one.onset <= begun + _AT_ONCE]
     changed = any(_rank(one) >= _RESPONSES and one.severity != INFO for one in at_once)
 
-    def place(one: Finding) -> tuple[bool, int, float]:
+    def place(one: Finding) -> tuple[bool, int, int, float]:
         rank = -_rank(one) if one.kind == STUCK else min(_rank(one), _POLICY)
         row = _row(one)
         falls = row is not None and row.name in _EFFECTS and one.direction == DOWN
         follows = changed and one.metric in _UPDATE
-        rank = _POLICY if follows else rank
-        return one.severity == INFO, rank + (falls or follows) * (one.kind != STUCK), -one.score
+        if one.metric in _UPDATE and one.kind != STUCK:  # of these the first to change
+            rank = _POLICY if follows else RANKS["ratio_p999"]
+        onset = one.onset if one.metric in _UPDATE else begun
+        effect = (falls or follows) * (one.kind != STUCK)
+        return one.severity == INFO, rank + effect, onset, -one.score
 
     first = min(at_once, key=place)
     others = sorted(

@@ -122,6 +122,9 @@ class Verification:
         self._rows, agreeing = shared_rows(firsts)
         if len(self.rows_taken) == 1 and self._plan is not None:
             self._of_batches = _losses_of_batches(self._reader, self._plan, verdicts, within.rtol)
+        if self._of_batches is not None:
+            verdicts = [replace(each, agrees=True, first=None, also=()) for each in verdicts]
+            causes, explained, self._rows, agreeing = (), 0, (), 0
         found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -349,6 +352,6 @@ def _losses_of_batches(
     words = [*replace(plan, batch=batch).words, "--level", "batch", "--only", key]
     command = shell_line(["grpo", "eval", *reader.paths, *words])
     return (
-        f"each record expects the {key} {whole}, and grpo's is the same there: verify takes each "
-        f"record as a batch of its own; compare with {command}"
+        f"each record expects the {key} {whole}, and is compared with that, not with its own: "
+        f"{command} prints it"
     )

@@ -47,7 +47,10 @@ def find_certain_tokens(view: View) -> Iterator[Finding]:
 
 
 def _find_flat_columns(view: View) -> Iterator[Finding]:
-    """Yields columns with one log-prob, not 0.0, in every long response where another has many."""
+    """Yields columns with one log-prob in every long response where another has many.
+
+    An engine that samples at temperature 0 has 0.0 there; a reference with 0.0 was not computed.
+    """
     rows, long = view.responses, view.lengths >= _LONG
     inside = np.diff(rows.index) == 0
     constant = {
@@ -59,11 +62,13 @@ def _find_flat_columns(view: View) -> Iterator[Finding]:
     count = view.count_rows(long)
     varied = np.logical_or.reduce([~one for one in constant.values()] or [~long])
     for name, one in constant.items():
-        hit = long & one & varied & (view.columns[name][edges(rows, end=False)] != 0.0)
+        zero = view.columns[name][edges(rows, end=False)] == 0.0
+        hit = long & one & varied & (~zero if name != "log_probs_ref" else True)
         flat = (count >= _FLAT) & (view.count_rows(hit) == count)
         for record in np.flatnonzero(flat).tolist():
             evidence = {"column": name, "responses": count[record]}
-            yield Finding(evidence, record, kind="flat", words={"name": view.key(name)})
+            kind = "reference" if zero[view.rows_of(record)].all() else "flat"
+            yield Finding(evidence, record, kind=kind, words={"name": view.key(name)})
 
 
 @rule("filler", "pair")
