@@ -612,7 +612,7 @@ def test_a_factor_that_is_a_count_names_it() -> None:
         verify([TRL | {"expected": {"loss": ours * len(TRL["rewards"])}}], "grpo").records[0].first
     )
     assert first is not None
-    words = "as many as the responses of a group and the responses: a mean over them"
+    words = "and 3 is the number of responses in a group: the mean over them is missing"
     assert words in first.pattern
 
 

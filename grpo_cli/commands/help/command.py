@@ -19,7 +19,7 @@ from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 Topic = Annotated[
-    str | None,
+    list[str] | None,
     typer.Argument(
         metavar="TOPIC|COMMAND|FLAG",
         help="A page, a command, a word or a flag; default: a list.",
@@ -37,11 +37,13 @@ def show_help(*, topic: Topic = None) -> None:
     grpo help eval
     grpo help input
     grpo help dapo
+    grpo help reward hacking
     grpo help --group-by
 
     A page is Markdown: laid out on a terminal, unchanged in a pipe.
     """  # noqa: D301 - \b is for the help's formatter
-    name = topic if topic is None or topic.startswith("-") else topic.lower()
+    words = " ".join(topic or ())
+    name = words if words.startswith("-") else words.lower() or None
     if name is None or name in topics():
         _print(lambda console, screen: _page(console, screen, name))
     elif name not in main.COMMANDS:
@@ -129,7 +131,7 @@ def _options() -> Iterator[tuple[str, list[str], str, str]]:
     group = typer.main.get_command(main.application())
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         for one in command.params:
-            if hasattr(one, "help") and one.opts[0].startswith("-"):
+            if getattr(one, "help", None) and one.opts[0].startswith("-"):
                 yield name, sorted(one.opts, key=len), one.metavar or "", one.help or ""
 
 

@@ -134,7 +134,7 @@ def page_of(
     settings: dict[str, Any] = {"color_by": color_by, "only": only, "top": top}
     settings |= {"left_out": left_out, "ranked": ranked}
     return html(
-        title=first.title,
+        title=first.title if ranked is None else ranked["title"],
         place=first.place,
         command=command_line(),
         signature=first.signature,

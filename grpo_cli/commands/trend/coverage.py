@@ -84,6 +84,8 @@ class Coverage:
         if self.steps < LEAST:
             are = f"there {'is' if self.steps == 1 else 'are'} {self.steps}"
             return f"too few steps: shifts and drifts need {LEAST} steps, {are}{limits}"
+        if not self.watched and self._unknown:
+            return f"no series is watched, so no change is looked for{limits}"
         if not self.watched:
             return f"no series has values at {LEAST} steps, so no change can be found{limits}"
         series = f"{self.watched} series" if self.watched > 1 else "1 series"

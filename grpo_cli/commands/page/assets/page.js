@@ -54,6 +54,9 @@ class Page {
     this.path ??= this.main.parentNode.insertBefore(make("nav.crumbs", { "aria-label": "where" }), this.bar.element);
     const known = run.kept[step] !== undefined;
     this.path.hidden = !known;
+    const heading = document.querySelector("h1");
+    this.heading ??= heading.textContent;
+    heading.textContent = known ? `Step ${step}${group === null ? "" : `: ${groupWords(run.groups[step], group)}`}` : this.heading;
     const parts = [known ? link("#", "run") : make("b", {}, "run")];
     if (known) parts.push(" › ", group === null ? make("b", {}, `step ${step}`) : link(`#step-${step}`, `step ${step}`));
     if (group !== null) parts.push(" › ", make("b", {}, groupWords(run.groups[step], group)));
@@ -70,9 +73,9 @@ class Page {
   choice({ records, left_out: more, ranked }, at) {
     const { title, place, signature } = records[at];
     const write = (where, words) => (document.querySelector(where).textContent = words);
-    document.title = title;
-    write("h1", title);
-    write("header p", place);
+    document.title = ranked ? ranked.title : title;
+    write("h1", document.title);
+    write("header p", ranked ? `${place}, ${title}` : place);
     write("footer code:last-child", signature);
     if (records.length < 2 && !more) return;
     this.path ??= this.main.parentNode.insertBefore(make("nav.crumbs", { "aria-label": "where" }), this.bar.element);
@@ -85,14 +88,14 @@ class Page {
   }
 
   // The tokens of all records that stand out, with the way to each.
-  rankedTokens({ title, by, rows }) {
+  rankedTokens({ by, rows }) {
     const table = make("table");
     const cells = ([record, response, position, token, value, at]) => {
       const way = at === null ? record : link(`#record-${at}-response-${response}-token-${position}`, record);
       return [way, shown(response), shown(position), token, shown(value)];
     };
     fill(table, ["record", "response", "position", "token", by], rows.map(cells));
-    const words = make("b", {}, `${title}. Its tokens with the largest |${by}| of the batch; below, each record alone`);
+    const words = make("b", {}, `The tokens with the largest |${by}| of the batch; below, each record alone`);
     return make("details", { open: "" }, make("summary", {}, words), make("div.wide", {}, table));
   }
 

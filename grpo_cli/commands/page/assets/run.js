@@ -219,7 +219,7 @@ function keptSentence(run, steps) {
   for (const why of Object.values(run.kept)) counts[why] = (counts[why] ?? 0) + 1;
   const all = steps.length === run.steps.length;
   const parts = [];
-  if (!steps.length) return "grpo report RUN adds the groups and tokens of steps.";
+  if (!steps.length) return "A page of records (grpo report FOLDER) has the groups and tokens of each step as well.";
   if (all) parts.push(`The page has the groups of all ${shown(steps.length)} steps.`);
   else {
     const why = Object.entries(counts).map(([name, count]) => `${shown(count)} ${KEPT[name]}`);

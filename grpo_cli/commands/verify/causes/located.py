@@ -132,9 +132,10 @@ def _ratio(case: Case) -> str:
     if not readable:
         return ""
     count = max(abs(factor), 1.0 / abs(factor))
-    alike = [name for name, one in _counts(case).items() if abs(one - count) <= 1e-6 * count]
+    alike = (name for name, one in _counts(case).items() if abs(one - count) <= 1e-6 * count)
     done = "missing" if abs(factor) > 1.0 else "taken twice"
-    why = f", as many as {' and '.join(alike)}: a mean over them may be {done}" if alike else ""
+    name = next(alike, "")
+    why = f", and {count:g} is the number of {name}: the mean over them is {done}" if name else ""
     return f"your loss is grpo's times {factor:.5g}{why}"
 
 
@@ -143,11 +144,11 @@ def _counts(case: Case) -> dict[str, float]:
     batch = case.batch
     sizes = np.bincount(batch.groups)
     counts = {
-        "the responses of a group": float(sizes[0]) if (sizes == sizes[0]).all() else 0.0,
-        "the responses": float(batch.responses.count),
-        "the groups": float(batch.group_count),
-        "the tokens": float(batch.responses.total),
-        "the accumulation steps": case.record.hyperparameters.get("gradient_accumulation_steps"),
+        "responses in a group": float(sizes[0]) if (sizes == sizes[0]).all() else 0.0,
+        "responses": float(batch.responses.count),
+        "groups": float(batch.group_count),
+        "tokens": float(batch.responses.total),
+        "accumulation steps": case.record.hyperparameters.get("gradient_accumulation_steps"),
     }
     return {name: one for name, one in counts.items() if isinstance(one, int | float) and one > 1}
 
