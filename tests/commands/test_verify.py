@@ -606,6 +606,14 @@ def test_a_sum_that_agrees_by_the_absolute_tolerance_alone_is_noted(tmp_path: Pa
     assert "atol alone" not in run("verify", exact).stderr
 
 
+def test_a_policy_term_that_is_not_negated_beside_a_right_kl() -> None:
+    total = evaluate(TRL, "trl/grpo", beta=0.04).total
+    row = TRL | {"beta": 0.04, "expected": {"loss": total["policy"] + 0.04 * total["kl"]}}
+    first = verify([row], "trl/grpo").records[0].first
+    assert first is not None
+    assert first.cause == "wrong sign of the policy term: it is not negated, and the KL is right"
+
+
 def test_a_factor_that_is_a_count_names_it() -> None:
     ours = evaluate(TRL, "grpo").loss
     first = (

@@ -40,7 +40,7 @@ def show_help(*, topic: Topic = None) -> None:
     grpo help reward hacking
     grpo help --group-by
 
-    A page is Markdown: laid out on a terminal, unchanged in a pipe.
+    A page is laid out on a terminal, and Markdown in a pipe.
     """  # noqa: D301 - \b is for the help's formatter
     words = " ".join(topic or ())
     name = words if words.startswith("-") else words.lower() or None

@@ -38,11 +38,12 @@ _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 
 def laid_out(screen: Screen, page: str) -> str:
-    """A page for a terminal, whose examples keep their lines; in a pipe it is unchanged."""
+    """A page for a terminal, whose examples keep their lines; in a pipe it is Markdown."""
+    page = _LINK.sub(r"\1 (`grpo help \2`)", _COMMENT.sub("", page))
     if not (screen.terminal or screen.color):
         return page
     console = screen.console()
-    for found in _PARTS.finditer(_LINK.sub(r"\1 (`grpo help \2`)", _COMMENT.sub("", page))):
+    for found in _PARTS.finditer(page):
         part = found.groupdict(default="")
         if part["heading"]:
             console.print(wrapped(Text(part["heading"], "bold"), screen.width, _INDENT))

@@ -155,7 +155,7 @@ def print_events(
             names = ", ".join(visible(one.metric) for one in unsaid)
             more = Text(f"  and {len(unsaid)} more: {names}", "dim")
             console.print(wrapped(more, screen.reading, 4))
-        if event.fix and logged:
+        if event.fix and not event.check:
             console.print(wrapped(Text(f"  fix: {event.fix}"), screen.reading, 4))
         for finding in event.check:
             console.print(wrapped(Text(f"  check: {visible(finding)}"), screen.reading, 4))

@@ -15,7 +15,7 @@ from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
-from grpo_cli.objective.terms import KL, Term
+from grpo_cli.objective.terms import KL, POLICY, Term
 
 # ---- denominators, solved for: what each response's tokens weigh, and what that is --------------
 
@@ -341,6 +341,17 @@ def negative(case: Case) -> Iterator[Cause]:
         words = "wrong sign: your loss is the negative of grpo's (loss = −objective)"
         made = partial(everything_times, factor=-1.0)
         yield Cause("loss-sign", words, made, by_record=True)
+        if (kl := case.breakdown.term(KL)) is not None and kl.active:
+            words = "wrong sign of the policy term: it is not negated, and the KL is right"
+            yield Cause("loss-sign", words, _policy_negated, by_record=True)
+
+
+def _policy_negated(case: Case) -> Breakdown:
+    def turned(term: Term) -> Term:
+        weights = term.weights._replace(numerator=-term.weights.numerator)
+        return term._replace(weights=weights) if term.name == POLICY else term
+
+    return case.with_terms(turned)
 
 
 def everything_times(case: Case, factor: float) -> Breakdown:
