@@ -160,3 +160,14 @@ def test_colours_of_what_has_one_sign_start_at_0(tmp_path: Path, by: str, legend
     one = RECORDS[0] | {"log_probs_ref": RECORDS[0]["log_probs_old"]}
     path = write(tmp_path / "a.jsonl", [one])
     assert legend in run("show", path, "--by", by, COLUMNS="120").stdout
+
+
+def test_fields_choose_the_columns_of_every_format(path: Path) -> None:
+    asked = ("show", path, "--fields", "position,ratio", "--top", "2")
+    rows = answer(*asked)["rows"]
+    assert [list(row) for row in rows] == [["position", "ratio"]] * 2
+    lines = run(*asked, "-f", "csv").stdout.splitlines()
+    assert lines[0] == "position,ratio"
+    assert lines[1:] == [f"{row['position']},{row['ratio']!r}" for row in rows]
+    assert "position" in run(*asked).stdout
+    assert "did you mean ratio?" in run("show", path, "--fields", "rato").stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Annotated
@@ -17,11 +17,11 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
-from grpo_cli.commands.options.output import HavingOption, Html, PageOptions, Svg
+from grpo_cli.commands.options.output import HavingOption, Html, PageOptions, Svg, fields_option
 from grpo_cli.commands.options.place import destination, drawings
 from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
 from grpo_cli.commands.page.page import completions_of, text_fields
-from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
+from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, Shown, show_rows
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.page import OnPage, page_of, ranked_tokens, with_others
 from grpo_cli.commands.show.picture import (
@@ -35,7 +35,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.engine.rows.fields import extras
+from grpo_cli.engine.rows.fields import FIELDS, extras
 from grpo_cli.engine.rows.rows import rows
 from grpo_cli.engine.rows.source import Source, differences_of
 from grpo_cli.engine.totals import record_sizes
@@ -86,6 +86,7 @@ class ShowOptions:
         bool, option("--strings", "", "A row for each token string: sums, means, clip rates.")
     ] = False
     having: HavingOption = None
+    fields: Annotated[str | None, fields_option(complete.among(FIELDS["token"]))] = None
     html: Html = None
     svg: Svg = None
 
@@ -103,7 +104,7 @@ class ShowOptions:
     @property
     def rows(self) -> bool:
         """Whether the flags ask for rows, which a heat map has not."""
-        return self.strings or bool(self.having)
+        return self.strings or bool(self.having) or self.fields is not None
 
 
 @bundled
@@ -147,6 +148,7 @@ def _check_flags(options: ShowOptions, page: PageOptions) -> None:
     """
     drawn = [name for name in ("html", "svg") if getattr(options, name) is not None]
     rows = "--strings" if options.strings else "--having" if options.having else ""
+    rows = rows or ("" if options.fields is None else "--fields")
     rows = rows or ("--format" if page.json or page.format not in (None, "table") else "")
     if rows and (drawn or options.response):
         raise UsageError(
@@ -181,13 +183,25 @@ def _show_batch(
     )
     assert isinstance(run, Run)
     if run.complete and not run.empty:
+        names = _fields(options.fields, answer)
+        chosen = answer
+        if names is not None:
+            chosen = replace(answer, rows=[{n: row[n] for n in names} for row in answer.rows])
         page.write(
-            answer,
-            lambda console, screen: print_shown(console, screen, answer),
-            rows=answer.rows,
+            chosen,
+            lambda console, screen: print_shown(console, screen, answer, names),
+            rows=chosen.rows,
             notes=answer.notices,
         )
     return run.finish(notes_in_table=False, quiet=page.quiet or run.empty)
+
+
+def _fields(given: str | None, answer: Shown) -> list[str] | None:
+    """The columns that ``--fields`` names; None for the usual ones."""
+    if given is None:
+        return None
+    known = answer.rows[0] if answer.rows else FIELDS["token"]
+    return [complete.known("--fields", name.strip(), known) for name in given.split(",")]
 
 
 def _show_record(

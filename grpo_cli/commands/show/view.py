@@ -46,8 +46,10 @@ _SPARE_STRINGS = (
 )
 
 
-def print_shown(console: Console, screen: Screen, answer: Shown) -> None:
-    """Prints the batch in a line, how much of it the rows carry, and the rows."""
+def print_shown(
+    console: Console, screen: Screen, answer: Shown, names: Sequence[str] | None = None
+) -> None:
+    """Prints the batch in a line, how much of it the rows carry, and the rows, or these columns."""
     if not answer.total:
         return
     total = answer.total
@@ -58,7 +60,9 @@ def print_shown(console: Console, screen: Screen, answer: Shown) -> None:
     console.print(wrapped(Text(_heading(answer), "bold"), screen.width, 2))
     if not answer.rows:
         return
-    if answer.of == "token":
+    if names is not None:
+        console.print(grid([column(n, [row[n] for row in answer.rows]) for n in names]))
+    elif answer.of == "token":
         print_tokens(console, screen, answer.rows, answer.by)
     else:
         _print_columns(console, screen, [*_of_strings(answer.rows)], _SPARE_STRINGS)
@@ -89,7 +93,7 @@ def _print_columns(
 ) -> None:
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
-    print_hidden(console, screen, hidden, "--json")
+    print_hidden(console, screen, hidden, "--fields")
 
 
 def _heading(answer: Shown) -> str:
