@@ -212,7 +212,10 @@ def _show_record(
     if options.html is not None:
         reader.keep_input()  # its tokens are ranked in another pass
     records = reader.records()
-    raw, record = next(records)
+    first = next(records, None)
+    if first is None:  # all were skipped
+        raise next(iter(reader.skipped))
+    raw, record = first
     breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
     if lacks_kl(breakdown.objective.parts):
         reader.notices.update(without_kl([plan], "the record has"))
