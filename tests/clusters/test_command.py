@@ -194,7 +194,7 @@ COMMANDS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)[0].splitl
 
 def run_in(words: list[str], folder: Path, **more: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", **more}
-    found = subprocess.run_in(
+    found = subprocess.run(
         words, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert found.returncode == 0, found.stderr
