@@ -195,3 +195,8 @@ def escaped_json(data: bytes) -> bytes:
     if data.isascii() and b"\x7f" not in data:
         return data
     return escaped(data.decode()).encode()
+
+
+def is_round(value: float, within: float = 1e-4) -> bool:
+    """Whether a number has at most two digits, so that somebody may have typed it."""
+    return abs(value - float(f"{value:.2g}")) <= within * abs(value)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from grpo_cli.commands.match.answer import Convention, Matched
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.numbers import is_round, shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
@@ -179,17 +179,12 @@ def _unknown(edges: Mapping[str, float]) -> Iterator[str]:
         yield f"{' and '.join(ways)} gives the same number: nothing is clipped from there on"
 
 
-def _is_round(factor: float) -> bool:
-    """Whether a factor, or one over it, has two digits: any other gives any number."""
-    pairs = [(one, float(f"{one:.2g}")) for one in (factor, 1.0 / factor) if math.isfinite(one)]
-    return factor != 1.0 and any(abs(one - near) <= 1e-4 * abs(near) for one, near in pairs)
-
-
 def _needed(needs: Mapping[str, float]) -> Iterator[str]:
     ways = []
     if needs.get("beta", -1.0) > 0:
         ways.append(f"with β = {needs['beta']:.6g}")
-    if _is_round(needs.get("factor", 1.0)):
+    factor = needs.get("factor", 1.0)  # a number of more digits gives any other
+    if factor != 1.0 and (is_round(factor) or is_round(1.0 / factor)):
         ways.append(f"multiplied by {needs['factor']:.6g}")
     if ways:
         yield f"{', or '.join(ways)}, this gives your number"

@@ -162,15 +162,13 @@ def _event(together: Sequence[Finding]) -> Event:
     changed = any(_rank(one) >= _RESPONSES and one.severity != INFO for one in at_once)
 
     def place(one: Finding) -> tuple[bool, int, int, float]:
-        rank = -_rank(one) if one.kind == STUCK else min(_rank(one), _POLICY)
-        row = _row(one)
+        info, row = one.severity == INFO, _row(one)
+        if one.kind == STUCK:
+            return info, -_rank(one), begun, -one.score
+        if one.metric in _UPDATE:  # of these the first to change
+            return info, _POLICY + 1 if changed else RANKS["ratio_p999"], one.onset, -one.score
         falls = row is not None and row.name in _EFFECTS and one.direction == DOWN
-        follows = changed and one.metric in _UPDATE
-        if one.metric in _UPDATE and one.kind != STUCK:  # of these the first to change
-            rank = _POLICY if follows else RANKS["ratio_p999"]
-        onset = one.onset if one.metric in _UPDATE else begun
-        effect = (falls or follows) * (one.kind != STUCK)
-        return one.severity == INFO, rank + effect, onset, -one.score
+        return info, min(_rank(one), _POLICY) + falls, begun, -one.score
 
     first = min(at_once, key=place)
     others = sorted(

@@ -32,6 +32,7 @@ from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import Term
 from grpo_cli.records import Record, assemble
+from grpo_cli.terminal.numbers import is_round
 from grpo_cli.variants import bind
 from grpo_cli.variants.plan import Plan
 
@@ -471,11 +472,6 @@ STRICT = "GRPO_STRICT"
 Source = Callable[[Case], Iterator[Cause]]
 
 
-def round_number(value: float) -> bool:
-    """Whether somebody may have typed it."""
-    return abs(value - float(f"{value:.2g}")) <= 1e-4 * abs(value)
-
-
 def is_typed(value: float) -> bool:
     """Whether somebody may have typed a number, or what it is one over.
 
@@ -486,7 +482,7 @@ def is_typed(value: float) -> bool:
     near = (
         abs(x - float(f"{x:{of}}")) <= 3e-5 * abs(x) for x, of in ((value, ".4g"), (over, ".2g"))
     )
-    return round_number(value) or any(near)
+    return is_round(value) or any(near)
 
 
 def catalogued(key: str, evaluate: Callable[[Case], Breakdown], of: str = "") -> Cause:

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, round_number, swapped
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, swapped
 from grpo_cli.commands.verify.causes.solving import bounding, roundest
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
+from grpo_cli.terminal.numbers import is_round
 
 Flags = NDArray[np.bool_]
 Form = Callable[[F64, F64, float, float], tuple[F64, F64 | None]]
@@ -257,7 +258,7 @@ def windows(case: Case) -> Iterator[Cause]:
     for pair in _pairs(own, spans, slopes, rest, room):
         pinned = [abs(slope) > 0.0 and rest == rest for slope in slopes]
         words = window_words(pair, own, spans, pinned=pinned)
-        typed = all(map(round_number, pair))
+        typed = all(map(is_round, pair))
         # an ε that moves no token in or out is fitted to the loss alone: tried if it is round
         if _within(pair, spans) and words and (seen or typed):
             yield Cause("epsilon-other", words, partial(_with_window, pair=pair))

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes.case import Case, Cause, round_number
+from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import KL, POLICY, Term
+from grpo_cli.terminal.numbers import is_round
 
 # ---- denominators, solved for: what each response's tokens weigh, and what that is --------------
 
@@ -167,7 +168,7 @@ def of_the_kl(case: Case) -> Iterator[Cause]:
         return
     known = np.isfinite(factor)
     weight = case.breakdown.term_weight(term) * np.where(known, factor, 1.0)
-    if np.ptp(factor[known]) <= 1e-4 and round_number(factor[known][0] * case.objective.beta):
+    if np.ptp(factor[known]) <= 1e-4 and is_round(factor[known][0] * case.objective.beta):
         return  # somebody may have typed that β
     for form, divisor in _fitting(case, weight, known).items():
         for _, name, of in named_counts(case, form, divisor):
@@ -305,17 +306,18 @@ def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, s
                 mistake, name = worded(key)
                 if times:
                     mistake = "accumulation-twice"
-                    name += f" × {_steps(case):g}, perhaps the accumulation steps"
+                    name += f" × {accumulation_steps(case):g}, perhaps the accumulation steps"
                 yield mistake, name, count
         if found:
             return
 
 
 def _counted(case: Case, of: Divisor, *, times: bool) -> float:
-    return of(case) * _steps(case) if times else of(case)
+    return of(case) * accumulation_steps(case) if times else of(case)
 
 
-def _steps(case: Case) -> float:
+def accumulation_steps(case: Case) -> float:
+    """How many micro-batches a step of the record has; 1 where it does not say."""
     return _number(case.record.hyperparameters.get("gradient_accumulation_steps") or 1)
 
 
@@ -343,22 +345,20 @@ def negative(case: Case) -> Iterator[Cause]:
         yield Cause("loss-sign", words, made, by_record=True)
         if (kl := case.breakdown.term(KL)) is not None and kl.active:
             words = "wrong sign of the policy term: it is not negated, and the KL is right"
-            yield Cause("loss-sign", words, _policy_negated, by_record=True)
+            made = partial(everything_times, factor=-1.0, only=POLICY)
+            yield Cause("loss-sign", words, made, by_record=True)
 
 
-def _policy_negated(case: Case) -> Breakdown:
-    def turned(term: Term) -> Term:
-        weights = term.weights._replace(numerator=-term.weights.numerator)
-        return term._replace(weights=weights) if term.name == POLICY else term
-
-    return case.with_terms(turned)
-
-
-def everything_times(case: Case, factor: float) -> Breakdown:
-    """Multiplies J, and with it its gradient."""
+def everything_times(case: Case, factor: float, only: str = "") -> Breakdown:
+    """Multiplies J, and with it its gradient; or ``only`` one of its terms."""
     weights = {id(term.weights): term.weights for term in case.breakdown.terms}
     scaled = {key: w._replace(numerator=factor * w.numerator) for key, w in weights.items()}
-    return case.with_terms(lambda term: term._replace(weights=scaled[id(term.weights)]))
+
+    def times(term: Term) -> Term:
+        wanted = only in ("", term.name)
+        return term._replace(weights=scaled[id(term.weights)]) if wanted else term
+
+    return case.with_terms(times)
 
 
 def separate_factors(case: Case) -> Iterator[Cause]:
@@ -373,13 +373,13 @@ def separate_factors(case: Case) -> Iterator[Cause]:
             f"only the gradient differs: yours is grpo's times {gradient:.5g}, and the loss agrees"
         )
         yield Cause("gradient-factor", words, partial(scaled, loss=1.0, gradient=gradient))
-        if round_number(loss):  # else it is fitted to the one number that it explains
+        if is_round(loss):  # else it is fitted to the one number that it explains
             turned = "wrong sign: " if abs(loss + 1.0) <= case.tolerance.rtol else ""
             named = (name for name, value in _stated(case, _ACCUMULATION) if _is_times(loss, value))
             of = "".join(f" ({name}, so perhaps accumulation)" for name in [*named][:1])
             words = f"{turned}only the logged loss differs: yours is grpo's times {loss:.5g}{of}"
             yield Cause("loss-factor", words, partial(scaled, loss=loss, gradient=1.0))
-        if round_number(loss) and abs(gradient - 1.0) > 1e-3:
+        if is_round(loss) and abs(gradient - 1.0) > 1e-3:
             words = f"off by constant factors: gradient times {gradient:.5g}, loss times {loss:.5g}"
             yield Cause("factor", words, partial(scaled, loss=loss, gradient=gradient))
 
@@ -438,10 +438,15 @@ def _stated(case: Case, names: Sequence[str]) -> Iterator[tuple[str, float]]:
             yield name, float(value)
 
 
-def _counts(case: Case) -> Iterator[tuple[str, float]]:
-    yield from _stated(case, ("max_completion_length", "response_length"))
+def batch_counts(case: Case) -> Iterator[tuple[str, float]]:
+    """Yields what a mean over the batch may be over."""
     batch = case.batch
     yield "the number of responses", float(batch.responses.count)
     yield "the number of tokens", float(batch.responses.total)
     yield "the number of groups", float(batch.group_count)
+
+
+def _counts(case: Case) -> Iterator[tuple[str, float]]:
+    yield from _stated(case, ("max_completion_length", "response_length"))
+    yield from batch_counts(case)
     yield "the denominator", float(case.breakdown.denominator[0])

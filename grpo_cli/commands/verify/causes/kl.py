@@ -17,7 +17,6 @@ from grpo_cli.commands.verify.causes.case import (
     Cause,
     bound_to,
     is_typed,
-    round_number,
     swapped,
     tapped,
 )
@@ -27,6 +26,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice, Composed, call, parameters
 from grpo_cli.objective.results import Kl
 from grpo_cli.objective.terms import KL, POLICY
+from grpo_cli.terminal.numbers import is_round
 from grpo_cli.variants import STAGES
 
 Flags = NDArray[np.bool_]
@@ -148,7 +148,7 @@ def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
     if wanted is None or not beta or case.breakdown.term(KL) is None or not ours.any():
         return
     factor = float((wanted - case.policy_gradient) @ ours) / float(ours @ ours)
-    if abs(factor - 1.0) > 1e-4 and unround != round_number(factor * beta):
+    if abs(factor - 1.0) > 1e-4 and unround != is_round(factor * beta):
         words = f"β is {roundest_near(factor * beta):.4g} instead of {beta:g}"
         made = partial(Case.with_coefficient, name=KL, factor=factor)
         yield Cause("kl-beta", words, made, equal=not is_typed(factor * beta))
@@ -166,7 +166,7 @@ def _unused(case: Case, wanted: F64, *, unround: bool) -> Iterator[Cause]:
             if bound is None or unit is None or not unit.any():
                 continue
             beta = roundest_near(float((wanted - ours) @ unit) / float(unit @ unit))
-            if beta <= 0.0 or unround == round_number(beta):
+            if beta <= 0.0 or unround == is_round(beta):
                 continue
             solved = Bound(name, choice, {**bound.values, "beta": beta})
             of = f"{name}, weighted by the ratio" if weight == "ratio" else name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from os import environ
 from typing import NamedTuple
@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.verify.causes import masks
+from grpo_cli.commands.verify.causes import denominators, masks
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.terms import ENTROPY, KL
+from grpo_cli.terminal.numbers import is_round
 
 Flags = NDArray[np.bool_]
 
@@ -119,38 +120,27 @@ def _of_values(case: Case) -> Located | None:
     return Located(f"{_ratio(case) or 'the loss differs'}; {hint}" if alone else "")
 
 
-def _is_round(factor: float) -> bool:
-    """Whether a factor, or one over it, has at most two digits: others mean nothing to a reader."""
-    each = (abs(factor), 1.0 / abs(factor))
-    return any(abs(float(f"{one:.2g}") - one) <= 1e-6 * one for one in each)
-
-
 def _ratio(case: Case) -> str:
     ours = float(case.breakdown.record_objective[0])
     factor = case.loss / ours if case.loss and ours else 0.0
-    readable = 1e-9 < abs(factor) < 1e9 and _is_round(factor)
+    readable = 1e-9 < abs(factor) < 1e9 and (is_round(factor, 1e-6) or is_round(1.0 / factor, 1e-6))
     if not readable:
         return ""
     count = max(abs(factor), 1.0 / abs(factor))
-    alike = (name for name, one in _counts(case).items() if abs(one - count) <= 1e-6 * count)
+    alike = (name for name, one in _counts(case) if one > 1 and abs(one - count) <= 1e-6 * count)
     done = "missing" if abs(factor) > 1.0 else "taken twice"
     name = next(alike, "")
-    why = f", and {count:g} is the number of {name}: the mean over them is {done}" if name else ""
+    why = f", and {count:g} is {name}: the mean over them is {done}" if name else ""
     return f"your loss is grpo's times {factor:.5g}{why}"
 
 
-def _counts(case: Case) -> dict[str, float]:
-    """What a mean may be over, by its name; a count of 1 changes nothing."""
-    batch = case.batch
-    sizes = np.bincount(batch.groups)
-    counts = {
-        "responses in a group": float(sizes[0]) if (sizes == sizes[0]).all() else 0.0,
-        "responses": float(batch.responses.count),
-        "groups": float(batch.group_count),
-        "tokens": float(batch.responses.total),
-        "accumulation steps": case.record.hyperparameters.get("gradient_accumulation_steps"),
-    }
-    return {name: one for name, one in counts.items() if isinstance(one, int | float) and one > 1}
+def _counts(case: Case) -> Iterator[tuple[str, float]]:
+    """Yields what a mean may be over; a count of 1 changes nothing."""
+    sizes = np.bincount(case.batch.groups)
+    if (sizes == sizes[0]).all():
+        yield "the number of responses in a group", float(sizes[0])
+    yield from denominators.batch_counts(case)
+    yield "the number of accumulation steps", denominators.accumulation_steps(case)
 
 
 def _without_gradient(case: Case) -> Located | None:
