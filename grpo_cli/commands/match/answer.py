@@ -24,7 +24,9 @@ class Convention(Answer):
         same: signatures of other ways to make this convention.
         bits: what its changes cost; each bit halves how likely it is beforehand.
         hits_expected: conventions of no more bits that hit such a number by chance.
-        would_need: what would have to be true for it to fit.
+        would_need: what would have to be true for it to fit: a ``factor``, another ``beta``
+            (negative: the KL's sign is turned), ``policy`` −1 (that term's is), ``kl_offset`` 1
+            (k3 lacks its −1).
         any_from: ε → the value from which on any gives the same number.
     """
 
