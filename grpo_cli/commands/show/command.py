@@ -25,8 +25,14 @@ from grpo_cli.commands.options.output import (
     fields_option,
     named_fields,
 )
-from grpo_cli.commands.options.place import destination, drawings
-from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
+from grpo_cli.commands.options.place import destination, drawings, tell_written
+from grpo_cli.commands.options.source import (
+    RESPONSE,
+    Files,
+    ReadingOptions,
+    paths,
+    tell_notes,
+)
 from grpo_cli.commands.page.page import completions_of, text_fields
 from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
 from grpo_cli.commands.show.figure import figure
@@ -249,6 +255,8 @@ def _show_record(
     notes = reader.notes(plan) | dict.fromkeys([left_out] if left_out else ())
     if options.html is None and options.svg is None:
         _print(source, _picture(source, raw, options), notes, options, page)
+    for path in (options.html, options.svg):
+        tell_written(path, quiet=page.quiet)
     tell_notes(notes, quiet=page.quiet)
 
 
