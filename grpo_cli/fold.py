@@ -84,7 +84,7 @@ class Partial:
     def notices(self) -> list[str]:
         """What there is to know of the records, each once."""
         sums, facts = self._folded.sums, self._folded.facts
-        other = other_row(facts.named, (self._plan.variant,))
+        other = other_row(facts.named, (self._plan,))
         no_kl = without_kl([self._plan] if lacks_kl(sums.batches.whole.signed) else [])
         return list(other | facts.sentences | sums.sentences | no_kl)
 

@@ -208,8 +208,11 @@ def test_a_result_shows_itself() -> None:
     assert repr(found).startswith("Evaluated(loss=")
     with pytest.raises(AttributeError, match=r"'los'; did you mean loss\?"):
         found.los  # noqa: B018
-    with pytest.raises(AttributeError, match=r"use total\['clip_fraction'\]"):
-        found.clip_fraction  # noqa: B018
+    for name in ("loss", "objective", "clip_fraction", "gradient_norm", "tokens"):
+        assert f"{name}={getattr(found, name)!r}" in repr(found)
+    assert max(map(len, str(found).splitlines())) < 60
+    compared = str(grpo_cli.compare(dict(EMPTY, log_probs_old=None), "dr,dapo"))
+    assert "variant  objective" in compared
     assert pickle.loads(pickle.dumps(found)).loss == found.loss
     assert grpo_cli.__version__ in found.signature
 

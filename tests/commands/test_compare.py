@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from command import answer, run
 from planted import record, telling, write
 
 from grpo_cli import VARIANTS, compare, evaluate
@@ -239,3 +240,17 @@ def test_a_beta_that_variants_have_no_kl_for_is_noted(grpo, tmp_path):
     assert "is not used" not in grpo("compare", path, "-v", "grpo").stderr
     alone = "beta 0.1 of the records is not used: dr has no KL (--kl k3 adds one)"
     assert alone in grpo("eval", path, "-v", "dr").stderr
+
+
+def test_fields_choose_the_columns_of_every_format(tmp_path):
+    asked = ("compare", write(tmp_path / "a", telling()), "-v", "grpo,dr")
+    wanted = answer(*asked)["variants"]
+    chosen = (*asked, "--fields", "loss,variant")
+    assert answer(*chosen)["variants"] == [
+        {"loss": row["loss"], "variant": row["variant"]} for row in wanted
+    ]
+    assert run(*chosen, "-f", "csv").stdout.splitlines()[0] == "loss,variant"
+    table = run(*chosen).stdout
+    assert table.split()[:2] == ["loss", "variant"]
+    assert "cosine" not in table
+    assert "did you mean loss?" in run(*asked, "--fields", "losss").stderr

@@ -299,3 +299,56 @@ def test_a_flag_or_word_is_explained(grpo, asked, said):
     result = grpo("help", asked)
     assert result.exit_code == 0
     assert said in result.stdout
+
+
+def test_the_table_of_exit_codes_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = Path(__file__).parents[2] / "samples"
+    plain, other = samples / "arithmetic.jsonl", samples / "temperature.jsonl"
+    wrong = tmp_path / "wrong.jsonl"
+    record = json.loads((samples / "dr_grpo.json").read_text())
+    wrong.write_text(json.dumps(record | {"expected": {"loss": 123.0}}))
+    healthy = samples / "run" / "healthy.jsonl.gz"
+    limit = ("--fail-on", "reward_mean>-1")
+    for code, *words in (
+        (0, "eval", plain),
+        (0, "check", plain),
+        (0, "match", plain, "--loss", "0.2630925"),  # the other sign of dapo's
+        (1, "verify", wrong, "-v", "dr"),
+        (1, "diff", plain, other),
+        (1, "match", plain, "--loss", "123.456789", "--kl", "none", "--aggregate", "token-mean"),
+        (1, "check", other),
+        (1, "trend", healthy, "-v", "trl/grpo", *limit),
+        (2, "eval", plain, "-v", "nothing"),
+        (3, "eval", samples / "bad_nan.json"),
+        (3, "eval", tmp_path / "none.jsonl"),
+    ):
+        assert run(*words).exit_code == code, words
+    monkeypatch.chdir(tmp_path)
+    assert "in the folder of the project" in run("eval", "samples/first.jsonl").stderr
+
+
+def test_pages_in_a_pipe_have_no_comments_and_no_links_to_files() -> None:
+    for page in ("input", "checked", "output", "python"):
+        text = run("help", page).stdout
+        assert "<!--" not in text
+        assert not re.search(r"\]\((?!https?:)", text), page
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "clip ratio",
+        "length bias",
+        "loss is zero",
+        "nan",
+        "padding",
+        "entropy collapse",
+        "dead groups",
+        "off policy",
+        "kl too large",
+        "different from trl",
+        "negative loss",
+    ],
+)
+def test_symptoms_are_words(words: str) -> None:
+    assert run("help", *words.split()).exit_code == 0

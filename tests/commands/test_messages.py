@@ -121,7 +121,7 @@ def test_what_came_before_a_fault_inside_a_file_is_still_evaluated(grpo, dump, j
 
 
 DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
-SAID = "grpo: note: evaluated as grpo; the trainer used trl/dapo: use -v trl/dapo"
+SAID = "grpo: note: the trainer used trl/dapo, not grpo: choose -v trl/dapo or -v grpo"
 
 
 def test_a_run_that_is_followed_names_its_own_row_once(grpo, dump):

@@ -15,7 +15,7 @@ from command import answer, run
 from files import each
 from mistakes import FLAGS, LENGTHS, compute, difference
 from mistakes import RECORD as WORKED
-from planted import write
+from planted import record, write
 
 from grpo_cli import InputError, evaluate, verify
 
@@ -661,3 +661,18 @@ def test_the_loss_of_a_step_in_each_of_its_records(tmp_path: Path) -> None:
         wrong = [one | {"expected": {"loss": one["expected"]["loss"] + 1.0}} for one in expected]
         found = run("verify", write(tmp_path / "wrong.jsonl", wrong), "-v", "dr")
         assert (found.exit_code, "is compared with that" in found.stderr) == (1, False)
+
+
+def test_a_lone_loss_tells_another_epsilon_or_beta_and_k3_without_its_one(tmp_path: Path) -> None:
+    made = [record(seed, [5, 9, 7, 4], [1.0, 0.0, 0.3, 0.6]) for seed in range(4)]
+    for flags, offset, words in (
+        ({"epsilon": 0.1}, 0.0, "ε is 0.1 instead of 0.2"),
+        ({"beta": 0.1}, 0.0, "β is 0.1 instead of 0.04"),
+        ({}, 0.04, "k3 without its −1"),
+    ):
+        losses = [evaluate(one, "grpo", **flags).loss + offset for one in made]
+        pairs = zip(made, losses, strict=True)
+        rows = [one | {"expected": {"loss": loss}} for one, loss in pairs]
+        found = verify(str(write(tmp_path / "dump.jsonl", rows)), "grpo")
+        assert not found.agrees
+        assert all(words in str(one.first and one.first.cause) for one in found.records), flags

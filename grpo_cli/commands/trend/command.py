@@ -12,7 +12,7 @@ import typer
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
-from grpo_cli.commands.options.place import destination, drawings
+from grpo_cli.commands.options.place import destination, drawings, tell_written
 from grpo_cli.commands.options.source import (
     Files,
     ReadingOptions,
@@ -197,6 +197,7 @@ def _write_answer(
         with drawings(options.html, None) as (page, _):
             assert page is not None
             page.writelines(part.encode() for part in drawn)
+        tell_written(options.html, quiet=options.quiet)
         return
     with destination(options.output) as stream:
         if options.kind != "table":

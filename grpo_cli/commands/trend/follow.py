@@ -216,7 +216,7 @@ class Follow:
         if folded.error is not None:
             raise folded.error
         part = folded.sums
-        other = other_row(self._facts.named, (plan.variant,))
+        other = other_row(self._facts.named, (plan,))
         self.notices |= notices | self._facts.unread.note() | other | part.notices
         self.notices |= {
             f"loss, KL and ratios are not computed: {error}": None for error in part.missing
