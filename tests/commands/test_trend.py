@@ -342,6 +342,8 @@ def test_what_responses_say_together_by_hand(tmp_path: Path) -> None:
     names = ("groups_equal", "groups_all_0", "groups_all_1", "pass_at_1", "pass_at_k", "at_longest")
     assert [found[n] for n in names] == [2 / 3, 1 / 3, 1 / 3, (0.5 + 0 + 1 + 1) / 4, 3 / 4, 2 / 8]
     assert found["length_p95"] == 9  # of 1 2 3 4 5 7 9 9
+    # rewards vary in the first group only: (0.5 · 1 · 2) / √(0.5 · (2 + 42 + 2/3 + 2))
+    assert found["reward_length_corr"] == pytest.approx(1.0 / math.sqrt(0.5 * (2 + 128 / 3 + 2)))
 
 
 @each(

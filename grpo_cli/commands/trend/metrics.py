@@ -236,6 +236,9 @@ ALL = (
     _of_reward("reward_mean", _of_responses("reward_mean"), 0),
     _of_reward("reward_std", _of_responses("reward_std"), 13),
     _of_groups("reward_group_std", _of_responses("reward_group_std"), 11),
+    _columns("signal", "rewards and lengths that vary within a group", "length")(
+        "reward_length_corr", _of_responses("reward_length_corr"), 19
+    ),
     _of_groups("groups_equal", lambda step: step.responses.share_of_groups(), 10),
     _of_answers("groups_all_0", _of_responses("all_wrong"), 26),
     _of_answers("groups_all_1", _of_responses("all_right"), 25),
