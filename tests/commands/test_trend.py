@@ -652,8 +652,8 @@ def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.Mo
     shown = " ".join(run("trend", path, *flags).stdout.split())
     assert shown.partition("hidden at 18 columns: ")[2].partition(" (see")[0].split(", ") == [
         "rewards/b/mean", "rewards/a/mean", "repetition", "longest_quarter", "staleness",
-        "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "clip_high", "reward_std",
-        "pass_at_k", "reward_group_std", "groups_equal", "truncated", "mismatch.mean_abs",
-        "mismatch.p999", "nll", "entropy", "mismatch.k3", "kl_k3", "gradient_norm",
-        "length_mean", "loss",
+        "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "reward_std", "pass_at_k",
+        "reward_group_std", "reward_length_corr", "groups_equal", "truncated", "mismatch.mean_abs",
+        "mismatch.p999", "mismatch.k3", "gradient_norm", "length_mean", "nll", "entropy",
+        "clip_high", "kl_k3", "loss",
     ]  # fmt: skip

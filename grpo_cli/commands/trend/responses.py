@@ -65,13 +65,13 @@ class Responses:
     def reward_length_corr(self) -> F64:
         """Pearson's correlation of reward and length within groups, over all groups of a step.
 
-        Σ (r − r̄)(l − l̄) / √(Σ (r − r̄)² · Σ (l − l̄)²), with the means of each group; NaN where
+        Σ (r − r̄)(n − n̄) / √(Σ (r − r̄)² · Σ (n − n̄)²), with the means of each group; NaN where
         rewards or lengths vary in no group.
         """
         groups = self._grouped
         lengths = groups.ordered(self.lengths.values.astype(np.float64))
-        r, l = offsets(groups.rewards), offsets(lengths)
-        products = (Ragged(self._count, one).sums() for one in (r * l, r * r, l * l))
+        r, n = offsets(groups.rewards), offsets(lengths)
+        products = (Ragged(self._count, one).sums() for one in (r * n, r * r, n * n))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             both, rewards, sizes = products
             found = np.clip(both / (np.sqrt(rewards) * np.sqrt(sizes)), -1.0, 1.0)

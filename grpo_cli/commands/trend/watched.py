@@ -228,8 +228,8 @@ TABLE = (
         "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
-        fix="check whether the reward favours length (reward_length_corr; reward and length of each "
-            "response: grpo eval RUN --level response -f csv); normalise the loss by tokens",
+        fix="check whether the reward favours length (reward_length_corr; of each response: grpo "
+            "eval RUN --level response -f csv); normalise the loss by tokens",
     ),
     Watch(
         "groups_equal", UP, UP, "share", (Limit(0.7, room=0.3),), least=0.5, span=_SHARE, stuck=1.0,
