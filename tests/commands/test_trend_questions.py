@@ -285,7 +285,7 @@ def test_the_last_good_step(folder: Path) -> None:
     ("since", "factor", "differs", "cell"),
     [
         (0, 1.4, True, "≠ +0.185 (× 1.4)"), (40, 1.4, True, "≠ +0.185 (begins at step 40)"),
-        (0, None, True, "≠ +0.185 (begins at step 0)"), (None, 1.4, False, "  +0.185 ±0.3"),
+        (0, None, True, "≠ +0.185 (one way all along)"), (None, 1.4, False, "  +0.185 ±0.3"),
     ],
 )  # fmt: skip
 def test_a_mark_whose_interval_holds_0_says_why(

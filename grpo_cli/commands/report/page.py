@@ -116,7 +116,8 @@ def _of_records(
     whole = _head(answer, with_mismatches(answer.events, read.mismatches))
     if field is not None:
         parts = PartSteps(run.reader, run.plan, replace(run.step_source, resumed=None), field)
-        around = windows(steps, [(one.metric, one.onset) for one in answer.findings])
+        found = [one for event in answer.events for one in event.findings]
+        around = windows(steps, [(one.metric, one.onset) for one in found])
         whole["by"] = answer_by(field, parts, steps, around, ()).document()
     blocks: list[tuple[str, str]] = []
     groups: dict[str, list[dict[str, Any]]] = {}

@@ -105,7 +105,8 @@ def _forecast(row: Watch, limit: Limit, steps: Steps) -> Forecast | None:
     values, numbers = steps.metrics[row.name][kept], np.array(steps.numbers)[kept]
     if len(values) < _LEAST:
         return None
-    bound = limit.bound * (float(np.median(values[:_FIRST])) if limit.times else 1.0)
+    usual = float(np.median(values[:_FIRST]))
+    bound = limit.bound * (usual if limit.times else 1.0)
     recent, sign = values[-_RECENT:], 1.0 if limit.above else -1.0
     both = np.append(recent, bound)
     if (sign * (recent - bound) >= 0.0).any() or (row.is_log and (both <= 0.0).any()):
@@ -125,8 +126,11 @@ def _forecast(row: Watch, limit: Limit, steps: Steps) -> Forecast | None:
         return None
     pace = float(np.median(np.diff(numbers))) or 1.0
     at, low, high = (int(numbers[-1] + max(math.ceil(one), 1) * pace) for one in ahead)
+    first = min(len(values), _FIRST)
+    of = f" ({limit.bound:g} × {usual:.3g}, its median over the first {first} steps)"
+    of = of if limit.times else ""
     sentence = (
-        f"{row.name} will pass {bound:.3g} at about step {at:,} ({low:,} to {high:,}) if the "
+        f"{row.name} will pass {bound:.3g}{of} at about step {at:,} ({low:,} to {high:,}) if the "
         f"last {len(recent)} steps continue"
     )
     return Forecast(row.name, bound, at, low, high, sentence)

@@ -191,6 +191,10 @@ TABLE = (
     Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=AHEAD,
           logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
                   "clipfrac", "clip_frac", "clip_fraction", "policy/clipfrac")),
+    Watch(
+        "reward_length_corr", UP, least=0.5, span=(-1.0, 1.0),
+        fix="read the longest responses; normalise the reward by length, or cap or penalise length",
+    ),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0,
           fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=AHEAD,
@@ -224,7 +228,7 @@ TABLE = (
         "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
-        fix="check whether the reward favours length (reward and length of each response: grpo "
+        fix="check whether the reward favours length (reward_length_corr; of each response: grpo "
             "eval RUN --level response -f csv); normalise the loss by tokens",
     ),
     Watch(
@@ -260,6 +264,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "staleness": ("the engine's weights fell behind the trainer's", ""),
     "mismatch": ("the engine's log-probs moved away from the trainer's",) * 2,
     **dict.fromkeys(("ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"), _FAR),
+    "reward_length_corr": ("within groups, longer responses got more reward", ""),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
     "kl_k3": ("the policy moved away from the reference", ""),
     **dict.fromkeys(("entropy", "nll"), _SURE),

@@ -13,6 +13,7 @@ from grpo_cli.commands.trend.onsets import levels
 
 _BLOCKS, _CLEAR = 6, 3.0
 """Parts of a series whose means show whether it wanders; the least factor of noise of these."""
+_LEAST_OF_BLOCK = 3
 _ROUNDING = 1e-12
 """Of the largest value: residuals below it are no noise."""
 
@@ -54,6 +55,20 @@ def walked_mean(values: F64, last: int) -> Estimate:
     steps = count / 3 if last == count else count - last / 2
     mean = mean_of_neighbours(values[-last:])
     return mean._replace(error=math.sqrt(mean.error**2 + walk * steps))
+
+
+def is_steady_slope(values: F64, level: float) -> bool:
+    """Whether a series goes one way all along: means of its sixths differ by equal steps.
+
+    Those of a random walk differ by what has either sign; averages of one correlate by 1/4, which
+    makes the variance of the mean of these differences half as large again.
+    """
+    size = len(values) // _BLOCKS
+    if size < _LEAST_OF_BLOCK:
+        return False
+    moves = np.diff(values[-size * _BLOCKS :].reshape(_BLOCKS, size).mean(axis=1))
+    error = float(moves.std(ddof=1)) * math.sqrt(1.5 / len(moves))
+    return abs(float(moves.mean())) > error * t_quantile(0.5 + level / 2, len(moves) - 1.0)
 
 
 def _median_square(values: F64) -> float:

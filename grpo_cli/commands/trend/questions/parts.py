@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ _MOVED = 4.0
 """Standard errors from which a part has moved."""
 _SMALL = 0.2
 """Of the largest move of a part: one that is smaller carries nothing."""
+_LIKELY, _ALIKE = 2.0, 0.5
+"""Standard errors, and the least share of what others moved by, of one that moved with them."""
 _MIXED = 0.1
 """Of the responses: a change of the parts' shares that may explain one of the run."""
 _WHOLE = 1.2
@@ -303,12 +306,25 @@ def answer_by(
     return PartsAnswer(field, verdicts, every, fell, parts.summary(names))
 
 
+def _is_alike(one: PartChange, moved: Sequence[PartChange]) -> bool:
+    """Whether a part's change is like that of the parts that have surely moved."""
+    known = [_change(each) for each in moved if each.before is not None and each.after is not None]
+    if not known or one.before is None or one.after is None or abs(one.size or 0.0) < _LIKELY:
+        return False
+    return _change(one) / median(known) >= _ALIKE
+
+
+def _change(one: PartChange) -> float:
+    return (one.after or 0.0) - (one.before or 0.0)
+
+
 def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
     """Which parts carry a change, in a sentence."""
     first = rows[0]
     about = f"{first.metric} from step {first.step} on"
     largest = max((abs(one.size or 0.0) for one in rows), default=0.0)
     moved = [one for one in rows if abs(one.size or 0.0) >= max(_MOVED, _SMALL * largest)]
+    moved += [one for one in rows if one not in moved and _is_alike(one, moved)]
     if not moved:
         if sum(abs(one.weight_after - one.weight_before) for one in rows) / 2 <= _MIXED:
             return f"{about}: no single {field} changed"

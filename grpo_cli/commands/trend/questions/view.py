@@ -160,8 +160,10 @@ def verdict_against(answer: RunComparison) -> str:
     about = f"{found}, over {count:,} steps ({first} to {last})"
     if answer.too_few:
         few = f"{count} steps ({first} to {last}) are too few to decide"
-        about = f"{about}, too few to decide on the others" if answer.differing else few
-    if answer.largest:
+        others = len(answer.differing) < len(answer.metrics)
+        about += ", too few to decide on the others" if answer.differing and others else ""
+        about = about if answer.differing else few
+    if answer.largest and len(answer.differing) < len(answer.metrics):
         about += f"; the largest differences: {', '.join(answer.largest)}"
         about += " (in standard deviations of the first run)"
     return about + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
@@ -178,10 +180,12 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
         else (one.difference, one.low, one.factor, one.differs)
     )
     half, mark = value - low, "≠" if differs else " "
+    about = f"{mark} {float(f'{value:.3g}'):+g}"
     if not differs or abs(value) > half:
-        return f"{mark} {value:+.3g} ±{half:.2g}"
-    why = f"× {factor:.3g}" if factor and one.since == first else f"begins at step {one.since}"
-    return f"{mark} {value:+.3g} ({why})"
+        return f"{about} ±{float(f'{half:.2g}'):g}"
+    if one.since != first:
+        return f"{about} (begins at step {one.since})"
+    return f"{about} ({f'× {factor:.3g}' if factor else 'one way all along'})"
 
 
 # ---- tables -------------------------------------------------------------------------------------
