@@ -335,17 +335,17 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
 
 
 def _is_temperature(pair: Pair, scale: Scale) -> bool:
-    if pair.to_reference or scale.vanished > _MOST_VANISHED:
-        return False  # long training, or words that top-p or top-k cut off
-    if scale.offset.is_alike(_CONSTANT_ALIKE):
-        return False  # one constant at all tokens
+    if pair.to_reference:
+        return False  # long training
     updated = pair.names[0] == "log_probs_new"
     least = _UPDATE_SHARE if updated else _ENGINE_SHARE
     even = scale.odds.is_alike(_ALIKE[updated]) and scale.line.is_alike(_NOISY[updated])
-    even |= scale.line.is_alike(_STRAIGHT) and (not scale.odds.number or not updated)
-    if even and least < abs(scale.line.median) < _MOST_SHARE:
-        return True
-    return scale.is_factor(_DIVIDED_ALIKE) and abs(scale.factor.median) > _DIVIDED
+    even = even or (not (scale.odds.number and updated) and scale.line.is_alike(_STRAIGHT))
+    found = even and least < abs(scale.line.median) < _MOST_SHARE
+    found |= scale.is_factor(_DIVIDED_ALIKE) and abs(scale.factor.median) > _DIVIDED
+    if not found or scale.offset.is_alike(_CONSTANT_ALIKE):
+        return False  # one constant at all tokens
+    return scale.vanished <= _MOST_VANISHED  # else words that top-p or top-k cut off
 
 
 @rule("sharper", "pair")
