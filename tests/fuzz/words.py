@@ -23,8 +23,6 @@ _NOT_TRIED = (
     "--jobs",
     "--on",
     "--resume",
-    "--follow",
-    "--every",
     "--color",
     "--no-pager",
     "--help-all",
