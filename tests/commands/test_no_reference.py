@@ -10,7 +10,7 @@ import math
 
 import pytest
 
-from grpo_cli import VARIANTS, InputError, compare, evaluate, match, split, verify
+from grpo_cli import VARIANTS, InputError, compare, evaluate, match, verify
 from grpo_cli.fold import merge, partial
 
 PLAIN = {
@@ -126,8 +126,6 @@ def test_python_has_the_same_numbers_and_notes(write):
     assert partial([PLAIN, PLAIN]).notices == [NOTE]
     assert partial([PLAIN, PLAIN]).total == found.total
     assert compare(path, "grpo").variants[0].kl is None
-    assert "|kl:none(no reference)|" in split(path, 1).signature
-    assert split(path, 1).splits[0].global_ == pytest.approx(LOSS, rel=1e-14)
     assert verify([PLAIN | {"expected": {"loss": LOSS}}]).agrees
 
 
@@ -279,6 +277,4 @@ def test_a_length_that_no_row_has_is_an_error_in_the_same_words(write):
         "max_completion_length: missing; token-sum-norm needs it: give "
         "-p max_completion_length=VALUE, or put it in the record's hyperparameters"
     )
-    skipped = split(path, 1).skipped
-    assert said in next(one.reason for one in skipped if one.aggregate == "token-sum-norm")
     assert match(path, loss="0.1", variant="dr").not_tried["token-sum-norm"] == said

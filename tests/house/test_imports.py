@@ -18,7 +18,7 @@ import pytest
 from command import run
 from files import each
 
-from grpo_cli import check, compare, match, split, verify
+from grpo_cli import check, compare, match, verify
 
 # ---- imports point one way, with no circle: the picture is in grpo_cli/README.md -----------------
 
@@ -274,10 +274,6 @@ ANSWERS = {
     "check, with findings": (
         lambda: check(SHIFTED, limit=1),
         ["check", SHIFTED, "--limit", "1"],
-    ),
-    "split": (
-        lambda: split(DAPO, 4, ranks=2, variant="dapo"),
-        ["split", DAPO, "-n", "4", "--ranks", "2", "-v", "dapo"],
     ),
 }
 
