@@ -11,7 +11,6 @@ import math
 import pytest
 
 from grpo_cli import VARIANTS, InputError, compare, evaluate, match, verify
-from grpo_cli.fold import merge, partial
 
 PLAIN = {
     "log_probs_new": [[-0.2, -0.3], [-0.1, -0.4]],
@@ -123,8 +122,6 @@ def test_python_has_the_same_numbers_and_notes(write):
     assert found.total["kl"] is None
     assert all(math.isnan(value) for response in found.kl for value in response)
     assert found.notices == [NOTE]
-    assert partial([PLAIN, PLAIN]).notices == [NOTE]
-    assert partial([PLAIN, PLAIN]).total == found.total
     assert compare(path, "grpo").variants[0].kl is None
     assert verify([PLAIN | {"expected": {"loss": LOSS}}]).agrees
 
@@ -207,16 +204,6 @@ def test_compare_and_match_skip_what_needs_the_column_that_a_mix_lacks(grpo, wri
     assert skipped["place"].endswith(f"dump.jsonl:{line}")
     found = match(path, loss=str(LOSS))
     assert "grpo" not in [name for one in found.matches for name in one.variants]
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_merged_totals_that_saw_both_are_an_error(order):
-    records, line = ORDERS[order]
-    parts = [partial([one], source="dump", first=at) for at, one in enumerate(records, 1)]
-    for given in (parts, [merge(parts[:1]), merge(parts[1:2]), *parts[2:]]):
-        with pytest.raises(InputError) as error:
-            merge(given)
-        assert str(error.value) == f"dump:{line}: {MIXED}"
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -153,7 +153,7 @@ EXTRAS = ("fsspec", "pyarrow", "ray", "zstandard")
 WITHOUT = f"""
 import sys
 sys.modules.update(dict.fromkeys({EXTRAS}))  # to import one of them is an error
-import grpo_cli, grpo_cli.api, grpo_cli.fold
+import grpo_cli, grpo_cli.api
 from grpo_cli.commands.main import application, main
 application()
 for line in sys.argv[1:]:
