@@ -363,7 +363,7 @@ def test_a_frame_names_the_package_to_install(
 def test_trend_and_explain_answer_what_their_commands_print() -> None:
     path = SAMPLES / "run" / "temperature.jsonl.gz"
     found, printed = grpo_cli.trend(path, "dr").document(), answer("trend", path, "-v", "dr")
-    for name in ("variant", "signatures", "verdict", "last_good_step", "forecasts"):
+    for name in ("variant", "signatures", "verdict", "last_good_step"):
         assert same(found[name], printed[name])
     for name in ("metric", "onset", "sentence"):
         assert [one[name] for one in found["findings"]] == [

@@ -303,9 +303,8 @@ def _conclusion(
             if event.severity == WARNING and not answer.steps.logged:
                 print_command(console, screen, event.first)
     good = answer.last_good_step
-    sentences = [] if good is None else [f"the last good step is {good:,}"]
-    for sentence in (*sentences, *(one.sentence for one in answer.forecasts)):
-        console.print(wrapped(Text(f"\n{sentence}", "bold"), screen.reading, 2))
+    if good is not None:
+        console.print(wrapped(Text(f"\nthe last good step is {good:,}", "bold"), screen.reading, 2))
     if not quiet:
         if answer.steps.logged:
             console.print(wrapped(Text(f"\n{_UNKNOWN}", "dim"), screen.reading, 2))
