@@ -14,7 +14,6 @@ from grpo_cli.commands.options.output import (
     Json,
     Output,
     PageOptions,
-    Plot,
     Quiet,
     TableFormat,
     fields_option,
@@ -56,7 +55,6 @@ class TrendOptions:
     log: Annotated[
         str | None, option("--log", "FILE", "Compare with a trainer's log (JSON, JSONL, CSV).")
     ] = None
-    plot: Plot = False
     html: Html = None
     fail_on: Annotated[
         list[str] | None,
@@ -129,7 +127,6 @@ class TrendOptions:
         others = {
             "--names": self.names != "grpo",
             "--log": self.log,
-            "--plot": self.plot,
             "--html": self.html,
             "--fail-on": self.fail_on,
             "--fields": self.fields,
@@ -138,7 +135,7 @@ class TrendOptions:
             raise UsageError(f"{self.asked} cannot be combined with {given[0]}")
 
 
-_OF_TABLES = ("fields", "format", "json", "limit", "names", "plot")
+_OF_TABLES = ("fields", "format", "json", "limit", "names")
 
 
 @dataclass(frozen=True, kw_only=True)
