@@ -145,10 +145,6 @@ def test_the_picture_has_no_circle():
             del rest[part]
 
 
-KNOWN_CIRCLES = {"commands.eval.formats"}
-"""A file of each circle that is still to be broken; to be empty."""
-
-
 EXTRAS = ("fsspec", "pyarrow", "ray", "zstandard")
 WITHOUT = f"""
 import sys
