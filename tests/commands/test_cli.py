@@ -181,7 +181,7 @@ def test_what_cannot_be_written_at_the_very_end_is_one_too():
 # ---- answers of yes and no, and completion -------------------------------------------------------
 
 
-# ---- ``grpo compare``, ``match``, ``split`` and ``explain`` as users run them --------------------
+# ---- ``grpo compare``, ``match`` and ``explain`` as users run them --------------------
 
 
 DUMPS = Path(__file__).parent.parent / "data" / "rollouts"
@@ -199,7 +199,6 @@ UNEQUAL = {
     [
         ["compare"],
         ["match", "--loss", "1", "--kl", "none", "--aggregate", "token-mean"],
-        ["split", "-n", "1"],
     ],
 )
 def test_bad_input(grpo, dump, command):
@@ -222,14 +221,6 @@ def test_nothing_can_be_served(grpo, dump):
     document = json.loads(result.stdout)
     assert document["variants"] == []
     assert "log_probs_ref" in document["skipped"][0]["reason"]
-
-
-def test_split_table_of_one_aggregation(grpo):
-    result = grpo("split", GSPO, "-n", "16", "--ranks", "2", "--aggregate", "token-mean", "-q")
-    assert result.exit_code == 0
-    assert "token-mean" in result.stdout
-    assert "response-mean" not in result.stdout
-    assert "4 micro-batches of 16, 2 accumulated on 2 ranks" in result.stdout
 
 
 def test_a_path_that_exists_is_a_file(grpo, dump, tmp_path, monkeypatch):

@@ -214,7 +214,6 @@ def test_a_gradient_of_0_has_no_direction(tmp_path):
         ("compare", "-v", "lite-ppo,dr"),
         ("compare", "-v", "dr,grpo"),
         ("compare", "-v", "grpo,dr"),
-        ("split", "-v", "lite-ppo", "-n", "2"),
     ],
 )
 def test_standard_input_is_read_as_often_as_a_file(grpo, tmp_path, words):

@@ -62,9 +62,9 @@ def test_a_page_is_printed(grpo, name):
 
 
 def test_a_command_s_help_is_that_of_its_flag(grpo):
-    asked, flag = grpo("help", "split"), grpo("split", "--help")
+    asked, flag = grpo("help", "compare"), grpo("compare", "--help")
     assert asked.exit_code == flag.exit_code == 0
-    assert "--micro-batch" in asked.output
+    assert "--variants" in asked.output
     assert asked.output.split("\n", 1)[1] == flag.output.split("\n", 1)[1]
 
 
@@ -229,7 +229,7 @@ def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
     lines = text.splitlines()
     assert len(lines) <= 22, "a line for what was typed, and one for the prompt"
     assert max(map(len, lines)) <= 80
-    for name in ("explain", "match", "compare", "split", "check", "eval", "show", "verify"):
+    for name in ("explain", "match", "compare", "check", "eval", "show", "verify"):
         assert re.search(rf"\?\s+grpo {name} ", text)
     assert [name for name in COMMANDS if not re.search(f"(grpo|,) {name}\\b", text)] == []
     for door in ("python", "ci", "clip"):
@@ -243,7 +243,6 @@ def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
     [
         ("explain on_policy.json", "the loss is 0: every ratio is exactly 1"),
         ("match dr_grpo.json --loss 0.0749292", "grpo eval samples/dr_grpo.json -v"),
-        ("split trl_grpo.jsonl -n 2", "token-mean                   0.348422     0.696482  no"),
         ("check dr_grpo_cases.jsonl", "both rewards\n    are 1: no policy gradient"),
         ("eval arithmetic.jsonl --kl k1", "gradient norm   0.138413"),
         ("explain k1", "Its slope is 1 at every token"),

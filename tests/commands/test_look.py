@@ -129,7 +129,7 @@ def test_without_a_pager_the_page_is_printed(monkeypatch, pager, printed):
     "command",
     ["variants", "variants --stage kl", "formats", "eval {} --level token", "explain {}", "help",
      "explain {samples}/arithmetic.jsonl", "explain {samples}/run/trainer_state.json",
-     "compare {} -v all", "split {} -n 1", "check {}", "explain dapo", "variants --changes"],
+     "compare {} -v all", "check {}", "explain dapo", "variants --changes"],
 )  # fmt: skip
 @pytest.mark.parametrize("width", ["80", "120"])
 def test_pages_fit_a_pipe_s_columns(grpo, dump, monkeypatch, command, width):
@@ -282,7 +282,6 @@ def test_an_explanation_says_whose_loss_it_is(grpo, dump):
     ("command", "column"),
     [
         ("compare {} -v grpo,dr", "loss"),
-        ("split {} -n 1", "reported"),
         ("match {} --loss 0.1 --kl none --surrogate clip --epsilon 0.2", "value"),
         ("check {}", "code"),
         ("check --codes", "code"),
@@ -385,26 +384,17 @@ def test_a_screen_of_24_lines_has_the_loss_rows_and_every_note(grpo, tmp_path, s
     assert said[1] == note
 
 
-_COMMANDS = {
-    "aggregations": ["split", "-v", "dr", "--micro-batch", "4"],
-    "variants": ["compare", "--variants", "all"],
-}
-
-
-@pytest.mark.parametrize("noun", _COMMANDS)
-def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, screen, noun):
+def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, screen):
     path = dump(*[{}] * 5)
     monkeypatch.chdir(path.parent)  # notes with a long path would take a line more
-    words = [*_COMMANDS[noun], path.name]
+    words = ["compare", "--variants", "all", path.name]
     whole = grpo(*words).stdout.splitlines()
     header = next(at for at, line in enumerate(whole) if line.startswith(("─", "  ─")))
     rows = whole[header + 1 : whole.index("", header)]
     screen(80, header + 4)
     *kept, last = grpo(*words).stdout.splitlines()
     assert kept == whole[: header + 2]
-    legend = "the legend, " if noun == "variants" else ""  # that of split stands above its rows
-    assert last.startswith(f"… {len(rows) - 1} more {noun}, {legend}")
-    assert legend or "along global: " in "".join(kept)
+    assert last.startswith(f"… {len(rows) - 1} more variants, the legend, ")
 
 
 def test_a_default_variant_whose_beta_differs_by_record(grpo, dump) -> None:

@@ -124,14 +124,6 @@ DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
 SAID = "grpo: note: the trainer used trl/dapo, not grpo: choose -v trl/dapo or -v grpo"
 
 
-def test_a_run_that_is_followed_names_its_own_row_once(grpo, dump):
-    path = dump(DAPO, DAPO | {"step": 2})
-    ends = ("--every", "0.01", "--fail-on", "nll>0")
-    result = grpo("trend", str(path), "--follow", *ends)
-    assert result.exit_code == 1
-    assert result.stderr.splitlines().count(SAID) == 1
-
-
 def test_a_loss_type_beside_the_names_of_trl_names_the_row(grpo, dump):
     names = {"per_token_logps": [[-0.5], [-0.3]], "old_per_token_logps": [[-0.4], [-0.4]]}
     for own, said in ((names, True), ({"log_probs_new": [[-0.5], [-0.3]]}, False)):

@@ -36,7 +36,6 @@ def fine(outcome, *codes):
     [
         ["show", "--html", "page.html"],
         ["match", "--loss", "1", "--json"],
-        ["split", "-n", "1", "--json"],
         ["explain", "--json"],
         ["check"],
         ["eval", "-f", "jsonl"],
@@ -128,7 +127,6 @@ BAD = '{"log_probs_new": [[-0.5, 7]], "rewards": [1]}'
         (["eval", "-v", "dr", "-f", "jsonl"], [BAD]),
         (["eval", "-v", "dr", "--level", "token", "--only", "gradient"], [{}, BAD]),
         (["compare", "--variants", "grpo", "--beta", "0.04"], [{}]),
-        (["split", "-n", "1", "--beta", "0.04"], [{}]),
     ],
 )
 def test_a_failure_leaves_the_older_file(grpo, dump, words, records):

@@ -138,10 +138,7 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
     columns = {name: metric(name) for name in known(steps)}
     return {
         "verdict": answer.verdict,
-        "outlook": [
-            *(one.sentence for one in answer.passes),
-            *(one.sentence for one in answer.forecasts),
-        ],
+        "outlook": [one.sentence for one in answer.passes],
         "steps": steps.numbers,
         "files": steps.files,
         "metrics": [

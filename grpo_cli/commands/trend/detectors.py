@@ -345,10 +345,8 @@ def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) 
     """Where three of five steps pass a published limit, or the mean of five one of practice.
 
     Such a mean of shares has to come from a level that does not pass it, and each share from more
-    than a few groups. A factor of the level before is only forecast: shifts and drifts find it.
+    than a few groups.
     """
-    if limit.times:
-        return
     if limit.room is None:
         passed = values > limit.bound if limit.above else values < limit.bound
         enough, inside = min(_MOST, len(values) // 2 + 1), passed

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.objective import ObjectiveOptions, number
+from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import (
     LIMIT,
@@ -14,7 +14,6 @@ from grpo_cli.commands.options.output import (
     Json,
     Output,
     PageOptions,
-    Plot,
     Quiet,
     TableFormat,
     fields_option,
@@ -56,20 +55,6 @@ class TrendOptions:
     log: Annotated[
         str | None, option("--log", "FILE", "Compare with a trainer's log (JSON, JSONL, CSV).")
     ] = None
-    follow: Annotated[
-        bool, option("--follow", "", "Keep reading while files grow, until Ctrl-C.", "Running")
-    ] = False
-    every: Annotated[
-        float | None,
-        option(
-            "--every",
-            "SECONDS",
-            "Time between reads with --follow (default: 2).",
-            "Running",
-            parser=number,
-        ),
-    ] = None
-    plot: Plot = False
     html: Html = None
     fail_on: Annotated[
         list[str] | None,
@@ -142,8 +127,6 @@ class TrendOptions:
         others = {
             "--names": self.names != "grpo",
             "--log": self.log,
-            "--follow": self.follow,
-            "--plot": self.plot,
             "--html": self.html,
             "--fail-on": self.fail_on,
             "--fields": self.fields,
@@ -152,7 +135,7 @@ class TrendOptions:
             raise UsageError(f"{self.asked} cannot be combined with {given[0]}")
 
 
-_OF_TABLES = ("fields", "format", "json", "limit", "names", "plot")
+_OF_TABLES = ("fields", "format", "json", "limit", "names")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +145,7 @@ class ReportOptions(TrendOptions):
     html: Annotated[
         str | None, option("--html", "FILE", "Write an HTML page to FILE.", "Output")
     ] = None
-    unused = ("at", "every", "follow", *_OF_TABLES)
+    unused = ("at", *_OF_TABLES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,9 @@ class Limit(NamedTuple):
     """A bound that is passed where three of five steps pass it.
 
     Attributes:
-        bound: in the metric's unit, or a factor of what was usual where ``times``.
+        bound: in the metric's unit.
         source: who publishes it, or ``PRACTICE``.
         above: whether larger values pass it.
-        times: whether the bound is a factor of the level before, which is only forecast.
         room: of a share, the most that may be left of 1 − the level before, so that a run that
             always was near its bound does not pass it.
     """
@@ -35,7 +34,6 @@ class Limit(NamedTuple):
     bound: float
     source: str = PRACTICE
     above: bool = True
-    times: bool = False
     room: float | None = None
 
 
@@ -200,13 +198,13 @@ TABLE = (
     Watch("loss", spikes=3.0, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
-        "kl_k3", UP, UP, "growth", (Limit(4.0, times=True),), bounds=(0.6, 0.55), rise=1.5,
+        "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5,
         span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
         fix="raise β, lower the learning rate, or go back to the last good step",
     ),
     Watch(
-        "entropy", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.66),
+        "entropy", BOTH, BOTH, "log", bounds=(0.7, 0.66),
         span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
         fix="if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, "
             "lower the learning rate",

@@ -76,14 +76,6 @@ def _median_square(values: F64) -> float:
     return float(np.median(values**2)) / 0.455
 
 
-def line(values: F64) -> Estimate:
-    """The slope of a straight line through a series, with an error as that of its mean."""
-    places = np.arange(len(values)) - (len(values) - 1) / 2
-    square = float(places @ places)
-    error, freedom = _noise(values)
-    return Estimate(float(places @ values) / square, error / math.sqrt(square), freedom)
-
-
 def _noise(values: F64) -> tuple[float, float]:
     """The standard deviation of a series around a line, of independent values, and their number.
 
@@ -139,50 +131,3 @@ def robust_size(value: float, others: F64, least: float = 0.0) -> float | None:
     if spread:
         return (value - middle) / spread
     return None if value == middle else math.copysign(math.inf, value - middle)
-
-
-class Sample(NamedTuple):
-    """The mean, the standard deviation (n − 1) and the number of some rewards."""
-
-    mean: float
-    deviation: float
-    size: int
-
-    @property
-    def squares(self) -> float:
-        """Σ (x − mean)²."""
-        return 0.0 if self.size < 2 else self.deviation**2 * (self.size - 1)
-
-    def merged(self, other: Sample) -> Sample:
-        """The sample of both."""
-        count = self.size + other.size
-        mean = (self.mean * self.size + other.mean * other.size) / count
-        between = sum(one.size * (one.mean - mean) ** 2 for one in (self, other))
-        square = self.squares + other.squares + between
-        return Sample(mean, math.sqrt(square / max(count - 1, 1)), count)
-
-    @property
-    def is_zeros_and_ones(self) -> bool:
-        """Whether the rewards are 0 and 1 and nothing else, as far as their moments say."""
-        right = self.mean * self.size
-        wanted = self.size * self.mean * (1 - self.mean)
-        whole = math.isclose(right, round(right), abs_tol=1e-9)
-        return whole and math.isclose(self.squares, wanted, rel_tol=1e-9, abs_tol=1e-9)
-
-
-def probability_of_fall(first: Sample, second: Sample) -> float:
-    """How probable it is by chance that rewards of one mean fall so far from one sample to another.
-
-    Of rewards 0 and 1 by Fisher's exact test, else by a normal test with the deviation of all.
-    """
-    if first.is_zeros_and_ones and second.is_zeros_and_ones:
-        right = round(second.mean * second.size)
-        total = right + round(first.mean * first.size)
-        ways = math.comb(first.size + second.size, total)
-        counts = range(max(0, total - first.size), right + 1)
-        found = sum(
-            math.comb(second.size, one) * math.comb(first.size, total - one) for one in counts
-        )
-        return found / ways
-    error = first.merged(second).deviation * math.sqrt(1 / first.size + 1 / second.size)
-    return NormalDist().cdf((second.mean - first.mean) / error) if error else 1.0

@@ -71,7 +71,7 @@ def print_step_answer(
 
 
 def print_parts(console: Console, screen: Screen, answer: PartsAnswer) -> None:
-    """Prints which parts carry each change, and those whose reward fell."""
+    """Prints which parts carry each change."""
     before = None
     changes = groupby(answer.changes, key=lambda one: (one.metric, one.step))
     each = ([*same] for _, same in changes)
@@ -87,8 +87,6 @@ def print_parts(console: Console, screen: Screen, answer: PartsAnswer) -> None:
             mixed = any(abs(one.weight_after - one.weight_before) >= _MIXED for one in rows)
             weights = () if mixed else ("weight_before", "weight_after")
             _print_parts(console, screen, rows, hide=("metric", "step", *weights))
-    if answer.fell:
-        _print_parts(console, screen, answer.fell)
     if not answer.verdicts:
         console.print(Text(f"no change to explain; medians by {answer.field}", "bold"))
         _print_parts(console, screen, [one.row() for one in answer.parts], hide=("metrics",))
@@ -241,6 +239,4 @@ def _share(value: float | None) -> str:
 _SHOWN: Mapping[str, Callable[[Any], str]] = {
     "size": _size,
     **dict.fromkeys(("share", "weight_before", "weight_after"), _share),
-    "p": lambda value: f"{value:.0e}",
-    "dead": lambda value: "yes" if value else "no",
 }
