@@ -131,21 +131,6 @@ def test_the_table_says_what_holds_only_here(grpo, tmp_path):
     assert {row["invariant"] for row in document["splits"]} == {None}
 
 
-def test_settings_in_which_records_differ_are_told(grpo, tmp_path):
-    records = [
-        ON_POLICY | {"hyperparameters": {"epsilon": 0.25, "tau_pos": tau} | more}
-        for tau, more in ((1.0, {}), (1.0, {}), (2.0, {"beta": 0.5}), (3.0, {}))
-    ]
-    path = str(write(tmp_path / "a", records))
-    told = grpo("split", path, "-n", "2", "-v", "dr").stderr.splitlines()
-    notes = [line for line in told if "differs between the records" in line]
-    said = "differs between the records;"
-    assert notes == [
-        f"grpo: note: tau_pos {said} the first one's, 1.0, is used",
-        f"grpo: note: beta {said} the first one's, None, is used",
-    ]
-
-
 @pytest.mark.parametrize("variant", ["dr", "lite-ppo"])
 def test_records_that_cannot_be_read(grpo, tmp_path, variant):
     """Left out, each told once, or the end; a row may need the whole input's statistics first."""
@@ -162,21 +147,6 @@ def test_records_that_cannot_be_read(grpo, tmp_path, variant):
     assert found.exit_code == 3
     assert json.loads(found.stdout)["splits"] == wanted["splits"]
     assert found.stderr.count("malformed JSON") == 1
-
-
-def test_no_aggregation_that_can_be_evaluated(grpo, tmp_path):
-    """The page has no table, and one line says what is missing."""
-    path = str(write(tmp_path / "a", [ON_POLICY]))
-    words = ("-n", "1", "-v", "dr", "--aggregate", "verl/seq-mean-token-sum-norm")
-    outcome = grpo("split", path, *words)
-    assert outcome.exit_code == 3
-    said = outcome.stderr.splitlines()
-    assert len(said) == 1
-    assert said[0].startswith(f"grpo: no aggregation can be evaluated: {path}:1: loss_scale_factor")
-    assert outcome.stdout.splitlines() == [
-        "dr: 2 responses in 2 micro-batches of 1, 2 accumulated on 1 rank",
-        "skipped (missing inputs): verl/seq-mean-token-sum-norm (--json says why)",
-    ]
 
 
 # ---- every aggregation against its weights -------------------------------------------------------
