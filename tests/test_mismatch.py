@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,11 @@ import numpy as np
 import pytest
 from command import answer, run
 from files import each
+from mismatch import PLANTED, Drawn, draw
 
 from grpo_cli import check
 from grpo_cli.batch import Segments
 from grpo_cli.objective.mismatch import Attribution, Mismatch
-
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
-
-from mismatch import PLANTED, Drawn, draw
 
 FLOORS = Path(__file__).parent.parent / "grpo_cli" / "commands" / "check" / "floors.json"
 

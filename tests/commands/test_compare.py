@@ -77,29 +77,6 @@ def test_rows_that_different_records_do_not_serve_keep_their_places(tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    ("names", "line"),
-    [
-        (  # what the two rows' signatures say
-            "gspo,slime/gspo,dr",
-            "gspo and slime/gspo differ in std_eps (1e-08 against 1e-06), epsilon_low (0.0003 "
-            "against 0.2) and epsilon_high (0.0004 against 0.2) only",
-        ),
-        (
-            "gspo,verl/gspo,trl/gspo",
-            "gspo and verl/gspo, trl/gspo differ in epsilon_low (0.0003 against 0.2) and "
-            "epsilon_high (0.0004 against 0.2), and use different choices for advantage, ratio, "
-            "correction, aggregate",
-        ),
-        ("gspo,dapo,roll/vanilla,verl/vanilla", None),  # of one family, and of other surrogates
-    ],
-)
-def test_rows_of_a_family_that_differ_in_values(grpo, names, line):
-    shown = grpo("compare", "samples/arithmetic.jsonl", "-v", names).stdout
-    told = [one for one in shown.replace("\n  ", " ").splitlines() if " differ in " in one]
-    assert told == ([] if line is None else [line])
-
-
 def test_a_term_without_a_coefficient_tells_no_rows_apart(tmp_path):
     """gspo has no KL, slime/gspo one with beta 0: with a beta it is another choice."""
     path = write(tmp_path / "a", [record(7, [3, 8], [1.0, 0.0])])
@@ -225,20 +202,6 @@ def test_standard_input_is_read_as_often_as_a_file(grpo, tmp_path, words):
     found = grpo(name, *flags, "--json", "--jobs", "1", stdin=path.read_text())
     assert (found.exit_code, wanted.exit_code) == (0, 0)
     assert found.stdout == wanted.stdout.replace(str(path), "<stdin>")
-
-
-def test_a_beta_that_variants_have_no_kl_for_is_noted(grpo, tmp_path):
-    rows = [
-        {"log_probs": [[-1.0], [-2.0]], "log_probs_ref": [[-1.0], [-1.5]], "rewards": [1, 0]}
-        | {"beta": beta}
-        for beta in (0.1, 0.2)
-    ]
-    path = str(write(tmp_path / "data.jsonl", rows))
-    note = "beta 0.1 of the records is not used without a KL: dr, dapo"
-    assert note in grpo("compare", path, "-v", "grpo,dr,dapo").stderr
-    assert "is not used" not in grpo("compare", path, "-v", "grpo").stderr
-    alone = "beta 0.1 of the records is not used: dr has no KL (--kl k3 adds one)"
-    assert alone in grpo("eval", path, "-v", "dr").stderr
 
 
 def test_fields_choose_the_columns_of_every_format(tmp_path):

@@ -266,24 +266,6 @@ def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, comm
 
 
 @pytest.mark.parametrize(
-    ("word", "command"),
-    [
-        ("ci", "grpo check FILE --fail-on warning -q"),
-        ("gate", "grpo check FILE --fail-on warning -q"),
-        ("polars", "grpo eval FILE --level token -f parquet -o tokens.parquet"),
-        ("dataframe", "grpo eval FILE --level token -f parquet -o tokens.parquet"),
-        ("turns", "grpo eval FILE --level turn"),
-        ("agents", "grpo eval FILE --level turn"),
-        ("bundle", "grpo convert FILE --bundle -o step.bundle.jsonl"),
-        ("mismatch", "grpo check FILE"),
-        ("J", "grpo eval FILE"),
-    ],
-)
-def test_a_word_leads_to_the_command_that_shows_it(grpo, word, command):
-    assert grpo("help", word).stdout.splitlines()[-1].strip() == command
-
-
-@pytest.mark.parametrize(
     ("asked", "said"),
     [
         ("--group-by", "--group-by FIELD  Rows with equal FIELD"),

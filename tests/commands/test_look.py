@@ -242,18 +242,6 @@ def test_a_wide_terminal_stretches_neither_prose_nor_bars(grpo, dump, monkeypatc
         assert max(cell_len(line) for line in text.splitlines() if path not in line) <= 100, command
 
 
-def test_where_runs_part_fits_and_names_what_it_hides(grpo, dump):
-    paths = (
-        dump({"hyperparameters": {"num_items_in_batch": count}, "rewards": rewards, "step": 1,
-              "id": "a long name of a record"}, name=f"{count}.jsonl")
-        for count, rewards in ((1321, [1.0, 0.0]), (1157, [0.5, 0.25]))
-    )  # fmt: skip
-    said = grpo("diff", *map(str, paths)).stdout
-    assert max(map(len, said.splitlines())) <= 80
-    assert "hidden at 80 columns: record, largest_difference" in said
-    assert "num_items_in_batch=1321  num_items_in_batch=1157" in said
-
-
 def test_what_rounding_leaves_of_nothing_is_told_apart_in_tables_only(grpo, dump):
     # 0.1 · (0.1 + 0.2 − 0.3) is 5.6e-18 in binary: J is 0 beside a gradient that is not.
     record = {"log_probs_new": [[-1.0]] * 3, "advantages": [0.1, 0.2, -0.3], "rewards": [1.0] * 3}
@@ -304,13 +292,6 @@ def test_every_table_has_its_formats(grpo, dump, command, column):
         assert row[column] == (value if isinstance(value, str) else orjson.dumps(value).decode())
     assert as_markdown[0].startswith("| ")
     assert column in as_markdown[0]
-
-
-def test_a_page_that_is_no_table_says_so(grpo):
-    result = grpo("explain", "dr", "--format", "csv")
-    assert result.exit_code == 2
-    assert result.stderr == "grpo: --format csv: this answer is not a table; use --json\n"
-    assert grpo("explain", "dr", "--format", "csv", "--json").exit_code == 2
 
 
 def test_choices_are_listed_by_stage_and_explained(grpo):
@@ -395,14 +376,3 @@ def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, scr
     *kept, last = grpo(*words).stdout.splitlines()
     assert kept == whole[: header + 2]
     assert last.startswith(f"… {len(rows) - 1} more variants, the legend, ")
-
-
-def test_a_default_variant_whose_beta_differs_by_record(grpo, dump) -> None:
-    """The line that names the variant reads β from the signature, which may say "mixed"."""
-    path = dump({"hyperparameters": {"beta": 0.0}}, {"hyperparameters": {"beta": 0.1}})
-    for flags, said in (
-        ((), "KL by the settings of each record"),
-        (("--beta", "0"), "no KL"),
-        (("--beta", "0.5"), "KL k3, β = 0.5"),
-    ):
-        assert f"grpo (default), {said};" in grpo("eval", path, *flags).stdout

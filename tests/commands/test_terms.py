@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import sys
-from pathlib import Path
 
 import pytest
-from files import some
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "house"))
 from every_command import made_up
+from files import some
 
 from grpo_cli import VARIANTS
 

@@ -23,7 +23,8 @@ from grpo_cli import check, compare, match, verify
 # ---- imports point one way, with no circle: the picture is in grpo_cli/README.md -----------------
 
 
-PACKAGE = Path(__file__).parent.parent.parent / "grpo_cli"
+TESTS = Path(__file__).parent.parent
+PACKAGE = TESTS.parent / "grpo_cli"
 
 BELOW: dict[str, set[str]] = {
     "errors": set(),
@@ -145,6 +146,23 @@ def test_the_picture_has_no_circle():
             del rest[part]
 
 
+PUBLIC = re.compile(
+    r"grpo_cli(\.(batch|errors|mistakes|vectors|hooks(\.(trl|verl))?|objective(\..+)?))?"
+)
+"""The modules that users import, and the formulas."""
+
+
+def test_few_test_files_import_internals():
+    """The others speak through the command, Python's names, files, and ``rows`` and ``files``."""
+    inside = {
+        str(path.relative_to(TESTS))
+        for path in TESTS.rglob("test_*.py")
+        for _, module in modules(path)
+        if module.partition(".")[0] == "grpo_cli" and not PUBLIC.fullmatch(module)
+    }
+    assert len(inside) <= 30, sorted(inside)
+
+
 EXTRAS = ("fsspec", "pyarrow", "ray", "zstandard")
 WITHOUT = f"""
 import sys
@@ -235,7 +253,6 @@ def test_an_example_is_what_a_snapshot_shows() -> None:
 # ``grpo_cli/commands/COMMAND/answer.py``.
 
 
-TESTS = Path(__file__).parent.parent
 DAPO = str(TESTS / "data/rollouts/trl-1.16.0-dapo.jsonl")
 VERL = str(TESTS / "data/verl-0.9.1.jsonl")
 GRPO = str(TESTS / "data/trl-1.16.0-grpo.jsonl")
