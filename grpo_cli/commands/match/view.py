@@ -89,7 +89,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     else:
         yield _MISTAKE, ""
     if count > 1 and answer.reproduced and answer.tell_apart:
-        yield "to distinguish them, use data with", "bold"
+        which = "either" if count == 2 else "each"
+        yield f"{which} reproduces your number here; to distinguish them, use data with", "bold"
         yield from ((f"  {one}", "") for one in answer.tell_apart)
 
 
@@ -98,9 +99,8 @@ def _chance(answer: Matched) -> str:
     expected = answer.matches[0].hits_expected or 0.0
     some = f"about {shown(float(f'{expected:.2g}'))}" if expected >= 1e-4 else "fewer than 0.0001"
     noun = "match" if some == "about 1" else "matches"
-    noun += f" as simple as {'the first' if answer.match_count > 1 else 'this one'}"
-    noun += " is" if some == "about 1" else " are"
-    by_chance = f"{some} {noun} expected by chance"
+    first = "the first" if answer.match_count > 1 else "this one"
+    by_chance = f"chance alone would give {some} {noun} as simple as {first}"
     if not answer.by_chance:
         return by_chance
     digits = (answer.rtol or 0.0) * abs(answer.target)
