@@ -427,7 +427,9 @@ def test_rows_fit_and_what_has_no_room_is_named(tmp_path: Path, monkeypatch, wid
     hidden = " ".join(above).partition(": ")[2].partition(" (")[0]
     names = {*head.split(), *filter(None, hidden.replace(",", "").split())}
     assert {"step", "reward_mean"} <= names
-    assert " more (see " in " ".join(" ".join(above).split()) or {"ratio_p999", "mismatch.k3"} <= names
+    assert (
+        " more (see " in " ".join(" ".join(above).split()) or {"ratio_p999", "mismatch.k3"} <= names
+    )
     assert bool(above) == (width < 110)
 
 
