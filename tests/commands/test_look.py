@@ -188,7 +188,15 @@ def test_a_run_fits_a_screen_of_40_lines(grpo, screen):
     screen(120, 40)
     result = grpo("trend", "samples/run/temperature.jsonl.gz", "-v", "trl/grpo")
     assert len(f"{result.stdout}{result.stderr}".splitlines()) < 40
-    assert "mismatch.mean_abs" in result.stdout.partition(" more: ")[2]
+    assert "mismatch.p999" in result.stdout.partition(" more: ")[2]
+
+
+def test_the_verdict_comes_last_as_well_where_it_scrolls_away(grpo, screen):
+    """On 24 lines; what is missing and the signature have a line each."""
+    screen(80, 24)
+    shown = grpo("trend", "samples/run/healthy.jsonl.gz").stdout
+    assert shown.splitlines()[-1].startswith("no change found in ")
+    assert "… (--full)" in shown
 
 
 def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo, dump, seen):

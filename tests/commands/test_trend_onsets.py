@@ -163,11 +163,12 @@ def left_range(values: F64, at: int) -> list[tuple[int, float, int, str]]:
 
 
 def begun(values: F64, at: int) -> int:
-    """The first value that is a deviation of the past below the eight before it."""
+    """The first value that made 28 % of the move, and is 1.5 deviations below the eight before."""
     while at > 10:
-        _, _, rests = past_of(values[max(at - 31, 0) : at - 1])
-        spread = 1.4826 * float(np.median(np.abs(rests)))
-        if values[at - 1] >= values[max(at - 9, 0) : at - 1].min() - spread:
+        level, _, rests = past_of(values[max(at - 31, 0) : at - 1])
+        room = 1.5 * 1.4826 * float(np.median(np.abs(rests)))
+        nearer = level + 0.28 * (values[at] - level)
+        if values[at - 1] >= min(values[max(at - 9, 0) : at - 1].min() - room, nearer):
             return at
         at -= 1
     return at

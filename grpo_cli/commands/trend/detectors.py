@@ -47,8 +47,10 @@ _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
 _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
-_LEFT = 1.0
-"""Robust deviations by which a value that has left what came before is beyond its last eight."""
+_LEFT = 1.5
+"""Robust deviations by which a value that left what came before is beyond its last eight."""
+_PARTLY = 0.28
+"""The share of the move of the value after it that such a value has made: noise makes less."""
 _NEARER = 0.25
 """The share of a change by which such a value may be away from the old level."""
 RECENT = 8
@@ -251,8 +253,9 @@ def _begun(sign: Change, scaled: F64) -> Change:
     first, values = sign.at, scaled if sign.up else -scaled
     while sign.kind in (SHIFT, DRIFT) and first > LEAST_PAST:
         recent = values[max(first - 1 - RECENT, 0) : first - 1]
-        _, spread = end_of_trend(values, first - 1)
-        if values[first - 1] <= recent.max() + _LEFT * spread:
+        level, spread = end_of_trend(values, first - 1)
+        nearer = level + _PARTLY * (values[first] - level)
+        if values[first - 1] <= max(recent.max() + _LEFT * spread, nearer):
             break
         first -= 1
     return sign._replace(at=first)

@@ -77,15 +77,15 @@ def print_steps(
     spare = () if fields else sparing(names, found, logged=steps.logged)
     kept, hidden = fitting(columns, [name.removeprefix(prefix) for name in spare], screen.width)
     console.print(grid(kept))
-    if prefix:
-        console.print(Text(f"all names begin with {visible(prefix)}", "dim"))
-    if KL in names and not steps.logged and KL in {one.name for one in kept}:
-        console.print(wrapped(Text(_KL, "dim"), screen.reading, 2))
     if len(places) < len(steps):
         between = len(steps) - len(places)
         plural = "" if between == 1 else "s"
         console.print(Text(f"… {between:,} step{plural} not shown (--limit 0 shows all)", "dim"))
     print_hidden(console, screen, [prefix + name for name in hidden], "--fields")
+    if prefix:
+        console.print(Text(f"all names begin with {visible(prefix)}", "dim"))
+    if not fields and not steps.logged and KL in {one.name for one in kept}:
+        console.print(wrapped(Text(_KL, "dim"), screen.reading, 2))
 
 
 KL = "kl_k3"

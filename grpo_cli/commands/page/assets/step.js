@@ -95,8 +95,9 @@ class StepView {
     const points = [...this.groups.entries()].filter(([, group]) => group.reward_mean !== null);
     const scale = (values, from, to) => {
       let [low, high] = [Math.min(...values), Math.max(...values)];
+      const marks = high > low ? ticks(low, high, 5) : [low];
       if (!(high > low)) [low, high] = [low - 0.5, high + 0.5];
-      return { ticks: ticks(low, high, 5), at: (value) => from + ((value - low) / (high - low)) * (to - from) };
+      return { ticks: marks, at: (value) => from + ((value - low) / (high - low)) * (to - from) };
     };
     const x = scale(points.flatMap(([, group]) => group.lengths), left + 10, width - 14);
     const y = scale(points.flatMap(([, group]) => group.rewards), height - 10, 24);
