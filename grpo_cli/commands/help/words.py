@@ -21,7 +21,7 @@ COMMAND_OF = {
     **dict.fromkeys(("evaluate", "loss", "stats", "score"), "eval FILE"),
     **dict.fromkeys(("lint", "validate", "doctor", "sanity"), "check FILE"),
     **dict.fromkeys(("view", "inspect", "tokens", "cat", "head"), "show FILE"),
-    **dict.fromkeys(("plot", "monitor", "watch", "curves", "run"), "trend RUN"),
+    **dict.fromkeys(("plot", "monitor", "watch", "curves", "run"), "trend RUN --plot"),
     **dict.fromkeys(("page", "html", "dashboard"), "report RUN -o run.html"),
     **dict.fromkeys(("test", "assert", "gradcheck"), "verify FILE"),
     **dict.fromkeys(("export", "parquet", "csv"), "convert FILE -o FILE.parquet"),

@@ -34,6 +34,7 @@ HavingOption = Annotated[
         autocompletion=complete.fields,
     ),
 ]
+Plot = Annotated[bool, option("--plot", "", "Draw charts instead of the table.", "Output")]
 Html = Annotated[str | None, option("--html", "FILE", "Write an HTML page to FILE.")]
 Svg = Annotated[str | None, option("--svg", "FILE", "Write an SVG picture to FILE.", "Output")]
 

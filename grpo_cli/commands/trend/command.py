@@ -55,7 +55,7 @@ def trend(
 
     \b
     grpo trend run/rollouts
-    grpo trend 'steps/*.jsonl.zst' --fields reward_mean,kl_k3,mismatch.k3
+    grpo trend 'steps/*.jsonl.zst' --fields reward_mean,kl_k3,mismatch.k3 --plot
     grpo trend run --html run.html
     grpo trend run --fail-on 'gradient_norm>10' --fail-on findings
     grpo trend run --at 12
@@ -198,7 +198,8 @@ def _write_answer(
         if options.kind != "table":
             write(stream, options.kind, answer, columns)
             return
-        how = {"quiet": options.quiet, "brief": options.quiet and bool(options.fail_on)}
+        how = {"plot": options.plot, "quiet": options.quiet}
+        how["brief"] = options.quiet and bool(options.fail_on)
         print_answer(stream, answer, columns, covered, notes, limit=options.limit, **how)
 
 

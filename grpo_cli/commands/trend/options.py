@@ -14,6 +14,7 @@ from grpo_cli.commands.options.output import (
     Json,
     Output,
     PageOptions,
+    Plot,
     Quiet,
     TableFormat,
     fields_option,
@@ -55,6 +56,7 @@ class TrendOptions:
     log: Annotated[
         str | None, option("--log", "FILE", "Compare with a trainer's log (JSON, JSONL, CSV).")
     ] = None
+    plot: Plot = False
     html: Html = None
     fail_on: Annotated[
         list[str] | None,
@@ -127,6 +129,7 @@ class TrendOptions:
         others = {
             "--names": self.names != "grpo",
             "--log": self.log,
+            "--plot": self.plot,
             "--html": self.html,
             "--fail-on": self.fail_on,
             "--fields": self.fields,
@@ -135,7 +138,7 @@ class TrendOptions:
             raise UsageError(f"{self.asked} cannot be combined with {given[0]}")
 
 
-_OF_TABLES = ("fields", "format", "json", "limit", "names")
+_OF_TABLES = ("fields", "format", "json", "limit", "names", "plot")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.paging import lines_of, print_page
-from grpo_cli.terminal.plots import ascii_only, spark
+from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, screen_of, written
 
@@ -33,6 +33,7 @@ _UNKNOWN = (
 )
 NEAR = 5
 """Steps within which findings are one event."""
+_EDGES = 120  # columns of charts where there is no terminal
 
 
 def known(steps: Steps) -> list[str]:
@@ -251,6 +252,7 @@ def print_answer(
     covered: Coverage,
     notes: Collection[str],
     *,
+    plot: bool,
     limit: int | None,
     quiet: bool,
     brief: bool,
@@ -259,6 +261,7 @@ def print_answer(
 
     Args:
         notes: that are going to be printed below.
+        plot: charts in the place of the table.
         limit: the most steps; None: as many as there is room for.
         quiet: without what was not computed, and the signature.
         brief: the verdict alone.
@@ -283,15 +286,38 @@ def print_answer(
         if brief:
             return
         console.print()
-        room = _USUAL_LIMIT if height is None else height - below - noted - _AROUND
-        most = min(max(room, _LEAST_LIMIT), _USUAL_LIMIT) if limit is None else limit
-        print_steps(console, screen, answer.steps.whole, columns, most, answer.findings)
+        if plot:
+            _print_charts(console, screen, answer, columns)
+        else:
+            room = _USUAL_LIMIT if height is None else height - below - noted - _AROUND
+            most = min(max(room, _LEAST_LIMIT), _USUAL_LIMIT) if limit is None else limit
+            print_steps(console, screen, answer.steps.whole, columns, most, answer.findings)
         console.file.write(conclusion)
         if scrolls:
             console.print(Text("\n") + verdict)
 
+    asked = limit is not None or plot
     long = screen.height is not None and below >= screen.height
-    print_page(stream, draw, "page" if limit is not None or long else "print", notes=notes)
+    print_page(stream, draw, "page" if asked or long else "print", notes=notes)
+
+
+def _print_charts(
+    console: Console, screen: Screen, answer: Trend, fields: Sequence[str] | None
+) -> None:
+    """Prints small multiples, as many side by side as there is room."""
+    steps = answer.steps
+    places = {number: at for at, number in enumerate(steps.numbers)}
+    series = [
+        Series(
+            name,
+            steps.values(name),
+            [places[one.onset] for one in answer.findings if one.metric == name],
+        )
+        for name in fields or usual(steps)
+        if name != "file"
+    ]
+    for line in small_multiples(series, steps.numbers, screen.width or _EDGES, plain=ascii_only()):
+        console.print(Text(line))
 
 
 def _conclusion(
