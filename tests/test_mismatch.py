@@ -99,6 +99,10 @@ def test_what_a_cause_explains_is_the_kl_that_goes_when_tokens_differ_as_the_spa
     shares = {kind.name: kind.share for kind in version.kinds}
     assert shares["version 3"] == pytest.approx(k3[one.versions == 3].sum() / k3.sum(), rel=1e-9)
     assert version.kinds[0].name == "version 3"
+    for kind in version.kinds:
+        among = one.versions == int(kind.name.removeprefix("version "))
+        assert kind.tokens == among.sum()
+        assert kind.kl == pytest.approx(k3[among].mean(), rel=1e-9)
 
 
 def test_a_version_of_few_tokens_is_not_spared():
