@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from command import answer, run
-from files import each
+from files import each, gather
 from mismatch import PLANTED, Drawn, draw
 
 from grpo_cli import check
@@ -99,6 +100,19 @@ def test_what_a_cause_explains_is_the_kl_that_goes_when_tokens_differ_as_the_spa
     shares = {kind.name: kind.share for kind in version.kinds}
     assert shares["version 3"] == pytest.approx(k3[one.versions == 3].sum() / k3.sum(), rel=1e-9)
     assert version.kinds[0].name == "version 3"
+    for kind in version.kinds:
+        among = one.versions == int(kind.name.removeprefix("version "))
+        assert kind.tokens == among.sum()
+        assert kind.kl == pytest.approx(k3[among].mean(), rel=1e-9)
+
+
+def test_a_batch_without_the_engine_adds_nothing():
+    row = {"log_probs_new": [[-1.0]], "log_probs_rollout": [[-1.5]], "rewards": [1.0]}
+    batch, whole = gather([row]), Mismatch()
+    whole.add_batch(replace(batch, log_probs_rollout=None))
+    assert whole.result() is None
+    whole.add_batch(batch)
+    assert whole.result().mean_abs == 0.5
 
 
 def test_a_version_of_few_tokens_is_not_spared():

@@ -3,7 +3,7 @@
 A file begins with inputs that its cases share (``--- NAME`` and lines). A case is a comment, inputs
 of its own, and command lines (``$``), each with its exit code where that is not 0, what stands on
 standard error (``!``), and, of a line that ends with ``# shown``, on standard output (``>``); with
-``# shape`` each decimal there is 0.0, since no case holds a number that the code under test has
+``# shape`` each decimal of both is 0.0, since no case holds a number that the code under test has
 computed. ``GRPO_WRITE_CASES=1`` writes what comes now into the files, to be read as a diff.
 """
 
@@ -41,14 +41,16 @@ def said(line: str) -> Iterator[str]:
     """What comes of a command line."""
     words, _, source = re.split(" # (?:shown|shape)$", line)[0].partition(" < ")
     outcome = run(shlex.split(words)[1:], Path(source).read_bytes() if source else None)
+    out, err = (
+        _DECIMAL.sub("0.0", text) if line.endswith("# shape") else text
+        for text in (outcome.out.decode(), outcome.err.decode())
+    )
     yield f"$ {line}"
     if outcome.code:
         yield f"= {outcome.code}{outcome.trouble and ' ' + outcome.trouble}"
-    yield from (f"! {one}" for one in outcome.err.decode().splitlines())
+    yield from (f"! {one}" for one in err.splitlines())
     if line.endswith(("# shown", "# shape")):
-        out = outcome.out.decode()
-        shown = out if line.endswith("shown") else _DECIMAL.sub("0.0", out)
-        yield from (f"> {one}".rstrip() for one in shown.splitlines())
+        yield from (f"> {one}".rstrip() for one in out.splitlines())
 
 
 @pytest.mark.parametrize("path", SAID, ids=lambda path: f"{path.parent.name}-{path.stem}")

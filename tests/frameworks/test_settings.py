@@ -266,3 +266,12 @@ def test_a_choice_in_words_and_as_a_plan() -> None:
 def test_settings_that_no_row_reproduces(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         choose(settings)
+
+
+@each("counted", [None, 24])
+def test_trl_divides_by_what_a_process_has_of_a_step(counted: int | None) -> None:
+    """N/P · accumulation ÷ steps of a generation; N is the batch's tokens where it is not given."""
+    row = {"log_probs_new": [[-1.0] * 3, [-1.0]], "advantages": [1.0, -0.5]}
+    counts = {"num_processes": 2, "gradient_accumulation_steps": 3, "steps_per_generation": 12}
+    loss = evaluate(row, "trl/dapo", num_items_in_batch=counted, beta=0.0, **counts).loss
+    assert loss == pytest.approx(-(3 * 1.0 - 0.5) / ((counted or 4) / 2 * 3 / 12))

@@ -340,6 +340,14 @@ def test_on_the_bound_is_inside():
     assert beyond.clip.tolist() == [1, -1]
 
 
+def test_topr_marks_the_weights_that_it_caps():
+    """Those of A < 0 beyond 1; a ratio of 1 is not one of them."""
+    batch = replace(BATCH, log_probs_new=BATCH.log_probs_old + np.log([2.0, 0.5, 1.1, 1.0, 0.9, 1]))
+    for sign, marks in ((1.0, [0] * 6), (-1.0, [1, 0, 1, 0, 0, 0])):
+        given = replace(batch, rewards=np.full(3, sign))
+        assert evaluate(given, "topr", ratio="token", advantage="raw").clip.tolist() == marks
+
+
 def test_a_choice_is_the_same_in_whatever_order_and_type_its_numbers_come():
     clip = STAGES["surrogate"].choices["clip"]
     first = Bound("clip", clip, {"epsilon_low": 0, "epsilon_high": 1})
