@@ -172,7 +172,7 @@ class Verification:
                     yield self._verdict(item, of_item.get(id(item)))
 
     def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict:
-        verdict, plan, _, record, part, within, by_scale = item
+        verdict, plan, _, record, part, within, by_scale, _ = item
         self.by_scale += by_scale
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
