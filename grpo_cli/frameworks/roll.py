@@ -9,14 +9,17 @@ micro-batches and ranks: roll/distributed/strategy/megatron_strategy.py, train_s
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments, cut_turns
+from grpo_cli.errors import InputError
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.arithmetic.turns import TurnOrder
-from grpo_cli.objective.choice import ByResponse, choice, table
+from grpo_cli.objective.choice import ByResponse, Usual, choice, derived, table
 from grpo_cli.objective.correction import within
+from grpo_cli.objective.ratio import over_kept
 from grpo_cli.objective.results import Correction, PerToken, Ratio, Surrogate, Weights, side
 from grpo_cli.objective.row import Row, use, vary, words
 
@@ -47,22 +50,70 @@ def agentic_reinforce(
     return PerToken(turn_order.turns.spread(found))
 
 
-@choice("ratio", "roll/segment")
-def segment(token_log_ratio: F64, responses: Segments, positions: I64 | None = None) -> Ratio:
-    """The geometric mean of ρ over the token's segment, a run of unmasked tokens.
+_FILTER: Usual = dict.fromkeys(("filter_agg", "ratio_low", "ratio_high", "diff_low", "diff_high"))
 
-    If tool tokens are masked, a segment is a turn. The gradient flows through the mean.
+
+def filtered(
+    responses: Segments,
+    log_probs_old: F64 | None = None,
+    log_probs_rollout: F64 | None = None,
+    positions: I64 | None = None,
+    *,
+    filter_agg: str | None,
+    ratio_low: float | None,
+    ratio_high: float | None,
+    diff_low: float | None,
+    diff_high: float | None,
+) -> NDArray[np.bool_]:
+    """[N] which tokens ROLL's filter keeps; all where there is none."""
+    if filter_agg is None or log_probs_old is None or log_probs_rollout is None:
+        return np.ones(responses.total, dtype=np.bool_)
+    ratio = np.exp(_at(log_probs_old - log_probs_rollout, filter_agg, responses, positions))
+    moved = np.exp(log_probs_old) - np.exp(log_probs_rollout)
+    difference = _at(moved, filter_agg, responses, positions)
+    return within(ratio, ratio_low, ratio_high) & within(difference, diff_low, diff_high)
+
+
+def sequence(token_log_ratio: F64, responses: Segments, kept: NDArray[np.bool_]) -> Ratio:
+    """``sequence`` over the tokens that the filter of ``roll/train-infer`` keeps.
+
+    References:
+        ROLL 8eb27cc2, ``importance_sampling: seq`` of its RLVR pipeline.
+    """
+    return over_kept(token_log_ratio, responses, kept)
+
+
+def segment(
+    token_log_ratio: F64,
+    responses: Segments,
+    kept: NDArray[np.bool_],
+    positions: I64 | None = None,
+) -> Ratio:
+    """The geometric mean of ρ over the token's segment, a run of tokens that count.
+
+    If tool tokens are masked, a segment is a turn. The filter of ``roll/train-infer`` cuts segments
+    as the mask does. The gradient flows through the mean.
 
     Args:
-        positions: [N] each token's place, masked ones included; None: nothing is masked, so that
-            a response is one segment.
+        positions: [N] each token's place, masked ones included; None: nothing is masked.
 
     References:
         ROLL 8eb27cc2, ``ratio_type: segment`` of its agentic pipeline.
     """
-    cut = cut_turns(responses, None, positions)
-    log_ratio = means(token_log_ratio, cut)
-    return Ratio(log_ratio, np.exp(log_ratio), lambda slope: means(slope, cut))
+    places = responses.positions if positions is None else positions
+    cut = cut_turns(Segments(responses.sum(kept.astype(np.int64))), None, places[kept])
+
+    def mean(values: F64) -> F64:
+        found = np.zeros(len(kept))
+        found[kept] = means(values[kept], cut)
+        return found
+
+    log_ratio = mean(token_log_ratio)
+    return Ratio(log_ratio, np.exp(log_ratio), mean)
+
+
+choice("ratio", "roll/sequence", per_response=True, **_FILTER)(derived(sequence, kept=filtered))
+choice("ratio", "roll/segment", **_FILTER)(derived(segment, kept=filtered))
 
 
 @choice("surrogate", "roll/topr")
@@ -85,32 +136,17 @@ def roll_topr(
     return Surrogate(slope * log_probs_new, side(capped, np.zeros_like(capped)), None, slope)
 
 
-@choice(
-    "correction",
-    "roll/train-infer",
-    "roll/train_infer_correction",
-    is_weight_type=None,
-    is_high=None,
-    filter_agg=None,
-    ratio_low=None,
-    ratio_high=None,
-    diff_low=None,
-    diff_high=None,
-)
 def train_infer(
-    log_probs_old: F64,
-    log_probs_rollout: F64,
     responses: Segments,
+    kept: NDArray[np.bool_],
+    log_probs_old: F64 | None = None,
+    log_probs_rollout: F64 | None = None,
     positions: I64 | None = None,
     *,
     is_weight_type: str | None,
     is_high: float | None,
     filter_agg: str | None,
-    ratio_low: float | None,
-    ratio_high: float | None,
-    diff_low: float | None,
-    diff_high: float | None,
-) -> Correction:
+) -> Correction | None:
     """ROLL's train_infer_correction: c = min(ratio, is_high), or 0 outside the filter's bounds.
 
     Each level has a ratio and a difference π_old − π_rollout. Level token: those of the token.
@@ -132,18 +168,32 @@ def train_infer(
     References:
         ROLL 8eb27cc2, utils/train_infer_corrections.py.
     """
-    log_ratio = log_probs_old - log_probs_rollout
-    weight = np.ones(len(log_ratio))
+    if is_weight_type is None and filter_agg is None:
+        return None
+    if log_probs_old is None or log_probs_rollout is None:
+        raise InputError(
+            "missing; ROLL's train_infer_correction needs log-probs from the inference engine",
+            path="log_probs_rollout",
+            record=0,
+        )
+    weight = np.ones(responses.total)
     if is_weight_type is not None:
+        log_ratio = log_probs_old - log_probs_rollout
         ratio = np.exp(_at(log_ratio, is_weight_type, responses, positions))
         weight = np.minimum(ratio, np.inf if is_high is None else is_high)
     if filter_agg is None:
         return Correction(weight)
-    ratio = np.exp(_at(log_ratio, filter_agg, responses, positions))
-    moved = np.exp(log_probs_old) - np.exp(log_probs_rollout)
-    difference = _at(moved, filter_agg, responses, positions)
-    kept = within(ratio, ratio_low, ratio_high) & within(difference, diff_low, diff_high)
     return Correction(np.where(kept, weight, 0.0), kept.astype(np.float64), kept)
+
+
+choice(
+    "correction",
+    "roll/train-infer",
+    "roll/train_infer_correction",
+    is_weight_type=None,
+    is_high=None,
+    **_FILTER,
+)(derived(train_infer, kept=filtered))
 
 
 def _at(values: F64, level: str, responses: Segments, positions: I64 | None) -> F64:
@@ -172,29 +222,33 @@ table("aggregate", "roll").aliases.update(
 )
 
 
-_READS = words("epsilon_low epsilon_high dro_beta beta global_batch_size dp_size")
+_READS = words(
+    "epsilon_low epsilon_high dro_beta beta global_batch_size dp_size is_weight_type is_high "
+    "filter_agg ratio_low ratio_high diff_low diff_high"
+)
 """Of the pipeline's configuration, by ROLL's own names; ROLL's c follows its pg_clip."""
 
 _PPO = Row(
     title="ROLL ActorWorker (PPO)",
     paper="1707.06347",
     version="8eb27cc2 (2026-08-18)",
-    checked="golden",
+    checked="executed",
     aliases=("roll/grpo",),
     advantage=use("group-std", std_ddof=1, std_eps=1e-6),
     ratio=use("token"),
     surrogate=use("clip"),
     kl=use("k3", beta=0.0, kl_output_clamp=10.0),
-    correction=use("none"),
+    correction=use("roll/train-infer"),
     aggregate=use("verl/seq-mean-token-mean"),
     entropy=use("bonus", entropy_coef=0.0),
     reads=_READS,
     note="The log ratio has no clamp. adv_estimator grpo always normalises by group; the norm "
     "types have no effect. ROLL's sum-norm does not average over responses: use --aggregate "
-    "roll/seq-mean-token-sum-norm.",
+    "roll/seq-mean-token-sum-norm. train_infer_correction is off unless is_weight_type or "
+    "filter_agg is set.",
 )
 
-_AGENTIC = vary(_PPO, checked="executed", reads=_READS | {"gamma"})
+_AGENTIC = vary(_PPO, reads=_READS | {"gamma"})
 
 ROWS = {
     "roll/ppo": _PPO,
@@ -205,16 +259,16 @@ ROWS = {
         "The dual clip is c = 1 + 2·pg_clip, 1.4 by default; verl's is 3.",
         paper="1912.09729",
     ),
-    "roll/gspo": vary(_PPO, ratio=use("sequence")).named(
+    "roll/gspo": vary(_PPO, ratio=use("roll/sequence")).named(
         "ROLL ActorWorker with importance_sampling seq (GSPO)",
         "The gradient flows through the mean of the log ratios; verl and SkyRL use GSPO-token's "
         "gradient. ROLL adds 1e-8 to the token count, which has no effect in float32.",
         paper="2507.18071",
     ),
-    "roll/segment": vary(_PPO, checked="executed", ratio=use("roll/segment")).named(
+    "roll/segment": vary(_PPO, ratio=use("roll/segment")).named(
         "ROLL's agentic ActorWorker with ratio_type segment",
         "A segment is a run of unmasked tokens, i.e. a turn. Without a mask it is the response, "
-        "as in roll/gspo. For train_infer_correction, use --correction roll/train-infer.",
+        "as in roll/gspo.",
         paper="",
     ),
     "roll/agentic_reinforce": vary(_AGENTIC, advantage=use("roll/agentic_reinforce")).named(
@@ -248,7 +302,7 @@ ROWS = {
     "roll/tis": vary(_PPO, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.0)).named(
         "ROLL pg_variant tis", "The weight is the ratio within [0, 1].", paper=""
     ),
-    "roll/topr": vary(_PPO, checked="read", surrogate=use("roll/topr")).named(
+    "roll/topr": vary(_PPO, surrogate=use("roll/topr")).named(
         "ROLL pg_variant topr",
         "The sign of the raw reward, not of the advantage, decides if a response is good. Both "
         "kinds have weight 1.",

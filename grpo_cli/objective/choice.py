@@ -175,6 +175,24 @@ def holding(function: Callable[..., Any], doc: str | None, **held: Any) -> Compo
     return Composed(takes, run, doc, function.__annotations__["return"])
 
 
+def derived(function: Callable[..., Any], **makers: Callable[..., Any]) -> Composed:
+    """A stage function some of whose columns other functions compute.
+
+    Args:
+        function: such a function; its docstring is that of the result.
+        makers: its column → the function of columns and hyperparameters that computes it.
+    """
+    own = parameters(function)
+    columns = tuple(name for name in own.columns if name not in makers)
+    takes = own._replace(columns=columns) | union(makers.values())
+
+    def run(columns: Arguments, values: Arguments) -> Any:
+        made = {name: call(maker, columns, values) for name, maker in makers.items()}
+        return call(function, {**columns, **made}, values)
+
+    return Composed(takes, run, function.__doc__, function.__annotations__["return"])
+
+
 @dataclass(frozen=True)
 class Choice:
     """A stage function, and the values its hyperparameters have when a flag swaps it in.

@@ -53,18 +53,18 @@ def named_row(value: Any) -> str | None:
     return _as_of(row, settings) if NAMES.get(row) == row else None
 
 
-def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
-    """The notice that records name a row, where the default or others were evaluated."""
-    if not named:
+def other_row(named: str | None, plans: Iterable[Plan]) -> dict[str, None]:
+    """The notice that records name a row, where others were evaluated unasked."""
+    used = [plan.variant for plan in plans if not plan.asked]
+    if not named or not used:
         return {}
-    used = list(evaluated)
     if any(variant.startswith(f"{named.partition('/')[0]}/") for variant in used):
         return {}
     if len(used) > 1:
         return {f"the trainer used {named}, which is not among these variants": None}
-    if used != ["grpo"]:  # which was asked for; grpo is what is evaluated where nothing is
+    if used != ["grpo"]:  # asked for from Python, where nobody says whether grpo was
         return {}
-    return {f"evaluated as grpo; the trainer used {named}: use -v {named}": None}
+    return {f"the trainer used {named}, not grpo: choose -v {named} or -v grpo": None}
 
 
 def choose(settings: Settings) -> Reading:

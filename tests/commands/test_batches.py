@@ -374,7 +374,6 @@ NOTE = "3 steps form one batch"
     [
         "eval --level batch",
         "compare -v grpo,dr",
-        "split -n 2",
         "match --loss 0.1234 --kl none --aggregate token-mean --surrogate clip --epsilon 0.2",
         "eval -f csv",
     ],
@@ -383,7 +382,7 @@ def test_records_of_several_steps_are_noted(command: str, grpo, path) -> None:
     name, *rest = shlex.split(command)
     noted = grpo(name, str(path), *rest)
     (line,) = [line for line in noted.stderr.splitlines() if NOTE in line]
-    advice = "--where 'step==N'" if name in ("split", "match") else "--batch step"
+    advice = "--where 'step==N'" if name == "match" else "--batch step"
     assert advice in line
     if name in ("eval", "compare"):
         assert NOTE not in grpo(name, str(path), *rest, "--batch", "step").stderr

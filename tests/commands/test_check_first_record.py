@@ -58,9 +58,9 @@ def told(path, *flags):
 @each(
     ("old", "begins"),
     [
-        (zeros, "grpo: note: filler: log_probs_old is filled with 0.0"),
-        (foreign, "grpo: note: unrelated: log_probs_new and log_probs_old are unrelated"),
-        (far, "grpo: note: extreme-ratio: |log_probs_new − log_probs_old| is beyond 20"),
+        (zeros, "grpo: note: log_probs_old is filled with 0.0"),
+        (foreign, "grpo: note: log_probs_new and log_probs_old are unrelated"),
+        (far, "grpo: note: |log_probs_new − log_probs_old| is beyond 20"),
     ],
 )
 def test_eval_repeats_what_check_would_call_an_error(tmp_path, old, begins):

@@ -181,7 +181,7 @@ def test_what_cannot_be_written_at_the_very_end_is_one_too():
 # ---- answers of yes and no, and completion -------------------------------------------------------
 
 
-# ---- ``grpo compare``, ``match``, ``split`` and ``explain`` as users run them --------------------
+# ---- ``grpo compare``, ``match`` and ``explain`` as users run them --------------------
 
 
 DUMPS = Path(__file__).parent.parent / "data" / "rollouts"

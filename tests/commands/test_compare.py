@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from command import answer, run
 from planted import record, telling, write
 
 from grpo_cli import VARIANTS, compare, evaluate
@@ -190,7 +191,6 @@ def test_a_gradient_of_0_has_no_direction(tmp_path):
         ("compare", "-v", "lite-ppo,dr"),
         ("compare", "-v", "dr,grpo"),
         ("compare", "-v", "grpo,dr"),
-        ("split", "-v", "lite-ppo", "-n", "2"),
     ],
 )
 def test_standard_input_is_read_as_often_as_a_file(grpo, tmp_path, words):
@@ -202,3 +202,17 @@ def test_standard_input_is_read_as_often_as_a_file(grpo, tmp_path, words):
     found = grpo(name, *flags, "--json", "--jobs", "1", stdin=path.read_text())
     assert (found.exit_code, wanted.exit_code) == (0, 0)
     assert found.stdout == wanted.stdout.replace(str(path), "<stdin>")
+
+
+def test_fields_choose_the_columns_of_every_format(tmp_path):
+    asked = ("compare", write(tmp_path / "a", telling()), "-v", "grpo,dr")
+    wanted = answer(*asked)["variants"]
+    chosen = (*asked, "--fields", "loss,variant")
+    assert answer(*chosen)["variants"] == [
+        {"loss": row["loss"], "variant": row["variant"]} for row in wanted
+    ]
+    assert run(*chosen, "-f", "csv").stdout.splitlines()[0] == "loss,variant"
+    table = run(*chosen).stdout
+    assert table.split()[:2] == ["loss", "variant"]
+    assert "cosine" not in table
+    assert "did you mean loss?" in run(*asked, "--fields", "losss").stderr

@@ -104,7 +104,7 @@ def test_whole_files_are_read(tmp_path, kind):
 
 
 DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
-SAID = "grpo: note: evaluated as grpo; the trainer used trl/dapo: use -v trl/dapo"
+SAID = "grpo: note: the trainer used trl/dapo, not grpo: choose -v trl/dapo or -v grpo"
 
 
 @pytest.mark.parametrize("named", ["trl", None])

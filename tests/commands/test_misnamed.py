@@ -12,7 +12,7 @@ from files import each, some
 from formats import dumps
 from fuzz import product
 
-from grpo_cli import InputError, compare, evaluate, fold, match
+from grpo_cli import InputError, compare, evaluate, match
 
 DATA = {
     "nemo-rl": dumps.nemo_rl(),
@@ -52,7 +52,6 @@ def test_from_python(dump):
         lambda: evaluate(dump(RECORD), "dr", totals_only=True),
         lambda: compare(RECORD, ["opo", "dr"]),
         lambda: match(RECORD, loss=0.0123),
-        lambda: fold.partial([RECORD], "dr"),
     ):
         with pytest.raises(InputError) as caught:
             call()

@@ -15,7 +15,7 @@ from command import answer, run
 from files import each
 from mistakes import FLAGS, LENGTHS, compute, difference
 from mistakes import RECORD as WORKED
-from planted import write
+from planted import record, write
 
 from grpo_cli import InputError, evaluate, verify
 
@@ -559,3 +559,18 @@ def test_a_usual_convention_comes_before_an_oddity() -> None:
     assert first is not None
     assert len(first.causes) > 1
     assert "token-mean" in first.causes[0]
+
+
+def test_a_lone_loss_tells_another_epsilon_or_beta_and_k3_without_its_one(tmp_path: Path) -> None:
+    made = [record(seed, [5, 9, 7, 4], [1.0, 0.0, 0.3, 0.6]) for seed in range(4)]
+    for flags, offset, words in (
+        ({"epsilon": 0.1}, 0.0, "ε is 0.1 instead of 0.2"),
+        ({"beta": 0.1}, 0.0, "β is 0.1 instead of 0.04"),
+        ({}, 0.04, "k3 without its −1"),
+    ):
+        losses = [evaluate(one, "grpo", **flags).loss + offset for one in made]
+        pairs = zip(made, losses, strict=True)
+        rows = [one | {"expected": {"loss": loss}} for one, loss in pairs]
+        found = verify(str(write(tmp_path / "dump.jsonl", rows)), "grpo")
+        assert not found.agrees
+        assert all(words in str(one.first and one.first.cause) for one in found.records), flags

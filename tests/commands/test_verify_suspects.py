@@ -14,6 +14,7 @@ from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case
 from grpo_cli.commands.verify.causes.search import TIERS, misfit
 from grpo_cli.commands.verify.causes.suspects import suspects
 from grpo_cli.commands.verify.compare import Tolerance
+from grpo_cli.commands.verify.expected import read_expectations
 from grpo_cli.commands.verify.judging import Judged
 from grpo_cli.records import parse
 from grpo_cli.variants.plan import plan
@@ -51,7 +52,10 @@ def test_causes_are_tried_on_many_records_as_on_each(mistake, masked) -> None:
     random, within, row = np.random.default_rng(5), Tolerance(), plan(ROW, batch="record")
     records = [record(random, at, MISTAKES[mistake], masked=masked) for at in range(5)]
     unused: Any = None
-    judged = [Judged(unused, row, False, one, None, within) for one in records]
+    judged = [
+        Judged(unused, row, False, one, None, within, False, read_expectations(one)[0])
+        for one in records
+    ]
     found = [*suspects(judged).values()]
     cases = [Case.of(one, row, within) for one in records]
     told = fitting = 0

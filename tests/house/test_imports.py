@@ -18,7 +18,7 @@ import pytest
 from command import run
 from files import each
 
-from grpo_cli import check, compare, match, split, verify
+from grpo_cli import check, compare, match, verify
 
 # ---- imports point one way, with no circle: the picture is in grpo_cli/README.md -----------------
 
@@ -146,12 +146,8 @@ def test_the_picture_has_no_circle():
             del rest[part]
 
 
-KNOWN_CIRCLES = {"commands.eval.formats"}
-"""A file of each circle that is still to be broken; to be empty."""
-
-
 PUBLIC = re.compile(
-    r"grpo_cli(\.(batch|errors|fold|mistakes|vectors|hooks(\.(trl|verl))?|objective(\..+)?))?"
+    r"grpo_cli(\.(batch|errors|mistakes|vectors|hooks(\.(trl|verl))?|objective(\..+)?))?"
 )
 """The modules that users import, and the formulas."""
 
@@ -171,7 +167,7 @@ EXTRAS = ("fsspec", "pyarrow", "ray", "zstandard")
 WITHOUT = f"""
 import sys
 sys.modules.update(dict.fromkeys({EXTRAS}))  # to import one of them is an error
-import grpo_cli, grpo_cli.api, grpo_cli.fold
+import grpo_cli, grpo_cli.api
 from grpo_cli.commands.main import application, main
 application()
 for line in sys.argv[1:]:
@@ -291,10 +287,6 @@ ANSWERS = {
     "check, with findings": (
         lambda: check(SHIFTED, limit=1),
         ["check", SHIFTED, "--limit", "1"],
-    ),
-    "split": (
-        lambda: split(DAPO, 4, ranks=2, variant="dapo"),
-        ["split", DAPO, "-n", "4", "--ranks", "2", "-v", "dapo"],
     ),
 }
 

@@ -189,7 +189,10 @@ class Tokens:
         return tuple(self.columns), tuple(self.names.items())
 
     def take(self, records: NDArray[np.bool_]) -> Tokens:
-        """Returns some of the records."""
+        """Returns some of the records; all of them share their arrays with these."""
+        if records.all():
+            columns = self.counts, self.lengths, self.positions, self.columns, self.samples
+            return Tokens(self.places, self.names, *columns)
         rows = np.repeat(records, self.counts)
         tokens = np.repeat(rows, self.lengths)
         return Tokens(
@@ -205,6 +208,8 @@ class Tokens:
     @staticmethod
     def join(parts: Sequence[Tokens]) -> Tokens:
         """Returns the records of several parts that have one layout."""
+        if len(parts) == 1:
+            return parts[0]
         return Tokens(
             [*chain.from_iterable(part.places for part in parts)],
             parts[0].names,
@@ -392,11 +397,14 @@ class View(Tokens):
         return None
 
     def _numbers(self, key: str) -> I64 | None:
-        found = flat([value[key] for value in self.values])
+        rows = [value[key] for value in self.values]
+        parts = [*chain.from_iterable(rows)]
+        arrays = {getattr(part, "dtype", None) for part in parts} == {np.dtype(np.int64)}
+        found = np.concatenate(parts) if arrays else flat(rows)
         if len(found) != self.written.total:
             return None
         try:
-            if found and isinstance(found[0], str):
+            if len(found) and isinstance(found[0], str):
                 numbers = self.words if key == self.names.get("tokens") else _numbered(found)
                 found = [numbers[word] for word in found]
             return np.array(found, dtype=np.int64)
@@ -453,8 +461,8 @@ def _numbered(words: Iterable[str]) -> dict[str, int]:
 
 def flat(rows: Any) -> list[Any]:
     """Returns the elements of nested lists of any depth."""
-    found, nested = rows if isinstance(rows, list) else rows.tolist(), {list, np.ndarray}
-    while (kinds := {*map(type, found)}) & nested:
-        rows = found if kinds <= nested else [x if type(x) in nested else [x] for x in found]
-        found = [*chain.from_iterable(rows)]
+    found = rows if isinstance(rows, list) else rows.tolist()
+    while {*map(type, found)} & {list, np.ndarray}:
+        lists = [x.tolist() if isinstance(x, np.ndarray) else x for x in found]
+        found = [*chain.from_iterable([x if isinstance(x, list) else [x] for x in lists])]
     return found

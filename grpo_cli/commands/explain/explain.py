@@ -121,7 +121,7 @@ def _explained(
     source.keep_input()
     evaluator = measured(Evaluator(plan, skip=source.skip), source)
     for chunk in source.chunks(plan):
-        first = first or chunk.first
+        first = first or (chunk if len(chunk.records) == 1 else chunk.first)
         breakdown = chunk.run(evaluator.evaluate)
         references.add(chunk, plan, breakdown.objective)
         references.check()

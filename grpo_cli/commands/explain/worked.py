@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ def worked(
     if response is None and not full:
         sizes = breakdown.batch.responses.sum(np.abs(breakdown.gradient))
         shown = np.argsort(-sizes, kind="stable")[:TOP].tolist()
+    columns = _columns(breakdown) if len(shown) else {}
     entropy, bonus = breakdown.term(ENTROPY), {}
     if entropy is not None:
         value = float(breakdown.record_value(ENTROPY)[0])
@@ -53,7 +54,7 @@ def worked(
         "stages": {name: bound.choice.summary for name, bound in objective.stages.items()},
         "groups": [*_groups(chunk, breakdown)],
         "responses": [
-            _response(chunk, breakdown, at, shown=at in shown, full=full)
+            _response(chunk, breakdown, at, columns if at in shown else {}, full=full)
             for at in range(chunk.batch.responses.count)
         ],
         "denominator": float(breakdown.denominator[0]),
@@ -97,7 +98,9 @@ def _groups(chunk: Chunk, breakdown: Breakdown) -> Iterator[Row]:
         }
 
 
-def _response(chunk: Chunk, breakdown: Breakdown, at: int, *, shown: bool, full: bool) -> Row:
+def _response(
+    chunk: Chunk, breakdown: Breakdown, at: int, columns: Mapping[str, F64], *, full: bool
+) -> Row:
     responses = chunk.batch.responses
     start, length = int(responses.starts[at]), int(responses.lengths[at])
     own = breakdown.response_advantage
@@ -117,28 +120,27 @@ def _response(chunk: Chunk, breakdown: Breakdown, at: int, *, shown: bool, full:
         "contribution": float(breakdown.response_contribution[at]),
         "gradient_norm": float(np.linalg.norm(breakdown.gradient[start : start + length])),
     }
-    if shown:
-        row["tokens"], row["rest"] = _tokens(chunk, breakdown, at, full=full)
+    if columns:
+        own_part = {name: values[start : start + length] for name, values in columns.items()}
+        words = chunk.records[0].tokens
+        row["tokens"], row["rest"] = _tokens(own_part, words[at] if words else None, full=full)
     return row
 
 
 def _tokens(
-    chunk: Chunk, breakdown: Breakdown, at: int, *, full: bool
+    columns: Mapping[str, F64], words: Sequence[str] | None, *, full: bool
 ) -> tuple[list[Row], Row | None]:
     """The tokens of a response that matter, in order, and the sum of the others."""
-    responses = chunk.batch.responses
-    start, length = int(responses.starts[at]), int(responses.lengths[at])
-    columns = {name: values[start : start + length] for name, values in _columns(breakdown).items()}
+    length = len(columns["position"])
     all_shown = full or length <= 2 * TOP
     size = np.abs(columns["gradient"]) + np.abs(columns["contribution"])
     order = np.argsort(-size, kind="stable")
     kept = np.arange(length) if all_shown else np.sort(order[:TOP])
-    words = chunk.records[0].tokens
     rows = []
     for token in kept.tolist():
         row = {name: values[token].item() for name, values in columns.items()}
         row["position"] = int(row["position"])
-        row["token"] = words[at][row["position"]] if words else None
+        row["token"] = words[row["position"]] if words else None
         rows.append(row)
     others = np.setdiff1d(np.arange(length), kept)
     if not len(others):

@@ -76,7 +76,8 @@ def _defaults(parameter: str) -> str:
 
     found: dict[object, list[str]] = {}
     for name, row in VARIANTS.items():
-        bounds = [getattr(row, stage) for stage in STAGES] if _is_listed(name) else ()
+        is_listed = "/" not in name or name in _FRAMEWORKS
+        bounds = [getattr(row, stage) for stage in STAGES] if is_listed else ()
         values = (
             one.values[parameter] for one in bounds if parameter in getattr(one, "values", ())
         )
@@ -89,10 +90,6 @@ def _defaults(parameter: str) -> str:
     listed = order[:_MOST_DEFAULTS]
     each = (f"{shown(value)} ({_some(names)})" for value, names in listed)
     return f"; default: {', '.join(each)}" if listed else ""
-
-
-def _is_listed(name: str) -> bool:
-    return "/" not in name or name in _FRAMEWORKS
 
 
 def _some(names: Sequence[str]) -> str:

@@ -100,6 +100,7 @@ class ChunkSums:
         records, groups, responses, tokens = (Segments(each) for each in counts.T)
         self._units = {"records": records, "responses": responses, "tokens": tokens}
         self._filled = tokens.lengths > 0
+        self._places = _objects([(one.source, one.line, one.name) for one in chunk.records])
         unknown = np.full(batch.responses.count, NO_NUMBER)
         rows = {
             "reward": unknown if rewards is None else rewards,
@@ -340,7 +341,7 @@ class ChunkSums:
 
     def _find(self, name: str, unit: Unit, sizes: F64, noted: Kept | None = None) -> None:
         """The largest of each step that has tokens, where it is to be noted."""
-        batch, records = self._chunk.batch, self._chunk.records
+        batch = self._chunk.batch
         noted = self._filled if noted is None else self._filled & noted
         places = first_largest(sizes, self._units[unit])[noted]
         inside = np.full(len(places), -1)
@@ -354,8 +355,7 @@ class ChunkSums:
         owners = np.searchsorted(batch.records.starts, responses, side="right") - 1
         found["value"], found["token"] = sizes[places], inside
         found["response"] = responses - batch.records.starts[owners]
-        whose = (records[owner] for owner in owners.tolist())
-        found["record"] = _objects([(one.source, one.line, one.name) for one in whose])
+        found["record"] = self._places[owners]
         self._columns["worst", name] = Ragged(noted.astype(np.int64), found)
 
 

@@ -98,9 +98,9 @@ def _between(
     ahead, grains = (np.pad(one, ((0, 0), (0, FARTHEST))) for one in (rows, least))
     for past in dict.fromkeys(pasts.tolist()):
         chosen = places[pasts == past]
-        inside = chosen - start
-        before = sliding_window_view(clean, past, axis=1)[:, inside - past]
-        after = sliding_window_view(ahead, FARTHEST, axis=1)[:, inside]
+        inside, end = int(chosen[0]) - start, int(chosen[-1]) + 1 - start
+        before = sliding_window_view(clean, past, axis=1)[:, inside - past : end - past]
+        after = sliding_window_view(ahead, FARTHEST, axis=1)[:, inside:end]
         slopes = np.abs(trends[:, pasts == past]) > _TREND[past >= 20]
         seen = chosen[:, None] + _SIZES
         scores = _scores(before, after, slopes, grains[:, seen - start - 1])
@@ -224,18 +224,20 @@ def mann_kendall(values: F64, places: I64) -> F64:
     """[k, m] the standardised S of Mann and Kendall of the past at each place: 0 without a trend.
 
     Ties are not corrected for. The signs of neighbours at each distance are added up along the
-    series [k, n], so that a past's are a difference.
+    series [k, n], so that a past's are a difference. The places follow each other.
     """
     counts = np.minimum(places, PAST)
     score = np.zeros((len(values), len(places)), dtype=np.int32)
+    first, end = int(places[0]), int(places[-1]) + 1
+    full = max(PAST, first)  # the first place that has a whole past
     for distance in range(1, int(counts.max())):
         later, earlier = values[:, distance:], values[:, :-distance]
         signs = (later > earlier).view(np.int8) - (later < earlier).view(np.int8)
         sums = np.zeros((len(values), signs.shape[1] + 1), dtype=np.int32)
         np.cumsum(signs, axis=1, out=sums[:, 1:])
-        inside = counts > distance
-        ends = places[inside]
-        score[:, inside] += sums[:, ends - distance] - sums[:, ends - counts[inside]]
+        begin = max(first, distance + 1)
+        score[:, begin - first :] += sums[:, begin - distance : end - distance]
+        score[:, full - first :] -= sums[:, full - PAST : max(end, full) - PAST]
     spread = np.sqrt(counts * (counts - 1) * (2 * counts + 5) / 18)
     return np.where(score, (score - np.copysign(1.0, score)) / spread, 0.0)
 

@@ -324,13 +324,16 @@ HALF: Mapping[str, Callable[[F64], F64]] = {
 def precisions(values: F64, counts: I64) -> list[str]:
     """[M] the format that all numbers of a record were rounded to; "" where it is none of these."""
     found = [""] * len(counts)
-    parts = np.split(values, np.cumsum(counts)[:-1])
-    owner = np.repeat(np.arange(len(counts)), counts)
+    filled = np.flatnonzero(counts)
+    starts = np.cumsum(counts)[filled] - counts[filled]
     for name in HALF:
-        long = np.bincount(owner, to_half(values, name) != values, len(counts))
-        for record in np.flatnonzero((long == 0) & (counts > 0)).tolist():
-            some = parts[record][parts[record] != 0.0][:50].tolist()
-            if not found[record] and any(float(f"{value:.{_DIGITS}g}") != value for value in some):
+        held = to_half(values[starts], name) == values[starts]  # of most records the first is not
+        for record, start in zip(filled[held].tolist(), starts[held].tolist(), strict=True):
+            part = values[start : start + counts[record]]
+            if found[record] or (to_half(part, name) != part).any():
+                continue
+            some = part[part != 0.0][:50].tolist()
+            if any(float(f"{value:.{_DIGITS}g}") != value for value in some):
                 found[record] = name
     return found
 

@@ -6,7 +6,9 @@ or per record [M]; None where the objective has no such quantity, NaN for a reco
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from grpo_cli.errors import InputError, nearest
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import Record
+from grpo_cli.records.packed import Unusual, pack_floats
 from grpo_cli.records.parse.columns import is_number
 from grpo_cli.records.places import got as shown
 
@@ -233,7 +236,6 @@ class Expectation:
         level: "token", "response" or "record".
         values: [N as written], [R] or [1].
         given: which of the values are numbers and not null.
-        evaluated: a breakdown's [N], [R] or [M] of it.
     """
 
     key: str
@@ -241,7 +243,15 @@ class Expectation:
     level: str
     values: F64
     given: Flags
-    evaluated: Values
+
+    @property
+    def evaluated(self) -> Values:
+        """The function of a breakdown that gives its [N], [R] or [M]."""
+        quantity = _QUANTITY.get(self.key)
+        if quantity is None:
+            return METRICS[self.key.removeprefix("metrics.")]
+        found = {"token": quantity.tokens, "record": quantity.record}.get(self.level)
+        return found or _of_responses(quantity)
 
     @property
     def kind(self) -> tuple[str, str, bool]:
@@ -280,7 +290,7 @@ def read_expectations(record: Record) -> Wanted:
     for name, value in metrics.items():
         if name in METRICS and value is not None:
             numbers = _numbers([value], f"expected.metrics.{name}")
-            found.append(Expectation(f"metrics.{name}", METRIC, "record", *numbers, METRICS[name]))
+            found.append(Expectation(f"metrics.{name}", METRIC, "record", *numbers))
     return found, [f"metrics.{key}" for key in metrics if key not in METRICS]
 
 
@@ -312,10 +322,10 @@ def _expectation(quantity: Quantity, key: str, value: object, record: Record) ->
     if is_number(value):
         numbers = _numbers([value], path)
         if quantity.record is not None:
-            return Expectation(key, quantity.stage, "record", *numbers, quantity.record)
+            return Expectation(key, quantity.stage, "record", *numbers)
         if count > 1:
             raise InputError(f"expected a list of numbers, got {shown(value)}", path=path)
-        return Expectation(key, quantity.stage, "response", *numbers, _of_responses(quantity))
+        return Expectation(key, quantity.stage, "response", *numbers)
     if not isinstance(value, list) or quantity.tokens is None:
         wanted = "a number" if quantity.tokens is None else "a number or a list"
         raise InputError(f"expected {wanted}, got {shown(value)}", path=path)
@@ -325,10 +335,10 @@ def _expectation(quantity: Quantity, key: str, value: object, record: Record) ->
     elif record.nested > 1 or count > 1:
         _check_count(len(rows), count, "response", path)
         numbers = _numbers(rows, path)
-        return Expectation(key, quantity.stage, "response", *numbers, _of_responses(quantity))
+        return Expectation(key, quantity.stage, "response", *numbers)
     else:
         numbers = _numbers(_joined([rows], record, path), path)
-    return Expectation(key, quantity.stage, "token", *numbers, quantity.tokens)
+    return Expectation(key, quantity.stage, "token", *numbers)
 
 
 def _without_groups(rows: list[Any], record: Record) -> list[Any]:
@@ -345,7 +355,8 @@ def _joined(rows: list[Any], record: Record, path: str) -> list[Any]:
     for at, (row, width) in enumerate(zip(rows, record.widths, strict=True)):
         if not isinstance(row, list):
             raise InputError(f"expected a list of numbers, got {shown(row)}", path=f"{path}[{at}]")
-        _check_count(len(row), width, "token", f"{path}[{at}]")
+        if len(row) != width:  # the path is costly
+            _check_count(len(row), width, "token", f"{path}[{at}]")
         flat += row
     return flat
 
@@ -357,10 +368,10 @@ def _check_count(came: int, wanted: int, what: str, path: str) -> None:
 
 def _numbers(values: list[Any], path: str) -> tuple[F64, Flags]:
     """Returns the numbers, and which of them are not null."""
+    given = np.ones(len(values), dtype=np.bool_)
+    with suppress(Unusual, struct.error, OverflowError):
+        return pack_floats(values), given
     try:
-        if {*map(type, values)} <= {float, int}:
-            return np.array(values, dtype=np.float64), np.ones(len(values), dtype=np.bool_)
-        given = np.ones(len(values), dtype=np.bool_)
         for at, value in enumerate(values):
             given[at] = value is not None
             if value is not None and not is_number(value):

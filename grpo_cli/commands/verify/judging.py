@@ -21,7 +21,13 @@ from grpo_cli.commands.verify.compare import (
     differences,
     tolerances,
 )
-from grpo_cli.commands.verify.expected import LOSSES, Flags, Wanted, read_expectations
+from grpo_cli.commands.verify.expected import (
+    LOSSES,
+    Expectation,
+    Flags,
+    Wanted,
+    read_expectations,
+)
 from grpo_cli.commands.verify.stages import Part, part_of
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
@@ -310,6 +316,7 @@ class Judged(NamedTuple):
         part: what it adds to the stages of its bundle; None where it is of none.
         within: when two of its numbers agree.
         by_scale: whether a sum that it expects agrees by the absolute tolerance alone.
+        wanted: what the record expects, where it differs.
     """
 
     verdict: Verdict
@@ -318,7 +325,8 @@ class Judged(NamedTuple):
     record: Record | None
     part: Part | None
     within: Tolerance
-    by_scale: bool = False
+    by_scale: bool
+    wanted: Sequence[Expectation]
 
 
 class _Compared(NamedTuple):
@@ -385,7 +393,7 @@ def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
 def _judged(
     at: int, question: Question, keys: Mapping[str, _Compared | None], signature: str
 ) -> Judged | InputError:
-    record, plan, (_, ignored), part, within = question
+    record, plan, (wanted, ignored), part, within = question
     known = {key: each for key, each in keys.items() if each and not each.column.absent[at]}
     ignored = [*ignored, *(key for key in keys if key not in known)]
     compared = {key: each for key, each in known.items() if not each.undefined[at]}
@@ -420,6 +428,7 @@ def _judged(
         ),
         rounded={column.key: column.precision[at] for column in columns if column.precision[at]},
     )
-    undefined, differs = len(compared) < len(known), None if verdict.agrees else record
+    undefined = len(compared) < len(known)
     by_scale = verdict.agrees and any(bool(each.by_scale[at]) for each in compared.values())
-    return Judged(verdict, plan, undefined, differs, part, within, by_scale)
+    differs, wanted = (None, []) if verdict.agrees else (record, wanted)
+    return Judged(verdict, plan, undefined, differs, part, within, by_scale, wanted)

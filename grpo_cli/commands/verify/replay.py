@@ -100,7 +100,7 @@ class Bundle:
         part, key, yours, grpo, scale = pair
         grpo = np.where(np.isfinite(grpo), grpo, np.nan)
         given = np.ones(len(yours), dtype=np.bool_)
-        expectation = Expectation(key, stage, "response", yours, given, lambda _: None)
+        expectation = Expectation(key, stage, "response", yours, given)
         column = Column(expectation, grpo, yours, given, np.array([len(yours)]), scale, 0.1)
         differs = ~tolerance.agree(column, grpo)
         first, off = None, 0.0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
 
 from grpo_cli.batch import F64, Batch, Segments, count_turns, cut_turns
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import Value
 from grpo_cli.records import places
 from grpo_cli.records.packed import (
     LOG_PROBS,
@@ -35,8 +36,13 @@ _EXPECTED = {
 }
 
 
-def layout(record: Record) -> Hashable:
-    """The key that records must have in common to be assembled together."""
+def layout(record: Record, settings: Mapping[str, Value] | None = None) -> Hashable:
+    """The key that records must have in common to be assembled together.
+
+    Args:
+        record: the record.
+        settings: the hyperparameters that count; None for all that it has.
+    """
     rewards = record.rewards
     first = rewards[0] if rewards else None
     return (
@@ -47,7 +53,7 @@ def layout(record: Record) -> Hashable:
         type(record.reward_baselines),
         type(record.advantages),
         tuple(record.of_turns),
-        tuple(record.hyperparameters.items()),
+        tuple((record.hyperparameters if settings is None else settings).items()),
         tuple(record.misnamed.items()),
     )
 

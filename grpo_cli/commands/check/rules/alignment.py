@@ -147,25 +147,35 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
                 counts = wins[response], counted[response]
                 yield _describe_shift(*counts, pair.view.at(response), ahead=ahead)
                 found[pair.rows.index[response]] = True
-        rest = pair.samples.spread(~found)
-        yield from _find_shifted_ends(pair, *(rest * values for values in by_token), ahead=ahead)
+        if found.any():
+            rest = pair.samples.spread(~found)
+            by_token = rest * by_token[0], rest * by_token[1]
+        yield from _find_shifted_ends(pair, *by_token, ahead=ahead)
 
 
 def _find_shifted_ends(pair: Pair, wins: I64, counted: I64, *, ahead: bool) -> Iterator[Finding]:
     """Yields the first response of each sample that is displaced from some token on."""
     rows = pair.view.responses
-    if not wins.any():
+    excess = _sum_to_end(rows, 2 * wins - counted)
+    tokens = np.flatnonzero(excess >= _SHIFT_SIGMAS_END**2)  # fewer are no 6 standard deviations
+    if not len(tokens):
         return
-    ends = (rows.starts + rows.lengths)[rows.index]
-    sums = (np.concatenate([[0], np.cumsum(values)]) for values in (wins, counted))
-    wins, counted = (before[ends] - before[:-1] for before in sums)
-    tokens = np.flatnonzero(_exceeds_coin(wins, counted, _SHIFT_SIGMAS_END))
+    counted = _sum_to_end(rows, counted)
+    wins = (excess + counted) // 2
+    tokens = tokens[_exceeds_coin(wins[tokens], counted[tokens], _SHIFT_SIGMAS_END)]
     _, first = np.unique(pair.samples.index[tokens], return_index=True)
     for token in tokens[first].tolist():
         response = rows.index[token]
         inside = tokens[rows.index[tokens] == response]
-        token = int(inside[np.argmax((2 * wins - counted)[inside])])
+        token = int(inside[np.argmax(excess[inside])])
         yield _describe_shift(wins[token], counted[token], pair.view.place(token), ahead=ahead)
+
+
+def _sum_to_end(rows: Segments, values: I64) -> I64:
+    """Returns [N] the sum of values from each token to the last of its response."""
+    before = np.concatenate([[0], np.cumsum(values)])
+    found: I64 = rows.spread(before[rows.starts + rows.lengths]) - before[:-1]
+    return found
 
 
 def _find_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
@@ -265,13 +275,15 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     can be moved anywhere by one large step, which also moves the mean: then the means must agree.
     """
     p, q = np.exp(pair.first), np.exp(pair.second)
-    comparable = _can_correlate(pair, p, q)
     whole = _correlate(pair.samples, p, q)
-    logs = _correlate(pair.samples, pair.first, pair.second)
-    found = comparable & _is_unrelated(pair.samples, whole) & (logs < _LITTLE)
+    found = _is_unrelated(pair.samples, whole)
     rows = pair.view.responses
     each = _correlate(rows, p, q)
     low = (rows.lengths >= _UNRELATED_TOKENS_ALONE) & (each < _LITTLE)
+    if not found.any() and not low.any():
+        return
+    comparable = _can_correlate(pair, p, q)
+    found &= comparable & (_correlate(pair.samples, pair.first, pair.second) < _LITTLE)
     low &= _correlate(rows, pair.first, pair.second) < _LITTLE
     for sample in np.flatnonzero(found).tolist():
         yield Finding(

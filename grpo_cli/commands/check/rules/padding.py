@@ -282,14 +282,13 @@ def _find_other_text(view: View, ids: I64, ends: frozenset[int], behind: I64) ->
 
     The mask or the number of the turn changes where a new turn begins.
     """
-    inside = (np.diff(view.responses.index) == 0) & (np.diff(view.positions) == 1)
-    turns = view.columns.get("turn_ids")
-    if turns is not None:
-        inside &= np.diff(turns) == 0
-    inside &= np.isin(ids[:-1], list(ends)) & (ids[1:] != ids[:-1])
     usual, counts = np.unique(ids[edges(view.responses, end=True)], return_counts=True)
-    inside &= np.isin(ids[:-1], usual[counts >= _SEVERAL])
-    at = np.flatnonzero(inside) + 1
+    at = np.flatnonzero(np.isin(ids[:-1], [*ends.intersection(usual[counts >= _SEVERAL].tolist())]))
+    apart = [(view.responses.index, 0), (view.positions, 1), (view.columns.get("turn_ids"), 0)]
+    for column, step in apart:
+        if column is not None:
+            at = at[column[at + 1] - column[at] == step]
+    at = at[ids[at + 1] != ids[at]] + 1
     at = at[behind[view.responses.index[at]] == 0]
     negative = np.flatnonzero(ids < 0) if "token_ids" in view.names else at[:0]
     for kind, places in (("negative", negative), ("goes-on", at)):

@@ -335,25 +335,26 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
 
 
 def _is_temperature(pair: Pair, scale: Scale) -> bool:
-    if pair.to_reference or scale.vanished > _MOST_VANISHED:
-        return False  # long training, or words that top-p or top-k cut off
-    if scale.offset.is_alike(_CONSTANT_ALIKE):
-        return False  # one constant at all tokens
+    if pair.to_reference:
+        return False  # long training
     updated = pair.names[0] == "log_probs_new"
     least = _UPDATE_SHARE if updated else _ENGINE_SHARE
     even = scale.odds.is_alike(_ALIKE[updated]) and scale.line.is_alike(_NOISY[updated])
-    even |= scale.line.is_alike(_STRAIGHT) and (not scale.odds.number or not updated)
-    if even and least < abs(scale.line.median) < _MOST_SHARE:
-        return True
-    return scale.is_factor(_DIVIDED_ALIKE) and abs(scale.factor.median) > _DIVIDED
+    even = even or (not (scale.odds.number and updated) and scale.line.is_alike(_STRAIGHT))
+    found = even and least < abs(scale.line.median) < _MOST_SHARE
+    found |= scale.is_factor(_DIVIDED_ALIKE) and abs(scale.factor.median) > _DIVIDED
+    if not found or scale.offset.is_alike(_CONSTANT_ALIKE):
+        return False  # one constant at all tokens
+    return scale.vanished <= _MOST_VANISHED  # else words that top-p or top-k cut off
 
 
 @rule("sharper", "pair")
 def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
-    """Finds sure tokens that are surer in one column by 0.04 or more of their log-odds."""
+    """Finds sure tokens that are surer in one column, by 0.04 of their log-odds and the spread."""
     for sample, scale in pair.scales.items():
         share = scale.odds.median
-        if abs(share) > _NOTABLE_SHARE and not _is_temperature(pair, scale):
+        least = max(_NOTABLE_SHARE, scale.odds.spread)
+        if abs(share) > least and not _is_temperature(pair, scale):
             first, second = pair.keys if share > 0.0 else pair.keys[::-1]
             yield Finding(
                 {"share": share, "spread": scale.odds.spread, "tokens": scale.odds.number},

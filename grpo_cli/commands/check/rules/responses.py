@@ -320,11 +320,14 @@ def find_loops(view: View) -> Iterator[Finding]:
     A phrase has 1 to 8 tokens, compared by id; padding is found by another rule.
     """
     ids = view.counted_ids
-    if ids is None:
+    if ids is None or not len(ids):
         return
     rows = view.responses
     best, period = np.zeros((2, rows.count), dtype=np.int64)
+    last = edges(rows, end=True)
     for step in range(1, _LONGEST_PHRASE + 1):
+        if not (ids[last] == ids[np.maximum(last - step, 0)])[rows.lengths >= _LOOP_TOKENS].any():
+            continue
         same = np.zeros(len(ids), dtype=np.bool_)
         same[step:] = ids[step:] == ids[:-step]
         same &= rows.positions >= step

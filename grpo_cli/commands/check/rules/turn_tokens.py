@@ -71,6 +71,8 @@ def _foreign(view: View) -> NDArray[np.bool_] | None:
     if words is None or len(view.holes):
         return None
     marked = np.isin(words, [*_HEADERS] if words.dtype.kind == "i" else _MARKS)[kept]
+    if not marked.any():
+        return None
     often = view.count_rows(view.count_tokens(marked) > 0)
     return marked & np.repeat(2 * often >= view.counts, view.tokens)
 

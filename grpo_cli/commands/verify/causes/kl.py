@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import (
-    IMPOSSIBLE,
     Case,
     Cause,
     bound_to,
@@ -20,7 +19,7 @@ from grpo_cli.commands.verify.causes.case import (
     swapped,
     tapped,
 )
-from grpo_cli.commands.verify.causes.denominators import denominators, scaled
+from grpo_cli.commands.verify.causes.denominators import scaled
 from grpo_cli.commands.verify.causes.solving import bounding, roundest_near
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice, Composed, call, parameters
@@ -42,6 +41,10 @@ def penalties(case: Case) -> Iterator[Cause]:
     words = "β with the wrong sign (−β): the KL is added to the objective"
     yield Cause("kl-sign", words, partial(times, factor=-1.0))
     yield Cause("kl-detached", "KL without gradient (detached)", _detached)
+    if own.name.endswith("k3"):
+        words = "KL estimator k3 without its −1: each token's KL is larger by 1"
+        more = tapped(own, lambda kl: kl._replace(value=kl.value + 1.0))
+        yield swapped("kl-estimator", "kl", words, more)
     if own.values.get("kl_weight") == "ratio":
         words = "KL without gradient (detached), except through its weight"
         only_weight = tapped(own, lambda kl: kl._replace(grad_log_prob=np.zeros_like(kl.value)))
@@ -115,27 +118,6 @@ def _reversed(case: Case) -> Breakdown:
     return case.evaluated(replace(case.batch, log_probs_ref=new - ref + new), kl=turned)
 
 
-# ---- two at once --------------------------------------------------------------------------------
-
-
-def weights_and_denominators(case: Case) -> Iterator[Cause]:
-    """Yields another weight of the KL, which trainers can turn on and off, and a denominator."""
-    if not case.objective.beta:
-        return
-    for weight in _weights(case.objective.kl):
-        try:
-            again = replace(case, breakdown=weight.evaluate(case))
-        except IMPOSSIBLE:
-            continue
-        for cause in denominators(again, unnamed=False):
-            words = f"{weight.words}, and {cause.words}"
-            yield Cause(cause.mistake, words, partial(_both, first=weight, second=cause))
-
-
-def _both(case: Case, first: Cause, second: Cause) -> Breakdown:
-    return second.evaluate(replace(case, breakdown=first.evaluate(case)))
-
-
 # ---- solved -------------------------------------------------------------------------------------
 
 
@@ -152,6 +134,17 @@ def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
         words = f"β is {roundest_near(factor * beta):.4g} instead of {beta:g}"
         made = partial(Case.with_coefficient, name=KL, factor=factor)
         yield Cause("kl-beta", words, made, equal=not is_typed(factor * beta))
+
+
+def strength_of_loss(case: Case) -> Iterator[Cause]:
+    """Yields the β that gives a loss, which is linear in it, if it has at most two digits."""
+    beta, ours = case.objective.beta, float(case.without_policy.record_objective[0])
+    if not case.is_loss_alone or case.loss is None or not beta or not ours:
+        return
+    factor = (case.loss - float(case.breakdown.record_objective[0])) / ours + 1.0
+    if factor > 0.0 and abs(factor - 1.0) > 1e-4 and is_round(factor * beta, 1e-5):
+        words = f"β is {factor * beta:.2g} instead of {beta:g}"
+        yield Cause("kl-beta", words, partial(Case.with_coefficient, name=KL, factor=factor))
 
 
 def _unused(case: Case, wanted: F64, *, unround: bool) -> Iterator[Cause]:

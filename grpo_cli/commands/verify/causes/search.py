@@ -71,8 +71,9 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (kl.policy_strength, 1),
         (inputs.temperatures, 1),
     ),
-    ((kl.weights_and_denominators, 2), (partial(kl.strength, unround=True), 1)),
+    ((partial(kl.strength, unround=True), 1),),
     ((denominators.separate_factors, 1),),
+    ((clips.usual_windows, 1), (kl.strength_of_loss, 1)),
     ((choices.any_choice, 1),),
 )
 """Sources of causes, and how many of each are named where several fit.
@@ -216,6 +217,7 @@ class Memory:
     def __init__(self, most: int) -> None:
         self._left = most
         self._known: list[tuple[Key, Sequence[Cause]]] = []
+        self._last: tuple[Objective, Key] | None = None
         self.left_out = 0
 
     def explained(self, suspect: Suspect) -> Explained | None:
@@ -225,7 +227,7 @@ class Memory:
             found = suspect.misfit(cause)
             return (misfit(cause, suspect.case) if np.isnan(found) else found) <= FITS
 
-        key = _key(suspect.objective)
+        key = self._key(suspect.objective)
         for at, (of, known) in enumerate(self._known):
             fitting = [cause for cause in known if of == key and fits(cause)]
             if fitting:
@@ -240,10 +242,15 @@ class Memory:
             self._known = [(key, found.causes), *self._known][:_KEPT]
         return found
 
+    def _key(self, objective: Objective) -> Key:
+        """The stages and their values: an answer to other ones would be worded otherwise.
 
-def _key(objective: Objective) -> Key:
-    """The stages and their values: an answer to other ones would be worded otherwise."""
-    return tuple(
-        (stage, bound.name, *(pair for pair in bound.values.items() if pair[0] not in COUNTS))
-        for stage, bound in objective.stages.items()
-    )
+        Records that are evaluated together have one objective.
+        """
+        if self._last is None or self._last[0] is not objective:
+            key = tuple(
+                (stage, bound.name, *(one for one in bound.values.items() if one[0] not in COUNTS))
+                for stage, bound in objective.stages.items()
+            )
+            self._last = objective, key
+        return self._last[1]

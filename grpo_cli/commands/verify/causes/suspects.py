@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause
 from grpo_cli.commands.verify.compare import Column, Tolerance, column_of, deciding
-from grpo_cli.commands.verify.expected import read_expectations
+from grpo_cli.commands.verify.expected import Expectation
 from grpo_cli.commands.verify.judging import Judged
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -87,9 +87,13 @@ class Cohort(Case):
         return np.bincount(owner, ~self.tolerance.agree(column, found), len(self.records)) > 0
 
 
-def _cohort(records: Sequence[Record], plan: Plan, tolerance: Tolerance) -> Cohort | None:
+def _cohort(
+    records: Sequence[Record],
+    wanted: Sequence[Sequence[Expectation]],
+    plan: Plan,
+    tolerance: Tolerance,
+) -> Cohort | None:
     """Evaluates records together; None where they expect other things, or one number alone."""
-    wanted = [read_expectations(one)[0] for one in records]
     if len(records) < 2 or len({tuple(one.kind for one in each) for each in wanted}) > 1:
         return None
     first = records[0].hyperparameters
@@ -114,6 +118,7 @@ class _Group:
 
     def __init__(self, plan: Plan, tolerance: Tolerance) -> None:
         self.records: list[Record] = []
+        self.wanted: list[Sequence[Expectation]] = []
         self._plan, self._tolerance = plan, tolerance
         self._misfits: dict[Cause, F64] = {}
 
@@ -121,7 +126,7 @@ class _Group:
     def cohort(self) -> Cohort | None:
         """The records as one case; None where they cannot be."""
         with suppress(*IMPOSSIBLE):
-            return _cohort(self.records, self._plan, self._tolerance)
+            return _cohort(self.records, self.wanted, self._plan, self._tolerance)
         return None
 
     def misfit(self, cause: Cause, at: int) -> float:
@@ -138,10 +143,11 @@ class _Group:
 class Suspect:
     """A record that differs, which is evaluated when that is needed."""
 
-    def __init__(self, record: Record, plan: Plan, tolerance: Tolerance, group: _Group) -> None:
-        self._record, self._plan, self._tolerance = record, plan, tolerance
+    def __init__(self, judged: Judged, record: Record, group: _Group) -> None:
+        self._record, self._plan, self._tolerance = record, judged.plan, judged.within
         self._group, self._at = group, len(group.records)
         group.records.append(record)
+        group.wanted.append(judged.wanted)
 
     @cached_property
     def case(self) -> Case:
@@ -169,8 +175,8 @@ def suspects(judged: Iterable[Judged]) -> dict[int, Suspect]:
             continue
         free = {*COUNTS} - plan.uniform
         settings = {name: x for name, x in record.hyperparameters.items() if name not in free}
-        same = layout(replace(record, hyperparameters=settings)), record.mask is None
+        same = layout(record, settings), record.mask is None
         key = id(plan), tolerance, same, len(record.hyperparameters)
         group = groups.setdefault(key, _Group(plan, tolerance))
-        found[id(one)] = Suspect(record, plan, tolerance, group)
+        found[id(one)] = Suspect(one, record, group)
     return found
