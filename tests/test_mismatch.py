@@ -115,6 +115,16 @@ def test_a_batch_without_the_engine_adds_nothing():
     assert whole.result().mean_abs == 0.5
 
 
+@each(("name", "bits", "first"), [("bf16", 7, -1.25), ("fp16", 10, -1.0 - 2.0**-10)])
+def test_a_rounded_column_adds_a_24th_of_its_squared_steps(name: str, bits: int, first: float):
+    rollout, whole = np.array([first, -0.5, -3.0, -0.75]), Mismatch()
+    whole.add(np.array([-1.3, -0.51, -2.9, -0.8]), rollout, Segments(np.array([4])))
+    (cause,) = (one for one in whole.result().causes if one.name == "precision")
+    (kind,) = (one for one in cause.kinds if one.name == f"rollout in {name}")
+    steps = 2.0 ** (np.floor(np.log2(-rollout)) - bits)
+    assert kind.kl == pytest.approx(np.mean(steps**2) / 24, rel=1e-12)
+
+
 def test_a_version_of_few_tokens_is_not_spared():
     """However many stretches they are: it is the newest of those with a twentieth of the tokens."""
     one = drawn(2)
