@@ -141,15 +141,15 @@ def _ratio(batch: Batch, objective: Objective, inputs: Inputs) -> Ratio:
     return ratio
 
 
-def estimates_kl(objective: Objective, inputs: Inputs) -> bool:
+def estimates_kl(kl: Bound, inputs: Inputs) -> bool:
     """Whether a KL in the loss is estimated: with β 0 none is where there is no reference."""
-    if objective.kl_in_reward:
+    if kl.choice.in_reward:
         return False
-    return objective.beta != 0.0 or inputs.get("log_ratio_ref") is not None
+    return bool(kl.values.get("beta")) or inputs.get("log_ratio_ref") is not None
 
 
 def _kl(objective: Objective, inputs: Inputs, correction: Correction | None) -> Kl | None:
-    if not estimates_kl(objective, inputs):
+    if not estimates_kl(objective.kl, inputs):
         return None
     kl: Kl | None = inputs.call(objective.kl, "kl")
     if kl is None or correction is None:
