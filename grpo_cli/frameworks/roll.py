@@ -9,7 +9,6 @@ micro-batches and ranks: roll/distributed/strategy/megatron_strategy.py, train_s
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments, cut_turns
 from grpo_cli.errors import InputError
@@ -17,9 +16,8 @@ from grpo_cli.frameworks.framework import Framework
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.arithmetic.turns import TurnOrder
-from grpo_cli.objective.choice import ByResponse, Usual, choice, derived, table
+from grpo_cli.objective.choice import ByResponse, choice, table
 from grpo_cli.objective.correction import within
-from grpo_cli.objective.ratio import over_kept
 from grpo_cli.objective.results import Correction, PerToken, Ratio, Surrogate, Weights, side
 from grpo_cli.objective.row import Row, use, vary, words
 
@@ -50,70 +48,23 @@ def agentic_reinforce(
     return PerToken(turn_order.turns.spread(found))
 
 
-_FILTER: Usual = dict.fromkeys(("filter_agg", "ratio_low", "ratio_high", "diff_low", "diff_high"))
+@choice("ratio", "roll/segment")
+def segment(token_log_ratio: F64, responses: Segments, positions: I64 | None = None) -> Ratio:
+    """The geometric mean of ρ over the token's segment, a run of unmasked tokens.
 
-
-def filtered(
-    responses: Segments,
-    log_probs_old: F64 | None = None,
-    log_probs_rollout: F64 | None = None,
-    positions: I64 | None = None,
-    *,
-    filter_agg: str | None,
-    ratio_low: float | None,
-    ratio_high: float | None,
-    diff_low: float | None,
-    diff_high: float | None,
-) -> NDArray[np.bool_]:
-    """[N] which tokens ROLL's filter keeps; all where there is none."""
-    if filter_agg is None or log_probs_old is None or log_probs_rollout is None:
-        return np.ones(responses.total, dtype=np.bool_)
-    ratio = np.exp(_at(log_probs_old - log_probs_rollout, filter_agg, responses, positions))
-    moved = np.exp(log_probs_old) - np.exp(log_probs_rollout)
-    difference = _at(moved, filter_agg, responses, positions)
-    return within(ratio, ratio_low, ratio_high) & within(difference, diff_low, diff_high)
-
-
-def sequence(token_log_ratio: F64, responses: Segments, kept: NDArray[np.bool_]) -> Ratio:
-    """``sequence`` over the tokens that the filter of ``roll/train-infer`` keeps.
-
-    References:
-        ROLL 8eb27cc2, ``importance_sampling: seq`` of its RLVR pipeline.
-    """
-    return over_kept(token_log_ratio, responses, kept)
-
-
-def segment(
-    token_log_ratio: F64,
-    responses: Segments,
-    kept: NDArray[np.bool_],
-    positions: I64 | None = None,
-) -> Ratio:
-    """The geometric mean of ρ over the token's segment, a run of tokens that count.
-
-    If tool tokens are masked, a segment is a turn. The filter of ``roll/train-infer`` cuts segments
+    If tool tokens are masked, a segment is a turn. A filter of ``roll/train-infer`` cuts segments
     as the mask does. The gradient flows through the mean.
 
     Args:
-        positions: [N] each token's place, masked ones included; None: nothing is masked.
+        positions: [N] each token's place, masked ones included; None: nothing is masked, so that
+            a response is one segment.
 
     References:
         ROLL 8eb27cc2, ``ratio_type: segment`` of its agentic pipeline.
     """
-    places = responses.positions if positions is None else positions
-    cut = cut_turns(Segments(responses.sum(kept.astype(np.int64))), None, places[kept])
-
-    def mean(values: F64) -> F64:
-        found = np.zeros(len(kept))
-        found[kept] = means(values[kept], cut)
-        return found
-
-    log_ratio = mean(token_log_ratio)
-    return Ratio(log_ratio, np.exp(log_ratio), mean)
-
-
-choice("ratio", "roll/sequence", per_response=True, **_FILTER)(derived(sequence, kept=filtered))
-choice("ratio", "roll/segment", **_FILTER)(derived(segment, kept=filtered))
+    cut = cut_turns(responses, None, positions)
+    log_ratio = means(token_log_ratio, cut)
+    return Ratio(log_ratio, np.exp(log_ratio), lambda slope: means(slope, cut))
 
 
 @choice("surrogate", "roll/topr")
@@ -136,9 +87,20 @@ def roll_topr(
     return Surrogate(slope * log_probs_new, side(capped, np.zeros_like(capped)), None, slope)
 
 
+@choice(
+    "correction",
+    "roll/train-infer",
+    "roll/train_infer_correction",
+    is_weight_type=None,
+    is_high=None,
+    filter_agg=None,
+    ratio_low=None,
+    ratio_high=None,
+    diff_low=None,
+    diff_high=None,
+)
 def train_infer(
     responses: Segments,
-    kept: NDArray[np.bool_],
     log_probs_old: F64 | None = None,
     log_probs_rollout: F64 | None = None,
     positions: I64 | None = None,
@@ -146,6 +108,10 @@ def train_infer(
     is_weight_type: str | None,
     is_high: float | None,
     filter_agg: str | None,
+    ratio_low: float | None,
+    ratio_high: float | None,
+    diff_low: float | None,
+    diff_high: float | None,
 ) -> Correction | None:
     """ROLL's train_infer_correction: c = min(ratio, is_high), or 0 outside the filter's bounds.
 
@@ -153,7 +119,7 @@ def train_infer(
     Levels segment and geometric: exp of the mean log ratio, and the mean difference, over the
     segment or response. Level sequence: exp of the sum of log ratios, and the sum of differences.
     The filter drops tokens whose ratio or difference at level ``filter_agg`` is out of bounds;
-    they do not count in any denominator. If ROLL's workers do the filtering
+    they count in no denominator, ratio or segment. If ROLL's workers do the filtering
     (enable_old_logprobs_recompute false), ROLL changes only the denominator of the response. Not
     reproduced: ROLL's token-mean, which sums dropped tokens, and lists of several filters.
 
@@ -176,24 +142,18 @@ def train_infer(
             path="log_probs_rollout",
             record=0,
         )
-    weight = np.ones(responses.total)
+    log_ratio = log_probs_old - log_probs_rollout
+    weight = np.ones(len(log_ratio))
     if is_weight_type is not None:
-        log_ratio = log_probs_old - log_probs_rollout
         ratio = np.exp(_at(log_ratio, is_weight_type, responses, positions))
         weight = np.minimum(ratio, np.inf if is_high is None else is_high)
     if filter_agg is None:
         return Correction(weight)
-    return Correction(np.where(kept, weight, 0.0), kept.astype(np.float64), kept)
-
-
-choice(
-    "correction",
-    "roll/train-infer",
-    "roll/train_infer_correction",
-    is_weight_type=None,
-    is_high=None,
-    **_FILTER,
-)(derived(train_infer, kept=filtered))
+    ratio = np.exp(_at(log_ratio, filter_agg, responses, positions))
+    moved = np.exp(log_probs_old) - np.exp(log_probs_rollout)
+    difference = _at(moved, filter_agg, responses, positions)
+    kept = within(ratio, ratio_low, ratio_high) & within(difference, diff_low, diff_high)
+    return Correction(np.where(kept, weight, 0.0), kept.astype(np.float64), kept, unmasked=kept)
 
 
 def _at(values: F64, level: str, responses: Segments, positions: I64 | None) -> F64:
@@ -259,7 +219,7 @@ ROWS = {
         "The dual clip is c = 1 + 2·pg_clip, 1.4 by default; verl's is 3.",
         paper="1912.09729",
     ),
-    "roll/gspo": vary(_PPO, ratio=use("roll/sequence")).named(
+    "roll/gspo": vary(_PPO, ratio=use("sequence")).named(
         "ROLL ActorWorker with importance_sampling seq (GSPO)",
         "The gradient flows through the mean of the log ratios; verl and SkyRL use GSPO-token's "
         "gradient. ROLL adds 1e-8 to the token count, which has no effect in float32.",

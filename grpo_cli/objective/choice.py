@@ -175,24 +175,6 @@ def holding(function: Callable[..., Any], doc: str | None, **held: Any) -> Compo
     return Composed(takes, run, doc, function.__annotations__["return"])
 
 
-def derived(function: Callable[..., Any], **makers: Callable[..., Any]) -> Composed:
-    """A stage function some of whose columns other functions compute.
-
-    Args:
-        function: such a function; its docstring is that of the result.
-        makers: its column → the function of columns and hyperparameters that computes it.
-    """
-    own = parameters(function)
-    columns = tuple(name for name in own.columns if name not in makers)
-    takes = own._replace(columns=columns) | union(makers.values())
-
-    def run(columns: Arguments, values: Arguments) -> Any:
-        made = {name: call(maker, columns, values) for name, maker in makers.items()}
-        return call(function, {**columns, **made}, values)
-
-    return Composed(takes, run, function.__doc__, function.__annotations__["return"])
-
-
 @dataclass(frozen=True)
 class Choice:
     """A stage function, and the values its hyperparameters have when a flag swaps it in.
@@ -211,6 +193,8 @@ class Choice:
         absent: whether it stands for no stage at all: no KL, no correction.
         given: whether it takes what the record gives, advantages or ratios, as it is.
         in_reward: for a KL: whether it is taken off the reward, not off the objective.
+        unweighted: for a KL: whether a correction's weights leave it alone, but for tokens that it
+            drops.
         per_response: for a ratio: whether a response has one; trainers log its mean over responses.
         window: for a surrogate that holds the ratio within [1 − epsilon_low, 1 + epsilon_high]:
             "product" where the smaller of both products counts (PPO's clip), "weight" where the
@@ -225,6 +209,7 @@ class Choice:
     absent: bool = False
     given: bool = False
     in_reward: bool = False
+    unweighted: bool = False
     per_response: bool = False
     window: Literal["product", "weight"] | None = None
     total: bool = False

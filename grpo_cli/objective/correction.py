@@ -45,7 +45,7 @@ def _both(first: Correction, second: Correction) -> Correction:
         _product(first.kl_weight, second.kl_weight),
         _product(first.kept, second.kept),
         policy_only=first.policy_only or second.policy_only,
-        masks=first.masks or second.masks,
+        unmasked=_product(first.unmasked, second.unmasked),
         bonus_kept=_product(first.bonus_kept, second.bonus_kept),
     )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.objective.choice import ByResponse, ByToken, choice, reading
@@ -63,24 +62,6 @@ def sequence(
         return np.repeat(responses.sum(slope) / lengths, responses.lengths)
 
     return _whole(responses, responses.mean(token_log_ratio), pull, log_ratio_clamp)
-
-
-def over_kept(token_log_ratio: F64, responses: Segments, kept: NDArray[np.bool_]) -> Ratio:
-    """``sequence`` over the tokens that a correction keeps.
-
-    The others have the response's ratio as well, but count neither in it nor in its gradient.
-
-    Args:
-        token_log_ratio: [N] log π_θ − log π_old, nats.
-        kept: [N].
-    """
-    counts = np.maximum(responses.sum(kept.astype(np.int64)), 1)
-    log_ratio = responses.spread(responses.sum(np.where(kept, token_log_ratio, 0.0)) / counts)
-
-    def pull(slope: F64) -> F64:
-        return np.where(kept, responses.spread(responses.sum(slope) / counts), 0.0)
-
-    return Ratio(log_ratio, np.exp(log_ratio), pull)
 
 
 turn = reading(

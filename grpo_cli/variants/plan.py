@@ -107,15 +107,15 @@ class Plan:
 
         The aggregations of the KL and the entropy alone are there where a flag or the row has one.
         """
-        found = {}
-        for stage in (*_STAGES, *OWN_AGGREGATES):
-            bound: Bound | None = getattr(self.row, stage)
-            if stage in self.swapped:
-                listed = "aggregate" if stage in OWN_AGGREGATES else stage
-                found[stage] = self.swapped[stage], STAGES[listed].choices[self.swapped[stage]]
-            elif bound is not None:
-                found[stage] = bound.name, bound.choice
-        return found
+        every = {stage: self._choice(stage) for stage in (*_STAGES, *OWN_AGGREGATES)}
+        return {stage: found for stage, found in every.items() if found is not None}
+
+    def _choice(self, stage: str) -> tuple[str, Choice] | None:
+        if stage in self.swapped:
+            listed = "aggregate" if stage in OWN_AGGREGATES else stage
+            return self.swapped[stage], STAGES[listed].choices[self.swapped[stage]]
+        bound: Bound | None = getattr(self.row, stage)
+        return None if bound is None else (bound.name, bound.choice)
 
     def _wanted(self) -> Iterator[tuple[str, str, str]]:
         """Stage, the name of its choice, and a hyperparameter of that; one after the other."""
@@ -197,8 +197,9 @@ class Plan:
         Raises:
             InputError: when a hyperparameter of it that has no usual value is nowhere given.
         """
-        given = {**record, **self.flags}
-        name, choice = self._chosen[stage]
+        given, found = {**record, **self.flags}, self._choice(stage)
+        assert found is not None  # only aggregations of one term may be missing
+        name, choice = found
         if stage == "advantage":
             if advantages_given and stage not in self.swapped:
                 name, choice = "given", STAGES["advantage"].choices["given"]

@@ -17,8 +17,9 @@ least and the greatest within a turn).
 - ``MB``: the peak of ``eval``, and of all commands.
 
 Other commands, with ``--jobs 1``, as multiples of ``eval``; ``causes`` is ``verify`` as another
-variant than the records', so that each differs. In brackets the least: ``diff`` decodes two runs
-and makes arrays of their log-probs; ``report`` evaluates a run, decodes it again, since what it
+variant than the records', so that each differs. In brackets the least: ``check`` and ``trend`` are
+``shapes.compared`` and ``shapes.tracked``; ``diff`` decodes two runs and makes arrays of their
+log-probs; ``report`` evaluates a run, decodes it again, since what it
 keeps depends on all of it, and deflates that.
 """
 
@@ -58,7 +59,9 @@ def commands(name: str, path: Path) -> dict[str, list[str]]:
         "jobs": ["eval", file, "--level", "batch", "--jobs", "2"],
         **{other: ["verify" if other == "causes" else other, *more[other]] for other in others},
     }
-    scripts = {what: [what, name, file] for what in SCRIPTS}
+    needless = {"compared"} if shape.suffix == ".parquet" else set()
+    needless |= set() if name == "steps" else {"tracked"}
+    scripts = {what: [what, name, file] for what in SCRIPTS if what not in needless}
     return scripts | {what: [*words, *shape.flags, "-q"] for what, words in ours.items()}
 
 
@@ -97,6 +100,9 @@ def rows(name: str, found: dict[str, Timed], deflated: float) -> tuple[str, str]
         return f"{best:.1f} ({least:.1f}–{most:.1f})"
 
     least = {"diff": 2 * cpu["columns"], "report": cpu["eval"] + cpu["loop"] + deflated}
+    least |= {
+        of: cpu[one] for of, one in (("check", "compared"), ("trend", "tracked")) if one in cpu
+    }
     cells = [ratio("eval", "loop"), f"{cpu['columns'] / cpu['loop']:.1f}", ratio("naive", "eval")]
     cells += [f"{found['naive'].wall / found['jobs'].wall:.1f}"]
     cells += [f"{found['eval'].memory:.0f}, {max(one.memory for one in found.values()):.0f}"]

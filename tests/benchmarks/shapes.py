@@ -21,7 +21,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from operator import iconcat
 from pathlib import Path
 from types import ModuleType
@@ -676,6 +676,12 @@ def columns(name: str, path: str) -> None:
                 if values.type != "string":
                     _check([values.to_numpy()], is_mask=False)
         return
+    for _ in _columns(name, path):
+        pass
+
+
+def _columns(name: str, path: str) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+    """The columns of objects, key by key, and how many tokens each response has."""
     holders = HOLDERS.get(SHAPES[name].groups, list)
     for objects in _chunks(name, path):
         set(map(tuple, objects))
@@ -684,6 +690,7 @@ def columns(name: str, path: str) -> None:
             given = [one["hyperparameters"] for one in objects]
             found = [*found, {key: [one[key] for one in given] for key in ("epsilon_high", "beta")}]
         widths: list[int] = []
+        made = {}
         for key in dict.fromkeys(key for one in found[:2] + found[-1:] for key in one):
             values = [one[key] for one in found if key in one]
             if key in UNREAD or not isinstance(values[0], list | np.ndarray):
@@ -691,7 +698,61 @@ def columns(name: str, path: str) -> None:
             rows = reduce(iconcat, values, []) if isinstance(values[-1][0], list) else values
             before, widths = widths, [*map(len, rows)]
             before == widths  # noqa: B015
-            _check(rows, is_mask="mask" in key)
+            made[key] = _check(rows, is_mask="mask" in key), widths
+        tokens = next((one for key, (_, one) in made.items() if "log" in key), [])
+        yield {key: one for key, (one, own) in made.items() if own == tokens}, np.array(tokens)
+
+
+def compared(name: str, path: str) -> None:
+    """The least that ``check`` takes: ``columns``, ids as numbers, and what its rules compare.
+
+    Of each pair of log-probs that is the difference, against that of the neighbours too; weights,
+    probabilities and their correlation by response; of each column a hash of every response.
+    """
+    for found, widths in _columns(name, path):
+        [np.array(one) for one in found.values() if isinstance(one, list) and type(one[0]) is int]
+        starts = np.cumsum(widths) - widths
+        logs = [one for key, one in found.items() if "log" in key and len(one)]
+        with np.errstate(all="ignore"):
+            for one in logs:
+                np.add.reduceat(one.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15), starts)
+            for first, second in pairwise(logs):
+                _compare(first, second, starts)
+
+
+def _compare(first: np.ndarray, second: np.ndarray, starts: np.ndarray) -> None:
+    moved, size = first - second, np.abs(first - second)
+    nearer = [
+        np.abs(first[:-1] - second[1:]) < size[:-1],
+        np.abs(first[1:] - second[:-1]) < size[1:],
+    ]
+    p, q = np.exp(first), np.exp(second)
+    sums = [moved, moved * moved, size, np.exp(moved), p, q, p * p, q * q, p * q]
+    for values in (*sums, moved > 0, size / (1.0 - np.maximum(p, q)), *nearer):
+        np.add.reduceat(values, np.minimum(starts, len(values) - 1))
+
+
+_WINDOW = 30
+
+
+def tracked(name: str, path: str) -> None:
+    """The least that ``trend`` takes of records that are a step each: ``columns``, the means of a
+    dozen numbers of each step, and the median and MAD of the 30 steps before each.
+    """
+    series = []
+    for found, widths in _columns(name, path):
+        new, old, ref = (one for key, one in found.items() if "log" in key)
+        starts, groups = np.cumsum(widths) - widths, np.arange(0, len(widths), GROUP)
+        ratio, gap = np.exp(new - old), ref - new
+        numbers = [new, ratio, ratio * ratio, np.clip(ratio, 0.8, 1.2), np.abs(new - old), gap]
+        numbers += [np.exp(gap) - gap - 1.0, ratio > 1.2, ratio < 0.8, gap * gap]
+        means = [np.add.reduceat(values, starts) / widths for values in (*numbers, new * gap)]
+        series.append([np.add.reduceat(one, groups) / GROUP for one in (*means, widths)])
+    windows = np.lib.stride_tricks.sliding_window_view
+    for one in np.concatenate(series, axis=1):
+        past = windows(one, min(_WINDOW, len(one)))
+        middle = np.sort(past, axis=1)[:, past.shape[1] // 2, None]
+        np.sort(np.abs(past - middle), axis=1)
 
 
 UNREAD = {"prompts", "labels", "losses", "position_ids", "log_importance_ratio", "prob_delta"}
@@ -723,19 +784,21 @@ def _chunks(name: str, path: str) -> Iterator[list[Object]]:
             yield some
 
 
-def _check(rows: list[Any], *, is_mask: bool) -> None:
+def _check(rows: list[Any], *, is_mask: bool) -> Any:
     """Makes an array of rows of numbers, or looks at the types of others."""
     if isinstance(rows[-1], np.ndarray):
-        np.isfinite(np.concatenate(rows).astype(np.float64)).all()
-        return
+        numbers = np.concatenate(rows).astype(np.float64)
+        np.isfinite(numbers).all()
+        return numbers
     flat = reduce(iconcat, rows, [])
     if is_mask:
-        bytes(flat).strip(b"\0\1")
-    elif isinstance(flat[-1], float):
+        return bytes(flat).strip(b"\0\1")
+    if isinstance(flat[-1], float):
         numbers = np.frombuffer(struct.pack(f"{len(flat)}d", *flat))
         np.isfinite([numbers.min(), numbers.max()])
-    else:
-        [*map(type, flat)].count(type(flat[-1]))
+        return numbers
+    [*map(type, flat)].count(type(flat[-1]))
+    return flat
 
 
 def naive(name: str, path: str) -> float:

@@ -42,7 +42,7 @@ LOSSES: list[tuple[str, dict[str, str], dict[str, Any], float]] = [
     ("openrlhf/ppo", {"aggregate": "token-sum-norm"}, {"max_completion_length": 8}, 0.31875),
     ("openrlhf/ppo", {"aggregate": "sum"}, {}, 5.1),
     ("areal/gspo", {"ratio": "sequence", **UNCORRECTED}, {"epsilon": 0.2}, 0.555746),
-    ("areal/gspo", {"correction": "none"}, {"epsilon": 0.2, "is_high": None}, 0.555746),
+    ("areal/gspo", {"correction": "none"}, {"epsilon": 0.2}, 0.555746),
     ("slime/gspo", {"correction": "token-truncate"}, {"is_low": 0.0, "is_high": 2.0}, -0.252548),
     ("open-instruct/cispo", UNCORRECTED, {"beta": 0.0}, -0.468777),
     ("slime/grpo", {"ratio": "rollout", **PER_TOKEN}, {}, 0.776667),

@@ -400,7 +400,7 @@ class View(Tokens):
         rows = [value[key] for value in self.values]
         parts = [*chain.from_iterable(rows)]
         arrays = {getattr(part, "dtype", None) for part in parts} == {np.dtype(np.int64)}
-        found = np.concatenate(parts) if arrays else flat(rows)
+        found = np.concatenate(parts) if arrays else flat(rows, self.written.total)
         if len(found) != self.written.total:
             return None
         try:
@@ -419,13 +419,13 @@ class View(Tokens):
             TypeError: where tokens are nested in several ways.
         """
         key = self.names["tokens"]
-        return _numbered(flat([value[key] for value in self.values]))
+        return _numbered(flat([value[key] for value in self.values], self.written.total))
 
     def strings(self, name: str) -> NDArray[Any] | None:
         """[W] the strings of a field with one for each token as written; None if it has not."""
         if name not in self.names:
             return None
-        words = flat([value[self.names[name]] for value in self.values])
+        words = flat([value[self.names[name]] for value in self.values], self.written.total)
         return np.array(words, dtype=object) if len(words) == self.written.total else None
 
     @cached_property
@@ -459,10 +459,12 @@ def _numbered(words: Iterable[str]) -> dict[str, int]:
     return {word: number for number, word in enumerate(dict.fromkeys(words))}
 
 
-def flat(rows: Any) -> list[Any]:
-    """Returns the elements of nested lists of any depth."""
-    found = rows if isinstance(rows, list) else rows.tolist()
-    while {*map(type, found)} & {list, np.ndarray}:
+def flat(rows: list[Any], count: int) -> list[Any]:
+    """Returns the elements of nested lists of any depth; ``count``: how many there should be."""
+    found, nested = rows, {list, np.ndarray}
+    while (
+        found and (len(found) != count or type(found[0]) in nested) and nested & {*map(type, found)}
+    ):
         lists = [x.tolist() if isinstance(x, np.ndarray) else x for x in found]
         found = [*chain.from_iterable([x if isinstance(x, list) else [x] for x in lists])]
     return found

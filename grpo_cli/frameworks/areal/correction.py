@@ -1,21 +1,16 @@
-"""AReaL's corrections: rejection by sequence or by a metric, and by the second moment (M2PO).
-
-The sequence ratio is over the tokens that they keep.
-"""
+"""AReaL's corrections: rejection by sequence or by a metric, and by the second moment (M2PO)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.objective.choice import Usual, choice, derived
+from grpo_cli.objective.choice import Usual, choice
 from grpo_cli.objective.correction import binary_kl, by_mean, greatest, importance, masked, within
-from grpo_cli.objective.ratio import over_kept
-from grpo_cli.objective.results import Correction, Ratio
+from grpo_cli.objective.results import Correction
 
 sequence_mask = importance(
     by_mean(masked),
@@ -54,7 +49,7 @@ def m2po(
         π_rollout.
     """
     kept = _moment(log_probs_old - log_probs_rollout, responses, records, m2_threshold)
-    return Correction(kept.astype(np.float64), kept=kept)
+    return Correction(kept.astype(np.float64), kept=kept, unmasked=kept)
 
 
 def _moment(
@@ -86,7 +81,7 @@ _AGGREGATES: Mapping[str, Callable[[F64, Segments], F64]] = {
 _EDGE = 1e-8  # probabilities are held this far from 0 and 1 in the binary KL
 
 
-REJECTION: Usual = {
+_REJECTION: Usual = {
     "rejection_metric": "ratio",
     "rejection_level": "token",
     "rejection_agg": "mean",
@@ -97,21 +92,8 @@ REJECTION: Usual = {
 }
 
 
-class Rejected(NamedTuple):
-    """What AReaL's masks say of each token, [N].
-
-    Attributes:
-        counted: whether M2PO keeps it; the denominators count those tokens.
-        inside: whether the metric is within its bounds.
-        weight: π_old/π_rollout, or its geometric mean over the response.
-    """
-
-    counted: NDArray[np.bool_]
-    inside: NDArray[np.bool_]
-    weight: F64
-
-
-def rejected(
+@choice("correction", "areal/rejection", **_REJECTION)
+def rejection(
     log_probs_old: F64,
     log_probs_rollout: F64,
     responses: Segments,
@@ -120,34 +102,9 @@ def rejected(
     rejection_metric: str,
     rejection_level: str,
     rejection_agg: str,
-    is_low: float | None,
-    is_high: float | None,
-    m2_threshold: float | None,
-) -> Rejected:
-    """What AReaL's M2PO and then its rejection sampling do to each token."""
-    difference = log_probs_old - log_probs_rollout
-    counted = np.ones(len(difference), np.bool_)
-    if m2_threshold is not None:
-        counted = _moment(difference, responses, records, m2_threshold)
-    of_ratio = rejection_metric == "ratio"
-    metric = _metric(log_probs_old, log_probs_rollout, rejection_metric)
-    weight = np.exp(difference)
-    if rejection_level == "sequence":
-        own = Segments(responses.sum(counted.astype(np.int64)))
-        if of_ratio:
-            weight = responses.spread(np.exp(own.mean(difference[counted])))
-        metric = responses.spread(_AGGREGATES[rejection_agg](metric[counted], own))
-    inside = within(np.exp(metric) if of_ratio else metric, is_low, is_high)
-    return Rejected(counted, inside, weight)
-
-
-def rejection(
-    rejected: Rejected,
-    *,
-    rejection_level: str,
     rejection_action: str,
     is_low: float | None,
-    is_high: float | None,
+    is_high: float,
     m2_threshold: float | None,
 ) -> Correction:
     """AReaL's ``rejection_sampling``: c is the weight where the metric is within bounds, else 0.
@@ -158,53 +115,40 @@ def rejection(
     sequence the metric is the sum, mean or maximum over the response (for the ratio: of d, then
     exponentiated). The weight is e^d, or e^mean(d) for the ratio at level sequence. Action clamp
     clamps the weight to the bounds and drops nothing; at level sequence it clamps only responses
-    outside the bounds. Denominators count every token. With m2_threshold, ``areal/m2po`` drops
-    tokens first: they do not count in a response's metric, nor in denominators.
+    outside the bounds. A sequence ratio is over the tokens that are left; denominators count every
+    token. With m2_threshold, ``areal/m2po`` drops tokens first: they count nowhere.
 
     Args:
-        rejected: of the proximal policy's log-probs and the behaviour policy's.
-        rejection_level, rejection_action: AReaL's level and action. Its configuration refuses clamp
-            for other metrics than the ratio.
-        is_low, is_high: AReaL's lower and upper; None: no bound.
+        log_probs_old: [N] the proximal policy's, nats.
+        log_probs_rollout: [N] the behaviour policy's, nats.
+        rejection_metric, rejection_level, rejection_agg, rejection_action: AReaL's metric, level,
+            agg and action. AReaL's configuration refuses clamp for other metrics than the ratio.
+        is_low, is_high: AReaL's lower and upper; lower None: no lower bound.
         m2_threshold: AReaL's m2_threshold; None: M2PO drops nothing.
 
     References:
         AReaL cbff54d, ``apply_rejection_sampling``, behind ``_apply_m2po_masking``.
     """
-    counted, inside, weight = rejected
-    if rejection_action == "mask":
-        weight = np.where(inside, weight, 0.0)
-    else:
+    difference = log_probs_old - log_probs_rollout
+    counted = np.ones(len(difference), np.bool_)
+    if m2_threshold is not None:
+        counted = _moment(difference, responses, records, m2_threshold)
+    of_ratio = rejection_metric == "ratio"
+    weight = np.exp(difference)
+    metric = _metric(log_probs_old, log_probs_rollout, rejection_metric)
+    if rejection_level == "sequence":
+        own = Segments(responses.sum(counted.astype(np.int64)))
+        if of_ratio:
+            weight = responses.spread(np.exp(own.mean(difference[counted])))
+        metric = responses.spread(_AGGREGATES[rejection_agg](metric[counted], own))
+    inside = within(np.exp(metric) if of_ratio else metric, is_low, is_high)
+    left = counted & inside
+    if rejection_action == "clamp":
+        left = counted
         clamped = np.clip(weight, 0.0 if is_low is None else is_low, is_high)
         weight = clamped if rejection_level == "token" else np.where(inside, weight, clamped)
-    if m2_threshold is None:
-        return Correction(weight)
-    return Correction(np.where(counted, weight, 0.0), kept=counted)
-
-
-choice("correction", "areal/rejection", **REJECTION)(derived(rejection, rejected=rejected))
-
-
-def sequence(
-    token_log_ratio: F64, responses: Segments, rejected: Rejected, *, rejection_action: str
-) -> Ratio:
-    """``sequence`` over the tokens that ``areal/rejection`` with these settings keeps.
-
-    Other tokens get the ratio of the response, but do not count in it or in its gradient.
-
-    Args:
-        rejection_action: clamp drops no tokens.
-
-    References:
-        AReaL cbff54d, ``_compute_sequence_level_ratio_and_advantages``.
-    """
-    kept = rejected.counted
-    if rejection_action == "mask":
-        kept = kept & rejected.inside
-    return over_kept(token_log_ratio, responses, kept)
-
-
-choice("ratio", "areal/sequence", **REJECTION)(derived(sequence, rejected=rejected))
+    kept = None if m2_threshold is None else counted
+    return Correction(np.where(left, weight, 0.0), kept=kept, unmasked=left)
 
 
 def _metric(log_probs_old: F64, log_probs_rollout: F64, name: str) -> F64:

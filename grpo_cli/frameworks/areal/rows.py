@@ -35,12 +35,11 @@ GRPO = Row(
 
 ROWS = {
     "areal/grpo": GRPO,
-    "areal/gspo": vary(GRPO, ratio=use("areal/sequence")).named(
+    "areal/gspo": vary(GRPO, ratio=use("sequence")).named(
         "AReaL's GSPO (importance_sampling_level sequence)",
         "The mean is over tokens, so long responses have more weight; OpenRLHF, slime and NeMo-RL "
-        "weight all responses equally. The ratio ignores rejected tokens (if nothing is rejected, "
-        "use --ratio sequence --correction none). AReaL averages per-token advantages over the "
-        "response; this variant does not.",
+        "weight all responses equally. The ratio ignores rejected tokens. AReaL averages per-token "
+        "advantages over the response; this variant does not.",
         paper="2507.18071",
     ),
     "areal/dapo": vary(GRPO, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28)).named(

@@ -40,8 +40,10 @@ class Scores(NamedTuple):
         return Scores(self.rewards[rows], self.advantages[rows], self.groups[rows])
 
 
-def records_with_scores(view: View) -> Iterator[tuple[int, Scores]]:
-    """Yields the records of several responses whose rewards and advantages are finite.
+def records_with_scores(
+    view: View, wanted: NDArray[np.bool_] | None = None
+) -> Iterator[tuple[int, Scores]]:
+    """Yields the records, all or the wanted, of several responses with finite scores.
 
     A trajectory whose turns are responses is one row, with its outcome. Not where its turns have
     advantages of their own: these may follow what the trajectory earns later.
@@ -49,7 +51,8 @@ def records_with_scores(view: View) -> Iterator[tuple[int, Scores]]:
     rewards, advantages = view.summed, view.advantages
     if rewards is None or advantages is None:
         return
-    for record in range(len(view.counts)):
+    every = range(len(view.counts)) if wanted is None else np.flatnonzero(wanted).tolist()
+    for record in every:
         rows = view.rows_of(record)
         given = Scores(rewards[rows], advantages[rows], view.groups[rows])
         if record in view.turned:
@@ -85,10 +88,8 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
         return
     yield from _find_moved_rows(view)
     yield from _find_zeros(view)
-    plain = _are_plain(view)
-    for record, given in records_with_scores(view):
-        if plain[record] and not np.ptp(given.groups):
-            continue
+    groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
+    for record, given in records_with_scores(view, ~_are_plain(view) | (groups > 1)):
         shares = count_discordant(given)
         if shares is None:
             continue

@@ -361,9 +361,10 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
     hits = view.count_rows(view.lengths == view.records.spread(longest))
     undeclared = np.array([endings is None for endings in declared], dtype=np.bool_)
     likely = undeclared & (longest >= 2) & (hits >= 0.1 * view.counts)
+    limits = view.packed.settings.columns.get("max_completion_length", [None] * len(likely))
     for record in np.flatnonzero(likely).tolist():
         count, of, length = int(hits[record]), int(view.counts[record]), int(longest[record])
-        named = view.packed.settings.of_record(record).get("max_completion_length") == length
+        named = limits[record] == length
         if named or 3 <= count < of:
             evidence = {"responses": count, "of": of, "length": length, "named": named}
             yield Finding(evidence, record, kind="limit" if named else "lengths")

@@ -422,25 +422,26 @@ class _Builder:
 
     def _kl(self, row: Plan, weighing: Sequence[Change], kl: Change) -> int:
         """The number of a KL in the loss; −1 where there is none."""
-        objective = self._sample.objective(row, kl, *weighing)
-        bound = objective.kl
-        estimated = estimates_kl(objective, self._sample.columns)
-        if not estimated or bound.choice.absent or bound.choice.in_reward:
+        made, stage = changed(row, kl, *weighing), self._sample.stage
+        bound = stage("kl", made)
+        if bound.choice.absent or not estimates_kl(bound, self._sample.columns):
             return _NONE
         weighted = "ratio" in bound.choice.columns and bound.values.get("kl_weight") != "none"
-        ratio, correction = key(objective.ratio) if weighted else None, None
-        if objective.correction.name.startswith("ms-swift/"):
-            correction = correction_key(objective.correction), advantage_key(objective)
-        wanted = key(bound, "beta" if self.options.solve else ""), ratio, correction
+        ratio, weighing_it = key(stage("ratio", made)) if weighted else None, None
+        correction = stage("correction", made)
+        if correction.name.startswith("ms-swift/"):
+            weighing_it = correction_key(correction), key(stage("advantage", made))
+        wanted = key(bound, "beta" if self.options.solve else ""), ratio, weighing_it
         detail = "weighted" if weighted else ""
         return self.options.kls.number(wanted, row, kl, *weighing, detail=detail)
 
     def _beta(self, row: Plan, kl: Change) -> float:
         """The β that a row has with a KL."""
         try:
-            return self._sample.objective(row, kl).beta
+            bound = self._sample.stage("kl", changed(row, kl))
         except GrpoError:
             return 0.0
+        return 0.0 if bound.choice.in_reward else float(bound.values.get("beta") or 0.0)
 
     def _weight(self, row: Plan, one: Change) -> int:
         """The number of an aggregation of all terms."""

@@ -130,7 +130,7 @@ _MEANS: Mapping[str, Divisor] = {
 }
 
 
-def denominators(case: Case) -> Iterator[Cause]:
+def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
     """Yields weights that explain the gradient, by name; as numbers where they have none."""
     if case.gradient is None:
         yield from _of_loss(case)
@@ -144,7 +144,7 @@ def denominators(case: Case) -> Iterator[Cause]:
         return
     fitting = _fitting(case, weight, known)
     named = [form for form, divisor in fitting.items() if any(named_counts(case, form, divisor))]
-    for form in named or fitting:
+    for form in named or (fitting if unnamed else ()):
         yield from _causes(case, form, fitting[form], factor[known])
 
 

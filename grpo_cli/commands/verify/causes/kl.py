@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import (
+    IMPOSSIBLE,
     Case,
     Cause,
     bound_to,
@@ -19,7 +20,7 @@ from grpo_cli.commands.verify.causes.case import (
     swapped,
     tapped,
 )
-from grpo_cli.commands.verify.causes.denominators import scaled
+from grpo_cli.commands.verify.causes.denominators import denominators, scaled
 from grpo_cli.commands.verify.causes.solving import bounding, roundest_near
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice, Composed, call, parameters
@@ -116,6 +117,27 @@ def _reversed(case: Case) -> Breakdown:
     new, ref = case.column("log_probs_new"), case.column("log_probs_ref")
     turned = tapped(case.objective.kl, lambda kl: kl._replace(grad_log_prob=-kl.grad_log_prob))
     return case.evaluated(replace(case.batch, log_probs_ref=new - ref + new), kl=turned)
+
+
+# ---- two at once --------------------------------------------------------------------------------
+
+
+def weights_and_denominators(case: Case) -> Iterator[Cause]:
+    """Yields another weight of the KL, which trainers can turn on and off, and a denominator."""
+    if not case.objective.beta:
+        return
+    for weight in _weights(case.objective.kl):
+        try:
+            again = replace(case, breakdown=weight.evaluate(case))
+        except IMPOSSIBLE:
+            continue
+        for cause in denominators(again, unnamed=False):
+            words = f"{weight.words}, and {cause.words}"
+            yield Cause(cause.mistake, words, partial(_both, first=weight, second=cause))
+
+
+def _both(case: Case, first: Cause, second: Cause) -> Breakdown:
+    return second.evaluate(replace(case, breakdown=first.evaluate(case)))
 
 
 # ---- solved -------------------------------------------------------------------------------------

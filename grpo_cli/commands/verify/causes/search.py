@@ -71,7 +71,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (kl.policy_strength, 1),
         (inputs.temperatures, 1),
     ),
-    ((partial(kl.strength, unround=True), 1),),
+    ((kl.weights_and_denominators, 2), (partial(kl.strength, unround=True), 1)),
     ((denominators.separate_factors, 1),),
     ((clips.usual_windows, 1), (kl.strength_of_loss, 1)),
     ((choices.any_choice, 1),),
