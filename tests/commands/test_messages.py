@@ -205,8 +205,9 @@ RANGES = {
     "a finite number >= 0 and <= 1": "gamma gae_lambda ipo_threshold rlsd_lambda "
     "top_entropy_quantile",
     "a finite number >= 0 or null": "rho_mask_low rho_mask_high is_high ratio_low "
-    "ratio_high fipo_clip_low fipo_safety_threshold outlier_token_is_threshold_low outlier_token_is_threshold_high "
-    "token_mask_is_threshold_low token_mask_is_threshold_high",
+    "ratio_high fipo_clip_low fipo_safety_threshold outlier_token_is_threshold_low "
+    "outlier_token_is_threshold_high token_mask_is_threshold_low "
+    "token_mask_is_threshold_high",
     "a whole number >= 0": "std_ddof",
     "a whole number >= 0 and <= 18446744073709551615": "clip_cov_seed",
     "a whole number >= 1": "gradient_accumulation_steps dp_size num_processes gfpo_keep",
