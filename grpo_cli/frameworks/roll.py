@@ -203,9 +203,9 @@ _PPO = Row(
     entropy=use("bonus", entropy_coef=0.0),
     reads=_READS,
     note="The log ratio has no clamp. adv_estimator grpo always normalises by group; the norm "
-    "types have no effect. ROLL's sum-norm does not average over responses: use --aggregate "
-    "roll/seq-mean-token-sum-norm. train_infer_correction is off unless is_weight_type or "
-    "filter_agg is set.",
+    "types have no effect; a group of one is NaN in ROLL and 0 here. ROLL's sum-norm does not "
+    "average over responses: use --aggregate roll/seq-mean-token-sum-norm. train_infer_correction "
+    "is off unless is_weight_type or filter_agg is set.",
 )
 
 _AGENTIC = vary(_PPO, reads=_READS | {"gamma"})

@@ -1,4 +1,4 @@
-"""AReaL's advantages, denominator, and KL in the reward.
+"""AReaL's advantages, clip by response, denominator, and KL in the reward.
 
 Its decoupled loss takes the KL of the engine that sampled.
 """
@@ -16,9 +16,10 @@ from grpo_cli.objective.advantage.batch import Advantage, over_batch
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.advantage.tokens import less_kl_to_come
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Usual, choice, holding
+from grpo_cli.objective.choice import ByToken, Usual, choice, holding
 from grpo_cli.objective.kl import Estimator, in_reward, k1, k2, k3
-from grpo_cli.objective.results import Moments, Weights
+from grpo_cli.objective.results import Moments, Surrogate, Weights
+from grpo_cli.objective.surrogate.clip import clip
 
 _USUAL: Usual = {"reward_bias": -0.5, "reward_scaling": 10.0, "reward_clip": 20.0, "std_eps": 1e-5}
 
@@ -87,6 +88,45 @@ choice("advantage", "areal/on-last-token", **_USUAL)(
     """,
     )(_on_last_token)
 )
+
+
+@choice(
+    "surrogate",
+    "areal/sequence-clip",
+    window="product",
+    epsilon_low=0.2,
+    epsilon_high=0.2,
+    delta=None,
+    dual_clip=None,
+)
+def sequence_clip(
+    ratio: F64,
+    advantage: F64,
+    responses: Segments,
+    response_advantage: F64 | None = None,
+    *,
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
+    delta: ByToken | None,
+    dual_clip: ByToken | None,
+) -> Surrogate:
+    """``clip`` with the mean of a response's advantages, where those differ between its tokens.
+
+    Advantages differ with a KL in the reward. The mean is over the tokens that the rejection keeps.
+
+    References:
+        AReaL cbff54d, ``_compute_sequence_level_ratio_and_advantages``.
+    """
+    if response_advantage is None:
+        advantage = responses.spread(responses.mean(advantage))
+    return clip(
+        ratio,
+        advantage,
+        epsilon_low=epsilon_low,
+        epsilon_high=epsilon_high,
+        delta=delta,
+        dual_clip=dual_clip,
+    )
 
 
 def of_rollout(estimator: Estimator) -> Callable[..., F64]:

@@ -35,11 +35,15 @@ GRPO = Row(
 
 ROWS = {
     "areal/grpo": GRPO,
-    "areal/gspo": vary(GRPO, ratio=use("sequence")).named(
+    "areal/gspo": vary(
+        GRPO,
+        ratio=use("sequence"),
+        surrogate=use("areal/sequence-clip", epsilon_low=0.4, epsilon_high=0.4),
+    ).named(
         "AReaL's GSPO (importance_sampling_level sequence)",
         "The mean is over tokens, so long responses have more weight; OpenRLHF, slime and NeMo-RL "
-        "weight all responses equally. The ratio ignores rejected tokens. AReaL averages per-token "
-        "advantages over the response; this variant does not.",
+        "weight all responses equally. The ratio and the mean of per-token advantages ignore "
+        "rejected tokens.",
         paper="2507.18071",
     ),
     "areal/dapo": vary(GRPO, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28)).named(
@@ -57,7 +61,9 @@ ROWS = {
         "AReaL's SAPO",
         "The ratio uses the old log-probs. In AReaL's example those are the engine's "
         "(recompute_logprob false): use --ratio rollout. AReaL does not allow the decoupled loss "
-        "here, so the KL in the reward uses the old log-probs. There is no rejection sampling.",
+        "here, so the KL in the reward uses the old log-probs. There is no rejection sampling. At "
+        "level sequence (--ratio sequence) AReaL averages per-token advantages; this variant does "
+        "not.",
         paper="2511.20347",
     ),
     "areal/cispo": vary(GRPO, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0)).named(
