@@ -206,7 +206,7 @@ def read(settings: Settings) -> Reading:
             their numbers.
 
     Raises:
-        InputError: for settings that slime refuses together, or that no choices reproduce.
+        InputError: for settings that slime refuses together.
     """
     words = (settings.get(name) for name in ("advantage_estimator", "variant", "loss_type"))
     row = str(next((word for word in words if word), "grpo"))
@@ -218,20 +218,23 @@ def read(settings: Settings) -> Reading:
         values["epsilon_high"] = values["epsilon_low"]  # as slime does
     by_engine = bool(settings.get("use_rollout_logprobs"))
     stages = {
-        "advantage": _advantage(settings, row),
         "ratio": ("rollout-sequence" if row == "gspo" else "rollout") if by_engine else None,
-        "correction": _correction(settings),
         "aggregate": "token-mean" if settings.get("calculate_per_token_loss") else None,
-        "kl": _kl(settings, row, values),
     }
-    return Reading(row, {stage: name for stage, name in stages.items() if name}, values)
+    missing = {}
+    for stage, choose in (("advantage", _advantage), ("correction", _correction), ("kl", _kl)):
+        try:
+            stages[stage] = choose(settings, row, values)
+        except InputError as error:
+            missing[stage] = error.message
+    return Reading(row, {stage: name for stage, name in stages.items() if name}, values, missing)
 
 
 def _refused(why: str, *names: str) -> InputError:
     return InputError(f"{why} {' with '.join(names)}; name a variant with -v", path="framework")
 
 
-def _advantage(settings: Settings, row: str) -> str | None:
+def _advantage(settings: Settings, row: str, _: dict[str, object]) -> str | None:
     """The advantage that the settings come to; None: the row's."""
     on = [name for name in ("normalize_advantages", "use_opd") if settings.get(name)]
     if on and settings.get("use_opd") and settings.get("use_rollout_logprobs"):
@@ -239,6 +242,8 @@ def _advantage(settings: Settings, row: str) -> str | None:
     normalised = ("rewards_normalization", "grpo_std_normalization")
     off = [f"{name} false" for name in normalised if not settings.get(name, True)]
     if row == _BASELINE:  # which always whitens, and never divides by a group's std
+        by_engine = [name for name in ("use_rollout_logprobs",) if settings.get(name)]
+        on += ["kl_coef", *by_engine] if by_engine and settings.get("kl_coef") else []
         kept = [name for name in (*off[:1], *on) if name.split()[0] not in _WITHOUT_EFFECT]
         if kept:
             raise _refused("no advantage reproduces slime's", _BASELINE, *kept)
@@ -254,7 +259,7 @@ def _advantage(settings: Settings, row: str) -> str | None:
 _WITHOUT_EFFECT = ("grpo_std_normalization", "normalize_advantages")
 
 
-def _correction(settings: Settings) -> str | None:
+def _correction(settings: Settings, _: str, __: dict[str, object]) -> str | None:
     """The correction of use_opsm and use_tis; None: none, or the row's."""
     function = None
     if settings.get("use_tis"):
@@ -272,8 +277,6 @@ def _kl(settings: Settings, row: str, values: dict[str, object]) -> str | None:
     """The KL that the settings come to, None for the row's; its coefficient goes into values."""
     kind, by_engine = settings.get("kl_loss_type"), settings.get("use_rollout_logprobs")
     if row == _BASELINE and settings.get("kl_coef"):
-        if by_engine:
-            raise _refused("no KL reproduces slime's", "kl_coef", "use_rollout_logprobs")
         values["beta"] = settings["kl_coef"]
         return f"{kind or 'k1'}-in-reward"
     if not settings.get("use_kl_loss", True):

@@ -85,7 +85,7 @@ def choose(settings: Settings) -> Reading:
     reading = read(settings)
     row = _row(settings, reading.row, f"{settings['name']}'s ")
     stages = {stage: _choice(stage, choice, name) for stage, choice in reading.stages.items()}
-    return Reading(row, stages, reading.hyperparameters)
+    return Reading(row, stages, reading.hyperparameters, reading.missing)
 
 
 def completed(
@@ -98,7 +98,13 @@ def completed(
     """The plan of a choice, with the flags on top of it, each record a batch of its own.
 
     Given advantages are used as they are, so the trainer's estimator is left out then.
+
+    Raises:
+        InputError: where no choice reproduces a stage of the trainer's, and no flag replaces it.
     """
+    for stage, why in chosen.missing.items():
+        if stage not in stages and not (stage == "advantage" and advantages_given):
+            raise InputError(why, path="framework")
     kept = dict(chosen.stages)
     if advantages_given:
         kept.pop("advantage", None)

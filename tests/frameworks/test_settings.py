@@ -286,6 +286,16 @@ def test_a_choice_in_words_and_as_a_plan() -> None:
             {"name": "slime", "use_tis": True, "use_rollout_logprobs": True},
             "slime refuses use_rollout_logprobs with use_tis; name a variant with -v",
         ),
+    ],
+)
+def test_settings_that_no_row_reproduces(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        choose(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
         (
             {"name": "slime", "use_tis": True, "custom_tis_function_path": "own.mis"},
             "no correction reproduces slime's custom_tis_function_path mis",
@@ -304,7 +314,7 @@ def test_a_choice_in_words_and_as_a_plan() -> None:
         ),
         (
             SLIME_BASELINE | {"kl_coef": 0.1, "use_rollout_logprobs": True},
-            "no KL reproduces slime's kl_coef with use_rollout_logprobs",
+            "no advantage reproduces slime's reinforce_plus_plus_baseline with kl_coef with use_",
         ),
         (
             {"name": "slime", "advantage_estimator": "gspo", "use_rollout_logprobs": True}
@@ -313,9 +323,20 @@ def test_a_choice_in_words_and_as_a_plan() -> None:
         ),
     ],
 )
-def test_settings_that_no_row_reproduces(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        choose(settings)
+def test_what_no_choice_of_slime_s_reproduces(settings: dict[str, Any], said: str) -> None:
+    """It is an error where nothing else says what the stage is."""
+    chosen = choose(settings)
+    (stage,) = chosen.missing
+    with pytest.raises(InputError, match=said) as told:
+        completed(chosen, advantages_given=False, stages={}, hyperparameters={})
+    assert told.value.path == "framework"
+    chosen_by_flag = {"advantage": "raw", "correction": "none", "kl": "none"}[stage]
+    flags = {stage: chosen_by_flag}
+    made = completed(chosen, advantages_given=False, stages=flags, hyperparameters={})
+    assert made.swapped[stage] == chosen_by_flag
+    if stage == "advantage":
+        made = completed(chosen, advantages_given=True, stages={}, hyperparameters={})
+        assert stage not in made.swapped
 
 
 @each("counted", [None, 24])

@@ -30,6 +30,7 @@ from grpo_cli.objective.choice import (
 from grpo_cli.objective.correction import (
     by_product,
     by_token,
+    chain,
     importance,
     masked,
     own_by_mean,
@@ -386,6 +387,24 @@ for _name, _weigh in (
         NeMo-RL 7ea279a, ``ClippedPGLossFn``.
     """,
             log_probs_old="log_probs_new",
+        )
+    )
+    choice(
+        "correction",
+        f"nemo-rl/seq-logprob-error-{_name}",
+        seq_logprob_error_threshold=1.5,
+        is_low=None,
+        is_high=None,
+    )(
+        chain(
+            f"""``nemo-rl/seq-logprob-error``, and ``{_name}`` of the responses that it keeps.
+
+    Args:
+        seq_logprob_error_threshold: as in ``nemo-rl/seq-logprob-error``.
+        is_low, is_high: bounds of ``{_name}``; None: none.
+    """,
+            log_prob_error,
+            importance(_weigh, ""),
         )
     )
 

@@ -29,9 +29,10 @@ GRPO = Row(
     "nemo-rl/group-mean. advantage_clip_low and …_high bound the advantages of every estimator. "
     "The KL is clamped, and its gradient includes the score function. For token_level_loss false, "
     "use --aggregate nemo-rl/response-mean; for seq_logprob_error_threshold, --correction "
-    "nemo-rl/seq-logprob-error. overlong_filtering, dynamic sampling, reward_scaling and "
-    "reward_shaping change the data. Advantages of invalid tool calls and malformed thinking need "
-    "a column that marks these tokens; positive_example_nll_weight is not covered.",
+    "nemo-rl/seq-logprob-error, or …-token-mask and the like with a correction as well. "
+    "overlong_filtering, dynamic sampling, reward_scaling and reward_shaping change the data. "
+    "Advantages of invalid tool calls and malformed thinking need a column that marks these "
+    "tokens; positive_example_nll_weight is not covered.",
 )
 
 _UNTRUNCATED = {"is_low": None, "is_high": None}
