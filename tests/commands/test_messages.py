@@ -155,21 +155,22 @@ def test_all_hyperparameters_are_listed(grpo):
 RANGES = {
     "a finite number": "entropy_coef log_ratio_max clip_cov_lb clip_cov_ub reward_bias "
     "reward_scaling opd_kl_coef",
-    "a finite number or null": "diff_low diff_high off_policy_mask_threshold advantage_clip_low "
-    "advantage_clip_high",
-    "a finite number > 0": "max_completion_length tau_pos tau_neg dro_beta m2_threshold "
+    "a finite number or null": "is_low diff_low diff_high off_policy_mask_threshold "
+    "advantage_clip_low advantage_clip_high",
+    "a finite number > 0": "max_completion_length tau_pos tau_neg dro_beta "
     "loss_denominator fipo_decay_rate real_tau sdar_gate_beta",
     "a finite number > 0 or null": "kl_input_clamp kl_output_clamp delta log_ratio_clamp "
-    "num_items_in_batch loss_scale_factor response_length global_batch_size batch_num_tokens "
-    "reward_clip global_n_tokens",
+    "m2_threshold num_items_in_batch loss_scale_factor response_length global_batch_size "
+    "batch_num_tokens reward_clip global_n_tokens fipo_clip_high",
     "a finite number > 1 or null": "dual_clip",
     "a finite number >= 1": "dcpo_ratio_max",
     "a finite number > 0 and <= 1": "clip_cov_ratio kl_cov_ratio",
     "a finite number >= 0 and <= 1": "gamma gae_lambda ipo_threshold rlsd_lambda "
     "top_entropy_quantile",
-    "a finite number >= 0 or null": "rho_mask_low rho_mask_high is_low is_high ratio_low "
+    "a finite number >= 0 or null": "rho_mask_low rho_mask_high is_high ratio_low "
     "ratio_high outlier_token_is_threshold_low outlier_token_is_threshold_high "
-    "token_mask_is_threshold_low token_mask_is_threshold_high",
+    "token_mask_is_threshold_low token_mask_is_threshold_high fipo_clip_low "
+    "fipo_safety_threshold",
     "a whole number >= 0": "std_ddof",
     "a whole number >= 0 and <= 18446744073709551615": "clip_cov_seed",
     "a whole number >= 1": "gradient_accumulation_steps dp_size num_processes gfpo_keep",

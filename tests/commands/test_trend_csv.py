@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -61,15 +60,3 @@ def test_the_fix_is_that_of_a_kl_which_moved_as_well(tmp_path: Path) -> None:
         (event, *_) = answer("trend", csv_of(tmp_path / "a.csv", **columns))["events"]
         assert words in event["fix"]
         assert ("ε_high" in event["fix"]) == ("kl" not in columns)
-
-
-def test_a_forecast_says_what_its_limit_is(tmp_path: Path) -> None:
-    kl = (
-        0.004
-        * np.exp(0.05 * np.arange(40))
-        * np.exp(np.random.default_rng(0).normal(0.0, 0.05, 40))
-    )
-    (one,) = answer("trend", csv_of(tmp_path / "a.csv", kl_k3=kl))["forecasts"]
-    assert re.search(
-        r"will pass \S+ \(4 × \S+, its median over the first 30 steps\)", one["sentence"]
-    )

@@ -22,6 +22,7 @@ COMMAND_OF = {
     **dict.fromkeys(("lint", "validate", "doctor", "sanity"), "check FILE"),
     **dict.fromkeys(("view", "inspect", "tokens", "cat", "head"), "show FILE"),
     **dict.fromkeys(("plot", "monitor", "watch", "curves", "run"), "trend RUN --plot"),
+    "split": "eval FILE --batch step",
     **dict.fromkeys(("page", "html", "dashboard"), "report RUN -o run.html"),
     **dict.fromkeys(("test", "assert", "gradcheck"), "verify FILE"),
     **dict.fromkeys(("export", "parquet", "csv"), "convert FILE -o FILE.parquet"),
