@@ -106,6 +106,31 @@ def test_what_a_cause_explains_is_the_kl_that_goes_when_tokens_differ_as_the_spa
         assert kind.kl == pytest.approx(k3[among].mean(), rel=1e-9)
 
 
+def test_its_standard_errors_are_of_how_the_stretches_of_a_kind_vary():
+    one = drawn(4, responses=40, noise=0.002)
+    version = np.arange(one.rows.count) % 2
+    one = one._replace(versions=np.repeat(version, one.rows.lengths))
+    p = np.exp(np.minimum(one.old, one.rollout))
+    size = one.rows.sum(np.minimum(np.abs(one.old - one.rollout), 1.0))
+    room = one.rows.sum(1.0 - p)
+    levels, errors = [], []
+    for kind in (0, 1):
+        among, runs = version == kind, 20
+        level = size[among].sum() / room[among].sum()
+        residual = np.square(size - level * room)[among].sum() * runs / (runs - 1)
+        levels.append(level)
+        errors.append(np.sqrt(residual) / room[among].sum())
+    (found,) = (cause for cause in attributed(one).causes if cause.name == "version")
+    assert found.sigmas == pytest.approx((levels[0] - levels[1]) / np.hypot(*errors), rel=1e-9)
+
+
+def test_two_sides_are_compared_however_little_room_their_tokens_have():
+    whole = Mismatch()
+    whole.add(np.array([-0.1, -0.3]), np.array([-0.2, -0.2]), Segments(np.array([2])))
+    (found,) = (cause for cause in whole.result().causes if cause.name == "support")
+    assert sorted(kind.tokens for kind in found.kinds) == [1, 1]
+
+
 def test_a_batch_without_the_engine_adds_nothing():
     row = {"log_probs_new": [[-1.0]], "log_probs_rollout": [[-1.5]], "rewards": [1.0]}
     batch, whole = gather([row]), Mismatch()
