@@ -128,8 +128,11 @@ def repetition(chunk: Chunk) -> F64:
     kept = np.array(known, dtype=np.bool_)
     lengths = batch.responses.lengths[kept]
     every = [*chain.from_iterable(rows)]
-    numbers = {word: number for number, word in enumerate(dict.fromkeys(every))}
-    words = np.fromiter(map(numbers.__getitem__, every), dtype=np.uint64, count=len(every))
+    words = np.array(every) if every and type(every[0]) is int else None
+    if words is None or words.dtype.kind != "i":  # strings, or ids beyond 64 bits
+        numbers = {word: number for number, word in enumerate(dict.fromkeys(every))}
+        words = np.fromiter(map(numbers.__getitem__, every), dtype=np.int64, count=len(every))
+    words = words.astype(np.uint64)
     widths = np.array([*map(len, rows)], dtype=np.int64)
     if batch.positions is not None or (widths != lengths).any():
         inside = batch.positions

@@ -73,7 +73,8 @@ class Ragged(NamedTuple):
         many = np.flatnonzero((self.widths > 2) | ~np.isfinite(found))  # one addition rounds once
         for width in {*self.widths[many].tolist()}:
             alike = many[self.widths[many] == width]
-            rows = numbers.taken(alike).values.reshape(-1, width)
+            part = numbers if len(alike) == len(found) else numbers.taken(alike)
+            rows = part.values.reshape(-1, width)
             rounded, sure = rounded_sums(rows)
             rounded[~sure] = [*map(exact_sum, rows[~sure].tolist())]
             found[alike] = rounded

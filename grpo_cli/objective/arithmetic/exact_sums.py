@@ -200,7 +200,7 @@ def row_sums(rows: F64) -> F64:
     References:
         Ogita, Rump and Oishi, Accurate Sum and Dot Product, 2005 (Sum2).
     """
-    totals, errors = _running(rows)
+    totals, errors = _running(np.sort(rows, axis=1))
     # What ``sum`` makes of a row depends on its length only, so it is the same for equal rows.
     return totals + errors.sum(axis=1)
 
@@ -215,10 +215,9 @@ def rounded_sums(rows: F64) -> tuple[F64, NDArray[np.bool_]]:
 
 
 def _running(rows: F64) -> tuple[F64, F64]:
-    """[n] the rounded sums of the sorted rows, and [n, k − 1] what each addition lost."""
-    ordered = np.sort(rows, axis=1)
-    totals = np.add.accumulate(ordered, axis=1)
-    before, after, added = totals[:, :-1], totals[:, 1:], ordered[:, 1:]
+    """[n] the rounded sums of rows, and [n, k − 1] what each addition lost."""
+    totals = np.add.accumulate(rows, axis=1)
+    before, after, added = totals[:, :-1], totals[:, 1:], rows[:, 1:]
     shadow = after - before
     return totals[:, -1], (before - (after - shadow)) + (added - shadow)
 
@@ -233,7 +232,7 @@ def row_offsets(rows: F64) -> F64:
     Where even that could round wrongly, rational numbers decide.
     """
     size = rows.shape[1]
-    sums, errors = _running(rows)
+    sums, errors = _running(np.sort(rows, axis=1))
     mean = sums / size
     product, lost = two_product(mean, np.full_like(mean, size))
     rest = (sums - product) - lost + errors.sum(axis=1)
