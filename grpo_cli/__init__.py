@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         match,
         read,
         show,
-        split,
         trend,
         verify,
     )
@@ -53,7 +52,6 @@ __all__ = [
     "match",
     "read",
     "show",
-    "split",
     "trend",
     "verify",
 ]

@@ -123,7 +123,7 @@ def _pages(name: str) -> Iterator[Command]:
     loss = ["--loss", "0.1", "-v", "dr", "--aggregate", "token-mean", "--kl", "none"]
     pages = {
         "compare": ["--variants", "grpo,dr,dapo,trl/grpo,verl/vanilla"],
-        "match": loss, "split": ["-n", "3", "-v", "dr"], "explain": ["-v", "dr"],
+        "match": loss, "explain": ["-v", "dr"],
         "check": ["--limit", "0"],
     }  # fmt: skip
     if name != "in.npz":  # which cannot say what it expects

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bundles import PLANTS, bundled, named, trained
 from command import answer, run
 from files import each
-
-sys.path.append(str(Path(__file__).parent / "benchmarks"))
-from bundles import PLANTS, bundled, named, trained
 
 SAMPLES = Path(__file__).parent.parent / "samples" / "bundles"
 KINDS = ("trl", "verl")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,6 @@ from trials.product import lines
 from trials.turns.faults import FAULTS, Fault, planted
 from trials.turns.kinds import KINDS, dumped
 from trials.turns.wrong import WRONG, Wrong, mistaken
-
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 
 def test_clean_batches_of_agents_have_no_fault(tmp_path: Path) -> None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from command import answer, run
-from files import each
+from files import each, gather
+from mismatch import PLANTED, Drawn, draw
 
 from grpo_cli import check
 from grpo_cli.batch import Segments
 from grpo_cli.objective.mismatch import Attribution, Mismatch
-
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
-
-from mismatch import PLANTED, Drawn, draw
 
 FLOORS = Path(__file__).parent.parent / "grpo_cli" / "commands" / "check" / "floors.json"
 
@@ -103,6 +100,54 @@ def test_what_a_cause_explains_is_the_kl_that_goes_when_tokens_differ_as_the_spa
     shares = {kind.name: kind.share for kind in version.kinds}
     assert shares["version 3"] == pytest.approx(k3[one.versions == 3].sum() / k3.sum(), rel=1e-9)
     assert version.kinds[0].name == "version 3"
+    for kind in version.kinds:
+        among = one.versions == int(kind.name.removeprefix("version "))
+        assert kind.tokens == among.sum()
+        assert kind.kl == pytest.approx(k3[among].mean(), rel=1e-9)
+
+
+def test_its_standard_errors_are_of_how_the_stretches_of_a_kind_vary():
+    one = drawn(4, responses=40, noise=0.002)
+    version = np.arange(one.rows.count) % 2
+    one = one._replace(versions=np.repeat(version, one.rows.lengths))
+    p = np.exp(np.minimum(one.old, one.rollout))
+    size = one.rows.sum(np.minimum(np.abs(one.old - one.rollout), 1.0))
+    room = one.rows.sum(1.0 - p)
+    levels, errors = [], []
+    for kind in (0, 1):
+        among, runs = version == kind, 20
+        level = size[among].sum() / room[among].sum()
+        residual = np.square(size - level * room)[among].sum() * runs / (runs - 1)
+        levels.append(level)
+        errors.append(np.sqrt(residual) / room[among].sum())
+    (found,) = (cause for cause in attributed(one).causes if cause.name == "version")
+    assert found.sigmas == pytest.approx((levels[0] - levels[1]) / np.hypot(*errors), rel=1e-9)
+
+
+def test_two_sides_are_compared_however_little_room_their_tokens_have():
+    whole = Mismatch()
+    whole.add(np.array([-0.1, -0.3]), np.array([-0.2, -0.2]), Segments(np.array([2])))
+    (found,) = (cause for cause in whole.result().causes if cause.name == "support")
+    assert sorted(kind.tokens for kind in found.kinds) == [1, 1]
+
+
+def test_a_batch_without_the_engine_adds_nothing():
+    row = {"log_probs_new": [[-1.0]], "log_probs_rollout": [[-1.5]], "rewards": [1.0]}
+    batch, whole = gather([row]), Mismatch()
+    whole.add_batch(replace(batch, log_probs_rollout=None))
+    assert whole.result() is None
+    whole.add_batch(batch)
+    assert whole.result().mean_abs == 0.5
+
+
+@each(("name", "bits", "first"), [("bf16", 7, -1.25), ("fp16", 10, -1.0 - 2.0**-10)])
+def test_a_rounded_column_adds_a_24th_of_its_squared_steps(name: str, bits: int, first: float):
+    rollout, whole = np.array([first, -0.5, -3.0, -0.75]), Mismatch()
+    whole.add(np.array([-1.3, -0.51, -2.9, -0.8]), rollout, Segments(np.array([4])))
+    (cause,) = (one for one in whole.result().causes if one.name == "precision")
+    (kind,) = (one for one in cause.kinds if one.name == f"rollout in {name}")
+    steps = 2.0 ** (np.floor(np.log2(-rollout)) - bits)
+    assert kind.kl == pytest.approx(np.mean(steps**2) / 24, rel=1e-12)
 
 
 def test_a_version_of_few_tokens_is_not_spared():

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
-
-from grpo_cli import mistakes as catalogue
-from grpo_cli.mistakes import flags, mistakes
-from grpo_cli.vectors.likely import failing
-
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 from trials.turns.faults import FAULTS
 from trials.turns.wrong import WRONG
 from trials.wrong.catalogue import MISTAKES
+
+from grpo_cli import mistakes as catalogue
+from grpo_cli.mistakes import flags, mistakes
+from grpo_cli.vectors.likely import failing
 
 CAUSES = Path(catalogue.__file__).parent / "commands/verify/causes"
 QUOTED = re.compile(r'"([a-z]+(?:-[a-z0-9]+)*)(?:[.]([a-z0-9]+))?"')

@@ -3,14 +3,13 @@
 from grpo_cli.api.data import Data, read
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.api.evaluation import evaluate
-from grpo_cli.api.questions import check, compare, diff, explain, match, show, split, trend, verify
+from grpo_cli.api.questions import check, compare, diff, explain, match, show, trend, verify
 from grpo_cli.commands.check.answer import Checked, Finding
 from grpo_cli.commands.compare.answer import Compared, ComparedVariant, Unserved
 from grpo_cli.commands.diff.diff import RunDiff
 from grpo_cli.commands.explain.explain import Described, Explained
 from grpo_cli.commands.match.answer import Convention, Matched
 from grpo_cli.commands.show.batch import Shown
-from grpo_cli.commands.split.answer import SplitAggregate, SplitUp
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.verify.answer import Difference, Verdict, Verified
 
@@ -28,8 +27,6 @@ __all__ = [
     "Matched",
     "RunDiff",
     "Shown",
-    "SplitAggregate",
-    "SplitUp",
     "Trend",
     "Unserved",
     "Verdict",
@@ -42,7 +39,6 @@ __all__ = [
     "match",
     "read",
     "show",
-    "split",
     "trend",
     "verify",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_cli.api.data import speaking_of_arguments
 from grpo_cli.batch import F64
-from grpo_cli.commands.answer import html_page, html_table
+from grpo_cli.commands.answer import html_page, html_table, text_table
 from grpo_cli.commands.frames import Array, array, arrow_table, pandas_frame, polars_frame
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
 from grpo_cli.engine.rows.rows import columns as columns_of
@@ -51,16 +51,21 @@ class Evaluated:
     variant: str = ""
 
     def __repr__(self) -> str:
-        names = ("loss", "objective", "clip_fraction", "kl", "tokens")
+        names = ("loss", "objective", "clip_fraction", "gradient_norm", "tokens")
         numbers = ", ".join(f"{name}={self.total[name]!r}" for name in names)
         return f"Evaluated({numbers}, signature={self.signature!r})"
 
+    def __str__(self) -> str:
+        """The totals, a line each."""
+        named = [(name, value) for name, value in self.total.items() if value is not None]
+        return text_table([*named, ("variant", self.variant)])
+
     def __getattr__(self, name: str) -> Any:
-        """Suggests where a number is; only names that there are not come here."""
+        """A number of ``total``, or where another is; only names that are no field come here."""
         if name.startswith("_") or "total" not in self.__dict__:  # while it is unpickled
             raise AttributeError(name)
         if name in self.total:
-            raise AttributeError(f"Evaluated has no attribute {name!r}: use total[{name!r}]")
+            return self.total[name]
         own = dir(self)
         near = nearest(name, [one for one in (*own, *self.total) if not one.startswith("_")])
         hint = f"; did you mean {near if near in own else f'total[{near!r}]'}?"

@@ -19,7 +19,6 @@ from grpo_cli.commands.diff.diff import RunDiff
 from grpo_cli.commands.explain.explain import Described, Explained
 from grpo_cli.commands.match.answer import Matched
 from grpo_cli.commands.show.batch import Shown
-from grpo_cli.commands.split.answer import SplitUp
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.errors import InputError, UsageError
@@ -234,54 +233,6 @@ def check(
             raise UsageError(f"limit: expected 0 or more, got {limit}")
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         return _noting(run(reader, limit), reader.notes())
-
-
-def split(
-    data: Data,
-    micro_batch: int,
-    *,
-    accumulate: int | None = None,
-    ranks: int = 1,
-    variant: str = "grpo",
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
-    group_size: int | None = None,
-    stages: Stages = None,
-    batch: Literal["input", "record"] = "input",
-    **hyperparameters: Hyperparameter,
-) -> SplitUp:
-    """Compares a batch with the same batch cut into micro-batches and ranks, per aggregation.
-
-    >>> found = split("samples/trl_grpo.jsonl", micro_batch=2, ranks=2, variant="dapo")
-    >>> found.splits[0].aggregate
-    'token-mean'
-
-    Args:
-        data: as ``evaluate`` takes it.
-        micro_batch: responses of a micro-batch.
-        accumulate: micro-batches that a rank accumulates; None: until the input is one step.
-        ranks: data-parallel ranks.
-        where, group_by, group_size, variant, stages, batch, **hyperparameters: as ``evaluate``
-            takes them.
-
-    Raises:
-        UsageError: for an unknown name, or a cut that cannot be made.
-        InputError: for data that cannot be read. What an aggregation lacks is in ``skipped``.
-    """
-    from grpo_cli.commands.split.responses import cut, gather
-    from grpo_cli.commands.split.split import split as split_up
-
-    with speaking_of_arguments():
-        counts = {"micro_batch": micro_batch, "accumulate": accumulate or 1, "ranks": ranks}
-        for name, value in counts.items():
-            if not 1 <= value < 2**31:
-                raise UsageError(f"{name}: expected 1 or more, got {value}")
-        plan = planned(variant, stages, hyperparameters, batch)
-        reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
-        responses = gather(plan, reader)
-        cutting = cut(responses.count, micro_batch, accumulate, ranks)
-        found = split_up(plan, responses, cutting)
-        return _noting(found, reader.notes(plan), reader.pooled(batch))
 
 
 def show(

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from math import isfinite
 from typing import Any
 
-from grpo_cli.terminal.numbers import markup
+from grpo_cli.terminal.numbers import markup, shown
 
 
 class Answer:
@@ -29,6 +29,14 @@ class Answer:
         """The short fields as they are, the others by their size."""
         values = ((name, _in_short(value)) for name, value in self.fields().items())
         return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in values)})"
+
+    def __str__(self) -> str:
+        """The numbers and words a line each, and the lists of rows as tables below."""
+        named = self.fields()
+        plain = [(name, value) for name, value in named.items() if _is_plain(value)]
+        rows = {name: [*map(_row, value)] for name, value in named.items() if _has_rows(value)}
+        tables = [f"{name}\n{_text_of_rows(value)}" for name, value in rows.items()]
+        return "\n\n".join([text_table(plain), *tables])
 
     def fields(self) -> dict[str, Any]:
         """The fields by their JSON keys; answers among the values stay answers."""
@@ -59,7 +67,49 @@ def _in_short(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-_LONGEST = 60
+_LONGEST, _ROWS, _WIDTH = 60, 20, 100
+_LONG = ("signature", "source", "file")
+"""Columns that leave no room for others."""
+
+
+def text_table(rows: Sequence[Sequence[Any]]) -> str:
+    """Lines of cells, each column as wide as its widest cell; numbers have six digits."""
+    texts = [[str(x) if isinstance(x, str | bool) else shown(x) for x in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in texts
+    )
+
+
+def _cell(value: Any) -> Any:
+    return value if isinstance(value, bool) else shown(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float) and value != ""
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(one, Answer | dict) for one in value)
+
+
+def _row(value: Any) -> Mapping[str, Any]:
+    return value.fields() if isinstance(value, Answer) else value
+
+
+def _text_of_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The first rows, and the first of their columns that hold numbers or words and fit."""
+    listed = rows[:_ROWS]
+    names = [name for name, one in listed[0].items() if name not in _LONG and _is_plain(one)]
+    columns = [[name, *(_cell(row.get(name)) for row in listed)] for name in names]
+    kept, used = [], 0
+    for column in columns:
+        used += max(map(len, column)) + 2
+        if used <= _WIDTH:
+            kept.append(column)
+    more = [f"… {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []
+    return "\n".join([text_table([*zip(*kept, strict=True)]), *more])
 
 
 def _as_document(value: Any) -> Any:

@@ -30,7 +30,6 @@ COMMANDS: Mapping[str, str] = {
     "eval": "eval.command:evaluate",
     "compare": "compare.command:compare",
     "match": "match.command:match_number",
-    "split": "split.command:split_batch",
     "explain": "explain.command:explain_topic",
     "verify": "verify.command:verify",
     "check": "check.command:check",
@@ -79,7 +78,6 @@ def _grpo(
            What is this number that I logged?      grpo match FILE --loss 0.0123
            Is my loss right?                       grpo verify FILE
            What do other losses give?              grpo compare FILE -v all
-           Do micro-batches or ranks change it?    grpo split FILE -n 2
     TOKEN  Which tokens matter, or are clipped?    grpo show FILE
            What does each turn of an agent give?   grpo eval FILE --level turn
     DUMP   Is it sane? Does the engine agree?      grpo check FILE

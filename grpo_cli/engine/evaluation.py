@@ -258,8 +258,8 @@ class Evaluation:
     @property
     def notices(self) -> list[str]:
         """Sentences on the input and the numbers, each once."""
-        reader, evaluated = self._reader, (self._evaluator.plan.variant,)
-        other = other_row(reader.facts.named, evaluated)
+        reader = self._reader
+        other = other_row(reader.facts.named, (self._evaluator.plan,))
         sums, plan, totals = self.sums, self._evaluator.plan, self.sums.batches.whole
         more: Notices = dict.fromkeys(self._replaced())
         first: Notices = {}

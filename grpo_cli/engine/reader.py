@@ -108,7 +108,7 @@ class Reader:
 
     def notes(self, *plans: Plan) -> Notices:
         """All of them, and what the plans say: another row than the records', an idle clip."""
-        other = other_row(self.facts.named, [plan.variant for plan in plans]) if plans else {}
+        other = other_row(self.facts.named, plans)
         idle = dict.fromkeys(plan.idle_clip for plan in plans)
         return other | self.facts.sentences | {text: None for text in idle if text is not None}
 

@@ -21,11 +21,14 @@ class Reading:
         row: the row's name, as the framework or the table has it.
         stages: stage → the framework's own name of the choice, or the table's.
         hyperparameters: values that the settings fix.
+        missing: stage → why no choice reproduces what the settings make of it: an error, unless a
+            flag chooses or the advantages are given.
     """
 
     row: str
     stages: Mapping[str, str] = field(default_factory=dict)
     hyperparameters: Mapping[str, object] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

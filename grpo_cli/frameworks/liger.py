@@ -66,8 +66,8 @@ ROWS = {
         "0.8.5, the gradient of its policy term is that of the loss divided by |o|. The "
         "gradient is also wrong for a KL weighted by the ratio (use_bias_correction_kl) "
         "before 0.8.5, and at the token level in every release. The chunked loss equals "
-        "trl/luspo only at the sequence level with β = 0; otherwise it also weights each "
-        "token by |o| and divides by the padded width.",
+        "trl/luspo only at the sequence level with β = 0 and without engine weights by token; "
+        "otherwise it also weights each token by |o| and divides by the padded width.",
         0.0,
         use("liger/luspo", response_length=512),
     ),

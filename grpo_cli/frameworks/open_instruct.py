@@ -88,11 +88,39 @@ def divergence(
         VACO, 2026 (arXiv 2603.01365); open-instruct's ``rho_mask_tv_divergence``.
     """
     difference = _difference(log_probs_old, log_probs_rollout)
-    rho = np.exp(difference)
-    variation = responses.spread(responses.mean(np.abs(rho - 1.0)))
-    widens = np.sign(difference) * advantage > 0
-    kept = _inside(variation, rho_mask_low, rho_mask_high) | ~widens
+    kept = _not_widening(difference, advantage, responses, rho_mask_low, rho_mask_high)
+    return _weight(np.exp(difference), kept, is_low, is_high)
+
+
+@choice("correction", "open-instruct/rho-sequence-divergence", **_USUAL)
+def sequence_divergence(
+    log_probs_old: F64,
+    log_probs_rollout: F64,
+    advantage: F64,
+    responses: Segments,
+    *,
+    is_low: float | None,
+    is_high: float | None,
+    rho_mask_low: float | None,
+    rho_mask_high: float | None,
+) -> Correction:
+    """``open-instruct/rho-divergence`` with the weight of ``open-instruct/rho-sequence``.
+
+    References:
+        open-instruct's ``rho_mask_sequence_level`` and ``rho_mask_tv_divergence`` together.
+    """
+    difference = _difference(log_probs_old, log_probs_rollout)
+    kept = _not_widening(difference, advantage, responses, rho_mask_low, rho_mask_high)
+    rho = responses.spread(np.exp(responses.mean(difference)))
     return _weight(rho, kept, is_low, is_high)
+
+
+def _not_widening(
+    difference: F64, advantage: F64, responses: Segments, low: float | None, high: float | None
+) -> NDArray[np.bool_]:
+    """[N] the tokens of responses within the bounds, and those that lower the divergence."""
+    variation = responses.spread(responses.mean(np.abs(np.exp(difference) - 1.0)))
+    return _inside(variation, low, high) | (np.sign(difference) * advantage <= 0)
 
 
 def _difference(log_probs_old: F64, log_probs_rollout: F64) -> F64:

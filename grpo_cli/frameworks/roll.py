@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Segments, cut_turns
+from grpo_cli.errors import InputError
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.arithmetic.groups import Groups
@@ -51,7 +52,8 @@ def agentic_reinforce(
 def segment(token_log_ratio: F64, responses: Segments, positions: I64 | None = None) -> Ratio:
     """The geometric mean of ρ over the token's segment, a run of unmasked tokens.
 
-    If tool tokens are masked, a segment is a turn. The gradient flows through the mean.
+    If tool tokens are masked, a segment is a turn. A filter of ``roll/train-infer`` cuts segments
+    as the mask does. The gradient flows through the mean.
 
     Args:
         positions: [N] each token's place, masked ones included; None: nothing is masked, so that
@@ -98,9 +100,9 @@ def roll_topr(
     diff_high=None,
 )
 def train_infer(
-    log_probs_old: F64,
-    log_probs_rollout: F64,
     responses: Segments,
+    log_probs_old: F64 | None = None,
+    log_probs_rollout: F64 | None = None,
     positions: I64 | None = None,
     *,
     is_weight_type: str | None,
@@ -110,14 +112,14 @@ def train_infer(
     ratio_high: float | None,
     diff_low: float | None,
     diff_high: float | None,
-) -> Correction:
+) -> Correction | None:
     """ROLL's train_infer_correction: c = min(ratio, is_high), or 0 outside the filter's bounds.
 
     Each level has a ratio and a difference π_old − π_rollout. Level token: those of the token.
     Levels segment and geometric: exp of the mean log ratio, and the mean difference, over the
     segment or response. Level sequence: exp of the sum of log ratios, and the sum of differences.
     The filter drops tokens whose ratio or difference at level ``filter_agg`` is out of bounds;
-    they do not count in any denominator. If ROLL's workers do the filtering
+    they count in no denominator, ratio or segment. If ROLL's workers do the filtering
     (enable_old_logprobs_recompute false), ROLL changes only the denominator of the response. Not
     reproduced: ROLL's token-mean, which sums dropped tokens, and lists of several filters.
 
@@ -132,6 +134,14 @@ def train_infer(
     References:
         ROLL 8eb27cc2, utils/train_infer_corrections.py.
     """
+    if is_weight_type is None and filter_agg is None:
+        return None
+    if log_probs_old is None or log_probs_rollout is None:
+        raise InputError(
+            "missing; ROLL's train_infer_correction needs log-probs from the inference engine",
+            path="log_probs_rollout",
+            record=0,
+        )
     log_ratio = log_probs_old - log_probs_rollout
     weight = np.ones(len(log_ratio))
     if is_weight_type is not None:
@@ -143,7 +153,7 @@ def train_infer(
     moved = np.exp(log_probs_old) - np.exp(log_probs_rollout)
     difference = _at(moved, filter_agg, responses, positions)
     kept = within(ratio, ratio_low, ratio_high) & within(difference, diff_low, diff_high)
-    return Correction(np.where(kept, weight, 0.0), kept.astype(np.float64), kept)
+    return Correction(np.where(kept, weight, 0.0), kept.astype(np.float64), kept, unmasked=kept)
 
 
 def _at(values: F64, level: str, responses: Segments, positions: I64 | None) -> F64:
@@ -172,29 +182,33 @@ table("aggregate", "roll").aliases.update(
 )
 
 
-_READS = words("epsilon_low epsilon_high dro_beta beta global_batch_size dp_size")
+_READS = words(
+    "epsilon_low epsilon_high dro_beta beta global_batch_size dp_size is_weight_type is_high "
+    "filter_agg ratio_low ratio_high diff_low diff_high"
+)
 """Of the pipeline's configuration, by ROLL's own names; ROLL's c follows its pg_clip."""
 
 _PPO = Row(
     title="ROLL ActorWorker (PPO)",
     paper="1707.06347",
     version="8eb27cc2 (2026-08-18)",
-    checked="golden",
+    checked="executed",
     aliases=("roll/grpo",),
     advantage=use("group-std", std_ddof=1, std_eps=1e-6),
     ratio=use("token"),
     surrogate=use("clip"),
     kl=use("k3", beta=0.0, kl_output_clamp=10.0),
-    correction=use("none"),
+    correction=use("roll/train-infer"),
     aggregate=use("verl/seq-mean-token-mean"),
     entropy=use("bonus", entropy_coef=0.0),
     reads=_READS,
     note="The log ratio has no clamp. adv_estimator grpo always normalises by group; the norm "
-    "types have no effect. ROLL's sum-norm does not average over responses: use --aggregate "
-    "roll/seq-mean-token-sum-norm.",
+    "types have no effect; a group of one is NaN in ROLL and 0 here. ROLL's sum-norm does not "
+    "average over responses: use --aggregate roll/seq-mean-token-sum-norm. train_infer_correction "
+    "is off unless is_weight_type or filter_agg is set.",
 )
 
-_AGENTIC = vary(_PPO, checked="executed", reads=_READS | {"gamma"})
+_AGENTIC = vary(_PPO, reads=_READS | {"gamma"})
 
 ROWS = {
     "roll/ppo": _PPO,
@@ -211,10 +225,10 @@ ROWS = {
         "gradient. ROLL adds 1e-8 to the token count, which has no effect in float32.",
         paper="2507.18071",
     ),
-    "roll/segment": vary(_PPO, checked="executed", ratio=use("roll/segment")).named(
+    "roll/segment": vary(_PPO, ratio=use("roll/segment")).named(
         "ROLL's agentic ActorWorker with ratio_type segment",
         "A segment is a run of unmasked tokens, i.e. a turn. Without a mask it is the response, "
-        "as in roll/gspo. For train_infer_correction, use --correction roll/train-infer.",
+        "as in roll/gspo.",
         paper="",
     ),
     "roll/agentic_reinforce": vary(_AGENTIC, advantage=use("roll/agentic_reinforce")).named(
@@ -248,7 +262,7 @@ ROWS = {
     "roll/tis": vary(_PPO, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.0)).named(
         "ROLL pg_variant tis", "The weight is the ratio within [0, 1].", paper=""
     ),
-    "roll/topr": vary(_PPO, checked="read", surrogate=use("roll/topr")).named(
+    "roll/topr": vary(_PPO, surrogate=use("roll/topr")).named(
         "ROLL pg_variant topr",
         "The sign of the raw reward, not of the advantage, decides if a response is good. Both "
         "kinds have weight 1.",

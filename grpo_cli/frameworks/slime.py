@@ -9,13 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.errors import InputError
 from grpo_cli.frameworks.framework import Framework, Reading, Settings
 from grpo_cli.objective.advantage.batch import Advantage, over_batch, sample_rewards, standardised
-from grpo_cli.objective.advantage.group import group_std
+from grpo_cli.objective.advantage.group import group_mean, group_std, raw
 from grpo_cli.objective.advantage.tokens import less_own_kl
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import ByToken, choice
-from grpo_cli.objective.kl import k3, weighed_then_clamped
+from grpo_cli.objective.choice import ByToken, Usual, choice, holding
+from grpo_cli.objective.correction import (
+    chain,
+    off_policy_mask_old,
+    token_mask,
+    token_truncate,
+)
+from grpo_cli.objective.kl import in_reward, k3, weighed_then_clamped
 from grpo_cli.objective.results import Kl, Moments, PerToken, Weights
 from grpo_cli.objective.row import Row, use, vary, words
 
@@ -63,6 +70,16 @@ def distilled(
     return PerToken(responses.spread(scores) - opd_kl_coef * distance)
 
 
+choice("advantage", "slime/normalised-mean")(
+    over_batch(
+        whiten, doc="""``group-mean``, then whitened over all tokens as ``slime/normalised``."""
+    )(group_mean)
+)
+choice("advantage", "slime/normalised-raw")(
+    over_batch(whiten, doc="""The rewards, whitened over all tokens as ``slime/normalised``.""")(
+        raw
+    )
+)
 choice("advantage", "slime/opd-normalised", std_eps=1e-6, opd_kl_coef=1.0)(
     over_batch(
         whiten, doc="""``slime/opd``, then whitened over all tokens as ``slime/normalised``."""
@@ -111,6 +128,32 @@ def low_var_kl(
     return Kl(weighed.value, weighed.grad_log_prob + weighed.grad_log_ratio, None)
 
 
+choice("kl", "slime/low_var_kl-in-reward", in_reward=True)(
+    holding(
+        in_reward(k3),
+        """``k3-in-reward`` with the estimate clamped to ±10, slime's ``low_var_kl``.""",
+        kl_input_clamp=None,
+        kl_output_clamp=10.0,
+    )
+)
+
+_BOUNDS: Usual = {"is_low": 0.0, "is_high": 2.0}
+
+for _word, _weigh in (("tis", token_truncate), ("icepop", token_mask)):
+    choice("correction", f"slime/opsm-{_word}", off_policy_mask_threshold=1e-4, **_BOUNDS)(
+        chain(
+            f"""``off-policy-mask-old`` times the weight of {_word}: ``use_opsm`` with ``use_tis``.
+
+    Args:
+        off_policy_mask_threshold: nats per token, of ``off-policy-mask-old``.
+        is_low, is_high: bounds of ρₜ = π_old/π_rollout.
+    """,
+            off_policy_mask_old,
+            _weigh,
+        )
+    )
+
+
 @choice("aggregate", "slime/token-mean")
 def slime_token_mean(lengths: I64) -> Weights:
     """``token-mean``, but an empty response counts as one token: ``--calculate-per-token-loss``."""
@@ -130,41 +173,122 @@ _VALUES = {
     "entropy_coef": "entropy_coef",
 }
 _ADVANTAGES = {
-    (True, False): "slime/normalised",
-    (False, True): "slime/opd",
-    (True, True): "slime/opd-normalised",
+    "": "group-std",
+    "normalize_advantages": "slime/normalised",
+    "use_opd": "slime/opd",
+    "normalize_advantages, use_opd": "slime/opd-normalised",
+    "grpo_std_normalization false": "group-mean",
+    "grpo_std_normalization false, normalize_advantages": "slime/normalised-mean",
+    "rewards_normalization false": "raw",
+    "rewards_normalization false, normalize_advantages": "slime/normalised-raw",
 }
-"""(normalize_advantages, use_opd) → the advantage."""
+"""What is set → the advantage of grpo, gspo and cispo."""
+_CORRECTIONS = {
+    (False, None): None,
+    (False, "vanilla_tis_function"): "token-truncate",
+    (False, "icepop_function"): "token-mask",
+    (True, None): "off-policy-mask-old",
+    (True, "vanilla_tis_function"): "slime/opsm-tis",
+    (True, "icepop_function"): "slime/opsm-icepop",
+}
+"""(use_opsm, the function of use_tis) → the correction."""
+_BASELINE = "reinforce_plus_plus_baseline"
 
 
 def read(settings: Settings) -> Reading:
     """The row of an ``advantage_estimator``, with the trainer's other choices swapped in.
 
     Args:
-        settings: slime's own words: ``advantage_estimator``, ``normalize_advantages``, ``use_opd``,
-            ``use_tis``, ``use_opsm``, ``use_rollout_logprobs``, ``use_unbiased_kl``,
-            ``kl_loss_type``, ``calculate_per_token_loss``, and their numbers.
+        settings: slime's own words: ``advantage_estimator``, ``rewards_normalization``,
+            ``grpo_std_normalization``, ``normalize_advantages``, ``use_opd``, ``use_tis``,
+            ``custom_tis_function_path``, ``use_opsm``, ``use_rollout_logprobs``, ``use_kl_loss``,
+            ``use_unbiased_kl``, ``kl_loss_type``, ``kl_coef``, ``calculate_per_token_loss``, and
+            their numbers.
+
+    Raises:
+        InputError: for settings that slime refuses together.
     """
     words = (settings.get(name) for name in ("advantage_estimator", "variant", "loss_type"))
     row = str(next((word for word in words if word), "grpo"))
-    stages: dict[str, str] = {}
+    for pair in (("use_rollout_logprobs", "use_tis"), ("kl_coef", "kl_loss_coef")):
+        if all(settings.get(name) for name in pair):
+            raise _refused("slime refuses", *pair)
     values = {own: settings[name] for name, own in _VALUES.items() if name in settings}
-    whitened, distilled = bool(settings.get("normalize_advantages")), bool(settings.get("use_opd"))
-    if row in ("grpo", "gspo", "cispo") and (whitened or distilled):
-        stages["advantage"] = _ADVANTAGES[whitened, distilled]
-    for flag, stage, name in (
-        ("use_tis", "correction", "token-truncate"),
-        ("use_opsm", "correction", "off-policy-mask-old"),
-        ("use_rollout_logprobs", "ratio", "rollout"),
-        ("calculate_per_token_loss", "aggregate", "token-mean"),
-    ):
-        if settings.get(flag):
-            stages[stage] = name
-    if settings.get("kl_loss_type") is not None:
-        stages["kl"] = str(settings["kl_loss_type"])
+    if values.get("epsilon_high") is None and "epsilon_low" in values:
+        values["epsilon_high"] = values["epsilon_low"]  # as slime does
+    by_engine = bool(settings.get("use_rollout_logprobs"))
+    stages = {
+        "ratio": ("rollout-sequence" if row == "gspo" else "rollout") if by_engine else None,
+        "aggregate": "token-mean" if settings.get("calculate_per_token_loss") else None,
+    }
+    missing = {}
+    for stage, choose in (("advantage", _advantage), ("correction", _correction), ("kl", _kl)):
+        try:
+            stages[stage] = choose(settings, row, values)
+        except InputError as error:
+            missing[stage] = error.message
+    return Reading(row, {stage: name for stage, name in stages.items() if name}, values, missing)
+
+
+def _refused(why: str, *names: str) -> InputError:
+    return InputError(f"{why} {' with '.join(names)}; name a variant with -v", path="framework")
+
+
+def _advantage(settings: Settings, row: str, _: dict[str, object]) -> str | None:
+    """The advantage that the settings come to; None: the row's."""
+    on = [name for name in ("normalize_advantages", "use_opd") if settings.get(name)]
+    if on and settings.get("use_opd") and settings.get("use_rollout_logprobs"):
+        raise _refused("no advantage reproduces slime's", "use_opd", "use_rollout_logprobs")
+    normalised = ("rewards_normalization", "grpo_std_normalization")
+    off = [f"{name} false" for name in normalised if not settings.get(name, True)]
+    if row == _BASELINE:  # which always whitens, and never divides by a group's std
+        by_engine = [name for name in ("use_rollout_logprobs",) if settings.get(name)]
+        on += ["kl_coef", *by_engine] if by_engine and settings.get("kl_coef") else []
+        kept = [name for name in (*off[:1], *on) if name.split()[0] not in _WITHOUT_EFFECT]
+        if kept:
+            raise _refused("no advantage reproduces slime's", _BASELINE, *kept)
+        return None
+    if row not in ("grpo", "gspo", "cispo") or not (on or off):
+        return None
+    found = _ADVANTAGES.get(", ".join([*off[:1], *on]))
+    if found is None:
+        raise _refused("no advantage reproduces slime's", *off[:1], *on)
+    return found
+
+
+_WITHOUT_EFFECT = ("grpo_std_normalization", "normalize_advantages")
+
+
+def _correction(settings: Settings, _: str, __: dict[str, object]) -> str | None:
+    """The correction of use_opsm and use_tis; None: none, or the row's."""
+    function = None
+    if settings.get("use_tis"):
+        path = str(settings.get("custom_tis_function_path") or "vanilla_tis_function")
+        function = path.rpartition(".")[2]
+    key = (bool(settings.get("use_opsm")), function)
+    if key not in _CORRECTIONS:
+        raise _refused("no correction reproduces slime's", f"custom_tis_function_path {function}")
+    if key == (True, None) and settings.get("use_rollout_logprobs"):
+        return "off-policy-mask"
+    return _CORRECTIONS[key]
+
+
+def _kl(settings: Settings, row: str, values: dict[str, object]) -> str | None:
+    """The KL that the settings come to, None for the row's; its coefficient goes into values."""
+    kind, by_engine = settings.get("kl_loss_type"), settings.get("use_rollout_logprobs")
+    if row == _BASELINE and settings.get("kl_coef"):
+        values["beta"] = settings["kl_coef"]
+        return f"{kind or 'k1'}-in-reward"
+    if not settings.get("use_kl_loss", True):
+        values.pop("beta", None)
+        return None
     if settings.get("use_unbiased_kl"):
-        values["kl_weight"] = "token-ratio"
-    return Reading(row, stages, values)
+        if by_engine and row == "gspo":
+            raise _refused("no KL reproduces gspo's", "use_unbiased_kl", "use_rollout_logprobs")
+        values["kl_weight"] = "ratio" if by_engine else "token-ratio"
+    if kind is None and row == _BASELINE and values.get("beta"):
+        return "k1"
+    return None if kind is None else str(kind)
 
 
 _READS = words(
@@ -191,7 +315,10 @@ GRPO = Row(
     "--aggregate slime/token-mean; for --use-rollout-logprobs, --ratio rollout; for "
     "--use-unbiased-kl, -p kl_weight=token-ratio; for --kl-loss-type low_var_kl, --kl "
     "slime/low_var_kl. For --normalize-advantages use --advantage slime/normalised; for "
-    "--use-opd, slime/opd (log_probs_ref is the teacher's); for both, slime/opd-normalised.",
+    "--use-opd, slime/opd (log_probs_ref is the teacher's); for both, slime/opd-normalised. For "
+    "--disable-grpo-std-normalization use group-mean or slime/normalised-mean; for "
+    "--disable-rewards-normalization, raw or slime/normalised-raw. For --use-opsm with --use-tis "
+    "use --correction slime/opsm-tis.",
 )
 
 ROWS = {

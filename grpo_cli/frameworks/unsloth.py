@@ -39,7 +39,8 @@ _NOTE = (
     "Unsloth clamps the KL: its log ratio to ±20 and the weighted estimate to ±10. TRL has no "
     "clamp; all else equals TRL. use_bias_correction_kl is TRL's setting, on by default since TRL "
     "1.10 (before: -p kl_weight=none). The logged kl is the mean over responses of token means. "
-    "Rollout corrections, top_entropy_quantile and the off-policy mask are not covered."
+    "For rollout corrections and the off-policy mask use --correction trl/…; rollout_rs, geometric "
+    "modes and weights by completion are not covered."
 )
 
 

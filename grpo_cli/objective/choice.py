@@ -193,6 +193,8 @@ class Choice:
         absent: whether it stands for no stage at all: no KL, no correction.
         given: whether it takes what the record gives, advantages or ratios, as it is.
         in_reward: for a KL: whether it is taken off the reward, not off the objective.
+        unweighted: for a KL: whether a correction's weights leave it alone, but for tokens that it
+            drops.
         per_response: for a ratio: whether a response has one; trainers log its mean over responses.
         window: for a surrogate that holds the ratio within [1 − epsilon_low, 1 + epsilon_high]:
             "product" where the smaller of both products counts (PPO's clip), "weight" where the
@@ -207,6 +209,7 @@ class Choice:
     absent: bool = False
     given: bool = False
     in_reward: bool = False
+    unweighted: bool = False
     per_response: bool = False
     window: Literal["product", "weight"] | None = None
     total: bool = False

@@ -45,7 +45,7 @@ def _both(first: Correction, second: Correction) -> Correction:
         _product(first.kl_weight, second.kl_weight),
         _product(first.kept, second.kept),
         policy_only=first.policy_only or second.policy_only,
-        masks=first.masks or second.masks,
+        unmasked=_product(first.unmasked, second.unmasked),
         bonus_kept=_product(first.bonus_kept, second.bonus_kept),
     )
 
@@ -167,17 +167,16 @@ choice("correction", "geometric-truncate", is_low=None, is_high=2.0)(
         """,
     )
 )
-choice("correction", "token-mask", "icepop", "token_mask", is_low=0.5, is_high=5.0)(
-    importance(
-        by_token(masked),
-        """IcePop: c = ρₜ if is_low ≤ ρₜ ≤ is_high, else 0, per token.
+token_mask = importance(
+    by_token(masked),
+    """IcePop: c = ρₜ if is_low ≤ ρₜ ≤ is_high, else 0, per token.
 
-        References:
-            Ling Team, Every Step Evolves (IcePop), 2025 (arXiv 2510.18855), [0.5, 5]. verl and TRL
-            accept any bounds; ms-swift has no lower bound.
+    References:
+        Ling Team, Every Step Evolves (IcePop), 2025 (arXiv 2510.18855), [0.5, 5]. verl and TRL
+        accept any bounds; ms-swift has no lower bound.
     """,
-    )
 )
+choice("correction", "token-mask", "icepop", "token_mask", is_low=0.5, is_high=5.0)(token_mask)
 choice("correction", "sequence-mask", "sequence_mask", is_low=None, is_high=3.0)(
     importance(
         by_product(masked),

@@ -93,9 +93,9 @@ def _stages(batch: Batch, objective: Objective, inputs: Inputs) -> Breakdown:
     surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
     correction: Correction | None = inputs.call(objective.correction, "correction")
     kept = None if correction is None else correction.kept
-    if correction is not None and correction.masks and kept is not None and not kept.all():
+    if correction is not None and correction.unmasked is not None and not correction.unmasked.all():
         seen = ratio, surrogate
-        ratio, surrogate = _without_rejected(batch, objective, inputs, kept, seen)
+        ratio, surrogate = _without_rejected(batch, objective, inputs, correction.unmasked, seen)
     kl = _kl(objective, inputs, correction)
     if kept is not None:
         inputs.count_only(kept)
@@ -152,9 +152,11 @@ def _kl(objective: Objective, inputs: Inputs, correction: Correction | None) -> 
     if not estimates_kl(objective.kl, inputs):
         return None
     kl: Kl | None = inputs.call(objective.kl, "kl")
-    if kl is None or correction is None or correction.kl_weight is None:
+    if kl is None or correction is None:
         return kl
-    weight = correction.kl_weight
+    weight = correction.kept if objective.kl.choice.unweighted else correction.kl_weight
+    if weight is None:
+        return kl
     by_ratio = None if kl.grad_log_ratio is None else weight * kl.grad_log_ratio
     return Kl(weight * kl.value, weight * kl.grad_log_prob, by_ratio)
 
@@ -286,6 +288,8 @@ def _only(batch: Batch, kept: NDArray[np.bool_]) -> Batch:
     changed: dict[str, Any] = {
         name: column[kept] for name, column in columns.items() if column is not None
     }
+    if batch.positions is None:
+        changed["positions"] = batch.responses.positions[kept]
     changed["turn_ids"] = batch.turns.index[kept]  # a token that is taken out ends no turn
     return replace(batch, responses=Segments(batch.responses.sum(kept.astype(np.int64))), **changed)
 

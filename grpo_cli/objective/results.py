@@ -109,8 +109,8 @@ class Correction(NamedTuple):
         kept: [N] bool, the tokens that the denominators count; None counts all of them. The
             entropy of a token that they do not count has no part in its term.
         policy_only: whether only the policy term's denominator leaves tokens out.
-        masks: whether the tokens that are not kept are out of ratio and surrogate too, as masked
-            ones are.
+        unmasked: [N] bool, the tokens of which ratio and surrogate are, where the others are out of
+            them as masked ones are; None: all.
         bonus_kept: [N] bool, the tokens of which the entropy bonus is taken, where they are fewer
             than those of the other terms; None takes the same.
     """
@@ -119,7 +119,7 @@ class Correction(NamedTuple):
     kl_weight: F64 | None = None
     kept: NDArray[Any] | None = None
     policy_only: bool = False
-    masks: bool = False
+    unmasked: NDArray[Any] | None = None
     bonus_kept: NDArray[Any] | None = None
 
 

@@ -251,7 +251,8 @@ def _refuse_slip(key: str) -> None:
         return
     near = [name for name in _KNOWN if _one_slip(key, name)]
     if near:
-        raise InputError(f"unknown key; did you mean {min(near)}?", path=key)
+        listed = {f"{name}s" for name in near if f"{name}s" in _KNOWN}  # a column has the plural
+        raise InputError(f"unknown key; did you mean {min(listed or near)}?", path=key)
 
 
 def _one_slip(a: str, b: str) -> bool:

@@ -183,13 +183,18 @@ def grid(columns: Sequence[Column]) -> Table:
 
 
 def print_fitting(
-    console: Console, screen: Screen, columns: Sequence[Column], spare: Sequence[str], noun: str
+    console: Console,
+    screen: Screen,
+    columns: Sequence[Column],
+    spare: Sequence[str],
+    noun: str,
+    remedy: str = "--json",
 ) -> None:
     """Prints the columns that there is room for, a ``noun`` a row, and the names of the others."""
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     mark_rows(console, noun, [1] * len(columns[0].cells))
-    print_hidden(console, screen, hidden, "--json")
+    print_hidden(console, screen, hidden, remedy)
 
 
 def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:

@@ -33,6 +33,7 @@ class Plan:
         swapped: stage → choice that a flag put in the place of the variant's.
         flags: hyperparameters given as flags, canonical.
         batch: "input", "record", or the fields whose values records of one batch share.
+        asked: whether the user named the variant, so that no note names another.
     """
 
     variant: str
@@ -40,6 +41,7 @@ class Plan:
     swapped: Mapping[str, str]
     flags: Mapping[str, Value]
     batch: str
+    asked: bool = field(default=False, compare=False)
     _cache: dict[object, Objective] = field(default_factory=dict, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:

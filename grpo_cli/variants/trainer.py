@@ -53,18 +53,18 @@ def named_row(value: Any) -> str | None:
     return _as_of(row, settings) if NAMES.get(row) == row else None
 
 
-def other_row(named: str | None, evaluated: Iterable[str]) -> dict[str, None]:
-    """The notice that records name a row, where the default or others were evaluated."""
-    if not named:
+def other_row(named: str | None, plans: Iterable[Plan]) -> dict[str, None]:
+    """The notice that records name a row, where others were evaluated unasked."""
+    used = [plan.variant for plan in plans if not plan.asked]
+    if not named or not used:
         return {}
-    used = list(evaluated)
     if any(variant.startswith(f"{named.partition('/')[0]}/") for variant in used):
         return {}
     if len(used) > 1:
         return {f"the trainer used {named}, which is not among these variants": None}
-    if used != ["grpo"]:  # which was asked for; grpo is what is evaluated where nothing is
+    if used != ["grpo"]:  # asked for from Python, where nobody says whether grpo was
         return {}
-    return {f"evaluated as grpo; the trainer used {named}: use -v {named}": None}
+    return {f"the trainer used {named}, not grpo: choose -v {named} or -v grpo": None}
 
 
 def choose(settings: Settings) -> Reading:
@@ -85,7 +85,7 @@ def choose(settings: Settings) -> Reading:
     reading = read(settings)
     row = _row(settings, reading.row, f"{settings['name']}'s ")
     stages = {stage: _choice(stage, choice, name) for stage, choice in reading.stages.items()}
-    return Reading(row, stages, reading.hyperparameters)
+    return Reading(row, stages, reading.hyperparameters, reading.missing)
 
 
 def completed(
@@ -98,7 +98,13 @@ def completed(
     """The plan of a choice, with the flags on top of it, each record a batch of its own.
 
     Given advantages are used as they are, so the trainer's estimator is left out then.
+
+    Raises:
+        InputError: where no choice reproduces a stage of the trainer's, and no flag replaces it.
     """
+    for stage, why in chosen.missing.items():
+        if stage not in stages and not (stage == "advantage" and advantages_given):
+            raise InputError(why, path="framework")
     kept = dict(chosen.stages)
     if advantages_given:
         kept.pop("advantage", None)

@@ -143,7 +143,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "check": ("check", "FILE"),
     "explain": ("explain", "FILE", "-v", "dr"),
     "show": ("show", "FILE", "-v", "dr"),
-    "split": ("split", "FILE", "-v", "dr", "-n", "2"),
     "trend": ("trend", "FILE", "-v", "dr"),
     "report": ("report", "FILE", "-v", "dr", "-o", "OUT"),
     "diff": ("diff", "FILE", "FILE"),

@@ -14,7 +14,6 @@ import pytest
 from planted import write
 
 from grpo_cli import VARIANTS, GrpoError, evaluate
-from grpo_cli.fold import measure, merge, partial
 
 NAMES = ("micro_batches", "accumulation", "accumulated_loss")
 STEPS, RANKS, MICRO = (0, 1), (0, 1), (0, 1)
@@ -260,26 +259,11 @@ def test_the_same_bytes_for_any_cut(variant: str, tmp_path: Path) -> None:
     once = run(*flags, "--jobs", "1")
     assert once.count("\n") == 6
     assert run(*flags, "--jobs", "2") == once
-    known = merge(measure([row], variant, batch="step") for row in rows)
-    pieces = [partial([row], variant, batch="step", measured=known) for row in rows]
-    assert repr(merge(pieces).batches) == repr(list(evaluate(rows, variant, batch="step").batches))
     # the order of the records, and so of all sums, changes nothing either
     draw.shuffle(rows)
     rows.sort(key=lambda row: row["step"])
     write(path, rows)
     assert run(*flags) == once
-
-
-def test_partial_results_merge_and_stay_as_they_are() -> None:
-    """Also where a micro-batch is cut in two."""
-    parts = [[[3], [1, 1]], [[-2] * 4], [[5] * 3], [[4]]]
-    rows = [step(0, 0, micro, part) for micro, part in zip((0, 0, 1, 1), parts, strict=True)]
-    pieces = [partial([row], "trl/rloo", batch="step") for row in rows]
-    before = [piece.batches for piece in pieces]
-    (whole,) = merge(pieces).batches
-    assert (whole,) == tuple(partial(rows, "trl/rloo", batch="step").batches)
-    assert whole["micro_batches"] == 2
-    assert [piece.batches for piece in pieces] == before
 
 
 NEEDED = {

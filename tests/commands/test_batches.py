@@ -300,18 +300,6 @@ def test_a_batch_s_field_is_no_column_of_ours(field: str, records, grpo, tmp_pat
     assert f"rows already have a column {field}" in result.stderr
 
 
-def test_a_group_of_rows_of_several_steps_is_noted(grpo, tmp_path) -> None:
-    rows = [
-        {"log_probs_new": [-0.2, -0.3], "reward": at % 2, "uid": "u0", "step": at // 2}
-        for at in range(4)
-    ]
-    file = write(tmp_path / "rows.jsonl", rows)
-    alone = grpo("eval", str(file), "-v", "dr", "--level", "batch")
-    assert "--group-by step,uid joins" in alone.stderr
-    pooled = grpo("eval", str(file), "-v", "dr", "--level", "batch", "--group-by", "uid")
-    assert "2 steps form one batch" in pooled.stderr
-
-
 def test_records_left_out_are_in_no_denominator(records, tmp_path) -> None:
     """With --on-error skip the denominators of rows are those of the totals."""
     bad = json.loads(json.dumps(records))
@@ -386,7 +374,6 @@ NOTE = "3 steps form one batch"
     [
         "eval --level batch",
         "compare -v grpo,dr",
-        "split -n 2",
         "match --loss 0.1234 --kl none --aggregate token-mean --surrogate clip --epsilon 0.2",
         "eval -f csv",
     ],
@@ -395,7 +382,7 @@ def test_records_of_several_steps_are_noted(command: str, grpo, path) -> None:
     name, *rest = shlex.split(command)
     noted = grpo(name, str(path), *rest)
     (line,) = [line for line in noted.stderr.splitlines() if NOTE in line]
-    advice = "--where 'step==N'" if name in ("split", "match") else "--batch step"
+    advice = "--where 'step==N'" if name == "match" else "--batch step"
     assert advice in line
     if name in ("eval", "compare"):
         assert NOTE not in grpo(name, str(path), *rest, "--batch", "step").stderr

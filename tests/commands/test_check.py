@@ -176,21 +176,6 @@ def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either():
 
 
 @each(
-    ("rewards", "flags", "code"),
-    [
-        ([1.0], [], 0),
-        ([1.0], ["--fail-on", "warning"], 1),
-        ([1.0, 0.0], ["--fail-on", "warning"], 0),
-        ([1.0, 0.0], ["--fail-on", "error"], 0),
-    ],
-)
-def test_fail_on_says_from_which_severity_on_the_exit_code_is_1(grpo, dump, rewards, flags, code):
-    record = {"log_probs_new": [[-0.5, -1.0]] * len(rewards), "rewards": rewards}
-    path = dump(json.dumps(record))
-    assert grpo("check", str(path), *flags).exit_code == code
-
-
-@each(
     ("prompts", "tokens"),
     [
         ([[9] * 3000 + [5, 6], [9] * 3000 + [5, 7]], None),  # padded with what each begins with
@@ -309,12 +294,3 @@ def test_scores_that_are_no_numbers_are_a_finding_in_all_records_alike(tmp_path,
     assert not document["ok"]
     assert (found["code"], found["record"], found["response"]) == ("bad-score", 0, 1)
     assert found["message"] == f"{name} is {wrong:g} at 1 of 2 responses"
-
-
-def test_tokens_that_are_nested_in_several_ways(grpo, tmp_path):
-    deep = {"log_probs_new": [[[-1.0, -2.0]], [[-1.0]]], "tokens": [[["a", "b"]], [["c"]]]}
-    flat = {"log_probs_new": [[-1.0, -2.0], [-1.0]], "tokens": [["a", "b"], ["c"]]}
-    path = tmp_path / "in.jsonl"
-    rows = [deep | {"rewards": [[1.0], [0.0]]}, flat | {"rewards": [1.0, 0.0]}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *rows[::-1]]))
-    assert grpo("check", str(path)).exit_code == 0

@@ -183,16 +183,6 @@ def test_what_is_printed(grpo, dump):
     )
 
 
-def test_what_is_too_short_is_told(grpo, dump):
-    """In one line; of an input, since short records are compared together."""
-    one = {"log_probs_new": [[-1.0, -0.5]], "log_probs_old": [[-1.1, -0.5]], "advantages": [1.0]}
-    few = "unrelated columns and fillers, shifts and log bases, temperature (fewer than 24 tokens)"
-    for count, told in ((2, True), (12, False)):
-        rows = [json.dumps(one | {"id": at}) for at in range(count)]
-        out = grpo("check", dump(*rows)).stdout
-        assert (few in out.replace("\n  ", " ")) == told
-
-
 @each(("tokens", "away", "code"), [(1, 30.0, "extreme-ratio"), (40, 0.2, "rollout-mismatch")])
 def test_a_topic_with_a_finding_was_looked_at(tokens, away, code):
     """Though the input has too few tokens for the other rules of the topic."""

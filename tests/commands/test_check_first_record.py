@@ -58,9 +58,9 @@ def told(path, *flags):
 @each(
     ("old", "begins"),
     [
-        (zeros, "grpo: note: filler: log_probs_old is filled with 0.0"),
-        (foreign, "grpo: note: unrelated: log_probs_new and log_probs_old are unrelated"),
-        (far, "grpo: note: extreme-ratio: |log_probs_new − log_probs_old| is beyond 20"),
+        (zeros, "grpo: note: log_probs_old is filled with 0.0"),
+        (foreign, "grpo: note: log_probs_new and log_probs_old are unrelated"),
+        (far, "grpo: note: |log_probs_new − log_probs_old| is beyond 20"),
     ],
 )
 def test_eval_repeats_what_check_would_call_an_error(tmp_path, old, begins):
@@ -200,14 +200,6 @@ def probabilities(tmp_path):
     return str(write(tmp_path / "dump.jsonl", [ROWS[0], one, *ROWS[2:]]))
 
 
-def test_a_clean_dump_is_0(grpo):
-    result = grpo("check", str(DAPO))
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "12 info in 8 records, 64 responses, 1,834 tokens"
-    assert "… 5 more length-cap" in result.stdout
-    assert result.stderr == ""
-
-
 def test_an_error_is_1_though_eval_could_not_read_it(grpo, tmp_path):
     path = probabilities(tmp_path)
     assert grpo("eval", path, "--beta", "0").exit_code == 3
@@ -246,18 +238,6 @@ def test_which_records_and_how_many_findings(grpo, tmp_path):
     assert json.loads(result.stdout)["findings"][0]["source"] == "<stdin>"
 
 
-def test_what_cannot_be_read_is_3(grpo, dump):
-    path = str(dump('{"log_probs_new": [["x"]]}', {}))
-    assert grpo("check", path).exit_code == 3
-    result = grpo("check", path, "--on-error", "skip")
-    assert result.exit_code == 3
-    assert "1 record, 2 responses" in result.stdout
-    assert "skipped 1 record" in result.stderr
-    assert grpo("check", "/nowhere.jsonl").exit_code == 3
-    for settings in ({"hyperparameters": {"epsilon": "x"}}, {"epsilon": "x"}):
-        assert grpo("check", str(dump(settings))).exit_code == 3
-
-
 @pytest.mark.parametrize(("prompts", "found"), [("ab", True), ("aa", False)])
 def test_rows_of_one_group_have_one_prompt(grpo, tmp_path, prompts, found):
     """Though rows are put together by another key, and only what they share is kept."""
@@ -269,14 +249,3 @@ def test_rows_of_one_group_have_one_prompt(grpo, tmp_path, prompts, found):
     answer = json.loads(grpo("check", str(path), "--group-by", "uid", "--json").stdout)
     codes = {one["code"]: one["evidence"] for one in answer["findings"]}
     assert codes.get("mixed-prompts") == ({"key": "prompt"} if found else None)
-
-
-def test_quiet_prints_errors_and_warnings_alone(grpo, dump):
-    path = str(dump({"rewards": [1.0, 1.0]}))
-    assert "dead-group" in grpo("check", path).stdout
-    named = str(dump({"id": "[red]\u001b[2J", "rewards": [1.0, 1.0]}))
-    assert "record [red]\\x1b[2J" in grpo("check", named).stdout  # markup is text
-    quiet = grpo("check", path, "-q").stdout
-    assert "dead-group" not in quiet
-    assert "skipped" not in quiet
-    assert "info" in quiet

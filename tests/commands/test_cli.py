@@ -181,55 +181,16 @@ def test_what_cannot_be_written_at_the_very_end_is_one_too():
 # ---- answers of yes and no, and completion -------------------------------------------------------
 
 
-# ---- ``grpo compare``, ``match``, ``split`` and ``explain`` as users run them --------------------
+# ---- ``grpo compare``, ``match`` and ``explain`` as users run them --------------------
 
 
 DUMPS = Path(__file__).parent.parent / "data" / "rollouts"
-GSPO = str(DUMPS / "trl-1.16.0-gspo.jsonl")
 UNEQUAL = {
     "log_probs_new": [[-0.9, -0.2, -1.3], [-1.1], [-0.4, -2.0]],
     "log_probs_old": [[-1.0, -0.25, -1.6], [-1.0], [-0.9, -1.9]],
     "log_probs_ref": [[-1.0, -0.3, -1.5], [-1.0], [-0.7, -1.7]],
     "rewards": [1.0, 0.0, 0.3],
 }
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["compare"],
-        ["match", "--loss", "1", "--kl", "none", "--aggregate", "token-mean"],
-        ["split", "-n", "1"],
-    ],
-)
-def test_bad_input(grpo, dump, command):
-    path = dump({}, '{"log_probs_new": [[-1.0], [0.5]], "rewards": [1, 0]}')
-    result = grpo(*command, str(path))
-    assert result.exit_code == 3
-    assert "dump.jsonl:2: log_probs_new[1][0]" in result.stderr
-    result = grpo(*command, str(path), "--json")
-    assert json.loads(result.stderr.splitlines()[-1])["error"]["line"] == 2
-    skipped = grpo(*command, str(path), "--on-error", "skip")
-    assert skipped.exit_code == 3
-    assert skipped.stderr.count("skipped 1 ") == 1
-    assert skipped.stdout
-
-
-def test_nothing_can_be_served(grpo, dump):
-    path = dump('{"log_probs_new": [[-1.0], [-2.0]], "rewards": [1, 0]}')
-    result = grpo("compare", str(path), "--variants", "rloo", "--json")
-    assert result.exit_code == 3
-    document = json.loads(result.stdout)
-    assert document["variants"] == []
-    assert "log_probs_ref" in document["skipped"][0]["reason"]
-
-
-def test_split_table_of_one_aggregation(grpo):
-    result = grpo("split", GSPO, "-n", "16", "--ranks", "2", "--aggregate", "token-mean", "-q")
-    assert result.exit_code == 0
-    assert "token-mean" in result.stdout
-    assert "response-mean" not in result.stdout
-    assert "4 micro-batches of 16, 2 accumulated on 2 ranks" in result.stdout
 
 
 def test_a_path_that_exists_is_a_file(grpo, dump, tmp_path, monkeypatch):

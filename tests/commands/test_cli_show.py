@@ -142,14 +142,6 @@ def test_the_top_tokens_are_those_with_the_greatest_numbers(grpo, dump, name, mo
     assert [sizes[row] for row in rows] == pytest.approx(best)
 
 
-def test_one_response_one_record(grpo, dump):
-    path = str(dump({"id": "a"}, TOKENS | {"id": "b"}, {}))
-    assert "response 0" not in grpo("show", path, "--response", "1").stdout
-    assert grpo("show", path, "--record", "b").stdout.startswith("record b:")
-    assert grpo("show", path, "--record", "1").stdout.startswith("record b:")
-    assert grpo("show", path, "--record", "2").exit_code == 0
-
-
 # ---- pictures ------------------------------------------------------------------------------------
 
 
@@ -394,14 +386,6 @@ def test_mismatch_is_the_trainer_against_the_engine(grpo, dump, monkeypatch):
     rows = [line.split() for line in shown.splitlines()[-4:-2]]
     assert [row[1] for row in rows] == ["0", "1"]
     assert [float(row[-3]) for row in rows] == pytest.approx([-0.4 + 0.1, -0.5 + 0.7], rel=1e-4)
-
-
-def test_of_several_records_it_says_which_one_it_shows(grpo, dump):
-    path = str(dump({"id": "a"}, {"id": "b"}, "broken"))
-    note = "grpo: note: this is only the first record, a; --record b shows the next"
-    assert note in grpo("show", path, "--response", "0").stderr
-    assert "first record" not in grpo("show", path, "--record", "a").stderr
-    assert "first record" not in grpo("show", str(dump({"id": "a"})), "--response", "0").stderr
 
 
 def test_a_page_of_several_records_lists_the_tokens_of_the_batch(grpo, dump, tmp_path):

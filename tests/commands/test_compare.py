@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from command import answer, run
 from planted import record, telling, write
 
 from grpo_cli import VARIANTS, compare, evaluate
@@ -74,29 +75,6 @@ def test_rows_that_different_records_do_not_serve_keep_their_places(tmp_path):
             "log-probs under the reference although other records have it; --beta 0 works "
             "without it",
         )
-
-
-@pytest.mark.parametrize(
-    ("names", "line"),
-    [
-        (  # what the two rows' signatures say
-            "gspo,slime/gspo,dr",
-            "gspo and slime/gspo differ in std_eps (1e-08 against 1e-06), epsilon_low (0.0003 "
-            "against 0.2) and epsilon_high (0.0004 against 0.2) only",
-        ),
-        (
-            "gspo,verl/gspo,trl/gspo",
-            "gspo and verl/gspo, trl/gspo differ in epsilon_low (0.0003 against 0.2) and "
-            "epsilon_high (0.0004 against 0.2), and use different choices for advantage, ratio, "
-            "correction, aggregate",
-        ),
-        ("gspo,dapo,roll/vanilla,verl/vanilla", None),  # of one family, and of other surrogates
-    ],
-)
-def test_rows_of_a_family_that_differ_in_values(grpo, names, line):
-    shown = grpo("compare", "samples/arithmetic.jsonl", "-v", names).stdout
-    told = [one for one in shown.replace("\n  ", " ").splitlines() if " differ in " in one]
-    assert told == ([] if line is None else [line])
 
 
 def test_a_term_without_a_coefficient_tells_no_rows_apart(tmp_path):
@@ -213,7 +191,6 @@ def test_a_gradient_of_0_has_no_direction(tmp_path):
         ("compare", "-v", "lite-ppo,dr"),
         ("compare", "-v", "dr,grpo"),
         ("compare", "-v", "grpo,dr"),
-        ("split", "-v", "lite-ppo", "-n", "2"),
     ],
 )
 def test_standard_input_is_read_as_often_as_a_file(grpo, tmp_path, words):
@@ -227,15 +204,15 @@ def test_standard_input_is_read_as_often_as_a_file(grpo, tmp_path, words):
     assert found.stdout == wanted.stdout.replace(str(path), "<stdin>")
 
 
-def test_a_beta_that_variants_have_no_kl_for_is_noted(grpo, tmp_path):
-    rows = [
-        {"log_probs": [[-1.0], [-2.0]], "log_probs_ref": [[-1.0], [-1.5]], "rewards": [1, 0]}
-        | {"beta": beta}
-        for beta in (0.1, 0.2)
+def test_fields_choose_the_columns_of_every_format(tmp_path):
+    asked = ("compare", write(tmp_path / "a", telling()), "-v", "grpo,dr")
+    wanted = answer(*asked)["variants"]
+    chosen = (*asked, "--fields", "loss,variant")
+    assert answer(*chosen)["variants"] == [
+        {"loss": row["loss"], "variant": row["variant"]} for row in wanted
     ]
-    path = str(write(tmp_path / "data.jsonl", rows))
-    note = "beta 0.1 of the records is not used without a KL: dr, dapo"
-    assert note in grpo("compare", path, "-v", "grpo,dr,dapo").stderr
-    assert "is not used" not in grpo("compare", path, "-v", "grpo").stderr
-    alone = "beta 0.1 of the records is not used: dr has no KL (--kl k3 adds one)"
-    assert alone in grpo("eval", path, "-v", "dr").stderr
+    assert run(*chosen, "-f", "csv").stdout.splitlines()[0] == "loss,variant"
+    table = run(*chosen).stdout
+    assert table.split()[:2] == ["loss", "variant"]
+    assert "cosine" not in table
+    assert "did you mean loss?" in run(*asked, "--fields", "losss").stderr

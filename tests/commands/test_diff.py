@@ -472,15 +472,6 @@ def test_two_runs_in_one_folder_are_no_run(tmp_path: Path) -> None:
     assert (result.exit_code, "both have step 0, so these are 2 runs" in result.stderr) == (2, True)
 
 
-def test_two_logs_are_compared_by_trend(tmp_path: Path) -> None:
-    rows = [{"step": step, "loss": 0.5, "grad_norm": 1.0} for step in range(9)]
-    logs = [str(write(tmp_path / name, rows)) for name in ("a.jsonl", "b.jsonl")]
-    result = run("diff", *logs)
-    assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
-    assert f"grpo trend {logs[0]} --against {logs[1]} (from 8 steps on)" in result.stderr
-    assert run("trend", logs[0], "--against", logs[1]).exit_code == 0
-
-
 def test_the_command(tmp_path: Path) -> None:
     other = copy.deepcopy(RUN)
     other[3]["rewards"][0] = 5.0

@@ -181,44 +181,12 @@ def test_rows_of_records_and_responses(tmp_path: Path) -> None:
     assert sum(r["contribution"] for r in first["responses"]) == pytest.approx(first["objective"])
 
 
-def test_kl_is_null_where_it_is_unknown_and_zero_where_there_is_none(tmp_path: Path) -> None:
-    (known,), (unknown,) = rows(tmp_path, ONE), rows(tmp_path, ONE, variant="grpo")
-    for row, kl in ((known, 0.0), (unknown, None)):
-        assert row["kl"] == kl
-        assert [one["kl"] for one in row["responses"]] == [kl] * 3
-    assert known["responses"][0]["tokens"]["kl"] == [0.0, 0.0]
-    assert unknown["responses"][0]["tokens"]["kl"] is None
-
-
 def test_entropy_is_what_the_bonus_is_of_and_null_without_one(tmp_path: Path) -> None:
     entropies = {**ONE, "entropy": [[0.5, 1.5], [1.75], []]}
     (row,) = rows(tmp_path, entropies, entropy_coef=0.1)
     assert row["entropy"] == pytest.approx((0.5 + 1.5 + 1.75) / 3, rel=1e-15)
     assert row["objective"] == pytest.approx(row["policy"] + 0.1 * row["entropy"], rel=1e-15)
     assert rows(tmp_path, entropies)[0]["entropy"] is None
-
-
-def test_masked_tokens_are_gone_but_positions_stay(tmp_path: Path) -> None:
-    columns = {"log_probs_new": [[-1.0, -2.0, -3.0]], "log_probs_old": [[-1.0, -2.0, -3.0]]}
-    own = {"mask": [[1, 0, 1]], "tokens": [["a", "b", "c"]], "token_ids": [[7, 8, 9]]}
-    (row,) = rows(tmp_path, {**columns, **own, "advantages": [1.0]})
-    tokens = row["responses"][0]["tokens"]
-    assert [*tokens][:3] == ["token", "token_id", "position"]
-    assert (tokens["token"], tokens["token_id"], tokens["position"]) == (["a", "c"], [7, 9], [0, 2])
-
-
-def test_advantages_of_tokens_are_of_no_response(tmp_path: Path) -> None:
-    columns = {"log_probs_new": [[-1.0, -2.0], [-1.0]], "advantages": [[0.0, 0.0], [0.5]]}
-    (row,) = rows(tmp_path, columns)
-    assert [one["advantage"] for one in row["responses"]] == [None, None]
-    assert row["responses"][1]["tokens"]["advantage"] == [0.5]
-    assert row["dead_groups"] == 0
-
-
-def test_no_tokens_at_all(tmp_path: Path) -> None:
-    (row,) = rows(tmp_path, {"log_probs_new": [[], []], "rewards": [1, 0]})
-    assert row["clip_fraction"] is row["ratio_mean"] is row["ratio_min"] is None
-    assert (row["objective"], row["loss"], row["gradient_norm"]) == (0.0, 0.0, 0.0)
 
 
 STILL = {"log_probs_new": [[-1.0, -0.5], [-0.8]], "log_probs_old": [[-1.0, -0.5], [-0.8]]}
@@ -233,16 +201,6 @@ def test_no_zero_has_a_sign(tmp_path: Path, variant: str) -> None:
         text = run("eval", path, "-v", variant, "--level", level, "-f", "csv").stdout
         assert "0.0" in text
         assert not re.search(r"(^|,)-0\.0(,|$)", text, re.MULTILINE)
-
-
-def test_an_infinite_ratio_is_null_in_json_and_inf_in_csv(tmp_path: Path) -> None:
-    far = {"log_probs_new": [[-1.0, -1.0]], "log_probs_old": [[-900.0, -1.0]], "advantages": [1.0]}
-    (row,) = rows(tmp_path, far)
-    assert row["ratio_max"] is row["responses"][0]["tokens"]["ratio"][0] is None
-    for level, name in (("record", "ratio_max"), ("response", "ratio_max"), ("token", "ratio")):
-        flags = ("-v", "dr", "--level", level, "--fields", name, "-f", "csv")
-        text = run("eval", tmp_path / "rows.jsonl", *flags).stdout
-        assert text.splitlines()[1] == "inf"
 
 
 @each(
@@ -260,17 +218,6 @@ def test_a_value_in_csv_and_bare(tmp_path: Path, value: object, in_csv: str, bar
         text = run(*flags, "--level", level, "-f", "csv", "--fields", "id").stdout
         assert text == f"id\n{in_csv}\n"
         assert run(*flags, "--level", level, "--only", "id").stdout == f"{bare}\n"
-
-
-def test_several_rewards_are_one_cell(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", [ONE | {"rewards": [[1.0, 0.5], [0.0, 0.0], [0.0, 0.25]]}])
-    flags = ("eval", path, "-v", "dr", "--level", "response", "--limit", "1")
-    assert run(*flags, "-f", "csv", "--fields", "reward").stdout == 'reward\n"[1.0,0.5]"\n'
-    assert run(*flags, "--only", "reward").stdout == "[1.0,0.5]\n"
-    named = {"fmt": [1.0, 0, 0], "acc": [0.5, 0, 1]}
-    write(path, [ONE | {"rewards": named, "id": "x" * 50}])
-    assert "fmt=1 acc=0.5" in run(*flags, "--fields", "reward").stdout
-    assert f"{'x' * 39}…" in run(*flags, "--fields", "id").stdout
 
 
 @each("limit", range(1, 7))

@@ -91,9 +91,6 @@ def test_what_cannot_be_served_says_which_column_is_missing(name):
         assert "records " in reason or "formula" in reason
 
 
-ON_POLICY = {"log_probs_new": [[-1.0, -2.0], [-1.5, -0.5]], "rewards": [1.0, 0.0]}
-
-
 def assert_cases(name: str, said: Callable[[list[str]], list[str]]) -> None:
     """Each case of a file of ``cases`` is what ``said`` makes of its lines.
 
@@ -152,18 +149,6 @@ def test_large_records_show_what_matters_and_sum_the_rest():
     for response in (0, 2, 7):
         alone = explained(path, record="grpo/5", response=response)["record"]
         assert [one["index"] for one in alone["responses"] if "tokens" in one] == [response]
-
-
-@each(
-    ("flags", "code", "words"),
-    [
-        (("--record", "nope"), 3, "no record matches --record nope"),
-        (("--response", "8"), 2, "responses 0 to 7"),
-    ],
-)
-def test_records_and_responses_that_are_not_there(flags, code, words):
-    result = run("explain", DUMPS / "trl-1.16.0-grpo.jsonl", *flags)
-    assert (result.exit_code, words in result.stderr) == (code, True)
 
 
 @each("seed", range(12))

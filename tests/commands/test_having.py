@@ -163,20 +163,6 @@ BROKEN = ({}, '{"log_probs_new": [[-1.0], [0.5]], "rewards": [1, 0]}', {})
 FLAGS = ("-v", "dr")
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [("--only", "loss"), ("-f", "csv"), ("-f", "json"), ("-f", "jsonl"), ("-f", "table")],
-    ids=lambda flags: flags[1],
-)
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_no_total_of_a_part(grpo, dump, flags, jobs):
-    path = str(dump(*BROKEN))
-    done = grpo("eval", path, *FLAGS, "--level", "batch", *flags, "--jobs", jobs)
-    assert done.exit_code == 3
-    assert done.stdout == ""
-    assert "log_probs_new[1][0]" in done.stderr
-
-
 def test_the_rows_before_the_error_are_printed_without_a_total(grpo, dump):
     path = str(dump(*BROKEN))
     document = json.loads(grpo("eval", path, *FLAGS, "--json").stdout)
@@ -187,13 +173,6 @@ def test_the_rows_before_the_error_are_printed_without_a_total(grpo, dump):
     assert "evaluated" not in table
     rows = grpo("eval", path, *FLAGS, "--only", "loss").stdout.split()
     assert rows == grpo("eval", str(dump({})), *FLAGS, "--only", "loss").stdout.split()
-
-
-def test_what_is_skipped_leaves_a_total(grpo, dump):
-    flags = (*FLAGS, "--level", "batch", "--only", "loss", "--on-error", "skip")
-    done = grpo("eval", str(dump(*BROKEN)), *flags)
-    assert done.exit_code == 3
-    assert float(done.stdout) == float(grpo("eval", str(dump({}, {})), *flags).stdout)
 
 
 # ---- a record is called by its id, or else by one number, in every report and by every flag ------
@@ -235,23 +214,3 @@ def test_the_number_that_a_report_shows_is_the_one_that_flags_take(grpo, gaps, n
         assert done.exit_code == 0
     assert f"record {number}" in grpo("show", gaps, "-v", "dr", "--record", number).stdout
     assert names(grpo, "eval", gaps, "-v", "dr", "--record", number) == [int(number)]
-
-
-def test_records_with_ids_have_their_numbers_too(grpo, dump):
-    path = str(dump({"id": "a"}, {"id": "b"}, {"id": 1}))
-    assert names(grpo, "eval", path, "--beta", "0", "--record", "0") == ["a"]
-    assert names(grpo, "eval", path, "--beta", "0", "--record", "b") == ["b"]
-    assert names(grpo, "eval", path, "--beta", "0", "--record", "1") == ["b", 1]
-    assert "record b" in grpo("show", path, "--beta", "0", "--record", "b").stdout
-
-
-@pytest.mark.parametrize("command", [["eval"], ["explain"], ["compare", "--variants", "grpo"]])
-def test_every_command_finds_the_record_that_is_to_blame(grpo, dump, command):
-    small = {"log_probs_new": [[-1.0]] * 3, "log_probs_old": [[-1.0]] * 3, "log_probs_ref": None}
-    rows = [{"rewards": [1, 0, 2, 3]}] * 2 + [{"rewards": [1, 0, 2]} | small]
-    wide = {key: [[-1.0]] * 4 for key in ("log_probs_new", "log_probs_old")}
-    path = str(dump(*(wide | {"log_probs_ref": None} | row for row in rows[:2]), rows[2]))
-    name, *flags = command
-    done = grpo(name, path, *flags, "--beta", "0", "-p", "std_ddof=3", "--json")
-    said = done.stdout + done.stderr
-    assert "dump.jsonl:3" in said or '"line":3' in said

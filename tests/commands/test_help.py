@@ -62,9 +62,9 @@ def test_a_page_is_printed(grpo, name):
 
 
 def test_a_command_s_help_is_that_of_its_flag(grpo):
-    asked, flag = grpo("help", "split"), grpo("split", "--help")
+    asked, flag = grpo("help", "compare"), grpo("compare", "--help")
     assert asked.exit_code == flag.exit_code == 0
-    assert "--micro-batch" in asked.output
+    assert "--variants" in asked.output
     assert asked.output.split("\n", 1)[1] == flag.output.split("\n", 1)[1]
 
 
@@ -229,7 +229,7 @@ def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
     lines = text.splitlines()
     assert len(lines) <= 22, "a line for what was typed, and one for the prompt"
     assert max(map(len, lines)) <= 80
-    for name in ("explain", "match", "compare", "split", "check", "eval", "show", "verify"):
+    for name in ("explain", "match", "compare", "check", "eval", "show", "verify"):
         assert re.search(rf"\?\s+grpo {name} ", text)
     assert [name for name in COMMANDS if not re.search(f"(grpo|,) {name}\\b", text)] == []
     for door in ("python", "ci", "clip"):
@@ -243,7 +243,6 @@ def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
     [
         ("explain on_policy.json", "the loss is 0: every ratio is exactly 1"),
         ("match dr_grpo.json --loss 0.0749292", "grpo eval samples/dr_grpo.json -v"),
-        ("split trl_grpo.jsonl -n 2", "token-mean                   0.348422     0.696482  no"),
         ("check dr_grpo_cases.jsonl", "both rewards\n    are 1: no policy gradient"),
         ("eval arithmetic.jsonl --kl k1", "gradient norm   0.138413"),
         ("explain k1", "Its slope is 1 at every token"),
@@ -267,24 +266,6 @@ def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, comm
 
 
 @pytest.mark.parametrize(
-    ("word", "command"),
-    [
-        ("ci", "grpo check FILE --fail-on warning -q"),
-        ("gate", "grpo check FILE --fail-on warning -q"),
-        ("polars", "grpo eval FILE --level token -f parquet -o tokens.parquet"),
-        ("dataframe", "grpo eval FILE --level token -f parquet -o tokens.parquet"),
-        ("turns", "grpo eval FILE --level turn"),
-        ("agents", "grpo eval FILE --level turn"),
-        ("bundle", "grpo convert FILE --bundle -o step.bundle.jsonl"),
-        ("mismatch", "grpo check FILE"),
-        ("J", "grpo eval FILE"),
-    ],
-)
-def test_a_word_leads_to_the_command_that_shows_it(grpo, word, command):
-    assert grpo("help", word).stdout.splitlines()[-1].strip() == command
-
-
-@pytest.mark.parametrize(
     ("asked", "said"),
     [
         ("--group-by", "--group-by FIELD  Rows with equal FIELD"),
@@ -299,3 +280,56 @@ def test_a_flag_or_word_is_explained(grpo, asked, said):
     result = grpo("help", asked)
     assert result.exit_code == 0
     assert said in result.stdout
+
+
+def test_the_table_of_exit_codes_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = Path(__file__).parents[2] / "samples"
+    plain, other = samples / "arithmetic.jsonl", samples / "temperature.jsonl"
+    wrong = tmp_path / "wrong.jsonl"
+    record = json.loads((samples / "dr_grpo.json").read_text())
+    wrong.write_text(json.dumps(record | {"expected": {"loss": 123.0}}))
+    healthy = samples / "run" / "healthy.jsonl.gz"
+    limit = ("--fail-on", "reward_mean>-1")
+    for code, *words in (
+        (0, "eval", plain),
+        (0, "check", plain),
+        (0, "match", plain, "--loss", "0.2630925"),  # the other sign of dapo's
+        (1, "verify", wrong, "-v", "dr"),
+        (1, "diff", plain, other),
+        (1, "match", plain, "--loss", "123.456789", "--kl", "none", "--aggregate", "token-mean"),
+        (1, "check", other),
+        (1, "trend", healthy, "-v", "trl/grpo", *limit),
+        (2, "eval", plain, "-v", "nothing"),
+        (3, "eval", samples / "bad_nan.json"),
+        (3, "eval", tmp_path / "none.jsonl"),
+    ):
+        assert run(*words).exit_code == code, words
+    monkeypatch.chdir(tmp_path)
+    assert "in the folder of the project" in run("eval", "samples/first.jsonl").stderr
+
+
+def test_pages_in_a_pipe_have_no_comments_and_no_links_to_files() -> None:
+    for page in ("input", "checked", "output", "python"):
+        text = run("help", page).stdout
+        assert "<!--" not in text
+        assert not re.search(r"\]\((?!https?:)", text), page
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "clip ratio",
+        "length bias",
+        "loss is zero",
+        "nan",
+        "padding",
+        "entropy collapse",
+        "dead groups",
+        "off policy",
+        "kl too large",
+        "different from trl",
+        "negative loss",
+    ],
+)
+def test_symptoms_are_words(words: str) -> None:
+    assert run("help", *words.split()).exit_code == 0

@@ -742,3 +742,49 @@ def test_clipped_tokens_are_asked_for_where_nothing_is_clipped(tmp_path) -> None
     found = match(str(path), loss=evaluate(row, "dapo").loss, stages=NARROW)
     assert found.match_count > 1
     assert any(one.startswith("ratios other than 1") for one in found.tell_apart)
+
+
+# ---- what the records say may not be what was computed -------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clipped(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Records that give ε = 0.2 and β = 0.04, and have a reference."""
+    settings = {"epsilon": 0.2, "beta": 0.04}
+    made = telling(hyperparameters=settings)
+    return str(write(tmp_path_factory.mktemp("match") / "clipped", made))
+
+
+@each(
+    ("flags", "words"),
+    [
+        ({"epsilon": 0.1}, "--epsilon-high 0.1 --epsilon-low 0.1"),
+        ({"beta": 0.1}, "--beta 0.1"),
+    ],
+)
+def test_settings_that_the_records_give_are_doubted_where_nothing_fits(
+    clipped: str, flags: dict[str, float], words: str
+) -> None:
+    found = match(clipped, loss=repr(evaluate(clipped, "grpo", **flags).loss))
+    assert found.reproduced
+    assert any(f"-v grpo {words}" in one.command for one in found.matches)
+
+
+def test_slips_of_the_row_that_is_meant_are_named(clipped: str) -> None:
+    total = evaluate(clipped, "grpo").total
+    penalty = total["policy"] - total["objective"]
+    for loss, need in (
+        (-total["policy"] - penalty, {"beta": -0.04}),
+        (total["policy"] + penalty, {"policy": -1.0}),
+        (total["loss"] + 0.04, {"kl_offset": 1.0}),
+    ):
+        found = match(clipped, loss=repr(loss))
+        assert not found.matches
+        assert "grpo" in found.nearest[0].variants
+        assert found.nearest[0].would_need == pytest.approx(need)
+
+
+def test_a_missing_mean_over_responses_is_called_that(clipped: str) -> None:
+    total = evaluate(clipped, "grpo").total
+    found = match(clipped, loss=repr(8 * total["loss"]))
+    assert "the responses" in str(found.matches[0].factor_meaning)

@@ -12,7 +12,7 @@ from files import each, some
 from formats import dumps
 from fuzz import product
 
-from grpo_cli import InputError, compare, evaluate, fold, match
+from grpo_cli import InputError, compare, evaluate, match
 
 DATA = {
     "nemo-rl": dumps.nemo_rl(),
@@ -52,7 +52,6 @@ def test_from_python(dump):
         lambda: evaluate(dump(RECORD), "dr", totals_only=True),
         lambda: compare(RECORD, ["opo", "dr"]),
         lambda: match(RECORD, loss=0.0123),
-        lambda: fold.partial([RECORD], "dr"),
     ):
         with pytest.raises(InputError) as caught:
             call()
@@ -60,33 +59,6 @@ def test_from_python(dump):
         assert wanted in str(caught.value) or "--map log_probs_old=old_lp" in str(caught.value)
     told = evaluate({**RECORD, "log_probs_old": OLDER}, "dr")
     assert told.notices == ["ignored columns: old_lp"]
-
-
-@each(
-    ("key", "row", "column"),
-    [
-        *[(key, "dr", "log_probs_old") for key in ("old_lp", "logps_old", "oldLogProbs", "lps")],
-        ("sft_lp", "grpo-k1", "log_probs_ref"),
-        ("vllm_logprobs", "tis", "log_probs_rollout"),
-        ("vllm_logprobs", "scale-rl", "log_probs_rollout"),
-    ],
-)
-def test_what_a_row_needs(grpo, dump, key, row, column):
-    """Read by --map it gives what the column gives under its name."""
-    record = {"logprobs": ROWS, "rewards": [1.0, 0.0]}
-    if column != "log_probs_old":
-        record["log_probs_old"] = ROWS
-    path = dump({**record, key: OLDER})
-    result = grpo("eval", path, "-v", row)
-    assert result.exit_code == 3
-    assert f":1: {key}: {column} is missing, but {row} needs it" in result.stderr
-    mapped = f"{column}={key}"
-    assert f"--map {mapped}" in result.stderr
-    numbers = [
-        grpo("eval", *words, "-v", row, "--level", "batch", "--json").stdout
-        for words in (["--map", mapped, path], [dump({**record, column: OLDER}, name="b.jsonl")])
-    ]
-    assert numbers[0] == numbers[1] != ""
 
 
 # ---- every way of reading ---------------------------------------------------------------------
@@ -206,19 +178,6 @@ def test_tables_and_rows_of_a_group(tmp_path, kind, row):
         said = "old_lp: log_probs_old is missing, but dr needs it; grpo does not read this key"
         assert said in notices[-1] or said.replace("old_lp: ", "") in notices[-1]
         assert not by or (":1: " if form == "lines" else "[0].") in notices[-1]
-
-
-@pytest.mark.parametrize("name", ["prime-rl", "open-instruct", "verifiers", "miles"])
-def test_a_key_that_a_format_does_not_read(tmp_path, grpo, name):
-    """Where the format has no old log-probs of its own."""
-    first = DATA[name][0]
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({**first, "old_lp": [-1.0] * 4}) + "\n")
-    result = grpo("eval", str(path), "-v", "dr", "--advantage", "raw")
-    if name == "prime-rl":  # the engine's are its old ones
-        assert "old_lp: log_probs_old" not in result.stderr
-    else:
-        assert "old_lp: log_probs_old is missing, but dr needs it" in result.stderr
 
 
 # ---- silence ----------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ import math
 
 import pytest
 
-from grpo_cli import VARIANTS, InputError, compare, evaluate, match, split, verify
-from grpo_cli.fold import merge, partial
+from grpo_cli import VARIANTS, InputError, compare, evaluate, match, verify
 
 PLAIN = {
     "log_probs_new": [[-0.2, -0.3], [-0.1, -0.4]],
@@ -123,11 +122,7 @@ def test_python_has_the_same_numbers_and_notes(write):
     assert found.total["kl"] is None
     assert all(math.isnan(value) for response in found.kl for value in response)
     assert found.notices == [NOTE]
-    assert partial([PLAIN, PLAIN]).notices == [NOTE]
-    assert partial([PLAIN, PLAIN]).total == found.total
     assert compare(path, "grpo").variants[0].kl is None
-    assert "|kl:none(no reference)|" in split(path, 1).signature
-    assert split(path, 1).splits[0].global_ == pytest.approx(LOSS, rel=1e-14)
     assert verify([PLAIN | {"expected": {"loss": LOSS}}]).agrees
 
 
@@ -212,16 +207,6 @@ def test_compare_and_match_skip_what_needs_the_column_that_a_mix_lacks(grpo, wri
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_merged_totals_that_saw_both_are_an_error(order):
-    records, line = ORDERS[order]
-    parts = [partial([one], source="dump", first=at) for at, one in enumerate(records, 1)]
-    for given in (parts, [merge(parts[:1]), merge(parts[1:2]), *parts[2:]]):
-        with pytest.raises(InputError) as error:
-            merge(given)
-        assert str(error.value) == f"dump:{line}: {MIXED}"
-
-
-@pytest.mark.parametrize("order", ORDERS)
 def test_records_without_are_skipped_and_their_steps_have_no_update(grpo, write, order):
     records, line = ORDERS[order]
     path = write(*records)
@@ -279,6 +264,4 @@ def test_a_length_that_no_row_has_is_an_error_in_the_same_words(write):
         "max_completion_length: missing; token-sum-norm needs it: give "
         "-p max_completion_length=VALUE, or put it in the record's hyperparameters"
     )
-    skipped = split(path, 1).skipped
-    assert said in next(one.reason for one in skipped if one.aggregate == "token-sum-norm")
     assert match(path, loss="0.1", variant="dr").not_tried["token-sum-norm"] == said

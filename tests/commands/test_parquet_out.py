@@ -138,14 +138,6 @@ def test_row_groups(grpo, tmp_path, monkeypatch, jobs):
     same(pq.read_table(out), list(map(orjson.loads, lines)))
 
 
-@pytest.mark.parametrize("to", [(), ("-o", "-")])
-def test_not_to_standard_output(grpo, to):
-    done = grpo("eval", FILES[0], "-f", "parquet", *to)
-    assert done.exit_code == 2
-    assert "--format parquet is binary: write it with -o FILE" in done.stderr
-    assert not done.stdout
-
-
 def test_without_the_package(grpo, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = grpo("eval", FILES[0], "-f", "parquet", "-o", tmp_path / "o")

@@ -1,15 +1,16 @@
-"""What commands say of input and flags: the files of ``cases/said``.
+"""What commands say of input and flags, and print: the files of ``cases/said`` and ``shown``.
 
 A file begins with inputs that its cases share (``--- NAME`` and lines). A case is a comment, inputs
 of its own, and command lines (``$``), each with its exit code where that is not 0, what stands on
-standard error (``!``), and, of a line that ends with ``# shown``, on standard output (``>``).
-``GRPO_WRITE_CASES=1`` writes what comes now into the files, to be read as a diff. No case holds a
-number that the code under test has computed.
+standard error (``!``), and, of a line that ends with ``# shown``, on standard output (``>``); with
+``# shape`` each decimal of both is 0.0, since no case holds a number that the code under test has
+computed. ``GRPO_WRITE_CASES=1`` writes what comes now into the files, to be read as a diff.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -19,8 +20,11 @@ from pathlib import Path
 import pytest
 from fuzz.product import run
 
-SAID = sorted((Path(__file__).parent / "cases" / "said").glob("*.txt"))
+CASES = Path(__file__).parent / "cases"
+SAID = sorted(path for name in ("said", "shown") for path in (CASES / name).glob("*.txt"))
+ROOT = Path(__file__).parents[2]
 _MARKS = ("!", ">", "=")
+_DECIMAL = re.compile(r"\d+\.\d+(e[-+]?\d+)?|\d+e-\d+")
 
 
 def place(lines: list[str], folder: Path) -> None:
@@ -35,26 +39,30 @@ def place(lines: list[str], folder: Path) -> None:
 
 def said(line: str) -> Iterator[str]:
     """What comes of a command line."""
-    words, _, source = line.partition(" # shown")[0].partition(" < ")
+    words, _, source = re.split(" # (?:shown|shape)$", line)[0].partition(" < ")
     outcome = run(shlex.split(words)[1:], Path(source).read_bytes() if source else None)
+    out, err = (
+        _DECIMAL.sub("0.0", text) if line.endswith("# shape") else text
+        for text in (outcome.out.decode(), outcome.err.decode())
+    )
     yield f"$ {line}"
     if outcome.code:
         yield f"= {outcome.code}{outcome.trouble and ' ' + outcome.trouble}"
-    yield from (f"! {one}" for one in outcome.err.decode().splitlines())
-    if "# shown" in line:
-        yield from (f"> {one}".rstrip() for one in outcome.out.decode().splitlines())
+    yield from (f"! {one}" for one in err.splitlines())
+    if line.endswith(("# shown", "# shape")):
+        yield from (f"> {one}".rstrip() for one in out.splitlines())
 
 
-@pytest.mark.parametrize("path", SAID, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SAID, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_is_said(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # errors name the program
-    (tmp_path / "samples").symlink_to(Path(__file__).parents[2] / "samples")
     shared, *cases = (one.splitlines() for one in path.read_text(encoding="utf-8").split("\n\n"))
     found = ["\n".join(shared)]
     for number, case in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()
-        (folder / "samples").symlink_to(tmp_path / "samples")
+        for name in ("samples", "tests"):
+            (folder / name).symlink_to(ROOT / name)
         monkeypatch.chdir(folder)
         place(shared, folder)
         place(case, folder)

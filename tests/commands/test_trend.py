@@ -342,6 +342,8 @@ def test_what_responses_say_together_by_hand(tmp_path: Path) -> None:
     names = ("groups_equal", "groups_all_0", "groups_all_1", "pass_at_1", "pass_at_k", "at_longest")
     assert [found[n] for n in names] == [2 / 3, 1 / 3, 1 / 3, (0.5 + 0 + 1 + 1) / 4, 3 / 4, 2 / 8]
     assert found["length_p95"] == 9  # of 1 2 3 4 5 7 9 9
+    # rewards vary in the first group only: (0.5 · 1 · 2) / √(0.5 · (2 + 42 + 2/3 + 2))
+    assert found["reward_length_corr"] == pytest.approx(1.0 / math.sqrt(0.5 * (2 + 128 / 3 + 2)))
 
 
 @each(
@@ -650,8 +652,8 @@ def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.Mo
     shown = " ".join(run("trend", path, *flags).stdout.split())
     assert shown.partition("hidden at 18 columns: ")[2].partition(" (see")[0].split(", ") == [
         "rewards/b/mean", "rewards/a/mean", "repetition", "longest_quarter", "staleness",
-        "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "clip_high", "reward_std",
-        "pass_at_k", "reward_group_std", "groups_equal", "truncated", "mismatch.mean_abs",
-        "mismatch.p999", "nll", "entropy", "mismatch.k3", "kl_k3", "gradient_norm",
-        "length_mean", "loss",
+        "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "reward_std", "pass_at_k",
+        "reward_group_std", "reward_length_corr", "groups_equal", "truncated", "mismatch.mean_abs",
+        "mismatch.p999", "mismatch.k3", "gradient_norm", "length_mean", "nll", "entropy",
+        "clip_high", "kl_k3", "loss",
     ]  # fmt: skip

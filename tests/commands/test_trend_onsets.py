@@ -132,17 +132,46 @@ def first_sign(values: F64) -> tuple[int, int, str, float] | None:
                 if abs(score) > bound * far and (kind == "shift" or size > 8)
             ]
             if signs:
-                later = np.median(values[at + size - 4 : at + size])
-                recent, past = np.median(values[max(at - 8, 0) : at]), values[max(at - 30, 0) : at]
-                move = 0.25 * abs(recent) if (past == past[0]).all() else 0.0
-                fell = signs[0][1] < 0.0 and later - recent < -move
-                seen += signs[:1] if fell else []
+                seen += signs[:1] if signs[0][1] < 0.0 and fell(values, at, at + size) else []
                 break
+        seen += left_range(values, at)
     if not seen:
         return None
     end, _, at, _ = min(seen, key=lambda one: one[:2])
     score, kind = min((one[1], one[3]) for one in seen if one[0] <= end + 4)
     return at, end, kind, score
+
+
+def fell(values: F64, at: int, end: int) -> bool:
+    """Whether the last four values are below the eight before a place; far below a constant."""
+    later, recent = np.median(values[end - 4 : end]), np.median(values[max(at - 8, 0) : at])
+    past = values[max(at - 30, 0) : at]
+    move = 0.25 * abs(recent) if (past == past[0]).all() else 0.0
+    return bool(later - recent < -move)
+
+
+def left_range(values: F64, at: int) -> list[tuple[int, float, int, str]]:
+    """The sign of ten values that are below all before them, by more than the range of these."""
+    before, after = values[:at], values[at : at + 10]
+    if len(after) < 10 or before.min() - after.max() <= before.max() - before.min():
+        return []
+    middle = np.median(before[-30:])
+    spread = 1.4826 * float(np.median(np.abs(before[-30:] - middle)))
+    off = float(middle - np.median(after)) * math.sqrt(10)
+    score = -off / spread if spread else -math.inf
+    return [(at + 10, score, at, "shift")] if fell(values, at, at + 10) else []
+
+
+def begun(values: F64, at: int) -> int:
+    """The first value that made 28 % of the move, and is 1.5 deviations below the eight before."""
+    while at > 10:
+        level, _, rests = past_of(values[max(at - 31, 0) : at - 1])
+        room = 1.5 * 1.4826 * float(np.median(np.abs(rests)))
+        nearer = level + 0.28 * (values[at] - level)
+        if values[at - 1] >= min(values[max(at - 9, 0) : at - 1].min() - room, nearer):
+            return at
+        at -= 1
+    return at
 
 
 def by_definition(values: F64) -> Onset | None:
@@ -157,7 +186,7 @@ def by_definition(values: F64) -> Onset | None:
     spread = 1.4826 * float(np.median(np.abs(rests)))
     room = max(2 * spread, 0.25 * (middle - float(np.median(values[at:end][-3:]))))
     inside = [n for n in range(at, end) if middle - values[n] <= room]
-    at = min(inside[-1] + 1 if inside else at, max(at, end - 2))
+    at = begun(values, min(inside[-1] + 1 if inside else at, max(at, end - 2)))
     future = values[at : at + 12]
     after = future if kind == "shift" else future[-4:]
     before = float(np.median(values[max(at - 30, 0) : at]))
@@ -249,6 +278,25 @@ def test_what_is_found_and_what_is_not(tmp_path: Path) -> None:
         assert (one.up, abs(one.at - 30) <= 4) == (False, True)
     assert found[10:17] == [None] * 7
     assert sum(one is not None for one in found[17:]) <= 2
+
+
+def test_a_level_far_outside_of_a_sloping_past_is_found(tmp_path: Path) -> None:
+    """A spread that falls to an eighth, after 15 steps that fell a little."""
+    past = [0.53, 0.48, 0.49, 0.53, 0.52, 0.49, 0.49, 0.4, 0.4, 0.45, 0.47, 0.44, 0.49, 0.51, 0.48]
+    after = [0.06, 0.061, 0.055, 0.053, 0.062, 0.065, 0.052, 0.062, 0.061, 0.061, 0.064, 0.065]
+    (one,) = found_in(series(tmp_path / "a.jsonl", {"x": [*past, *after]}))["x"]
+    assert (one["onset"], one["kind"], one["severity"]) == (15, "shift", "warning")
+
+
+def test_a_change_begins_with_the_first_value_that_left_its_past(tmp_path: Path) -> None:
+    """Though the value after it would be enough: a KL that grows by half a step from step 17 on."""
+    noise = np.random.default_rng(6).normal(0.0, 0.08, 30)
+    growth = np.exp(noise + 0.4 * np.maximum(np.arange(30) - 16, 0))
+    path = tmp_path / "log.csv"
+    lines = [f"{at},{0.001 * (at + 12) * one}" for at, one in enumerate(growth.tolist())]
+    path.write_text("\n".join(["step,kl", *lines]))
+    (one,) = found_in(path)["kl"]
+    assert one["onset"] == 17
 
 
 def test_what_goes_the_other_way_is_information(tmp_path: Path) -> None:

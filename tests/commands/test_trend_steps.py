@@ -13,11 +13,6 @@ from command import answer, run
 from files import each, in_blocks
 from trended import PLAIN, blocks, notes, steps, trend, write
 
-from grpo_cli.commands.trend.follow import Follow
-from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.records import PLAIN as READING
-from grpo_cli.variants.plan import plan
-
 
 def numbers(*words: object) -> list[int]:
     return [one["step"] for one in steps(*words)]
@@ -231,18 +226,13 @@ def test_a_run_that_was_resumed_is_not_added_to_what_it_repeats(
         assert len(told) == len(repeated)
         for said, (to, high) in zip(told, repeated.items(), strict=True):
             assert wording.format(to, high - to + 1, to, high) in said
-    follow = Follow([str(path)], READING, plan("dr"), StepSource(), one_run=bool(flags))
-    while follow.poll():
-        pass
-    whole = follow.steps().whole
-    assert {(one.in_pass, one.number): one.metrics["reward_mean"] for one in whole} == found
 
 
 def test_what_a_pass_that_was_repeated_showed(tmp_path: Path) -> None:
     """Neither its fall nor its NaN is of the run as it went on; both are findings of that pass.
 
     In one process, in two, from a pipe, of a log and of its rows in two files; and the table, the
-    page, --follow and --against say so.
+    page and --against say so.
     """
     numbers = [*range(56), *range(40, 91)]
     rows: list[dict[str, Any]] = []

@@ -6,14 +6,8 @@ experiment in tests/benchmarks, whose loss gives what TRL gave (test_answers.py)
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 from files import each, some
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
 from trials import verify
 from trials.score import Task
 from trials.wrong.catalogue import EXPECTATIONS, MISTAKES

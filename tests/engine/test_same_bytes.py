@@ -80,7 +80,7 @@ def test_files_of_all_kinds(cut: Cut, files: list[str], line: str) -> None:
     assert told.count("expected a log-prob <= 0, got 0.5") == 2
 
 
-@pytest.mark.parametrize("line", ["split -v dr -n 3 --json", "split -v lite-ppo -n 3", "convert"])
+@pytest.mark.parametrize("line", ["convert"])
 def test_records_without_ids_and_a_table(cut: Cut, unnamed: list[str], line: str) -> None:
     name, *flags = line.split()
     words = [name, *unnamed, *flags, "--on-error", "skip"]
@@ -186,18 +186,6 @@ def test_a_reference_that_only_some_records_have_is_one_error(cut: Cut, tmp_path
         assert code == 3
         assert err[-1].startswith(f"grpo: {path}:{at}: log_probs_ref: missing; ")
         assert len(out.splitlines()) == (40 if at == 1 else 30)
-
-
-def test_split_stops_at_a_record_of_other_columns(
-    cut: Cut, unnamed: list[str], tmp_path: Path
-) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(
-        '{"log_probs_new": [[-1]], "advantages": [1]}\n' * 30 + Path(unnamed[1]).read_text()
-    )
-    words = ["split", str(path), "-v", "dr", "-n", "2", "--on-error", "skip"]
-    _, _, err = same_everywhere(cut, words, WAYS[:3])
-    assert "a.jsonl:33: this record has other columns than the first one" in err[-1]
 
 
 @pytest.mark.parametrize("advantages", [True, False])

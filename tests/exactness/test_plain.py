@@ -217,10 +217,3 @@ def test_a_window_that_is_a_millionth_wider_is_noticed(
     rule = plain.RULES[variant]
     monkeypatch.setitem(plain.RULES, variant, rule._replace(high=rule.high + 1e-6))
     assert differing(SEED, [[*plain.RULES].index(variant)], 60)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path

@@ -232,38 +232,3 @@ def test_row_groups_of_some_megabytes(grpo, tmp_path, monkeypatch):
     path.write_bytes(lines([{"logps": [[-0.5] * 100] * 4, "reward": REWARDS}] * 2000))
     assert grpo("convert", path, "-o", tmp_path / "out.parquet").exit_code == 0
     assert parquet.ParquetFile(tmp_path / "out.parquet").metadata.num_row_groups > 5
-
-
-@pytest.mark.parametrize("fast", [True, False])
-def test_what_cannot_be_evaluated_is_not_converted(grpo, tmp_path, fast):
-    """A token that counts is out of range: in every place where a record is looked at."""
-    good = {"log_probs_new": [[-1.0, -0.5]], "rewards": [1.0]}
-    bad = good | {"log_probs_new": [[-1.0, 0.5]]}
-    masked = bad | {"mask": [[1, 0]]}
-    records = (
-        [masked, bad, good] if fast else [one | {"prompt": "p"} for one in (masked, bad, good)]
-    )
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in records))
-    result = grpo("convert", path)
-    assert (result.exit_code, len(result.stdout.splitlines())) == (3, 1)
-    assert "a.jsonl:2: log_probs_new[0][1]: expected a log-prob <= 0, got 0.5" in result.stderr
-    result = grpo("convert", path, "--on-error", "skip")
-    assert (result.exit_code, len(result.stdout.splitlines())) == (3, 2)
-
-
-def test_a_record_without_an_id_is_numbered_where_it_does_not_stand(grpo, tmp_path):
-    """In a second file each has the number that it has in its own, whatever its first field is."""
-    rows = [
-        {"log_probs_new": [[-1.0]]},
-        {"log_probs_new": [[-2.0]], "id": None},
-        {"note\x7f": 3, "log_probs_new": [[-3.0]]},
-        {"id": "x", "log_probs_new": [[-4.0]]},
-    ]
-    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    for path in paths:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = [json.loads(line) for line in grpo("convert", *paths).stdout.splitlines()]
-    plain = [{name: one[name] for name in one if name != "id"} for one in rows]
-    assert [{name: one[name] for name in one if name != "id"} for one in found] == [*plain, *plain]
-    assert [one.get("id") for one in found] == [None, None, None, "x", 0, 1, 2, "x"]

@@ -70,16 +70,6 @@ def test_the_header_of_unipo_reaches_its_steps(tmp_path: Path, jobs: int, array:
     assert "low=0.1,high=mixed" in signature
 
 
-@pytest.mark.parametrize(
-    "first", ['{"type":"header"}', '{"type":"step","hparams":1,"x":"header"}', '{"hparams":1}']
-)
-def test_what_is_no_header_changes_nothing(tmp_path: Path, first: str) -> None:
-    path, record = tmp_path / "run.jsonl", {"log_probs_new": [[-1.0]], "rewards": [1]}
-    path.write_text(f"{first}\n{json.dumps({'type': 'step', **record})}\n")
-    made = run("convert", path, "--on-error", "skip").stdout.splitlines()
-    assert json.loads(made[-1]) == {"id": 1, "type": "step", **record}
-
-
 # ---- damaged binary files, and what depends on neither blocks nor neighbours, as once found ------
 
 
@@ -126,19 +116,6 @@ def test_arrays_of_booleans_are_no_numbers(tmp_path):
     assert "log_probs[0][0]: expected a number, got false" in said(tmp_path / "in.npz")[1]
 
 
-def test_an_overflow_is_the_fault_of_its_own_record(tmp_path):
-    path = tmp_path / "in.jsonl"
-    # ρ ≈ 9e307 at three tokens with A < 0: each is finite, their sum is not
-    old = ([-0.5, -1.0, -2.0], [-709.6, -710.1, -711.1], [-0.5, -1.0, -2.0])
-    rows = [
-        {"logps": [[-0.5, -1, -2]], "old_log_probs": [row], "advantages": [-1.0]} for row in old
-    ]
-    path.write_bytes(lines(rows))
-    result = run("eval", path, "-v", "dr", "--on-error", "skip", "--only", "line")
-    assert result.stdout.split() == ["1", "3"]
-    assert f"{path}:2: response 0: the sum over the response's tokens overflows" in result.stderr
-
-
 @pytest.mark.parametrize("long", [False, True])
 def test_notes_do_not_depend_on_blocks(tmp_path, long):
     """Each is said once, with the rows of several formats in one block or in several."""
@@ -149,17 +126,6 @@ def test_notes_do_not_depend_on_blocks(tmp_path, long):
     found = said(path, "--on-error", "skip")[1]
     for name in ("sglang", "prime-rl", "unipo"):
         assert found.count(f"read as {name}") == 1
-
-
-def test_a_nan_that_counts_stays_one(tmp_path):
-    """In what is written, which also holds integers beyond 64 bits."""
-    record = (
-        '{"log_probs_new": [[-1.0]], "rewards": [1], "a": [NaN, 1180591620717411303424], "é": 1}'
-    )
-    (tmp_path / "a.json").write_text(record)
-    written = run("convert", tmp_path / "a.json").stdout
-    assert '"a": [NaN, 1.1805916207174113e+21], "é": 1' in written
-    assert json.loads(written)["log_probs_new"] == [[-1.0]]
 
 
 # ---- small files that unpack to gigabytes are refused in flat memory, and a flag reads them ------
@@ -215,13 +181,6 @@ def test_the_flag_counts_what_comes_later_too(tmp_path: Path) -> None:
         refused = run("check", tmp_path / name)
         flag = refused.stderr.split("--unpack ")[1].split()[0]
         assert "--unpack" not in run("check", tmp_path / name, "--unpack", flag).stderr
-
-
-@pytest.mark.parametrize("size", ["", "0", "4X", "-1", "4.5G"])
-def test_a_size_that_is_none(size: str) -> None:
-    result = run("eval", "-", "--unpack", size, stdin="")
-    assert result.exit_code == 2
-    assert f"--unpack: expected a size like 500M or 4G, got {size!r}" in result.stderr
 
 
 # ---- a line of open-instruct whose prompt has no number ------------------------------------------

@@ -25,66 +25,6 @@ from formats.dumps import NEW, OLD, REWARDS, lines
 RECORD: dict[str, Any] = {"log_probs_new": [[-1.0]], "rewards": [1]}
 
 
-@each("test", ["step", "==3", "a..b==1", "a[x]==1", "step==", "&&"])
-def test_conditions_that_are_none(test: str) -> None:
-    result = run("convert", "-", "--where", test, stdin="{}")
-    assert result.exit_code == 2
-    assert "--where: " in result.stderr
-    assert "expected a" in result.stderr
-
-
-@each("test", {"step=3": "write 'step==3'", "id=p1": "write 'id==\"p1\"'"}.items())
-def test_one_equals_sign_is_written_as_two(test: tuple[str, str]) -> None:
-    result = run("convert", "-", "--where", test[0], stdin="{}")
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"grpo: --where: {test[1]} (== ")
-
-
-@each(
-    ("test", "kept"),
-    [
-        *[("==", [3]), ("!=", [2, 4]), ("<", [2]), ("<=", [2, 3]), (">", [4]), (">=", [3, 4])],
-    ],
-)
-def test_each_comparison_below_on_and_above_the_constant(test: str, kept: list[int]) -> None:
-    lines = "".join(json.dumps(RECORD | {"step": step}) + "\n" for step in (2, 3, 4))
-    result = run("convert", "-", "--where", f"step{test}3", stdin=lines)
-    assert [json.loads(line)["step"] for line in result.stdout.splitlines()] == kept
-
-
-@each(
-    ("record", "mapped"),
-    [
-        ({"logprobs": [[-2.0]]}, "log_probs_new"),
-        ({"ratios": [[0.5]]}, "log_probs_new"),
-        ({"log_probs_new": [[-1.0]], "probs_old": [[0.5]]}, "log_probs_old"),
-        ({"log_probs_new": [[-1.0]], "old_log_probs": [[-2.0]]}, "log_probs_old"),
-    ],
-)
-def test_what_is_mapped_takes_the_place_of_what_says_the_same(
-    record: dict[str, Any], mapped: str
-) -> None:
-    text = json.dumps({**record, "rewards": [1], "mine": [[-0.5]]})
-    result = run("convert", "-", "--map", f"{mapped}=mine", stdin=text)
-    assert result.exit_code == 0, result.stderr
-    made = json.loads(result.stdout)
-    assert made[mapped] == [[-0.5]]
-    assert not made.keys() & (record.keys() - {"log_probs_new"})
-
-
-@each("text", ["a..b", "[0].a", "a[", "a[1", ".a", "a.", ""])
-def test_paths_that_are_none(text: str) -> None:
-    result = run("convert", "-", "--map", f"rewards={text}", stdin="{}")
-    assert result.exit_code == 2
-    assert "--map: expected a field" in result.stderr
-
-
-@pytest.mark.parametrize("word", ["||", "|", "or"])
-def test_what_cannot_be_said_is_named(word: str) -> None:
-    result = run("convert", "-", "--where", f"step==1 {word} step==2", stdin="{}")
-    assert f"--where: {word!r} is not supported: " in result.stderr
-
-
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -119,21 +59,6 @@ def test_what_the_text_refutes_never_passes(
     found = [run(*words, stdin=one) for one in (text, f"[{text}]")]
     assert found[0].stdout == found[1].stdout
     assert found[0].exit_code == found[1].exit_code
-
-
-@pytest.mark.parametrize(
-    ("path", "text", "kept"),
-    [
-        ("b.a", '"a": 1.5, "b": {"a": 12345678901234567890, "c": [{"a": "x"}]}', True),
-        ("a", '"a": [12345678901234567890]', True),
-        ("a", '"\\u0061": 12345678901234567890', True),
-        ("a", '"a": 1, "b": {"a": 12345678901234567890}', False),
-    ],
-)
-def test_a_key_wherever_it_stands(path: str, text: str, kept: bool) -> None:
-    line = json.dumps(RECORD)[:-1] + f", {text}}}\n"
-    result = run("convert", "-", "--where", f"{path}==12345678901234567890", stdin=line)
-    assert (result.exit_code == 0) == kept
 
 
 # ---- rows of one response each, put together by a field or by their number; see ``cases/choose-*--
@@ -207,13 +132,6 @@ def test_lines_that_hold_several_groups(tmp_path):
     assert [set(one) for one in found] == [{NEW[0][0]}, {NEW[2][0]}]
     path.write_bytes(lines([{"log_probs_new": [[-7.0]], "rewards": [1.0]}, step]))
     assert "this line has several values of log_probs_new[0][0]" in grpo(*words).stderr
-
-
-def test_rows_of_several_responses_are_not_counted(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(lines([{"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}]))
-    said = f"{path}:1: one record has 2 responses, but --group-size is for rows of one response"
-    assert said in evaluated(path, "--group-size", "2").stderr
 
 
 def test_a_key_that_is_nested_too_deeply(tmp_path):
@@ -324,31 +242,8 @@ def test_eval_says_how_rows_of_one_response_are_put_together(tmp_path, kind, std
 NOTE = "note: each record is a group of its own; --group-by uid joins them"
 
 
-def test_a_row_alone_whose_group_has_no_name_is_left_as_it_is(tmp_path):
-    for change in ({"uid": None}, {"advantages": 0.5}):
-        path = tmp_path / "a.jsonl"
-        data = [{"uid": "p", "log_probs_new": NEW[at], "rewards": 1.0} | change for at in (0, 1)]
-        path.write_bytes(lines(data))
-        result = grpo("eval", path, "-v", "dr")
-        assert "--group-by" not in result.stderr
-
-
 def test_rows_that_are_counted_keep_their_number(tmp_path):
     for kind in WAYS:
         words = [written(tmp_path, kind, ["p0", "p1"]), "-v", "dr", "--group-size", "2"]
         result = grpo("eval", *words, "--only", "id", "-q")
         assert result.stdout.split() == ["0", "2"], kind
-
-
-def test_one_value_for_each_response_is_no_key_of_a_record(tmp_path: Path) -> None:
-    """All responses would be one group; the names of groups are read as such."""
-    record = {"log_probs": [[-1.0], [-2.0], [-1.0], [-3.0]], "rewards": [1, 0, 3, 1]}
-    path = tmp_path / "data.jsonl"
-    path.write_text(json.dumps(record | {"index": [0, 0, 1, 1]}) + "\n")
-    found = run("eval", path, "-v", "dr", "--group-by", "index")
-    assert (found.exit_code, found.stdout) == (3, "")
-    assert "--map group_ids=index reads them as groups" in found.stderr
-    asked = ("--level", "batch", "--only", "groups")
-    assert run("eval", path, "-v", "dr", "--map", "group_ids=index", *asked).stdout == "2\n"
-    path.write_text(json.dumps(record | {"uid": [0, 0, 1, 1]}) + "\n")
-    assert run("eval", path, "-v", "dr", "--group-by", "uid", *asked).stdout == "2\n"

@@ -42,7 +42,7 @@ LOSSES: list[tuple[str, dict[str, str], dict[str, Any], float]] = [
     ("openrlhf/ppo", {"aggregate": "token-sum-norm"}, {"max_completion_length": 8}, 0.31875),
     ("openrlhf/ppo", {"aggregate": "sum"}, {}, 5.1),
     ("areal/gspo", {"ratio": "sequence", **UNCORRECTED}, {"epsilon": 0.2}, 0.555746),
-    ("areal/gspo", {"correction": "none"}, {"epsilon": 0.2, "is_high": None}, 0.555746),
+    ("areal/gspo", {"correction": "none"}, {"epsilon": 0.2}, 0.555746),
     ("slime/gspo", {"correction": "token-truncate"}, {"is_low": 0.0, "is_high": 2.0}, -0.252548),
     ("open-instruct/cispo", UNCORRECTED, {"beta": 0.0}, -0.468777),
     ("slime/grpo", {"ratio": "rollout", **PER_TOKEN}, {}, 0.776667),
@@ -195,6 +195,33 @@ def test_kpop_rejects_by_the_greater_of_both_divergences() -> None:
     # KL(0.9 ‖ 0.7) = 0.116 and KL(0.7 ‖ 0.9) = 0.154, whichever of the two is the engine's
     kept = [evaluate(record, "areal/kpop", is_high=most).gradient[0] != 0 for most in (0.13, 0.16)]
     assert [row.tolist() for row in kept] == [[False, False], [True, True]]
+
+
+def test_areal_s_sequence_level_leaves_out_rejected_tokens() -> None:
+    """grpo_loss_fn of AReaL cbff54d in float64, importance_sampling_level sequence."""
+    record = {
+        "log_probs_new": [[-1.0, -1.2, -0.8], [-0.5, -0.7, -2.0]],
+        "log_probs_old": [[-1.1, -1.0, -1.0], [-0.6, -0.6, -1.5]],
+        "log_probs_rollout": [[-1.1, -3.0, -1.0], [-0.6, -0.7, -1.5]],  # e² is above 5
+        "advantages": [[1.0, 2.0, -0.5], [-1.0, 0.25, 0.5]],
+    }
+    found = evaluate(record, "areal/gspo")
+    assert found.loss == pytest.approx(-0.06031298641051184, rel=1e-14)
+    slopes = [[0.04840976011367846, 0.0, 0.04840976011367846], [-0.012168844605615028] * 3]
+    np.testing.assert_allclose(found.gradient, slopes, rtol=1e-14)
+
+
+def test_roll_s_filter_cuts_a_segment() -> None:
+    """Without a mask as with one: ROLL takes the token out of the response's mask."""
+    record = {
+        "log_probs_new": [[-1.0, -1.2, -0.8, -2.0]],
+        "log_probs_old": [[-1.1, -1.0, -1.0, -1.0]],
+        "log_probs_rollout": [[-1.1, -3.0, -1.0, -1.0]],
+        "advantages": [1.0],
+    }
+    bounds = {"filter_agg": "token", "ratio_low": 0.5, "ratio_high": 2.0}
+    ratio = evaluate(record, "roll/segment", **bounds).ratio[0]
+    np.testing.assert_allclose(ratio[[0, 2, 3]], np.exp([0.1, -0.4, -0.4]), rtol=1e-7)
 
 
 def test_areal_s_kl_in_the_reward_needs_the_engine() -> None:

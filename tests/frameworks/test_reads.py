@@ -69,7 +69,8 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "roll": (
         "roll/pipeline/rlvr/actor_worker.py:71-87, actor_pg_worker.py; agg_loss of "
         "roll/utils/functionals.py:229, roll/pipeline/agentic/utils.py @8eb27cc2",
-        "epsilon_low epsilon_high dual_clip dro_beta kl_loss_coef global_batch_size dp_size gamma",
+        "epsilon_low epsilon_high dual_clip dro_beta kl_loss_coef global_batch_size dp_size gamma "
+        "is_weight_type is_high filter_agg ratio_low ratio_high diff_low diff_high",
     ),
     "openrlhf": (
         "openrlhf/models/loss.py, PolicyLoss @0.11.2; trainer/ppo_utils/experience_maker.py",

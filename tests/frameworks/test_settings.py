@@ -68,19 +68,19 @@ def _is_of(case: dict[str, Any], choice: str) -> bool:
 
 def test_the_other_words_of_slime() -> None:
     settings = {"name": "slime", "advantage_estimator": "gspo", "use_tis": True, "tis_clip": 3.0}
-    settings |= {"calculate_per_token_loss": True, "use_rollout_logprobs": True, "eps_clip": 0.1}
+    settings |= {"calculate_per_token_loss": True, "eps_clip": 0.1}
     settings |= {"use_unbiased_kl": True, "kl_loss_type": "low_var_kl", "kl_loss_coef": 0.01}
     chosen = choose(settings)
     assert chosen.row == "slime/gspo"
     assert chosen.stages == {
         "correction": "token-truncate",
-        "ratio": "rollout",
         "aggregate": "slime/token-mean",
         "kl": "slime/low_var_kl",
     }
     assert chosen.hyperparameters == {
         "is_high": 3.0,
         "epsilon_low": 0.1,
+        "epsilon_high": 0.1,
         "kl_weight": "token-ratio",
         "beta": 0.01,
     }
@@ -99,6 +99,7 @@ NUMBERS = {"eps_clip": 0.1, "eps_clip_high": 0.2, "eps_clip_c": 3.0, "kl_loss_co
 NUMBERS |= {"tis_clip_low": 0.5, "tis_clip": 2, "opsm_delta": 0.6, "opd_kl_coef": 0.7}
 NUMBERS |= {"entropy_coef": 0.8}
 TRL, VERL_NAMED, SLIME_NAMED = {"name": "trl"}, {"name": "verl"}, {"name": "slime"}
+SLIME_BASELINE = {"name": "slime", "advantage_estimator": "reinforce_plus_plus_baseline"}
 
 
 @each(
@@ -220,6 +221,24 @@ TRL, VERL_NAMED, SLIME_NAMED = {"name": "trl"}, {"name": "verl"}, {"name": "slim
             SLIME_NAMED | {"loss_type": "gspo", "normalize_advantages": True, "use_opd": True},
             *("slime/gspo", {"advantage": "slime/opd-normalised"}, {}),
         ),
+        (
+            SLIME_NAMED | {"eps_clip": 0.3, "eps_clip_high": None},
+            *("slime/grpo", {}, {"epsilon_low": 0.3, "epsilon_high": 0.3}),
+        ),
+        (
+            SLIME_NAMED | {"use_kl_loss": False, "kl_loss_coef": 0.1, "kl_loss_type": "k3"},
+            *("slime/grpo", {}, {}),
+        ),
+        (
+            SLIME_NAMED | {"use_rollout_logprobs": True, "use_opsm": True, "use_unbiased_kl": True},
+            "slime/grpo",
+            {"ratio": "rollout", "correction": "off-policy-mask"},
+            {"kl_weight": "ratio"},
+        ),
+        (
+            SLIME_NAMED | {"advantage_estimator": "gspo", "use_rollout_logprobs": True},
+            *("slime/gspo", {"ratio": "rollout-sequence"}, {}),
+        ),
         # frameworks whose settings name a row at most
         ({"name": "areal", "variant": "m2po", "loss_type": "grpo"}, "areal/m2po", {}, {}),
         ({"name": "Tinker", "loss_type": "ppo"}, "tinker/ppo", {}, {}),
@@ -241,15 +260,17 @@ def test_a_choice_in_words_and_as_a_plan() -> None:
     chosen = choose({"name": "slime", "use_opd": True, "opd_kl_coef": 0.5, "eps_clip": 0.25})
     made = completed(chosen, advantages_given=False, stages={}, hyperparameters={})
     assert " ".join(made.words) == (
-        "-v slime/grpo --advantage slime/opd --epsilon-low 0.25 -p opd_kl_coef=0.5 --batch record"
+        "-v slime/grpo --advantage slime/opd --epsilon-low 0.25 -p opd_kl_coef=0.5 "
+        "--epsilon-high 0.25 --batch record"
     )
     given: dict[str, Any] = {"stages": {"kl": "k3"}, "hyperparameters": {"epsilon_low": 0.125}}
     made = completed(chosen, advantages_given=False, **given)
     assert (made.swapped, made.batch) == ({"advantage": "slime/opd", "kl": "k3"}, "record")
-    assert made.flags == {"opd_kl_coef": 0.5, "epsilon_low": 0.125}
+    assert made.flags == {"opd_kl_coef": 0.5, "epsilon_low": 0.125, "epsilon_high": 0.25}
     made = completed(chosen, advantages_given=True, stages={}, hyperparameters={})
-    assert (made.swapped, made.flags) == ({}, {"epsilon_low": 0.25})
-    assert made.words == ["-v", "slime/grpo", "--epsilon-low", "0.25", "--batch", "record"]
+    assert (made.swapped, made.flags) == ({}, {"epsilon_low": 0.25, "epsilon_high": 0.25})
+    assert made.words[:4] == ["-v", "slime/grpo", "--epsilon-low", "0.25"]
+    assert made.words[4:] == ["--epsilon-high", "0.25", "--batch", "record"]
 
 
 @pytest.mark.parametrize(
@@ -261,8 +282,67 @@ def test_a_choice_in_words_and_as_a_plan() -> None:
         ({"name": "trl", "importance_sampling_level": "nope"}, "no ratio is called 'nope'"),
         ({"name": "verl", "loss_agg_mode": "nope"}, "no aggregate is called 'nope'"),
         ({"name": "verl", "use_kl_in_reward": True, "kl_loss_type": "kl"}, "grpo has one KL"),
+        (
+            {"name": "slime", "use_tis": True, "use_rollout_logprobs": True},
+            "slime refuses use_rollout_logprobs with use_tis; name a variant with -v",
+        ),
     ],
 )
 def test_settings_that_no_row_reproduces(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         choose(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"name": "slime", "use_tis": True, "custom_tis_function_path": "own.mis"},
+            "no correction reproduces slime's custom_tis_function_path mis",
+        ),
+        (
+            {"name": "slime", "use_opd": True, "grpo_std_normalization": False},
+            "no advantage reproduces slime's grpo_std_normalization false with use_opd",
+        ),
+        (
+            {"name": "slime", "use_opd": True, "use_rollout_logprobs": True},
+            "no advantage reproduces slime's use_opd with use_rollout_logprobs",
+        ),
+        (
+            SLIME_BASELINE | {"rewards_normalization": False},
+            "no advantage reproduces slime's reinforce_plus_plus_baseline with rewards_norm",
+        ),
+        (
+            SLIME_BASELINE | {"kl_coef": 0.1, "use_rollout_logprobs": True},
+            "no advantage reproduces slime's reinforce_plus_plus_baseline with kl_coef with use_",
+        ),
+        (
+            {"name": "slime", "advantage_estimator": "gspo", "use_rollout_logprobs": True}
+            | {"use_unbiased_kl": True},
+            "no KL reproduces gspo's use_unbiased_kl with use_rollout_logprobs",
+        ),
+    ],
+)
+def test_what_no_choice_of_slime_s_reproduces(settings: dict[str, Any], said: str) -> None:
+    """It is an error where nothing else says what the stage is."""
+    chosen = choose(settings)
+    (stage,) = chosen.missing
+    with pytest.raises(InputError, match=said) as told:
+        completed(chosen, advantages_given=False, stages={}, hyperparameters={})
+    assert told.value.path == "framework"
+    chosen_by_flag = {"advantage": "raw", "correction": "none", "kl": "none"}[stage]
+    flags = {stage: chosen_by_flag}
+    made = completed(chosen, advantages_given=False, stages=flags, hyperparameters={})
+    assert made.swapped[stage] == chosen_by_flag
+    if stage == "advantage":
+        made = completed(chosen, advantages_given=True, stages={}, hyperparameters={})
+        assert stage not in made.swapped
+
+
+@each("counted", [None, 24])
+def test_trl_divides_by_what_a_process_has_of_a_step(counted: int | None) -> None:
+    """N/P · accumulation ÷ steps of a generation; N is the batch's tokens where it is not given."""
+    row = {"log_probs_new": [[-1.0] * 3, [-1.0]], "advantages": [1.0, -0.5]}
+    counts = {"num_processes": 2, "gradient_accumulation_steps": 3, "steps_per_generation": 12}
+    loss = evaluate(row, "trl/dapo", num_items_in_batch=counted, beta=0.0, **counts).loss
+    assert loss == pytest.approx(-(3 * 1.0 - 0.5) / ((counted or 4) / 2 * 3 / 12))

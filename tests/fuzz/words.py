@@ -23,8 +23,6 @@ _NOT_TRIED = (
     "--jobs",
     "--on",
     "--resume",
-    "--follow",
-    "--every",
     "--color",
     "--no-pager",
     "--help-all",
@@ -135,7 +133,6 @@ _RARE = (
 )
 _NEEDED: dict[str, tuple[tuple[str, ...], ...]] = {
     "match": (("--loss", "0.2"), ("--loss", "0"), ("--loss", "x"), ("--logged", "loss=metrics.kl")),
-    "split": (("-n", "1"), ("-n", "2"), ("-n", "0")),
     "diff": (("FILE",),),
 }
 _USUAL = (

@@ -109,7 +109,6 @@ def commands(folder: Path) -> Iterator[list[str]]:
         yield ["eval", sample, "-v", variant, "--only", "loss"]
         for command in ("compare", "explain", "check", "verify", "show", "convert"):
             yield [command, sample]
-        yield ["split", sample, "-n", "1"]
         yield ["match", sample, "--loss", "0.1"]
         yield ["show", sample, "-v", variant, "--html", "page.html"]
         yield ["show", sample, "-v", variant, "--svg", "page.svg"]
@@ -124,7 +123,6 @@ def commands(folder: Path) -> Iterator[list[str]]:
         yield ["eval", "made_up.jsonl", "-v", name, "--batch", "record", *needed]
         yield ["eval", "made_up.jsonl", "-v", name, "-p", "entropy_coef=0.1", *needed]
         yield ["explain", "made_up.jsonl", "-v", name, *needed]
-        yield ["split", "made_up.jsonl", "-v", name, "-n", "3", "--json", *needed]
     objective = importlib.import_module("grpo_cli.variants")
     stages = getattr(objective, "STAGES", None)
     if stages is None:
@@ -146,7 +144,6 @@ def commands(folder: Path) -> Iterator[list[str]]:
         yield ["explain", file, "-v", "dapo", "--json"]
         yield ["compare", file, "-v", "all", "--json"]
         yield ["compare", file]
-        yield ["split", file, "-v", "dr", "-n", "2", "--ranks", "2"]
         yield ["convert", file]
         yield ["show", file, "-v", "dr", "--color", "always"]
         yield ["show", file, "-v", "dr", "--color-by", "ratio", "--html", "page.html"]

@@ -18,12 +18,13 @@ import pytest
 from command import run
 from files import each
 
-from grpo_cli import check, compare, match, split, verify
+from grpo_cli import check, compare, match, verify
 
 # ---- imports point one way, with no circle: the picture is in grpo_cli/README.md -----------------
 
 
-PACKAGE = Path(__file__).parent.parent.parent / "grpo_cli"
+TESTS = Path(__file__).parent.parent
+PACKAGE = TESTS.parent / "grpo_cli"
 
 BELOW: dict[str, set[str]] = {
     "errors": set(),
@@ -145,15 +146,28 @@ def test_the_picture_has_no_circle():
             del rest[part]
 
 
-KNOWN_CIRCLES = {"commands.eval.formats"}
-"""A file of each circle that is still to be broken; to be empty."""
+PUBLIC = re.compile(
+    r"grpo_cli(\.(batch|errors|mistakes|vectors|hooks(\.(trl|verl))?|objective(\..+)?))?"
+)
+"""The modules that users import, and the formulas."""
+
+
+def test_few_test_files_import_internals():
+    """The others speak through the command, Python's names, files, and ``rows`` and ``files``."""
+    inside = {
+        str(path.relative_to(TESTS))
+        for path in TESTS.rglob("test_*.py")
+        for _, module in modules(path)
+        if module.partition(".")[0] == "grpo_cli" and not PUBLIC.fullmatch(module)
+    }
+    assert len(inside) <= 30, sorted(inside)
 
 
 EXTRAS = ("fsspec", "pyarrow", "ray", "zstandard")
 WITHOUT = f"""
 import sys
 sys.modules.update(dict.fromkeys({EXTRAS}))  # to import one of them is an error
-import grpo_cli, grpo_cli.api, grpo_cli.fold
+import grpo_cli, grpo_cli.api
 from grpo_cli.commands.main import application, main
 application()
 for line in sys.argv[1:]:
@@ -239,7 +253,6 @@ def test_an_example_is_what_a_snapshot_shows() -> None:
 # ``grpo_cli/commands/COMMAND/answer.py``.
 
 
-TESTS = Path(__file__).parent.parent
 DAPO = str(TESTS / "data/rollouts/trl-1.16.0-dapo.jsonl")
 VERL = str(TESTS / "data/verl-0.9.1.jsonl")
 GRPO = str(TESTS / "data/trl-1.16.0-grpo.jsonl")
@@ -274,10 +287,6 @@ ANSWERS = {
     "check, with findings": (
         lambda: check(SHIFTED, limit=1),
         ["check", SHIFTED, "--limit", "1"],
-    ),
-    "split": (
-        lambda: split(DAPO, 4, ranks=2, variant="dapo"),
-        ["split", DAPO, "-n", "4", "--ranks", "2", "-v", "dapo"],
     ),
 }
 

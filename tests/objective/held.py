@@ -36,6 +36,11 @@ FIXED: dict[tuple[str, str], tuple[str, ...]] = {
     ("surrogate", "prime-rl/ref_kl"): ("log_ratio_ref",),
     ("correction", "verl/bypass"): ("log_probs_new",),
     ("correction", "verl/bypass-rejection"): ("log_probs_new",),
+    ("correction", "nemo-rl/on-policy-token-truncate"): ("log_probs_new",),
+    ("correction", "nemo-rl/on-policy-token-mask"): ("log_probs_new",),
+    ("correction", "nemo-rl/on-policy-geometric-mask"): ("log_probs_new",),
+    ("correction", "nemo-rl/on-policy-sequence-truncate"): ("log_probs_new",),
+    ("correction", "nemo-rl/on-policy-sequence-mask"): ("log_probs_new",),
 }
 """(stage, choice) → the columns that it reads as constants."""
 

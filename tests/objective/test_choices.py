@@ -282,6 +282,7 @@ def test_sapo_and_vespo_survive_huge_ratios():
 def test_bapo_does_not_try_millions_of_bounds():
     with pytest.raises(HyperparameterError, match="bapo_low_step: expected 0 or at least 3e-05"):
         evaluate(variant="bapo", bapo_low_step=1e-12)
+    evaluate(variant="bapo", bapo_low_step=1e-4)  # three thousand from 0.6 to 0.9
     same = evaluate(variant="bapo", bapo_low_step=0.0, bapo_high_step=0.0)
     close(same.surrogate, evaluate(variant="bapo", bapo_low_max=0.6, bapo_high_max=1.2).surrogate)
 
@@ -338,6 +339,22 @@ def test_on_the_bound_is_inside():
     beyond = window(np.nextafter([1.5, 0.5], [2.0, 0.0]), sign[:2], half[:2], more[:2])
     np.testing.assert_array_equal(beyond.grad_log_ratio, 0.0)
     assert beyond.clip.tolist() == [1, -1]
+
+
+def test_real_is_0_in_a_group_that_is_all_good_or_all_bad():
+    batch = replace(BATCH, rewards=np.array([1.0, 2.0, -1.0]))
+    found = evaluate(batch, "real", advantage="raw")
+    assert not found.surrogate.any()
+    assert not found.gradient.any()
+    assert evaluate(replace(batch, rewards=np.array([1.0, -2.0, -1.0])), "real").surrogate.any()
+
+
+def test_topr_marks_the_weights_that_it_caps():
+    """Those of A < 0 beyond 1; a ratio of 1 is not one of them."""
+    batch = replace(BATCH, log_probs_new=BATCH.log_probs_old + np.log([2.0, 0.5, 1.1, 1.0, 0.9, 1]))
+    for sign, marks in ((1.0, [0] * 6), (-1.0, [1, 0, 1, 0, 0, 0])):
+        given = replace(batch, rewards=np.full(3, sign))
+        assert evaluate(given, "topr", ratio="token", advantage="raw").clip.tolist() == marks
 
 
 def test_a_choice_is_the_same_in_whatever_order_and_type_its_numbers_come():

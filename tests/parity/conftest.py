@@ -7,6 +7,7 @@ skip: a comparison that did not happen must not look like one that agreed.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 
 import pytest
 
@@ -40,3 +41,14 @@ def writing(request: pytest.FixtureRequest) -> bool:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if exitstatus == 0 and session.config.getoption("--write-golden", default=False):
         AGREEMENT.write()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The same sums in every run, and no fight for cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

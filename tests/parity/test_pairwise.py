@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from inspect import get_annotations
 from pathlib import Path
 
 import pytest
-import torch
 from trl import GRPOConfig, RLOOConfig
 
 from .agreement import GOLDEN
@@ -27,15 +25,6 @@ LIMIT = 1e-12
 
 EVERY = [("trl", array) for array in ARRAYS] + [("verl", ACTOR)]
 IDS = [array.name for _, array in EVERY]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The same sums in every run, and no fight for cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("framework", "array"), EVERY, ids=IDS)

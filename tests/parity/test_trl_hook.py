@@ -67,15 +67,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny.save(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    """The same sums in every run, and no fight for cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def build(model: str, folder: Path, kind: type = GRPOTrainer, **settings: Any) -> Any:
     rewards = settings.pop("reward_funcs", [tiny.letters])
     arguments = CONFIGS[kind](**tiny.arguments(folder, **settings))
@@ -257,8 +248,6 @@ class _Stop(TrainerCallback):
 
 # ---- the training goes on to the same bits, whatever becomes of the recording --------------------
 
-
-__all__ = ["one_thread"]
 
 SETTINGS = {"loss_type": "grpo", "beta": 0.04}
 

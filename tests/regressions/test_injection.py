@@ -74,7 +74,6 @@ COMMANDS = [
     ("verify", "--record", f"{EVIL}1", "-v", "dr", "-f", "csv"),
     ("show",),
     ("show", "--record", f"{EVIL}1", "--svg", "x.svg", "--html", "x.html"),
-    ("split", "-n", "2", "--beta", "0"),
     ("diff", NAME),
     ("report", "-o", "x.html"),
     ("trend", "--html", "x.html"),
@@ -206,10 +205,10 @@ def grown(measured: Measure) -> Callable[[list[str], str, int], float]:
     return run
 
 
-@pytest.mark.parametrize("command", ["eval", "check", "verify", "compare", "split", "convert"])
+@pytest.mark.parametrize("command", ["eval", "check", "verify", "compare", "convert"])
 def test_errors_that_are_skipped_are_not_kept(grown, command):
     """8,000 lines that cannot be read are 48 MB where every error is kept."""
-    words = {"split": ["-n", "1"], "eval": ["--level", "batch"]}.get(command, [])
+    words = {"eval": ["--level", "batch"]}.get(command, [])
     assert grown([command, *words, "--on-error", "skip", "in.jsonl"], BAD_LINE, 8_000) < 20
 
 

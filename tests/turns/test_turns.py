@@ -90,12 +90,6 @@ def test_totals_count_trajectories_and_turns_where_records_name_them(dump: Path)
     assert f"5 groups, 20 trajectories, 20 responses, {total['turns']} turns" in table
 
 
-def test_totals_of_records_without_turns_keep_their_keys(tmp_path: Path) -> None:
-    plain = {"log_probs_new": [[-1.0, -2.0], [-3.0]], "rewards": [1.0, 0.0], "mask": [[1, 1], [1]]}
-    total = answer("eval", write(tmp_path / "a.jsonl", [plain]))["total"]
-    assert not {"turns", "trajectories"} & {*total}
-
-
 TRAJECTORIES = [
     "trajectory_id",
     "traj_uid",
@@ -154,15 +148,6 @@ def test_rows_of_a_turn_each_are_joined(key: str, tmp_path: Path) -> None:
         assert [{k: v for k, v in one.items() if k not in drop} for one in found] == [
             {k: v for k, v in one.items() if k not in drop} for one in expected
         ]
-
-
-def test_a_step_that_is_called_rollout_id_stays_a_step(tmp_path: Path) -> None:
-    lines = [{"uid": 0, "rollout_id": 7, "log_probs_new": [-1.0], "reward": at} for at in range(3)]
-    path = write(tmp_path / "rows.jsonl", lines)
-    assert "trajectories" not in answer("eval", path, "--group-by", "uid")["total"]
-    named = [line | {"step": 1} for line in lines]
-    path = write(tmp_path / "named.jsonl", named)
-    assert answer("eval", path, "--group-by", "uid")["total"]["trajectories"] == 1
 
 
 @each("ending", ["parquet", "jsonl"])

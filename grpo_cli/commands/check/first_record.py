@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import combinations, starmap
 
@@ -10,7 +11,8 @@ import numpy as np
 from grpo_cli.batch import F64, Segments
 from grpo_cli.engine.chunk import Chunk
 
-_RULES = ("filler", "unrelated", "extreme-ratio")
+_RULES = ("filler", "unrelated", "log-base", "extreme-ratio")
+_BASES, _NEAR_BASE = (math.log(10), 1 / math.log(10), math.log(2), 1 / math.log(2)), 0.15
 _LEAST, _MOST = 24, 1 << 14
 _BEYOND, _BELOW, _DOUBT, _LEAST_FILLED, _LITTLE = 20.0, -50.0, -0.3, 3, 0.3
 
@@ -43,7 +45,7 @@ def first_error(chunk: Chunk) -> Iterator[str]:
         samples=np.zeros(1, dtype=np.int64),
     )
     for rule, finding in find_in_pairs(record, _RULES):
-        yield f"{rule.code}: {rule.describe(finding)[0]} (run grpo check for all findings)"
+        yield f"{rule.describe(finding)[0]} (run grpo check for all findings)"
         return
 
 
@@ -57,5 +59,8 @@ def _suspicious(first: F64, second: F64) -> bool:
     for values, others in ((first, second), (second, first)):
         if np.count_nonzero((values == 0.0) & (others < _DOUBT)) >= _LEAST_FILLED:
             return True
+    scale = float(first.sum()) / (float(second.sum()) or -1.0)
+    if any(abs(scale / base - 1.0) < _NEAR_BASE for base in _BASES):
+        return True
     a, b = first - first.mean(), second - second.mean()
     return bool(a @ b < _LITTLE * np.sqrt((a @ a) * (b @ b)))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -51,7 +51,10 @@ def count_skipped(view: View) -> Counter[SkippedRules]:
     """Counts the records of a view for which rules are skipped, by what they lack."""
     found: Counter[SkippedRules] = Counter()
     pairs = zip(view.packed.settings, view.values, strict=True)
-    kinds = Counter((frozenset(settings), _keys_given(value)) for settings, value in pairs)
+    kinds = Counter(
+        (frozenset(settings), frozenset([key for key, one in value.items() if one is not None]))
+        for settings, value in pairs
+    )
     for topic in topics():
         missing, count = missing_needs(topic, view), len(view.counts)
         if topic.needs_key:
@@ -88,10 +91,6 @@ def count_short(
             if 0 < tokens < topic.least_tokens and topic.topic not in lacking
         }
     )
-
-
-def _keys_given(value: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset([key for key, one in value.items() if one is not None])
 
 
 def not_checked(counts: Mapping[SkippedRules, int]) -> tuple[NotChecked, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
@@ -41,6 +41,9 @@ class ComparedVariant(Answer):
         """The fields by their JSON keys."""
         named = super().fields()
         return {**named.pop("batch"), **named}
+
+
+NAMES = tuple(one.name for one in fields(ComparedVariant) if one.name != "batch")
 
 
 @dataclass(frozen=True)

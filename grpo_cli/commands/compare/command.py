@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
-from grpo_cli.commands.compare.answer import sum_notes
+from grpo_cli.commands.compare.answer import NAMES, sum_notes
 from grpo_cli.commands.compare.compare import USUAL, compare_plans, names, plans
 from grpo_cli.commands.compare.view import print_comparison
 from grpo_cli.commands.diff.command import NO, Tolerance, are_two_runs, diff_runs
@@ -12,7 +13,7 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import StageOptions
 from grpo_cli.commands.options.option import option
-from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.commands.options.output import PageOptions, fields_option, named_fields
 from grpo_cli.commands.options.source import (
     Files,
     LoadingOptions,
@@ -54,6 +55,7 @@ def compare(
     work: WorkOptions,
     step: Step = None,
     tolerance: Tolerance = None,
+    columns: Annotated[str | None, fields_option(complete.among(NAMES))] = None,
     page: PageOptions,
 ) -> int:
     """Compare variants on the same data, or two runs with each other.
@@ -71,7 +73,7 @@ def compare(
     one run.
     """  # noqa: D301 - \b is for the help's formatter
     two = files if files is not None and len(files) == 2 else None
-    asks_variants = variants is not None or stages.are_given
+    asks_variants = variants is not None or columns is not None or stages.are_given
     if (step, tolerance) != (None, None) and (two is None or asks_variants):
         raise UsageError("--step and --tolerance are for two runs: grpo compare RUN RUN")
     if two is not None and not asks_variants:
@@ -86,16 +88,20 @@ def compare(
     batch = "input" if stages.batch is None else stages.batch
     wanted = names(",".join(variants or [USUAL]))
     made, notes = plans(wanted, stages.stages, stages.hyperparameters, batch)
+    made = [replace(plan, asked=variants is not None) for plan in made]
     for note in () if page.quiet else notes:
         say(f"note: {note}")
     source = loading.reader(paths(files), work)
     answer = compare_plans(made, source)
     hidden = source.pooled(batch) | sum_notes(answer)
+    rows = [one.fields() for one in answer.variants]
+    if (shown := named_fields(columns, rows[0] if rows else NAMES)) is not None:
+        rows = [{name: row[name] for name in shown} for row in rows]
     page.write(
-        answer,
-        lambda console, screen: print_comparison(console, screen, answer),
-        failed=not answer.variants,
-        rows=answer.variants,
+        answer.fields() | {"variants": rows},
+        lambda console, screen: print_comparison(console, screen, answer, shown),
+        failed=not rows,
+        rows=rows,
         beyond="cut",
         notes=source.notes(*made) | hidden,
     )

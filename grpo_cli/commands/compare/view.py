@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
 
 from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.compare.answer import (
+    NAMES,
     Compared,
     ComparedVariant,
     FamilyDifference,
@@ -40,23 +40,32 @@ _MOST = 6
 """Replaced settings, differences and skipped variants that are printed without --full."""
 
 
-def print_comparison(console: Console, screen: Screen, answer: Compared) -> None:
-    """Prints one line per variant, what the shares mean, and the variants left out."""
+def print_comparison(
+    console: Console, screen: Screen, answer: Compared, names: Sequence[str] | None = None
+) -> None:
+    """Prints one line per variant, what the shares mean, and the variants left out.
+
+    ``names`` are the columns to print; None for the usual ones.
+    """
     if answer.variants:
-        _print_rows(console, screen, answer.variants)
-        _print_meaning(console, screen, answer)
+        _print_rows(console, screen, answer.variants, names)
+        _print_meaning(console, screen, answer, _COLUMNS if names is None else names)
         _print_differences(console, screen, answer.differences)
         _print_replaced(console, screen, answer.replaced)
     if answer.skipped:
         _print_skipped(console, screen, answer.skipped)
 
 
-def _print_rows(console: Console, screen: Screen, rows: Sequence[ComparedVariant]) -> None:
-    totals = {one.name for one in fields(ComparedVariant)} - {"batch"}
-    naming = [name for name in rows[0].batch if name not in totals]
-    columns = [column(name, [row.batch[name] for row in rows]) for name in naming]
-    for field in _COLUMNS:
-        values, header = [getattr(row, field) for row in rows], _HEADERS.get(field, field)
+def _print_rows(
+    console: Console,
+    screen: Screen,
+    rows: Sequence[ComparedVariant],
+    names: Sequence[str] | None,
+) -> None:
+    naming = [name for name in rows[0].batch if name not in NAMES]
+    columns = []
+    for field in (*naming, *_COLUMNS) if names is None else names:
+        values, header = [row.fields()[field] for row in rows], _HEADERS.get(field, field)
         if field.startswith(_PERCENT):
             columns.append(column(header, values, show=percent, numeric=True))
         elif field in _SUMS:
@@ -64,22 +73,27 @@ def _print_rows(console: Console, screen: Screen, rows: Sequence[ComparedVariant
             columns.append(column(header, texts, show=str, numeric=True))
         else:
             columns.append(column(header, values))
-    print_fitting(console, screen, columns, _SPARE, "variant")
+    print_fitting(console, screen, columns, _SPARE if names is None else (), "variant", "--fields")
 
 
-def _print_meaning(console: Console, screen: Screen, answer: Compared) -> None:
+def _print_meaning(
+    console: Console, screen: Screen, answer: Compared, names: Sequence[str]
+) -> None:
     first = answer.variants[0]
     nouns = ("record", "group", "response", "token")
     counts = ", ".join(counted(getattr(answer, f"{noun}s"), noun) for noun in nouns)
     console.print(Text(f"\n{counts}"))
-    for line in (
-        f"cosine: between the token gradients of a variant and of {first.variant}",
-        "longest quarter: share of Σ|gradient| in the longest quarter of the responses, which has "
-        f"{percent(first.longest_quarter_tokens)} of the tokens",
-        "A>0, A<0: share of Σ|gradient| in tokens with a positive, a negative advantage",
-    ):
-        console.print(wrapped(Text(line, "dim"), screen.reading, 2))
-        mark(console, "the legend", None)
+    meanings = {
+        "cosine": f"cosine: between the token gradients of a variant and of {first.variant}",
+        "longest_quarter": "longest quarter: share of Σ|gradient| in the longest quarter of the "
+        f"responses, which has {percent(first.longest_quarter_tokens)} of the tokens",
+        "positive_advantage": "A>0, A<0: share of Σ|gradient| in tokens with a positive, a "
+        "negative advantage",
+    }
+    for name, line in meanings.items():
+        if name in names:
+            console.print(wrapped(Text(line, "dim"), screen.reading, 2))
+            mark(console, "the legend", None)
 
 
 def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDifference]) -> None:

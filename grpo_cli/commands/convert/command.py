@@ -9,7 +9,14 @@ from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import Json, Output, Quiet
-from grpo_cli.commands.options.place import Resume, check_parts, destination, part_folder, to_folder
+from grpo_cli.commands.options.place import (
+    Resume,
+    check_parts,
+    destination,
+    part_folder,
+    tell_written,
+    to_folder,
+)
 from grpo_cli.commands.options.source import (
     ErrorOptions,
     Files,
@@ -84,6 +91,7 @@ def convert(
         _check_table(kind, work)
         with destination(output) as stream:
             run.write(stream)
+        tell_written(output, quiet=quiet)
     tell_notes(reader.notices | run.notices(), quiet=quiet)
     return run.finish()
 

@@ -62,7 +62,9 @@ def write(run: Run, printing: Printing, stream: BinaryIO) -> None:
     """Writes the batches; those of an evaluation that stops early are no file."""
     with Sink(stream) as sink:
         schema = None
-        for pieces in limited(run, printing, _first_rows):
+        for pieces in limited(
+            run, printing, lambda batch, most: (batch.slice(0, most), min(most, batch.num_rows))
+        ):
             schema = _add(sink, pieces, schema)
         if run.empty or not run.complete:
             return
@@ -87,10 +89,6 @@ def _add(sink: Sink, batches: Sequence[Any], schema: Any) -> Any:
         schema = fitted.schema
         sink.add(fitted)
     return schema
-
-
-def _first_rows(batch: Any, most: int) -> tuple[Any, int]:
-    return batch.slice(0, most), min(most, batch.num_rows)
 
 
 def _cast(batch: Any, schema: Any) -> Any:

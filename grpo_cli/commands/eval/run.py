@@ -80,8 +80,7 @@ class Run(Evaluation):
     ) -> int:
         """Prints the notes, ``more`` of them, then what went wrong; returns the exit code.
 
-        Where an error left nothing to print, only another variant and ignored keys are noted:
-        they may be its cause.
+        Where an error left nothing to print, only ignored keys are noted: they may be its cause.
 
         ``of_rows``: whether rows of the records before an error were printed.
         """
@@ -103,7 +102,7 @@ class Run(Evaluation):
         return BAD_INPUT if self.skipped else 0
 
 
-_CAUSES = ("evaluated as", "ignored")
+_CAUSES = "ignored"
 """How notes begin that may say why nothing could be evaluated."""
 
 SUMMED = (

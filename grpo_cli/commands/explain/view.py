@@ -55,7 +55,8 @@ def _largest_token(record: Entry) -> str:
     text = "" if row["token"] is None else f" {token_text(row['token'])}"
     clip = _SIDES[int(row["clip"])]
     advantage = row.get("advantage", response["advantage"])
-    name = "this record" if record["id"] is None else f"record {shown(record['id'])}"
+    place = f"the record of line {record['line']}" if record["line"] else "the record"
+    name = place if record["id"] is None else f"record {shown(record['id'])}"
     return (
         f"token {row['position']}{text} of response {response['index']} contributes most to "
         f"{name}: {brief(row['contribution'])} (ratio {brief(row['ratio'])}, "
@@ -139,15 +140,20 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     of_tokens = [row["contribution"] for row in rows if row["contribution"]]
     places = max([decimals(contributions), *([decimals(of_tokens)] if of_tokens else [])])
     parts = adding_up(contributions, record["objective"], places)
+    listed = [one for one in record["responses"] if one.get("tokens")]
+    if 0 < len(listed) < len(record["responses"]):
+        which = "those with the largest gradients" if len(listed) > 1 else "--response chose it"
+        count = f"{len(listed)} of {len(record['responses'])} responses"
+        text = f"  below: {count}, {which} (--full for all, --response N for one)"
+        console.print()
+        console.print(wrapped(Text(text), screen.width, 4))
+    tables = [[*_columns(one, float(parts[one["index"]]), places)] for one in listed]
     hidden: dict[str, None] = {}
-    for response in record["responses"]:
-        if response.get("tokens"):
-            own = float(parts[response["index"]])
-            hidden |= dict.fromkeys(_print_tokens(console, screen, response, own, places))
+    for columns in tables:
+        hidden |= dict.fromkeys(fitting(columns, _SPARE, screen.width)[1])
+    for response, columns in zip(listed, tables, strict=True):
+        _print_tokens(console, response, [one for one in columns if one.name not in hidden])
     print_hidden(console, screen, hidden, "--json")
-    if more := sum(not response.get("tokens") for response in record["responses"]):
-        text = f"  … tokens of {counted(more, 'more response')} (--full, or --response N)"
-        console.print(Text(f"\n{text}"))
     _heading(console, "3  responses")
     _step(console, screen, record["stages"]["aggregate"])
     _print_responses(console, record, parts)
@@ -187,24 +193,17 @@ def _group(group: Entry, groups: int) -> Iterator[str]:
         yield "  " + ", ".join(texts) + (", …" if count > _MOST else "")
 
 
-def _print_tokens(
-    console: Console, screen: Screen, response: Entry, contribution: float, places: int
-) -> list[str]:
-    """Prints a response's tokens; returns the columns that there was no room for."""
-    rows, rest = response["tokens"], response["rest"]
+def _print_tokens(console: Console, response: Entry, columns: Sequence[Column]) -> None:
+    """Prints a response's tokens, in the columns that all responses have room for."""
     head = f"\n  response {response['index']}: {counted(response['length'], 'token')}"
     if response["advantage"] is not None:
         head += f", A = {shown(response['advantage'])}"
     console.print(Text(f"{head}, w = {_weight(response['weight'])}"))
-    columns = [*_columns(rows, rest, response, contribution, places)]
-    kept, hidden = fitting(columns, _SPARE, screen.width)
-    console.print(grid(kept))
-    return hidden
+    console.print(grid(columns))
 
 
-def _columns(
-    rows: Sequence[Entry], rest: Entry | None, response: Entry, contribution: float, places: int
-) -> Iterator[Column]:
+def _columns(response: Entry, contribution: float, places: int) -> Iterator[Column]:
+    rows, rest = response["tokens"], response["rest"]
     tail = ([f"{rest['count']:,} others"] if rest else []) + ["sum"]
     yield column("position", [*(str(row["position"]) for row in rows), *tail], show=str)
     if any(row["token"] is not None for row in rows):

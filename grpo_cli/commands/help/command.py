@@ -74,7 +74,10 @@ def _unknown(name: str) -> UsageError:
     from grpo_cli.variants import NAMES, STAGES
 
     choices = [choice for stage in STAGES.values() for choice in stage.choices]
-    near = nearest(name, [*_names(), *NAMES, *names_of_words(), *choices, *flags()], cutoff=0.7)
+    words = names_of_words()
+    near = nearest(name, [*_names(), *NAMES, *words, *choices, *flags()], cutoff=0.7)
+    shared = [one for one in name.split() if one in words]  # of a question in several words
+    near = near or " or ".join(dict.fromkeys(shared))
     hint = f"; did you mean {near}?" if near else ""
     return UsageError(f"no help on {name!r}{hint} (grpo help lists commands and pages)")
 

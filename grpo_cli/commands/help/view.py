@@ -34,12 +34,14 @@ _PARTS = re.compile(
     re.MULTILINE,
 )
 _LINK = re.compile(r"\[([^\]]+)\]\((\w+)\.md\)")
+_OTHER_LINK = re.compile(r"\[([^\]]+)\]\((\.\./)+[^)]*\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 
 def laid_out(screen: Screen, page: str) -> str:
     """A page for a terminal, whose examples keep their lines; in a pipe it is Markdown."""
     page = _LINK.sub(r"\1 (`grpo help \2`)", _COMMENT.sub("", page))
+    page = _OTHER_LINK.sub(r"\1", page)  # to a file that is not installed
     if not (screen.terminal or screen.color):
         return page
     console = screen.console()

@@ -22,6 +22,7 @@ COMMAND_OF = {
     **dict.fromkeys(("lint", "validate", "doctor", "sanity"), "check FILE"),
     **dict.fromkeys(("view", "inspect", "tokens", "cat", "head"), "show FILE"),
     **dict.fromkeys(("plot", "monitor", "watch", "curves", "run"), "trend RUN --plot"),
+    "split": "eval FILE --batch step",
     **dict.fromkeys(("page", "html", "dashboard"), "report RUN -o run.html"),
     **dict.fromkeys(("test", "assert", "gradcheck"), "verify FILE"),
     **dict.fromkeys(("export", "parquet", "csv"), "convert FILE -o FILE.parquet"),
@@ -76,7 +77,8 @@ def _defaults(parameter: str) -> str:
 
     found: dict[object, list[str]] = {}
     for name, row in VARIANTS.items():
-        bounds = [getattr(row, stage) for stage in STAGES] if _is_listed(name) else ()
+        is_listed = "/" not in name or name in _FRAMEWORKS
+        bounds = [getattr(row, stage) for stage in STAGES] if is_listed else ()
         values = (
             one.values[parameter] for one in bounds if parameter in getattr(one, "values", ())
         )
@@ -89,10 +91,6 @@ def _defaults(parameter: str) -> str:
     listed = order[:_MOST_DEFAULTS]
     each = (f"{shown(value)} ({_some(names)})" for value, names in listed)
     return f"; default: {', '.join(each)}" if listed else ""
-
-
-def _is_listed(name: str) -> bool:
-    return "/" not in name or name in _FRAMEWORKS
 
 
 def _some(names: Sequence[str]) -> str:

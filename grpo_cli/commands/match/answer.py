@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from grpo_cli.commands.answer import Answer
-from grpo_cli.terminal.numbers import counted
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,9 @@ class Convention(Answer):
         same: signatures of other ways to make this convention.
         bits: what its changes cost; each bit halves how likely it is beforehand.
         hits_expected: conventions of no more bits that hit such a number by chance.
-        would_need: what would have to be true for it to fit.
+        would_need: what would have to be true for it to fit: a ``factor``, another ``beta``
+            (negative: the KL's sign is turned), ``policy`` −1 (that term's is), ``kl_offset`` 1
+            (k3 lacks its −1).
         any_from: ε → the value from which on any gives the same number.
     """
 
@@ -98,11 +99,13 @@ class Matched(Answer):
         if not self.matches:
             return f"Matched({number}: no convention of {self.tried:,} gives it)"
         first, count = self.matches[0], self.match_count
-        name = ", ".join(first.variants) or first.signature
+        name, *also = first.variants or (first.signature,)
+        name += f" (also {', '.join(also)})" if also else ""
         sure = "" if self.reproduced else "by chance, "
-        others = (
-            f"; {count} conventions fit, with {counted(self.entry_count, 'different value')}"
-            if count > 1
-            else ""
-        )
+        others = ""
+        if count > 1:
+            values = "are equal on this data"
+            if self.entry_count > 1:
+                values = f"have {self.entry_count} different values"
+            others = f"; {count} conventions fit and {values}"
         return f"Matched({number}: {sure}{name} gives {first.value!r}{others})"

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from grpo_cli.commands.match.answer import Convention, Matched, Released
-from grpo_cli.commands.match.fit import FLOAT32
+from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
 from grpo_cli.commands.match.run import REFERENCE, Candidate, Run
 from grpo_cli.commands.match.search import TOO_LARGE, Search
@@ -281,7 +281,7 @@ def convention(
         command=command(pruned(one.plan, chunk), words, only, abs(one.times)),
         variants=tuple(one.rows),
         factor=abs(one.times),
-        factor_meaning=one.factor.meaning or None,
+        factor_meaning=_meaning(one),
         sign_flipped=flipped,
         same=tuple(dict.fromkeys(one.members)),
         bits=one.bits,
@@ -289,6 +289,15 @@ def convention(
         would_need=dict(one.needs),
         any_from=dict(one.unbound),
     )
+
+
+def _meaning(one: Candidate) -> str | None:
+    """What the factor stands for: the responses, where it is their number."""
+    assert one.totals is not None
+    count = one.totals.row()["responses"]
+    if abs(one.times) == count > 1 and ACCUMULATED in one.factor.meaning:
+        return f"× {count} (the responses: the mean over them, 1/G, is missing)"
+    return one.factor.meaning or None
 
 
 def command(made: Plan, paths: Sequence[str], only: str, times: float) -> str:

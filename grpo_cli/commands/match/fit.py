@@ -57,6 +57,7 @@ class Values:
 
 # ---- factors -------------------------------------------------------------------------------------
 
+ACCUMULATED = "accumulated micro-batches"
 _GIVEN = ("gradient_accumulation_steps", "num_processes", "dp_size", "steps_per_generation")
 
 
@@ -87,7 +88,7 @@ def factors_of(base: Plan, chunk: Chunk) -> list[Factor]:
         products = {a * b for a in given.values() for b in given.values()} - counts.keys() - {1}
         counts |= {value: (3.0, " × ".join(given)) for value in sorted(products)}
     if "gradient_accumulation_steps" not in given:
-        usual = {count: (bits, "accumulated micro-batches") for count, bits in STEPS.items()}
+        usual = {count: (bits, ACCUMULATED) for count, bits in STEPS.items()}
         counts = usual | counts
     factors = [Factor(1.0)]
     for count, (bits, meaning) in counts.items():

@@ -368,4 +368,6 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
             except GrpoError:
                 continue
     chosen = needed or missing - {"rollout", "reference", "probable"}
+    if chunk.advantages_given:
+        chosen -= {"spreads"}  # of rewards, which nothing is made of
     return [words for name, words in probe.FEATURES.items() if name in chosen]

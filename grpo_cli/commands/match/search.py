@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from grpo_cli.commands.match.fit import FLOAT32, factors_of
 from grpo_cli.commands.match.question import LoggedNumber, Question, exactly, unbound
 from grpo_cli.commands.match.run import RARE, Candidate, Run, Unmodified, distinguishing
 from grpo_cli.commands.match.space.options import Sample
-from grpo_cli.commands.match.space.space import Depth, Known, build
+from grpo_cli.commands.match.space.space import DOUBTFUL, Depth, Known, build
 from grpo_cli.commands.match.terms import Measured
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.variants.plan import Plan
@@ -49,11 +49,13 @@ class Search:
         base: what the flags ask for; stages that flags swap stay fixed.
         betas: values of β to try; none: the given one, or it is solved for.
         recorded: the row that the records name; "" for none.
+        doubted: whether ε and β are searched although the records give them.
     """
 
     base: Plan
     betas: Sequence[float] = ()
     recorded: str = ""
+    doubted: bool = False
 
     def answer(self, questions: Sequence[Question]) -> Run:
         """The conventions that give every number on its data.
@@ -62,7 +64,7 @@ class Search:
         """
         sample = Sample(questions[0].first.first, self.recorded)
         work = sum(question.data.work for question in questions)
-        known = Known.of(self.base, questions[0].first)
+        known = self._known(questions[0])
         settled = known.epsilon and (known.beta or bool(self.betas))
         depths = [depth for depth in Depth if work <= _MOST_WORK[depth]]
         if work <= _LARGE:
@@ -76,12 +78,44 @@ class Search:
             run.space.reasons[TOO_LARGE] = text
         if not known.epsilon and work <= _LARGE and len(questions) == 1:
             self._find_epsilon(run, questions[0])
+        given = DOUBTFUL & questions[0].first.settings.keys() - self.base.flags.keys()
+        if not run.matches and given and not self.doubted and work <= _LARGE:
+            other = replace(self, doubted=True).answer(questions)
+            if other.sure:
+                return other
+        if not run.matches and not self.doubted and work <= _LARGE and len(questions) == 1:
+            run.nearest = [*self._slips(run, questions[0]), *run.nearest]
         return run
+
+    def _slips(self, run: Run, question: Question) -> list[Candidate]:
+        """The rows that are meant, where a slip in their KL or their sign gives the number."""
+        meant = {self.recorded, self.base.variant, "grpo"}
+        bare = {row: run.space.same.get(row, [row]) for row in run.bare()}
+        rows = {row: names for row, names in bare.items() if not meant.isdisjoint(names)}
+        found = [run.row(run.bare()[row], names) for row, names in rows.items()]
+        target = question.target
+        wanted, kept = target.sign * target.value, []
+        for one in evaluate(question, run.measured[-1], found):
+            assert one.totals is not None
+            policy, value = one.totals.row()["policy"], one.totals.objective
+            objective = question.first.objective(one.plan)
+            beta = objective.beta
+            ways = {"beta": (-beta, 2.0 * policy - value), "policy": (-1.0, value - 2.0 * policy)}
+            if objective.kl.name.endswith("k3"):
+                ways["kl_offset"] = (1.0, value - beta)
+            for name, (need, slipped) in ways.items() if beta else ():
+                if abs(slipped - wanted) <= target.half + FLOAT32 * abs(policy):
+                    one.needs = {name: need}
+                    kept.append(one)
+        return kept
+
+    def _known(self, question: Question) -> Known:
+        return Known.of(self.base, question.first, doubted=self.doubted)
 
     def _search(self, questions: Sequence[Question], sample: Sample, depth: Depth) -> Run:
         first = questions[0].first
         large = sum(question.data.work for question in questions) > _LARGE
-        space = build(self.base, sample, self.betas, depth, large=large)
+        space = build(self.base, sample, self.betas, depth, large=large, doubted=self.doubted)
         run = Run(space, factors_of(self.base, first), self.base.batch)
         for question in questions:
             run.ask(question)
@@ -151,7 +185,7 @@ class Search:
             near = question.target.half
             kept = [one for one in kept if abs(one.difference) <= near + FLOAT32 * one.size]
             kept = [one for one in kept if all_agree(one, question)]
-            if len(questions) == 1 and not Known.of(self.base, question.first).epsilon:
+            if len(questions) == 1 and not self._known(question).epsilon:
                 for one in confirmed:
                     assert one.totals is not None
                     objective = question.first.objective(one.plan)

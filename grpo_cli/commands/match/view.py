@@ -66,7 +66,9 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     count, entries = answer.match_count, answer.entry_count
     some = "one convention gives" if count == 1 else f"{count} conventions give"
     if not count:
-        yield f"no convention gives the {target} ({tried})", "bold magenta"
+        slip = next((one for one in answer.nearest if _slip(one.would_need)), None)
+        but = f"; {slip.variants[0]} {_slip(slip.would_need)} does" if slip else ""
+        yield f"no convention gives the {target}{but} ({tried})", "bold magenta"
     elif not answer.reproduced:
         yield f"no match beyond chance: {some} the {target} ({tried})", "bold magenta"
     elif entries > 1:
@@ -87,7 +89,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     else:
         yield _MISTAKE, ""
     if count > 1 and answer.reproduced and answer.tell_apart:
-        yield "to distinguish them, use data with", "bold"
+        which = "either" if count == 2 else "each"
+        yield f"{which} reproduces your number here; to distinguish them, use data with", "bold"
         yield from ((f"  {one}", "") for one in answer.tell_apart)
 
 
@@ -96,9 +99,8 @@ def _chance(answer: Matched) -> str:
     expected = answer.matches[0].hits_expected or 0.0
     some = f"about {shown(float(f'{expected:.2g}'))}" if expected >= 1e-4 else "fewer than 0.0001"
     noun = "match" if some == "about 1" else "matches"
-    noun += f" as simple as {'the first' if answer.match_count > 1 else 'this one'}"
-    noun += " is" if some == "about 1" else " are"
-    by_chance = f"{some} {noun} expected by chance"
+    first = "the first" if answer.match_count > 1 else "this one"
+    by_chance = f"chance alone would give {some} {noun} as simple as {first}"
     if not answer.by_chance:
         return by_chance
     digits = (answer.rtol or 0.0) * abs(answer.target)
@@ -179,8 +181,22 @@ def _unknown(edges: Mapping[str, float]) -> Iterator[str]:
         yield f"{' and '.join(ways)} gives the same number: nothing is clipped from there on"
 
 
+def _slip(needs: Mapping[str, float]) -> str:
+    """The mistake that alone would make a row fit; "" for none."""
+    if "policy" in needs:
+        return "with the policy term negated"
+    if "kl_offset" in needs:
+        return "with k3 without its −1"
+    beta = needs.get("beta", 0.0)
+    return (
+        f"with the sign of the KL turned (β = {beta:g})"
+        if {*needs} == {"beta"} and beta < 0
+        else ""
+    )
+
+
 def _needed(needs: Mapping[str, float]) -> Iterator[str]:
-    ways = []
+    ways = [*filter(None, [_slip(needs)])]
     if needs.get("beta", -1.0) > 0:
         ways.append(f"with β = {needs['beta']:.6g}")
     factor = needs.get("factor", 1.0)  # a number of more digits gives any other

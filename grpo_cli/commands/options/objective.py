@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
 import typer
@@ -134,13 +134,14 @@ class ObjectiveOptions(StageOptions, VariantOption):
         variant = "grpo" if self.variant is None else self.variant
         if "," in variant:
             raise UsageError(f"-v takes one variant; for several: grpo compare -v {variant}")
-        return plan(
+        made = plan(
             variant,
             stages=self.stages,
             hyperparameters=self.hyperparameters,
             batch="input" if self.batch is None else self.batch,
             strict=strict,
         )
+        return replace(made, asked=self.variant is not None)
 
 
 # ---- the values of flags -----------------------------------------------------------------------

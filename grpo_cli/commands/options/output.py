@@ -52,6 +52,17 @@ def fields_option(completion: Callable[[str], list[str]]) -> Any:
     )
 
 
+def named_fields(given: str | None, known: Iterable[str]) -> list[str] | None:
+    """The columns that ``--fields`` names; None where it is not given, for the usual ones.
+
+    Raises:
+        UsageError: for a name that is not known.
+    """
+    if given is None:
+        return None
+    return [complete.known("--fields", name.strip(), known) for name in given.split(",")]
+
+
 def format_of(given: str | None, *, as_json: bool) -> str:
     """The format's name, from ``--format`` and ``--json``; ``table`` without them.
 

@@ -315,6 +315,8 @@ def _facts(
         **dict.fromkeys(("reward_mean", "reward_std", "clip_fraction", "log_ratio_max"), unknown),
     }
     if (rewards := rewards_of(chunk, breakdown)) is not None:
+        facts["rewards"] = [*of(rewards).lists()]
+        facts["lengths"] = [*of(responses.lengths).lists()]
         facts["reward_mean"] = means(of(rewards)).tolist()
         facts["reward_std"] = _or_none(deviations(of(rewards)))
     if breakdown is not None:

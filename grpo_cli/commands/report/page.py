@@ -116,7 +116,8 @@ def _of_records(
     whole = _head(answer, with_mismatches(answer.events, read.mismatches))
     if field is not None:
         parts = PartSteps(run.reader, run.plan, replace(run.step_source, resumed=None), field)
-        around = windows(steps, [(one.metric, one.onset) for one in answer.findings])
+        found = [one for event in answer.events for one in event.findings]
+        around = windows(steps, [(one.metric, one.onset) for one in found])
         whole["by"] = answer_by(field, parts, steps, around, ()).document()
     blocks: list[tuple[str, str]] = []
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -137,10 +138,7 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
     columns = {name: metric(name) for name in known(steps)}
     return {
         "verdict": answer.verdict,
-        "outlook": [
-            *(one.sentence for one in answer.passes),
-            *(one.sentence for one in answer.forecasts),
-        ],
+        "outlook": [one.sentence for one in answer.passes],
         "steps": steps.numbers,
         "files": steps.files,
         "metrics": [

@@ -17,11 +17,24 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
-from grpo_cli.commands.options.output import HavingOption, Html, PageOptions, Svg, fields_option
-from grpo_cli.commands.options.place import destination, drawings
-from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
+from grpo_cli.commands.options.output import (
+    HavingOption,
+    Html,
+    PageOptions,
+    Svg,
+    fields_option,
+    named_fields,
+)
+from grpo_cli.commands.options.place import destination, drawings, tell_written
+from grpo_cli.commands.options.source import (
+    RESPONSE,
+    Files,
+    ReadingOptions,
+    paths,
+    tell_notes,
+)
 from grpo_cli.commands.page.page import completions_of, text_fields
-from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, Shown, show_rows
+from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.page import OnPage, page_of, ranked_tokens, with_others
 from grpo_cli.commands.show.picture import (
@@ -183,7 +196,7 @@ def _show_batch(
     )
     assert isinstance(run, Run)
     if run.complete and not run.empty:
-        names = _fields(options.fields, answer)
+        names = named_fields(options.fields, answer.rows[0] if answer.rows else FIELDS["token"])
         chosen = answer
         if names is not None:
             chosen = replace(answer, rows=[{n: row[n] for n in names} for row in answer.rows])
@@ -194,14 +207,6 @@ def _show_batch(
             notes=answer.notices,
         )
     return run.finish(notes_in_table=False, quiet=page.quiet or run.empty)
-
-
-def _fields(given: str | None, answer: Shown) -> list[str] | None:
-    """The columns that ``--fields`` names; None for the usual ones."""
-    if given is None:
-        return None
-    known = answer.rows[0] if answer.rows else FIELDS["token"]
-    return [complete.known("--fields", name.strip(), known) for name in given.split(",")]
 
 
 def _show_record(
@@ -250,6 +255,8 @@ def _show_record(
     notes = reader.notes(plan) | dict.fromkeys([left_out] if left_out else ())
     if options.html is None and options.svg is None:
         _print(source, _picture(source, raw, options), notes, options, page)
+    for path in (options.html, options.svg):
+        tell_written(path, quiet=page.quiet)
     tell_notes(notes, quiet=page.quiet)
 
 

@@ -12,7 +12,7 @@ import typer
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
-from grpo_cli.commands.options.place import destination, drawings
+from grpo_cli.commands.options.place import destination, drawings, tell_written
 from grpo_cli.commands.options.source import (
     Files,
     ReadingOptions,
@@ -24,8 +24,8 @@ from grpo_cli.commands.options.source import (
 from grpo_cli.commands.report.page import page_of
 from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.comparison import Trend
+from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.follow import Follow
 from grpo_cli.commands.trend.logs import logs_among, read_finite
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import ReportOptions, StoredOptions, TrendOptions, flags_of
@@ -34,11 +34,8 @@ from grpo_cli.commands.trend.questions.answer import answer_question
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
-from grpo_cli.commands.trend.watch import Watch, read_condition
-from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.budget import read_size
-from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.variants.plan import Plan
 
@@ -116,8 +113,6 @@ def answer_run(
         if options.asked:
             options.refuse_others()
         plan = objective.of_one_batch()
-        if options.follow:
-            raise typer.Exit(_follow(files or [], plan, objective, reading, options))
         log, unread = read_finite(options.log, read_size(reading.unpack))
         whose = options.framework(log)
         run, places = _opened(files, plan, reading, options, whose, command)
@@ -197,6 +192,7 @@ def _write_answer(
         with drawings(options.html, None) as (page, _):
             assert page is not None
             page.writelines(part.encode() for part in drawn)
+        tell_written(options.html, quiet=options.quiet)
         return
     with destination(options.output) as stream:
         if options.kind != "table":
@@ -205,40 +201,6 @@ def _write_answer(
         how = {"plot": options.plot, "quiet": options.quiet}
         how["brief"] = options.quiet and bool(options.fail_on)
         print_answer(stream, answer, columns, covered, notes, limit=options.limit, **how)
-
-
-def _follow(
-    files: list[str],
-    plan: Plan,
-    objective: ObjectiveOptions,
-    reading: ReadingOptions,
-    options: TrendOptions,
-) -> int:
-    """Watches files until --fail-on holds; Ctrl-C ends it as any command."""
-    conditions = [read_condition(one) for one in options.fail_on or ()]
-    compares = options.names != "grpo" or options.log
-    if options.kind not in ("table", "jsonl") or compares or options.html:
-        only = "not with --names, --log or --html"
-        raise UsageError(f"--follow prints a table or --format jsonl, {only}")
-    if reading.on is not None:
-        raise UsageError("--follow reads files as they grow, on this machine: without --on")
-    if Evaluator(plan).wants_first_pass:
-        raise UsageError(f"--follow: {plan.variant} needs statistics over a whole step first")
-    if not files or "-" in files:
-        raise UsageError("--follow: name a file, a folder or a pattern")
-    source = StepSource.of_flag(options.step, expanded(files) if options.step == "file" else ())
-    how = {"skip": reading.on_error == "skip", "one_run": options.one_run}
-    follow = Follow(files, reading.reading(None), plan, source, **how)
-    with destination(options.output) as stream:
-        watch = Watch(
-            follow,
-            stream,
-            fields=options.columns(),
-            as_json=options.kind == "jsonl",
-            conditions=conditions,
-            flags=flags_of(objective, reading),
-        )
-        return watch.run(2.0 if options.every is None else options.every)
 
 
 def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:

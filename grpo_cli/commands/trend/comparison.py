@@ -13,7 +13,7 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.names import NAMES
-from grpo_cli.commands.trend.outlook import Forecast, forecasts, last_good_step
+from grpo_cli.commands.trend.outlook import last_good_step
 from grpo_cli.commands.trend.passes import Pass
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.watched import watch_logged
@@ -176,15 +176,10 @@ class Trend(Answer):
         """The step to go back to; None where nothing goes wrong that lasts."""
         return last_good_step(self.steps, self.events)
 
-    @cached_property
-    def forecasts(self) -> Sequence[Forecast]:
-        """When metrics will pass limits as they go on."""
-        return forecasts(self.steps)
-
     def fields(self) -> dict[str, Any]:
         """The JSON, without a log where none is given, nor passes where there is only one."""
         named = super().fields() | {"steps": [*self.steps.whole], "passes": self.passes or None}
-        named |= {"last_good_step": self.last_good_step, "forecasts": self.forecasts}
+        named["last_good_step"] = self.last_good_step
         return {name: value for name, value in named.items() if value is not None}
 
 

@@ -47,6 +47,10 @@ _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
 _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
+_LEFT = 1.5
+"""Robust deviations by which a value that left what came before is beyond its last eight."""
+_PARTLY = 0.28
+"""The share of the move of the value after it that such a value has made: noise makes less."""
 _NEARER = 0.25
 """The share of a change by which such a value may be away from the old level."""
 RECENT = 8
@@ -57,6 +61,8 @@ _SURE = 10.0
 """Standard errors from which on a rise may be as small as that."""
 _FALLEN = 0.7
 """The share of its level before to which what accumulates has to fall."""
+_CLEAR_OF = 1.0
+"""Widths of the range of all earlier values by which ten values have to be outside of it."""
 _QUARTER = 0.25
 """That of a constant."""
 _STAYS = 0.5
@@ -136,6 +142,7 @@ def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:
 def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change]) -> list[Change]:
     """The changes of one series, without what repeats them while they last."""
     usual = Usual.of(scaled)
+    shifted = [*shifted, *(_left_range(scaled) if watch.shift else ())]
     shifted = [one for one in shifted if _counts(watch, values, scaled, usual, one)]
     signs = [
         *_impossible(watch, values),
@@ -169,7 +176,8 @@ def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]
         at = next((at for at, before in enumerate(found) if _repeats(before, sign)), None)
         if at is None:
             before = end_of_trend(scaled, sign.at) if sign.kind in (SHIFT, DRIFT) else None
-            found.append(_until_back(_since(sign, scaled, usual, before), scaled, usual))
+            begun = _begun(_since(sign, scaled, usual, before), scaled)
+            found.append(_until_back(begun, scaled, usual))
             continue
         known = found[at]
         both = {sign.kind, known.kind} <= {SHIFT, DRIFT} and sign.up == known.up
@@ -238,6 +246,19 @@ def _since(
     begun = sign.at + int(np.flatnonzero(np.append(True, inside))[-1])
     later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
     return later if _is_beyond(later, scaled, usual.spread[sign.at]) else sign
+
+
+def _begun(sign: Change, scaled: F64) -> Change:
+    """The sign, at the first of the values before it that already left what came before them."""
+    first, values = sign.at, scaled if sign.up else -scaled
+    while sign.kind in (SHIFT, DRIFT) and first > LEAST_PAST:
+        recent = values[max(first - 1 - RECENT, 0) : first - 1]
+        level, spread = end_of_trend(values, first - 1)
+        nearer = level + _PARTLY * (values[first] - level)
+        if values[first - 1] <= max(recent.max() + _LEFT * spread, nearer):
+            break
+        first -= 1
+    return sign._replace(at=first)
 
 
 def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
@@ -327,10 +348,8 @@ def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) 
     """Where three of five steps pass a published limit, or the mean of five one of practice.
 
     Such a mean of shares has to come from a level that does not pass it, and each share from more
-    than a few groups. A factor of the level before is only forecast: shifts and drifts find it.
+    than a few groups.
     """
-    if limit.times:
-        return
     if limit.room is None:
         passed = values > limit.bound if limit.above else values < limit.bound
         enough, inside = min(_MOST, len(values) // 2 + 1), passed
@@ -382,6 +401,27 @@ def _vanished(watch: Watch, values: F64) -> Iterator[Change]:
         if at >= LEAST_PAST and (values[at - LEAST_PAST : at] != 0.0).all():
             yield Change(at, last + 1, SHIFT, up=False)
             return
+
+
+def _left_range(scaled: F64) -> Iterator[Change]:
+    """Where ten values in a row are outside the range of all earlier ones, by more than its width.
+
+    A past with a slope may go anywhere, so the onset test asks more of what follows it than that.
+    """
+    last = len(scaled) - LEAST_PAST
+    if last < LEAST_PAST:
+        return
+    places = np.arange(LEAST_PAST, last + 1)
+    most, least = (by.accumulate(scaled)[places - 1] for by in (np.maximum, np.minimum))
+    after = sliding_window_view(scaled, LEAST_PAST)[places]
+    for above in (True, False):
+        gaps = after.min(axis=1) - most if above else least - after.max(axis=1)
+        for at in places[gaps > _CLEAR_OF * (most - least)].tolist():
+            before = scaled[max(at - PAST, 0) : at]
+            middle, spread = map(float, levels(before))
+            off = abs(float(np.median(scaled[at : at + LEAST_PAST])) - middle)
+            score = off / spread * math.sqrt(LEAST_PAST) if spread else math.inf
+            yield Change(at, at + LEAST_PAST, SHIFT, above, score)
 
 
 def is_info(watch: Watch, change: Change) -> bool:

@@ -13,7 +13,16 @@ from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, S
 from grpo_cli.commands.trend.findings import AWAY
 from grpo_cli.commands.trend.onsets import FARTHEST
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import AHEAD, DOWN, RANKS, Watch, meaning, watch, watch_logged
+from grpo_cli.commands.trend.watched import (
+    AHEAD,
+    DOWN,
+    RANKS,
+    UP,
+    Watch,
+    meaning,
+    watch,
+    watch_logged,
+)
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -25,6 +34,9 @@ _EFFECTS = {"gradient_norm", "reward_group_std"}
 _UPDATE = {"ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
 """What becomes more with every change of the policy: of all there is, it says least."""
 _RESPONSES = RANKS["entropy"]
+KL = "kl_k3"
+_BY_KL = {"entropy", "nll", "gradient_norm", "length_mean", "loss"}
+"""What a policy that moves too far changes: what is done about the KL is done about these."""
 _NAMED = 4
 """Series of an event that its sentence names."""
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
@@ -112,7 +124,15 @@ class Event(Answer):
         row = _row(self.first)
         if self._cause:
             return f"look at what grpo check found: {self._cause}"
+        if row is not None and row.name in _BY_KL and self._has_kl:
+            row = watch(KL)
         return "" if row is None or self.severity == INFO else row.fix
+
+    @property
+    def _has_kl(self) -> bool:
+        """Whether the policy moved away from the reference as well."""
+        found = (one for one in self.findings if one.severity == WARNING and one.direction == UP)
+        return any(row is not None and row.name == KL for row in map(_row, found))
 
     def fields(self) -> dict[str, Any]:
         """What the JSON has of it; its findings are under ``findings``."""

@@ -53,7 +53,7 @@ class Metric(NamedTuple):
         return self.spare < _ASKED
 
 
-_ASKED = 23
+_ASKED = 25
 """The ``spare`` from which a column is shown only where it is asked for."""
 
 
@@ -234,42 +234,45 @@ _of_mismatch = _columns("mismatch", "log_probs_rollout", "mismatch", "mismatch."
 ALL = (
     # ---- what comes in
     _of_reward("reward_mean", _of_responses("reward_mean"), 0),
-    _of_reward("reward_std", _of_responses("reward_std"), 13),
-    _of_groups("reward_group_std", _of_responses("reward_group_std"), 11),
-    _of_groups("groups_equal", lambda step: step.responses.share_of_groups(), 10),
-    _of_answers("groups_all_0", _of_responses("all_wrong"), 26),
-    _of_answers("groups_all_1", _of_responses("all_right"), 25),
-    _of_answers("pass_at_1", _of_responses("pass_at_1"), 28),
-    _of_answers("pass_at_k", _of_responses("pass_at_k"), 12),
-    _of_length("length_mean", _of_responses("length_mean"), 0),
-    _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 24, whole=True),
-    _of_length("at_longest", _of_responses("at_longest"), 27),
-    _columns("signal", "finish_reasons")("truncated", _share_of("cut_off", "endings"), 9),
-    _columns("signal", "tokens or token_ids")("repetition", mean_of("repetition"), 22),
-    _columns("signal", "entropies")("entropy", mean_of("entropy"), 5),
-    _columns("signal", "log_probs_new", "nll")("nll", mean_of("log_prob", sign=-1), 6),
+    _of_reward("reward_std", _of_responses("reward_std"), 16),
+    _of_groups("reward_group_std", _of_responses("reward_group_std"), 14),
+    _columns("signal", "rewards and lengths that vary within a group", "length")(
+        "reward_length_corr", _of_responses("reward_length_corr"), 13
+    ),
+    _of_groups("groups_equal", lambda step: step.responses.share_of_groups(), 12),
+    _of_answers("groups_all_0", _of_responses("all_wrong"), 28),
+    _of_answers("groups_all_1", _of_responses("all_right"), 27),
+    _of_answers("pass_at_1", _of_responses("pass_at_1"), 30),
+    _of_answers("pass_at_k", _of_responses("pass_at_k"), 15),
+    _of_length("length_mean", _of_responses("length_mean"), 6),
+    _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 26, whole=True),
+    _of_length("at_longest", _of_responses("at_longest"), 29),
+    _columns("signal", "finish_reasons")("truncated", _share_of("cut_off", "endings"), 11),
+    _columns("signal", "tokens or token_ids")("repetition", mean_of("repetition"), 24),
+    _columns("signal", "entropies")("entropy", mean_of("entropy"), 4),
+    _columns("signal", "log_probs_new", "nll")("nll", mean_of("log_prob", sign=-1), 5),
     # ---- what is done with it
-    _of_update("objective", lambda step: step.objective, 33),
+    _of_update("objective", lambda step: step.objective, 35),
     _of_gradient("loss", lambda step: 0.0 - step.objective, 1),
-    _of_kl("kl", lambda step: step.kl, 31),
-    _of_kl("kl_k1", mean_of("kl_k1", "kl"), 32),
-    _of_kl("kl_k3", mean_of("kl_k3", "kl"), 3),
-    _of_ratio("clip_low", _share_of("clipped_low", "evaluated_tokens"), 15),
-    _of_ratio("clip_high", _share_of("clipped_high", "evaluated_tokens"), 14),
-    _of_update("gradient_norm", lambda step: step.gradient_norm, 2),
-    _of_update("longest_quarter", _of_responses("longest_quarter"), 21),
-    _of_ratio("ratio_mean", mean_of("ratio", "evaluated_tokens"), 19),
-    _of_ratio("ratio_p999", _ratio_tail, 16),
-    _of_ratio("ess", _effective("ratio", "ratio_squared", "evaluated_tokens"), 18),
+    _of_kl("kl", lambda step: step.kl, 33),
+    _of_kl("kl_k1", mean_of("kl_k1", "kl"), 34),
+    _of_kl("kl_k3", mean_of("kl_k3", "kl"), 2),
+    _of_ratio("clip_low", _share_of("clipped_low", "evaluated_tokens"), 17),
+    _of_ratio("clip_high", _share_of("clipped_high", "evaluated_tokens"), 3),
+    _of_update("gradient_norm", lambda step: step.gradient_norm, 7),
+    _of_update("longest_quarter", _of_responses("longest_quarter"), 23),
+    _of_ratio("ratio_mean", mean_of("ratio", "evaluated_tokens"), 21),
+    _of_ratio("ratio_p999", _ratio_tail, 18),
+    _of_ratio("ess", _effective("ratio", "ratio_squared", "evaluated_tokens"), 20),
     # ---- the trainer against the engine
-    _columns("mismatch", "weight_versions")("staleness", _share_of("lag", "versions"), 20),
-    _of_mismatch("k1", mean_of("mismatch_d", "mismatch", sign=-1), 17),
-    _of_mismatch("k3", _mismatch_k3, 4),
-    _of_mismatch("chi2", lambda step: step.mean("mismatch_square", "mismatch") - 1.0, 29),
-    _of_mismatch("ess", _effective("mismatch_weight", "mismatch_square", "mismatch"), 23),
-    _of_mismatch("mean_abs", mean_of("mismatch_size", "mismatch"), 8),
-    _of_mismatch("mult", mean_of("mismatch_both", "mismatch"), 30),
-    _of_mismatch("p999", lambda step: step.quantile("mismatch", 0.999), 7),
+    _columns("mismatch", "weight_versions")("staleness", _share_of("lag", "versions"), 22),
+    _of_mismatch("k1", mean_of("mismatch_d", "mismatch", sign=-1), 19),
+    _of_mismatch("k3", _mismatch_k3, 8),
+    _of_mismatch("chi2", lambda step: step.mean("mismatch_square", "mismatch") - 1.0, 31),
+    _of_mismatch("ess", _effective("mismatch_weight", "mismatch_square", "mismatch"), 25),
+    _of_mismatch("mean_abs", mean_of("mismatch_size", "mismatch"), 10),
+    _of_mismatch("mult", mean_of("mismatch_both", "mismatch"), 32),
+    _of_mismatch("p999", lambda step: step.quantile("mismatch", 0.999), 9),
     *(_of_mismatch(name, mean_of(name), 34) for name in DECILES),
 )
 LEFT_OUT = Metric("left_out", "signal", lambda step: step.count("left_out"), whole=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.objective import ObjectiveOptions, number
+from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import (
     LIMIT,
@@ -55,19 +55,6 @@ class TrendOptions:
     ] = "grpo"
     log: Annotated[
         str | None, option("--log", "FILE", "Compare with a trainer's log (JSON, JSONL, CSV).")
-    ] = None
-    follow: Annotated[
-        bool, option("--follow", "", "Keep reading while files grow, until Ctrl-C.", "Running")
-    ] = False
-    every: Annotated[
-        float | None,
-        option(
-            "--every",
-            "SECONDS",
-            "Time between reads with --follow (default: 2).",
-            "Running",
-            parser=number,
-        ),
     ] = None
     plot: Plot = False
     html: Html = None
@@ -142,7 +129,6 @@ class TrendOptions:
         others = {
             "--names": self.names != "grpo",
             "--log": self.log,
-            "--follow": self.follow,
             "--plot": self.plot,
             "--html": self.html,
             "--fail-on": self.fail_on,
@@ -162,7 +148,7 @@ class ReportOptions(TrendOptions):
     html: Annotated[
         str | None, option("--html", "FILE", "Write an HTML page to FILE.", "Output")
     ] = None
-    unused = ("at", "every", "follow", *_OF_TABLES)
+    unused = ("at", *_OF_TABLES)
 
 
 @dataclass(frozen=True, kw_only=True)

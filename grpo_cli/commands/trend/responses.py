@@ -61,6 +61,22 @@ class Responses:
         groups = self._grouped
         return self._if_scored(means(groups.per_step(deviations(groups.rewards), groups.several)))
 
+    @property
+    def reward_length_corr(self) -> F64:
+        """Pearson's correlation of reward and length within groups, over all groups of a step.
+
+        Σ (r − r̄)(n − n̄) / √(Σ (r − r̄)² · Σ (n − n̄)²), with the means of each group; NaN where
+        rewards or lengths vary in no group.
+        """
+        groups = self._grouped
+        lengths = groups.ordered(self.lengths.values.astype(np.float64))
+        r, n = offsets(groups.rewards), offsets(lengths)
+        products = (Ragged(self._count, one).sums() for one in (r * n, r * r, n * n))
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            both, rewards, sizes = products
+            found = np.clip(both / (np.sqrt(rewards) * np.sqrt(sizes)), -1.0, 1.0)
+        return self._if_scored(self._if_measured(found))
+
     def share_of_groups(self, *rewards: float) -> F64:
         """How many groups have one reward throughout: this one, or any where none is given."""
         groups = self._grouped
@@ -182,14 +198,19 @@ class _Groups:
         self._steps: I64 = np.repeat(np.arange(len(labels.widths)), labels.widths)
         if any(label is not None for label in labels.values.tolist()):
             numbers = _joined_by_name(numbers, labels, starts)
-        order = np.argsort(numbers, kind="stable")
+        self._order = np.argsort(numbers, kind="stable")
         sizes = np.bincount(numbers, minlength=len(self._steps))
         self._steps = self._steps[sizes > 0]
-        self.rewards = Ragged(sizes[sizes > 0], rewards.values[order])
+        self._sizes: I64 = sizes[sizes > 0]
+        self.rewards = self.ordered(rewards.values)
         self.several = self.rewards.widths > 1
         self._count = len(labels.widths)
         self.least = self.rewards.reduced(np.minimum, NO_NUMBER)
         self.most = self.rewards.reduced(np.maximum, NO_NUMBER)
+
+    def ordered(self, values: NDArray[np.generic]) -> Ragged:
+        """A number of each response, by group."""
+        return Ragged(self._sizes, values[self._order])
 
     def per_step(self, values: F64, kept: NDArray[np.bool_] | None = None) -> Ragged:
         """A number of each group that is kept, by step."""
@@ -222,10 +243,15 @@ def means(values: Ragged) -> F64:
     return found
 
 
+def offsets(values: Ragged) -> F64:
+    """Each number minus the mean of its step's."""
+    found: F64 = values.values - np.repeat(means(values), values.widths)
+    return found
+
+
 def deviations(values: Ragged) -> F64:
     """[S] the standard deviation (n − 1) of each step's numbers; NaN of fewer than two."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        offsets = values.values - np.repeat(means(values), values.widths)
-        squares = values._replace(values=offsets * offsets).sums()
+        squares = values._replace(values=offsets(values) ** 2).sums()
         found: F64 = np.sqrt(squares / (values.widths - 1))
     return np.where(values.widths > 1, found, NO_NUMBER)

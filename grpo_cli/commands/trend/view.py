@@ -13,7 +13,7 @@ from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.events import Event
-from grpo_cli.commands.trend.metrics import ALL, METRICS, metric
+from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import watch_logged
@@ -63,6 +63,7 @@ def print_steps(
     """
     places = _picked(steps.numbers, limit, {one.onset for one in findings})
     names, columns = fields or usual(steps), []
+    prefix = _prefix(names) if steps.logged else ""
     own: Mapping[str, Sequence[Any]] = {
         "step": steps.numbers,
         "pass": steps.passes,
@@ -71,34 +72,58 @@ def print_steps(
     for name in ("step", *(["pass"] if steps.passes else []), *names):
         values = own[name] if name in own else steps.values(name)
         line = "" if name in _CONTEXT else spark(values, 8, plain=ascii_only())
-        columns.append(_column(name, [values[at] for at in places], line, places))
-    spare = () if fields else sparing(names, [one.metric for one in findings])
-    kept, hidden = fitting(columns, spare, screen.width)
+        head = name.removeprefix(prefix)
+        columns.append(_column(head, [values[at] for at in places], line, places))
+    found = [one.metric for one in findings]
+    spare = () if fields else sparing(names, found, logged=steps.logged)
+    kept, hidden = fitting(columns, [name.removeprefix(prefix) for name in spare], screen.width)
     console.print(grid(kept))
     if len(places) < len(steps):
         between = len(steps) - len(places)
         plural = "" if between == 1 else "s"
         console.print(Text(f"… {between:,} step{plural} not shown (--limit 0 shows all)", "dim"))
-    print_hidden(console, screen, hidden, "--fields")
+    print_hidden(console, screen, [prefix + name for name in hidden], "--fields")
+    if prefix:
+        console.print(Text(f"all names begin with {visible(prefix)}", "dim"))
+    if not fields and not steps.logged and KL in {one.name for one in kept}:
+        console.print(wrapped(Text(_KL, "dim"), screen.reading, 2))
 
+
+KL = "kl_k3"
+_KL = "kl_k3: mean over tokens; eval's kl averages as the loss does (--fields kl)"
 
 _LAST = ("reward_mean", "loss")
 """What everybody looks at: in any log, under the names that it has there."""
+_UNWATCHED = 99
+"""The ``spare`` of a series of a log that no rule watches."""
 
 
-def sparing(names: Sequence[str], found: Sequence[str] = ()) -> list[str]:
+def sparing(names: Sequence[str], found: Sequence[str] = (), *, logged: bool = False) -> list[str]:
     """The columns that a narrow terminal goes without, the first to go first.
 
     Args:
         names: all of them.
         found: those with a finding, the first in front: that one, reward and loss go last.
+        logged: whether they are of a log, where each has the place of the metric that it is.
     """
-    order = [one.name for one in sorted(ALL, key=lambda one: -one.spare)]
-    others = [name for name in reversed(names) if name not in METRICS]
-    order = [*(name for name in others if metric(name)), *order]
-    order += [name for name in others if name not in order]
-    last = {*found[:1], *(one for one in names if (row := watch_logged(one)) and row.name in _LAST)}
-    return sorted(order, key=lambda name: 2 if name in last else int(name in found))
+    rows = {name: watch_logged(name) for name in names}
+
+    def spare(name: str) -> int:
+        row = rows[name] if logged else None
+        one = METRICS.get(name if row is None else row.name)
+        return _UNWATCHED if one is None or (logged and row is None) else one.spare
+
+    order = [*reversed(names)]
+    order.sort(key=spare, reverse=True)
+    last = {*found[:1], *(name for name, row in rows.items() if row and row.name in _LAST)}
+    order.sort(key=lambda name: 2 if name in last else int(name in found))
+    return order
+
+
+def _prefix(names: Sequence[str]) -> str:
+    """The first part of logged names that all of them have, as "train/"; or ""."""
+    first = {name.partition("/")[0] for name in names}
+    return f"{first.pop()}/" if len(first) == 1 and all("/" in name for name in names) else ""
 
 
 def _column(name: str, values: Sequence[Any], sparks: str, places: Sequence[int]) -> Column:
@@ -244,17 +269,20 @@ def print_answer(
     screen = screen_of(stream)
     height = None if chosen().full else screen.height
     noted = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
-    for most in range(_OTHERS, -1, -1):  # the shortest where none fits
-        conclusion = _conclusion(screen, answer, covered, most, quiet=quiet)
+    lengths = ((_OTHERS, False), *((most, True) for most in range(_OTHERS, -1, -1)))
+    for most, terse in lengths:  # the shortest where none fits
+        conclusion = _conclusion(screen, answer, covered, most, quiet=quiet, terse=terse)
         below = lines_of(conclusion, screen)
         if height is None or below + noted + _AROUND + _LEAST_LIMIT <= height:
             break
+    scrolls = height is not None and height - noted - _AROUND - _LEAST_LIMIT < below < height
 
     def draw(console: Console, screen: Screen) -> None:
         wrong = any(one.severity == WARNING for one in answer.findings)
         sure = covered.steps >= LEAST and covered.watched
         style = "bold red" if wrong else "bold green" if sure else "bold"
-        console.print(wrapped(Text(visible(answer.verdict), style), screen.reading))
+        verdict = wrapped(Text(visible(answer.verdict), style), screen.reading)
+        console.print(verdict)
         if brief:
             return
         console.print()
@@ -265,6 +293,8 @@ def print_answer(
             most = min(max(room, _LEAST_LIMIT), _USUAL_LIMIT) if limit is None else limit
             print_steps(console, screen, answer.steps.whole, columns, most, answer.findings)
         console.file.write(conclusion)
+        if scrolls:
+            console.print(Text("\n") + verdict)
 
     asked = limit is not None or plot
     long = screen.height is not None and below >= screen.height
@@ -291,9 +321,16 @@ def _print_charts(
 
 
 def _conclusion(
-    screen: Screen, answer: Trend, covered: Coverage, others: int, *, quiet: bool
+    screen: Screen, answer: Trend, covered: Coverage, others: int, *, quiet: bool, terse: bool
 ) -> str:
-    """What the run comes to; ``others``: sentences of each event on the series that followed."""
+    """What the run comes to.
+
+    Args:
+        screen, answer, covered: where to, and of what.
+        others: sentences of each event on the series that followed.
+        quiet: without what was not computed, and the signature.
+        terse: these in a line each, which --full has whole.
+    """
     console = screen.console()
     most = None if chosen().full else others
     print_events(console, screen, answer.events, most, logged=answer.steps.logged)
@@ -303,25 +340,41 @@ def _conclusion(
             if event.severity == WARNING and not answer.steps.logged:
                 print_command(console, screen, event.first)
     good = answer.last_good_step
-    sentences = [] if good is None else [f"the last good step is {good:,}"]
-    for sentence in (*sentences, *(one.sentence for one in answer.forecasts)):
-        console.print(wrapped(Text(f"\n{sentence}", "bold"), screen.reading, 2))
+    if good is not None:
+        console.print(wrapped(Text(f"\nthe last good step is {good:,}", "bold"), screen.reading, 2))
     if not quiet:
-        if answer.steps.logged:
-            console.print(wrapped(Text(f"\n{_UNKNOWN}", "dim"), screen.reading, 2))
-        if covered.gaps:
-            console.print()
-        for sentence in covered.gaps:
-            console.print(wrapped(Text(sentence, "dim"), screen.reading, 2))
-        if answer.signatures:
-            first, *later = answer.signatures
-            more = f" and {len(later):,} more (see --json)" if later else ""
-            console.print()
-            text = Text(f"signature  {visible(first)}{more}", "dim")
-            console.print(wrapped(text, screen.edge, 11, bars=True))
+        _print_basis(console, screen, answer, covered, terse=terse)
     if answer.log is not None:
         _print_log_comparison(console, screen, answer.log)
     return written(console)
+
+
+def _print_basis(
+    console: Console, screen: Screen, answer: Trend, covered: Coverage, *, terse: bool
+) -> None:
+    """Prints what the answer lacks, and the signature; ``terse``: a line each."""
+    lacks = [_UNKNOWN] * answer.steps.logged + covered.gaps
+    signed = ""
+    if answer.signatures:
+        first, *later = answer.signatures
+        more = f" and {len(later):,} more (see --json)" if later else ""
+        signed = f"signature  {visible(first)}{more}"
+    if terse:
+        console.print()
+        for line in filter(None, (*lacks, signed)):
+            console.print(Text(_cut(line, screen.width), "dim"))
+        return
+    for at, sentence in enumerate(lacks):
+        console.print(wrapped(Text("\n" * (at == 0) + sentence, "dim"), screen.reading, 2))
+    if signed:
+        console.print()
+        console.print(wrapped(Text(signed, "dim"), screen.edge, 11, bars=True))
+
+
+def _cut(line: str, width: int | None) -> str:
+    """The beginning of a line that is wider than a screen; --full has it whole."""
+    end = "… (--full)"
+    return line if width is None or len(line) <= width else line[: width - len(end)] + end
 
 
 def _print_log_comparison(console: Console, screen: Screen, compared: LogComparison) -> None:

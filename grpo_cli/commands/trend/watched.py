@@ -24,10 +24,9 @@ class Limit(NamedTuple):
     """A bound that is passed where three of five steps pass it.
 
     Attributes:
-        bound: in the metric's unit, or a factor of what was usual where ``times``.
+        bound: in the metric's unit.
         source: who publishes it, or ``PRACTICE``.
         above: whether larger values pass it.
-        times: whether the bound is a factor of the level before, which is only forecast.
         room: of a share, the most that may be left of 1 − the level before, so that a run that
             always was near its bound does not pass it.
     """
@@ -35,7 +34,6 @@ class Limit(NamedTuple):
     bound: float
     source: str = PRACTICE
     above: bool = True
-    times: bool = False
     room: float | None = None
 
 
@@ -191,18 +189,22 @@ TABLE = (
     Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=AHEAD,
           logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
                   "clipfrac", "clip_frac", "clip_fraction", "policy/clipfrac")),
+    Watch(
+        "reward_length_corr", UP, least=0.5, span=(-1.0, 1.0),
+        fix="read the longest responses; normalise the reward by length, or cap or penalise length",
+    ),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0,
           fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
-        "kl_k3", UP, UP, "growth", (Limit(4.0, times=True),), bounds=(0.6, 0.55), rise=1.5,
+        "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5,
         span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
         fix="raise β, lower the learning rate, or go back to the last good step",
     ),
     Watch(
-        "entropy", BOTH, BOTH, "log", (Limit(0.5, above=False, times=True),), bounds=(0.7, 0.66),
+        "entropy", BOTH, BOTH, "log", bounds=(0.7, 0.66),
         span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
         fix="if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, "
             "lower the learning rate",
@@ -224,7 +226,7 @@ TABLE = (
         "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
-        fix="check whether the reward favours length (reward and length of each response: grpo "
+        fix="check whether the reward favours length (reward_length_corr; of each response: grpo "
             "eval RUN --level response -f csv); normalise the loss by tokens",
     ),
     Watch(
@@ -260,6 +262,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "staleness": ("the engine's weights fell behind the trainer's", ""),
     "mismatch": ("the engine's log-probs moved away from the trainer's",) * 2,
     **dict.fromkeys(("ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"), _FAR),
+    "reward_length_corr": ("within groups, longer responses got more reward", ""),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
     "kl_k3": ("the policy moved away from the reference", ""),
     **dict.fromkeys(("entropy", "nll"), _SURE),

@@ -110,8 +110,8 @@ def verify(
         )
         run = Verification(judging, reader, causes, locate_all=page.whole)
         answer = run.result()
-        run.tell(as_json=page.json, quiet=page.quiet)
         if not answer.records:
+            run.tell(as_json=page.json, quiet=True)
             if reader.skipped:
                 raise typer.Exit(InputError.exit_code)
             raise InputError(_NO_TOKEN if run.undefined else _hint(run.loss_key, reader.paths))
@@ -119,7 +119,9 @@ def verify(
             answer,
             lambda console, screen: print_verification(console, screen, answer),
             rows=map(_flat, answer.records),
+            notes=[] if page.quiet else run.notes(),
         )
+        run.tell(as_json=page.json, quiet=page.quiet)
     if not answer.agrees:
         raise typer.Exit(NO)
     raise typer.Exit(InputError.exit_code if reader.skipped else 0)

@@ -278,15 +278,17 @@ class Verification:
         total = self._good + len(self._reader.skipped)
         if not self._empty.variant:
             rows = [*self.rows_taken.items()]
+            frameworks = self._frameworks if self._differing and not self._rows else ()
+            named = self._reader.facts.named or ""
+            if named.partition("/")[0] in frameworks:
+                yield f"the trainer used {named}, not grpo: choose -v {named} or -v grpo"
+                rows, frameworks = [], ()
             for words, count in rows[:_ROWS]:
                 yield f"{counted(count, 'record')} evaluated as {words}"
             if more := sum(count for _, count in rows[_ROWS:]):
                 yield f"… and {more} more with other settings (see the signatures in --json)"
-            for framework in self._frameworks if self._differing and not self._rows else ():
-                named = self._reader.facts.named or ""
-                if named.startswith(f"{framework}/"):
-                    yield f"the trainer used {named}: use -v {named}"
-                elif framework in _USUAL:
+            for framework in frameworks:
+                if framework in _USUAL:
                     name, row = _USUAL[framework]
                     yield f"the fields have {name}'s names; -v {row} is its usual loss"
         if self.without_expected and self.without_expected < total:

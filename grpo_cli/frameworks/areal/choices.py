@@ -1,7 +1,6 @@
-"""AReaL's advantages, ratio, denominator, and KL in the reward.
+"""AReaL's advantages, clip by response, denominator, and KL in the reward.
 
-Its decoupled loss takes the KL of the engine that sampled. The sequence ratio is over the tokens
-that the rejection kept.
+Its decoupled loss takes the KL of the engine that sampled.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from grpo_cli.objective.advantage.batch import Advantage, over_batch
 from grpo_cli.objective.advantage.group import group_std
 from grpo_cli.objective.advantage.tokens import less_kl_to_come
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import Usual, choice, holding
-from grpo_cli.objective.correction import within
+from grpo_cli.objective.choice import ByToken, Usual, choice, holding
 from grpo_cli.objective.kl import Estimator, in_reward, k1, k2, k3
-from grpo_cli.objective.results import Moments, Ratio, Weights
+from grpo_cli.objective.results import Moments, Surrogate, Weights
+from grpo_cli.objective.surrogate.clip import clip
 
 _USUAL: Usual = {"reward_bias": -0.5, "reward_scaling": 10.0, "reward_clip": 20.0, "std_eps": 1e-5}
 
@@ -91,33 +90,43 @@ choice("advantage", "areal/on-last-token", **_USUAL)(
 )
 
 
-@choice("ratio", "areal/sequence", is_low=None, is_high=5.0)
-def sequence_kept(
-    token_log_ratio: F64,
-    log_probs_old: F64,
-    log_probs_rollout: F64,
+@choice(
+    "surrogate",
+    "areal/sequence-clip",
+    window="product",
+    epsilon_low=0.2,
+    epsilon_high=0.2,
+    delta=None,
+    dual_clip=None,
+)
+def sequence_clip(
+    ratio: F64,
+    advantage: F64,
     responses: Segments,
+    response_advantage: F64 | None = None,
     *,
-    is_low: float | None,
-    is_high: float | None,
-) -> Ratio:
-    """``sequence`` over the tokens with is_low ≤ π_old/π_rollout ≤ is_high.
+    epsilon_low: ByToken,
+    epsilon_high: ByToken,
+    delta: ByToken | None,
+    dual_clip: ByToken | None,
+) -> Surrogate:
+    """``clip`` with the mean of a response's advantages, where those differ between its tokens.
 
-    Other tokens get the ratio of the response, but do not count in it or in its gradient.
-    ``token-mask`` with the same bounds gives them weight 0.
+    Advantages differ with a KL in the reward. The mean is over the tokens that the rejection keeps.
 
-    Args:
-        is_low, is_high: the bounds; None: none.
+    References:
+        AReaL cbff54d, ``_compute_sequence_level_ratio_and_advantages``.
     """
-    weight = np.exp(log_probs_old - log_probs_rollout)
-    kept = within(weight, is_low, is_high)
-    counts = np.maximum(responses.sum(kept.astype(np.int64)), 1)
-    log_ratio = responses.spread(responses.sum(np.where(kept, token_log_ratio, 0.0)) / counts)
-
-    def pull(slope: F64) -> F64:
-        return np.where(kept, responses.spread(responses.sum(slope) / counts), 0.0)
-
-    return Ratio(log_ratio, np.exp(log_ratio), pull)
+    if response_advantage is None:
+        advantage = responses.spread(responses.mean(advantage))
+    return clip(
+        ratio,
+        advantage,
+        epsilon_low=epsilon_low,
+        epsilon_high=epsilon_high,
+        delta=delta,
+        dual_clip=dual_clip,
+    )
 
 
 def of_rollout(estimator: Estimator) -> Callable[..., F64]:

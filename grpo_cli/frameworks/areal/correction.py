@@ -49,28 +49,7 @@ def m2po(
         π_rollout.
     """
     kept = _moment(log_probs_old - log_probs_rollout, responses, records, m2_threshold)
-    return Correction(kept.astype(np.float64), kept=kept)
-
-
-@choice("correction", "areal/m2po-token-mask", is_low=None, is_high=5.0, m2_threshold=0.04)
-def m2po_token_mask(
-    log_probs_old: F64,
-    log_probs_rollout: F64,
-    responses: Segments,
-    records: Segments,
-    *,
-    is_low: float | None,
-    is_high: float | None,
-    m2_threshold: float,
-) -> Correction:
-    """``token-mask`` on the tokens that ``areal/m2po`` keeps.
-
-    Tokens that ``token-mask`` drops still count in the denominator.
-    """
-    difference = log_probs_old - log_probs_rollout
-    kept = _moment(difference, responses, records, m2_threshold)
-    weight = masked(np.exp(difference), is_low, is_high)
-    return Correction(np.where(kept, weight, 0.0), kept=kept)
+    return Correction(kept.astype(np.float64), kept=kept, unmasked=kept)
 
 
 def _moment(
@@ -102,21 +81,23 @@ _AGGREGATES: Mapping[str, Callable[[F64, Segments], F64]] = {
 _EDGE = 1e-8  # probabilities are held this far from 0 and 1 in the binary KL
 
 
-_USUAL: Usual = {
+_REJECTION: Usual = {
     "rejection_metric": "ratio",
     "rejection_level": "token",
     "rejection_agg": "mean",
     "rejection_action": "mask",
     "is_low": None,
     "is_high": 5.0,
+    "m2_threshold": None,
 }
 
 
-@choice("correction", "areal/rejection", **_USUAL)
+@choice("correction", "areal/rejection", **_REJECTION)
 def rejection(
     log_probs_old: F64,
     log_probs_rollout: F64,
     responses: Segments,
+    records: Segments,
     *,
     rejection_metric: str,
     rejection_level: str,
@@ -124,6 +105,7 @@ def rejection(
     rejection_action: str,
     is_low: float | None,
     is_high: float,
+    m2_threshold: float | None,
 ) -> Correction:
     """AReaL's ``rejection_sampling``: c is the weight where the metric is within bounds, else 0.
 
@@ -133,36 +115,40 @@ def rejection(
     sequence the metric is the sum, mean or maximum over the response (for the ratio: of d, then
     exponentiated). The weight is e^d, or e^mean(d) for the ratio at level sequence. Action clamp
     clamps the weight to the bounds and drops nothing; at level sequence it clamps only responses
-    outside the bounds. Denominators count every token.
+    outside the bounds. A sequence ratio is over the tokens that are left; denominators count every
+    token. With m2_threshold, ``areal/m2po`` drops tokens first: they count nowhere.
 
     Args:
         log_probs_old: [N] the proximal policy's, nats.
         log_probs_rollout: [N] the behaviour policy's, nats.
         rejection_metric, rejection_level, rejection_agg, rejection_action: AReaL's metric, level,
-            agg and action.
+            agg and action. AReaL's configuration refuses clamp for other metrics than the ratio.
         is_low, is_high: AReaL's lower and upper; lower None: no lower bound.
+        m2_threshold: AReaL's m2_threshold; None: M2PO drops nothing.
 
     References:
-        AReaL cbff54d, ``apply_rejection_sampling``.
+        AReaL cbff54d, ``apply_rejection_sampling``, behind ``_apply_m2po_masking``.
     """
     difference = log_probs_old - log_probs_rollout
+    counted = np.ones(len(difference), np.bool_)
+    if m2_threshold is not None:
+        counted = _moment(difference, responses, records, m2_threshold)
     of_ratio = rejection_metric == "ratio"
     weight = np.exp(difference)
-    if rejection_level == "token":
-        metric = _metric(log_probs_old, log_probs_rollout, rejection_metric)
-        inside = within(np.exp(metric) if of_ratio else metric, is_low, is_high)
-        reached = np.ones(len(weight), np.bool_)
-    else:
+    metric = _metric(log_probs_old, log_probs_rollout, rejection_metric)
+    if rejection_level == "sequence":
+        own = Segments(responses.sum(counted.astype(np.int64)))
         if of_ratio:
-            weight = responses.spread(np.exp(responses.mean(difference)))
-        metric = _metric(log_probs_old, log_probs_rollout, rejection_metric)
-        found = _AGGREGATES[rejection_agg](metric, responses)
-        inside = responses.spread(within(np.exp(found) if of_ratio else found, is_low, is_high))
-        reached = ~inside
-    if rejection_action == "mask":
-        return Correction(np.where(inside, weight, 0.0))
-    clamped = np.clip(weight, 0.0 if is_low is None else is_low, is_high)
-    return Correction(np.where(reached, clamped, weight))
+            weight = responses.spread(np.exp(own.mean(difference[counted])))
+        metric = responses.spread(_AGGREGATES[rejection_agg](metric[counted], own))
+    inside = within(np.exp(metric) if of_ratio else metric, is_low, is_high)
+    left = counted & inside
+    if rejection_action == "clamp":
+        left = counted
+        clamped = np.clip(weight, 0.0 if is_low is None else is_low, is_high)
+        weight = clamped if rejection_level == "token" else np.where(inside, weight, clamped)
+    kept = None if m2_threshold is None else counted
+    return Correction(np.where(left, weight, 0.0), kept=kept, unmasked=left)
 
 
 def _metric(log_probs_old: F64, log_probs_rollout: F64, name: str) -> F64:

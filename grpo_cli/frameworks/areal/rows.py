@@ -19,7 +19,7 @@ GRPO = Row(
     ratio=use("token"),
     surrogate=use("clip", epsilon_low=0.4, epsilon_high=0.4),
     kl=use("areal/k1-in-reward", beta=0.0),
-    correction=use("token-mask", is_low=None, is_high=5.0),
+    correction=use("areal/rejection"),
     aggregate=use("areal/token-mean"),
     reads=_READS,
     checked="executed",
@@ -35,12 +35,15 @@ GRPO = Row(
 
 ROWS = {
     "areal/grpo": GRPO,
-    "areal/gspo": vary(GRPO, ratio=use("areal/sequence", is_low=None, is_high=5.0)).named(
+    "areal/gspo": vary(
+        GRPO,
+        ratio=use("sequence"),
+        surrogate=use("areal/sequence-clip", epsilon_low=0.4, epsilon_high=0.4),
+    ).named(
         "AReaL's GSPO (importance_sampling_level sequence)",
         "The mean is over tokens, so long responses have more weight; OpenRLHF, slime and NeMo-RL "
-        "weight all responses equally. The ratio ignores rejected tokens (if nothing is rejected, "
-        "use --ratio sequence --correction none). AReaL averages per-token advantages over the "
-        "response; this variant does not.",
+        "weight all responses equally. The ratio and the mean of per-token advantages ignore "
+        "rejected tokens.",
         paper="2507.18071",
     ),
     "areal/dapo": vary(GRPO, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28)).named(
@@ -58,7 +61,9 @@ ROWS = {
         "AReaL's SAPO",
         "The ratio uses the old log-probs. In AReaL's example those are the engine's "
         "(recompute_logprob false): use --ratio rollout. AReaL does not allow the decoupled loss "
-        "here, so the KL in the reward uses the old log-probs. There is no rejection sampling.",
+        "here, so the KL in the reward uses the old log-probs. There is no rejection sampling. At "
+        "level sequence (--ratio sequence) AReaL averages per-token advantages; this variant does "
+        "not.",
         paper="2511.20347",
     ),
     "areal/cispo": vary(GRPO, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0)).named(
@@ -68,20 +73,19 @@ ROWS = {
         "that of areal/grpo.",
         paper="2506.13585",
     ),
-    "areal/kpop": vary(
-        GRPO, correction=use("areal/rejection", rejection_metric="binary_kl", is_high=5.0)
-    ).named(
+    "areal/kpop": vary(GRPO, correction=use("areal/rejection", rejection_metric="binary_kl")).named(
         "AReaL's GRPO with KPop's rejection (metric binary_kl)",
         "A token gets weight 0 if either binary KL between the proximal and the behaviour policy "
         "exceeds upper; it stays in the denominator. AReaL's default upper, 5, is for the "
         "ratio and rejects almost nothing: set is_high, in nats. For other settings use "
-        "rejection_level, rejection_agg, rejection_action and rejection_metric.",
+        "rejection_level, rejection_agg, rejection_action and rejection_metric. AReaL's loss takes "
+        "this metric, but its configuration refuses it at this commit.",
         paper="",
     ),
     "areal/m2po": vary(
         GRPO,
         surrogate=use("clip", epsilon_low=0.0, epsilon_high=0.0),
-        correction=use("areal/m2po-token-mask", is_high=5.0, m2_threshold=0.04),
+        correction=use("areal/rejection", m2_threshold=0.04),
     ).named(
         "AReaL's M2PO (examples/math/gsm8k_m2po.yaml)",
         "AReaL computes the mask per micro-batch, this variant per record. The mask compares π_old "

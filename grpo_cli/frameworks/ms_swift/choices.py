@@ -127,7 +127,7 @@ def off_policy_mask(
     far = responses.mean(behind) > off_policy_mask_threshold
     kept = np.repeat(~(far & (responses.mean(advantage) < 0)), responses.lengths)
     weight = kept.astype(np.float64)
-    return Correction(weight, weight, kept)
+    return Correction(weight, weight, kept, unmasked=kept)
 
 
 def entropy_mask(
@@ -162,6 +162,15 @@ all_masks = chain(
     entropy_mask,
 )
 choice("correction", "ms-swift/off-policy-mask", **MASKS)(all_masks)
+choice("correction", "ms-swift/real-mask", off_policy_mask_threshold=None)(
+    chain(
+        """``ms-swift/off-policy-mask`` of loss type real: a dropped response counts as a bad one.
+
+    Its top_entropy_quantile has no effect.
+    """,
+        off_policy_mask,
+    )
+)
 
 
 def _weighed(name: str, weigh: Weigh, doc: str) -> None:
@@ -198,13 +207,13 @@ _weighed(
 )
 
 
-@choice("kl", "ms-swift/sdar", stops_gradient="the gate", sdar_gate_beta=5.0)
+@choice("kl", "ms-swift/sdar", unweighted=True, stops_gradient="the gate", sdar_gate_beta=5.0)
 def sdar(log_ratio_ref: F64, *, beta: ByToken, sdar_gate_beta: ByToken) -> Kl:
     """SDAR: k = −g·d, g = σ(−g_β·d) without a gradient, d = log π_θ − log π_ref of the teacher.
 
     σ is the logistic function; g is near 1 if the teacher gives the token a higher probability
     than the policy. SDAR replaces the KL penalty (SDAR requires β = 0) and is averaged over tokens
-    (``--kl-aggregate``).
+    (``--kl-aggregate``). Weights of a rollout correction do not apply to it.
 
     Args:
         beta: ``sdar_loss_coef``.

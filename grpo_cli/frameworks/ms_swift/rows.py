@@ -85,14 +85,15 @@ ROWS = {
     "ms-swift/real": _swift(
         "trl/grpo",
         "loss_type real",
-        "A fully masked response counts as a bad one with score 0. Groups with only good or "
+        "A fully masked response, or one that the off-policy mask drops, counts as a bad one with "
+        "score 0. Groups with only good or "
         "only bad responses count in the denominator. The KL is averaged over tokens. The "
         "Trainer then divides by gradient_accumulation_steps.",
         paper="2602.05630",
         advantage=use("group-mean"),
         ratio=use("sequence"),
         surrogate=use("ms-swift/real"),
-        correction=use("none"),
+        correction=use("ms-swift/real-mask"),
         aggregate=use("prompt-mean"),
         kl_aggregate=use("token-mean"),
     ),

@@ -7,32 +7,75 @@ is one under π_θ, and has the score function in its gradient: ∂(w·k)/∂log
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.objective.advantage.batch import Advantage, of_every_function, over_batch
-from grpo_cli.objective.advantage.group import group_std
+from grpo_cli.objective.advantage.group import group_mean, group_std, leave_one_out
 from grpo_cli.objective.advantage.tokens import less_own_kl, whiten_floored
 from grpo_cli.objective.arithmetic.exact_sums import row_offsets, row_sums
 from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.choice import ByToken, Usual, choice
+from grpo_cli.objective.choice import (
+    ByToken,
+    Composed,
+    Usual,
+    call,
+    choice,
+    parameters,
+    reading,
+)
+from grpo_cli.objective.correction import (
+    by_product,
+    by_token,
+    chain,
+    importance,
+    masked,
+    own_by_mean,
+    truncated,
+)
 from grpo_cli.objective.kl import Estimator, k1, k2, k3
 from grpo_cli.objective.results import Correction, Kl, Moments, PerToken, Weights, per_token
 
 
-@choice(
-    "advantage", "nemo-rl/grpo", std_eps=1e-06, advantage_clip_low=None, advantage_clip_high=None
+def _bounds(*, advantage_clip_low: float | None, advantage_clip_high: float | None) -> None:
+    """The bounds on A; None: none."""
+
+
+def clipping(function: Callable[..., Advantage]) -> Composed:
+    """An advantage held to NeMo-RL's advantage_clip_low and advantage_clip_high.
+
+    References:
+        NeMo-RL 7ea279a, ``_clip_grpo_advantages``, which clips the advantages of any estimator.
+    """
+
+    def run(columns: Mapping[str, Any], values: Mapping[str, Any]) -> Advantage:
+        low, high = values["advantage_clip_low"], values["advantage_clip_high"]
+        bounds = (-np.inf if low is None else low, np.inf if high is None else high)
+        found: Advantage = call(function, columns, values)
+        if isinstance(found, PerToken):
+            return PerToken(np.clip(found.values, *bounds))
+        return np.clip(found, *bounds)
+
+    takes = parameters(function) | parameters(_bounds)
+    returns = function.__annotations__["return"]
+    return Composed(takes, run, function.__doc__, returns, getattr(function, "measure", None))
+
+
+_UNCLIPPED: Usual = {"advantage_clip_low": None, "advantage_clip_high": None}
+
+choice("advantage", "nemo-rl/group-std", std_ddof=1, std_eps=1e-6, std_min=0.0, **_UNCLIPPED)(
+    clipping(group_std)
 )
-def leave_one_out_std(
-    rewards: F64,
-    groups: Groups,
-    *,
-    std_eps: float,
-    advantage_clip_low: float | None,
-    advantage_clip_high: float | None,
-) -> F64:
+choice("advantage", "nemo-rl/leave-one-out", **_UNCLIPPED)(clipping(leave_one_out))
+choice("advantage", "nemo-rl/group-mean", **_UNCLIPPED)(clipping(group_mean))
+
+
+@choice("advantage", "nemo-rl/grpo", std_eps=1e-06, **_UNCLIPPED)
+@clipping
+def leave_one_out_std(rewards: F64, groups: Groups, *, std_eps: float) -> F64:
     """A = (r − m) / (s + eps), m and s being the mean and the std (ddof 1) of the others.
 
     If the others are all equal, s = 0 and there is no division: rewards [1, 0, 0, 0] give 1 and
@@ -45,9 +88,7 @@ def leave_one_out_std(
         NeMo-RL's GRPO with ``use_leave_one_out_baseline``, its default. AReaL's leave-one-out
         computes the std around the leave-one-out mean, so the factor G/(G−1) cancels.
     """
-    low = -np.inf if advantage_clip_low is None else advantage_clip_low
-    high = np.inf if advantage_clip_high is None else advantage_clip_high
-    return np.clip(_against_others(rewards, groups, std_eps), low, high)
+    return _against_others(rewards, groups, std_eps)
 
 
 def _against_others(rewards: F64, groups: Groups, std_eps: float) -> F64:
@@ -140,7 +181,8 @@ def _sum(parts: list[F64], weights: F64 | None) -> F64:
     return np.sum(parts, axis=0)
 
 
-@choice("advantage", "nemo-rl/gdpo", std_eps=1e-6)
+@choice("advantage", "nemo-rl/gdpo", std_eps=1e-6, **_UNCLIPPED)
+@clipping
 @over_batch(_scaled, each="response")
 def gdpo(
     reward_columns: F64, groups: Groups, reward_weights: F64 | None = None, *, std_eps: float
@@ -167,7 +209,8 @@ def gdpo(
     return _sum(parts, reward_weights)
 
 
-@choice("advantage", "nemo-rl/gdpo-leave-one-out", std_eps=1e-6)
+@choice("advantage", "nemo-rl/gdpo-leave-one-out", std_eps=1e-6, **_UNCLIPPED)
+@clipping
 @over_batch(_scaled, each="response")
 def gdpo_leave_one_out(
     reward_columns: F64, groups: Groups, reward_weights: F64 | None = None, *, std_eps: float
@@ -181,7 +224,8 @@ def gdpo_leave_one_out(
     return _sum([_against_others(column, groups, std_eps) for column in every], reward_weights)
 
 
-@choice("advantage", "nemo-rl/opd")
+@choice("advantage", "nemo-rl/opd", **_UNCLIPPED)
+@clipping
 def distilled(log_probs_old: F64, log_probs_ref: F64) -> PerToken:
     """A = log π_ref − log π_old at each token. The reference is the teacher; rewards are not used.
 
@@ -191,7 +235,8 @@ def distilled(log_probs_old: F64, log_probs_ref: F64) -> PerToken:
     return PerToken(log_probs_ref - log_probs_old)
 
 
-@choice("advantage", "nemo-rl/reinforce_plus_plus-raw")
+@choice("advantage", "nemo-rl/reinforce_plus_plus-raw", **_UNCLIPPED)
+@clipping
 @over_batch(whiten_floored)
 def plus_plus_raw(task_rewards: F64, token_penalty: F64, responses: Segments) -> Advantage:
     """``nemo-rl/reinforce_plus_plus`` without the baseline: r − β·kₜ, whitened over all tokens."""
@@ -200,11 +245,13 @@ def plus_plus_raw(task_rewards: F64, token_penalty: F64, responses: Segments) ->
     return PerToken(responses.spread(task_rewards) - token_penalty)
 
 
-choice("advantage", "nemo-rl/reinforce_plus_plus")(
-    over_batch(
-        whiten_floored,
-        doc="""NeMo-RL's REINFORCE++: r − r̄ − β·kₜ, whitened as (A − m)/√max(v, 1e-8), ddof 0.""",
-    )(less_own_kl)
+choice("advantage", "nemo-rl/reinforce_plus_plus", **_UNCLIPPED)(
+    clipping(
+        over_batch(
+            whiten_floored,
+            doc="NeMo-RL's REINFORCE++: r − r̄ − β·kₜ, whitened as (A − m)/√max(v, 1e-8), ddof 0.",
+        )(less_own_kl)
+    )
 )
 
 
@@ -299,7 +346,8 @@ def log_prob_error(
     """Drops responses whose mean of exp|log π_old − log π_rollout| exceeds a threshold.
 
     Other responses have weight 1. Dropped responses do not count in the policy term, the KL and
-    token denominators. In NeMo-RL they do not count in the number of responses either.
+    the denominators; the number of responses is that of ``nemo-rl/response-mean``. NeMo-RL also
+    leaves them out of the whitening of its Reinforce++; here they count in it.
 
     Args:
         seq_logprob_error_threshold: on the scale of the metric ``token_mult_prob_error``, 1 where
@@ -314,12 +362,60 @@ def log_prob_error(
     return Correction(weight, weight, kept)
 
 
+for _name, _weigh in (
+    ("token-truncate", by_token(truncated)),
+    ("token-mask", by_token(masked)),
+    ("geometric-mask", own_by_mean),
+    ("sequence-truncate", by_product(truncated)),
+    ("sequence-mask", by_product(masked)),
+):
+    choice(
+        "correction",
+        f"nemo-rl/on-policy-{_name}",
+        stops_gradient="the weight is a constant",
+        is_low=None,
+        is_high=None,
+    )(
+        reading(
+            importance(_weigh, ""),
+            f"""``{_name}`` with π_θ/π_rollout, for ``force_on_policy_ratio``.
+
+    The weight has no gradient. NeMo-RL takes the current policy for π_old there, also in its
+    importance-sampling correction.
+
+    References:
+        NeMo-RL 7ea279a, ``ClippedPGLossFn``.
+    """,
+            log_probs_old="log_probs_new",
+        )
+    )
+    choice(
+        "correction",
+        f"nemo-rl/seq-logprob-error-{_name}",
+        seq_logprob_error_threshold=1.5,
+        is_low=None,
+        is_high=None,
+    )(
+        chain(
+            f"""``nemo-rl/seq-logprob-error``, and ``{_name}`` of the responses that it keeps.
+
+    Args:
+        seq_logprob_error_threshold: as in ``nemo-rl/seq-logprob-error``.
+        is_low, is_high: bounds of ``{_name}``; None: none.
+    """,
+            log_prob_error,
+            importance(_weigh, ""),
+        )
+    )
+
+
 @choice("aggregate", "nemo-rl/response-mean")
-def nemo_response_mean(lengths: I64) -> Weights:
+def nemo_response_mean(lengths: I64, responses: Segments) -> Weights:
     """NeMo-RL's ``response-mean``, which adds 1e-8 to the number of tokens of each response.
 
-    NeMo-RL also adds 1e-8 to the number of responses; this choice does not.
+    A response that a correction takes out of the denominators does not count; one without tokens
+    does. NeMo-RL also adds 1e-8 to the number of responses; this choice does not.
     """
-    counts = np.ones(len(lengths))
+    counts = ((lengths > 0) | (responses.lengths == 0)).astype(np.float64)
     numerator = per_token(lengths, 1e-8)
     return Weights(numerator, counts, 1.0, "responses, of token means (+ 1e-8)")

@@ -25,12 +25,14 @@ GRPO = Row(
     version="7ea279a (2026-08-22)",
     note="Mean and std exclude the response itself. If the other rewards are equal, there is no "
     "division: [1, 0, 0, 0] gives 1, −0.577, … For use_leave_one_out_baseline false, use "
-    "--advantage group-std; for normalize_rewards false, leave-one-out or group-mean. The KL is "
-    "clamped, and its gradient includes the score function. For token_level_loss false, use "
-    "--aggregate nemo-rl/response-mean; for seq_logprob_error_threshold, --correction "
-    "nemo-rl/seq-logprob-error. overlong_filtering, dynamic sampling, reward_scaling and "
-    "reward_shaping change the data. Advantages of invalid tool calls and malformed thinking need "
-    "a column that marks these tokens; positive_example_nll_weight is not covered.",
+    "--advantage nemo-rl/group-std; for normalize_rewards false, nemo-rl/leave-one-out or "
+    "nemo-rl/group-mean. advantage_clip_low and …_high bound the advantages of every estimator. "
+    "The KL is clamped, and its gradient includes the score function. For token_level_loss false, "
+    "use --aggregate nemo-rl/response-mean; for seq_logprob_error_threshold, --correction "
+    "nemo-rl/seq-logprob-error, or …-token-mask and the like with a correction as well. "
+    "overlong_filtering, dynamic sampling, reward_scaling and reward_shaping change the data. "
+    "Advantages of invalid tool calls and malformed thinking need a column that marks these "
+    "tokens; positive_example_nll_weight is not covered.",
 )
 
 _UNTRUNCATED = {"is_low": None, "is_high": None}
@@ -39,7 +41,7 @@ ROWS = {
     "nemo-rl/grpo": GRPO,
     "nemo-rl/dapo": vary(
         GRPO,
-        advantage=use("group-std", std_ddof=1, std_eps=1e-6, std_min=0.0),
+        advantage=use("nemo-rl/group-std", std_ddof=1, std_eps=1e-6, std_min=0.0),
         surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28, dual_clip=10.0),
         kl=use("nemo-rl/k3", beta=0.0),
     ).named(
@@ -79,7 +81,9 @@ ROWS = {
     ),
     "nemo-rl/on-policy": vary(GRPO, ratio=use("on-policy")).named(
         "NeMo-RL's grpo with force_on_policy_ratio",
-        "The ratio is always 1, so the policy term is the mean advantage.",
+        "The ratio is always 1, so the policy term is the mean advantage. The importance-sampling "
+        "correction then compares π_θ with the engine: use --correction nemo-rl/on-policy-"
+        "token-truncate, …-token-mask or …-geometric-mask.",
     ),
     "nemo-rl/gdpo": vary(GRPO, advantage=use("nemo-rl/gdpo", std_eps=1e-6)).named(
         "NeMo-RL's GDPO",
@@ -93,11 +97,13 @@ ROWS = {
         GRPO,
         advantage=use("nemo-rl/reinforce_plus_plus"),
         kl=use("k3-in-reward", beta=0.01, kl_input_clamp=20.0, kl_output_clamp=10.0),
+        reads=_READS - {"kl_input_clamp", "kl_output_clamp"},
     ).named(
         "NeMo-RL's Reinforce++ with baseline and the KL in the reward",
         "Each token has only its own KL, and the std has ddof 0. OpenRLHF sums the KL over the "
-        "following tokens; slime whitens with ddof 1. For minus_baseline false, use --advantage "
-        "nemo-rl/reinforce_plus_plus-raw.",
+        "following tokens; slime whitens with ddof 1. The estimator clamps the KL at 20 and 10, "
+        "whatever kl_input_clamp_value and kl_output_clamp_value are. For minus_baseline false, "
+        "use --advantage nemo-rl/reinforce_plus_plus-raw.",
         paper="2501.03262",
     ),
     "nemo-rl/opd": vary(

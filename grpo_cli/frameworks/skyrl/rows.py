@@ -35,7 +35,9 @@ _REGULAR = Row(
     reads=_READS,
     note="The KL is on by default, with β 0.001; without a reference, use --beta 0. For other "
     "reductions, use --aggregate token_mean, sequence_mean, prompt_mean or "
-    "seq_mean_token_sum_norm.",
+    "seq_mean_token_sum_norm. For kl_estimator_type k1, abs or k2, use --kl with that name; for "
+    "use_kl_in_reward, k1-in-reward and the like, of k3 verl/low_var_kl-in-reward, which is "
+    "clamped as SkyRL's is.",
 )
 
 _SUMMED = vary(_REGULAR, checked="executed", ratio=use("token"), aggregate=use("sum"))
@@ -74,7 +76,8 @@ ROWS = {
         "SkyRL policy loss cispo",
         "The window is ScaleRL's [0, 5]; verl's is [0.8, 1.2], ROLL's [0.9, 1.1]. SkyRL reads "
         "cispo.cispo_eps_clip_low and …_high, not eps_clip_low and eps_clip_high. For another "
-        "window, use --surrogate cispo --epsilon-low 1 --epsilon-high 3.",
+        "window, use --surrogate cispo --epsilon-low 1 --epsilon-high 3; for cispo_anchor rollout, "
+        "--ratio rollout.",
         paper="2510.13786",
     ),
     "skyrl/rollout_is": vary(_REGULAR, surrogate=use("skyrl/rollout_is")).named(

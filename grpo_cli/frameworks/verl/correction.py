@@ -119,7 +119,7 @@ def reject(
     difference = log_probs_old - log_probs_rollout
     kept = ~rejected(difference, responses, rollout_rs, rollout_rs_threshold)
     weight = kept.astype(np.float64)
-    return Correction(weight, weight, kept, masks=True)
+    return Correction(weight, weight, kept, unmasked=kept)
 
 
 DECOUPLED = chain(

@@ -95,7 +95,8 @@ ROWS = {
     "verl/kl_cov": vary(VANILLA, ratio=_FREE, surrogate=use("verl/kl_cov")).named(
         "verl policy loss kl_cov",
         "There is no clip. ppo_kl_coef is 0.1 in verl's configuration, 1 in its code and the "
-        "paper.",
+        "paper. Where covariances tie, as in a micro-batch whose advantages are all equal, verl "
+        "holds back whichever tokens torch.topk returns, and a loss can differ from grpo's.",
         paper="2505.22617",
     ),
     "verl/geo_mean": vary(

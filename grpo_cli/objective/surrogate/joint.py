@@ -303,9 +303,9 @@ def fipo(
     delta: ByToken | None,
     dual_clip: ByToken | None,
     fipo_decay_rate: float,
-    fipo_clip_low: ByToken,
-    fipo_clip_high: ByToken,
-    fipo_safety_threshold: ByToken,
+    fipo_clip_low: ByToken | None,
+    fipo_clip_high: ByToken | None,
+    fipo_safety_threshold: ByToken | None,
 ) -> Surrogate:
     """FIPO: s = sg[f]·clip surrogate, fₜ = clip(exp(Fₜ), 1−f_low, 1+f_high), Fₜ = Σₖ≥ₜ γ^(k−t)·dₖ.
 
@@ -317,8 +317,8 @@ def fipo(
         token_log_ratio: [N] d, nats.
         positions: [N] each token's index in its response, masked ones counted; None: none masked.
         log_ratio_clamp: bound on |d| in F; None: no bound.
-        fipo_clip_low, fipo_clip_high: half-widths of the weight's bounds.
-        fipo_safety_threshold: a ratio.
+        fipo_clip_low, fipo_clip_high: half-widths of the weight's bounds; None: no bound.
+        fipo_safety_threshold: a ratio; None: no safety bound.
 
     References:
         Ma et al., FIPO, 2026 (arXiv 2603.19835), as in the authors' future_kl and in ms-swift.
@@ -335,9 +335,14 @@ def fipo(
     if log_ratio_clamp is not None:
         moved = np.clip(moved, -log_ratio_clamp, log_ratio_clamp)
     future = _over_positions(moved, responses, positions, 2.0 ** (-1.0 / fipo_decay_rate))
-    weight = np.clip(np.exp(future), 1.0 - fipo_clip_low, 1.0 + fipo_clip_high)
-    unsafe = (advantage < 0) & (ratio > fipo_safety_threshold)
-    weight = np.where(unsafe, np.clip(weight, *_SAFE), weight)
+    weight = np.exp(future)
+    if fipo_clip_low is not None:
+        weight = np.maximum(weight, 1.0 - fipo_clip_low)
+    if fipo_clip_high is not None:
+        weight = np.minimum(weight, 1.0 + fipo_clip_high)
+    if fipo_safety_threshold is not None:
+        unsafe = (advantage < 0) & (ratio > fipo_safety_threshold)
+        weight = np.where(unsafe, np.clip(weight, *_SAFE), weight)
     assert base.grad_log_ratio is not None
     return Surrogate(weight * base.value, base.clip, weight * base.grad_log_ratio, None)
 

@@ -259,16 +259,15 @@ def _refuse_ids_of_responses(raw: Raw, grouping: Grouping) -> None:
 def _other_fields(raw: Raw, grouping: Grouping) -> str:
     """The field that may have been meant, else those that a row could be grouped by."""
     value = raw.value if isinstance(raw.value, dict) else {}
-    texts = {name for name, one in value.items() if isinstance(one, list) and _is_text(one)}
+    texts = {  # columns of one text, as that of a table's row has it
+        name
+        for name, one in value.items()
+        if isinstance(one, list) and len(one) == 1 and isinstance(one[0], str)
+    }
     known = [n for n, one in value.items() if isinstance(one, str | int) or n in texts]
     if near := nearest(grouping.named, known):
         return f"; did you mean --group-by {near}?"
     return f" (this row has {', '.join(known)})" if known else ""
-
-
-def _is_text(values: list[Any]) -> bool:
-    """Whether a column has one text, as that of a table's row has it."""
-    return len(values) == 1 and isinstance(values[0], str)
 
 
 RANK_FIELDS = (

@@ -215,10 +215,14 @@ def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
         raise EOFError
 
 
+_SAMPLES = "; the samples are in the folder of the project, and are not installed: run it there"
+
+
 def reason(error: Exception) -> str:
     """Why a file cannot be read, in a few words."""
     if isinstance(error, FileNotFoundError):
-        return "no such file"
+        is_sample = str(error.filename).startswith("samples/")
+        return f"no such file{_SAMPLES if is_sample else ''}"
     if isinstance(error, IsADirectoryError):
         return "is a directory; name the files in it"
     if isinstance(error, PermissionError):

@@ -101,7 +101,7 @@ DEAD = r"groups_equal|groups_all_0|groups_all_1|reward_group_std|gradient_norm"
 RATIOS = r"ratio_p999|clip_low|clip_high|ess|ratio_mean|loss|objective"
 MISMATCH_UP = {r"mismatch\.ess|ess": DOWN, r"mismatch\..*": UP}
 DEAD_UP = {r"groups_equal": UP, r"groups_all_[01]": UP, r"reward_group_std|gradient_norm": DOWN}
-LONGER = {r"length_.*|at_longest|truncated": UP, r"reward_mean": UP}
+LONGER = {r"length_.*|at_longest|truncated|reward_length_corr": UP, r"reward_mean": UP}
 
 KINDS = (
     Kind("KL, exponential", _grows("kl", _kl_exponential), {KL: UP, "objective": DOWN}),

@@ -82,7 +82,7 @@ def _judge_clean(task: Task, answer: Answer) -> Counts:
 def _judge_fault(task: Task, answer: Answer) -> Counts:
     fault, strength, kind = _fault(task)
     pattern = re.compile(fault.named, re.IGNORECASE)
-    severe = _findings(answer) if fault.any_severity else _loud(answer)
+    severe = findings(answer) if fault.any_severity else _loud(answer)
     found = [one for one in severe if pattern.search(f"{one['code']}: {one['message']}")]
     others = [one for one in _loud(answer) if one not in found]
     counted = fault.counted(strength)
@@ -101,12 +101,12 @@ def _judge_fault(task: Task, answer: Answer) -> Counts:
 
 
 def _case(task: Task, answer: Answer) -> dict[str, Any]:
-    said = [f"{one['code']} ({one['severity']}): {one['message']}" for one in _findings(answer)]
+    said = [f"{one['code']} ({one['severity']}): {one['message']}" for one in findings(answer)]
     told = [answer.told.strip()[-200:]] if answer.code not in (0, 1) else []
     return {"task": task, "exit": answer.code, "said": (told + said)[:4]}
 
 
-def _findings(answer: Answer) -> list[dict[str, Any]]:
+def findings(answer: Answer) -> list[dict[str, Any]]:
     """All findings; a refusal to read the records is one too, since it is loud enough."""
     if answer.document is None or "findings" not in answer.document:
         return [{"code": f"exit {answer.code}", "severity": "error", "message": answer.told}]
@@ -114,7 +114,7 @@ def _findings(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _loud(answer: Answer) -> list[dict[str, Any]]:
-    return [one for one in _findings(answer) if one["severity"] in ("error", "warning")]
+    return [one for one in findings(answer) if one["severity"] in ("error", "warning")]
 
 
 def _fault(task: Task) -> tuple[Fault, Any, str]:

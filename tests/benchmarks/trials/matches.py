@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trials.product import Answer, Record, place, printed_value, run
-from trials.score import Count, Task
+from trials.score import Count, Task, counted
 from trials.simulate.batches import records as write_records
 from trials.simulate.batches import simulate
 from trials.simulate.policies import Dump, Moves, Random, Rewards, Setup, Sharpness, Text
@@ -386,19 +386,19 @@ def ask_one(task: Task) -> Counts:
     matches = (answer.document or {}).get("matches") or []
     case = _case(task, asked, answer)
     first, listed = judged(asked, matches)
-    counts = {_row(task.name): _one(first, None if first else case)}
-    counts[f"match, {task.name} digits: the truth is listed"] = _one(listed)
+    counts = {_row(task.name): counted(first, case, keep=not first)}
+    counts[f"match, {task.name} digits: the truth is listed"] = counted(listed, None)
     if task.name == "known 4":
         again = _insisting(answer, path, asked.text)
         found = (again.document or {}).get("matches") or []
         good, _ = judged(asked, found)
-        counts[ADVISED] = _one(good)
+        counts[ADVISED] = counted(good, None)
         wrong = (len(matches) == 1 and not first) or (len(found) == 1 and not good)
-        counts[WRONG] = _one(wrong, case if wrong else None)
+        counts[WRONG] = counted(wrong, case)
     if matches:
         printed = printed_value(matches[0].get("command", ""), path)
         same = printed is not None and near(printed, matches[0]["value"], 1e-9)
-        counts[COMMAND] = _one(same, None if same else case)
+        counts[COMMAND] = counted(same, case, keep=not same)
     return counts
 
 
@@ -406,8 +406,7 @@ def _judge_chance(task: Task, asked: Question, answer: Answer) -> Counts:
     """A number that no convention gave: is one named all the same?"""
     matches = (answer.document or {}).get("matches") or []
     fooled = bool(matches) and not said_chance(answer.document)
-    case = _case(task, asked, answer) if fooled else None
-    return {CHANCE[int(task.name[-1])]: _one(fooled, case)}
+    return {CHANCE[int(task.name[-1])]: counted(fooled, _case(task, asked, answer))}
 
 
 def _insisting(answer: Answer, path: str, text: str) -> Answer:
@@ -428,12 +427,6 @@ def _rtol(text: str) -> float:
 def _row(name: str) -> str:
     special = {"known 4": FIRST, "unknown 8": SOLVED}
     return special.get(name, f"match, {name} digits: the truth stands first")
-
-
-def _one(hit: bool, case: dict[str, Any] | None = None) -> Count:
-    count = Count()
-    count.add(hit, case)
-    return count
 
 
 def _case(task: Task, asked: Question, answer: Answer) -> dict[str, Any]:

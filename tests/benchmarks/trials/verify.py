@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from trials.product import Answer, Record, ask
-from trials.score import Count, Task
+from trials.score import Count, Task, counted
 from trials.simulate.policies import Random
 from trials.trl import real, simulated
 from trials.wrong.catalogue import EXPECTATIONS, MISTAKES
@@ -88,15 +88,9 @@ def ask_one(task: Task) -> Counts:
     if what == "wrong":
         return _judge(_by_name()[name], task, answer)
     if what == "right":
-        return _single(FALSE, answer.code != 0, answer.code != 0, task, answer)
+        return {FALSE: counted(answer.code != 0, _case(task, answer))}
     good = EXPECTATIONS[name].good(answer)
-    return _single(f"verify: {name}", good, not good, task, answer)
-
-
-def _single(row: str, hit: bool, listed: bool, task: Task, answer: Answer) -> Counts:
-    count = Count()
-    count.add(hit, _case(task, answer) if listed else None)
-    return {row: count}
+    return {f"verify: {name}": counted(good, _case(task, answer), keep=not good)}
 
 
 def _judge(mistake: Mistake, task: Task, answer: Answer) -> Counts:
@@ -104,21 +98,18 @@ def _judge(mistake: Mistake, task: Task, answer: Answer) -> Counts:
     said = [text for text in texts(row, CAUSES) if not _NOTHING.search(text)]
     differs = answer.code == 1
     right = differs and any(re.search(mistake.right, text, re.IGNORECASE) for text in said)
-    counts = {name: Count() for name in (RIGHT, f"{RIGHT} · {mistake.name}", UNKNOWN, MISLEADING)}
-    counts |= {UNSEEN: Count(), STAGE: Count()}
     case = _case(task, answer)
-    counts[RIGHT].add(right)
-    counts[f"{RIGHT} · {mistake.name}"].add(right)
     claims = [text for text in said if not _PLAIN.search(text)]
-    unknown = differs and not claims and not right
-    misled = differs and bool(claims) and not right
-    counts[UNKNOWN].add(unknown, case if unknown else None)
-    counts[MISLEADING].add(misled, case if misled else None)
-    counts[UNSEEN].add(not differs, None if differs else case)
     stages = texts(row, re.compile("stage|culprit"))
-    named = any(re.search(mistake.stage, text, re.IGNORECASE) for text in stages)
-    counts[STAGE].add(differs and named)
-    return counts
+    staged = any(re.search(mistake.stage, text, re.IGNORECASE) for text in stages)
+    return {
+        RIGHT: counted(right, None),
+        f"{RIGHT} · {mistake.name}": counted(right, None),
+        UNKNOWN: counted(differs and not claims and not right, case),
+        MISLEADING: counted(differs and bool(claims) and not right, case),
+        UNSEEN: counted(not differs, case),
+        STAGE: counted(differs and staged, None),
+    }
 
 
 def _row(answer: Answer) -> dict[str, Any]:

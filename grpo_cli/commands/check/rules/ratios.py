@@ -350,10 +350,11 @@ def _is_temperature(pair: Pair, scale: Scale) -> bool:
 
 @rule("sharper", "pair")
 def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
-    """Finds sure tokens that are surer in one column by 0.04 or more of their log-odds."""
+    """Finds sure tokens that are surer in one column, by 0.04 of their log-odds and the spread."""
     for sample, scale in pair.scales.items():
         share = scale.odds.median
-        if abs(share) > _NOTABLE_SHARE and not _is_temperature(pair, scale):
+        least = max(_NOTABLE_SHARE, scale.odds.spread)
+        if abs(share) > least and not _is_temperature(pair, scale):
             first, second = pair.keys if share > 0.0 else pair.keys[::-1]
             yield Finding(
                 {"share": share, "spread": scale.odds.spread, "tokens": scale.odds.number},

@@ -64,11 +64,16 @@ class Known:
     length: bool
 
     @classmethod
-    def of(cls, base: Plan, chunk: Chunk) -> Known:
-        """Looks at the flags and the first records."""
-        given = {*base.flags, *chunk.settings}
+    def of(cls, base: Plan, chunk: Chunk, *, doubted: bool = False) -> Known:
+        """Looks at the flags and the first records, but not at ε and β that are ``doubted``."""
+        told = chunk.settings.keys() - DOUBTFUL if doubted else chunk.settings.keys()
+        given = {*base.flags, *told}
         epsilon = bool(given & {"epsilon_low", "epsilon_high"})
         return cls(epsilon, "beta" in given, "max_completion_length" in given)
+
+
+DOUBTFUL = frozenset({"epsilon_low", "epsilon_high", "beta"})
+"""What records give and a trainer may have computed with another value of."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +186,13 @@ class Space:
 
 
 def build(
-    base: Plan, sample: Sample, betas: Sequence[float], depth: Depth, *, large: bool = False
+    base: Plan,
+    sample: Sample,
+    betas: Sequence[float],
+    depth: Depth,
+    *,
+    large: bool = False,
+    doubted: bool = False,
 ) -> Space:
     """The conventions that are tried on records like the sample.
 
@@ -191,11 +202,13 @@ def build(
         betas: values of β to try.
         depth: how much is searched.
         large: whether policy terms that need their own advantages are tried unmodified alone.
+        doubted: whether ε and β are searched although the records give them.
 
     Raises:
         InputError: where no convention can be tried.
     """
-    builder = _Builder(base, sample, betas, depth)
+    known = Known.of(base, sample.record, doubted=doubted)
+    builder = _Builder(base, sample, betas, depth, known)
     builder.modifies_directs = depth is Depth.WIDE and not large
     rows = tried.rows(base, sample.frameworks)
     grids = [grid for row in rows if builder.is_new(row) for grid in builder.grids(row)]
@@ -209,9 +222,10 @@ class _Builder:
 
     modifies_directs = False
 
-    def __init__(self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth) -> None:
-        self._sample, self._depth = sample, depth
-        self._known = known = Known.of(base, sample.record)
+    def __init__(
+        self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth, known: Known
+    ) -> None:
+        self._sample, self._depth, self._known = sample, depth, known
         self.options = Options(solve=not known.beta and not betas)
         self.reasons: dict[str, str] = {}
         self.same: dict[str, list[str]] = {}

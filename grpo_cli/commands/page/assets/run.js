@@ -4,6 +4,9 @@ const WHY = { finding: "step of a finding", end: "first or last step", sampled: 
 
 const LEFT = 78;
 
+// So many pixels are between two numbers of a horizontal axis.
+const ROOM = 44;
+
 // A positive series that spans more has a logarithmic axis.
 const DECADE = 10;
 
@@ -162,7 +165,7 @@ class RunView {
     const { run } = this;
     const width = Math.max(Math.min(this.charts.clientWidth, 1200) < 560 ? this.charts.clientWidth : 340, 240);
     const value = make("b");
-    const name = `${titleOf(metric)}${range(metric).log ? " (log scale)" : ""}`;
+    const name = `${metric.name}${range(metric).log ? " (log scale)" : ""}`;
     const caption = make("figcaption", {}, make("span", {}, name), value);
     const other = (at) => (metric.others ?? []).filter((values) => values[at] !== null).map((values) => ` (${shown(values[at])})`).join("");
     const tell = (at) => (value.textContent = `step ${run.steps[at]}: ${shown(metric.values[at])}${other(at)}`);
@@ -190,13 +193,10 @@ const sentences = (parts) =>
   parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, begun)}.`).join(" ");
 const begun = (word) => `${word[0].toUpperCase()}${word.slice(1)}`;
 
-// The metric in words, as a table's head has it; a log's name as it was logged.
-const titleOf = ({ name, family }) => (family === "log" || name.includes("/") ? name : name.replaceAll("_", " "));
-
 const isConstant = (metric) => !(range(metric).high > range(metric).low);
 
 function constantSentence(metrics) {
-  const words = metrics.map((metric) => `${titleOf(metric)} ${shown(range(metric).low)}`);
+  const words = metrics.map((metric) => `${metric.name} ${shown(range(metric).low)}`);
   return words.length ? make("p.hint", {}, `Constant: ${words.join(", ")}.`) : null;
 }
 
@@ -251,7 +251,7 @@ function range({ log, values, others = [] }) {
 }
 
 function series(run, metric, width) {
-  const [height, foot] = [86, 16];
+  const [height, foot] = [96, 16];
   const { values, others = [] } = metric;
   let { low, high, least, log } = range(metric);
   if (log) low = least; // a 0 is at the bottom
@@ -263,13 +263,19 @@ function series(run, metric, width) {
   const scale = log ? (value) => Math.log(Math.max(value, low)) : (value) => value;
   const y = (value) => 6 + (1 - (scale(value) - scale(low)) / (scale(high) - scale(low))) * (height - 12);
   const side = (at, words) => draw("text", { x: LEFT - 8, y: at, "text-anchor": "end" }, words);
-  const middle = scale(low) + (scale(high) - scale(low)) / 2;
+  const marks = constant !== null ? [constant] : log ? decades(low, high) : ticks(low, high, 4);
+  const steps = run.steps;
+  const [begin, end] = [steps[0], steps[steps.length - 1]];
+  const onsets = run.findings.filter((one) => one.metric === metric.name).map(({ onset }) => steps.indexOf(onset));
+  const free = (at) => [0, last, ...onsets].every((other) => Math.abs(x(at) - x(other)) > ROOM);
+  const between = ticks(begin, end, 4).map((step) => steps.indexOf(step)).filter((at) => at > 0 && free(at));
   const parts = [
-    ...(log ? [side(height / 2 + 4, shown(Math.exp(middle), 2))] : []),
+    ...marks.map((mark) => side(y(mark) + 4, shown(mark, 4))),
+    ...marks.map((mark) => draw("line", { class: mark === 0 && low < 0 ? "axis zero" : "axis faint", x1: LEFT - 6, x2: width, y1: y(mark), y2: y(mark) })),
+    ...between.map((at) => draw("text", { x: x(at), y: height + 12, "text-anchor": "middle" }, String(steps[at]))),
     draw("line", { class: "axis", x1: LEFT - 6, x2: width, y1: height, y2: height }),
-    ...(constant === null ? [side(10, shown(high, 4)), side(height - 3, shown(low, 4))] : [side(height / 2 + 4, shown(constant, 4))]),
-    draw("text", { x: LEFT - 4, y: height + 12 }, `step ${run.steps[0]}`),
-    draw("text", { x: width - 2, y: height + 12, "text-anchor": "end" }, String(run.steps[run.steps.length - 1])),
+    draw("text", { x: LEFT - 4, y: height + 12 }, `step ${begin}`),
+    draw("text", { x: width - 2, y: height + 12, "text-anchor": "end" }, String(end)),
   ];
   for (const finding of run.findings.filter((one) => one.metric === metric.name)) {
     const at = x(run.steps.indexOf(finding.onset));
@@ -286,6 +292,23 @@ function series(run, metric, width) {
   }
   const label = `${metric.name}${log ? ", logarithmic," : ""} from step ${run.steps[0]} to ${run.steps[run.steps.length - 1]}`;
   return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
+}
+
+// Powers of ten from low to high, at most four; where there is none, both ends.
+function decades(low, high) {
+  const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
+  const by = Math.max(Math.ceil((last - first + 1) / 4), 1);
+  const found = Array.from({ length: Math.max(last - first + 1, 0) }, (_, at) => 10 ** (first + at));
+  return found.length > 1 ? found.filter((_, at) => at % by === 0) : [low, high];
+}
+
+// Round numbers from low to high, about so many.
+function ticks(low, high, count) {
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const width = [1, 2, 5, 10].find((one) => one * power >= rough) * power;
+  const first = Math.ceil(low / width - 1e-9);
+  return Array.from({ length: Math.floor(high / width + 1e-9) - first + 1 }, (_, at) => (first + at) * width);
 }
 
 // A line through values. Where several share a pixel its least and largest are kept, in their order.

@@ -1,4 +1,4 @@
-// A step: its numbers, and its groups by reward and length.
+// A step: its numbers, its responses by length and reward, and its groups.
 
 const GROUP_SORTS = {
   written: ["as written", () => 0],
@@ -32,8 +32,8 @@ class StepView {
       ...(new Set(run.files).size > 1 ? [make("p", {}, run.files[this.at])] : []),
       ...found.map(({ sentence }) => make("p.said", {}, `▲ ${sentence}`)),
       make("dl.totals", {}, ...this.numbers()),
-      make("h2", {}, `${shown(this.groups.length)} group${this.groups.length === 1 ? "" : "s"} by reward and length`),
-      make("p.hint", {}, "Filled dots: groups whose tokens are on this page; click one to open it. ▲ marks groups with the step's worst token of a finding, or its longest response."),
+      make("h2", {}, this.heading()),
+      make("p.hint", {}, "A dot is a response. Filled: the tokens of its group are on this page; click one to open it. ▲ in the table: the step's worst token of a finding, or its longest response."),
       this.figure,
       make("label.order", {}, "order ", this.select),
       make("div.wide", {}, this.table),
@@ -41,10 +41,15 @@ class StepView {
     this.arrange();
   }
 
+  heading() {
+    const [groups, responses] = [this.groups.length, this.groups.reduce((sum, group) => sum + group.responses, 0)];
+    return `${shown(responses)} response${responses === 1 ? "" : "s"} of ${shown(groups)} group${groups === 1 ? "" : "s"}, by length and reward`;
+  }
+
   *numbers() {
     for (const metric of this.run.metrics) {
       const value = metric.values[this.at];
-      if (metric.usual && value !== null) yield make("div", {}, make("dt", {}, titleOf(metric)), make("dd", {}, shown(value)));
+      if (metric.usual && value !== null) yield make("div", {}, make("dt", {}, metric.name), make("dd", {}, shown(value)));
     }
   }
 
@@ -86,36 +91,38 @@ class StepView {
   }
 
   scatter(width) {
-    const [height, left, foot] = [230, 66, 34];
+    const [height, left, foot] = [260, 66, 34];
     const points = [...this.groups.entries()].filter(([, group]) => group.reward_mean !== null);
     const scale = (values, from, to) => {
       let [low, high] = [Math.min(...values), Math.max(...values)];
+      const marks = high > low ? ticks(low, high, 5) : [low];
       if (!(high > low)) [low, high] = [low - 0.5, high + 0.5];
-      return { low, high, at: (value) => from + ((value - low) / (high - low)) * (to - from) };
+      return { ticks: marks, at: (value) => from + ((value - low) / (high - low)) * (to - from) };
     };
-    const x = scale(points.map(([, group]) => group.length_mean), left + 10, width - 10);
-    const y = scale(points.map(([, group]) => group.reward_mean), height - 10, 20);
+    const x = scale(points.flatMap(([, group]) => group.lengths), left + 10, width - 14);
+    const y = scale(points.flatMap(([, group]) => group.rewards), height - 10, 24);
     const parts = [
       draw("line", { class: "axis", x1: left, x2: width, y1: height, y2: height }),
       draw("line", { class: "axis", x1: left, x2: left, y1: 0, y2: height }),
-      draw("text", { x: left - 4, y: 24, "text-anchor": "end" }, shown(y.high, 4)),
-      draw("text", { x: left - 4, y: height - 6, "text-anchor": "end" }, shown(y.low, 4)),
-      draw("text", { x: left - 4, y: height / 2, "text-anchor": "end" }, "reward"),
-      draw("text", { x: left + 10, y: height + 14 }, shown(x.low, 4)),
-      draw("text", { x: width - 10, y: height + 14, "text-anchor": "end" }, shown(x.high, 4)),
-      draw("text", { x: (left + width) / 2, y: height + 14, "text-anchor": "middle" }, "mean length"),
+      ...y.ticks.map((tick) => draw("text", { x: left - 8, y: y.at(tick) + 4, "text-anchor": "end" }, shown(tick, 4))),
+      ...y.ticks.map((tick) => draw("line", { class: "axis", x1: left - 4, x2: left, y1: y.at(tick), y2: y.at(tick) })),
+      ...x.ticks.map((tick) => draw("text", { x: x.at(tick), y: height + 16, "text-anchor": "middle" }, shown(tick, 4))),
+      ...x.ticks.map((tick) => draw("line", { class: "axis", x1: x.at(tick), x2: x.at(tick), y1: height, y2: height + 4 })),
+      draw("text", { x: left - 8, y: 12, "text-anchor": "end" }, "reward"),
+      draw("text", { x: width - 4, y: height + 31, "text-anchor": "end" }, "length in tokens"),
     ];
-    for (const [at, group] of points) parts.push(this.point(at, group, x, y));
-    return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "group", "aria-label": "groups by reward and length" }, ...parts);
+    for (const [at, group] of points) parts.push(...this.points(at, group, x, y));
+    return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "group", "aria-label": "responses by length and reward" }, ...parts);
   }
 
-  point(at, group, x, y) {
-    const [cx, cy] = [x.at(group.length_mean), y.at(group.reward_mean)];
-    const words = `${groupWords(this.groups, at)}: reward ${shown(group.reward_mean)}, length ${shown(group.length_mean)}`;
-    const kind = group.block ? "kept" : "bare";
-    const circle = draw("circle", { class: kind, cx, cy, r: 5.5 }, draw("title", {}, words));
-    if (!group.block) return circle;
-    const marked = group.pointed.length ? [draw("text", { class: "clip", x: cx, y: cy - 8, "text-anchor": "middle" }, "▲")] : [];
-    return draw("a", { href: this.href(at), "aria-label": words }, circle, ...marked);
+  // A dot for each response of a group.
+  *points(at, group, x, y) {
+    for (const [number, reward] of group.rewards.entries()) {
+      const [cx, cy] = [x.at(group.lengths[number]), y.at(reward)];
+      const words = `response ${number} of ${groupWords(this.groups, at)}: reward ${shown(reward)}, length ${shown(group.lengths[number])}`;
+      const circle = draw("circle", { class: group.block ? "kept" : "bare", cx, cy, r: 4.5 }, draw("title", {}, words));
+      if (!group.block) yield circle;
+      else yield draw("a", { href: this.href(at), "aria-label": words }, circle);
+    }
   }
 }

@@ -16,6 +16,7 @@ from grpo_cli.commands.trend.detectors import Change, changes
 from grpo_cli.commands.trend.questions.noise import (
     Estimate,
     difference_of_means,
+    is_steady_slope,
     walked_mean,
 )
 from grpo_cli.commands.trend.step import Steps
@@ -215,7 +216,8 @@ def _difference(
         change = _change(mine, yours, last, seeds=seeds)
         value, half = change.value, change.half_width()
         scaled = _change(left, right, last, seeds=seeds)
-        beyond = scaled.is_beyond(level)
+        rows = right.mean(axis=0) - left.mean(axis=0)
+        beyond = scaled.is_beyond(level) or (not seeds and is_steady_slope(rows[-last:], level))
         factors.append(math.exp(scaled.value) if by_factor else None)
         found.append((value, value - half, value + half, beyond or bool(begins)))
     whole, end = found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from grpo_cli.commands.trend.events import events
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.questions.against import compare_runs
 from grpo_cli.commands.trend.questions.at import place_of, step_at, unusual_at
@@ -74,7 +75,14 @@ def answer_question(
     else:
         steps, field = run.read(), options.by or ""
         if options.at is None:
-            around = windows(steps, [(one.metric, one.onset) for one in findings(steps, flags)])
+            around = windows(
+                steps,
+                [
+                    (one.metric, one.onset)
+                    for event in events(findings(steps, flags))
+                    for one in event.findings
+                ],
+            )
         else:
             unusual = unusual_at(steps, place_of(steps, options.at))
             around = windows(steps, [(one.name, options.at) for one in unusual], width=1)

@@ -13,6 +13,7 @@ from grpo_cli.commands.trend.onsets import levels
 
 _BLOCKS, _CLEAR = 6, 3.0
 """Parts of a series whose means show whether it wanders; the least factor of noise of these."""
+_LEAST_OF_BLOCK = 3
 _ROUNDING = 1e-12
 """Of the largest value: residuals below it are no noise."""
 
@@ -56,17 +57,23 @@ def walked_mean(values: F64, last: int) -> Estimate:
     return mean._replace(error=math.sqrt(mean.error**2 + walk * steps))
 
 
+def is_steady_slope(values: F64, level: float) -> bool:
+    """Whether a series goes one way all along: means of its sixths differ by equal steps.
+
+    Those of a random walk differ by what has either sign; averages of one correlate by 1/4, which
+    makes the variance of the mean of these differences half as large again.
+    """
+    size = len(values) // _BLOCKS
+    if size < _LEAST_OF_BLOCK:
+        return False
+    moves = np.diff(values[-size * _BLOCKS :].reshape(_BLOCKS, size).mean(axis=1))
+    error = float(moves.std(ddof=1)) * math.sqrt(1.5 / len(moves))
+    return abs(float(moves.mean())) > error * t_quantile(0.5 + level / 2, len(moves) - 1.0)
+
+
 def _median_square(values: F64) -> float:
     """The variance of normal values around 0, from the median of their squares."""
     return float(np.median(values**2)) / 0.455
-
-
-def line(values: F64) -> Estimate:
-    """The slope of a straight line through a series, with an error as that of its mean."""
-    places = np.arange(len(values)) - (len(values) - 1) / 2
-    square = float(places @ places)
-    error, freedom = _noise(values)
-    return Estimate(float(places @ values) / square, error / math.sqrt(square), freedom)
 
 
 def _noise(values: F64) -> tuple[float, float]:
@@ -124,50 +131,3 @@ def robust_size(value: float, others: F64, least: float = 0.0) -> float | None:
     if spread:
         return (value - middle) / spread
     return None if value == middle else math.copysign(math.inf, value - middle)
-
-
-class Sample(NamedTuple):
-    """The mean, the standard deviation (n − 1) and the number of some rewards."""
-
-    mean: float
-    deviation: float
-    size: int
-
-    @property
-    def squares(self) -> float:
-        """Σ (x − mean)²."""
-        return 0.0 if self.size < 2 else self.deviation**2 * (self.size - 1)
-
-    def merged(self, other: Sample) -> Sample:
-        """The sample of both."""
-        count = self.size + other.size
-        mean = (self.mean * self.size + other.mean * other.size) / count
-        between = sum(one.size * (one.mean - mean) ** 2 for one in (self, other))
-        square = self.squares + other.squares + between
-        return Sample(mean, math.sqrt(square / max(count - 1, 1)), count)
-
-    @property
-    def is_zeros_and_ones(self) -> bool:
-        """Whether the rewards are 0 and 1 and nothing else, as far as their moments say."""
-        right = self.mean * self.size
-        wanted = self.size * self.mean * (1 - self.mean)
-        whole = math.isclose(right, round(right), abs_tol=1e-9)
-        return whole and math.isclose(self.squares, wanted, rel_tol=1e-9, abs_tol=1e-9)
-
-
-def probability_of_fall(first: Sample, second: Sample) -> float:
-    """How probable it is by chance that rewards of one mean fall so far from one sample to another.
-
-    Of rewards 0 and 1 by Fisher's exact test, else by a normal test with the deviation of all.
-    """
-    if first.is_zeros_and_ones and second.is_zeros_and_ones:
-        right = round(second.mean * second.size)
-        total = right + round(first.mean * first.size)
-        ways = math.comb(first.size + second.size, total)
-        counts = range(max(0, total - first.size), right + 1)
-        found = sum(
-            math.comb(second.size, one) * math.comb(first.size, total - one) for one in counts
-        )
-        return found / ways
-    error = first.merged(second).deviation * math.sqrt(1 / first.size + 1 / second.size)
-    return NormalDist().cdf((second.mean - first.mean) / error) if error else 1.0

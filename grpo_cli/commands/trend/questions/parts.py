@@ -1,11 +1,11 @@
-"""The parts of a run: which of them a change comes from, and whose rewards fell."""
+"""The parts of a run: which of them a change comes from."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.questions.noise import Sample, probability_of_fall
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.engine import Reader
@@ -30,13 +29,14 @@ _MOVED = 4.0
 """Standard errors from which a part has moved."""
 _SMALL = 0.2
 """Of the largest move of a part: one that is smaller carries nothing."""
+_LIKELY, _ALIKE = 2.0, 0.5
+"""Standard errors, and the least share of what others moved by, of one that moved with them."""
 _MIXED = 0.1
 """Of the responses: a change of the parts' shares that may explain one of the run."""
 _WHOLE = 1.2
 """Of a change: beyond it other parts moved against it, and a share says little."""
 _LEAST = 5
 """Steps before a change by which a part's noise is known."""
-_VISITS, _LAST, _CHANCE = 2, 3, 0.001
 _ADDS_UP = 0.25
 """Of a change: by how much the parts may miss it for their shares to be given."""
 
@@ -84,43 +84,19 @@ class PartChange(Answer):
 
 
 @dataclass(frozen=True)
-class PartFall(Answer):
-    """A part whose reward fell by more than chance.
-
-    Attributes:
-        part: the part.
-        best_step, best: where its mean reward was highest, and how high.
-        since, last: the first of its last steps (a quarter of them; at least three where there
-            are six), and their mean reward.
-        dead: whether all rewards of these are equal.
-        p: how probable such a fall is by chance.
-    """
-
-    part: Name
-    best_step: int
-    best: float
-    since: int
-    last: float
-    dead: bool
-    p: float
-
-
-@dataclass(frozen=True)
 class PartsAnswer(Answer):
     """The answer of ``trend --by``.
 
     Attributes:
         field: whose values tell the parts.
-        verdicts: a sentence for each change, and one for the parts whose reward fell.
+        verdicts: a sentence for each change.
         changes: what each part did where the run changed, those that carry most first.
-        fell: the parts whose reward fell by more than chance, the surest first.
         parts: all parts.
     """
 
     field: str
     verdicts: Sequence[str]
     changes: Sequence[PartChange]
-    fell: Sequence[PartFall]
     parts: Sequence[Part]
 
 
@@ -232,40 +208,6 @@ class PartSteps:
             return change / error
         return math.copysign(math.inf, change) if abs(change) > error else None
 
-    # ---- whose reward fell --------------------------------------------------------------------
-
-    def fallen(self) -> list[PartFall]:
-        """The parts whose reward at their last step is lower than it was, by more than chance.
-
-        Of all that are looked at, a share of 0.1 % is by chance (Benjamini and Hochberg, 1995).
-        """
-        means, stds = (self.values(name) for name in ("reward_mean", "reward_std"))
-        counts = self._rows.counted("samples")
-        found, looked = [], 0
-        for at, part in enumerate(self.parts):
-            rows = np.flatnonzero((self.of_part == at) & ~np.isnan(means))
-            if len(rows) < _VISITS:
-                continue
-            looked += 1
-            rows = rows[np.argsort(self.of_step[rows], kind="stable")]
-            samples = [
-                Sample(float(means[row]), float(np.nan_to_num(stds[row])), int(counts[row]))
-                for row in rows.tolist()
-            ]
-            cut = len(rows) - min(max(_LAST, len(rows) // 4), len(rows) // 2)
-            before, now = (reduce(Sample.merged, one) for one in (samples[:cut], samples[cut:]))
-            best = max(range(cut), key=lambda visit: samples[visit].mean)
-            by_best = cut * probability_of_fall(samples[best], now)
-            p = 2 * min(probability_of_fall(before, now), by_best)
-            if p < _CHANCE:
-                dead = now.size > 1 and not now.deviation
-                begun, ended = (int(self.of_step[rows[visit]]) for visit in (best, cut))
-                high = samples[best].mean
-                found.append(PartFall(part, begun, high, ended, now.mean, dead, p))
-        found.sort(key=lambda one: one.p)
-        sure = [at for at, one in enumerate(found, 1) if one.p <= _CHANCE * at / max(looked, 1)]
-        return found[: sure[-1]] if sure else []
-
 
 class _Moves(NamedTuple):
     """[2, P] means and weights of parts before and after, and [P] what each adds to the change."""
@@ -292,15 +234,20 @@ def answer_by(
     verdicts = [_verdict(field, rows, len(parts.parts)) for rows in changes if rows]
     if once:
         verdicts = [f"each {field} occurs in one step, so {field}s cannot be compared"]
-    fell = parts.fallen() if "reward_mean" in whole.metrics else []
-    if fell:
-        dead = sum(one.dead for one in fell)
-        verdicts.append(
-            f"the reward of {len(fell):,} of {len(parts.parts):,} parts fell by more than chance"
-            + (f"; {dead:,} of them now have equal rewards and give no gradient" if dead else "")
-        )
     every = [row for rows in changes for row in rows]
-    return PartsAnswer(field, verdicts, every, fell, parts.summary(names))
+    return PartsAnswer(field, verdicts, every, parts.summary(names))
+
+
+def _is_alike(one: PartChange, moved: Sequence[PartChange]) -> bool:
+    """Whether a part's change is like that of the parts that have surely moved."""
+    known = [_change(each) for each in moved if each.before is not None and each.after is not None]
+    if not known or one.before is None or one.after is None or abs(one.size or 0.0) < _LIKELY:
+        return False
+    return _change(one) / median(known) >= _ALIKE
+
+
+def _change(one: PartChange) -> float:
+    return (one.after or 0.0) - (one.before or 0.0)
 
 
 def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
@@ -309,6 +256,7 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
     about = f"{first.metric} from step {first.step} on"
     largest = max((abs(one.size or 0.0) for one in rows), default=0.0)
     moved = [one for one in rows if abs(one.size or 0.0) >= max(_MOVED, _SMALL * largest)]
+    moved += [one for one in rows if one not in moved and _is_alike(one, moved)]
     if not moved:
         if sum(abs(one.weight_after - one.weight_before) for one in rows) / 2 <= _MIXED:
             return f"{about}: no single {field} changed"

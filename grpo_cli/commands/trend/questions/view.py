@@ -71,7 +71,7 @@ def print_step_answer(
 
 
 def print_parts(console: Console, screen: Screen, answer: PartsAnswer) -> None:
-    """Prints which parts carry each change, and those whose reward fell."""
+    """Prints which parts carry each change."""
     before = None
     changes = groupby(answer.changes, key=lambda one: (one.metric, one.step))
     each = ([*same] for _, same in changes)
@@ -87,8 +87,6 @@ def print_parts(console: Console, screen: Screen, answer: PartsAnswer) -> None:
             mixed = any(abs(one.weight_after - one.weight_before) >= _MIXED for one in rows)
             weights = () if mixed else ("weight_before", "weight_after")
             _print_parts(console, screen, rows, hide=("metric", "step", *weights))
-    if answer.fell:
-        _print_parts(console, screen, answer.fell)
     if not answer.verdicts:
         console.print(Text(f"no change to explain; medians by {answer.field}", "bold"))
         _print_parts(console, screen, [one.row() for one in answer.parts], hide=("metrics",))
@@ -160,8 +158,10 @@ def verdict_against(answer: RunComparison) -> str:
     about = f"{found}, over {count:,} steps ({first} to {last})"
     if answer.too_few:
         few = f"{count} steps ({first} to {last}) are too few to decide"
-        about = f"{about}, too few to decide on the others" if answer.differing else few
-    if answer.largest:
+        others = len(answer.differing) < len(answer.metrics)
+        about += ", too few to decide on the others" if answer.differing and others else ""
+        about = about if answer.differing else few
+    if answer.largest and len(answer.differing) < len(answer.metrics):
         about += f"; the largest differences: {', '.join(answer.largest)}"
         about += " (in standard deviations of the first run)"
     return about + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
@@ -178,10 +178,12 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
         else (one.difference, one.low, one.factor, one.differs)
     )
     half, mark = value - low, "≠" if differs else " "
+    about = f"{mark} {float(f'{value:.3g}'):+g}"
     if not differs or abs(value) > half:
-        return f"{mark} {value:+.3g} ±{half:.2g}"
-    why = f"× {factor:.3g}" if factor and one.since == first else f"begins at step {one.since}"
-    return f"{mark} {value:+.3g} ({why})"
+        return f"{about} ±{float(f'{half:.2g}'):g}"
+    if one.since != first:
+        return f"{about} (begins at step {one.since})"
+    return f"{about} ({f'× {factor:.3g}' if factor else 'one way all along'})"
 
 
 # ---- tables -------------------------------------------------------------------------------------
@@ -237,6 +239,4 @@ def _share(value: float | None) -> str:
 _SHOWN: Mapping[str, Callable[[Any], str]] = {
     "size": _size,
     **dict.fromkeys(("share", "weight_before", "weight_after"), _share),
-    "p": lambda value: f"{value:.0e}",
-    "dead": lambda value: "yes" if value else "no",
 }

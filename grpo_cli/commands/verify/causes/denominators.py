@@ -28,10 +28,11 @@ def _lengths(case: Case) -> F64:
     return np.maximum(case.batch.responses.lengths, 1).astype(np.float64)
 
 
-_FACTOR = "its length as a factor"
+_FACTOR, _MEAN = "its length as a factor", "its response's tokens"
+_MEANS_OF = ", of token means"
 _FORMS: Mapping[str, tuple[str, Numerator]] = {
     "": ("", lambda case: np.ones(case.batch.responses.count)),
-    "its response's tokens": ("", lambda case: 1.0 / _lengths(case)),
+    _MEAN: ("", lambda case: 1.0 / _lengths(case)),
     "its response's tokens, including masked ones": (
         "truncated-in-denominator",
         lambda case: 1.0 / np.maximum(case.written.lengths, 1),
@@ -254,6 +255,12 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
     kind = "a sum instead of a mean, or another " if factor.min() > 2.0 else "another "
     for mistake, name, of in names:
         words = f"{kind}denominator: your loss {_divided(form)}{name}; {meant}"
+        if form == _MEAN and mistake == "denominator-missing" and _MEANS_OF in meant:
+            over = case.breakdown.counted.removesuffix(_MEANS_OF)
+            words = (
+                f"mean over {over} missing: your loss adds up the token means of responses; "
+                f"divide the sum by the number of {over}"
+            )
         made = partial(_with_weights, numerator=numerator, divisor=of)
         small = mistake == "group-count" and constant  # a factor that many other counts are
         equal &= small

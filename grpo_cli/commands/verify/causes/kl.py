@@ -42,6 +42,10 @@ def penalties(case: Case) -> Iterator[Cause]:
     words = "β with the wrong sign (−β): the KL is added to the objective"
     yield Cause("kl-sign", words, partial(times, factor=-1.0))
     yield Cause("kl-detached", "KL without gradient (detached)", _detached)
+    if own.name.endswith("k3"):
+        words = "KL estimator k3 without its −1: each token's KL is larger by 1"
+        more = tapped(own, lambda kl: kl._replace(value=kl.value + 1.0))
+        yield swapped("kl-estimator", "kl", words, more)
     if own.values.get("kl_weight") == "ratio":
         words = "KL without gradient (detached), except through its weight"
         only_weight = tapped(own, lambda kl: kl._replace(grad_log_prob=np.zeros_like(kl.value)))
@@ -152,6 +156,17 @@ def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
         words = f"β is {roundest_near(factor * beta):.4g} instead of {beta:g}"
         made = partial(Case.with_coefficient, name=KL, factor=factor)
         yield Cause("kl-beta", words, made, equal=not is_typed(factor * beta))
+
+
+def strength_of_loss(case: Case) -> Iterator[Cause]:
+    """Yields the β that gives a loss, which is linear in it, if it has at most two digits."""
+    beta, ours = case.objective.beta, float(case.without_policy.record_objective[0])
+    if not case.is_loss_alone or case.loss is None or not beta or not ours:
+        return
+    factor = (case.loss - float(case.breakdown.record_objective[0])) / ours + 1.0
+    if factor > 0.0 and abs(factor - 1.0) > 1e-4 and is_round(factor * beta, 1e-5):
+        words = f"β is {factor * beta:.2g} instead of {beta:g}"
+        yield Cause("kl-beta", words, partial(Case.with_coefficient, name=KL, factor=factor))
 
 
 def _unused(case: Case, wanted: F64, *, unround: bool) -> Iterator[Cause]:

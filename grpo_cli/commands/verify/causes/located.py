@@ -128,7 +128,8 @@ def _ratio(case: Case) -> str:
         return ""
     count = max(abs(factor), 1.0 / abs(factor))
     alike = (name for name, one in _counts(case) if one > 1 and abs(one - count) <= 1e-6 * count)
-    done = "missing" if abs(factor) > 1.0 else "taken twice"
+    more = abs(factor) > 1.0
+    done = f"missing, divide by {count:g}" if more else f"taken twice, multiply by {count:g}"
     name = next(alike, "")
     why = f", and {count:g} is {name}: the mean over them is {done}" if name else ""
     return f"your loss is grpo's times {factor:.5g}{why}"

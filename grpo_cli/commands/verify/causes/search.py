@@ -73,6 +73,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
     ),
     ((kl.weights_and_denominators, 2), (partial(kl.strength, unround=True), 1)),
     ((denominators.separate_factors, 1),),
+    ((clips.usual_windows, 1), (kl.strength_of_loss, 1)),
     ((choices.any_choice, 1),),
 )
 """Sources of causes, and how many of each are named where several fit.

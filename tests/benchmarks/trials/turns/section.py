@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from trials.check import KINDS as SINGLE
+from trials.check import findings
 from trials.kinds import NAMES as SINGLE_NAMES
 from trials.kinds import dumped as single
 from trials.product import Answer, Record, ask
-from trials.score import Count, Task
+from trials.score import Count, Task, counted
 from trials.turns.faults import FAULTS, Fault, planted
 from trials.turns.kinds import KINDS, NAMES, dumped
 from trials.turns.wrong import WRONG, mistaken
@@ -105,18 +106,8 @@ def _judge_cause(task: Task, answer: Answer) -> Counts:
     return counts | _counted((MISLED,), misled, case if misled else None)
 
 
-def findings(answer: Answer) -> list[dict[str, Any]]:
-    """All findings; a refusal to read the records is one too."""
-    if answer.document is None or "findings" not in answer.document:
-        return [{"code": f"exit {answer.code}", "severity": "error", "message": answer.told}]
-    return answer.document["findings"]
-
-
 def _counted(names: tuple[str, ...], hit: bool, case: dict[str, Any] | None) -> Counts:
-    counts = {name: Count() for name in names}
-    for at, count in enumerate(counts.values()):
-        count.add(hit, case if at == 0 else None)
-    return counts
+    return {name: counted(hit, None if at else case, keep=True) for at, name in enumerate(names)}
 
 
 def _fault(task: Task) -> tuple[Fault, Any, str]:

@@ -1,0 +1,62 @@
+"""What ``grpo trend`` says of a CSV log: its table, fixes, forecasts, and another log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import answer, run
+
+
+def csv_of(path: Path, **columns: Sequence[float]) -> Path:
+    """A CSV log; its names are those of the arguments, with "__" for a slash."""
+    head = ["step", *(name.replace("__", "/") for name in columns)]
+    rows = [",".join(map(str, row)) for row in zip(count(1), *columns.values(), strict=False)]
+    path.write_text("\n".join([",".join(head), *rows]) + "\n")
+    return path
+
+
+def test_a_narrow_table_of_a_log_keeps_what_matters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The KL before the spread of rewards; a prefix that all names have is said once."""
+    names = ("loss", "reward", "reward_std", "completion_length", "kl", "entropy", "clip_ratio")
+    columns = {f"train__{name}": [0.123456, 0.25] for name in (*names, "grad_norm")}
+    monkeypatch.setenv("COLUMNS", "72")
+    shown = run("trend", csv_of(tmp_path / "a.csv", **columns)).stdout
+    assert "hidden at 72 columns: train/reward_std (see --fields)" in shown
+    assert "all names begin with train/" in shown
+    assert "train/kl" not in shown.replace("not watched", "")
+
+
+def test_a_rewards_slope_against_another(tmp_path: Path) -> None:
+    """A reward that rises twice as fast differs; two random walks do not."""
+    draw = np.random.default_rng(3)
+    once, twice = (n * np.arange(40) + draw.normal(0.0, 1.0, 40) for n in (1, 2))
+    walks = [np.cumsum(draw.normal(0.0, 1.0, 40)) for _ in range(2)]
+    for (first, second), differs in (((once, twice), True), (walks, False)):
+        paths = [
+            csv_of(tmp_path / f"{name}.csv", reward=values)
+            for name, values in (("a", first), ("b", second))
+        ]
+        (found,) = answer("trend", paths[0], "--against", paths[1])["metrics"]
+        assert found["differs"] is differs
+    shown = run("trend", tmp_path / "a.csv", "--against", tmp_path / "b.csv").stdout
+    assert "e+" not in shown
+
+
+def test_the_fix_is_that_of_a_kl_which_moved_as_well(tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    since = np.maximum(np.arange(60) - 40, 0)
+    entropy = 1.5 * 0.6**since + draw.normal(0.0, 0.01, 60) + 0.1
+    kl = 0.01 * np.exp(0.3 * since + draw.normal(0.0, 0.1, 60))
+    for columns, words in (
+        ({"entropy": entropy}, "raise ε_high"),
+        ({"entropy": entropy, "kl": kl}, "lower the learning rate"),
+    ):
+        (event, *_) = answer("trend", csv_of(tmp_path / "a.csv", **columns))["events"]
+        assert words in event["fix"]
+        assert ("ε_high" in event["fix"]) == ("kl" not in columns)
