@@ -27,6 +27,7 @@ from trended import PLAIN, SAMPLES, drifting, found_in, series, trend, write
 
 import grpo_cli
 from grpo_cli.batch import F64
+from grpo_cli.commands.trend.onsets import mann_kendall
 
 Said = tuple[int, str, float]
 
@@ -261,6 +262,15 @@ def noisy(seed: int, count: int = 60, correlation: float = 0.0) -> F64:
     for at in range(1, count):
         values[at] += correlation * values[at - 1]
     return values
+
+
+@pytest.mark.parametrize("first", [10, 29, 30, 31, 200])
+def test_the_trend_of_every_past_is_that_of_its_own_values(first: int) -> None:
+    values = drawn(0)
+    places = np.arange(first, len(values) + 1)
+    found = mann_kendall(np.array([values, -values]), places)
+    expected = np.array([trend_of(values[max(at - 30, 0) : at]) for at in places.tolist()])
+    np.testing.assert_allclose(found, [expected, -expected], rtol=1e-12)
 
 
 def test_what_is_found_and_what_is_not(tmp_path: Path) -> None:
