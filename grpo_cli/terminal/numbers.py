@@ -44,13 +44,6 @@ def brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else shown(value)
 
 
-def size_in_words(count: int) -> str:
-    """How large a file is."""
-    if count < 1e4:
-        return counted(count, "byte")
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
-
-
 def counted(count: int, noun: str, plural: str = "") -> str:
     """A count and what is counted: ``1 token``, ``1,024 tokens``."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

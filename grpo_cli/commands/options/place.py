@@ -14,7 +14,6 @@ from grpo_cli.errors import UsageError
 from grpo_cli.records.open.remote import is_remote
 from grpo_cli.terminal import destination as here
 from grpo_cli.terminal.messages import say
-from grpo_cli.terminal.numbers import size_in_words
 from grpo_cli.version import VERSION
 
 if TYPE_CHECKING:
@@ -39,11 +38,11 @@ def destination(path: str | None, flag: str = "--output") -> AbstractContextMana
 
 
 def tell_written(path: str | None, *, quiet: bool) -> None:
-    """Says which file was written, and its size, where it is one of this machine."""
+    """Says which file was written, where it is one of this machine."""
     if path in (None, "-") or quiet:
         return
-    if (file := Path(str(path))).is_file():
-        say(f"wrote {path} ({size_in_words(file.stat().st_size)})")
+    if Path(str(path)).is_file():
+        say(f"wrote {path}")
 
 
 @contextmanager
