@@ -138,8 +138,8 @@ def test_parquet_parts_are_the_rows(files: list[str], out: Path, tmp_path: Path)
 
 
 def test_what_convert_and_eval_say_of_parts(files: list[str], out: Path, tmp_path: Path) -> None:
-    alone = run("convert", *files, "--on-error", "skip", "-o", tmp_path / "alone.jsonl")
-    words = ("convert", *files, "--on-error", "skip", "--on", "ray", "-o", f"{out}/")
+    alone = run("convert", *files, "--on-error", "skip", "-o", tmp_path / "alone.jsonl", "-q")
+    words = ("convert", *files, "--on-error", "skip", "--on", "ray", "-q", "-o", f"{out}/")
     assert (alone.exit_code, run(*words).stderr) == (3, alone.stderr)
     rows = ("eval", files[0], "-v", "dr", "--on", "ray", "-o", f"{out}/", "--resume")
     for refused, said in {

@@ -30,7 +30,7 @@ OLD = b"what was here before\n"
 """What ``-o out`` finds in its place."""
 
 _YES_OR_NO = ("trend", "diff", "verify", "check", "match")
-_SAID = re.compile(rb"grpo: (note: |skipped \d|\xe2\x80\xa6 )")
+_SAID = re.compile(rb"grpo: (note: |wrote |skipped \d|\xe2\x80\xa6 )")
 _MISSING = re.compile(rb'(: |"message":")no such file')
 _FRAME = re.compile(r'File "[^"]*grpo_cli[^"]*", line \d+, in (\S+)')
 _UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
