@@ -180,7 +180,9 @@ class Reader:
             InputError: where there is none.
         """
         found = self.records(as_lists=False)
-        first = next(found)
+        first = next(found, None)
+        if first is None:
+            raise InputError("no record can be read")
         self._ahead = chain((first,), found)
         return first[0]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -339,10 +340,11 @@ def key_of(batch: Mapping[str, Any] | None) -> Hashable:
 
 
 def _value(raw: Raw, made: Raw, field: Path) -> Any:
+    """The value of a field in the file, the record, or its ``meta``, where convert writes it."""
     message = ""
-    for value in (raw.value, made.value):
+    for value, path in product((raw.value, made.value), (field, ("meta", *field))):
         try:
-            found = _scalar(look_up(value, field))
+            found = _scalar(look_up(value, path))
         except Missing:
             continue
         if isinstance(found, str | int | float):
@@ -352,9 +354,11 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
     else:
         if field == (FILE,):
             return raw.source
-    path = raw.prefix + spelled(field)
     raise InputError(
-        message or _missing(raw.value, field), path=path, source=raw.source, line=raw.line
+        message or _missing(raw.value, field),
+        path=raw.prefix + spelled(field),
+        source=raw.source,
+        line=raw.line,
     )
 
 
