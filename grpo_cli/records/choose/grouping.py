@@ -323,8 +323,10 @@ def batch_of(raw: Raw, made: Raw, fields: Sequence[Path]) -> BatchFields:
 
 
 def _first(value: Any, names: Sequence[str]) -> Hashable:
-    """The first of some fields that is there, if it is a number or text."""
+    """The first of some fields that is there or in ``meta``, if it is a number or text."""
     known = value if isinstance(value, Mapping) else {}
+    if isinstance(meta := known.get("meta"), Mapping):
+        known = {**meta, **known}
     found = next((_scalar(known[one]) for one in names if known.get(one) is not None), None)
     return hashable(found) if isinstance(found, str | int | float) else None
 
