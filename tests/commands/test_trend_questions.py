@@ -181,8 +181,14 @@ def test_a_few_steps_are_too_few_to_decide(tmp_path: Path) -> None:
               "reward": draw.gauss(0, 100), "entropy": 2.0} for at in range(60)]  # fmt: skip
     first, second = write(tmp_path / "a.jsonl", steps), tmp_path / "b.jsonl"
     for parts, largest in ((48, ["kl", "loss"]), (30, [])):
-        moved = {"loss": -1.0, "kl": 0.03}
-        later = [{name: one[name] + moved.get(name, 0.0) for name in one} for one in steps[parts:]]
+        moved = {"loss": -1.0, "kl": 0.02}
+        later = [
+            {
+                name: one[name] + moved[name] * draw.gauss(1, 1.5) if name in moved else one[name]
+                for name in one
+            }
+            for one in steps[parts:]
+        ]
         words = first, "--against", write(second, [*steps[:parts], *later])
         assert answer("trend", *words)["largest"] == largest
         said = " ".join(run("trend", *words).stdout.split())
@@ -194,6 +200,25 @@ def test_a_few_steps_are_too_few_to_decide(tmp_path: Path) -> None:
     write(second, [one | {"loss": one["loss"] + 1e-9} for one in steps])
     said = run("trend", *words).stdout
     assert "at the end" in said
+
+
+def test_few_steps_decide_what_is_clear(tmp_path: Path) -> None:
+    """Lengths that grow away from the other run's, and never are as short, differ; noise is not."""
+    draw = np.random.default_rng(3)
+    first, second = (
+        [
+            {"step": at, "length_mean": length + draw.random(), "loss": draw.normal()}
+            for at, length in enumerate(lengths)
+        ]
+        for lengths in ([10.0] * 12, [12.0 + 2 * at for at in range(12)])
+    )
+    words = write(tmp_path / "a.jsonl", first), "--against", write(tmp_path / "b.jsonl", second)
+    found = answer("trend", *words)
+    differs = {one["name"]: one["differs"] for one in found["metrics"]}
+    assert differs == {"length_mean": True, "loss": False}
+    assert found["largest"] == ["loss"]
+    said = " ".join(run("trend", *words).stdout.split())
+    assert "too few to decide on the others; the largest differences of these: loss" in said
 
 
 def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:
