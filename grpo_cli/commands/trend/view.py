@@ -382,6 +382,8 @@ def _print_log_comparison(console: Console, screen: Screen, compared: LogCompari
     console.print(Text(f"\nthe log, under the names of {compared.framework}", "bold"))
     if not compared.series:
         console.print(Text("the log has no series that grpo recomputes", "bold"))
+    if compared.alignment:
+        console.print(Text(compared.alignment))
     styles = {"agrees": "green", "unknown": "dim", "differs": "bold red"}
     for one in compared.series:
         verdict, words = verdict_of(one)
