@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from command import answer, run
 
+from grpo_cli.commands.trend.view import sparing
+
 
 def csv_of(path: Path, **columns: Sequence[float]) -> Path:
     """A CSV log; its names are those of the arguments, with "__" for a slash."""
@@ -60,3 +62,27 @@ def test_the_fix_is_that_of_a_kl_which_moved_as_well(tmp_path: Path) -> None:
         (event, *_) = answer("trend", csv_of(tmp_path / "a.csv", **columns))["events"]
         assert words in event["fix"]
         assert ("ε_high" in event["fix"]) == ("kl" not in columns)
+
+
+def test_the_fix_is_that_of_the_metric(tmp_path: Path) -> None:
+    """Of lengths that grow it is not that of the KL; what is NaN, or becomes short, has its own."""
+    draw = np.random.default_rng(1)
+    since = np.maximum(np.arange(60) - 40, 0)
+    kl = 0.01 * np.exp(0.3 * since + draw.normal(0.0, 0.1, 60))
+    longer = 100 * np.exp(0.1 * since + draw.normal(0.0, 0.02, 60))
+    for columns, words in (
+        ({"completion_length": longer, "kl": kl}, "check whether the reward favours length"),
+        ({"completion_length": 1e4 / longer, "kl": kl}, "raise β"),
+        ({"completion_length": 1e4 / longer}, ""),
+        ({"kl": np.where(since == 1, np.nan, 0.01)}, "go back to the checkpoint before that step"),
+    ):
+        path = csv_of(tmp_path / "a.csv", **columns)
+        (event, *_) = answer("trend", path)["events"]
+        assert event["fix"].startswith(words)
+        assert bool(event["fix"]) == bool(words)
+
+
+def test_the_column_of_a_length_hack_is_kept() -> None:
+    names = ["reward_mean", "loss", "kl_k3", "length_mean", "reward_length_corr"]
+    assert sparing(names, ["length_mean", "kl_k3"])[0] == "reward_length_corr"
+    assert names[-1] in sparing(names, ["length_mean", "kl_k3", names[-1]])[-4:]

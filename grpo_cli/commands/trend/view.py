@@ -94,6 +94,7 @@ _KL = "kl_k3: mean over tokens; eval's kl averages as the loss does (--fields kl
 
 _LAST = ("reward_mean", "loss")
 """What everybody looks at: in any log, under the names that it has there."""
+_HACKED = "reward_length_corr"
 _UNWATCHED = 99
 """The ``spare`` of a series of a log that no rule watches."""
 
@@ -103,7 +104,8 @@ def sparing(names: Sequence[str], found: Sequence[str] = (), *, logged: bool = F
 
     Args:
         names: all of them.
-        found: those with a finding, the first in front: that one, reward and loss go last.
+        found: those with a finding, the first in front: that one, reward and loss go last, and
+            whether longer responses get more reward.
         logged: whether they are of a log, where each has the place of the metric that it is.
     """
     rows = {name: watch_logged(name) for name in names}
@@ -115,7 +117,8 @@ def sparing(names: Sequence[str], found: Sequence[str] = (), *, logged: bool = F
 
     order = [*reversed(names)]
     order.sort(key=spare, reverse=True)
-    last = {*found[:1], *(name for name, row in rows.items() if row and row.name in _LAST)}
+    last = {*found[:1], *({_HACKED} & {*found})}
+    last |= {name for name, row in rows.items() if row and row.name in _LAST}
     order.sort(key=lambda name: 2 if name in last else int(name in found))
     return order
 
