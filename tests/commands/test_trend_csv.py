@@ -86,3 +86,12 @@ def test_the_column_of_a_length_hack_is_kept() -> None:
     names = ["reward_mean", "loss", "kl_k3", "length_mean", "reward_length_corr"]
     assert sparing(names, ["length_mean", "kl_k3"])[0] == "reward_length_corr"
     assert names[-1] in sparing(names, ["length_mean", "kl_k3", names[-1]])[-4:]
+
+
+def test_step_is_a_column_that_can_be_asked_for(tmp_path: Path) -> None:
+    path = csv_of(tmp_path / "a.csv", loss=[0.5, 0.25], kl=[0.1, 0.2])
+    for fields, head in (("step,kl", "step,file,kl"), ("step", "step,file")):
+        assert run("trend", path, "-f", "csv", "--fields", fields).stdout.split()[0] == head
+        shown = run("trend", path, "--fields", fields).stdout
+        assert ("kl" in shown.split()) == ("kl" in fields)
+        assert "loss" not in shown.split()

@@ -62,7 +62,7 @@ def print_steps(
     Where there are many: the first and last, and those around what was found.
     """
     places = _picked(steps.numbers, limit, {one.onset for one in findings})
-    names, columns = fields or usual(steps), []
+    names, columns = usual(steps) if fields is None else fields, []
     prefix = _prefix(names) if steps.logged else ""
     own: Mapping[str, Sequence[Any]] = {
         "step": steps.numbers,
@@ -243,7 +243,9 @@ def write(stream: BinaryIO, kind: str, answer: Trend, columns: Sequence[str] | N
     else:
         steps = answer.steps.whole
         every = [*steps.metrics] if steps else [*METRICS]
-        names = columns or (every if kind == "jsonl" else known(steps))
+        names = columns
+        if names is None:
+            names = every if kind == "jsonl" else known(steps)
         head = [name for name in _CONTEXT if name != "pass" or steps.passes]
         write_rows(stream, kind, steps, [*head, *names])
 
@@ -316,7 +318,7 @@ def _print_charts(
             steps.values(name),
             [places[one.onset] for one in answer.findings if one.metric == name],
         )
-        for name in fields or usual(steps)
+        for name in (usual(steps) if fields is None else fields)
         if name != "file"
     ]
     for line in small_multiples(series, steps.numbers, screen.width or _EDGES, plain=ascii_only()):
