@@ -95,3 +95,12 @@ def test_step_is_a_column_that_can_be_asked_for(tmp_path: Path) -> None:
         shown = run("trend", path, "--fields", fields).stdout
         assert ("kl" in shown.split()) == ("kl" in fields)
         assert "loss" not in shown.split()
+
+
+def test_what_came_later_is_not_at_the_same_time(tmp_path: Path) -> None:
+    draw = np.random.default_rng(2)
+    kl, length = (np.where(np.arange(60) < at, 1.0, 3.0) for at in (42, 40))
+    noise = np.exp(draw.normal(0.0, 0.02, 60))
+    path = csv_of(tmp_path / "a.csv", kl=kl * noise, completion_length=length * noise)
+    verdict = answer("trend", path)["verdict"]
+    assert verdict.startswith("completion_length rose at step 41; then kl rose;")

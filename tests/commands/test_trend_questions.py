@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from command import answer, run
 from files import each
-from trended import write
+from trended import SAMPLES, series, write
 
 from grpo_cli.commands.trend.questions.against import Difference
 from grpo_cli.commands.trend.questions.noise import mean_of_neighbours, walked_mean
@@ -289,3 +289,12 @@ def test_a_mark_whose_interval_holds_0_says_why(
     values = (1.0, 1.185, 0.185, -0.115, 0.485)
     row = Difference("kl_k3", *values, *values[2:], differs, differs, since, factor, factor)
     assert [with_error(row, 0, at_end=end) for end in (False, True)] == [cell, cell]
+
+
+def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:
+    """Where it finds nothing in the worst record, its command is not offered."""
+    rewards = {"rewards": [1.0] * 20 + [0.2] * 20}
+    shown = run("trend", series(tmp_path / "a.jsonl", rewards), "-v", "dr").stdout
+    assert "fell at step 20" in shown
+    assert "possible cause" not in shown
+    assert "possible cause" in run("trend", SAMPLES / "temperature.jsonl.gz").stdout

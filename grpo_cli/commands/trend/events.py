@@ -87,8 +87,8 @@ class Event(Answer):
         cause = f"{', '.join(self.codes)}: " if self.codes else ""
         last = "" if self.end is None or _is_single(self.first) else f", until step {self.end}"
         others = [one for one in self.others if one.severity == WARNING]
-        others.sort(key=lambda one: max(one.onset, self.step + _AT_ONCE))  # "then": in their order
-        later = [one for one in others if one.onset > self.step + _AT_ONCE]
+        others.sort(key=lambda one: max(one.onset, self.step))  # "then": in their order
+        later = [one for one in others if one.onset > self.step]
         together = _listed([one for one in others if one not in later])
         follows = f"; at the same time {together}" if together else ""
         follows += f"; then {_listed(later)}" if later else ""

@@ -35,7 +35,9 @@ from grpo_cli.variants.plan import as_flags
 class TrendOptions:
     """Which steps, which columns, in which format; what is asked, and what makes the answer no."""
 
-    at: Annotated[int | None, option("--at", "STEP", "What happened at STEP.")] = None
+    at: Annotated[
+        int | None, option("--at", "STEP", "What happened at STEP: its worst tokens, …")
+    ] = None
     by: Annotated[
         str | None, option("--by", "FIELD", "Which rank, environment, prompt, … changed.")
     ] = None

@@ -188,7 +188,7 @@ def print_events(
         for finding in event.check:
             console.print(wrapped(Text(f"  check: {visible(finding)}"), screen.reading, 4))
         if not logged:
-            print_command(console, screen, event.first)
+            print_command(console, screen, event)
     moved = [one for event in events if event.severity == INFO for one in event.findings]
     if moved:
         console.print()
@@ -206,10 +206,15 @@ def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
     console.print(wrapped(line, screen.reading, 2))
 
 
-def print_command(console: Console, screen: Screen, finding: Finding) -> None:
-    """Prints the commands that show where it began, what may explain it, and where it is worst."""
+def print_command(console: Console, screen: Screen, event: Event) -> None:
+    """Prints the commands that show where it began, what may explain it, and where it is worst.
+
+    ``grpo check`` is none where it found nothing.
+    """
+    finding = event.first
     commands = [finding.command]
-    if finding.command.partition("  # ")[0] != finding.cause:
+    explains = bool(event.codes) or not finding.cause.startswith("grpo check ")
+    if explains and finding.command.partition("  # ")[0] != finding.cause:
         commands.append(f"{finding.cause}  # possible cause")
     if finding.worst_step != finding.onset:
         commands.append(finding.worst_command.replace("  # step", "  # worst at step", 1))
@@ -343,7 +348,7 @@ def _conclusion(
         console.print(wrapped(Text(f"\n{visible(one.sentence)}", "bold"), screen.reading, 2))
         for event in one.events:
             if event.severity == WARNING and not answer.steps.logged:
-                print_command(console, screen, event.first)
+                print_command(console, screen, event)
     good = answer.last_good_step
     if good is not None:
         console.print(wrapped(Text(f"\nthe last good step is {good:,}", "bold"), screen.reading, 2))
