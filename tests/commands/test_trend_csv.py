@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from command import answer, run
 
-from grpo_cli.commands.trend.view import sparing
-
 
 def csv_of(path: Path, **columns: Sequence[float]) -> Path:
     """A CSV log; its names are those of the arguments, with "__" for a slash."""
@@ -82,10 +80,19 @@ def test_the_fix_is_that_of_the_metric(tmp_path: Path) -> None:
         assert bool(event["fix"]) == bool(words)
 
 
-def test_the_column_of_a_length_hack_is_kept() -> None:
-    names = ["reward_mean", "loss", "kl_k3", "length_mean", "reward_length_corr"]
-    assert sparing(names, ["length_mean", "kl_k3"])[0] == "reward_length_corr"
-    assert names[-1] in sparing(names, ["length_mean", "kl_k3", names[-1]])[-4:]
+def test_the_column_of_a_length_hack_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(1)
+    later = np.arange(60) >= 40
+    names = ("completion_length", "kl", "entropy", "grad_norm", "clip_ratio", "loss", "reward")
+    columns = {name: (0.1 + 0.3 * later) * np.exp(draw.normal(0.0, 0.05, 60)) for name in names}
+    columns["reward_length_corr"] = 0.05 + 0.8 * later + draw.normal(0.0, 0.03, 60)
+    monkeypatch.setenv("COLUMNS", "50")
+    path = csv_of(tmp_path / "a.csv", **columns)
+    assert "reward_length_corr" in {one["metric"] for one in answer("trend", path)["findings"]}
+    shown = run("trend", path).stdout
+    assert any(line.split()[-1:] == ["corr"] for line in shown.splitlines())  # its head
 
 
 def test_step_is_a_column_that_can_be_asked_for(tmp_path: Path) -> None:
