@@ -39,7 +39,8 @@ _NAMED = 3
 """Metrics that are named where the steps are too few to decide."""
 _CLEAR = 5.0
 """Half-widths of a difference's interval from which on it is none of chance, in however few steps:
-of 60 healthy pairs, over 12 to 120 steps, none had one, nor values that do not overlap."""
+of 60 healthy pairs none had one, over the first 12 to 120 steps or the last 12; of values that
+do not overlap there were 5 in 1,335 over the last 12, none over the first."""
 
 
 @dataclass(frozen=True)
