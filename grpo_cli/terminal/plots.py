@@ -64,7 +64,7 @@ def spark(values: Values, width: int, *, plain: bool = False) -> str:
 def _block(value: float, low: float, high: float, blocks: str) -> str:
     if not math.isfinite(value):
         return " "
-    share = (value - low) / (high - low) if high > low else 0.5
+    share = (value - low) / (high - low) if high > low else 0.0
     return blocks[min(int(share * len(blocks)), len(blocks) - 1)]
 
 

@@ -60,3 +60,54 @@ def test_the_fix_is_that_of_a_kl_which_moved_as_well(tmp_path: Path) -> None:
         (event, *_) = answer("trend", csv_of(tmp_path / "a.csv", **columns))["events"]
         assert words in event["fix"]
         assert ("ε_high" in event["fix"]) == ("kl" not in columns)
+
+
+def test_the_fix_is_that_of_the_metric(tmp_path: Path) -> None:
+    """Of lengths that grow it is not that of the KL; what is NaN, or becomes short, has its own."""
+    draw = np.random.default_rng(1)
+    since = np.maximum(np.arange(60) - 40, 0)
+    kl = 0.01 * np.exp(0.3 * since + draw.normal(0.0, 0.1, 60))
+    longer = 100 * np.exp(0.1 * since + draw.normal(0.0, 0.02, 60))
+    for columns, words in (
+        ({"completion_length": longer, "kl": kl}, "check whether the reward favours length"),
+        ({"completion_length": 1e4 / longer, "kl": kl}, "raise β"),
+        ({"completion_length": 1e4 / longer}, ""),
+        ({"kl": np.where(since == 1, np.nan, 0.01)}, "go back to the checkpoint before that step"),
+    ):
+        path = csv_of(tmp_path / "a.csv", **columns)
+        (event, *_) = answer("trend", path)["events"]
+        assert event["fix"].startswith(words)
+        assert bool(event["fix"]) == bool(words)
+
+
+def test_the_column_of_a_length_hack_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(1)
+    later = np.arange(60) >= 40
+    names = ("completion_length", "kl", "entropy", "grad_norm", "clip_ratio", "loss", "reward")
+    columns = {name: (0.1 + 0.3 * later) * np.exp(draw.normal(0.0, 0.05, 60)) for name in names}
+    columns["reward_length_corr"] = 0.05 + 0.8 * later + draw.normal(0.0, 0.03, 60)
+    monkeypatch.setenv("COLUMNS", "50")
+    path = csv_of(tmp_path / "a.csv", **columns)
+    assert "reward_length_corr" in {one["metric"] for one in answer("trend", path)["findings"]}
+    shown = run("trend", path).stdout
+    assert any(line.split()[-1:] == ["corr"] for line in shown.splitlines())  # its head
+
+
+def test_step_is_a_column_that_can_be_asked_for(tmp_path: Path) -> None:
+    path = csv_of(tmp_path / "a.csv", loss=[0.5, 0.25], kl=[0.1, 0.2])
+    for fields, head in (("step,kl", "step,file,kl"), ("step", "step,file")):
+        assert run("trend", path, "-f", "csv", "--fields", fields).stdout.split()[0] == head
+        shown = run("trend", path, "--fields", fields).stdout
+        assert ("kl" in shown.split()) == ("kl" in fields)
+        assert "loss" not in shown.split()
+
+
+def test_what_came_later_is_not_at_the_same_time(tmp_path: Path) -> None:
+    draw = np.random.default_rng(2)
+    kl, length = (np.where(np.arange(60) < at, 1.0, 3.0) for at in (42, 40))
+    noise = np.exp(draw.normal(0.0, 0.02, 60))
+    path = csv_of(tmp_path / "a.csv", kl=kl * noise, completion_length=length * noise)
+    verdict = answer("trend", path)["verdict"]
+    assert verdict.startswith("completion_length rose at step 41; then kl rose;")

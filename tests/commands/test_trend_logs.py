@@ -189,6 +189,22 @@ def test_a_factor_is_told_from_three_steps_on(steps: int, told: bool, tmp_path: 
     assert one["because"] == ("the log has 2 times grpo's value at every step" if told else "")
 
 
+def test_a_log_is_moved_by_a_step_only_where_it_fits(tmp_path: Path) -> None:
+    """A log of 30 steps, of which there are records of six; with rewards of another run, none."""
+    ours = [0.0, 1.5, 7.0, 11.0, 2.0, 5.0]
+    path = rewards(tmp_path / "a.jsonl", dict(enumerate(ours)), {})
+    log = {"reward": {at + 1: value for at, value in enumerate([*ours, *range(20, 44)])}}
+    words = "trend", path, "-v", "dr", "--log", log_of(tmp_path / "trainer_state.json", log)
+    said = run(*words).stdout
+    assert "log step 1 fits record step 0, and so on" in said
+    assert "agrees reward, 6 steps" in said
+    log["reward"] = dict(enumerate([0.5, 0.0, 0.7, 1.1, 0.2, 0.3]))
+    log_of(tmp_path / "trainer_state.json", log)
+    said = run(*words).stdout
+    assert "fits" not in said
+    assert "differs reward from step 0: 0.5 in the log" in said
+
+
 def test_the_framework_is_the_one_whose_names_are_there(tmp_path: Path) -> None:
     """A series that was not recomputed is unknown; one that does not change moves nothing."""
     path = write(tmp_path / "a.jsonl", [PLAIN | {"step": step} for step in (0, 2, 4, 6)])

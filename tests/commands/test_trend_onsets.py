@@ -242,9 +242,9 @@ def assert_same(found: Onset | None, wanted: Onset | None) -> None:
     if found is not None and wanted is not None:
         assert (found.at, found.kind, found.up) == (wanted.at, wanted.kind, wanted.up)
         assert found.score == pytest.approx(wanted.score, rel=1e-9)
-        assert found.before == pytest.approx(wanted.before, rel=1e-5, abs=1e-9)
+        assert found.before == pytest.approx(wanted.before, rel=5e-4, abs=1e-9)
         if not math.isnan(found.after):
-            assert found.after == pytest.approx(wanted.after, rel=1e-5, abs=1e-9)
+            assert found.after == pytest.approx(wanted.after, rel=5e-4, abs=1e-9)
 
 
 def test_onsets_are_those_of_their_definition(tmp_path: Path) -> None:
@@ -423,7 +423,7 @@ def test_a_finding_says_what_was_and_what_is(begin: int, tmp_path: Path) -> None
         assert found["seen"] in (begin + 1, begin + 2)
         before = np.median(values[max(begin - 30, 0) : begin])
         later = np.median(values[begin : begin + 12])
-        words = f"{verb} at step {begin}: median {before:.6g} before, {later:.6g} after ("
+        words = f"{verb} at step {begin}: median {before:.4g} before, {later:.4g} after ("
         assert f" {words}{found['score']:.0f} standard errors)" in found["sentence"]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from command import answer, run
 from files import each
-from trended import write
+from trended import SAMPLES, series, write
 
 from grpo_cli.commands.trend.questions.against import Difference
 from grpo_cli.commands.trend.questions.noise import mean_of_neighbours, walked_mean
@@ -181,8 +181,14 @@ def test_a_few_steps_are_too_few_to_decide(tmp_path: Path) -> None:
               "reward": draw.gauss(0, 100), "entropy": 2.0} for at in range(60)]  # fmt: skip
     first, second = write(tmp_path / "a.jsonl", steps), tmp_path / "b.jsonl"
     for parts, largest in ((48, ["kl", "loss"]), (30, [])):
-        moved = {"loss": -1.0, "kl": 0.03}
-        later = [{name: one[name] + moved.get(name, 0.0) for name in one} for one in steps[parts:]]
+        moved = {"loss": -1.0, "kl": 0.02}
+        later = [
+            {
+                name: one[name] + moved[name] * draw.gauss(1, 1.5) if name in moved else one[name]
+                for name in one
+            }
+            for one in steps[parts:]
+        ]
         words = first, "--against", write(second, [*steps[:parts], *later])
         assert answer("trend", *words)["largest"] == largest
         said = " ".join(run("trend", *words).stdout.split())
@@ -194,6 +200,25 @@ def test_a_few_steps_are_too_few_to_decide(tmp_path: Path) -> None:
     write(second, [one | {"loss": one["loss"] + 1e-9} for one in steps])
     said = run("trend", *words).stdout
     assert "at the end" in said
+
+
+def test_few_steps_decide_what_is_clear(tmp_path: Path) -> None:
+    """Lengths that grow away from the other run's, and never are as short, differ; noise is not."""
+    draw = np.random.default_rng(3)
+    first, second = (
+        [
+            {"step": at, "length_mean": length + draw.random(), "loss": draw.normal()}
+            for at, length in enumerate(lengths)
+        ]
+        for lengths in ([10.0] * 12, [12.0 + 2 * at for at in range(12)])
+    )
+    words = write(tmp_path / "a.jsonl", first), "--against", write(tmp_path / "b.jsonl", second)
+    found = answer("trend", *words)
+    differs = {one["name"]: one["differs"] for one in found["metrics"]}
+    assert differs == {"length_mean": True, "loss": False}
+    assert found["largest"] == ["loss"]
+    said = " ".join(run("trend", *words).stdout.split())
+    assert "too few to decide on the others; the largest differences of these: loss" in said
 
 
 def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:
@@ -264,3 +289,12 @@ def test_a_mark_whose_interval_holds_0_says_why(
     values = (1.0, 1.185, 0.185, -0.115, 0.485)
     row = Difference("kl_k3", *values, *values[2:], differs, differs, since, factor, factor)
     assert [with_error(row, 0, at_end=end) for end in (False, True)] == [cell, cell]
+
+
+def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:
+    """Where it finds nothing in the worst record, its command is not offered."""
+    rewards = {"rewards": [1.0] * 20 + [0.2] * 20}
+    shown = run("trend", series(tmp_path / "a.jsonl", rewards), "-v", "dr").stdout
+    assert "fell at step 20" in shown
+    assert "possible cause" not in shown
+    assert "possible cause" in run("trend", SAMPLES / "temperature.jsonl.gz").stdout

@@ -122,7 +122,8 @@ def test_two_runs_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for size, jobs in ((1 << 22, 1), (1 << 22, 2), (200, 1)):
         in_blocks(monkeypatch, size)
         result = run("trend", tmp_path, "-v", "dr", "--jobs", jobs)
-        assert "both have step 0, so these are 2 runs. For each run: " in result.stderr
+        assert "both have step 0, so these are 2 runs. Which metrics differ: " in result.stderr
+        assert f"grpo trend {tmp_path}/b --against {tmp_path}/a; " in result.stderr
         assert f"grpo trend {tmp_path}/a; grpo trend {tmp_path}/b; " in result.stderr
     together, alone = steps(tmp_path, "--one-run"), steps(tmp_path / "a")
     assert [one["reward_mean"] for one in together] == [one["reward_mean"] for one in alone]
@@ -151,11 +152,15 @@ def test_what_two_runs_are_called(
     for name in files:  # the same names in several cases have the same records
         write(Path(name), [PLAIN if "step" in name else PLAIN | {"step": 1}])
     more = f"; … {len(places) - 3} more" if len(places) > 3 else ""
-    two = f"; to compare them: grpo diff {' '.join(places)}" if len(places) == 2 else ""
+    two = ""
+    if len(places) == 2:
+        a, b = places
+        two = f"Which metrics differ: grpo trend {b} --against {a}; where they first differ: "
+        two += f"grpo diff {a} {b}. "
     each = "; ".join(f"grpo trend {place}" for place in places[:3])
     assert run("trend", *files, "-v", "dr").stderr == (
         f"grpo: {files[0]} and {files[1]} both have step 1, so these are {len(places)} runs. "
-        f"For each run: {each}{more}{two}; if they are parts of one run, add --one-run\n"
+        f"{two}For each run: {each}{more}; if they are parts of one run, add --one-run\n"
     )
 
 

@@ -30,7 +30,7 @@ def test_a_spark_line_goes_from_the_least_to_the_greatest():
     assert spark([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert spark([0, 1, 2, 3, 4, 5, 6, 7], 8, plain=True) == "_.-:=+*#"
     assert spark([7, None, 0, math.nan], 8) == "█ ▁ "
-    assert spark([5, 5, 5], 8) == "▅▅▅"
+    assert spark([5, 5, 5], 8) == "▁▁▁"
     assert spark([], 8) == spark([None], 8) == " "
 
 

@@ -64,8 +64,8 @@ def trend(
 
     RUN is a folder, a pattern or files; each step is one batch. A finding is a
     shift, a drift, or a limit that a framework publishes, with the command that
-    shows where it began and its worst token. p999 is exact to 0.2 %. Exits with 1
-    if --fail-on holds.
+    shows where it began; --at STEP names the worst tokens of a step. p999 is exact
+    to 0.2 %. Exits with 1 if --fail-on holds.
     """  # noqa: D301 - \b is for the help's formatter
     answer_run(files, objective, reading, options, stored)
 

@@ -39,6 +39,8 @@ _UNKNOWN |= dict.fromkeys(("pg_loss", "policy_loss"), _UNKNOWN["loss"])
 _ROUNDED = range(3, 9)
 """Decimals of a log that rounds: fewer may be all that its values have."""
 _SHIFTS = (0, 1, -1)
+_FITS = 0.5
+"""The share of a series' values above which a shift of the log's steps is none of chance."""
 _LEAST = 3
 
 Series = Mapping[str, Mapping[int, float | None]]
@@ -136,11 +138,22 @@ class LogComparison(Answer):
         framework: whose names were looked for.
         series: what was compared.
         logged: name → step → value, by the numbers of the records' steps.
+        shift: the log's number of a step − the records'.
+        step: the records' first that both have.
     """
 
     framework: str
     series: list[Comparison]
     logged: Series
+    shift: int = 0
+    step: int = 0
+
+    @property
+    def alignment(self) -> str:
+        """How the steps of the log were numbered, where not as those of the records; or ""."""
+        if not self.shift:
+            return ""
+        return f"log step {self.step + self.shift} fits record step {self.step}, and so on"
 
     def fields(self) -> dict[str, Any]:
         """What the JSON has of it."""
@@ -200,17 +213,24 @@ def compare_log(
         if lacks and row is not None and row.name in others:
             series[name] = others[row.name]
 
-    def matches(shift: int) -> int:
-        return sum(
-            _alike(value, series[name].get(step - shift), near)
+    def fitting(shift: int) -> list[list[bool]]:
+        """Of each series that varies, whether its values are those of the records."""
+        return [
+            [
+                _alike(value, known, near)
+                for step, value in values.items()
+                if (known := series[name].get(step - shift)) is not None
+            ]
             for name, values in log.items()
             if name in series and len(set(values.values())) > 1
             for near in (_rounding(values),)
-            for step, value in values.items()
-        )
+        ]
 
     # TRL logs step 1 when it has done step 0.
-    shift = max(_SHIFTS, key=lambda shift: (matches(shift), -abs(shift)))
+    fits = {shift: fitting(shift) for shift in _SHIFTS}
+    shift = max(_SHIFTS, key=lambda shift: (sum(map(sum, fits[shift])), -abs(shift)))
+    if not any(sum(one) > _FITS * len(one) for one in fits[shift]):
+        shift = 0
     found = [
         _compared(name, log[name], values, others, shift, framework)
         for name, values in series.items()
@@ -225,4 +245,5 @@ def compare_log(
         name: {step - shift: value for step, value in values.items()}
         for name, values in log.items()
     }
-    return LogComparison(framework, found, aligned)
+    both = {step for values in aligned.values() for step in values} & {*steps.numbers}
+    return LogComparison(framework, found, aligned, shift, min(both, default=0))

@@ -16,6 +16,7 @@ from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import (
     AHEAD,
     DOWN,
+    NOT_FINITE,
     RANKS,
     UP,
     Watch,
@@ -35,8 +36,9 @@ _UPDATE = {"ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
 """What becomes more with every change of the policy: of all there is, it says least."""
 _RESPONSES = RANKS["entropy"]
 KL = "kl_k3"
-_BY_KL = {"entropy", "nll", "gradient_norm", "length_mean", "loss"}
+_BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
 """What a policy that moves too far changes: what is done about the KL is done about these."""
+_LENGTH = "length_mean"
 _NAMED = 4
 """Series of an event that its sentence names."""
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
@@ -85,8 +87,8 @@ class Event(Answer):
         cause = f"{', '.join(self.codes)}: " if self.codes else ""
         last = "" if self.end is None or _is_single(self.first) else f", until step {self.end}"
         others = [one for one in self.others if one.severity == WARNING]
-        others.sort(key=lambda one: max(one.onset, self.step + _AT_ONCE))  # "then": in their order
-        later = [one for one in others if one.onset > self.step + _AT_ONCE]
+        others.sort(key=lambda one: max(one.onset, self.step))  # "then": in their order
+        later = [one for one in others if one.onset > self.step]
         together = _listed([one for one in others if one not in later])
         follows = f"; at the same time {together}" if together else ""
         follows += f"; then {_listed(later)}" if later else ""
@@ -120,12 +122,20 @@ class Event(Answer):
 
     @property
     def fix(self) -> str:
-        """What is usually done about it; nothing where it is information alone."""
-        row = _row(self.first)
+        """What is usually done about it; nothing where it is information alone, or none is known.
+
+        What is done about lengths is so where they grow, whatever the KL does.
+        """
+        row, falls = _row(self.first), self.first.direction == DOWN
         if self._cause:
             return f"look at what grpo check found: {self._cause}"
-        if row is not None and row.name in _BY_KL and self._has_kl:
+        if self.first.kind == IMPOSSIBLE:
+            return "" if self.first.direction else NOT_FINITE
+        shrinks = row is not None and row.name == _LENGTH and falls
+        if row is not None and (row.name in _BY_KL or shrinks) and self._has_kl:
             row = watch(KL)
+        elif shrinks:
+            return ""
         return "" if row is None or self.severity == INFO else row.fix
 
     @property

@@ -30,7 +30,7 @@ from grpo_cli.commands.trend.step import (
     Steps,
 )
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Watch
-from grpo_cli.terminal.numbers import shell_line, shown
+from grpo_cli.terminal.numbers import brief, shell_line, shown
 
 _MANY = 1000
 """Standard errors beyond which their number says nothing more."""
@@ -111,16 +111,16 @@ def _finding(
 
 def _sentence(series: _Series, change: Change, step: int, ungrouped: str | None) -> str:
     """What happened, in numbers."""
-    name, value = series.name, shown(float(series.values[change.at]))
+    name, exact = series.name, float(series.values[change.at])
     if change.kind == SPIKE:
         often = f" and every {change.period} steps from then on" if change.period else ""
         before = f"{_before(series, change)} before"
         verb = "jumped" if change.up else "dropped"
-        return f"{name} {verb} at step {step}{often}: {before}, {value} at that step"
+        return f"{name} {verb} at step {step}{often}: {before}, {brief(exact)} at that step"
     if change.kind == IMPOSSIBLE:
         low, high = series.watch.span
         bound = f"above {high:g}" if change.up else f"below {low:g}"
-        return f"{name} is {value} at step {step}: it cannot be {bound}"
+        return f"{name} is {shown(exact)} at step {step}: it cannot be {bound}"
     if change.kind == STUCK:
         count = len(series.values) if change.end is None else change.end
         stuck = f"{name} is {series.watch.stuck:g} from step {step} on"
@@ -130,7 +130,7 @@ def _sentence(series: _Series, change: Change, step: int, ungrouped: str | None)
 
 
 def _before(series: _Series, change: Change, most: int = PAST) -> str:
-    return f"median {shown(float(np.median(series.values[max(0, change.at - most) : change.at])))}"
+    return f"median {brief(float(np.median(series.values[max(0, change.at - most) : change.at])))}"
 
 
 def _moved(series: _Series, change: Change, step: int) -> str:
@@ -146,7 +146,7 @@ def _moved(series: _Series, change: Change, step: int) -> str:
     of = "it was constant" if math.isinf(change.score) else f"{size} standard errors"
     if series.watch.name == SIGNED and abs(after) > abs(usual):
         verb = AWAY
-    before = f"{_before(series, change, most)} before, {shown(after)} after"
+    before = f"{_before(series, change, most)} before, {brief(after)} after"
     return f"{series.name} {verb} at step {step}: {before} ({of})"
 
 

@@ -35,7 +35,9 @@ from grpo_cli.variants.plan import as_flags
 class TrendOptions:
     """Which steps, which columns, in which format; what is asked, and what makes the answer no."""
 
-    at: Annotated[int | None, option("--at", "STEP", "What happened at STEP.")] = None
+    at: Annotated[
+        int | None, option("--at", "STEP", "What happened at STEP: its worst tokens, …")
+    ] = None
     by: Annotated[
         str | None, option("--by", "FIELD", "Which rank, environment, prompt, … changed.")
     ] = None
@@ -98,14 +100,14 @@ class TrendOptions:
         )
 
     def columns(self, *, logged: bool = False) -> list[str] | None:
-        """The columns that are asked for; None for those that say something.
+        """The columns that are asked for, beside the step; None for those that say something.
 
         Raises:
             UsageError: for an unknown one; of a log (``logged``) any may be there.
         """
         if self.fields is None:
             return None
-        names = [one.strip() for one in self.fields.split(",")]
+        names = [name for one in self.fields.split(",") if (name := one.strip()) != "step"]
         if logged:
             return names
         metrics = METRICS if self.names == "grpo" else NAMES[self.names]

@@ -380,7 +380,7 @@ class SeveralRunsError(UsageError):
 
 
 def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> SeveralRunsError:
-    """The error for files of several runs: ``command`` on each of them, and ``grpo diff``."""
+    """The error for files of several runs: what compares two, and ``command`` on each of them."""
     named = str if run_of(clash.first) == run_of(clash.second) else run_of
     runs: dict[str, list[str]] = {named(file): [] for file in (clash.first, clash.second)}
     for file in files:
@@ -392,11 +392,14 @@ def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> Seve
     ]
     each = "; ".join(map(shell_line, lines))
     more = f"; … {len(places) - _MOST:,} more" if len(places) > _MOST else ""
-    compared = shell_line(["grpo", "diff", *places])
-    two = f"; to compare them: {compared}" if len(places) == 2 else ""
+    two = ""
+    if len(places) == 2:
+        against = shell_line(["grpo", "trend", places[1], "--against", places[0]])
+        compared = shell_line(["grpo", "diff", *places])
+        two = f"Which metrics differ: {against}; where they first differ: {compared}. "
     return SeveralRunsError(
         f"{clash.first} and {clash.second} both have step {clash.step}, so these are "
-        f"{len(places)} runs. For each run: {each}{more}{two}; if they are parts of one run, add "
+        f"{len(places)} runs. {two}For each run: {each}{more}; if they are parts of one run, add "
         "--one-run"
     )
 

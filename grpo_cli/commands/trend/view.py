@@ -62,7 +62,7 @@ def print_steps(
     Where there are many: the first and last, and those around what was found.
     """
     places = _picked(steps.numbers, limit, {one.onset for one in findings})
-    names, columns = fields or usual(steps), []
+    names, columns = usual(steps) if fields is None else fields, []
     prefix = _prefix(names) if steps.logged else ""
     own: Mapping[str, Sequence[Any]] = {
         "step": steps.numbers,
@@ -94,6 +94,7 @@ _KL = "kl_k3: mean over tokens; eval's kl averages as the loss does (--fields kl
 
 _LAST = ("reward_mean", "loss")
 """What everybody looks at: in any log, under the names that it has there."""
+_HACKED = "reward_length_corr"
 _UNWATCHED = 99
 """The ``spare`` of a series of a log that no rule watches."""
 
@@ -103,7 +104,8 @@ def sparing(names: Sequence[str], found: Sequence[str] = (), *, logged: bool = F
 
     Args:
         names: all of them.
-        found: those with a finding, the first in front: that one, reward and loss go last.
+        found: those with a finding, the first in front: that one, reward and loss go last, and
+            whether longer responses get more reward.
         logged: whether they are of a log, where each has the place of the metric that it is.
     """
     rows = {name: watch_logged(name) for name in names}
@@ -115,7 +117,8 @@ def sparing(names: Sequence[str], found: Sequence[str] = (), *, logged: bool = F
 
     order = [*reversed(names)]
     order.sort(key=spare, reverse=True)
-    last = {*found[:1], *(name for name, row in rows.items() if row and row.name in _LAST)}
+    last = {*found[:1], *({_HACKED} & {*found})}
+    last |= {name for name, row in rows.items() if row and row.name in _LAST}
     order.sort(key=lambda name: 2 if name in last else int(name in found))
     return order
 
@@ -185,7 +188,7 @@ def print_events(
         for finding in event.check:
             console.print(wrapped(Text(f"  check: {visible(finding)}"), screen.reading, 4))
         if not logged:
-            print_command(console, screen, event.first)
+            print_command(console, screen, event)
     moved = [one for event in events if event.severity == INFO for one in event.findings]
     if moved:
         console.print()
@@ -203,10 +206,15 @@ def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
     console.print(wrapped(line, screen.reading, 2))
 
 
-def print_command(console: Console, screen: Screen, finding: Finding) -> None:
-    """Prints the commands that show where it began, what may explain it, and where it is worst."""
+def print_command(console: Console, screen: Screen, event: Event) -> None:
+    """Prints the commands that show where it began, what may explain it, and where it is worst.
+
+    ``grpo check`` is none where it found nothing.
+    """
+    finding = event.first
     commands = [finding.command]
-    if finding.command.partition("  # ")[0] != finding.cause:
+    explains = bool(event.codes) or not finding.cause.startswith("grpo check ")
+    if explains and finding.command.partition("  # ")[0] != finding.cause:
         commands.append(f"{finding.cause}  # possible cause")
     if finding.worst_step != finding.onset:
         commands.append(finding.worst_command.replace("  # step", "  # worst at step", 1))
@@ -240,7 +248,9 @@ def write(stream: BinaryIO, kind: str, answer: Trend, columns: Sequence[str] | N
     else:
         steps = answer.steps.whole
         every = [*steps.metrics] if steps else [*METRICS]
-        names = columns or (every if kind == "jsonl" else known(steps))
+        names = columns
+        if names is None:
+            names = every if kind == "jsonl" else known(steps)
         head = [name for name in _CONTEXT if name != "pass" or steps.passes]
         write_rows(stream, kind, steps, [*head, *names])
 
@@ -313,7 +323,7 @@ def _print_charts(
             steps.values(name),
             [places[one.onset] for one in answer.findings if one.metric == name],
         )
-        for name in fields or usual(steps)
+        for name in (usual(steps) if fields is None else fields)
         if name != "file"
     ]
     for line in small_multiples(series, steps.numbers, screen.width or _EDGES, plain=ascii_only()):
@@ -338,7 +348,7 @@ def _conclusion(
         console.print(wrapped(Text(f"\n{visible(one.sentence)}", "bold"), screen.reading, 2))
         for event in one.events:
             if event.severity == WARNING and not answer.steps.logged:
-                print_command(console, screen, event.first)
+                print_command(console, screen, event)
     good = answer.last_good_step
     if good is not None:
         console.print(wrapped(Text(f"\nthe last good step is {good:,}", "bold"), screen.reading, 2))
@@ -382,6 +392,8 @@ def _print_log_comparison(console: Console, screen: Screen, compared: LogCompari
     console.print(Text(f"\nthe log, under the names of {compared.framework}", "bold"))
     if not compared.series:
         console.print(Text("the log has no series that grpo recomputes", "bold"))
+    if compared.alignment:
+        console.print(Text(compared.alignment))
     styles = {"agrees": "green", "unknown": "dim", "differs": "bold red"}
     for one in compared.series:
         verdict, words = verdict_of(one)

@@ -152,6 +152,10 @@ _ENGINE = (
     "truncate the ratio between them"
 )
 AHEAD = "lower the learning rate or the number of updates per batch; go back to the last good step"
+NOT_FINITE = (
+    "go back to the checkpoint before that step; look there for the logarithm of 0, a mean over no "
+    "tokens, or weights that are NaN since the update before"
+)
 _GRADIENT = (
     f"if it rises, {AHEAD}; if it falls, look for groups of equal rewards and for longer responses"
 )

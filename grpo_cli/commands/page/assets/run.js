@@ -10,7 +10,7 @@ const ROOM = 44;
 // A positive series that spans more has a logarithmic axis.
 const DECADE = 10;
 
-const LEGEND = "▲ marks the step where a finding began. Top right: the value at the last step or under the pointer.";
+const LEGEND = "▲ and ▼ mark the step where a finding began. Top right: the value at the last step or under the pointer.";
 const DOTS = " Dots: steps whose groups are on this page, orange those of findings; click a chart to open the nearest.";
 
 // A run of so many steps has a bold line as well, of medians.
@@ -66,7 +66,7 @@ class RunView {
     const of = (wanted) => findings.filter(({ severity }) => severity === wanted);
     const [wrong, moved] = [of("warning"), of("info")];
     const events = checks.map((check, at) => this.event(wrong.filter(({ event }) => event === at), check, fixes[at]));
-    const words = `${moved.length} other changes, not faults by themselves`;
+    const words = `${moved.length} other ${moved.length === 1 ? "change, not a fault by itself" : "changes, not faults by themselves"}`;
     return make(
       "div",
       {},
@@ -280,7 +280,7 @@ function series(run, metric, width) {
   for (const finding of run.findings.filter((one) => one.metric === metric.name)) {
     const at = x(run.steps.indexOf(finding.onset));
     parts.push(draw("line", { class: "clip", x1: at, x2: at, y1: 0, y2: height }));
-    parts.push(draw("text", { class: "clip", x: at, y: height + 12, "text-anchor": "middle" }, `▲ ${finding.onset}`));
+    parts.push(draw("text", { class: "clip", x: at, y: height + 12, "text-anchor": "middle" }, `${arrow(finding)} ${finding.onset}`));
   }
   for (const other of others) parts.push(draw("path", { class: "line other", d: path(other, x, y, width) }));
   const long = values.length >= LONG;

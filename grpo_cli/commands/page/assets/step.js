@@ -30,7 +30,7 @@ class StepView {
       "article.step",
       {},
       ...(new Set(run.files).size > 1 ? [make("p", {}, run.files[this.at])] : []),
-      ...found.map(({ sentence }) => make("p.said", {}, `▲ ${sentence}`)),
+      ...found.map((one) => make("p.said", {}, `${arrow(one)} ${one.sentence}`)),
       make("dl.totals", {}, ...this.numbers()),
       make("h2", {}, this.heading()),
       make("p.hint", {}, "A dot is a response. Filled: the tokens of its group are on this page; click one to open it. ▲ in the table: the step's worst token of a finding, or its longest response."),

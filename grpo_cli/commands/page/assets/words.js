@@ -15,6 +15,8 @@ function shown(value, digits = 6) {
   return String(value);
 }
 
+const arrow = ({ direction }) => (direction === "down" ? "▼" : "▲");
+
 const percent = (share) => (share === null ? "–" : `${shown(100 * share, 3)} %`);
 
 // make("a.link", { href: "#x" }, "text", child, …)

@@ -162,7 +162,8 @@ def verdict_against(answer: RunComparison) -> str:
         about += ", too few to decide on the others" if answer.differing and others else ""
         about = about if answer.differing else few
     if answer.largest and len(answer.differing) < len(answer.metrics):
-        about += f"; the largest differences: {', '.join(answer.largest)}"
+        of = " of these" if answer.differing else ""
+        about += f"; the largest differences{of}: {', '.join(answer.largest)}"
         about += " (in standard deviations of the first run)"
     return about + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
 
