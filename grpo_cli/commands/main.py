@@ -214,6 +214,8 @@ def _option_meant(flag: str) -> str:
     if parameter and "--param" in own:
         spelled = f"--{parameter.replace('_', '-')}"
         return f"did you mean {spelled}?" if spelled in own else _as_param(flag, parameter)
+    if flag == "--step" and "--where" in own and (step := _typed_value(flag)).isdecimal():
+        return f"write --where step=={step}"
     if others := [name for name, flags in flags_of.items() if flag in flags]:
         more = f" and {len(others) - 3} more" if others[3:] else ""
         have = "have" if others[1:] else "has"
@@ -228,16 +230,22 @@ _SAME = {
     "--algorithm": "--variant",
     "--sort": "--by",
     "--order-by": "--by",
+    "--limit": "--top",
+    "--set": "--param",
 }
 """Other tools' names for a flag."""
 
 
 def _as_param(flag: str, parameter: str) -> str:
     """How a hyperparameter without a flag of its own is set to the value that was typed."""
+    value = _typed_value(flag)
+    return f"write -p {parameter}={value if re.search('^[^-].*|^-[0-9]', value) else 'VALUE'}"
+
+
+def _typed_value(flag: str) -> str:
     words = iter([*sys.argv, f"{flag}="])
     _, equals, value = next(one for one in words if one.partition("=")[0] == flag).partition("=")
-    value = value if equals else next(words, "")
-    return f"write -p {parameter}={value if re.search('^[^-].*|^-[0-9]', value) else 'VALUE'}"
+    return value if equals else next(words, "")
 
 
 _VALUE = re.compile(

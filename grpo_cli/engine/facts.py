@@ -10,13 +10,14 @@ from typing import Any
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.choose.grouping import steps_in
-from grpo_cli.records.fields import fields_of, read_fields
+from grpo_cli.records.fields import METRICS, fields_of, logged_metrics, read_fields
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look
 from grpo_cli.variants.trainer import named_row
 
 ERRORS_KEPT = 20
 """Errors of skipped records that are kept."""
+_LOGGED = "{} is one number in a record: a logged metric, not read as a column"
 
 
 @dataclass
@@ -137,10 +138,13 @@ class InputFacts:
 
     def _add_unread(self, chunk: DecodedChunk, used: Container[str]) -> None:
         """Adds the keys that no part reads, of the first record with each set of keys."""
-        for raw in chunk.items if chunk.keys is None else chunk.items[:1]:
+        alike = chunk.keys is not None and METRICS.isdisjoint(chunk.keys)
+        for raw in chunk.items[:1] if alike else chunk.items:
             row = raw.row if isinstance(raw, Raw) else None
             if not isinstance(raw, Raw) or not isinstance(row, dict):
                 continue
+            for key in logged_metrics(row):
+                self.notices.setdefault(_LOGGED.format(key), raw.line)
             keys = chunk.keys or tuple(row)
             known = fields_of(keys)
             if known is None or not candidates(known.unknown) or self.unread.has(keys):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from grpo_cli import hyperparameters
 from grpo_cli.errors import InputError
-from grpo_cli.records.unread import TRAJECTORIES, Misnamed, may_mean, misnamed
+from grpo_cli.records.unread import TRAJECTORIES, Misnamed, is_list, may_mean, misnamed
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "log_probs_new": (
@@ -143,6 +143,9 @@ _INNOCENT = frozenset(
 _CANONICAL = {name: name for name in ALIASES} | {
     alias: name for name, aliases in ALIASES.items() for alias in aliases
 }
+METRICS = frozenset(key for key, name in _CANONICAL.items() if name in ("entropies", "values"))
+"""Names of columns that trainers also log as one number (``logged_metrics``)."""
+_POLICIES = ("log_probs_new", "ratios", ACTION)
 _KNOWN = sorted({*_CANONICAL, ACTION, *hyperparameters.KNOWN})
 _LONGEST_TYPO = max(map(len, _KNOWN)) + 1
 _SHORTEST_TYPO = 4
@@ -186,6 +189,8 @@ def canonical_name(key: str) -> str | None:
 def read_fields(record: Mapping[str, object]) -> Fields:
     """The meaning of a record's keys; a key whose value is null counts as absent.
 
+    So does one of ``logged_metrics``.
+
     Raises:
         InputError: for two names of one thing, or a key that is one typing slip off a known name.
     """
@@ -196,7 +201,25 @@ def read_fields(record: Mapping[str, object]) -> Fields:
         ids = record[GROUPS]
         if not isinstance(ids, list) or not set(map(type, ids)) <= {str, int}:
             nulls += (GROUPS,)
-    return _read_keys(tuple(record), nulls)
+    return _read_keys(tuple(record), nulls + logged_metrics(record))
+
+
+def logged_metrics(record: Mapping[str, object]) -> tuple[str, ...]:
+    """The keys of columns under which a record has one plain number, beside nested log-probs.
+
+    That is what a trainer logs of a step, such as its mean entropy: no column.
+    """
+    found = [key for key in METRICS & record.keys() if type(record[key]) in (int, float)]
+    return tuple(sorted(found)) if found and any(map(_is_nested, _policies(record))) else ()
+
+
+def _policies(record: Mapping[str, object]) -> list[object]:
+    return [one for key, one in record.items() if _CANONICAL.get(key, key) in _POLICIES]
+
+
+def _is_nested(value: object) -> bool:
+    rows: Any = value if is_list(value) else ()
+    return len(rows) > 0 and is_list(rows[0])
 
 
 @lru_cache(maxsize=1024)

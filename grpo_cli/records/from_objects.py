@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.errors import InputError
-from grpo_cli.records.fields import Fields, read_fields
+from grpo_cli.records.fields import Fields, logged_metrics, read_fields
 from grpo_cli.records.packed import (
     PLAIN,
     PLAIN_COLUMNS,
@@ -61,6 +61,9 @@ def pack(objects: Objects) -> Packed | None:
 def _pack_all(objects: Objects) -> Packed:
     fields = read_fields(objects[0])
     names = fields.names
+    for metric in logged_metrics(objects[0]):
+        if not {type(one[metric]) for one in objects} <= {int, float}:
+            raise Unusual  # a column of some
     if not names.keys() <= PLAIN or "log_probs_new" not in names:
         raise Unusual
     key = names["log_probs_new"]

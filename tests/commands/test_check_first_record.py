@@ -249,3 +249,17 @@ def test_rows_of_one_group_have_one_prompt(grpo, tmp_path, prompts, found):
     answer = json.loads(grpo("check", str(path), "--group-by", "uid", "--json").stdout)
     codes = {one["code"]: one["evidence"] for one in answer["findings"]}
     assert codes.get("mixed-prompts") == ({"key": "prompt"} if found else None)
+
+
+def test_every_record_that_cannot_be_read_is_named_and_the_others_are_checked(grpo, tmp_path):
+    good = {"log_probs_new": [[-1.0], [-2.0]], "log_probs_old": [[-1.5], [-2.5]]}
+    bad = [good | {"rewards": [1.0]}, good | {"log_probs_old": [[-1.0, -2.0], [-1.0]]}]
+    path = tmp_path / "dump.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in (bad[0], good, bad[1])))
+    done = grpo("check", path)
+    assert done.exit_code == 3
+    assert "1 record, 2 responses, 2 tokens" in done.stdout
+    assert f"{path}:1: rewards: expected 2 rewards" in done.stderr
+    assert f"{path}:3: log_probs_old[0]: expected 1 number" in done.stderr
+    path.write_text(json.dumps(bad[0]) + "\n")
+    assert grpo("check", path).stdout == ""

@@ -218,6 +218,7 @@ def temperature(names: tuple[str, str]) -> Callable[[Sample], Said | None]:
         slope = math.exp(part[1]) if divided else (2 - part[1]) / (2 + part[1])
         one_key, other = (KEYS[name] for name in names)
         sharper, flatter = (one_key, other) if slope < 1 else (other, one_key)
+        tokens = f"all {part[0]:,}" if part[0] == len(one.a) else f"{part[0]:,} of {len(one.a):,}"
         what = "log-probs" if divided else "log-odds"
         return {
             "slope": slope,
@@ -225,8 +226,8 @@ def temperature(names: tuple[str, str]) -> Callable[[Sample], Said | None]:
             "tokens": part[0],
             "sharper": sharper,
             "words": f"{sharper} is sharper than {flatter}, as if only one side applied the "
-            f"temperature: the {what} are {max(slope, 1 / slope):.3f} times as large at all "
-            f"{part[0]:,} tokens",
+            f"temperature: the {what} are {max(slope, 1 / slope):.3f} times as large at "
+            f"{tokens} tokens",
         }
 
     return define
@@ -875,3 +876,22 @@ def test_one_advantage_that_its_group_does_not_give() -> None:
             if one.code == "advantages" and "the rest of its group" in one.message:
                 found.add((name, one.response))
     assert found == {("other", 3), ("larger", least)}
+
+
+def test_a_cap_of_log_probs_is_no_temperature_and_full_padding_no_early_mask():
+    """Columns that are capped at -1e-4, and padding that is not zero."""
+    draw = np.random.default_rng(1)
+    found: Counter[str] = Counter()
+    for _ in range(40):
+        lengths = draw.integers(30, 35, 8)
+        old = -draw.exponential(0.3, (8, lengths.max())) - 0.01
+        new = np.minimum(old + draw.normal(0.0, 0.3, old.shape), -1e-4)
+        mask = np.arange(lengths.max()) < lengths[:, None]
+        record = {
+            "log_probs_new": new.tolist(),
+            "log_probs_old": old.tolist(),
+            "mask": mask.astype(int).tolist(),
+            "rewards": draw.random(8).tolist(),
+        }
+        found += Counter(one.code for one in check([record]).findings)
+    assert not found.keys() & {"temperature", "mask"}

@@ -258,3 +258,34 @@ def test_every_option_can_be_completed(command):
 )
 def test_names_complete(command, option, incomplete, expected):
     assert expected in completions(command, option, incomplete)
+
+
+SAMPLE = str(Path(__file__).parents[2] / "samples" / "arithmetic.jsonl")
+
+
+@pytest.mark.parametrize("command", ["eval", "show", "compare", "check"])
+@pytest.mark.parametrize(
+    ("suffix", "format"), [("csv", "csv"), ("json", "json"), ("jsonl", "jsonl"), ("md", "markdown")]
+)
+def test_the_suffix_of_a_file_says_its_format(grpo, tmp_path, command, suffix, format):
+    by_suffix, by_flag = tmp_path / f"a.{suffix}", tmp_path / "b"
+    grpo(command, SAMPLE, "-o", by_suffix)
+    grpo(command, SAMPLE, "-f", format, "-o", by_flag)
+    assert by_suffix.read_bytes() == by_flag.read_bytes()
+
+
+def test_a_suffix_that_a_command_cannot_write_is_refused(grpo, tmp_path):
+    done = grpo("compare", SAMPLE, "-o", tmp_path / "c.parquet")
+    assert done.exit_code == 2
+    words = "this writes .csv, .json, .jsonl, .md; --format table keeps a name"
+    assert done.stderr == f"grpo: -o {tmp_path / 'c.parquet'}: {words}\n"
+    assert grpo("show", SAMPLE, "--record", "0", "-o", tmp_path / "s.html").exit_code == 0
+    assert (tmp_path / "s.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_table_in_a_file_has_all_rows(grpo, tmp_path):
+    many = tmp_path / "many.jsonl"
+    many.write_text('{"log_probs_new": [[-1.0], [-2.0]], "rewards": [0, 1]}\n' * 60)
+    out = tmp_path / "table.txt"
+    assert "more" not in grpo("eval", many, "-o", out).stderr
+    assert "59  " in out.read_text()

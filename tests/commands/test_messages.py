@@ -291,3 +291,20 @@ def test_variants_as_json_and_as_a_table(grpo):
     assert "trl/dapo" in some
     assert "verl/" not in some
     assert grpo("variants", "x").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("show x --limit 10", "did you mean --top?"),
+        ("show x --step 25", "write --where step==25"),
+        ("eval x --step=25", "write --where step==25"),
+        ("eval x --step name", "compare, trend, diff and 1 more have it (grpo help --step)"),
+        ("eval x --set beta=0", "did you mean --param?"),
+    ],
+)
+def test_near_options_of_other_commands(capsys, monkeypatch, line, meant):
+    monkeypatch.setattr(sys, "argv", ["grpo", *line.split()])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err.endswith(f"; {meant}\n")

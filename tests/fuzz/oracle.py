@@ -377,13 +377,15 @@ def _options(case: Case, names: tuple[str, ...], *, without: bool = False) -> li
 
 
 def written(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
-    """Written with ``-o`` as printed."""
+    """Written with ``-o`` as printed, or as ``--full`` prints it."""
     drawn = case.command in ("show", "report")
     if drawn or case.option("-o") is not None or "parquet" in case.words:
         return
     other = run([case.words[0], "-o", "result", *case.words_for(case.name)[1:]])
     place = folder / "result"
     printed = place.read_bytes() if place.exists() else b""
+    if other.code == 0 and printed != outcome.out and outcome.code == 0:
+        outcome = run([case.words[0], "--full", *case.words_for(case.name)[1:]])
     if other.code == 0 and (printed != outcome.out or other.code != outcome.code):
         yield Finding("-o: another output", _difference(outcome.out, printed))
 

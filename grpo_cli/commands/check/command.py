@@ -53,7 +53,8 @@ def check(
 
     Each finding has its place, its evidence and a fix. The checks that were
     skipped come last, with the reason. -q prints errors and warnings alone. Exits
-    with 1 if there is an error; with --fail-on warning, also on a warning.
+    with 1 if there is an error; with --fail-on warning, also on a warning. Each
+    record that cannot be read is an error line, and the others are checked (exit 3).
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if list_codes:
@@ -65,12 +66,14 @@ def check(
             )
             return
         reader = reading.reader(paths(files), chosen.record)
+        reader.skip = True  # a record that cannot be read hides nothing of the others
         answer = run(reader, limit)
-        page.write(
-            answer,
-            lambda console, screen: print_findings(console, screen, answer, quiet=page.quiet),
-            rows=answer.findings,
-        )
+        if answer.records or not reader.skipped:
+            page.write(
+                answer,
+                lambda console, screen: print_findings(console, screen, answer, quiet=page.quiet),
+                rows=answer.findings,
+            )
         tell_notes(reader.notes(), quiet=page.quiet)
         tell_errors(reader.skipped, as_json=page.json)
         tell_skipped(reader.skipped)

@@ -60,7 +60,7 @@ class Scale:
 
     def __init__(self, first: F64, second: F64) -> None:
         self._columns = first, second
-        kept = are_clear(first, second)
+        kept = are_clear(first, second) & ~_at_cap(first) & ~_at_cap(second)
         self._clear = first[kept], second[kept]
 
     @cached_property
@@ -120,6 +120,23 @@ def _fit_line(x: F64, y: F64) -> Middle:
     if abs(slope) * np.sqrt(power) <= _LINE_SIGMAS * left.spread:
         return Middle(0, 0.0, 0.0)
     return Middle(left.number, slope, left.spread)
+
+
+_CAP_TOKENS = 10
+
+
+def _at_cap(column: F64) -> NDArray[np.bool_]:
+    """Returns which tokens have the largest value, if a cap cut them off.
+
+    So many have it, and at most half as many the next value, as rounding would have them.
+    """
+    capped: NDArray[np.bool_] = column == column.max(initial=-np.inf)
+    number = np.count_nonzero(capped)
+    if number >= _CAP_TOKENS:
+        rest = column[~capped]
+        if 2 * np.count_nonzero(rest == rest.max(initial=-np.inf)) <= number:
+            return capped
+    return np.zeros_like(capped)
 
 
 def are_clear(first: F64, second: F64) -> NDArray[np.bool_]:

@@ -170,7 +170,9 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     from grpo_cli.terminal.paging import draw_fitting, print_page
 
     level, limit = printing.level, printing.limit
-    if limit is None:
+    if limit is None and printing.output not in (None, "-"):
+        limit = 0
+    elif limit is None:
         limit = _LIMIT.get(level, _USUAL_LIMIT)
     records = _first_records(run, level, limit)
     if run.empty or (level == "batch" and not run.complete):

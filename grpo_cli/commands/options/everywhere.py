@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_type_hints
+from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
 import typer
 
@@ -126,20 +126,74 @@ def displayed(command: Command, *, file: bool = False) -> Command:
         file: whether it writes a file and prints no table.
     """
     command = bundled(command)
+    own = inspect.signature(command).parameters
+    formats = _choices(own["format"].annotation) if "format" in own else ()
 
     def run(
         *, color: When, full: bool = False, no_pager: bool, help_all: bool, **values: Any
     ) -> NoReturn:
         del help_all  # its callback ends the command
+        suffix = suffix_without_format(values) if formats else ""
+        values |= _options_of(suffix, formats, values)
+        full |= values.get("output") not in (None, "-")  # a file has room
         as_json = bool(values.get("json") or values.get("as_json"))
         as_json |= values.get("format") == "json"
         with displaying(Display(color, full=full, pager=not no_pager)), failures(as_json=as_json):
             refuse_input_as_output(values)
+            if suffix and values["output"] and values["format"] is None:
+                raise UsageError(_unwritable(values["output"], formats, html="html" in values))
             raise typer.Exit(command(**values) or 0)
 
-    own = inspect.signature(command).parameters.values()
     more = _parameters(FileDisplayOptions if file else DisplayOptions)
-    return _with_parameters(run, command, [*own, *more])
+    return _with_parameters(run, command, [*own.values(), *more])
+
+
+_SUFFIXES = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".md": "markdown",
+    ".parquet": "parquet",
+}
+_PAGES = (".html", ".htm")
+_OTHERS = (
+    *(".arrow", ".feather", ".gz", ".npz", ".pdf", ".png", ".pt", ".svg"),
+    *(".tsv", ".xlsx", ".zst"),
+)
+"""Formats that no table is written in."""
+
+
+def suffix_without_format(values: Mapping[str, Any]) -> str:
+    """The suffix of --output that says the format, where no flag does; else ""."""
+    output = values.get("output") or ""
+    if any(values.get(name) for name in ("format", "json", "as_json", "only")):
+        return ""
+    if output.endswith("/") or Path(output).is_dir():
+        return ""
+    suffix = Path(output).suffix.lower()
+    return suffix if suffix in {*_SUFFIXES, *_PAGES, *_OTHERS} else ""
+
+
+def _options_of(suffix: str, formats: tuple[str, ...], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a suffix stands for; none where the command cannot write that format."""
+    if suffix in _PAGES and "html" in values and values["html"] is None:
+        return {"html": values["output"], "output": None}
+    format = _SUFFIXES.get(suffix)
+    return {"format": format} if format in formats else {}
+
+
+def _unwritable(output: str, formats: tuple[str, ...], *, html: bool) -> str:
+    known = [one for one, format in _SUFFIXES.items() if format in formats and one != ".ndjson"]
+    known += [".html"] if html else []
+    return f"-o {output}: this writes {', '.join(known)}; --format table keeps a name"
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """The strings of a ``Literal``, however deep it is in an annotation."""
+    if isinstance(annotation, str):
+        return (annotation,)
+    return tuple(name for one in get_args(annotation) for name in _choices(one))
 
 
 def command_line() -> str:

@@ -323,12 +323,16 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
         of = scale.factor if not even else scale.odds if alike else scale.line
         slope = (2.0 - of.median) / (2.0 + of.median) if even else math.exp(of.median)
         sharper, flatter = pair.keys if slope < 1.0 else pair.keys[::-1]
+        total = int(pair.samples.lengths[sample])
         yield Finding(
             {"slope": slope, "spread": of.spread, "tokens": of.number, "sharper": sharper},
             pair.record(sample),
             words={
                 "flatter": flatter,
                 "what": "log-odds" if even else "log-probs",
+                "share": f"all {of.number:,}"
+                if of.number == total
+                else f"{of.number:,} of {total:,}",
                 "times": max(slope, 1.0 / slope),
             },
         )

@@ -98,9 +98,11 @@ def _find_displaced_masks(view: View) -> Iterator[Finding]:
         "late": usable & has(begin - 1) & has(begin) & ~has(end - 1),
         "early": usable & ~has(begin - 1) & has(end) & ~has(end + 1),
     }
+    padded = view.count_rows(usable & has(end + 1)) > 0  # with numbers, which say no length
     for word, shifted in lags.items():
         count = view.count_rows(shifted)
         some = (rows >= _LEAST_DISPLACED) & (count >= _MOST_DISPLACED * rows)
+        some &= ~padded | (word == "late")
         for record in np.flatnonzero(some).tolist():
             yield Finding(
                 {"responses": count[record], "of": rows[record], "shift": word},
