@@ -354,6 +354,16 @@ def test_a_frame_has_the_rows_of_a_level(package: str) -> None:
             ], name
 
 
+@pytest.mark.parametrize("package", HERE)
+def test_compare_and_trend_have_frames_of_their_rows(package: str) -> None:
+    compared, run = grpo_cli.compare(DAPO, ["grpo", "dr"]), grpo_cli.trend(RUN, "dr")
+    rows: Any
+    for found, name, rows in ((compared, "variant", compared.variants), (run, "loss", run.steps)):
+        frame = getattr(found, FRAMES[package])()
+        given = frame[name].to_pylist() if package == "pyarrow" else frame[name].to_list()
+        assert given == [getattr(row, name) for row in rows]
+
+
 @pytest.mark.parametrize("package", FRAMES)
 def test_a_frame_names_the_package_to_install(
     package: str, monkeypatch: pytest.MonkeyPatch

@@ -298,9 +298,7 @@ def _replaced(made: Plan, chunk: Chunk) -> dict[str, Value]:
     own, given = made.row.surrogate.values, chunk.settings
     if made.swapped or any(own.get(name, ...) != value for name, value in made.flags.items()):
         return {}
-    return {
-        name: given[name] for name in made.flags if name in given and given[name] != own[name]
-    }
+    return {name: given[name] for name in made.flags if name in given and given[name] != own[name]}
 
 
 def _meaning(one: Candidate) -> str | None:
