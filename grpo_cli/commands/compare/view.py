@@ -88,8 +88,8 @@ def _print_meaning(
         "cosine": f"cosine: between the token gradients of a variant and of {first.variant}",
         "longest_quarter": "longest quarter: share of Σ|gradient| in the longest quarter of the "
         f"responses, which has {percent(first.longest_quarter_tokens)} of the tokens",
-        "positive_advantage": "A>0, A<0: share of Σ|gradient| in tokens with a positive, a "
-        "negative advantage",
+        "positive_advantage": "A>0, A<0: share of Σ|gradient| in the tokens whose "
+        "advantage is positive, or negative",
     }
     for name, line in meanings.items():
         if name in names:

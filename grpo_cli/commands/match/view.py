@@ -100,7 +100,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield _MISTAKE, ""
     if count > 1 and answer.reproduced and answer.tell_apart:
         which = "either" if count == 2 else "each"
-        yield f"{which} reproduces your number here; to distinguish them, use data with", "bold"
+        yield f"{which} of them gives your number here; to tell them apart, use data with", "bold"
         yield from ((f"  {one}", "") for one in answer.tell_apart)
 
 
