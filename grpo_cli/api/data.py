@@ -28,7 +28,10 @@ from grpo_cli.variants.plan import OWN_AGGREGATES
 Record = Mapping[str, Any]
 Path = str | os.PathLike[str]
 Data = Path | Record | Iterable[Path] | Iterable[Record]
-"""A path, folder or pattern; a record under any of the names files may use; several of them."""
+"""A path, folder or pattern; a record under any of the names files may use; several of them.
+
+A data frame's rows are records too.
+"""
 
 
 def read(
@@ -123,9 +126,7 @@ def reader_of(
     if isinstance(data, Mapping):
         return Reader([_MEMORY], Held(objects=(data,), alone=True, **how)), [_NAMELESS]
     if hasattr(data, "columns"):
-        names = [name for name in ("to_dicts", "to_pylist") if hasattr(data, name)]
-        rows = f"{names[0]}()" if names else 'to_dict("records")'
-        raise _no_data(f"{type(data).__name__}; give its rows, as df.{rows}")
+        data = _rows_of_frame(data)
     try:
         given: list[Any] = [data] if isinstance(data, str | os.PathLike) else list(data)
     except TypeError:
@@ -138,6 +139,14 @@ def reader_of(
         odd = next((one for one in given if not isinstance(one, Mapping)), None)
         raise _no_data("nothing" if odd is None else type(odd).__name__)
     return Reader([_MEMORY], Held(objects=records, **how)), [_NAMELESS]
+
+
+def _rows_of_frame(frame: Any) -> list[Record]:
+    """The rows of a data frame of polars, an Arrow table, or a data frame of pandas."""
+    for name, words in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
+        if hasattr(frame, name):
+            return [*getattr(frame, name)(*words)]
+    raise _no_data(type(frame).__name__)
 
 
 def _no_data(got: str) -> UsageError:

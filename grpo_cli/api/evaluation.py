@@ -143,6 +143,28 @@ _ARGUMENTS = (
 """Arguments of the API's functions that are no hyperparameters."""
 
 
+_OF_SHOW, _OF_MATCH, _OF_TREND = (
+    f"it is an argument of {function}" for function in ("show", "match", "trend")
+)
+_IN_TOTAL = 'every number has a name in the result, as evaluate(…).total["loss"]'
+_AS_JSON = "document() of the result has the JSON of the command"
+_ELSEWHERE = {
+    "level": 'give it to the result: evaluate(…).to_polars("token"), or to_pandas, columns',
+    "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
+    "against": "diff(first, second) compares two runs; grpo trend FILE --against FILE draws both",
+    "limit": "it is an argument of check; that of show is top",
+    "record": 'records are chosen by their fields: where="id==3"',
+    "variants": "it is an argument of compare",
+    **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
+    **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
+    **dict.fromkeys(("log", "step", "one_run"), _OF_TREND),
+    **dict.fromkeys(("only", "fields"), _IN_TOTAL),
+    **dict.fromkeys(("json", "format", "output"), _AS_JSON),
+    **dict.fromkeys(("html", "plot"), "the command has it: grpo help pictures"),
+}
+"""Arguments of other functions, and flags of commands: where each is found."""
+
+
 def checked(hyperparameters: Mapping[str, Hyperparameter]) -> dict[str, Any]:
     """The hyperparameters, numpy's numbers as Python's.
 
@@ -150,8 +172,10 @@ def checked(hyperparameters: Mapping[str, Hyperparameter]) -> dict[str, Any]:
         UsageError: for a stage among them, or a misspelt argument.
     """
     for name, value in hyperparameters.items():
-        if name not in KNOWN and (near := nearest(name, _ARGUMENTS)):
+        if name not in {*KNOWN, *_ELSEWHERE} and (near := nearest(name, _ARGUMENTS)):
             raise UsageError(f"there is no argument {name}; did you mean {near}?")
+        if name in _ELSEWHERE and name not in {*STAGES, *KNOWN}:
+            raise UsageError(f"there is no argument {name}; {_ELSEWHERE[name]}")
         if name in STAGES or name in OWN_AGGREGATES:
             raise UsageError(f'{name} is a stage: pass stages={{"{name}": "{value}"}}')
     return {name: plain(value) for name, value in hyperparameters.items()}

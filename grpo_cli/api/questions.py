@@ -70,7 +70,7 @@ def compare(
 
 def match(
     data: Data,
-    *,
+    *unnamed: object,
     loss: float | str | None = None,
     objective: float | str | None = None,
     kl: float | str | None = None,
@@ -95,6 +95,7 @@ def match(
 
     Args:
         data: as ``evaluate`` takes it.
+        *unnamed: refused, since a number needs its name.
         loss, objective: the number that was logged, one of them. A text says by its digits how
             exact it is (``"0.0256"`` is ±0.00005), as does the shortest text of a float.
         kl, clip_fraction, gradient_norm: what else was logged.
@@ -110,6 +111,8 @@ def match(
     """
     from grpo_cli.commands.match.ask import ask
 
+    if unnamed:
+        raise UsageError(f"match: give each number by its name: loss={unnamed[-1]!r}")
     given = {"loss": loss, "objective": objective, "kl": kl}
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     with speaking_of_arguments():

@@ -21,6 +21,38 @@ Columns = Mapping[str, Array]
 """Name → one value a row; NaN for a number that is unknown or of nothing, None for a text."""
 
 
+class Frames:
+    """What has rows, as data frames; what is unknown is null, and NaN in pandas."""
+
+    def columns(self) -> Columns:
+        """The rows as arrays by name."""
+        raise NotImplementedError
+
+    def to_arrow(self) -> Any:
+        """The rows as an Arrow table.
+
+        Raises:
+            UsageError: where pyarrow is not installed.
+        """
+        return arrow_table(self.columns())
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a data frame of pandas.
+
+        Raises:
+            UsageError: where pandas is not installed.
+        """
+        return pandas_frame(self.columns())
+
+    def to_polars(self) -> polars.DataFrame:
+        """The rows as a data frame of polars.
+
+        Raises:
+            UsageError: where polars is not installed.
+        """
+        return polars_frame(self.columns())
+
+
 def arrow_table(found: Columns) -> Any:
     """An Arrow table; what is unknown is null.
 

@@ -24,7 +24,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import instead
 from grpo_cli.records import DecodedChunk
 from grpo_cli.records.translate import Notices
-from grpo_cli.variants.plan import Plan, idle_clips
+from grpo_cli.variants.plan import Plan, as_flags, idle_clips
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
@@ -283,8 +283,8 @@ class Evaluation:
         """
         plan = self._evaluator.plan
         of_paper = "/" not in plan.variant and plan.variant != "grpo"
-        values = [
-            instead(name, own, used)
+        values = {
+            name: (own, used)
             for name, (own, used) in plan.replaced(self.sums.batches.whole.signed).items()
             if of_paper
             or (
@@ -292,9 +292,11 @@ class Evaluation:
                 and isinstance(used, float)
                 and max(abs(own), abs(used)) > 10 * min(abs(own), abs(used)) > 0  # another scale
             )
-        ]
+        }
         if values:
-            yield f"the records replace defaults of {plan.variant}: {', '.join(values)}"
+            found = ", ".join(instead(name, own, used) for name, (own, used) in values.items())
+            kept = " ".join(as_flags(None, {}, {name: own for name, (own, _) in values.items()}))
+            yield f"the records replace defaults of {plan.variant}: {found}; its own: {kept}"
 
 
 def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:

@@ -232,7 +232,7 @@ MISTAKES = {
     "got nothing": lambda: evaluate([]),
     "path or paths, got int": lambda: evaluate(1),  # type: ignore[arg-type]
     "path or paths, got NoneType": lambda: compare(None),  # type: ignore[arg-type]
-    "got Table; give its rows, as df.to_pylist()": lambda: evaluate(pa.table({"a": [1]})),
+    "[0]: expected log_probs_new": lambda: evaluate(pa.table({"a": [1]})),
     "no file matches this pattern": lambda: evaluate("nowhere/*.jsonl"),
     "limit: expected 0 or more": lambda: check(EMPTY, limit=-1),
     "format: expected one of canonical": lambda: next(read(DAPO, format="verll")),
@@ -354,6 +354,16 @@ def test_a_frame_has_the_rows_of_a_level(package: str) -> None:
             ], name
 
 
+@pytest.mark.parametrize("package", HERE)
+def test_compare_and_trend_have_frames_of_their_rows(package: str) -> None:
+    compared, run = grpo_cli.compare(DAPO, ["grpo", "dr"]), grpo_cli.trend(RUN, "dr")
+    rows: Any
+    for found, name, rows in ((compared, "variant", compared.variants), (run, "loss", run.steps)):
+        frame = getattr(found, FRAMES[package])()
+        given = frame[name].to_pylist() if package == "pyarrow" else frame[name].to_list()
+        assert given == [getattr(row, name) for row in rows]
+
+
 @pytest.mark.parametrize("package", FRAMES)
 def test_a_frame_names_the_package_to_install(
     package: str, monkeypatch: pytest.MonkeyPatch
@@ -437,15 +447,35 @@ def test_rows_are_joined_by_their_number(tmp_path: Path) -> None:
     assert check(rows, group_size=2).records == 2
 
 
-def test_the_error_of_a_frame_names_its_own_method() -> None:
-    class Frame:
+def test_a_data_frame_is_read_by_its_rows() -> None:
+    rows = [*read(DAPO)]
+    table = pytest.importorskip("pyarrow").Table.from_pylist([{"id": 1, **ONE}, {"id": 2, **ONE}])
+    assert evaluate(table, "dr").loss == evaluate([ONE, ONE], "dr").loss
+
+    class Pandas:
         columns = ("a",)
 
-    with pytest.raises(GrpoError, match=r'df\.to_dict\("records"\)$'):
-        evaluate(Frame())  # type: ignore[arg-type]
-    Frame.to_dicts = None  # type: ignore[attr-defined]
-    with pytest.raises(GrpoError, match=r"df\.to_dicts\(\)$"):
-        evaluate(Frame())  # type: ignore[arg-type]
+        def to_dict(self, how: str) -> Any:
+            return rows if how == "records" else {}
+
+    assert evaluate(Pandas(), "dr").total == evaluate(rows, "dr").total  # type: ignore[arg-type]
+    del Pandas.to_dict
+    with pytest.raises(GrpoError, match=r"a path or paths, got Pandas$"):
+        evaluate(Pandas(), "dr")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: match(ONE, -0.5), "give each number by its name: loss=-0.5"),
+        (lambda: evaluate(ONE, level="token"), r"there is no argument level; .*to_polars"),
+        (lambda: grpo_cli.trend(RUN, against=RUN), r"there is no argument against; diff\("),
+        (lambda: evaluate(ONE, top=3), "there is no argument top; it is an argument of show"),
+    ],
+)
+def test_an_argument_of_another_function_is_sent_there(ask: Any, said: str) -> None:
+    with pytest.raises(GrpoError, match=said):
+        ask()
 
 
 def same(found: Any, printed: Any) -> bool:

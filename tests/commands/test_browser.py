@@ -357,9 +357,9 @@ def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
     for number in (0, 2):
         tab.run(f"location.hash = 'record-{number}'; new Promise((done) => setTimeout(done, 300))")
         wanted = evaluated(grpo, DATA, number)
-        assert f", record {wanted['id']} of" in tab.run(
-            "document.querySelector('header p').textContent"
-        )
+        alone = tab.run("document.querySelector('.crumbs h2').textContent")
+        assert f"record {wanted['id']} of" in alone
+        assert "evaluated alone" in alone
         assert tab.run("page.view.record.objective") == wanted["objective"]
     way = tab.run("document.querySelector('details td a').hash")  # the batch's first token
     follow(tab, way)

@@ -770,6 +770,17 @@ def test_settings_that_the_records_give_are_doubted_where_nothing_fits(
     assert any(f"-v grpo {words}" in one.command for one in found.matches)
 
 
+def test_a_row_keeps_its_own_epsilon_where_the_records_give_another(tmp_path) -> None:
+    """As DAPO's 0.2 and 0.28 do where a trainer of ε 0.2 wrote the records."""
+    rows = write(tmp_path / "rows", telling(epsilon=0.2, beta=0.04))
+    logged = evaluate(str(rows), "dapo", epsilon_high=0.28).loss
+    found = match(str(rows), loss=f"{logged:.10g}").matches[0]
+    assert found.command.split(" -v ")[1].startswith("dapo --epsilon-high 0.28 --level")
+    assert (found.value, found.replaced) == (logged, {"epsilon_high": 0.2})
+    said = run("match", str(rows), f"--loss={logged:.10g}").stdout
+    assert "dapo with its own ε (the records give 0.2)" in " ".join(said.split())
+
+
 def test_slips_of_the_row_that_is_meant_are_named(clipped: str) -> None:
     total = evaluate(clipped, "grpo").total
     penalty = total["policy"] - total["objective"]

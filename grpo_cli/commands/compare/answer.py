@@ -8,6 +8,7 @@ from typing import Any
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.eval.run import SUMMED
+from grpo_cli.commands.frames import Array, Frames, array
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Unserved(Answer):
 
 
 @dataclass(frozen=True)
-class Compared(Answer):
+class Compared(Frames, Answer):
     """The answer of ``compare``."""
 
     variants: Sequence[ComparedVariant]
@@ -94,6 +95,11 @@ class Compared(Answer):
     groups: int
     responses: int
     tokens: int
+
+    def columns(self) -> dict[str, Array]:
+        """The variants' rows as arrays by name; a number that is unknown is NaN."""
+        rows = [one.fields() for one in self.variants]
+        return {name: array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
 def sum_notes(answer: Compared) -> dict[str, None]:

@@ -23,6 +23,7 @@ from grpo_cli.terminal.grid import column, print_fitting
 from grpo_cli.terminal.numbers import counted, percent, shown_among, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen, mark
+from grpo_cli.variants.plan import as_flags
 
 _COLUMNS = (
     *("variant", "objective", "loss", "policy", "kl", "clip_fraction", "clip_fraction_low"),
@@ -87,8 +88,8 @@ def _print_meaning(
         "cosine": f"cosine: between the token gradients of a variant and of {first.variant}",
         "longest_quarter": "longest quarter: share of Σ|gradient| in the longest quarter of the "
         f"responses, which has {percent(first.longest_quarter_tokens)} of the tokens",
-        "positive_advantage": "A>0, A<0: share of Σ|gradient| in tokens with a positive, a "
-        "negative advantage",
+        "positive_advantage": "A>0, A<0: share of Σ|gradient| in the tokens whose "
+        "advantage is positive, or negative",
     }
     for name, line in meanings.items():
         if name in names:
@@ -131,6 +132,10 @@ def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) 
         )
         console.print()
         console.print(wrapped(Text(line), screen.reading, 2))
+        first = max(rows, key=_distance)
+        own = {name: one for name, (one, _) in first.hyperparameters.items()}
+        kept = " ".join(as_flags(first.variant, {}, own))
+        console.print(wrapped(Text(f"its own: grpo eval FILE {kept}"), screen.reading, 2))
         mark(console, "replaced setting", len(lines))
 
 

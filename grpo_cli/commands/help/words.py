@@ -34,7 +34,13 @@ COMMAND_OF = {
 """Other tools' word for a command → the command."""
 
 _ROW = re.compile(r"^\| (\w+(?: \([^)]*\))?) \| (.*) \| `(.*)` \|$", re.MULTILINE)
-_SYMBOLS = {"β": "beta", "ε": "epsilon_low", "eps": "epsilon_low", "epsilon": "epsilon_low"}
+_SYMBOLS = {
+    "β": "beta",
+    "ε": "epsilon_low",
+    "eps": "epsilon_low",
+    "epsilon": "epsilon_low",
+    "ddof": "std_ddof",
+}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from grpo_cli.commands.answer import Answer
+from grpo_cli.hyperparameters import Value
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Convention(Answer):
             (negative: the KL's sign is turned), ``policy`` −1 (that term's is), ``kl_offset`` 1
             (k3 lacks its −1).
         any_from: ε → the value from which on any gives the same number.
+        replaced: what the records put in the place of the variant's own hyperparameters, where
+            the convention keeps its own, as DAPO's ε of 0.2 and 0.28.
     """
 
     entry: int
@@ -43,6 +46,7 @@ class Convention(Answer):
     hits_expected: float | None
     would_need: Mapping[str, float]
     any_from: Mapping[str, float]
+    replaced: Mapping[str, Value]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.inputs import MisnamedColumnError
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path
@@ -288,7 +289,16 @@ def convention(
         hits_expected=None if math.isnan(one.chance) else one.chance,
         would_need=dict(one.needs),
         any_from=dict(one.unbound),
+        replaced=_replaced(one.plan, chunk),
     )
+
+
+def _replaced(made: Plan, chunk: Chunk) -> dict[str, Value]:
+    """What the records give in the place of values of the row's own that nothing else changed."""
+    own, given = made.row.surrogate.values, chunk.settings
+    if made.swapped or any(own.get(name, ...) != value for name, value in made.flags.items()):
+        return {}
+    return {name: given[name] for name in made.flags if name in given and given[name] != own[name]}
 
 
 def _meaning(one: Candidate) -> str | None:

@@ -52,6 +52,16 @@ def _label(found: Convention) -> str:
     return " ".join([*signs, name, *([factor] if factor else [])])
 
 
+def _changed(found: Convention) -> str:
+    """The row and its changes in words: its own ε where the records give another, or flags."""
+    if not found.replaced:
+        return f"changed: {_flags(found)}"
+    ends = {"epsilon_low", "epsilon_high"} >= found.replaced.keys()
+    what = "ε" if ends else ", ".join(found.replaced)
+    values = dict.fromkeys(f"{value}" for value in found.replaced.values())
+    return f"{_flags(found).split()[0]} with its own {what} (the records give {', '.join(values)})"
+
+
 def _flags(found: Convention) -> str:
     """The row, and the flags that change it."""
     return found.command.partition(" -v ")[2].partition(" --level ")[0]
@@ -90,7 +100,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield _MISTAKE, ""
     if count > 1 and answer.reproduced and answer.tell_apart:
         which = "either" if count == 2 else "each"
-        yield f"{which} reproduces your number here; to distinguish them, use data with", "bold"
+        yield f"{which} of them gives your number here; to tell them apart, use data with", "bold"
         yield from ((f"  {one}", "") for one in answer.tell_apart)
 
 
@@ -121,6 +131,8 @@ def _released(answer: Matched) -> Iterator[str]:
     if flipped:
         more = f" and {len(flipped) - _NAMES} more" if len(flipped) > _NAMES else ""
         yield f"unmodified except for the sign: {', '.join(flipped[:_NAMES])}{more}"
+    elif any(one.replaced for one in answer.matches[:1]):
+        yield f"unmodified except for what the records replace: {_changed(answer.matches[0])}"
     elif nearest and not agree and abs(nearest.difference) > answer.tolerance:
         yield (
             f"no unmodified variant gives this number; the nearest is {nearest.variants[0]} with "
@@ -149,7 +161,7 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     if found.variants and len(rows) == 1:
         head.append(f"  {rows.pop()}", "cyan")
     elif not found.variants:
-        head.append(f"  changed: {_flags(found)}", "cyan")
+        head.append(f"  {_changed(found)}", "cyan")
     if found.sign_flipped:
         head.append("  sign flipped", "magenta")
     if found.factor_meaning:

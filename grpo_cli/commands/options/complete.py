@@ -58,11 +58,15 @@ def among(names: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in every if name.startswith(incomplete)]
 
 
+_LISTED = 10
+"""Names of columns that an error lists beside a near one; ``?`` is near none."""
+
+
 def known(flag: str, name: str, names: Iterable[str], advice: str = "") -> str:
     """Returns ``name`` if it is one of ``names``.
 
     Raises:
-        UsageError: naming the near match, or else the ``advice``, and the whole list.
+        UsageError: naming the near match, or else the ``advice`` and the whole list.
     """
     names = list(names)
     if name in names:
@@ -72,4 +76,7 @@ def known(flag: str, name: str, names: Iterable[str], advice: str = "") -> str:
         return same[0]
     near = nearest(name, names)
     hint = f"; did you mean {near}?" if near else advice
+    if near and len(names) > _LISTED and flag.startswith(("--fields", "--only")):
+        word = flag.partition(" ")[0]
+        raise UsageError(f"{flag}: unknown name {name!r}{hint} ({word} '?' lists all {len(names)})")
     raise UsageError(f"{flag}: unknown name {name!r}{hint} (one of {', '.join(names)})")

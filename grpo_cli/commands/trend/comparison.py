@@ -10,6 +10,7 @@ from typing import Any
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.frames import Array, Frames
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.names import NAMES
@@ -161,7 +162,7 @@ class LogComparison(Answer):
 
 
 @dataclass(frozen=True)
-class Trend(Answer):
+class Trend(Frames, Answer):
     """The answer of ``trend``.
 
     Attributes:
@@ -188,6 +189,10 @@ class Trend(Answer):
     def last_good_step(self) -> int | None:
         """The step to go back to; None where nothing goes wrong that lasts."""
         return last_good_step(self.steps, self.events)
+
+    def columns(self) -> dict[str, Array]:
+        """The steps' rows as arrays by name; a number that is unknown is NaN."""
+        return self.steps.columns()
 
     def fields(self) -> dict[str, Any]:
         """The JSON, without a log where none is given, nor passes where there is only one."""

@@ -8,22 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.frames import Array, array, arrow_table, pandas_frame, polars_frame
+from grpo_cli.commands.frames import Array, Frames, array
 from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.sums import KINDS, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import nearest
-
-if TYPE_CHECKING:
-    import pandas  # type: ignore[import-untyped]
-    import polars  # type: ignore[import-not-found]
 
 WARNING, INFO = "warning", "info"
 _KEPT = (("count", "samples"), ("count", "tokens"))
@@ -102,7 +98,7 @@ class NotFinite(NamedTuple):
     words: str
 
 
-class Steps(Sequence[Step]):
+class Steps(Frames, Sequence[Step]):
     """The steps of a run, by number.
 
     Attributes:
@@ -175,18 +171,6 @@ class Steps(Sequence[Step]):
         head = {"step": self.numbers} | ({"pass": self.passes} if self.passes else {})
         metrics = {name: self.values(name) for name in self.metrics}
         return {n: array(column) for n, column in (head | {"file": self.files} | metrics).items()}
-
-    def to_arrow(self) -> Any:
-        """Their rows as an Arrow table, null for NaN."""
-        return arrow_table(self.columns())
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Their rows as a data frame of pandas."""
-        return pandas_frame(self.columns())
-
-    def to_polars(self) -> polars.DataFrame:
-        """Their rows as a data frame of polars, null for NaN."""
-        return polars_frame(self.columns())
 
     def __repr__(self) -> str:
         return f"Steps({len(self)} steps: {', '.join(('step', 'file', *self.metrics))})"

@@ -94,15 +94,22 @@ def _paragraph(row: Verdict, first: Difference, shared: Sequence[str]) -> Iterat
     if first.pattern:
         yield Text.assemble(("  where    ", "cyan"), first.pattern)
     causes = sorted(first.causes, key=lambda words: words not in shared)
-    cause = _simplest(causes) or "not recognised"
+    found = _listed(causes) or ["not recognised"]
     if first.agrees_with:
-        cause = f"another variant: this agrees with {_simplest(first.agrees_with)}"
-    yield Text.assemble(("  cause    ", "cyan"), cause)
-    if first.possible:
-        yield Text.assemble(("  possible ", "cyan"), _simplest(first.possible))
+        found = [f"another variant: this agrees with {_simplest(first.agrees_with)}"]
+    for label, texts in (("  cause    ", found), ("  possible ", _listed(first.possible))):
+        for at, text in enumerate(texts):
+            yield Text.assemble((" " * len(label) if at else label, "cyan"), text)
     if row.also:
         differ = "differs" if len(row.also) == 1 else "differ"
         yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row.also)} {differ} too")
+
+
+def _listed(causes: Sequence[str]) -> list[str]:
+    """A line for each cause that fits, with --full; those of one beginning and end in one line."""
+    together = _simplest(causes)
+    several = chosen().full and together == " or ".join(causes)
+    return [f"- {one}" for one in causes] if several else [together] if causes else []
 
 
 def _simplest(causes: Sequence[str]) -> str:
@@ -163,10 +170,12 @@ def _verdict(answer: Verified, differing: int) -> Text:
         rows = [row.first.causes for row in answer.records if row.first]
         alike = min(sum(words in row for row in rows) for words in answer.causes)
         every = "all" if answer.explained == differing else f"{answer.explained:,} of them"
-        by = f", {every} explained by: "
+        by = f", {every} explained by{':' if len(_listed(answer.causes)) < 2 else ''} "
         if alike < answer.explained:
             by = f", {every} by one mistake with other numbers in each, in the first: "
-        return Text.assemble((differ, "bold red"), by, _simplest([*answer.causes]))
+        lines = _listed(answer.causes)
+        which = lines[0] if len(lines) < 2 else f"each of the {len(lines)} causes below"
+        return Text.assemble((differ, "bold red"), by, which)
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     agree = "agrees" if answer.verified == 1 else "agree"
     keys = keys or [*_compared(answer)]

@@ -30,6 +30,7 @@ from grpo_cli.commands.match.space.options import (
 )
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
+from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import estimates_kl
 from grpo_cli.variants.plan import Plan
 
@@ -273,13 +274,19 @@ class _Builder:
         pairs = self._pairs
         if correction_key(objective.correction) is not None:
             pairs = [one for one in pairs if one.count <= 1 and one.bits <= 4.0]
-        pairs = [*pairs, *self._with_epsilons(row, pairs)]
+        pairs = [*pairs, *self._with_own(row, objective), *self._with_epsilons(row, pairs)]
         if not objective.kl_in_reward:
             yield self._grid(row, self._advantages, pairs, [*own, *self._kls])
             return
         yield self._grid(row, [*self._penalised(per_response=per_response)], pairs, own)
         if self._kls:
             yield self._grid(changed(row, self._kls[0]), self._advantages, pairs, self._kls)
+
+    def _with_own(self, row: Plan, objective: Objective) -> Iterator[Change]:
+        """The row with its surrogate's own values, where the records put others in their place."""
+        own = {name: value for name, (value, _) in row.replaced(objective.parts).items()}
+        if own:
+            yield Change({}, own, 1, 1.0)
 
     def _with_epsilons(self, row: Plan, pairs: Sequence[Change]) -> Iterator[Change]:
         """The policy changes with each ε that is searched."""

@@ -75,7 +75,7 @@ class Page {
     const write = (where, words) => (document.querySelector(where).textContent = words);
     document.title = ranked ? ranked.title : title;
     write("h1", document.title);
-    write("header p", ranked ? `${place}, ${title}` : place);
+    write("header p", ranked ? place.replace(/:\d+$/, "") : place);
     write("footer code:last-child", signature);
     if (records.length < 2 && !more) return;
     this.path ??= this.main.parentNode.insertBefore(make("nav.crumbs", { "aria-label": "where" }), this.bar.element);
@@ -83,18 +83,20 @@ class Page {
     const option = (name, number) => make("option", { value: number, selected: number === at ? "" : null }, name);
     select.append(...records.map(({ name }, number) => option(name, number)));
     const count = make("span", {}, ` of ${shown(records.length)} on this page${more ? `; ${more}` : ""}`);
-    this.path.replaceChildren(make("label", {}, "record ", select), count);
+    const alone = ranked ? make("h2", {}, `${title} (evaluated alone; ${place})`) : "";
+    this.path.replaceChildren(make("label", {}, "record ", select), count, alone);
     this.batch ??= ranked ? this.path.parentNode.insertBefore(this.rankedTokens(ranked), this.path) : null;
   }
 
   // The tokens of all records that stand out, with the way to each.
   rankedTokens({ by, rows }) {
     const table = make("table");
+    const worded = rows.some(([, , position, token]) => token !== String(position)); // or these are the tokens' names
     const cells = ([record, response, position, token, value, at]) => {
       const way = at === null ? record : link(`#record-${at}-response-${response}-token-${position}`, record);
-      return [way, shown(response), shown(position), token, shown(value)];
+      return [way, shown(response), shown(position), ...(worded ? [token] : []), shown(value)];
     };
-    fill(table, ["record", "response", "position", "token", by], rows.map(cells));
+    fill(table, ["record", "response", "position", ...(worded ? ["token"] : []), by], rows.map(cells));
     const words = make("b", {}, `The tokens with the largest |${by}| of the batch; below, each record alone`);
     return make("details", { open: "" }, make("summary", {}, words), make("div.wide", {}, table));
   }

@@ -17,6 +17,7 @@ class RecordView {
       this.part(),
       ...this.prompts(),
       make("h2", {}, "Responses"),
+      record.named ? null : make("p.hint", {}, `Tokens by their ${this.positions ? "positions" : "ids"} (the record has no token strings).`),
       this.responses.element,
       this.histogramTitle = make("h2"),
       this.histogram,
@@ -26,6 +27,11 @@ class RecordView {
     if (record.count <= 20000) this.responses.toggleAll(true);
     else this.responses.toggle(this.responses.all[this.responses.order[0]], true);
     this.fresh = false;
+  }
+
+  // Whether the tokens are drawn as their positions, having neither text nor an id.
+  get positions() {
+    return !this.record.named && !this.record.columns.token_id;
   }
 
   total(name) {
@@ -82,7 +88,7 @@ class RecordView {
     const names = ["log_probs_new", "ratio", "advantage", "kl", "mismatch", "contribution", "gradient"];
     const present = names.filter((name) => columns[name]);
     if (!present.includes(quantity.column) && quantity.name !== "ratio") present.push(quantity.column);
-    const heads = ["response", "position", "token", ...present.map((name) => NAMES[name] ?? name), "clip"];
+    const heads = ["response", "position", ...(this.positions ? [] : ["token"]), ...present.map((name) => NAMES[name] ?? name), "clip"];
     const rows = tokens.map((t) => {
       const r = this.responses.responseOf(t);
       const position = columns.position ? columns.position[t] : t - starts[r];
@@ -90,7 +96,7 @@ class RecordView {
       const side = SIDES[clip[t]];
       const word = make("bdi", {}, words[place[t]].replaceAll("↵\n", "↵"));
       const numbers = present.map((name) => shown(columns[name][t], 4));
-      return [shown(this.record.responses[r].response), link, word, ...numbers, side ? `${MARKS[side]} ${side}` : "·"];
+      return [shown(this.record.responses[r].response), link, ...(this.positions ? [] : [word]), ...numbers, side ? `${MARKS[side]} ${side}` : "·"];
     });
     fill(this.outliers, heads, rows);
   }
