@@ -205,7 +205,7 @@ def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo
     assert shown[0].startswith("no change found in ")
     assert shown[0].endswith(" series over 40 steps; no published limit passed")
     first = [line.split()[0] for line in shown if line.strip()]
-    bars = next(at for at, word in enumerate(first) if word.startswith("▅"))
+    bars = next(at for at, word in enumerate(first) if word.startswith("▁"))
     assert first[bars + 1 : bars + 7] == ["0", "1", "⋮", "38", "39", "…"]
     assert "… 36 steps not shown (--limit 0 shows all)" in shown
     assert any(line.startswith("not computed: ") for line in shown)

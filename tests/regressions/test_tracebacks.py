@@ -46,8 +46,7 @@ def fine(outcome, *codes):
 )
 def test_a_name_that_is_not_utf_8(grpo, dump, words):
     variant = [] if words[0] == "check" else ["-v", "dr"]
-    records = [{"rewards": [1, "x"]} if words[0] == "check" else {}]
-    name = dump(*records, name=os.fsdecode(b"\xff.jsonl"))
+    name = dump({}, name=os.fsdecode(b"\xff.jsonl"))
     quiet = ["-q"] if "--html" in words else []  # else it says what it wrote
     fine(grpo(*words, *variant, *quiet, name), 0, 1, 3)
 
