@@ -401,7 +401,7 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     paths = f"[...{chart}.querySelectorAll('path.line')]"
     lines = browser.run(f"{paths}.map((one) => one.getAttribute('d'))")
     heights = [float(one.split()[1]) for line in lines for one in re.split("[ML]", line)[1:]]
-    assert (min(heights), max(heights), len(heights) < 3000) == (6.0, 80.0, True)
+    assert (min(heights), max(heights), len(heights) < 3000) == (6.0, 90.0, True)
     assert browser.run(f"{chart}.querySelectorAll('path.smooth').length") == 1
     browser.size(400)
     assert browser.run("smooth([1, 1, 1, null, 9, 9, 9, 9], 1).join()") == "1,1,1,,9,9,9,9", (
