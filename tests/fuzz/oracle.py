@@ -85,6 +85,11 @@ def _code(case: Case, outcome: Outcome) -> Iterator[Finding]:
         )
 
 
+def _skips(case: Case) -> bool:
+    """Whether a command goes on after a bad record, as check always does."""
+    return case.command == "check" or case.option("--on-error") == "skip"
+
+
 def _errors(case: Case, code: int, err: bytes) -> Iterator[Finding]:
     lines = err.splitlines() if b"\r" not in err else err.split(b"\n")
     odd = [line for line in lines if not (line.startswith(b"grpo: ") or _is_error_object(line))]
@@ -95,7 +100,7 @@ def _errors(case: Case, code: int, err: bytes) -> Iterator[Finding]:
     if _UNSAFE.search(err.decode("utf-8", "replace")):
         yield Finding("unsafe characters on standard error", repr(err[:300]))
     errors = [line for line in lines if not _SAID.match(line)]
-    skipping = case.option("--on-error") == "skip"
+    skipping = _skips(case)
     if code == 0 and errors:
         yield Finding("an error, and exit code 0", repr(errors[0][:300]))
     missing = all(_MISSING.search(line) for line in errors)  # each has its line
@@ -196,7 +201,7 @@ def _files(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
         data = path.read_bytes() if path.is_file() and path.name != case.name else b""
         if not data.startswith(b"PAR1") and _UNSAFE.search(data.decode("utf-8", "replace")):
             yield Finding(f"{case.command}: unsafe characters in a file", repr(data[:300]))
-    stopped = outcome.code in (2, 3) and case.option("--on-error") != "skip"
+    stopped = outcome.code in (2, 3) and not _skips(case)
     targets = {case.option(flag) for flag in ("-o", "--html", "--svg")}
     if stopped and "out" in targets and (folder / "out").read_bytes() != OLD:
         yield Finding(f"{case.command}: -o leaves part of a result", str(outcome.code))
