@@ -123,6 +123,8 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys((f"roll/{kind}_reinforce" for kind in ("agentic", "step")), ("dual_clip",)),
     "roll/gigpo": ("dual_clip",),
     "roll/segment": ("dual_clip",),
+    # calculate_kl takes its defaults there, 20 and 10, whatever the configuration says
+    "nemo-rl/reinforce_plus_plus": ("kl_input_clamp", "kl_output_clamp"),
     "open-instruct/cispo": ("epsilon_low",),  # grpo_utils.py:521 has no lower bound
     "prime-rl/ref_kl": ("divergence_low", "beta"),  # loss.py:199 has constants
 }
