@@ -74,7 +74,7 @@ _LONG = ("signature", "source", "file")
 
 def text_table(rows: Sequence[Sequence[Any]]) -> str:
     """Lines of cells, each column as wide as its widest cell; numbers have six digits."""
-    texts = [[str(x) if isinstance(x, str | bool) else shown(x) for x in row] for row in rows]
+    texts = [[x if isinstance(x, str) else _cell(x) for x in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
@@ -82,8 +82,8 @@ def text_table(rows: Sequence[Sequence[Any]]) -> str:
     )
 
 
-def _cell(value: Any) -> Any:
-    return value if isinstance(value, bool) else shown(value)
+def _cell(value: Any) -> str:
+    return str(value) if isinstance(value, bool) else shown(value)
 
 
 def _is_plain(value: Any) -> bool:

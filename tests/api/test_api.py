@@ -6,6 +6,7 @@ import doctest
 import json
 import os
 import pickle
+import re
 import sys
 from importlib import import_module
 from itertools import product
@@ -213,6 +214,7 @@ def test_a_result_shows_itself() -> None:
     assert "variant  objective" in compared
     assert pickle.loads(pickle.dumps(found)).loss == found.loss
     assert grpo_cli.__version__ in found.signature
+    assert re.search(r"agrees +variant\n.* True +trl/", str(grpo_cli.verify(GRPO)))
 
 
 MINE = {
