@@ -8,6 +8,8 @@ accumulation group on all ranks: open_instruct/grpo_fast.py, step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,65 +64,62 @@ def sequence(
         open-instruct's ``rho_mask_sequence_level``, which computes the mean over a packed row;
         here it is over the response. OpenRLHF and NeMo-RL mask by the mean and weight by ρₜ.
     """
-    difference = _difference(log_probs_old, log_probs_rollout)
-    rho = responses.spread(np.exp(responses.mean(difference)))
+    rho = _by_sequence(_difference(log_probs_old, log_probs_rollout), responses)
     return _weight(rho, _inside(rho, rho_mask_low, rho_mask_high), is_low, is_high)
 
 
-@choice("correction", "open-instruct/rho-divergence", **_USUAL)
-def divergence(
-    log_probs_old: F64,
-    log_probs_rollout: F64,
-    advantage: F64,
-    responses: Segments,
-    *,
-    is_low: float | None,
-    is_high: float | None,
-    rho_mask_low: float | None,
-    rho_mask_high: float | None,
-) -> Correction:
-    """``open-instruct/rho`` whose mask bounds a response's mean |ρₜ − 1|, its total variation.
+def _by_sequence(difference: F64, responses: Segments) -> F64:
+    """[N] the geometric mean of each response's ρₜ."""
+    return responses.spread(np.exp(responses.mean(difference)))
+
+
+def _divergence(rho: Callable[[F64, Segments], F64], doc: str) -> Callable[..., Correction]:
+    """The correction whose weight is ``rho`` of log ρₜ, and whose mask bounds a divergence."""
+
+    def correction(
+        log_probs_old: F64,
+        log_probs_rollout: F64,
+        advantage: F64,
+        responses: Segments,
+        *,
+        is_low: float | None,
+        is_high: float | None,
+        rho_mask_low: float | None,
+        rho_mask_high: float | None,
+    ) -> Correction:
+        difference = _difference(log_probs_old, log_probs_rollout)
+        variation = responses.spread(responses.mean(np.abs(np.exp(difference) - 1.0)))
+        widens = np.sign(difference) * advantage > 0
+        kept = _inside(variation, rho_mask_low, rho_mask_high) | ~widens
+        return _weight(rho(difference, responses), kept, is_low, is_high)
+
+    correction.__doc__ = doc
+    return correction
+
+
+choice("correction", "open-instruct/rho-divergence", **_USUAL)(
+    _divergence(
+        lambda difference, _: np.exp(difference),
+        """``open-instruct/rho`` whose mask bounds a response's mean |ρₜ − 1|, its total variation.
 
     If a response is outside the bounds, its tokens with A·log ρₜ > 0, which would increase the
     divergence, are dropped.
 
     References:
         VACO, 2026 (arXiv 2603.01365); open-instruct's ``rho_mask_tv_divergence``.
-    """
-    difference = _difference(log_probs_old, log_probs_rollout)
-    kept = _not_widening(difference, advantage, responses, rho_mask_low, rho_mask_high)
-    return _weight(np.exp(difference), kept, is_low, is_high)
-
-
-@choice("correction", "open-instruct/rho-sequence-divergence", **_USUAL)
-def sequence_divergence(
-    log_probs_old: F64,
-    log_probs_rollout: F64,
-    advantage: F64,
-    responses: Segments,
-    *,
-    is_low: float | None,
-    is_high: float | None,
-    rho_mask_low: float | None,
-    rho_mask_high: float | None,
-) -> Correction:
-    """``open-instruct/rho-divergence`` with the weight of ``open-instruct/rho-sequence``.
+    """,
+    )
+)
+choice("correction", "open-instruct/rho-sequence-divergence", **_USUAL)(
+    _divergence(
+        _by_sequence,
+        """``open-instruct/rho-divergence`` with the weight of ``open-instruct/rho-sequence``.
 
     References:
         open-instruct's ``rho_mask_sequence_level`` and ``rho_mask_tv_divergence`` together.
-    """
-    difference = _difference(log_probs_old, log_probs_rollout)
-    kept = _not_widening(difference, advantage, responses, rho_mask_low, rho_mask_high)
-    rho = responses.spread(np.exp(responses.mean(difference)))
-    return _weight(rho, kept, is_low, is_high)
-
-
-def _not_widening(
-    difference: F64, advantage: F64, responses: Segments, low: float | None, high: float | None
-) -> NDArray[np.bool_]:
-    """[N] the tokens of responses within the bounds, and those that lower the divergence."""
-    variation = responses.spread(responses.mean(np.abs(np.exp(difference) - 1.0)))
-    return _inside(variation, low, high) | (np.sign(difference) * advantage <= 0)
+    """,
+    )
+)
 
 
 def _difference(log_probs_old: F64, log_probs_rollout: F64) -> F64:
