@@ -236,14 +236,14 @@ def _refused(why: str, *names: str) -> InputError:
 
 def _advantage(settings: Settings, row: str, _: dict[str, object]) -> str | None:
     """The advantage that the settings come to; None: the row's."""
+    by_engine = settings.get("use_rollout_logprobs")
     on = [name for name in ("normalize_advantages", "use_opd") if settings.get(name)]
-    if on and settings.get("use_opd") and settings.get("use_rollout_logprobs"):
+    if by_engine and "use_opd" in on:
         raise _refused("no advantage reproduces slime's", "use_opd", "use_rollout_logprobs")
     normalised = ("rewards_normalization", "grpo_std_normalization")
     off = [f"{name} false" for name in normalised if not settings.get(name, True)]
     if row == _BASELINE:  # which always whitens, and never divides by a group's std
-        by_engine = [name for name in ("use_rollout_logprobs",) if settings.get(name)]
-        on += ["kl_coef", *by_engine] if by_engine and settings.get("kl_coef") else []
+        on += ["kl_coef", "use_rollout_logprobs"] if by_engine and settings.get("kl_coef") else []
         kept = [name for name in (*off[:1], *on) if name.split()[0] not in _WITHOUT_EFFECT]
         if kept:
             raise _refused("no advantage reproduces slime's", _BASELINE, *kept)
