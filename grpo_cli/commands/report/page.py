@@ -16,7 +16,7 @@ from grpo_cli.commands.trend.inspection import with_mismatches
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.against import LEAST_COMMON, compare_runs
-from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
+from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows_of
 from grpo_cli.commands.trend.questions.view import verdict_against, with_error
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
@@ -116,8 +116,7 @@ def _of_records(
     whole = _head(answer, with_mismatches(answer.events, read.mismatches))
     if field is not None:
         parts = PartSteps(run.reader, run.plan, replace(run.step_source, resumed=None), field)
-        found = [one for event in answer.events for one in event.findings]
-        around = windows(steps, [(one.metric, one.onset) for one in found])
+        around = windows_of(steps, answer.events)
         whole["by"] = answer_by(field, parts, steps, around, ()).document()
     blocks: list[tuple[str, str]] = []
     groups: dict[str, list[dict[str, Any]]] = {}

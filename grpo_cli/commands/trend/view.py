@@ -12,7 +12,7 @@ from rich.text import Text
 from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.events import Event
+from grpo_cli.commands.trend.events import KL, Event
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
@@ -89,7 +89,6 @@ def print_steps(
         console.print(wrapped(Text(_KL, "dim"), screen.reading, 2))
 
 
-KL = "kl_k3"
 _KL = "kl_k3: mean over tokens; eval's kl averages as the loss does (--fields kl)"
 
 _LAST = ("reward_mean", "loss")

@@ -12,7 +12,12 @@ from grpo_cli.commands.trend.events import events
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.questions.against import compare_runs
 from grpo_cli.commands.trend.questions.at import place_of, step_at, unusual_at
-from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows
+from grpo_cli.commands.trend.questions.parts import (
+    PartSteps,
+    answer_by,
+    windows,
+    windows_of,
+)
 from grpo_cli.commands.trend.questions.view import (
     print_comparison,
     print_parts,
@@ -75,14 +80,7 @@ def answer_question(
     else:
         steps, field = run.read(), options.by or ""
         if options.at is None:
-            around = windows(
-                steps,
-                [
-                    (one.metric, one.onset)
-                    for event in events(findings(steps, flags))
-                    for one in event.findings
-                ],
-            )
+            around = windows_of(steps, events(findings(steps, flags)))
         else:
             unusual = unusual_at(steps, place_of(steps, options.at))
             around = windows(steps, [(one.name, options.at) for one in unusual], width=1)

@@ -12,6 +12,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
@@ -106,6 +107,11 @@ class _Window(NamedTuple):
     metric: str
     before: Sequence[int]
     after: Sequence[int]
+
+
+def windows_of(steps: Steps, events: Iterable[Event]) -> list[_Window]:
+    """The steps around what was found, in the order of the events."""
+    return windows(steps, [(one.metric, one.onset) for event in events for one in event.findings])
 
 
 def windows(steps: Steps, changes: Iterable[tuple[str, int]], width: int = FUTURE) -> list[_Window]:
