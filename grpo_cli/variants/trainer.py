@@ -64,7 +64,12 @@ def other_row(named: str | None, plans: Iterable[Plan]) -> dict[str, None]:
         return {f"the trainer used {named}, which is not among these variants": None}
     if used != ["grpo"]:  # asked for from Python, where nobody says whether grpo was
         return {}
-    return {f"the trainer used {named}, not grpo: choose -v {named} or -v grpo": None}
+    return {not_grpo(named): None}
+
+
+def not_grpo(named: str) -> str:
+    """The notice that records name a row, where grpo was evaluated because nothing was asked."""
+    return f"the trainer used {named}, not grpo: choose -v {named} or -v grpo"
 
 
 def choose(settings: Settings) -> Reading:

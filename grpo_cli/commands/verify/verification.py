@@ -34,6 +34,7 @@ from grpo_cli.records import Record
 from grpo_cli.terminal.numbers import counted, shell_line, shown
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.trainer import not_grpo
 
 _ROWS = 5
 
@@ -281,7 +282,7 @@ class Verification:
             frameworks = self._frameworks if self._differing and not self._rows else ()
             named = self._reader.facts.named or ""
             if named.partition("/")[0] in frameworks:
-                yield f"the trainer used {named}, not grpo: choose -v {named} or -v grpo"
+                yield not_grpo(named)
                 rows, frameworks = [], ()
             for words, count in rows[:_ROWS]:
                 yield f"{counted(count, 'record')} evaluated as {words}"
