@@ -12,7 +12,9 @@ from grpo_cli.batch import F64, Segments
 from grpo_cli.engine.chunk import Chunk
 
 _RULES = ("filler", "unrelated", "log-base", "extreme-ratio")
-_BASES, _NEAR_BASE = (math.log(10), 1 / math.log(10), math.log(2), 1 / math.log(2)), 0.15
+PER_NAT = {2: 1.0 / math.log(2.0), 10: 1.0 / math.log(10.0)}
+"""Base of a logarithm → by what it multiplies natural ones. It is here since this loads little."""
+_NEAR_BASE = 0.15
 _LEAST, _MOST = 24, 1 << 14
 _BEYOND, _BELOW, _DOUBT, _LEAST_FILLED, _LITTLE = 20.0, -50.0, -0.3, 3, 0.3
 
@@ -60,7 +62,8 @@ def _suspicious(first: F64, second: F64) -> bool:
         if np.count_nonzero((values == 0.0) & (others < _DOUBT)) >= _LEAST_FILLED:
             return True
     scale = float(first.sum()) / (float(second.sum()) or -1.0)
-    if any(abs(scale / base - 1.0) < _NEAR_BASE for base in _BASES):
+    factors = (one for per_nat in PER_NAT.values() for one in (per_nat, 1.0 / per_nat))
+    if any(abs(scale / factor - 1.0) < _NEAR_BASE for factor in factors):
         return True
     a, b = first - first.mean(), second - second.mean()
     return bool(a @ b < _LITTLE * np.sqrt((a @ a) * (b @ b)))

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.check.first_record import PER_NAT
 from grpo_cli.commands.check.pair import Pair, Scale
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
@@ -262,7 +263,6 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
 
 # ---- bases ---------------------------------------------------------------------------------------
 
-_BASES = {"2": 1.0 / math.log(2.0), "10": 1.0 / math.log(10.0)}
 _BASE_WITHIN, _BASE_BIAS, _BASE_SIGMAS = 0.04, 0.01, 4.0
 _FACTOR_ALIKE, _DIVIDED_ALIKE, _DIVIDED = 0.3, 0.07, 0.05
 
@@ -281,14 +281,14 @@ def find_log_bases(pair: Pair) -> Iterator[Finding]:
         factor = math.exp(scale.factor.median)
         error = scale.factor.spread / math.sqrt(scale.factor.number)
         within = min(_BASE_WITHIN, _BASE_BIAS + _BASE_SIGMAS * error)
-        for base, per_nat in _BASES.items():
+        for base, per_nat in PER_NAT.items():
             for at, wanted in ((1, per_nat), (0, 1.0 / per_nat)):
                 if abs(factor / wanted - 1.0) <= within:
                     yield Finding(
-                        {"base": int(base), "factor": factor, "culprit": pair.names[at]},
+                        {"base": base, "factor": factor, "culprit": pair.names[at]},
                         pair.record(sample),
                         kind="pair",
-                        words={"name": pair.keys[at], "ln": math.log(float(base))},
+                        words={"name": pair.keys[at], "ln": math.log(base)},
                     )
 
 

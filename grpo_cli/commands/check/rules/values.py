@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.check.first_record import PER_NAT
 from grpo_cli.commands.check.record_view import BY_TOKEN, View, find_bad
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.verify.compare import half_steps, precisions
@@ -129,7 +130,6 @@ _BELOW, _OFTEN, _TOO_OFTEN = 0.5, 0.1, 0.3
 _SIGMAS, _AWAY, _WITHIN = 6.0, 1.2, 0.1
 _SURE, _TEMPERED = 0.3, 0.8
 _STRAIGHT, _SPREAD, _SLOPES = 0.8, 1.2, (0.6, 1.1)
-_BASES = {2: 1.0 / math.log(2.0), 10: 1.0 / math.log(10.0)}
 
 
 class _Sample(NamedTuple):
@@ -178,7 +178,7 @@ class _Sample(NamedTuple):
     @property
     def base(self) -> int:
         """The base of the log-probs, if it is 2 or 10; else 0."""
-        for base, per_nat in _BASES.items():
+        for base, per_nat in PER_NAT.items():
             if abs(self.factor / per_nat - 1.0) < _WITHIN:
                 right = _SLOPES[0] < self.slope < _SLOPES[1] and self.low < _TOO_OFTEN
                 return base if right else 0
