@@ -59,7 +59,7 @@ def among(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 _LISTED = 10
-"""Names of columns that an error lists beside a near one; ``?`` is near none."""
+"""Names of columns that an error lists with a near one; ``?`` is near none."""
 
 
 def known(flag: str, name: str, names: Iterable[str], advice: str = "") -> str:

@@ -284,8 +284,8 @@ def _find_other_text(view: View, ids: I64, ends: frozenset[int], behind: I64) ->
     """
     usual, counts = np.unique(ids[edges(view.responses, end=True)], return_counts=True)
     at = np.flatnonzero(np.isin(ids[:-1], [*ends.intersection(usual[counts >= _SEVERAL].tolist())]))
-    apart = [(view.responses.index, 0), (view.positions, 1), (view.columns.get("turn_ids"), 0)]
-    for column, step in apart:
+    steps = [(view.responses.index, 0), (view.positions, 1), (view.columns.get("turn_ids"), 0)]
+    for column, step in steps:
         if column is not None:
             at = at[column[at + 1] - column[at] == step]
     at = at[ids[at + 1] != ids[at]] + 1

@@ -67,8 +67,8 @@ class Known:
     @classmethod
     def of(cls, base: Plan, chunk: Chunk, *, doubted: bool = False) -> Known:
         """Looks at the flags and the first records, but not at ε and β that are ``doubted``."""
-        told = chunk.settings.keys() - DOUBTFUL if doubted else chunk.settings.keys()
-        given = {*base.flags, *told}
+        trusted = chunk.settings.keys() - (DOUBTFUL if doubted else set())
+        given = {*base.flags, *trusted}
         epsilon = bool(given & {"epsilon_low", "epsilon_high"})
         return cls(epsilon, "beta" in given, "max_completion_length" in given)
 

@@ -221,14 +221,14 @@ def _difference(
     lasting = [one for one in begun if one.end is None]
     found: list[tuple[float, float, float, bool]] = []
     factors: list[float | None] = []
-    apart = not seeds and (mine.max() < yours.min() or yours.max() < mine.min())
+    disjoint = not seeds and (mine.max() < yours.min() or yours.max() < mine.min())
     for last, begins in (count, begun), (max(count // _LAST, min(_LEAST_END, count)), lasting):
         change = _change(mine, yours, last, seeds=seeds)
         value, half = change.value, change.half_width()
         scaled = _change(left, right, last, seeds=seeds)
         rows = right.mean(axis=0) - left.mean(axis=0)
         beyond = scaled.is_beyond(level) or (not seeds and is_steady_slope(rows[-last:], level))
-        beyond = beyond or apart or (not seeds and abs(value) >= _CLEAR * half > 0.0)
+        beyond = beyond or disjoint or (not seeds and abs(value) >= _CLEAR * half > 0.0)
         factors.append(math.exp(scaled.value) if by_factor else None)
         found.append((value, value - half, value + half, beyond or bool(begins)))
     whole, end = found
