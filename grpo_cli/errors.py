@@ -33,6 +33,10 @@ class UsageError(GrpoError):
     exit_code = 2
 
 
+class PackageError(UsageError, ImportError):
+    """A package that is not installed; the message has the command that installs it."""
+
+
 class InputError(GrpoError):
     """Data that cannot be read or does not mean anything (exit code 3).
 

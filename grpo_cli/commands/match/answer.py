@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.hyperparameters import Value
@@ -97,13 +98,13 @@ class Matched(Answer):
     released: Released
     not_tried: Mapping[str, str]
 
-    def __repr__(self) -> str:
+    def headline(self) -> str:
         """Whether the number was reproduced, and by which convention."""
         number = f"{self.target_of} {self.target!r}"
         if not self.matches:
             return f"Matched({number}: no convention of {self.tried:,} gives it)"
         first, count = self.matches[0], self.match_count
-        name, *also = first.variants or (first.signature,)
+        name, *also = first.variants or ("a changed variant",)
         name += f" (also {', '.join(also)})" if also else ""
         sure = "" if self.reproduced else "by chance, "
         others = ""
@@ -113,3 +114,20 @@ class Matched(Answer):
                 values = f"have {self.entry_count} different values"
             others = f"; {count} conventions fit and {values}"
         return f"Matched({number}: {sure}{name} gives {first.value!r}{others})"
+
+    def table(self) -> list[dict[str, Any]]:
+        """A convention of each value that fits, the likeliest first; else the nearest."""
+        entries = {one.entry: one for one in reversed([*(self.matches or self.nearest)])}
+        return [
+            {
+                "value": one.value,
+                "difference": one.difference,
+                "variant": ", ".join(one.variants) or "(changed)",
+                "command": one.command,
+            }
+            for one in sorted(entries.values(), key=lambda one: one.entry)[:_ENTRIES]
+        ]
+
+
+_ENTRIES = 5
+"""Values that a prompt lists; ``matches`` has all."""

@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.answer import Answer, text_of_rows
 from grpo_cli.commands.frames import Array, Frames, array
-from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
+from grpo_cli.commands.trend.metrics import METRICS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.sums import KINDS, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
@@ -173,7 +173,14 @@ class Steps(Frames, Sequence[Step]):
         return {n: array(column) for n, column in (head | {"file": self.files} | metrics).items()}
 
     def __repr__(self) -> str:
-        return f"Steps({len(self)} steps: {', '.join(('step', 'file', *self.metrics))})"
+        return f"Steps({len(self)})\n{text_of_rows(self.table())}"
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each step: its number, and the metrics that are shown unasked."""
+        known = {name: metric(name) for name in self.metrics}
+        usual = {n: one.spare if one else 0 for n, one in known.items() if not one or one.usual}
+        names = sorted(usual, key=usual.__getitem__)  # first those that a terminal never hides
+        return [{"step": one.number, **{n: one.metrics[n] for n in names}} for one in self]
 
     def __len__(self) -> int:
         return len(self.numbers)
