@@ -80,7 +80,7 @@ class SourceOptions:
     group: Annotated[str | None, option("--group", "ID", "Read only this group.", "Input")] = None
     group_by: Annotated[
         str | None,
-        option("--group-by", "FIELD", "Rows with equal FIELD (or A,B) are one group.", "Input"),
+        option("--group-by", "FIELD,…", "Rows equal in these are one group: step,prompt_id."),
     ] = None
     group_size: Annotated[
         int | None, option("--group-size", "N", "Every N rows are one group.", "Input", min=1)
