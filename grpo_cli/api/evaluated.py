@@ -17,6 +17,7 @@ from grpo_cli.commands.answer import (
     text_of_numbers,
     text_of_rows,
     text_table,
+    what_was_counted,
 )
 from grpo_cli.commands.frames import Array, array, arrow_table, pandas_frame, polars_frame
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
@@ -25,14 +26,12 @@ from grpo_cli.engine.rows.rows import read_having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError, nearest
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.terminal.numbers import counted, markup
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
     import polars  # type: ignore[import-not-found]
 
 
-_COUNTED = ("record", "group", "response", "token")
 _MAIN = (
     "loss",
     "objective",
@@ -76,9 +75,8 @@ class Evaluated:
 
     def headline(self) -> str:
         """The variant, and what was evaluated."""
-        counts = ", ".join(counted(self.total[f"{name}s"], name) for name in _COUNTED)
-        batches = f", {counted(len(self.batches), 'batch', 'batches')}" if self.batches else ""
-        return f"Evaluated({self.variant}: {counts}{batches})"
+        batches = f", {len(self.batches):,} batches" if self.batches else ""
+        return f"Evaluated({self.variant}: {what_was_counted(self.total)}{batches})"
 
     def __repr__(self) -> str:
         """The main numbers, those of each batch, the signature, and how many notices there are."""
@@ -118,8 +116,8 @@ class Evaluated:
     def _repr_html_(self) -> str:
         """The totals as a table, for notebooks."""
         shown = [(name, value) for name, value in self.total.items() if value is not None]
-        head = f"<div>{markup(self.headline())}</div>"
-        return html_page([head, html_table(("", "batch"), shown)], [self.signature, *self.notices])
+        tables = [html_table(("", "batch"), shown)]
+        return html_page(self.headline(), tables, [self.signature, *self.notices])
 
     @property
     def objective(self) -> float:

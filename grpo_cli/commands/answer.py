@@ -66,7 +66,15 @@ class Answer:
         tables = [
             html_table(*_cut_rows(rows)) for rows in ([self.table()] if self.table() else lists)
         ]
-        return html_page([f"<div>{markup(self.headline())}</div>", *tables], self.notices)
+        return html_page(self.headline(), tables, self.notices)
+
+
+def what_was_counted(numbers: Mapping[str, Any]) -> str:
+    """How many records, groups, responses and tokens some totals are of."""
+    return ", ".join(counted(numbers[f"{name}s"], name) for name in _COUNTED)
+
+
+_COUNTED = ("record", "group", "response", "token")
 
 
 def notice_line(notices: Sequence[str]) -> list[str]:
@@ -192,10 +200,10 @@ def html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def html_page(parts: Sequence[str], notes: Iterable[str] = ()) -> str:
-    """Tables, and lines of text below."""
+def html_page(headline: str, tables: Sequence[str], notes: Iterable[str] = ()) -> str:
+    """A line of text, tables, and lines of text below."""
     lines = "".join(f"<div><small>{markup(note)}</small></div>" for note in notes)
-    return f"<div>{''.join(parts)}{lines}</div>"
+    return f"<div><div>{markup(headline)}</div>{''.join(tables)}{lines}</div>"
 
 
 def _html_cell(value: Any) -> str:

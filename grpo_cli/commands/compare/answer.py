@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.answer import Answer, what_was_counted
 from grpo_cli.commands.eval.run import SUMMED
 from grpo_cli.commands.frames import Array, Frames, array
 from grpo_cli.terminal.numbers import counted
@@ -99,9 +99,9 @@ class Compared(Frames, Answer):
 
     def headline(self) -> str:
         """What was compared."""
-        counts = ", ".join(counted(getattr(self, f"{name}s"), name) for name in _COUNTED)
         skipped = f"; skipped {', '.join(one.variant for one in self.skipped)}" * bool(self.skipped)
-        return f"Compared({counted(len(self.variants), 'variant')} on {counts}{skipped})"
+        variants, counts = counted(len(self.variants), "variant"), what_was_counted(vars(self))
+        return f"Compared({variants} on {counts}{skipped})"
 
     def table(self) -> list[dict[str, Any]]:
         """The variants' numbers, the most asked for first."""
@@ -127,7 +127,6 @@ _FIRST = (
     "gradient_norm",
     "cosine",
 )
-_COUNTED = ("record", "group", "response", "token")
 
 
 def sum_notes(answer: Compared) -> dict[str, None]:

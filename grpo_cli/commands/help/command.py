@@ -163,6 +163,6 @@ def print_flag(console: Console, screen: Screen, found: Sequence[Flag]) -> None:
         names = names or f"grpo {', '.join(flag.commands)}"
         console.print(wrapped(Text(f"  {names}", "dim"), screen.reading, 4))
     pages = flag_pages()
-    names = {name for flag in found for name in flag.spelling.replace(",", "").split()}
-    for name in pages.keys() & names:
+    spellings = {name for flag in found for name in flag.spelling.replace(",", "").split()}
+    for name in pages.keys() & spellings:
         print_flag_page(console, screen, pages[name])
