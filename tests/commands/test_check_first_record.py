@@ -60,7 +60,7 @@ def told(path, *flags):
     [
         (zeros, "grpo: note: log_probs_old is filled with 0.0"),
         (foreign, "grpo: note: log_probs_new and log_probs_old are unrelated"),
-        (far, "grpo: note: |log_probs_new − log_probs_old| is beyond 20"),
+        (far, "grpo: note: |log_probs_new − log_probs_old| is above 20"),
     ],
 )
 def test_eval_repeats_what_check_would_call_an_error(tmp_path, old, begins):

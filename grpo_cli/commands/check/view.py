@@ -149,11 +149,11 @@ def _place(row: Finding) -> str:
     line = "" if row.line is None else f":{row.line}"
     of_pair = not row.evidence.keys().isdisjoint(("column", "columns"))  # maybe of small records
     others = row.evidence.get("records", 1) - 1 if of_pair else 0
-    whole = f" and {counted(others, 'other short record')}, taken together" if others else ""
-    parts = [f"{visible(row.source)}{line}", f"record {shown(row.record)}{whole}"]
+    parts = [f"{visible(row.source)}{line}", f"record {shown(row.record)}"]
     parts += [
         f"{name} {getattr(row, name)}"
         for name in ("response", "token")
         if getattr(row, name) is not None
     ]
-    return ", ".join(parts)
+    several = f" (counted with {counted(others, 'other short record')})" if others else ""
+    return ", ".join(parts) + several

@@ -201,7 +201,7 @@ def _slip(needs: Mapping[str, float]) -> str:
         return "with k3 without its −1"
     beta = needs.get("beta", 0.0)
     return (
-        f"with the sign of the KL turned (β = {beta:g})"
+        f"with the KL added to J instead of subtracted (β = {beta:g})"
         if {*needs} == {"beta"} and beta < 0
         else ""
     )

@@ -132,7 +132,7 @@ class SourceOptions:
         if self.group_by is not None and self.group_size is not None:
             raise UsageError("--group-by contradicts --group-size; keep one")
         if self.group_anywhere and self.group_by is None:
-            raise UsageError("--group-anywhere is for --group-by")
+            raise UsageError("--group-anywhere only works with --group-by")
         if self.group_size is not None:
             return Grouping(size=self.group_size)
         if self.group_by is None:
@@ -305,6 +305,8 @@ def refuse_unopened(places: Sequence[str]) -> None:
     errors = [*filter(None, map(unopened, dict.fromkeys(places)))] if len(places) > 1 else []
     for error in errors:
         if error.source in NAMES:
-            error.message += f"; {error.source} is a variant: -v A,B joins several"
+            error.message += (
+                f"; {error.source} is a variant: write -v {error.source} (several: -v A,B)"
+            )
     if errors:
         raise UnopenedError(errors)

@@ -164,8 +164,9 @@ def _check_flags(options: ShowOptions, page: PageOptions) -> None:
     rows = rows or ("" if options.fields is None else "--fields")
     rows = rows or ("--format" if page.json or page.format not in (None, "table") else "")
     if rows and (drawn or options.response):
+        flag = f"--{drawn[0] if drawn else 'response'}"
         raise UsageError(
-            f"{rows} prints rows; --{drawn[0] if drawn else 'response'} needs a single record"
+            f"{rows} is for the table of tokens; {flag} needs a single record (--record ID)"
         )
 
 

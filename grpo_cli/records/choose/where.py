@@ -355,7 +355,7 @@ def hint(
             named = record in map(str, _groups(values))
             of_group = f"; --group {record} chooses a group" if named else ""
             last = "" if count is None else f" to {count - 1}"
-            return f"; they only have numbers, from 0{last}{of_group}"
+            return f"; the records have no ids: give a number, 0{last}{of_group}"
         return _near("the first ids are", record, ids)
     return "" if group is None else _near("the first groups are", group, _groups(values))
 

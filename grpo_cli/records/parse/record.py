@@ -145,7 +145,7 @@ def _shape(
         raise InputError(log_advice(source))
     if key is None and (inner := _inner_records(record, unknown)):
         path, words = inner
-        raise InputError(f"expected a record, got {words}: jq -c '{path}' writes one a line")
+        raise InputError(f"expected a record, got {words}: jq -c '{path}' writes one per line")
     if key is None:
         every = ((name, *fields.ALIASES[name]) for name in ("log_probs_new", "ratios"))
         looked = ", ".join(chain.from_iterable(every))
