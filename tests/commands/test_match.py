@@ -818,10 +818,10 @@ def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> No
         losses.append(-np.maximum(ratio * a, np.clip(ratio, 0.8, 1.2) * a).mean())
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = command.answer("match", path, "--loss", repr(float(np.mean(losses))))
+    found = answer("match", path, "--loss", repr(float(np.mean(losses))))
     assert not found["reproduced"]
     assert [(one["variant"], one["mistake"]) for one in found["mistakes"]] == [
         ("grpo", "clip-greater")
     ]
-    shown = command.run("match", path, "--loss", repr(float(np.mean(losses))))
+    shown = run("match", path, "--loss", repr(float(np.mean(losses))))
     assert "but grpo with this mistake does: max instead of min" in " ".join(shown.stdout.split())
