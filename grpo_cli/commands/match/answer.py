@@ -60,6 +60,15 @@ class Released(Answer):
 
 
 @dataclass(frozen=True)
+class Mistaken(Answer):
+    """A mistake that gives the number: of which variant, its name in the catalogue, in words."""
+
+    variant: str
+    mistake: str
+    words: str
+
+
+@dataclass(frozen=True)
 class Matched(Answer):
     """What ``match`` returns.
 
@@ -77,6 +86,7 @@ class Matched(Answer):
         tried: how many conventions were.
         released: the unmodified rows.
         not_tried: what could not be tried → why.
+        mistakes: where no convention gives the number, the mistakes in one that do.
     """
 
     target: float
@@ -97,14 +107,18 @@ class Matched(Answer):
     tried: int
     released: Released
     not_tried: Mapping[str, str]
+    mistakes: Sequence[Mistaken] = ()
 
     def headline(self) -> str:
         """Whether the number was reproduced, and by which convention."""
         number = f"{self.target_of} {self.target!r}"
+        if self.mistakes:
+            first = self.mistakes[0]
+            return f"Matched({number}: {first.variant} with a mistake: {first.words})"
         if not self.matches:
             return f"Matched({number}: no convention of {self.tried:,} gives it)"
-        first, count = self.matches[0], self.match_count
-        name, *also = first.variants or ("a changed variant",)
+        match, count = self.matches[0], self.match_count
+        name, *also = match.variants or ("a changed variant",)
         name += f" (also {', '.join(also)})" if also else ""
         sure = "" if self.reproduced else "by chance, "
         others = ""
@@ -113,7 +127,7 @@ class Matched(Answer):
             if self.entry_count > 1:
                 values = f"have {self.entry_count} different values"
             others = f"; {count} conventions fit and {values}"
-        return f"Matched({number}: {sure}{name} gives {first.value!r}{others})"
+        return f"Matched({number}: {sure}{name} gives {match.value!r}{others})"
 
     def table(self) -> list[dict[str, Any]]:
         """A convention of each value that fits, the likeliest first; else the nearest."""

@@ -14,7 +14,7 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.option import option
 from grpo_cli.engine import Reader
 from grpo_cli.engine.facts import ERRORS_KEPT, Skipped
-from grpo_cli.errors import InputError, UnopenedError, UsageError
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.where import Path, read_conditions, read_path
@@ -151,14 +151,19 @@ class RecordOption:
     ] = None
 
 
+ON_ERROR = option(
+    "--on-error",
+    "stop|skip",
+    "At a bad record: stop or skip it (default: stop; check: skip).",
+    "Input",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ErrorOptions:
     """Whether to stop at records that cannot be used."""
 
-    on_error: Annotated[
-        Literal["stop", "skip"],
-        option("--on-error", "stop|skip", "At a bad record: stop (default) or skip it.", "Input"),
-    ] = "stop"
+    on_error: Annotated[Literal["stop", "skip"], ON_ERROR] = "stop"
     max_errors: Annotated[
         int,
         option(
@@ -265,6 +270,9 @@ def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
     """
     if not skipped:
         return
+    for error in skipped.first:
+        if error.repeats:
+            say(f"… {error.path}: the same error in {counted(error.repeats, 'more record')}")
     if skipped.more:
         say(f"… {skipped.more:,} more errors (--max-errors 0 shows all)")
     part = "" if of is None else f"{skipped.count:,} of "
@@ -309,4 +317,5 @@ def refuse_unopened(places: Sequence[str]) -> None:
                 f"; {error.source} is a variant: write -v {error.source} (several: -v A,B)"
             )
     if errors:
-        raise UnopenedError(errors)
+        errors[0].others = errors[1:]
+        raise errors[0]
