@@ -155,7 +155,7 @@ _ELSEWHERE = {
     "limit": "it is an argument of check; that of show is top",
     "record": 'records are chosen by their fields: where="id==3"',
     "variants": "it is an argument of compare",
-    **dict.fromkeys(("by", "top"), _OF_SHOW),
+    **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
     **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
     **dict.fromkeys(("log", "step", "one_run"), _OF_TREND),
     **dict.fromkeys(("only", "fields"), _IN_TOTAL),

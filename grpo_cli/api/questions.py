@@ -244,6 +244,7 @@ def show(
     *,
     by: str = "contribution",
     top: int = 20,
+    strings: bool = False,
     having: str | Sequence[str] = (),
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
@@ -252,7 +253,7 @@ def show(
     batch: str = "input",
     **hyperparameters: Hyperparameter,
 ) -> Shown:
-    """The tokens that stand out in a batch.
+    """The tokens that stand out in a batch, or what the tokens of each string add up to.
 
     >>> found = show("samples/arithmetic.jsonl", "dr", top=1, having="clip==high")
     >>> [(row["token"], row["contribution"]) for row in found.rows]
@@ -263,6 +264,7 @@ def show(
         variant: a variant's name or alias.
         by: the number that ranks the rows, as "gradient", "share", "ratio" or "mismatch".
         top: how many rows.
+        strings: whether a row is a token string.
         having: what rows must hold, as ``"clip==high && contribution_share>0.01"``.
         where, group_by, group_size, stages, batch, **hyperparameters: as ``evaluate`` takes them.
 
@@ -281,7 +283,7 @@ def show(
         plan = planned(variant, stages, hyperparameters, batch)
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         tests = listed(having)
-        return show_rows(reader, plan, by=by, top=top, having=tests)[0]
+        return show_rows(reader, plan, by=by, top=top, strings=strings, having=tests)[0]
 
 
 def diff(

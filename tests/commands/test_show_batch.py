@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,41 @@ def test_equal_tokens_come_in_the_order_of_the_file_whatever_the_jobs(
     assert [line.split(",")[0] for line in alone.splitlines()[1:41]] == [*map(str, range(40))]
     in_blocks(monkeypatch, 3_000)
     assert run(*words, "--jobs", "2").stdout == alone
+    strings = ("show", dump, "-v", "dr", "--strings", "--json")
+    assert run(*strings, "--jobs", "2").stdout == run(*strings, "--jobs", "1").stdout
+
+
+@each("by", ["contribution", "gradient", "share", "ratio", "advantage", "mismatch"])
+def test_token_strings_add_up(path: Path, by: str) -> None:
+    sums: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in tokens(path, "-v", "dr"):
+        sums[row["token"]].append(row)
+    found = answer("show", path, "-v", "dr", "--strings", "--by", by)["rows"]
+    assert {row["token"] for row in found} == {*sums}
+    for row in found:
+        of = sums[row["token"]]
+        assert row["tokens"] == len(of)
+        assert row["contribution"] == math.fsum(one["contribution"] for one in of)
+        assert row["gradient"] == math.fsum(one["gradient"] for one in of)
+        assert row["ratio_mean"] == math.fsum(one["ratio"] for one in of) / len(of)
+        assert row["mismatch_mean"] == math.fsum(one["mismatch"] for one in of) / len(of)
+        assert row["share"] == pytest.approx(sum(one["share"] for one in of))
+        clipped = [one for one in of if one["clip"] == "high"]
+        assert row["clip_fraction_high"] == len(clipped) / len(of)
+    name = {"ratio": "log_ratio_mean", "mismatch": "mismatch_mean", "advantage": "advantage_mean"}
+    ranks = [abs(row[name.get(by, by)]) for row in found]
+    assert ranks == sorted(ranks, reverse=True)
+    some = answer("show", path, "-v", "dr", "--strings", "--having", "tokens>20")["rows"]
+    assert {row["token"] for row in some} == {one for one, of in sums.items() if len(of) > 20}
+
+
+def test_ids_stand_for_strings(tmp_path: Path) -> None:
+    one = {"log_probs_new": [[-1.0, -2.0], [-1.5]], "rewards": [1.0, 0.0]}
+    dump = write(tmp_path / "a.jsonl", [one | {"token_ids": [[7, 8], [7]]}] * 2)
+    rows = answer("show", dump, "-v", "dr", "--strings")["rows"]
+    assert sorted((row["token"], row["tokens"]) for row in rows) == [(7, 4), (8, 2)]
+    bare = run("show", write(tmp_path / "b.jsonl", [one] * 2), "--strings", "-v", "dr")
+    assert "no token strings or ids" in bare.stderr
 
 
 def test_bad_records_are_skipped_or_end_it(path: Path) -> None:

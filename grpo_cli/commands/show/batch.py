@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.show.picture import decoder, flowing
+from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES
 from grpo_cli.engine.rows.rows import columns, read_having
@@ -24,24 +25,24 @@ from grpo_cli.variants.plan import Plan
 
 @dataclass(frozen=True)
 class Shown(Answer):
-    """The tokens of a batch that stand out, the first the most.
+    """The tokens, or token strings, of a batch that stand out, the first the most.
 
     Attributes:
         variant, signature: the objective.
         of: what a row is.
         by: the number that ranks the rows, by its size.
-        count: how many tokens there are, of those that ``having`` keeps.
+        count: how many tokens or token strings there are, of those that ``having`` keeps.
         carried: the part of Σ |contribution| of the batch (of Σ |gradient|, unless ranked by
             contribution) that the rows have; None where there are several batches.
         total: the batch's numbers by name.
-        rows: the tokens.
+        rows: the tokens or the token strings.
         notices: notes on the input and the numbers.
         having: what every row holds, as ``--having`` says it.
     """
 
     variant: str
     signature: str
-    of: Literal["token"]
+    of: Literal["token", "string"]
     by: str
     count: int
     carried: float | None
@@ -176,45 +177,56 @@ def show_rows(
     *,
     by: str,
     top: int,
+    strings: bool = False,
     having: Sequence[str] = (),
     make: Callable[..., Evaluation] = Evaluation,
 ) -> tuple[Shown, Evaluation]:
-    """The tokens of all records that stand out most, and the evaluation.
+    """The tokens of all records that stand out most, or the token strings; and the evaluation.
 
     Args:
         reader: the files.
         plan: which objective.
         by: the quantity that ranks the rows.
         top: how many.
+        strings: whether a row is a token string, with what its tokens add up to.
         having: what rows must hold.
         make: makes the evaluation.
 
     Raises:
         UsageError: for a column that there is not, or a quantity that no record has.
     """
+    if strings and by not in RANKS:
+        raise UsageError(f"--by {by}: token strings are ranked by {', '.join(RANKS)}")
     fields = tuple(map(spelled, batch_fields(plan.batch)))
-    wanted = read_having(having, "token", (*fields, *FIELDS["token"]))
+    wanted = read_having(having, "token", ROW if strings else (*fields, *FIELDS["token"]))
     rank = COLUMN.get(by, by)
     if by == "share" and plan.batch == "input":
         rank = "gradient"  # which ranks alike, and is known in one pass
-    shares = rank in SHARES or (wanted is not None and wanted.needs_shares)
-    encode = FirstTokens(rank, top)
-    run = make(reader, plan, encode=encode, rows=True, shares=shares, having=wanted)
-    found = Ranked(top)
+    if strings:
+        run = make(reader, plan, encode=StringSums.of, rows=True)
+    else:
+        shares = rank in SHARES or (wanted is not None and wanted.needs_shares)
+        encode = FirstTokens(rank, top)
+        run = make(reader, plan, encode=encode, rows=True, shares=shares, having=wanted)
+    found: Any = StringTables(by) if strings else Ranked(top)
     for pieces in run:
         found.add(pieces)
     rows = found.rows()
-    for row in rows:
-        if row["share"] != row["share"]:  # its batch is only known now
-            whole = run.sums.batches.size(row)
-            sizes = zip(SHARES, ("gradient", "contribution"), whole, strict=True)
-            row |= {name: abs(row[of]) / size if size else 0.0 for name, of, size in sizes}
-    count = run.total["tokens"] if wanted is None else run.sums.shown
-    if not rows and top and count:
-        raise UsageError(f"--by {by}: {LACKING.get(by, 'no token has it')}")
+    if strings:
+        rows = [row for row in rows if wanted is None or wanted.holds(row)]
+        count = len(rows)
+    else:
+        for row in rows:
+            if row["share"] != row["share"]:  # its batch is only known now
+                whole = run.sums.batches.size(row)
+                sizes = zip(SHARES, ("gradient", "contribution"), whole, strict=True)
+                row |= {name: abs(row[of]) / size if size else 0.0 for name, of, size in sizes}
+        count = run.total["tokens"] if wanted is None else run.sums.shown
+        if not rows and top and count:
+            raise UsageError(f"--by {by}: {LACKING.get(by, 'no token has it')}")
     share = "contribution_share" if by == "contribution" else "share"
-    carried = sum(row[share] for row in rows) if plan.batch == "input" else None
+    carried = sum(row[share] for row in rows[:top]) if plan.batch == "input" else None
     total = {} if isinstance(run, Run) and run.empty else run.total
-    signed = (plan.variant, run.signature)
-    answer = Shown(*signed, "token", by, count, carried, total, rows, run.notices, list(having))
-    return answer, run
+    of: Literal["string", "token"] = "string" if strings else "token"
+    head = (plan.variant, run.signature, of, by, count, carried, total)
+    return Shown(*head, rows[:top], run.notices, list(having)), run

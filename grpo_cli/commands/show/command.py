@@ -95,6 +95,9 @@ class ShowOptions:
         int | None,
         option("--top -n", "K", "How many tokens to list (default: 20; with --record: 10).", min=0),
     ] = None
+    strings: Annotated[
+        bool, option("--strings", "", "A row for each token string: sums, means, clip rates.")
+    ] = False
     having: HavingOption = None
     fields: Annotated[str | None, fields_option(complete.among(FIELDS["token"]))] = None
     html: Html = None
@@ -114,7 +117,7 @@ class ShowOptions:
     @property
     def rows(self) -> bool:
         """Whether the flags ask for rows, which a heat map has not."""
-        return bool(self.having) or self.fields is not None
+        return self.strings or bool(self.having) or self.fields is not None
 
 
 @bundled
@@ -131,6 +134,7 @@ def show(
     \b
     grpo show rollouts.jsonl --top 20 --by contribution
     grpo show rollouts.jsonl --having 'clip=="high" && contribution_share>0.01'
+    grpo show rollouts.jsonl --strings
     grpo show rollouts.jsonl --record step-12 --response 3 --by gradient
     grpo show rollouts.jsonl --record step-12 --html page.html
 
@@ -156,7 +160,7 @@ def _check_flags(options: ShowOptions, page: PageOptions) -> None:
         UsageError: for the first.
     """
     drawn = [name for name in ("html", "svg") if getattr(options, name) is not None]
-    rows = "--having" if options.having else ""
+    rows = "--strings" if options.strings else "--having" if options.having else ""
     rows = rows or ("" if options.fields is None else "--fields")
     rows = rows or ("--format" if page.json or page.format not in (None, "table") else "")
     if rows and (drawn or options.response):
@@ -180,12 +184,13 @@ def _show_batch(
     options: ShowOptions,
     page: PageOptions,
 ) -> int:
-    """Ranks the tokens of all records; returns the exit code."""
+    """Ranks the tokens of all records, or their strings; returns the exit code."""
     answer, run = show_rows(
         reader,
         plan,
         by=options.by or "contribution",
         top=20 if options.top is None else options.top,
+        strings=options.strings,
         having=options.having or (),
         make=partial(Run, as_json=page.json),
     )

@@ -1,4 +1,4 @@
-"""The tokens of a batch that stand out, or one record as coloured text."""
+"""The tokens of a batch that stand out, its token strings, or one record as coloured text."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from grpo_cli.commands.show.picture import (
     MARKS,
     Picture,
     Response,
+    decoder,
     flowing,
     ranked_by,
 )
@@ -39,6 +40,11 @@ _USUAL = ("ratio", "advantage", "clip", "contribution")
 _SPARE = ("advantage", "gradient_share", "gradient", "contribution_share", "ratio", "contribution")
 """Columns that a narrow terminal leaves out, the first to go first, but for what ranks the rows."""
 
+_SPARE_STRINGS = (
+    *("log_ratio_mean", "clip_fraction_low", "clip_fraction_high", "mismatch_mean"),
+    *("advantage_mean", "gradient", "ratio_mean", "gradient_share"),
+)
+
 
 def print_shown(
     console: Console, screen: Screen, answer: Shown, names: Sequence[str] | None = None
@@ -56,8 +62,10 @@ def print_shown(
         return
     if names is not None:
         console.print(grid([column(n, [row[n] for row in answer.rows]) for n in names]))
-    else:
+    elif answer.of == "token":
         print_tokens(console, screen, answer.rows, answer.by)
+    else:
+        _print_columns(console, screen, [*_of_strings(answer.rows)], _SPARE_STRINGS)
     print_signature(console, screen, answer.signature)
 
 
@@ -77,19 +85,25 @@ def print_tokens(
         columns = with_short_names(columns, "record", spare, screen)
         if not fitting(columns, spare, screen.width)[1]:
             break
+    _print_columns(console, screen, columns, spare)
+
+
+def _print_columns(
+    console: Console, screen: Screen, columns: Sequence[Column], spare: Sequence[str]
+) -> None:
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--fields")
 
 
 def _heading(answer: Shown) -> str:
-    rows = len(answer.rows)
-    all_of_them = counted(answer.count, "token")
+    rows, noun = len(answer.rows), "token string" if answer.of == "string" else "token"
+    all_of_them = counted(answer.count, noun)
     if answer.having:
         all_of_them += f" where {' and '.join(answer.having)}"
     if not rows:
-        return f"no token to show ({all_of_them})"
-    if not answer.rows[0][COLUMN.get(answer.by, answer.by)]:
+        return f"no {noun} to show ({all_of_them})"
+    if answer.of == "token" and not answer.rows[0][COLUMN.get(answer.by, answer.by)]:
         return f"the {COLORS[answer.by]} of every token is 0 (try another --by)"
     line = f"{all_of_them}, by {COLORS[answer.by]}"
     if rows < answer.count:
@@ -125,6 +139,22 @@ def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
             yield column(title, values, show=percent, numeric=True)
         else:
             yield column(name, values, show=brief)
+
+
+def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
+    texts = [row["token"] for row in rows]
+    decode = decoder([[one for one in texts if isinstance(one, str)]])
+    named = [flowing(decode(one)) if isinstance(one, str) else shown(one) for one in texts]
+    yield column("token", [_one_line(text) for text in named], show=token_text)
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        if name == "token" or all(value is None for value in values):
+            continue
+        if name in SHARES or name.startswith("clip_"):
+            title = "gradient_share" if name == "share" else name
+            yield column(title, values, show=percent, numeric=True)
+        else:
+            yield column(name, values, show=brief, numeric=True)
 
 
 def _in_its_text(row: Row, around: int) -> Text:
