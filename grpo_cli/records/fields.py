@@ -209,6 +209,8 @@ def logged_metrics(record: Mapping[str, object]) -> tuple[str, ...]:
 
     That is what a trainer logs of a step, such as its mean entropy: no column.
     """
+    if METRICS.isdisjoint(record):
+        return ()
     found = [key for key in METRICS & record.keys() if type(record[key]) in (int, float)]
     return tuple(sorted(found)) if found and any(map(_is_nested, _policies(record))) else ()
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError, UsageError, nearest
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.record import Raw, listed
+from grpo_cli.records.record import ARRAYS, Raw, listed
 
 Path = tuple[str | int, ...]
 
@@ -60,10 +60,10 @@ def look_up(value: Any, path: Path) -> Any:
     """
     for step in path:
         try:
-            value = value[int(step) if isinstance(value, list | np.ndarray) else step]
+            value = value[int(step) if isinstance(value, (list, *ARRAYS)) else step]
         except (LookupError, TypeError, ValueError):
             raise Missing from None
-    return value.tolist() if isinstance(value, np.ndarray | np.integer) else value
+    return value.tolist() if isinstance(value, (*ARRAYS, np.integer)) else value
 
 
 def spelled(path: Path) -> str:
@@ -95,7 +95,7 @@ def hashable(value: Any) -> Any:
     """
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)  # which JSON can be written of
-    if not isinstance(value, list | dict | np.ndarray):
+    if not isinstance(value, (list, dict, *ARRAYS)):
         return value
     try:
         return orjson.dumps(listed(value), default=str, option=_OPTIONS)
