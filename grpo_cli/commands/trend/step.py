@@ -17,7 +17,7 @@ from grpo_cli.commands.answer import Answer, text_of_rows
 from grpo_cli.commands.frames import Array, Frames, array
 from grpo_cli.commands.trend.metrics import METRICS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
-from grpo_cli.commands.trend.sums import KINDS, StepSums
+from grpo_cli.commands.trend.sums import KINDS, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import nearest
 
@@ -238,19 +238,15 @@ class Steps(Frames, Sequence[Step]):
         )
 
     @cached_property
-    def _places(self) -> list[tuple[str, dict[int, tuple[Any, ...]]]]:
-        """By kind, the place in the steps → what is worst there."""
+    def _places(self) -> list[tuple[str, Ragged, I64]]:
+        """By kind, what is worst in each step that has it, and how many steps before have it."""
         worst = self._sums.family("worst")
-        return [
-            (kind, dict(zip(np.flatnonzero(one.widths).tolist(), one.values.tolist(), strict=True)))
-            for kind in KINDS
-            if (one := worst.get(kind)) is not None
-        ]
+        return [(k, worst[k], np.cumsum(worst[k].widths) - 1) for k in KINDS if k in worst]
 
     def _worst(self, at: int) -> Iterator[tuple[str, Place]]:
-        for kind, places in self._places:
-            if at in places:
-                value, response, token, record = places[at]
+        for kind, worst, places in self._places:
+            if worst.widths[at]:
+                value, response, token, record = worst.values[places[at]].item()
                 source, line, name = record
                 inside = None if token < 0 else token
                 yield kind, Place(source, line, name, response, inside, value)
