@@ -67,7 +67,8 @@ def is_single(pa: Any, schema: Any) -> bool:
         deep[name] = depth(pa, field.type)
         flat |= name in TOKEN_COLUMNS and deep[name] == 1
     scalar = any(deep.get(name) == 0 for name in ("rewards", "advantages"))
-    words = any(deep.get(name) == 1 for name in ("tokens", "token_ids"))
+    deep |= {"token_ids": depth(pa, one.type) for one in schema if one.name == "responses"}
+    words = any(deep.get(name) == 1 for name in ("tokens", "token_ids"))  # responses: verl's ids
     return flat and (scalar or (words and deep.get("rewards") != 1))
 
 
