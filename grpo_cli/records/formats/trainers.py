@@ -404,7 +404,7 @@ def _tokens(record: Object) -> Any:
 
 VERL_BATCH = Format(
     name="verl-batch",
-    title="verl's batch: responses are token ids, rewards are sums of token_level_rewards or _scores",
+    title="verl's batch: ids in responses, rewards are sums of token_level_rewards or _scores",
     keys=(
         *(keys(name) for name in _VERL_REWARDS),
         keys("responses", "response_mask"),
