@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.frames import Frames
 from grpo_cli.hyperparameters import Value
 
 
@@ -60,7 +61,7 @@ class Released(Answer):
 
 
 @dataclass(frozen=True)
-class Matched(Answer):
+class Matched(Frames, Answer):
     """What ``match`` returns.
 
     Attributes:
