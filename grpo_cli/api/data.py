@@ -125,7 +125,7 @@ def reader_of(
     how["grouping"] = _grouping(listed(group_by), group_size)
     if isinstance(data, Mapping):
         return Reader([_MEMORY], Held(objects=(data,), alone=True, **how)), [_NAMELESS]
-    if hasattr(data, "collect_schema"):
+    if hasattr(data, "collect"):  # lazy frames of polars; those with rows have none
         raise UsageError(f"data: expected a data frame, got {type(data).__name__}: .collect() it")
     if hasattr(data, "columns"):
         data = _rows_of_frame(data)

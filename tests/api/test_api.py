@@ -256,7 +256,7 @@ MISTAKES = {
     'variant: expected a name, as "dr"': lambda: evaluate(DAPO, ["dr"]),  # type: ignore[arg-type]
     'stages: expected a dict, as {"kl": "k1"}': lambda: evaluate(DAPO, stages="k1"),  # type: ignore[arg-type]
     'use step="file" if each file': lambda: trend([ONE]),
-    "got Lazy: .collect() it": lambda: evaluate(type("Lazy", (), {"collect_schema": None})()),
+    "got Lazy: .collect() it": lambda: evaluate(type("Lazy", (), {"collect": None})()),
     "batch: expected text": lambda: evaluate(DAPO, batch=["step"]),  # type: ignore[arg-type]
     "top: expected a whole number": lambda: show(DAPO, top=-1),
     "unpack: expected a size like 500M or 4G": lambda: next(read(DAPO, unpack="4X")),
