@@ -34,7 +34,6 @@ from grpo_cli import (
     trend,
     verify,
 )
-from grpo_cli.api.data import of_arguments
 
 DATA = Path(__file__).parent.parent / "data"
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -547,18 +546,15 @@ def test_a_prompt_shows_the_numbers_as_a_table(said: str) -> None:
         assert "<table>" in found._repr_html_()
 
 
-@pytest.mark.parametrize(
-    ("flags", "arguments"),
-    [
-        ("unknown kl 'k9' (grpo variants --stage kl)",) * 2,
-        ("choose -v trl/grpo or -v grpo", 'choose variant="trl/grpo" or variant="grpo"'),
-        ("--group-by prompt_id joins the rows", 'group_by="prompt_id" joins the rows'),
-        ("--group-by contradicts --group-size", "group_by contradicts group_size"),
-        ("grpo eval --batch step, or --batch step", 'grpo eval --batch step, or batch="step"'),
-    ],
-)
-def test_messages_name_arguments_but_in_commands(flags: str, arguments: str) -> None:
-    assert of_arguments(flags) == arguments
+def test_messages_name_arguments_but_in_commands() -> None:
+    with pytest.raises(GrpoError, match=r"k9'; did you mean k3\? \(grpo variants --stage kl\)"):
+        evaluate(ONE, stages={"kl": "k9"})
+    assert 'the trainer used trl/grpo, not grpo: choose variant="trl/grpo"' in str(
+        evaluate(GRPO).notices
+    )
+    rows = [ONE | {"uid": 1, "log_probs": [[-0.5 - row]], "rewards": [row]} for row in (0, 1)]
+    torn = check([{k: v for k, v in row.items() if k != "old_log_probs"} for row in rows])
+    assert torn.findings[-1].advice.startswith('group_by="uid" joins the rows')
 
 
 class Tensor:
