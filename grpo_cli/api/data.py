@@ -125,6 +125,8 @@ def reader_of(
     how["grouping"] = _grouping(listed(group_by), group_size)
     if isinstance(data, Mapping):
         return Reader([_MEMORY], Held(objects=(data,), alone=True, **how)), [_NAMELESS]
+    if hasattr(data, "collect"):  # lazy frames of polars; those with rows have none
+        raise UsageError(f"data: expected a data frame, got {type(data).__name__}: .collect() it")
     if hasattr(data, "columns"):
         data = _rows_of_frame(data)
     try:
@@ -196,9 +198,9 @@ def plain(value: Any) -> Any:
         return [*value] if _AS_IN_A_FILE.issuperset(map(type, value)) else [*map(plain, value)]
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
-    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "tolist"):
+    if hasattr(value, "tolist"):
         return value.tolist()
-    return value
+    return np.asarray(value).tolist() if hasattr(value, "__array__") else value
 
 
 _AS_IN_A_FILE = frozenset({float, int, str, bool, type(None)})
@@ -210,8 +212,13 @@ _SPELLED = {"from": "format"}
 _PARAMETER = re.compile(r"-p (\w+=[^\s;,)]+)")
 _MAP = re.compile(r"--map (\w+)=([^\s;,:)]+)")
 _FLAG = re.compile(r"--([a-z][a-z-]*)(?:[ =]([^\s;,:)]+))?")
-_COMMAND = re.compile(r"(?=\bgrpo (?:eval|diff|trend|check|match) [^;)]*$)")
-"""Before a command at the end of a text."""
+_COMMAND = re.compile(
+    r"(\bgrpo (?:eval|compare|match|explain|verify|check|trend|diff|show|report|convert|variants) "
+    r"(?:[^;,)]|,(?=\S))*)"
+)
+_VARIANT = re.compile(r"(?<![\w-])-v ([\w/@.,-]*\w)")
+_KEY = re.compile(r"\w*[_,][\w,]*|uid|prompt|step|task")
+"""What is a field, and no word of the sentence, after ``--group-by``."""
 _VALUE = re.compile(r"[A-Z…]+|[-+.\d][\d.e+-]*")
 
 
@@ -232,9 +239,14 @@ def of_arguments(text: str) -> str:
 
     ``--map rewards=score`` is ``record["rewards"] = record["score"]``; commands stay as they are.
     """
-    words, *commands = _COMMAND.split(text)
+    parts = _COMMAND.split(text)
+    return "".join(part if at % 2 else _in_python(part) for at, part in enumerate(parts))
+
+
+def _in_python(words: str) -> str:
     words = _MAP.sub(r'record["\1"] = record["\2"]', words)
-    return "".join([_FLAG.sub(_argument, _PARAMETER.sub(r"\1", words)), *commands])
+    words = _VARIANT.sub(r'variant="\1"', words)
+    return _FLAG.sub(_argument, _PARAMETER.sub(r"\1", words))
 
 
 def _argument(found: re.Match[str]) -> str:
@@ -250,6 +262,7 @@ def _argument(found: re.Match[str]) -> str:
     name = _SPELLED.get(name, name)
     if name == "unpack" and after:
         return f'read(…, unpack="{after}")'
-    if name == "batch" and after:
+    quoted = {"batch": after, "step": after == "file", "group_by": after and _KEY.fullmatch(after)}
+    if quoted.get(name):
         return f'{name}="{after}"'
     return f"{name}={after}" if after and _VALUE.fullmatch(after) else f"{name}{rest}"

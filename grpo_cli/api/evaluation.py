@@ -123,6 +123,12 @@ def planned(
     Raises:
         UsageError: for a name or value that cannot be used.
     """
+    if not isinstance(variant, str):
+        raise UsageError(
+            f'variant: expected a name, as "dr", got {variant!r} (compare takes several)'
+        )
+    if not isinstance(stages, Mapping | None):
+        raise UsageError(f'stages: expected a dict, as {{"kl": "k1"}}, got {stages!r}')
     if not isinstance(batch, str):
         expected = 'expected text, as "input", "record" or "step,rank"'
         raise UsageError(f"batch: {expected}, got {batch!r}")

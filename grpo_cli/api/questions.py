@@ -6,11 +6,19 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, overload
 
 import numpy as np
 
-from grpo_cli.api.data import Data, listed, of_arguments, reader_of, speaking_of_arguments
+from grpo_cli.api.data import (
+    Data,
+    Path,
+    Record,
+    listed,
+    of_arguments,
+    reader_of,
+    speaking_of_arguments,
+)
 from grpo_cli.api.evaluation import Hyperparameter, checked, planned
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
@@ -235,7 +243,9 @@ def check(
         if limit < 0:
             raise UsageError(f"limit: expected 0 or more, got {limit}")
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
-        return _noting(run(reader, limit), reader.notes())
+        found = run(reader, limit)
+        findings = [replace(one, advice=of_arguments(one.advice)) for one in found.findings]
+        return _noting(replace(found, findings=findings), reader.notes())
 
 
 def show(
@@ -380,6 +390,32 @@ def trend(
         return _noting(found, reader.notes(plan), run.lacks, run.notices)
 
 
+@overload
+def explain(  # type: ignore[overload-overlap]  # a path is an iterable of texts
+    topic: Path,
+    variant: str = "grpo",
+    *,
+    response: int | None = None,
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
+    stages: Stages = None,
+    batch: str | None = None,
+    **hyperparameters: Hyperparameter,
+) -> Explained | Described: ...
+@overload
+def explain(
+    topic: Record | Iterable[Path] | Iterable[Record],
+    variant: str = "grpo",
+    *,
+    response: int | None = None,
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
+    stages: Stages = None,
+    batch: str | None = None,
+    **hyperparameters: Hyperparameter,
+) -> Explained: ...
 def explain(
     topic: Data,
     variant: str = "grpo",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,14 @@ Columns = Mapping[str, Array]
 class Frames:
     """What has rows, as data frames; what is unknown is null, and NaN in pandas."""
 
-    def columns(self) -> Columns:
-        """The rows as arrays by name."""
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """The rows that a prompt shows."""
         raise NotImplementedError
+
+    def columns(self) -> Columns:
+        """The rows as arrays by name; a number that is unknown is NaN."""
+        rows = self.table()
+        return {name: array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
     def to_arrow(self) -> Any:
         """The rows as an Arrow table.

@@ -252,6 +252,10 @@ MISTAKES = {
     "where: expected a comparison": lambda: next(read(DAPO, where="step")),
     "got 5": lambda: evaluate(DAPO, where=5),  # type: ignore[arg-type]
     "expected text, got 7": lambda: evaluate(DAPO, group_by=[7]),  # type: ignore[list-item]
+    'variant: expected a name, as "dr"': lambda: evaluate(DAPO, ["dr"]),  # type: ignore[arg-type]
+    'stages: expected a dict, as {"kl": "k1"}': lambda: evaluate(DAPO, stages="k1"),  # type: ignore[arg-type]
+    'use step="file" if each file': lambda: trend([ONE]),
+    "got Lazy: .collect() it": lambda: evaluate(type("Lazy", (), {"collect": None})()),
     "batch: expected text": lambda: evaluate(DAPO, batch=["step"]),  # type: ignore[arg-type]
     "top: expected a whole number": lambda: show(DAPO, top=-1),
     "unpack: expected a size like 500M or 4G": lambda: next(read(DAPO, unpack="4X")),
@@ -540,6 +544,49 @@ def test_a_prompt_shows_the_numbers_as_a_table(said: str) -> None:
     assert table
     if not isinstance(found, Sequence):
         assert "<table>" in found._repr_html_()
+
+
+def test_messages_name_arguments_but_in_commands() -> None:
+    with pytest.raises(GrpoError, match=r"k9'; did you mean k3\? \(grpo variants --stage kl\)"):
+        evaluate(ONE, stages={"kl": "k9"})
+    assert 'the trainer used trl/grpo, not grpo: choose variant="trl/grpo"' in str(
+        evaluate(GRPO).notices
+    )
+    rows = [ONE | {"uid": 1, "log_probs": [[-0.5 - row]], "rewards": [row]} for row in (0, 1)]
+    torn = check([{k: v for k, v in row.items() if k != "old_log_probs"} for row in rows])
+    assert torn.findings[-1].advice.startswith('group_by="uid" joins the rows')
+
+
+class Tensor:
+    """What has no more than numpy's protocol."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = np.asarray(values)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self._values
+
+
+def test_anything_with_numpys_protocol_is_an_array() -> None:
+    tensors = {name: [*map(Tensor, one)] for name, one in ONE.items() if name != "rewards"}
+    found = evaluate(tensors | {"rewards": Tensor(ONE["rewards"])}, "dr")
+    assert found.loss == evaluate(ONE, "dr").loss
+
+
+@pytest.mark.parametrize(
+    ("found", "columns"),
+    [
+        (lambda: show([ONE, ONE], "dr", top=2), ["id", "ratio", "contribution"]),
+        (lambda: check(RUN, where="step==40"), ["severity", "code", "message"]),
+        (lambda: match(GRPO, loss=evaluate(GRPO).loss), ["value", "variant", "command"]),
+        (lambda: verify(ONE | {"expected": {"loss": 3.0}}, "dr"), ["key", "yours", "grpo"]),
+        (lambda: diff(RUN, SAMPLES / "run/healthy.jsonl.gz"), ["column", "step", "first"]),
+    ],
+)
+def test_every_answer_with_rows_is_a_table_of_arrow(found: Any, columns: list[str]) -> None:
+    table = found().to_arrow()
+    assert table.num_rows
+    assert {*columns} <= {*table.column_names}
 
 
 def test_notices_are_counted_at_a_prompt() -> None:

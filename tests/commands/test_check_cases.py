@@ -271,7 +271,8 @@ def test_the_formula_of_the_advantages_is_named(formula, name, grpo, tmp_path):
     assert told.advantages == {"rewards all equal": 1, name: 5}
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in made), encoding="utf-8")
-    line = f"advantages: rewards all equal in 1 group; {name} in 5 groups"
+    shown = "no formula that grpo knows" if name == "another function of the rewards" else name
+    line = f"advantages: rewards all equal in 1 group; {shown} in 5 groups"
     assert line in grpo("check", str(path)).stdout.replace("\n  ", " ")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.frames import Frames
 from grpo_cli.objective.mismatch import Attribution
 from grpo_cli.terminal.numbers import counted
 
@@ -69,7 +70,7 @@ class MismatchFound(Answer, Attribution):
 
 
 @dataclass(frozen=True)
-class Checked(Answer):
+class Checked(Frames, Answer):
     """What ``check`` returns.
 
     Attributes:

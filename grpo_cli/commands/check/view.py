@@ -45,7 +45,11 @@ def print_findings(
     for row in () if quiet else answer.denominators:
         console.print(wrapped(Text(_denominator(row)), screen.reading, 2))
     if answer.advantages and not quiet:
-        listed = (f"{one} in {counted(many, 'group')}" for one, many in answer.advantages.items())
+        named = {"another function of the rewards": "no formula that grpo knows"}
+        listed = (
+            f"{named.get(one, one)} in {counted(many, 'group')}"
+            for one, many in answer.advantages.items()
+        )
         console.print(wrapped(Text(f"advantages: {'; '.join(listed)}"), screen.reading, 2))
     if answer.not_checked and not quiet:
         line = Text(_not_checked(answer.not_checked, answer.records), "dim")
@@ -53,7 +57,7 @@ def print_findings(
     if answer.not_compared and not quiet:
         whole = answer.not_compared == answer.records
         where = "all" if whole else f"{answer.not_compared:,} of {answer.records:,}"
-        words = f"log-probs not compared with each other in {where} records: see above"
+        words = f"log-probs were not compared with each other in {where} records with errors"
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
     counts, records = answer.conclusion
     style = "bold green" if answer.ok else "bold red"

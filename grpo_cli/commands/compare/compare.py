@@ -84,8 +84,8 @@ def _given_advantages(sides: Sequence[Side]) -> dict[str, None]:
         return {}
     many = "all" if len(given) == len(sides) else f"{len(given)} of {len(sides)}"
     return {
-        f"advantages come from the records for {many} variants, not from their own formulas "
-        "(records without the key compare those)": None
+        f"{many} variants use the advantages of the records; without that key each computes its "
+        "own from the rewards": None
     }
 
 

@@ -88,8 +88,8 @@ def _print_meaning(
         "cosine": f"cosine: between the token gradients of a variant and of {first.variant}",
         "longest_quarter": "longest quarter: share of Σ|gradient| in the longest quarter of the "
         f"responses, which has {percent(first.longest_quarter_tokens)} of the tokens",
-        "positive_advantage": "A>0, A<0: share of Σ|gradient| in the tokens whose "
-        "advantage is positive, or negative",
+        "positive_advantage": "A>0, A<0: share of Σ|gradient| in the tokens with "
+        "a positive (negative) advantage",
     }
     for name, line in meanings.items():
         if name in names:
@@ -135,7 +135,7 @@ def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) 
         first = max(rows, key=_distance)
         own = {name: one for name, (one, _) in first.hyperparameters.items()}
         kept = " ".join(as_flags(first.variant, {}, own))
-        console.print(wrapped(Text(f"its own: grpo eval FILE {kept}"), screen.reading, 2))
+        console.print(wrapped(Text(f"to use its own: grpo eval FILE {kept}"), screen.reading, 2))
         mark(console, "replaced setting", len(lines))
 
 

@@ -154,7 +154,7 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
         return
     first = answer.partings[0]
     until = answer.agreed_until
-    before = "from the first step" if until is None else f"after step {until}"
+    before = "from the first step on" if until is None else f"after step {until}"
     console.print(Text(f"the runs differ {before} ({looked} compared)", "bold red"))
     parts = [f"step {first.step}", f"record {shown(first.record)}"]
     parts += [] if first.group is None else [f"group {shown(first.group)}"]
@@ -162,7 +162,7 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
     parts += [] if first.token is None else [f"token {first.token}"]
     place = f"{', '.join(parts)}: {first.column}, {first.meaning}"
     console.print(wrapped(Text(place, "bold"), screen.reading, 2))
-    console.print(Text("  {} against {}".format(*_both(first))))
+    console.print(Text("  first {}, second {}".format(*_both(first))))
     _print_noise(console, screen, answer)
     console.print()
     rows = answer.partings

@@ -18,13 +18,14 @@ from grpo_cli.commands.diff.columns import (
     reordered,
     there,
 )
+from grpo_cli.commands.frames import Frames
 from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import located
 from grpo_cli.objective.inputs import MisnamedColumnError
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.unread import OLD
-from grpo_cli.terminal.numbers import counted
+from grpo_cli.terminal.numbers import counted, shown
 
 _COUNTS = {"records": "the set of records", "responses": "the number of responses"}
 
@@ -66,7 +67,7 @@ class RunStep(Answer):
 
 
 @dataclass
-class RunDiff(Answer):
+class RunDiff(Frames, Answer):
     """Whether two runs are identical.
 
     Attributes:
@@ -103,16 +104,21 @@ class RunDiff(Answer):
         if self.same:
             return f"RunDiff(same: {compared} compared)"
         until = (
-            "the first step differs"
+            "from the first step on"
             if self.agreed_until is None
-            else f"agreed until step {self.agreed_until}"
+            else f"after step {self.agreed_until}"
         )
-        return f"RunDiff(differs: {until}; {compared} compared)"
+        return f"RunDiff(differs {until}: {compared} compared)"
 
     def table(self) -> list[dict[str, Any]]:
         """The first difference of each column."""
         names = ("column", "step", "record", "response", "token", "first", "second", "difference")
-        return [{name: getattr(one, name) for name in names} for one in self.partings]
+        return [{name: _plain(getattr(one, name)) for name in names} for one in self.partings]
+
+
+def _plain(value: Any) -> Any:
+    """A number or a text; anything else in words."""
+    return value if isinstance(value, str | int | float | None) else shown(value)
 
 
 Steps = Iterator[tuple[int, list[Record]]]

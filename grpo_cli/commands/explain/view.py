@@ -11,7 +11,7 @@ from rich.text import Text
 from grpo_cli.commands.explain.explain import Explained
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
+from grpo_cli.terminal.grid import Column, column, fitting, grid, print_fitting, print_hidden
 from grpo_cli.terminal.numbers import (
     adding_up,
     brief,
@@ -156,7 +156,7 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     print_hidden(console, screen, hidden, "--json")
     _heading(console, "3  responses")
     _step(console, screen, record["stages"]["aggregate"])
-    _print_responses(console, record, parts)
+    _print_responses(console, screen, record, parts)
     _heading(console, "4  sum")
     for line in _sum(record, parts, places, records):
         console.print(wrapped(Text(f"  {line}"), screen.width, 6))
@@ -245,7 +245,7 @@ def _total(texts: Sequence[str], total: str) -> str:
     return f"{equality(texts, total)}{total}".removeprefix("=")
 
 
-def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> None:
+def _print_responses(console: Console, screen: Screen, record: Entry, parts: Sequence[str]) -> None:
     order = sorted(record["responses"], key=lambda one: -abs(one["contribution"]))
     listed = sorted(one["index"] for one in order[: None if chosen().full else _LISTED])
     rows = [record["responses"][at] for at in listed]
@@ -262,7 +262,7 @@ def _print_responses(console: Console, record: Entry, parts: Sequence[str]) -> N
         show = _weight if name == "weight" else shown
         columns.append(_numbers(header, [*(show(row[name]) for row in rows), *[""] * len(tail)]))
     columns.append(_numbers("contribution", [*(parts[at] for at in listed), *last, total]))
-    console.print(grid(columns))
+    print_fitting(console, screen, columns, ("gradient_norm", "w", "Σ_k"), "response")
 
 
 def _numbers(header: str, texts: Sequence[str]) -> Column:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.frames import Frames
 from grpo_cli.hyperparameters import Value
 
 
@@ -69,7 +70,7 @@ class Mistaken(Answer):
 
 
 @dataclass(frozen=True)
-class Matched(Answer):
+class Matched(Frames, Answer):
     """What ``match`` returns.
 
     Attributes:

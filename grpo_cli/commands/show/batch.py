@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.eval.run import Run
+from grpo_cli.commands.frames import Array, Frames, array
 from grpo_cli.commands.show.picture import decoder, flowing
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
@@ -25,7 +26,7 @@ from grpo_cli.variants.plan import Plan
 
 
 @dataclass(frozen=True)
-class Shown(Answer):
+class Shown(Frames, Answer):
     """The tokens, or token strings, of a batch that stand out, the first the most.
 
     Attributes:
@@ -66,6 +67,11 @@ class Shown(Answer):
         if self.of == "string":
             return [*self.rows]
         return [{name: row.get(name) for name in _AT_PROMPT} for row in self.rows]
+
+    def columns(self) -> dict[str, Array]:
+        """The rows with every column, as arrays by name; a number that is unknown is NaN."""
+        names = self.rows[0] if self.rows else ()
+        return {name: array([row[name] for row in self.rows]) for name in names}
 
 
 _AT_PROMPT = (

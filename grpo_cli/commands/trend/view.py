@@ -89,7 +89,7 @@ def print_steps(
         console.print(wrapped(Text(_KL, "dim"), screen.reading, 2))
 
 
-_KL = "kl_k3: mean over tokens; eval's kl averages as the loss does (--fields kl)"
+_KL = "kl_k3: mean over tokens; --fields kl averages it as the loss does (eval's kl)"
 
 _LAST = ("reward_mean", "loss")
 """What everybody looks at: in any log, under the names that it has there."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.frames import Frames
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Verdict(Answer):
 
 
 @dataclass(frozen=True)
-class Verified(Answer):
+class Verified(Frames, Answer):
     """What ``verify`` returns.
 
     Attributes:

@@ -87,7 +87,7 @@ def _replayed(answer: Replay) -> Iterator[Text]:
 
 def _paragraph(row: Verdict, first: Difference, shared: Sequence[str]) -> Iterator[Text]:
     """A record; of several causes those that explain the most records come first."""
-    yield Text.assemble(("differs ", "bold red"), f"{_record(row)}, as {row.variant}")
+    yield Text.assemble(("differs ", "bold red"), f"{_record(row)}, evaluated as {row.variant}")
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
     yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}")

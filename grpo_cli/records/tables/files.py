@@ -66,7 +66,10 @@ def package() -> Any:
         import pyarrow.compute  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError:
-        raise InputError("Parquet and Arrow need pyarrow: pip install pyarrow") from None
+        raise InputError(
+            "Parquet and Arrow need pyarrow: pip install pyarrow (polars does from Python: "
+            "evaluate(polars.read_parquet(FILE)), evaluate(…).to_polars().write_parquet(FILE))"
+        ) from None
     return pyarrow
 
 

@@ -112,9 +112,9 @@ def print_comparison(
     if answer.has_end:
         last = max(answer.steps[2] // 4, 30)
         explained += f"; at the end: over the last {last} steps"
-    explained += "; ≠: beyond what chance explains in so many metrics"
+    explained += "; ≠: more than chance explains, given how many metrics there are"
     if differ:
-        explained += ", or begins at a step (since)"
+        explained += ", or a change from one step on (since)"
     console.print(wrapped(Text(explained, "dim"), screen.reading))
     first_run, second_run = (visible(_listed(one)) for one in named)
     sides = Text(f"first: {first_run}; second: {second_run}")
