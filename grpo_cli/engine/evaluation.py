@@ -271,9 +271,8 @@ class Evaluation:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
         pooled = {} if sums.error is not None else reader.pooled(plan.batch)
-        return list(
-            first | other | reader.notes() | self._notices | sums.sentences | no_kl | more | pooled
-        )
+        found = first | other | reader.notes() | self._notices | sums.sentences | no_kl | more
+        return [text for text in found | pooled if plan.asked or text != GIVEN]
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace.
@@ -308,6 +307,8 @@ def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
     return evaluator
 
 
+GIVEN = "advantages come from the records, not from their rewards (--advantage NAME computes them)"
+"""Said of a variant that somebody chose, whose formula another's advantages may not be."""
 NO_OLD = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
 
 
@@ -329,10 +330,7 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
         )
         yield NO_OLD + (another if engine else "")
     if batch.rewards is not None and breakdown.objective.advantage.choice.given:
-        yield (
-            "advantages come from the records, not from their rewards (use --advantage to "
-            "compute them)"
-        )
+        yield GIVEN
     if batch.rewards is not None and np.isnan(batch.rewards).any():
         yield "reward functions that returned null for a response are ignored there, as in TRL"
     yield from idle_clips(breakdown.objective.name, breakdown.objective.surrogate)

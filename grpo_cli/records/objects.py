@@ -110,6 +110,7 @@ _WORDS = {
     "Illegal trailing comma before end of object": "expected a key in double quotes",
     "Illegal trailing comma before end of array": "expected a value",
 }
+_UTF_8 = "expected UTF-8 text; for Latin-1 text: iconv -f LATIN1 -t UTF-8"
 _SHORT = 120  # characters of a line that somebody typed
 _LONGEST_INTEGER = 20  # characters of -(2**63) and of 2**64 - 1
 
@@ -135,7 +136,7 @@ def _decode_carefully(text: bytes) -> Any:
     except UnicodeDecodeError as error:
         before = text[: error.start].decode("utf-8")
         column = len(before) - before.rfind("\n")
-        raise _malformed(before.count("\n") + 1, column, "expected UTF-8 text") from None
+        raise _malformed(before.count("\n") + 1, column, _UTF_8) from None
     except json.JSONDecodeError as error:
         raise _malformed(error.lineno, error.colno, _describe(error)) from None
     except RecursionError:
@@ -162,6 +163,8 @@ def _describe(error: json.JSONDecodeError) -> str:
     if words.startswith("expected"):
         word = rest.split(maxsplit=1)[0] if rest else "the end"
         words += f", got {word if len(word) <= 12 else word[:12] + '…'}"
+        if error.msg == "Extra data" and rest[:1] == ",":
+            words += "; leave out the comma after each line"
     if len(error.doc) > _SHORT and (not rest or words.startswith("the string that begins")):
         words += ": the line is incomplete (was it still being written?)"
     return words

@@ -12,6 +12,9 @@ import orjson
 from grpo_cli.errors import InputError
 
 _LONGEST = 40
+_IN_QUOTES = re.compile(
+    r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|true|false|nan|[+-]?inf", re.IGNORECASE
+)
 _INTEGERS = 10**17  # beyond these, digits say less than an exponent
 
 
@@ -30,6 +33,8 @@ def got(value: object) -> str:
             advice = " (a tensor as it is printed; dump its .tolist())"
         elif value.startswith("[") and value.endswith("]"):
             advice = " (a list in a string; dump the list itself)"
+        elif _IN_QUOTES.fullmatch(value):
+            advice = " (a value in quotes; write it without them)"
         return orjson.dumps(text).decode() + advice
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"

@@ -308,3 +308,49 @@ def test_near_options_of_other_commands(capsys, monkeypatch, line, meant):
     with pytest.raises(SystemExit):
         main()
     assert capsys.readouterr().err.endswith(f"; {meant}\n")
+
+
+RESPONSE = {
+    "log_probs_new": [-1.0, -2.0, -0.5],
+    "log_probs_old": [-1.1, -2.1, -0.4],
+    "mask": [1, 1, 1],
+    "advantage": 1.0,
+}
+SLIPS = [
+    ({"mask": ["1", "1", "0"]}, 'mask[0]: expected 0 or 1, got "1" (a value in quotes'),
+    ({"log_probs_new": [[-1.0, -2.0, -0.5]]}, "expected a list (as log_probs_old is), got a list"),
+    ({"log_probs_new": [-1.0]}, "log_probs_new: expected 3 numbers (as log_probs_old has), got 1"),
+    (
+        {"advantage": [1.0, 1.0], "token_ids": [1, 2, 3]},
+        "expected 1 advantage (one per response) or 3 (one per token)",
+    ),
+    ({"reward": [0.0, 0.0, 1.0]}, "got 3; if they are one per token: call them token_rewards"),
+    ({"completion_ids": [1.0, 2.0, 3.0]}, "expected a whole number, got 1.0"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), SLIPS)
+def test_slips_in_a_record(tmp_path, change, message):
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps(RESPONSE | change) + "\n")
+    result = run("eval", path)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("eval", "-", "--having", "clip"), "'clip==high' or 'clip!=none'"),
+        (("eval", "-", "--having", "clip in high,low"), "write 'clip in [high,low]'"),
+        (("eval", "-", "--fields", "zzz"), "--fields '?' lists all"),
+        (("trend", "-", "--fail-on", "zzz>1"), "--fail-on '?' lists all"),
+        (("match", "-", "--kl", "0.1"), "--kl narrows down a loss"),
+        (("trend", "-", "--plot", "-f", "csv"), "--plot draws in a table"),
+    ],
+)
+def test_slips_in_flags(words, message):
+    result = run(*words, stdin=json.dumps(RESPONSE))
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert message in result.stderr
+    assert len(result.stderr) < 320

@@ -236,7 +236,7 @@ def test_a_record_without_tokens_is_not_on_policy() -> None:
 
 
 OLD = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
-GIVEN = "advantages come from the records, not from their rewards (use --advantage to compute them)"
+GIVEN = "advantages come from the records, not from their rewards (--advantage NAME computes them)"
 NULLS = "reward functions that returned null for a response are ignored there, as in TRL"
 LARGE = "a ratio exceeds the largest double and is null in JSON; use log_ratio"
 NEW = {"log_probs_new": [[-1.0, -1.0], [-2.0]]}

@@ -15,6 +15,7 @@ from grpo_cli.commands.check.answer import (
     NotChecked,
 )
 from grpo_cli.commands.check.notes import FEWER_THAN
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -52,8 +53,11 @@ def print_findings(
         )
         console.print(wrapped(Text(f"advantages: {'; '.join(listed)}"), screen.reading, 2))
     if answer.not_checked and not quiet:
-        line = Text(_not_checked(answer.not_checked, answer.records), "dim")
-        console.print(wrapped(line, screen.reading, 2))
+        if chosen().full:
+            words = _not_checked(answer.not_checked, answer.records)
+        else:
+            words = _shortly_not_checked(answer.not_checked, screen.reading)
+        console.print(wrapped(Text(words, "dim"), screen.reading, 2))
     if answer.not_compared and not quiet:
         whole = answer.not_compared == answer.records
         where = "all" if whole else f"{answer.not_compared:,} of {answer.records:,}"
@@ -133,6 +137,18 @@ def _denominator(row: Denominator) -> str:
             names_by_verb.setdefault(verb, []).append(counted(count, name))
     listed = ", ".join(f"{' and '.join(names)} {verb}" for verb, names in names_by_verb.items())
     return f"denominator of {row.variant} ({row.denominator}): {listed}"
+
+
+def _shortly_not_checked(skipped: Sequence[NotChecked], width: int) -> str:
+    """Counts skipped rules in one line, with as many of the reasons as it has room for."""
+    line = f"{counted(len(skipped), 'check')} skipped (--full lists them): "
+    reasons = dict.fromkeys(_names([one]) for row in skipped for one in row.missing)
+    for at, reason in enumerate(reasons):
+        more = reason + (", …" if at + 1 < len(reasons) else "")
+        if at and len(line) + len(more) + 2 > width:
+            return f"{line}, …"
+        line += f"{', ' * bool(at)}{reason}"
+    return line
 
 
 def _not_checked(skipped: Sequence[NotChecked], records: int) -> str:

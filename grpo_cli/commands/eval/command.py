@@ -76,6 +76,7 @@ def evaluate(
             more=notes,
             of_rows=encode is not None
             and printing.output is None
+            and not in_table
             and (format.streams or not run.empty),
         )
         if not run.complete:  # leaving the block so keeps an older file

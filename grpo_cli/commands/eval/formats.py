@@ -175,7 +175,7 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     elif limit is None:
         limit = _LIMIT.get(level, _USUAL_LIMIT)
     records = _first_records(run, level, limit)
-    if run.empty or (level == "batch" and not run.complete):
+    if run.empty or not run.complete:
         return
     notes = () if printing.quiet else [*run.notices, *having_note(run, printing)]
     shown = 0

@@ -24,6 +24,7 @@ from grpo_cli.engine.rows.fields import (
 )
 from grpo_cli.engine.rows.source import same
 from grpo_cli.objective.signature import MIXED, Parts, plain
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import (
     Column,
     column,
@@ -89,10 +90,23 @@ def print_totals(
         more = Text(" (signature, policy, denominator: --level batch)", "dim")
         lines.add_row(_label("variant"), Text(f" {variant}") + more)
     if not variant:
-        lines.add_row(_label("signature"), wrapped(Text(f" {signature}"), room, 1, bars=True))
+        lines.add_row(
+            _label("signature"), Text(f" {short_signature(signature, screen.width, _LABEL)}")
+        )
     for note in notes(total):
         lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
     console.print(lines)
+
+
+def short_signature(signature: str, width: int | None, begin: int) -> str:
+    """A signature in one line: as many of its parts as fit, unless all are asked for."""
+    if width is None or chosen().full or begin + len(signature) <= width:
+        return signature
+    kept = signature[: max(width - begin - len(_WHOLE) - 1, 0)].rpartition("|")[0]
+    return f"{kept}|{_WHOLE}"
+
+
+_WHOLE = "… (--full)"
 
 
 def _default(parts: Parts) -> str:
@@ -171,7 +185,7 @@ def print_batches(
     if chosen is None and variant:
         console.print(Text(f"variant  {variant}") + Text(" (signature: --level batch)", "dim"))
     elif chosen is None:
-        console.print(wrapped(Text(f"signature  {signature}"), screen.edge, 11, bars=True))
+        console.print(Text(f"signature  {short_signature(signature, screen.width, 11)}"))
 
 
 _SPARE_TOTALS = (

@@ -118,6 +118,11 @@ def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Log
         if found:
             raise UsageError("--logged takes the number from the records, so leave out --loss")
         return None
+    if not found and "kl" in given:
+        raise UsageError(
+            "--kl narrows down a loss, so give --loss X as well; grpo eval FILE --kl k1 --level "
+            "batch --only kl prints what one estimator gives"
+        )
     if len(found) != 1:
         raise UsageError(
             "give the logged number as either --loss X or --objective X; --logged loss=PATH reads "

@@ -91,9 +91,16 @@ def refuse_odd_shape(shape: Shape, columns: Mapping[str, object]) -> None:
     Raises:
         InputError: with the first place where that column is the odd one.
     """
+    others = {key: one for key, one in columns.items() if type(one) is list and one}
+    nested = {key: read_shape(key, one).nested for key, one in others.items()}
+    usual, most = Counter(nested.values()).most_common(1)[0]
+    if usual != shape.nested and most > 1:
+        like = next(key for key, level in nested.items() if level == usual)
+        wanted, came = ("lists" + " of lists" * (level - 1) for level in (usual, shape.nested))
+        message = f"expected {wanted.replace('lists', 'a list', 1)} (as {like} is)"
+        raise InputError(f"{message}, got {came.replace('lists', 'a list', 1)}", path=shape.key)
     if shape.nested > 2:
         return
-    others = {key: one for key, one in columns.items() if type(one) is list and one}
     of_responses = {key: len(one) for key, one in others.items()}
     _refuse_minority(shape.key, "", of_responses, _LEVELS[1] if shape.nested > 1 else "number")
     for number in range(len(shape.value)) if shape.nested > 1 else ():
@@ -296,6 +303,8 @@ def _log(key: str, column: bytes, shape: Shape, mask: bytes | None) -> np.ndarra
 
 _MANY, _ENOUGH = 0.2, 6  # so large a part of so many values is no rounding
 _LOGITS = "look like logits: take log_softmax and select the sampled token"
+_SPREAD, _NEAR_1 = 0.25, 0.15
+"""Ratios to the old policy are all near 1; −log p of tokens spread more."""
 _WIDE = 1000
 """From here on rows of equal length are a vocabulary rather than the tokens of responses."""
 
@@ -309,6 +318,8 @@ def guess_values(column: F64) -> str:
         return f"; these {_LOGITS}"
     if numbers.max() <= 1.0:
         return "; these look like probabilities: take their natural logarithm"
+    if np.std(numbers) < _SPREAD and abs(np.median(numbers) - 1.0) < _NEAR_1:
+        return "; these look like importance ratios: call them ratios, or dump the log-probs"
     return "; these look like −log p (as losses are): negate them"
 
 

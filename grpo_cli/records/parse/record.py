@@ -221,7 +221,8 @@ def read_words(key: str, value: object, shape: Shape, kind: type) -> list[list[A
         every = enumerate(chain.from_iterable(rows))
         at, other = next(one for one in every if type(one[1]) is not kind)
         wanted = "a string" if kind is str else "a whole number"
-        raise InputError(f"expected {wanted}, got {got(other)}", path=key + shape.place(at))
+        came = repr(other) if isinstance(other, float) else got(other)
+        raise InputError(f"expected {wanted}, got {came}", path=key + shape.place(at))
     return rows if shape.nested > 1 or shape.single else [[one] for one in rows[0]]
 
 

@@ -60,6 +60,11 @@ def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list
     else:
         size, came = len(value), str(len(value))
     wanted = f"{count(responses, what)} (one per response)"
+    tokens = sum(shape.widths)
+    if what == "advantage" and tokens != responses:
+        wanted += f" or {tokens:,} (one per token)"
+    elif what == "reward" and size == tokens > 1 and shape.single:
+        came += "; if they are one per token: call them token_rewards, or sum them"
     raise InputError(f"expected {wanted}, got {came}{_doubt(shape, size, what)}", path=key)
 
 
