@@ -98,6 +98,9 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     if single and deep == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
         rows = _flat(column)
         return lambda row: None if (one := rows(row)) is None else [one]
+    if single and deep == 1 and known == "advantages" and _is_number(pa, kind.value_type):
+        each = _flat(column)  # of tokens; one number is that of the response
+        return lambda row: one if (one := each(row)) is None or len(one) < 2 else [one]
     values = listed(pa, column, name)
     if single and known in ("tokens", *(_BY_RESPONSE if deep == 0 else ())):
         return lambda row: None if values[row] is None else [values[row]]
