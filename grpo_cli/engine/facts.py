@@ -41,13 +41,17 @@ class Skipped:
     def merge(self, later: Skipped) -> None:
         """Adds those of a piece of input that follows."""
         self.count += later.count
-        room = self.most - len(self.first) if self.most else len(later.first)
-        self.first += later.first[:room]
+        for error in later.first:
+            same = next((one for one in self.first if one.repeated_by(error)), None)
+            if same is not None:
+                same.repeats += 1 + error.repeats
+            elif not self.most or len(self.first) < self.most:
+                self.first.append(error)
 
     @property
     def more(self) -> int:
-        """How many are not kept."""
-        return self.count - len(self.first)
+        """How many are neither kept nor repeat one that is."""
+        return self.count - sum(1 + one.repeats for one in self.first)
 
     def __len__(self) -> int:
         """How many records were left out."""

@@ -39,7 +39,7 @@ from grpo_cli.records.parse.turns import (
     read_roles,
     read_versions,
 )
-from grpo_cli.records.record import Raw, Record, listed
+from grpo_cli.records.record import Raw, Record, Texts, listed
 from grpo_cli.records.settings import read_settings
 from grpo_cli.records.unread import VERSIONS
 
@@ -158,8 +158,10 @@ def _check_words(
         if set(map(type, rows)) == {list}:
             flat: list[Any] = reduce(iconcat, rows, [])
             fits = [*map(type, flat)].count(kind) == len(flat)  # faster than operator.countOf
+        elif kind is str:
+            fits = set(map(type, rows)) == {Texts}
         else:
-            fits = kind is int and all(getattr(row, "dtype", _TEXT).kind in "iu" for row in rows)
+            fits = all(getattr(row, "dtype", _TEXT).kind in "iu" for row in rows)
         if not fits:
             raise Unusual
 

@@ -131,11 +131,40 @@ def _number(line: int | None, prefix: str) -> int:
     return int(index) if index.isdigit() else 0
 
 
+@dataclass(slots=True, eq=False)
+class Texts:
+    """The texts of a response in an Arrow column, none of which is null: objects where asked for.
+
+    Attributes:
+        column: the texts of many responses.
+        start, end: which are of this one.
+    """
+
+    column: Any
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __getitem__(self, at: int) -> str:
+        return self.tolist()[at]
+
+    def tolist(self) -> list[str]:
+        """The texts, as the method of an array."""
+        found: list[str] = self.column.slice(self.start, len(self)).to_pylist()
+        return found
+
+
+ARRAYS = (np.ndarray, Texts)
+"""What stands for an innermost list in the rows of a table."""
+
+
 def listed(value: Any) -> Any:
     """A value with its arrays as the lists that a JSON file would have."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, ARRAYS):
         return value.tolist()
-    if isinstance(value, list) and value and isinstance(value[0], list | np.ndarray):
+    if isinstance(value, list) and value and isinstance(value[0], (list, *ARRAYS)):
         return [listed(one) for one in value]
     if isinstance(value, dict):
         return {key: listed(one) for key, one in value.items()}

@@ -97,8 +97,7 @@ class ChunkSums:
         self._chunk, batch, self._logged = chunk, chunk.batch, logged
         steps: Sequence[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
         marks = borders([step.row for step in steps])
-        counts = np.array([cut.counts for cut in batch.cuts(marks)], dtype=np.int64)
-        records, groups, responses, tokens = (Segments(each) for each in counts.T)
+        records, groups, responses, tokens = map(Segments, np.diff(batch.edges(marks)))
         self._units = {"records": records, "responses": responses, "tokens": tokens}
         self._filled = tokens.lengths > 0
         self._places = _objects([(one.source, one.line, one.name) for one in chunk.records])

@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.answer import Answer, text_of_rows
 from grpo_cli.commands.frames import Array, Frames, array
-from grpo_cli.commands.trend.metrics import METRICS, StepValues, values
+from grpo_cli.commands.trend.metrics import METRICS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
-from grpo_cli.commands.trend.sums import KINDS, LOWEST, StepSums
+from grpo_cli.commands.trend.sums import KINDS, LOWEST, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import nearest
 
@@ -175,7 +175,14 @@ class Steps(Frames, Sequence[Step]):
         return {n: array(column) for n, column in (head | {"file": self.files} | metrics).items()}
 
     def __repr__(self) -> str:
-        return f"Steps({len(self)} steps: {', '.join(('step', 'file', *self.metrics))})"
+        return f"Steps({len(self)})\n{text_of_rows(self.table())}"
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each step: its number, and the metrics that are shown unasked."""
+        known = {name: metric(name) for name in self.metrics}
+        usual = {n: one.spare if one else 0 for n, one in known.items() if not one or one.usual}
+        names = sorted(usual, key=usual.__getitem__)  # first those that a terminal never hides
+        return [{"step": one.number, **{n: one.metrics[n] for n in names}} for one in self]
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -238,17 +245,18 @@ class Steps(Frames, Sequence[Step]):
         )
 
     @cached_property
-    def _places(self) -> dict[str, dict[int, tuple[Any, ...]]]:
-        """By kind, the place in the steps → what is worst there."""
-        return {
-            kind: dict(zip(np.flatnonzero(one.widths).tolist(), one.values.tolist(), strict=True))
-            for kind, one in self._sums.family("worst").items()
-        }
+    def _places(self) -> dict[str, tuple[Ragged, I64]]:
+        """By kind, what is worst in each step that has it, and how many steps before have it."""
+        worst = self._sums.family("worst")
+        return {kind: (one, np.cumsum(one.widths) - 1) for kind, one in worst.items()}
 
     def _worst(self, at: int, kinds: Iterable[str]) -> Iterator[tuple[str, Place]]:
         for kind in kinds:
-            if at in (places := self._places.get(kind, {})):
-                value, response, token, record = places[at]
+            if kind not in self._places:
+                continue
+            worst, places = self._places[kind]
+            if worst.widths[at]:
+                value, response, token, record = worst.values[places[at]].item()
                 source, line, name = record
                 inside = None if token < 0 else token
                 yield kind, Place(source, line, name, response, inside, value)

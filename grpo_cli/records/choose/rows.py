@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError
@@ -42,7 +43,7 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
     """
     rows = [*map(_row, raws)]
     first, fields = raws[0], rows[0].fields
-    single = {row.single for row in rows} == {True}
+    single = {row.single for row in rows}
     _check_same(raws, rows)
     _check_steps(raws, rows, by)
     record = ({"id": label} if is_label(label) else {}) | _constants(raws, rows)
@@ -52,12 +53,14 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
         if name in (*_SHARED, *_DROPPED):
             continue
         cells = [row.value[row.fields.names[name]] for row in rows]
-        alone = name in _BY_TOKEN or {*map(type, cells)}.isdisjoint((list, dict))
-        if alone and single:
+        kinds = {*map(type, cells)}
+        if single == {True} and (name in _BY_TOKEN or kinds.isdisjoint((list, dict))):
             record[name] = cells
             continue
-        pairs = zip(cells, rows, strict=True)
-        parts = [_listed(name, one, single=row.single) for one, row in pairs]
+        parts = cells
+        if single != {False} or kinds != {list}:
+            pairs = zip(cells, rows, strict=True)
+            parts = [_listed(name, one, single=row.single) for one, row in pairs]
         record[name] = _joined(parts)
         counts = [*map(len, parts)] if name == counted else counts
     for key in {one.key: None for each in fields.misnamed.values() for one in each}:
@@ -212,11 +215,11 @@ def _listed(name: str, value: Any, *, single: bool) -> Any:
 
 
 def _joined(parts: list[Any]) -> Any:
-    if any(isinstance(one, dict) for one in parts):
+    if dict in map(type, parts):
         if any(not isinstance(one, dict) or one.keys() != parts[0].keys() for one in parts):
             raise InputError("expected the same reward functions in all rows of a group")
         return {key: _joined([one[key] for one in parts]) for key in parts[0]}
-    return [one for part in parts for one in part]
+    return [*chain.from_iterable(parts)]
 
 
 def _check_same(raws: Sequence[Raw], rows: Sequence[_Row]) -> None:

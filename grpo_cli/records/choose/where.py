@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError, UsageError, nearest
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.record import Raw, listed
+from grpo_cli.records.record import ARRAYS, Raw, listed
 
 Path = tuple[str | int, ...]
 
@@ -60,10 +60,10 @@ def look_up(value: Any, path: Path) -> Any:
     """
     for step in path:
         try:
-            value = value[int(step) if isinstance(value, list | np.ndarray) else step]
+            value = value[int(step) if isinstance(value, (list, *ARRAYS)) else step]
         except (LookupError, TypeError, ValueError):
             raise Missing from None
-    return value.tolist() if isinstance(value, np.ndarray | np.integer) else value
+    return value.tolist() if isinstance(value, (*ARRAYS, np.integer)) else value
 
 
 def spelled(path: Path) -> str:
@@ -83,6 +83,7 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 _CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(==|!=|<=|>=|<|>)\s*([^=!<>\s].*?)\s*")
 _ONE_OF = re.compile(r"\s*([^=!<>\s]+)\s+in\s*[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*")
 _ASSIGNED = re.compile(r"\s*([^=!<>\s]+)\s*=\s*([^=!<>]+?)\s*")
+_BARE_LIST = re.compile(r"\s*([^=!<>\s]+)\s+in\s+([^=!<>()\[\]]+?)\s*")
 _WORDS = {"true": True, "false": False, "null": None}
 _SCALAR = rb'\s*:\s*(-?\d[\d.eE+-]*|"[^"\\]*"|true|false|null)\s*[,}\]]'
 
@@ -95,7 +96,7 @@ def hashable(value: Any) -> Any:
     """
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)  # which JSON can be written of
-    if not isinstance(value, list | dict | np.ndarray):
+    if not isinstance(value, (list, dict, *ARRAYS)):
         return value
     try:
         return orjson.dumps(listed(value), default=str, option=_OPTIONS)
@@ -233,11 +234,13 @@ def _read(text: str, flag: str) -> Condition:
         raise UsageError(f"{flag}: write {parts!r}, got {text!r}")
     found = _CONDITION.fullmatch(text)
     if found is None:
-        equal = _ASSIGNED.fullmatch(text)
-        example = "clip==high" if flag.endswith("having") else "step==120"
-        how = f"expected a comparison like '{example}'"
-        if equal:
+        having = flag.endswith("having")
+        examples = ("clip==high", "clip!=none") if having else ("step==120", "step in [5,6]")
+        how = f"expected a comparison like {' or '.join(map(repr, examples))}"
+        if equal := _ASSIGNED.fullmatch(text):
             how = f"write '{equal[1]}=={_quoted(equal[2])}'"
+        elif bare := _BARE_LIST.fullmatch(text):
+            how = f"write '{bare[1]} in [{bare[2]}]'"
         raise UsageError(f"{flag}: {how} (== != < <= > >= in, &&), got {text!r}")
     return Condition(read_path(found[1], flag), found[2], _constant(found[3]))
 
@@ -355,7 +358,7 @@ def hint(
             named = record in map(str, _groups(values))
             of_group = f"; --group {record} chooses a group" if named else ""
             last = "" if count is None else f" to {count - 1}"
-            return f"; they only have numbers, from 0{last}{of_group}"
+            return f"; the records have no ids: give a number, 0{last}{of_group}"
         return _near("the first ids are", record, ids)
     return "" if group is None else _near("the first groups are", group, _groups(values))
 

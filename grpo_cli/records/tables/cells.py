@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
 from grpo_cli.records.objects import as_object, decode
 from grpo_cli.records.places import got
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import Raw, Texts
 
 JSON = "grpo_json"
 """The column that holds as JSON what has no column of its own."""
@@ -20,7 +21,7 @@ JSON = "grpo_json"
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "token_ids"}
 _BY_RESPONSE = {"rewards", "reward_baselines", "advantages", "group_ids"}
 _LONGEST = 60
-Cells = Callable[[int], Any]
+Cells = Sequence[Any]
 
 
 def rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputError]:
@@ -35,9 +36,13 @@ def rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputEr
         error.source = source
         raise
     size = max(1, batch.nbytes // max(1, batch.num_rows))
-    for row in range(batch.num_rows):
-        value = {name: cell for name, cells in columns.items() if (cell := cells(row)) is not None}
-        prefix = f"[{first + row}]."
+    names, cells = [*columns], columns.values()
+    lacks_some = any(None in column for column in cells)
+    for row, own in enumerate(zip(*cells, strict=True) if cells else [()] * batch.num_rows, first):
+        value = dict(zip(names, own, strict=True))
+        if lacks_some:
+            value = {name: cell for name, cell in value.items() if cell is not None}
+        prefix = f"[{row}]."
         if JSON in value:
             try:
                 value |= as_json(value.pop(JSON))
@@ -61,16 +66,13 @@ def as_json(text: Any) -> dict[str, Any]:
 
 def is_single(pa: Any, schema: Any) -> bool:
     """Whether a row is one response: flat token columns, and a number for the response."""
-    flat = False
-    deep: dict[str | None, int] = {}
+    flat, deep = False, {}
     for field in schema:
-        if field.name == "responses":  # verl's ids
-            deep["responses"] = depth(pa, field.type)
         name = canonical_name(field.name)
         deep[name] = depth(pa, field.type)
         flat |= name in TOKEN_COLUMNS and deep[name] == 1
     scalar = any(deep.get(name) == 0 for name in ("rewards", "advantages"))
-    words = any(deep.get(name) == 1 for name in ("tokens", "token_ids", "responses"))
+    words = any(deep.get(name) == 1 for name in ("tokens", "token_ids"))
     return flat and (scalar or (words and deep.get("rewards") != 1))
 
 
@@ -88,7 +90,7 @@ def is_list(pa: Any, kind: Any) -> bool:
 
 
 def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
-    """What a column has in a row, its numbers as arrays where that is worth it."""
+    """What a column has in each row, its numbers as arrays where that is worth it."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     kind, deep = column.type, depth(pa, column.type)
@@ -96,17 +98,18 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     if deep == 2 and _is_number(pa, kind.value_type.value_type):
         return _nested(column)
     if single and deep == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
-        rows = _flat(column)
-        return lambda row: None if (one := rows(row)) is None else [one]
-    if single and deep == 1 and known == "advantages" and _is_number(pa, kind.value_type):
-        each = _flat(column)  # of tokens; one number is that of the response
-        return lambda row: one if (one := each(row)) is None or len(one) < 2 else [one]
+        return _alone(_flat(column))
+    if single and known == "tokens" and _is_text(pa, column):
+        return _alone(_texts(column))
     values = listed(pa, column, name)
     if single and known in ("tokens", *(_BY_RESPONSE if deep == 0 else ())):
-        return lambda row: None if values[row] is None else [values[row]]
-    if pa.types.is_struct(kind):
-        return lambda row: _without_nulls(values[row])
-    return values.__getitem__
+        return _alone(values)
+    return [*map(_without_nulls, values)] if pa.types.is_struct(kind) else values
+
+
+def _alone(cells: Cells) -> Cells:
+    """Cells of one response each, as those of a record of one."""
+    return [None if one is None else [one] for one in cells]
 
 
 def listed(pa: Any, column: Any, name: str) -> list[Any]:
@@ -167,35 +170,49 @@ def _is_number(pa: Any, kind: Any) -> bool:
 def _flat(column: Any) -> Cells:
     """Rows of numbers; a null is NaN, and only its own row is not what it would be without."""
     values, offsets = _inner(column)
-    absent = _nulls(column)
-    exact = not values.null_count or str(values.type) in ("halffloat", "float", "double")
-    numbers = values.to_numpy(zero_copy_only=False) if exact else None
+    if not values.null_count or str(values.type) in ("halffloat", "float", "double"):
+        numbers = values.to_numpy(zero_copy_only=False)
+        found = [numbers[begin:end] for begin, end in pairwise(offsets)]
+    else:
+        found = [_numbers(values.slice(begin, end - begin)) for begin, end in pairwise(offsets)]
+    return _with_nulls(column, found)
 
-    def cell(row: int) -> Any:
-        if absent and absent[row]:
-            return None
-        begin, end = offsets[row], offsets[row + 1]
-        if numbers is not None:
-            return numbers[begin:end]
-        found = values.slice(begin, end - begin).to_numpy(zero_copy_only=False)
-        if found.dtype.kind != "O":
-            return found
-        return np.array([np.nan if one is None else one for one in found], dtype=np.float64)
 
-    return cell
+def _numbers(values: Any) -> Any:
+    found = values.to_numpy(zero_copy_only=False)
+    if found.dtype.kind != "O":
+        return found
+    return np.array([np.nan if one is None else one for one in found], dtype=np.float64)
+
+
+def _is_text(pa: Any, column: Any) -> bool:
+    """Whether it has lists of texts, none of which is null or no UTF-8."""
+    kind = column.type.value_type if depth(pa, column.type) == 1 else None
+    if kind not in (pa.string(), pa.large_string()) or column.flatten().null_count:
+        return False
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _texts(column: Any) -> Cells:
+    values, offsets = _inner(column)
+    return _with_nulls(column, [Texts(values, *both) for both in pairwise(offsets)])
 
 
 def _nested(column: Any) -> Cells:
     lists, offsets = _inner(column)
     inner = _flat(lists)
-    absent = _nulls(column)
+    return _with_nulls(column, [inner[begin:end] for begin, end in pairwise(offsets)])
 
-    def cell(row: int) -> Any:
-        if absent and absent[row]:
-            return None
-        return [inner(at) for at in range(offsets[row], offsets[row + 1])]
 
-    return cell
+def _with_nulls(column: Any, cells: Cells) -> Cells:
+    if not column.null_count:
+        return cells
+    present = column.is_valid().to_pylist()
+    return [cell if here else None for cell, here in zip(cells, present, strict=True)]
 
 
 def _inner(column: Any) -> tuple[Any, list[int]]:
@@ -206,10 +223,6 @@ def _inner(column: Any) -> tuple[Any, list[int]]:
     offsets = column.offsets.to_numpy()
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
     return column.values.slice(first, last - first), (offsets - first).tolist()
-
-
-def _nulls(column: Any) -> list[bool]:
-    return column.is_null().to_pylist() if column.null_count else []
 
 
 def _without_nulls(value: Any) -> Any:
