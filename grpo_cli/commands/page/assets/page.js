@@ -56,7 +56,8 @@ class Page {
     this.path.hidden = !known;
     const heading = document.querySelector("h1");
     this.heading ??= heading.textContent;
-    heading.textContent = known ? `Step ${step}${group === null ? "" : `: ${groupWords(run.groups[step], group)}`}` : this.heading;
+    const verdict = this.heading.startsWith(`Step ${shown(step)}: `) ? this.heading.split(". ")[0] : `Step ${shown(step)}`;
+    heading.textContent = !known ? this.heading : group === null ? verdict : `Step ${step}: ${groupWords(run.groups[step], group)}`;
     const parts = [known ? link("#", "run") : make("b", {}, "run")];
     if (known) parts.push(" › ", group === null ? make("b", {}, `step ${step}`) : link(`#step-${step}`, `step ${step}`));
     if (group !== null) parts.push(" › ", make("b", {}, groupWords(run.groups[step], group)));

@@ -44,7 +44,9 @@ class StepView {
   }
 
   heading() {
-    const [groups, responses] = [this.several() ?? this.groups.length, this.groups.reduce((sum, group) => sum + group.responses, 0)];
+    const [groups, responses] = [this.groups.length, this.groups.reduce((sum, group) => sum + group.responses, 0)];
+    const named = this.several();
+    if (named !== null) return `${shown(responses)} responses in as many records (${shown(named)} group${named === 1 ? "" : "s"}), by length and reward`;
     return `${shown(responses)} response${responses === 1 ? "" : "s"} of ${shown(groups)} group${groups === 1 ? "" : "s"}, by length and reward`;
   }
 
@@ -78,24 +80,28 @@ class StepView {
       order.sort((a, b) => (value(this.groups[b]) ?? -Infinity) - (value(this.groups[a]) ?? -Infinity) || a - b);
     }
     const many = new Set(this.groups.map(({ group }) => group)).size > 1;
-    const heads = ["record", ...(many ? ["group"] : []), "responses", "reward", "reward std", "length", "longest", "clipped", "largest |log ρ|", "tokens"];
-    fill(this.table, heads, order.map((at) => this.row(at, many)));
+    const single = this.several() !== null; // whose columns of several responses say nothing
+    const spread = single ? [[], [], []] : [["responses"], ["reward std"], ["longest"]];
+    const heads = ["record", ...(many ? ["group"] : []), ...spread[0], "reward", ...spread[1], "length", ...spread[2], "clipped", "largest |log ρ|", ...(single ? [] : ["tokens"])];
+    fill(this.table, heads, order.map((at) => this.row(at, many, single)));
   }
 
-  row(at, many) {
+  row(at, many, single) {
     const group = this.groups[at];
     const name = shown(group.record);
+    const pointed = group.pointed.length ? " ▲" : "";
+    const tokens = `${shown(group.tokens)}${pointed}`;
     return [
-      group.block ? link(this.href(at), name) : name,
+      group.block ? link(this.href(at), `${name}${single ? pointed : ""}`) : name,
       ...(many ? [shown(group.group)] : []),
-      shown(group.responses),
+      ...(single ? [] : [shown(group.responses)]),
       shown(group.reward_mean),
-      shown(group.reward_std),
+      ...(single ? [] : [shown(group.reward_std)]),
       shown(group.length_mean),
-      shown(group.length_max),
+      ...(single ? [] : [shown(group.length_max)]),
       percent(group.clip_fraction),
       shown(group.log_ratio_max),
-      group.block ? link(this.href(at), `${shown(group.tokens)}${group.pointed.length ? " ▲" : ""}`) : shown(group.tokens),
+      ...(single ? [] : [group.block ? link(this.href(at), tokens) : shown(group.tokens)]),
     ];
   }
 

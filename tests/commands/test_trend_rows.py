@@ -1,0 +1,103 @@
+"""Runs whose rows hold one response each: their groups, and reward that rises with length."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import answer, run
+from trended import blocks, write
+
+ON = 20
+
+
+def rows(
+    steps: int = 40, *, longer: float = 0.0, paid: float = 0.0, seed: int = 3
+) -> list[dict[str, Any]]:
+    """Rows of two prompts that come back at each step, with given advantages.
+
+    From step ``ON`` on responses are longer by ``longer`` a step, each token of which is ``paid``.
+    """
+    draw, made = random.Random(seed), []
+    for step in range(steps):
+        late = max(step - ON + 1, 0)
+        for prompt in "pq":
+            for _ in range(6):
+                length = draw.randint(10, 20) + int(longer * late)
+                reward = draw.choice((0.0, 1.0)) + paid * length * bool(late)
+                made.append(
+                    {
+                        "global_step": step,
+                        "prompt_id": prompt,
+                        "log_probs": [-draw.uniform(0.5, 1.5) for _ in range(length)],
+                        "reward": reward,
+                        "advantage": draw.choice((-1.0, 1.0)),
+                    }
+                )
+    return made
+
+
+def test_what_is_ungrouped_is_said_alike(tmp_path: Path) -> None:
+    """The hint has the file's own keys; the page counts groups as the metrics do."""
+    path, page = write(tmp_path / "run.jsonl", rows(6)), tmp_path / "run.html"
+    hint = (
+        "each record is a group of its own, with the advantage that it gives; "
+        "--group-by global_step,prompt_id joins them"
+    )
+    for words in (("eval", path), ("trend", path), ("report", path, "-o", page)):
+        assert run(*words).stderr.count(hint) == 1, words
+    assert "--group-by global_step,prompt_id joins" in run("check", path).stdout
+    head = blocks(page.read_text(encoding="utf-8"))["run"]
+    assert head["alone"] == hint
+    groups = head["groups"]["3"]
+    assert {one["group"] for one in groups if one["labelled"]} == {"p", "q"}
+    joined = "--group-by", "global_step,prompt_id"
+    for words in (("eval", path), ("trend", path), ("report", path, "-o", page)):
+        assert "group of its own" not in run(*words, *joined).stderr
+
+
+@pytest.mark.parametrize("paid", [0.0, 0.05])
+def test_reward_and_length_that_rise_together(tmp_path: Path, paid: float) -> None:
+    path = write(tmp_path / "run.jsonl", rows(longer=1.0, paid=paid))
+    found = answer("trend", path)
+    (event,) = (one for one in found["events"] if "length_mean" in one["metrics"])
+    words = "reward and length rise together"
+    assert event["summary"].startswith(words) == event["fix"].startswith(words) == bool(paid)
+    page = tmp_path / "run.html"
+    run("report", path, "-o", page)
+    title = page.read_text(encoding="utf-8").partition("<title>")[2].partition("</title>")[0]
+    assert (words in title) == bool(paid)
+
+
+@pytest.mark.parametrize("seed", [7, 10, 12])  # each some steps later without it
+def test_against_names_the_step_of_trend(tmp_path: Path, seed: int) -> None:
+    """The difference of two noisy runs may show a change later than the run that changed."""
+    first = write(tmp_path / "a.jsonl", rows())
+    second = write(tmp_path / "b.jsonl", rows(longer=1.4, seed=seed))
+    alone = next(
+        one for one in answer("trend", second)["findings"] if one["metric"] == "length_mean"
+    )
+    both = answer("trend", first, "--against", second)["metrics"]
+    assert next(one["since"] for one in both if one["name"] == "length_mean") == alone["onset"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_ids_of_verl_say_that_a_row_is_one_response(tmp_path: Path, kind: str) -> None:
+    row = {
+        "uid": "u",
+        "responses": [4, 5, 6],
+        "response_mask": [1, 1, 1],
+        "old_log_probs": [-1.0, -1.5, -0.5],
+        "log_prob": [-1.1, -1.4, -0.5],
+        "advantages": [0.5, 0.5, 0.5],
+    }
+    path: Any = write(tmp_path / "rows.jsonl", [row, row | {"advantages": [-0.5] * 3}])
+    if kind == "parquet":
+        pq = pytest.importorskip("pyarrow.parquet")
+        pa = pytest.importorskip("pyarrow")
+        path = tmp_path / "rows.parquet"
+        pq.write_table(pa.Table.from_pylist([row, row | {"advantages": [-0.5] * 3}]), path)
+    total = answer("eval", path)["total"]
+    assert (total["responses"], total["tokens"]) == (2, 6)
