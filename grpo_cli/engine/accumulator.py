@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
+from grpo_cli.engine.facts import InputFacts, Skipped
 from grpo_cli.engine.packing import chunks
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece, Reading, headers
@@ -136,37 +136,6 @@ class Folded(Generic[A]):
             self.skipped.merge(later.skipped)
             self.sums.error = later.sums.error
 
-    @property
-    def error(self) -> InputError | None:
-        """The error at which work stopped."""
-        return self.sums.error
-
-
-def fold_decoded(
-    sums: A,
-    decoded: Iterable[DecodedChunk],
-    facts: InputFacts,
-    *,
-    skip: bool,
-    most_errors: int = ERRORS_KEPT,
-) -> Folded[A]:
-    """Adds up records as they are decoded, up to the first bad one unless it is to be skipped.
-
-    Args:
-        sums: the accumulator.
-        decoded: the records in order.
-        facts: what there is to say of them.
-        skip: whether to go on after a record that cannot be used.
-        most_errors: how many errors of such records are kept; 0 for all.
-    """
-    found = Folded(sums, Skipped(most_errors), facts)
-    for error in sums.read(decoded):
-        if not skip:
-            sums.error = error
-            break
-        found.skipped.add(error)
-    return found
-
 
 @dataclass(frozen=True)
 class FoldPiece(Generic[A]):
@@ -185,13 +154,15 @@ class FoldPiece(Generic[A]):
     most_errors: int
 
     def __call__(self, pieces: Iterable[Piece]) -> Folded[A]:
-        """The sums of the pieces."""
-        facts, reading = InputFacts(), self.reading
+        """The sums of the pieces, up to the first bad record unless it is to be skipped."""
+        facts, reading, sums = InputFacts(), self.reading, self.make()
+        skipped = Skipped(self.most_errors)
         found = (reading.decoded(piece, facts.notices) for piece in pieces)
-        decoded = facts.collect(chain.from_iterable(found), reading.fields)
-        folded = fold_decoded(
-            self.make(), decoded, facts, skip=self.skip, most_errors=self.most_errors
-        )
-        if folded.error is not None:
-            facts.stop(folded.error.line, folded.error.path)
-        return folded
+        for error in sums.read(facts.collect(chain.from_iterable(found), reading.fields)):
+            if not self.skip:
+                sums.error = error
+                break
+            skipped.add(error)
+        if sums.error is not None:
+            facts.stop(sums.error.line, sums.error.path)
+        return Folded(sums, skipped, facts)

@@ -408,7 +408,7 @@ class Run:
 
     def _sums(self, evaluator: Evaluator) -> RunSums:
         """The sums of all records."""
-        if evaluator.wants_first_pass:
+        if evaluator.wanted:
             statistics = partial(StepStatistics, evaluator, step_source=self.step_source)
             self.statistics = first_pass(self.reader, statistics).found
             evaluator = evaluator.after(self.statistics)
