@@ -19,6 +19,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece, Reading, headers
 
 if TYPE_CHECKING:
+    from grpo_cli.engine.evaluator import Evaluator
     from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")
@@ -54,9 +55,10 @@ class Accumulator(ABC, Generic[T]):
     def plans(self) -> tuple[Plan, ...]:
         """The plans that records are evaluated for; records of a chunk agree in their ``uniform``.
 
-        Where there are none, records of a chunk agree in all their hyperparameters.
+        That of its ``evaluator``. Without one, records of a chunk agree in all hyperparameters.
         """
-        return ()
+        evaluator: Evaluator | None = getattr(self, "evaluator", None)
+        return () if evaluator is None else (evaluator.plan,)
 
     @property
     def complete(self) -> bool:

@@ -78,11 +78,6 @@ class EvaluationSums(Accumulator[Breakdown]):
                 self.of_first = {}
             yield error
 
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The only plan."""
-        return (self.evaluator.plan,)
-
     def evaluate(self, chunk: Chunk) -> Breakdown:
         """The chunk's breakdown."""
         return self.evaluator.evaluate(chunk)
@@ -144,11 +139,6 @@ class StatisticsSums(Accumulator[BatchStatistics]):
 
     in_order = False
     settings: ClassVar[tuple[str, ...]] = ("evaluator",)
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The only plan."""
-        return (self.evaluator.plan,)
 
     def evaluate(self, chunk: Chunk) -> BatchStatistics:
         """The chunk's part of the statistics."""

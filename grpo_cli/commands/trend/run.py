@@ -89,11 +89,6 @@ class RunSums(Accumulator[Evaluated]):
     bundles: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source", "logged")
 
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The only one."""
-        return (self.evaluator.plan,)
-
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together, each with its step as its batch."""
         return super().chunks(map(self.with_steps, decoded))
