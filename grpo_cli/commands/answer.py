@@ -47,7 +47,7 @@ class Answer:
             return repr(self)
         named = self.fields()
         plain = [(name, value) for name, value in named.items() if _is_plain(value)]
-        rows = {name: [*map(_row, value)] for name, value in named.items() if _has_rows(value)}
+        rows = {name: [*map(as_row, value)] for name, value in named.items() if _has_rows(value)}
         tables = [f"{name}\n{text_of_rows(value)}" for name, value in rows.items()]
         return "\n\n".join([text_table(plain), *tables])
 
@@ -125,8 +125,9 @@ def _has_rows(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(isinstance(one, Answer | dict) for one in value)
 
 
-def _row(value: Any) -> Mapping[str, Any]:
-    return value.fields() if isinstance(value, Answer) else value
+def as_row(row: Mapping[str, Any] | Answer) -> Mapping[str, Any]:
+    """The fields of a row by name."""
+    return row.fields() if isinstance(row, Answer) else row
 
 
 def text_of_rows(rows: Sequence[Mapping[str, Any]]) -> str:

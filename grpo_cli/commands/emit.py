@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import orjson
 
-from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.answer import Answer, as_row
 from grpo_cli.terminal.numbers import escaped, escaped_json, shown, visible
 
 Row = Mapping[str, Any]
@@ -133,11 +133,6 @@ def write_rows(stream: BinaryIO, kind: str, rows: Iterable[Row | Answer], names:
     stream.write(format.head(names))
     for row in map(as_row, rows):
         stream.write(format.row((_plain(row.get(name)) for name in names), names))
-
-
-def as_row(row: Row | Answer) -> Row:
-    """The fields of a row by name."""
-    return row.fields() if isinstance(row, Answer) else row
 
 
 def _plain(value: Any) -> Any:

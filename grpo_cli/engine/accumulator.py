@@ -13,12 +13,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
+from grpo_cli.engine.facts import InputFacts, Skipped
 from grpo_cli.engine.packing import chunks
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Piece, Reading, headers
 
 if TYPE_CHECKING:
+    from grpo_cli.engine.evaluator import Evaluator
     from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")
@@ -54,9 +55,10 @@ class Accumulator(ABC, Generic[T]):
     def plans(self) -> tuple[Plan, ...]:
         """The plans that records are evaluated for; records of a chunk agree in their ``uniform``.
 
-        Where there are none, records of a chunk agree in all their hyperparameters.
+        That of its ``evaluator``. Without one, records of a chunk agree in all hyperparameters.
         """
-        return ()
+        evaluator: Evaluator | None = getattr(self, "evaluator", None)
+        return () if evaluator is None else (evaluator.plan,)
 
     @property
     def complete(self) -> bool:
@@ -136,37 +138,6 @@ class Folded(Generic[A]):
             self.skipped.merge(later.skipped)
             self.sums.error = later.sums.error
 
-    @property
-    def error(self) -> InputError | None:
-        """The error at which work stopped."""
-        return self.sums.error
-
-
-def fold_decoded(
-    sums: A,
-    decoded: Iterable[DecodedChunk],
-    facts: InputFacts,
-    *,
-    skip: bool,
-    most_errors: int = ERRORS_KEPT,
-) -> Folded[A]:
-    """Adds up records as they are decoded, up to the first bad one unless it is to be skipped.
-
-    Args:
-        sums: the accumulator.
-        decoded: the records in order.
-        facts: what there is to say of them.
-        skip: whether to go on after a record that cannot be used.
-        most_errors: how many errors of such records are kept; 0 for all.
-    """
-    found = Folded(sums, Skipped(most_errors), facts)
-    for error in sums.read(decoded):
-        if not skip:
-            sums.error = error
-            break
-        found.skipped.add(error)
-    return found
-
 
 @dataclass(frozen=True)
 class FoldPiece(Generic[A]):
@@ -185,13 +156,15 @@ class FoldPiece(Generic[A]):
     most_errors: int
 
     def __call__(self, pieces: Iterable[Piece]) -> Folded[A]:
-        """The sums of the pieces."""
-        facts, reading = InputFacts(), self.reading
+        """The sums of the pieces, up to the first bad record unless it is to be skipped."""
+        facts, reading, sums = InputFacts(), self.reading, self.make()
+        skipped = Skipped(self.most_errors)
         found = (reading.decoded(piece, facts.notices) for piece in pieces)
-        decoded = facts.collect(chain.from_iterable(found), reading.fields)
-        folded = fold_decoded(
-            self.make(), decoded, facts, skip=self.skip, most_errors=self.most_errors
-        )
-        if folded.error is not None:
-            facts.stop(folded.error.line, folded.error.path)
-        return folded
+        for error in sums.read(facts.collect(chain.from_iterable(found), reading.fields)):
+            if not self.skip:
+                sums.error = error
+                break
+            skipped.add(error)
+        if sums.error is not None:
+            facts.stop(sums.error.line, sums.error.path)
+        return Folded(sums, skipped, facts)

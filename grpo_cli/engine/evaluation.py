@@ -78,11 +78,6 @@ class EvaluationSums(Accumulator[Breakdown]):
                 self.of_first = {}
             yield error
 
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The only plan."""
-        return (self.evaluator.plan,)
-
     def evaluate(self, chunk: Chunk) -> Breakdown:
         """The chunk's breakdown."""
         return self.evaluator.evaluate(chunk)
@@ -110,7 +105,8 @@ class EvaluationSums(Accumulator[Breakdown]):
 
     def merge(self, later: EvaluationSums) -> None:
         """Adds the records that follow, up to where some have a reference and others do not."""
-        before_mix = self.references.pieces_before_mix(later.references)
+        known, found = self.references.first, later.references.first
+        before_mix = max((at for key, at in found.items() if key not in known), default=0)
         self.references.merge(later.references, len(self.pieces))
         self.error = self.references.error
         if self.error is not None:
@@ -143,11 +139,6 @@ class StatisticsSums(Accumulator[BatchStatistics]):
 
     in_order = False
     settings: ClassVar[tuple[str, ...]] = ("evaluator",)
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The only plan."""
-        return (self.evaluator.plan,)
 
     def evaluate(self, chunk: Chunk) -> BatchStatistics:
         """The chunk's part of the statistics."""
@@ -212,7 +203,7 @@ class Evaluation:
             self._keep_input()
             needed = first_pass(reader, ReferenceSearch).found
             evaluator = replace(evaluator, needs_reference=needed)  # those without are skipped
-        if evaluator.wants_first_pass:
+        if evaluator.wanted:
             self._keep_input()
             evaluator = measured(evaluator, reader)
         show = self._progress
@@ -299,7 +290,7 @@ class Evaluation:
 
 def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
     """The evaluator that knows of whole batches what it needs to: after one pass, or two."""
-    while evaluator.wants_first_pass:
+    while evaluator.wanted:
         found = first_pass(reader, partial(StatisticsSums, evaluator)).found
         if found.empty:
             return evaluator  # there is no record, which the next pass says

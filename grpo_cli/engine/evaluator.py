@@ -96,13 +96,8 @@ class Evaluator:
     needs_reference: bool = False
 
     @property
-    def wants_first_pass(self) -> bool:
-        """Whether something of whole batches has to be known that is not known yet."""
-        return bool(self._wanted)
-
-    @property
-    def _wanted(self) -> set[str]:
-        """The attributes of ``BatchStatistics`` that have to be known and are not known yet."""
+    def wanted(self) -> set[str]:
+        """The attributes of ``BatchStatistics`` that a first pass still has to find."""
         if self.plan.batch == "record":
             return set()
         known = self.measured or BatchStatistics()
@@ -135,7 +130,7 @@ class Evaluator:
         Where records have to be evaluated for their denominators, the statistics come first: then
         there are two such passes. What shares are parts of comes last.
         """
-        found, wanted = BatchStatistics(), self._wanted
+        found, wanted = BatchStatistics(), self.wanted
         if wanted == {"sizes"}:
             found.sizes = Sizes()
             found.sizes.add(chunk, self.evaluate(chunk))

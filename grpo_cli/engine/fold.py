@@ -70,8 +70,8 @@ def fold_pieces(
         if progress is not None:
             progress(size, part.sums)
         yield whole.sums
-        if whole.error is not None:
-            raise whole.error
+        if whole.sums.error is not None:
+            raise whole.sums.error
     if part_folder is not None and part_folder.kept:
         kept = f"{part_folder.kept} parts already existed; their records are not in any total"
         reader.notices[kept] = None

@@ -51,10 +51,6 @@ class References:
         self.lacking = self.lacking or later.lacking
         self.first = {key: at + shift for key, at in later.first.items()} | self.first
 
-    def pieces_before_mix(self, later: References) -> int:
-        """The pieces of later output that come before its records mix with these."""
-        return max((at for key, at in later.first.items() if key not in self.first), default=0)
-
     @property
     def error(self) -> MissingColumnError | None:
         """The error for a KL that was left out though other records have a reference."""

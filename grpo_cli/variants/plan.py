@@ -221,6 +221,11 @@ class Plan:
         return Objective(name=self.variant, batch=self.batch, **bound)  # type: ignore[arg-type]
 
     def _bind(self, stage: str, name: str, choice: Choice, given: Mapping[str, Value]) -> Bound:
+        """The choice with what flags and records give; what they do not give is usual.
+
+        A framework's choice that a flag swapped in brings its own usual values; a neutral one keeps
+        what the variant has.
+        """
         own = "/" in name and name in self.swapped.values()
         bound_values = tuple(
             [
@@ -233,24 +238,15 @@ class Plan:
         if key not in _KNOWN:
             if len(_KNOWN) > _MOST_BOUND:
                 _KNOWN.clear()
-            _KNOWN[key] = self._completed(name, choice, dict(bound_values), own=own)
+            row = _own_values(self.variant)
+            usual = {**row, **choice.defaults} if own else {**choice.defaults, **row}
+            values = {**usual, **dict(bound_values)}
+            for wanted in choice.hyperparameters:
+                if wanted not in values:
+                    raise InputError(missing(wanted, f"{name} needs it"), path=wanted, record=0)
+            values = {wanted: values[wanted] for wanted in choice.hyperparameters}
+            _KNOWN[key] = Bound(name, choice, values)
         return _KNOWN[key]
-
-    def _completed(
-        self, name: str, choice: Choice, given: Mapping[str, Value], *, own: bool
-    ) -> Bound:
-        """The choice with what neither a flag nor the record gives.
-
-        A framework's choice that a flag swapped in brings its own; a neutral one keeps what the
-        variant has.
-        """
-        row = _own_values(self.variant)
-        usual = {**row, **choice.defaults} if own else {**choice.defaults, **row}
-        values = {**usual, **given}
-        for wanted in choice.hyperparameters:
-            if wanted not in values:
-                raise InputError(missing(wanted, f"{name} needs it"), path=wanted, record=0)
-        return Bound(name, choice, {wanted: values[wanted] for wanted in choice.hyperparameters})
 
     def assumed(self, record: Mapping[str, Value]) -> list[str]:
         """The constant lengths that neither a flag nor the record gives, in words.

@@ -35,12 +35,12 @@ def compare_plans(plans: Sequence[Plan], reader: Reader) -> Compared:
     reader.keep_input()
     reader.batch_by(plans[0].batch if plans else "input")
     evaluators = [Evaluator(plan) for plan in plans]
-    wanting = [one for one in evaluators if one.wants_first_pass]
+    wanting = [one for one in evaluators if one.wanted]
     moments: dict[str, BatchStatistics] = {}
     if wanting:
         moments = _served(fold(reader, partial(VariantStatistics, wanting)), skipped)
     evaluators = [
-        one.after(moments[one.plan.variant]) if one.wants_first_pass else one
+        one.after(moments[one.plan.variant]) if one.wanted else one
         for one in evaluators
         if one.plan.variant not in skipped
     ]

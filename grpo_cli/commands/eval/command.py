@@ -48,7 +48,7 @@ def evaluate(
     run = Run(
         reader,
         plan,
-        as_json=printing.wants_json,
+        as_json=printing.json or printing.format == "json",
         by_default=objective.variant is None,
         encode=encode,
         progress=bar.advance,

@@ -14,7 +14,7 @@ import orjson
 
 from grpo_cli.batch import I64
 from grpo_cli.commands.emit import TextFormat
-from grpo_cli.engine.rows.fields import SIDES, Level, extras, names
+from grpo_cli.engine.rows.fields import SIDES, Level
 from grpo_cli.engine.rows.rows import columns, row_segments, rows
 from grpo_cli.engine.rows.source import Source, one_number
 from grpo_cli.terminal.numbers import escaped_json
@@ -140,8 +140,3 @@ def encode_nested(
     pieces = (escaped_json(orjson.dumps(row, option=option)) for row in result)
     # Copied to no more memory than they need: orjson leaves room for 8 KiB.
     return [memoryview(one).tobytes() if len(one) < _LARGE else one for one in pieces]
-
-
-def level_names(level: Level) -> tuple[str, ...]:
-    """The names of a level's own fields, also of those that are there where they are asked for."""
-    return (*names(level), *extras(level))

@@ -71,11 +71,6 @@ class Printing:
     by: tuple[str, ...] = ()
 
     @property
-    def wants_json(self) -> bool:
-        """Whether errors are to be JSON as well."""
-        return self.json or self.format == "json"
-
-    @property
     def kind(self) -> str:
         """The format's name."""
         if self.only is not None:

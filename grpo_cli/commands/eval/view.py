@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grpo_cli.commands.eval.lines import level_names
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import notes
 from grpo_cli.engine.rows.fields import (
     ACCUMULATED,
     COLUMNS,
+    EXTRA,
     RECORD_CONTEXT,
     RESPONSE_CONTEXT,
     SHARES,
@@ -303,6 +303,10 @@ def _title(record: Row, response: Row) -> str:
     return ", ".join(parts)
 
 
+_OF_TOKENS = {field.name for field in (*TABLE["token"], *EXTRA["token"])}
+"""The fields of a token's own, also those that are there where they are asked for."""
+
+
 def _token_columns(
     fields: tuple[str, ...] | None, record: Row, response: Row, count: int, size: Size | None
 ) -> list[Column]:
@@ -312,7 +316,7 @@ def _token_columns(
     for name in names:
         if name in RESPONSE_CONTEXT:
             values = [response[name]] * count
-        elif name in level_names("token"):
+        elif name in _OF_TOKENS:
             values = (tokens.get(name) or [None] * count)[:count]
         else:  # what the record says of itself and its batch
             values = [record[name]] * count

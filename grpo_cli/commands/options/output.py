@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from grpo_cli.commands.emit import Row, as_json, as_row, write_rows
+from grpo_cli.commands.answer import as_row
+from grpo_cli.commands.emit import Row, as_json, write_rows
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.place import destination

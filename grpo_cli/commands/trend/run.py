@@ -89,11 +89,6 @@ class RunSums(Accumulator[Evaluated]):
     bundles: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source", "logged")
 
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The only one."""
-        return (self.evaluator.plan,)
-
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together, each with its step as its batch."""
         return super().chunks(map(self.with_steps, decoded))
@@ -409,7 +404,7 @@ class Run:
 
     def _sums(self, evaluator: Evaluator) -> RunSums:
         """The sums of all records."""
-        if evaluator.wants_first_pass:
+        if evaluator.wanted:
             statistics = partial(StepStatistics, evaluator, step_source=self.step_source)
             self.statistics = first_pass(self.reader, statistics).found
             evaluator = evaluator.after(self.statistics)

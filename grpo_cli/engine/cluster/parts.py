@@ -58,7 +58,7 @@ class Parts:
         pieces = [piece for value in values for piece in value.sums.pieces]
         for value in values:
             value.sums.pieces = []
-        if pieces and all(value.error is None for value in values):
+        if pieces and all(value.sums.error is None for value in values):
             skipped = sum(len(value.skipped) for value in values)
             with _writing(self.folder, self.name(number, skipped)) as stream:
                 self.pack(pieces, stream)
