@@ -217,8 +217,8 @@ class Batch:
         counts = (self.records.count, self.group_count, self.responses.count, self.responses.total)
         return Cut(*(slice(0, count) for count in counts))
 
-    def cuts(self, records: Sequence[int]) -> Iterator[Cut]:
-        """It cut before some of its records.
+    def edges(self, records: Sequence[int]) -> I64:
+        """[4, cuts] how many records, groups, responses and tokens are before some of its records.
 
         Args:
             records: their numbers, 0 first and the number of all last.
@@ -226,8 +226,9 @@ class Batch:
         responses = np.append(self.records.starts, self.responses.count)[list(records)]
         tokens = np.append(self.responses.starts, self.responses.total)[responses]
         groups = np.append(0, np.maximum.accumulate(self.groups) + 1)[responses]
-        rows = (records, groups.tolist(), responses.tolist(), tokens.tolist())
-        yield from (
-            Cut(*pair)
-            for pair in zip(*(starmap(slice, pairwise(one)) for one in rows), strict=True)
-        )
+        return np.array([records, groups, responses, tokens])
+
+    def cuts(self, records: Sequence[int]) -> Iterator[Cut]:
+        """It cut before some of its records, as ``edges`` takes them."""
+        each = (starmap(slice, pairwise(one)) for one in self.edges(records).tolist())
+        yield from (Cut(*pair) for pair in zip(*each, strict=True))

@@ -33,6 +33,10 @@ class UsageError(GrpoError):
     exit_code = 2
 
 
+class PackageError(UsageError, ImportError):
+    """A package that is not installed; the message has the command that installs it."""
+
+
 class InputError(GrpoError):
     """Data that cannot be read or does not mean anything (exit code 3).
 
@@ -43,7 +47,14 @@ class InputError(GrpoError):
         line: the 1-based line of the file, where the record has one.
         record: the index, within the records being evaluated together, of the culprit; the
             engine uses it to keep the records before it and, on request, to go on behind it.
+
+    Attributes:
+        others: more errors, each of one line: of the same record, or of other inputs.
+        repeats: how many later records have the same error of a key; it is printed once.
     """
+
+    of_keys = False
+    """Whether it is on a key, which all records of a file may have."""
 
     def __init__(
         self,
@@ -60,11 +71,18 @@ class InputError(GrpoError):
         self.source = source
         self.line = line
         self.record = record
+        self.others: Sequence[InputError] = ()
+        self.repeats = 0
 
     @property
     def each(self) -> list[InputError]:
-        """The errors, one a line: several where several inputs cannot be opened."""
-        return [self]
+        """The errors, one a line."""
+        return [self, *self.others]
+
+    def repeated_by(self, other: InputError) -> bool:
+        """Whether another error says the same of the same key of a file."""
+        same = (self.source, self.path, self.message) == (other.source, other.path, other.message)
+        return self.of_keys and same
 
     def __str__(self) -> str:
         place = self.source or ""
@@ -73,15 +91,7 @@ class InputError(GrpoError):
         return ": ".join(part for part in (place, self.path, self.message) if part)
 
 
-class UnopenedError(InputError):
-    """Several inputs that cannot be opened, reported together; reads as the first of them."""
+class UnknownKeyError(InputError):
+    """A key that is no name of anything, one letter from one that is."""
 
-    def __init__(self, errors: Sequence[InputError]) -> None:
-        first = errors[0]
-        super().__init__(first.message, source=first.source)
-        self._errors = list(errors)
-
-    @property
-    def each(self) -> list[InputError]:
-        """The errors, in the order of the inputs."""
-        return self._errors
+    of_keys = True

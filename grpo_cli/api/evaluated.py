@@ -10,7 +10,15 @@ import numpy as np
 
 from grpo_cli.api.data import speaking_of_arguments
 from grpo_cli.batch import F64
-from grpo_cli.commands.answer import html_page, html_table, text_table
+from grpo_cli.commands.answer import (
+    html_page,
+    html_table,
+    notice_line,
+    text_of_numbers,
+    text_of_rows,
+    text_table,
+    what_was_counted,
+)
 from grpo_cli.commands.frames import Array, array, arrow_table, pandas_frame, polars_frame
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
 from grpo_cli.engine.rows.rows import columns as columns_of
@@ -22,6 +30,21 @@ from grpo_cli.objective.breakdown import Breakdown
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
     import polars  # type: ignore[import-not-found]
+
+
+_MAIN = (
+    "loss",
+    "objective",
+    "policy",
+    "kl",
+    "clip_fraction",
+    "clip_fraction_low",
+    "clip_fraction_high",
+    "ratio_mean",
+    "ratio_max",
+    "gradient_norm",
+)
+"""The totals that a prompt shows."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,13 +73,27 @@ class Evaluated:
     batches: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     variant: str = ""
 
+    def headline(self) -> str:
+        """The variant, and what was evaluated."""
+        batches = f", {len(self.batches):,} batches" if self.batches else ""
+        return f"Evaluated({self.variant}: {what_was_counted(self.total)}{batches})"
+
     def __repr__(self) -> str:
-        names = ("loss", "objective", "clip_fraction", "gradient_norm", "tokens")
-        numbers = ", ".join(f"{name}={self.total[name]!r}" for name in names)
-        return f"Evaluated({numbers}, signature={self.signature!r})"
+        """The main numbers, those of each batch, the signature, and how many notices there are."""
+        rows = [
+            {name: batch[name] for name in (*self._named_by(), *_MAIN)} for batch in self.batches
+        ]
+        numbers = {name: self.total[name] for name in _MAIN if self.total[name] is not None}
+        table = text_of_rows(rows) if rows else text_of_numbers(numbers)
+        lines = [self.headline(), table, f"signature  {self.signature}"]
+        return "\n".join([*lines, *notice_line(self.notices)])
+
+    def _named_by(self) -> list[str]:
+        """The fields that name a batch."""
+        return [name for name in self.batches[0] if name not in self.total] if self.batches else []
 
     def __str__(self) -> str:
-        """The totals, a line each."""
+        """All totals, a line each."""
         named = [(name, value) for name, value in self.total.items() if value is not None]
         return text_table([*named, ("variant", self.variant)])
 
@@ -79,7 +116,8 @@ class Evaluated:
     def _repr_html_(self) -> str:
         """The totals as a table, for notebooks."""
         shown = [(name, value) for name, value in self.total.items() if value is not None]
-        return html_page([html_table(("", "batch"), shown)], [self.signature, *self.notices])
+        tables = [html_table(("", "batch"), shown)]
+        return html_page(self.headline(), tables, [self.signature, *self.notices])
 
     @property
     def objective(self) -> float:
@@ -142,7 +180,8 @@ class Evaluated:
         """The rows of a level as an Arrow table, null for NaN; arguments as for ``columns``.
 
         Raises:
-            UsageError: also where pyarrow is not installed.
+            UsageError: for a level or a column that there is not.
+            PackageError: where pyarrow is not installed.
         """
         return arrow_table(self.columns(level, having=having))
 
@@ -154,7 +193,8 @@ class Evaluated:
         Take its columns by ``frame["clip"]``: ``frame.clip`` is a method of pandas.
 
         Raises:
-            UsageError: also where pandas is not installed.
+            UsageError: for a level or a column that there is not.
+            PackageError: where pandas is not installed.
         """
         return pandas_frame(self.columns(level, having=having))
 
@@ -164,7 +204,8 @@ class Evaluated:
         """The rows of a level as a data frame of polars, null for NaN; arguments as for columns.
 
         Raises:
-            UsageError: also where polars is not installed.
+            UsageError: for a level or a column that there is not.
+            PackageError: where polars is not installed.
         """
         return polars_frame(self.columns(level, having=having))
 

@@ -283,7 +283,8 @@ def show(
         plan = planned(variant, stages, hyperparameters, batch)
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         tests = listed(having)
-        return show_rows(reader, plan, by=by, top=top, strings=strings, having=tests)[0]
+        found = show_rows(reader, plan, by=by, top=top, strings=strings, having=tests)[0]
+        return _noting(found, found.notices)
 
 
 def diff(
@@ -418,4 +419,5 @@ def explain(
         plan = planned(variant, stages, hyperparameters, batch or "input")
         reader, _ = reader_of(topic, where=where, group_by=group_by, group_size=group_size)
         found = explain_loss(plan, reader, response, last_step=batch is None)
-        return _noting(found, reader.notes(plan))
+        reasons = [{**one, "text": of_arguments(one["text"])} for one in found.why]
+        return _noting(replace(found, why=reasons), reader.notes(plan))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import accumulate
 from math import isfinite
 from typing import Any
 
-from grpo_cli.terminal.numbers import markup, shown
+from grpo_cli.terminal.numbers import aligned, counted, markup, shown, visible
 
 
 class Answer:
@@ -25,17 +26,29 @@ class Answer:
         if "__repr__" not in vars(cls):
             cls.__repr__ = Answer.__repr__  # type: ignore[method-assign]  # not the dataclass's
 
-    def __repr__(self) -> str:
-        """The short fields as they are, the others by their size."""
+    def headline(self) -> str:
+        """One line: the short fields as they are, the others by their size."""
         values = ((name, _in_short(value)) for name, value in self.fields().items())
         return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in values)})"
 
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """The rows that a prompt and a notebook show below the headline."""
+        return ()
+
+    def __repr__(self) -> str:
+        """The headline, the table and how many notices there are."""
+        rows = self.table()
+        parts = [self.headline(), *([text_of_rows(rows)] if rows else [])]
+        return "\n".join([*parts, *notice_line(self.notices)])
+
     def __str__(self) -> str:
-        """The numbers and words a line each, and the lists of rows as tables below."""
+        """As at a prompt; without a table the numbers and words a line each, and all lists."""
+        if self.table():
+            return repr(self)
         named = self.fields()
         plain = [(name, value) for name, value in named.items() if _is_plain(value)]
         rows = {name: [*map(_row, value)] for name, value in named.items() if _has_rows(value)}
-        tables = [f"{name}\n{_text_of_rows(value)}" for name, value in rows.items()]
+        tables = [f"{name}\n{text_of_rows(value)}" for name, value in rows.items()]
         return "\n\n".join([text_table(plain), *tables])
 
     def fields(self) -> dict[str, Any]:
@@ -48,12 +61,28 @@ class Answer:
         return {name: _as_document(value) for name, value in self.fields().items()}
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: lists of rows as tables, the other fields below them."""
-        named = self.document()
-        rows = {name: value for name, value in named.items() if _is_rows(value)}
-        rest = [f"{name}: {value}" for name, value in named.items() if name not in rows and value]
-        tables = [html_table([*one[0]], ([*row.values()] for row in one)) for one in rows.values()]
-        return html_page(tables, rest)
+        """HTML for notebooks: the headline, the table (without one, all lists), the notices."""
+        lists = [[*map(_row, value)] for value in self.fields().values() if _has_rows(value)]
+        tables = [
+            html_table(*_cut_rows(rows)) for rows in ([self.table()] if self.table() else lists)
+        ]
+        return html_page(self.headline(), tables, self.notices)
+
+
+def what_was_counted(numbers: Mapping[str, Any]) -> str:
+    """How many records, groups, responses and tokens some totals are of."""
+    return ", ".join(counted(numbers[f"{name}s"], name) for name in _COUNTED)
+
+
+_COUNTED = ("record", "group", "response", "token")
+
+
+def notice_line(notices: Sequence[str]) -> list[str]:
+    """How many notices there are, and the first; no line where there are none."""
+    if not notices:
+        return []
+    more = f" (and {len(notices) - 1} more in .notices)" if len(notices) > 1 else ""
+    return [f"{counted(len(notices), 'notice')}: {notices[0]}{more}"]
 
 
 def _in_short(value: Any) -> str:
@@ -67,8 +96,8 @@ def _in_short(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-_LONGEST, _ROWS, _WIDTH = 60, 20, 100
-_LONG = ("signature", "source", "file")
+_LONGEST, _CELL, _ROWS, _EDGE, _WIDTH = 60, 40, 20, 5, 100
+_LONG = ("signature", "source", "file", "details")
 """Columns that leave no room for others."""
 
 
@@ -83,6 +112,8 @@ def text_table(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        value += 0.0  # no negative zero
     return str(value) if isinstance(value, bool) else shown(value)
 
 
@@ -98,18 +129,56 @@ def _row(value: Any) -> Mapping[str, Any]:
     return value.fields() if isinstance(value, Answer) else value
 
 
-def _text_of_rows(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The first rows, and the first of their columns that hold numbers or words and fit."""
-    listed = rows[:_ROWS]
-    names = [name for name, one in listed[0].items() if name not in _LONG and _is_plain(one)]
-    columns = [[name, *(_cell(row.get(name)) for row in listed)] for name in names]
-    kept, used = [], 0
-    for column in columns:
-        used += max(map(len, column)) + 2
-        if used <= _WIDTH:
-            kept.append(column)
-    more = [f"… {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []
-    return "\n".join([text_table([*zip(*kept, strict=True)]), *more])
+def text_of_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The first and last rows as text, and the first columns that fit; says what it leaves out.
+
+    Sentences in the last column are whole, since a terminal wraps them.
+    """
+    names, cells = _cut_rows(rows)
+    columns = [[row[at] for row in cells] for at in range(len(names))]
+    texts = [_column(name, column) for name, column in zip(names, columns, strict=True)]
+    sentences = any(isinstance(x, str) and len(x) > _CELL for x in columns[-1])
+    if sentences:
+        texts[-1] = [names[-1], *map(_sentence, columns[-1])]
+    widths = (len(text[0]) + 2 for text in (texts[:-1] if sentences else texts))
+    count = sum(used <= _WIDTH + 2 for used in accumulate(widths))
+    kept = [*texts[:count], *texts[count:][-1:]] if sentences else texts[:count]
+    hidden = names[count : len(names) - sentences]
+    lines = [line.rstrip() for line in map("  ".join, zip(*kept, strict=True))]
+    if len(rows) > _ROWS:
+        lines.insert(1 + _EDGE, f"… {len(rows) - 2 * _EDGE} more rows")
+    if hidden:
+        lines.append(f"… {counted(len(hidden), 'more column')}: {', '.join(hidden)}")
+    return "\n".join(lines)
+
+
+def _cut_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """The columns that hold a number or a word, and the first and last rows of them."""
+    listed = rows if len(rows) <= _ROWS else [*rows[:_EDGE], *rows[-_EDGE:]]
+    known = [name for name in listed[0] if name not in _LONG]
+    names = [name for name in known if any(_is_plain(row.get(name)) for row in listed)]
+    return names, [[row.get(name) for name in names] for row in listed]
+
+
+def _column(name: str, values: Sequence[Any]) -> list[str]:
+    """A column's cells, equally wide: decimal points in line, texts from the left."""
+    texts = [*map(_cell, values)]
+    numbers = not any(isinstance(x, str | bool) for x in values)
+    if numbers:
+        texts = aligned(texts)
+    width = max(map(len, [name, *texts]))
+    return [text.rjust(width) if numbers else text.ljust(width) for text in [name, *texts]]
+
+
+def _sentence(value: Any) -> str:
+    return visible(" ".join(value.split())) if isinstance(value, str) else _cell(value)
+
+
+def text_of_numbers(numbers: Mapping[str, Any]) -> str:
+    """Numbers with their names, a line each, decimal points in line."""
+    names, values = _column("", [*numbers]), _column("", [*numbers.values()])
+    lines = map("  ".join, zip(names, values, strict=True))
+    return "\n".join(line.rstrip() for line in [*lines][1:])
 
 
 def _as_document(value: Any) -> Any:
@@ -124,10 +193,6 @@ def _as_document(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def _is_rows(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
-
-
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """An HTML table; numbers are right-justified."""
     head = "".join(f"<th>{markup(name)}</th>" for name in heads)
@@ -135,10 +200,10 @@ def html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def html_page(parts: Sequence[str], notes: Iterable[str] = ()) -> str:
-    """Tables, and lines of text below."""
+def html_page(headline: str, tables: Sequence[str], notes: Iterable[str] = ()) -> str:
+    """A line of text, tables, and lines of text below."""
     lines = "".join(f"<div><small>{markup(note)}</small></div>" for note in notes)
-    return f"<div>{''.join(parts)}{lines}</div>"
+    return f"<div><div>{markup(headline)}</div>{''.join(tables)}{lines}</div>"
 
 
 def _html_cell(value: Any) -> str:

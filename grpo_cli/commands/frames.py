@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import PackageError
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -32,7 +32,7 @@ class Frames:
         """The rows as an Arrow table.
 
         Raises:
-            UsageError: where pyarrow is not installed.
+            PackageError: where pyarrow is not installed.
         """
         return arrow_table(self.columns())
 
@@ -40,7 +40,7 @@ class Frames:
         """The rows as a data frame of pandas.
 
         Raises:
-            UsageError: where pandas is not installed.
+            PackageError: where pandas is not installed.
         """
         return pandas_frame(self.columns())
 
@@ -48,7 +48,7 @@ class Frames:
         """The rows as a data frame of polars.
 
         Raises:
-            UsageError: where polars is not installed.
+            PackageError: where polars is not installed.
         """
         return polars_frame(self.columns())
 
@@ -57,7 +57,7 @@ def arrow_table(found: Columns) -> Any:
     """An Arrow table; what is unknown is null.
 
     Raises:
-        UsageError: where pyarrow is not installed.
+        PackageError: where pyarrow is not installed.
     """
     arrow = _package("pyarrow")
     texts = dict.fromkeys(_empty_texts(found), arrow.string())  # of type null otherwise
@@ -70,7 +70,7 @@ def pandas_frame(found: Columns) -> pandas.DataFrame:
     """A data frame of pandas; a number that is unknown is NaN, as is its custom.
 
     Raises:
-        UsageError: where pandas is not installed.
+        PackageError: where pandas is not installed.
     """
     pandas = _package("pandas")
     text = pandas.Series([""]).dtype  # "object" before pandas 3
@@ -81,7 +81,7 @@ def polars_frame(found: Columns) -> polars.DataFrame:
     """A data frame of polars; what is unknown is null.
 
     Raises:
-        UsageError: where polars is not installed.
+        PackageError: where polars is not installed.
     """
     polars = _package("polars")
     # Of texts among NaN polars makes objects; of lists, texts and nulls.
@@ -94,12 +94,12 @@ def _package(name: str) -> Any:
     """A package that rows are handed to, imported where it is asked for.
 
     Raises:
-        UsageError: with the command that installs it.
+        PackageError: with the command that installs it.
     """
     try:
         return import_module(name)
     except ImportError:
-        raise UsageError(f"{name} is not installed: pip install {name}") from None
+        raise PackageError(f"{name} is not installed: pip install {name}", name=name) from None
 
 
 def _empty_texts(found: Columns) -> list[str]:

@@ -41,13 +41,17 @@ class Skipped:
     def merge(self, later: Skipped) -> None:
         """Adds those of a piece of input that follows."""
         self.count += later.count
-        room = self.most - len(self.first) if self.most else len(later.first)
-        self.first += later.first[:room]
+        for error in later.first:
+            same = next((one for one in self.first if one.repeated_by(error)), None)
+            if same is not None:
+                same.repeats += 1 + error.repeats
+            elif not self.most or len(self.first) < self.most:
+                self.first.append(error)
 
     @property
     def more(self) -> int:
-        """How many are not kept."""
-        return self.count - len(self.first)
+        """How many are neither kept nor repeat one that is."""
+        return self.count - sum(1 + one.repeats for one in self.first)
 
     def __len__(self) -> int:
         """How many records were left out."""
@@ -102,15 +106,23 @@ class InputFacts:
         """The notices, and one on the keys that nothing reads."""
         return self.notices | self.unread.note()
 
-    def ungrouped(self, records: int, groups: int, responses: int) -> str | None:
-        """What is wrong where every record is one response and says the group that it is of."""
+    def ungrouped(
+        self, records: int, groups: int, responses: int, *, given: bool = False
+    ) -> str | None:
+        """What is wrong where every record is one response and says the group that it is of.
+
+        Args:
+            records, groups, responses: how many there are.
+            given: whether its advantages are given, which need no group.
+        """
         if not 1 < records == groups == responses or not self.group_key:
             return None
         key = self.group_key
         for name, steps in self.steps.items():
             if len(steps) > 1:  # a prompt may come back in a later step
                 key = f"{name},{key}"
-        return f"each record is a group of its own; --group-by {key} joins them"
+        advantage = ", with the advantage that it gives" if given else ""
+        return f"each record is a group of its own{advantage}; --group-by {key} joins them"
 
     def collect(
         self, decoded: Iterable[DecodedChunk], used: Container[str] = ()

@@ -74,7 +74,7 @@ class References:
 def _lacking(chunk: Chunk, plan: Plan) -> MissingColumnError:
     kl = chunk.objective(plan, reference_given=True).kl
     name = next(name for name in kl.choice.columns if name in ("log_ratio_ref", "log_probs_ref"))
-    error = missing(name, kl, "kl", " although other records have it")
+    error = missing(name, kl, "kl", " (other records have it)")
     if not chunk.packed and not chunk.records:  # a search kept the numbers alone
         return error
     found = located(error, chunk.first.records[0])

@@ -14,7 +14,7 @@ from grpo_cli.frameworks.verl.rows import OWN_AGGREGATE, VANILLA
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import choice, table
 from grpo_cli.objective.results import Weights, per_token
-from grpo_cli.objective.row import use, vary
+from grpo_cli.objective.row import executed, use, vary
 
 table("advantage", "agent-lightning").aliases["agent-lightning/rollout_level"] = (
     "verl/grpo_multi_trajectories"
@@ -40,7 +40,7 @@ def per_rollout_mean(lengths: I64, trajectories: Groups) -> Weights:
 _VERSION = "c632d8d (2026-08-22)"
 
 ROWS = {
-    "agent-lightning/per_rollout_mean": vary(
+    "agent-lightning/per_rollout_mean": executed(
         OWN_AGGREGATE,
         advantage=use("verl/grpo_multi_trajectories"),
         aggregate=use("agent-lightning/per_rollout_mean"),
@@ -53,7 +53,7 @@ ROWS = {
         paper="",
         aliases=("agent-lightning/default",),
     ),
-    "agent-lightning/transition": vary(VANILLA, checked="read", version=_VERSION).named(
+    "agent-lightning/transition": vary(VANILLA, version=_VERSION).named(
         "agent-lightning without rollout-level advantages and loss (its default before 1.0)",
         "This is verl's vanilla. Every turn is a sample of the group, so long rollouts have more "
         "weight in the group's mean and std and in the loss.",

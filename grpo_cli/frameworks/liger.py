@@ -40,7 +40,6 @@ def _liger(row: str, title: str, note: str, beta: float, aggregate: Use) -> Row[
         f"Liger-Kernel GRPO loss, {title}",
         note,
         version="liger-kernel 0.8.5",
-        checked="executed",
         kl=use("k3", beta=beta, kl_weight="none"),
         aggregate=aggregate,
         reads=_READS | {"gradient_accumulation_steps", "response_length"},

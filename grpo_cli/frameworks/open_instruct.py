@@ -17,7 +17,7 @@ from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.objective.choice import ByResponse, Usual, choice
 from grpo_cli.objective.results import Correction, Weights
-from grpo_cli.objective.row import Row, use, vary, words
+from grpo_cli.objective.row import Row, executed, use, words
 
 _CLAMP = 10.0
 _USUAL: Usual = {"is_low": None, "is_high": 2.0, "rho_mask_low": None, "rho_mask_high": None}
@@ -164,7 +164,7 @@ DAPO = Row(
 
 ROWS = {
     "open-instruct/grpo": DAPO,
-    "open-instruct/cispo": vary(
+    "open-instruct/cispo": executed(
         DAPO,
         surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.272),
         reads=_READS - {"epsilon_low"},

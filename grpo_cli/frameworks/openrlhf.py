@@ -23,7 +23,7 @@ from grpo_cli.objective.choice import ByToken, choice, table
 from grpo_cli.objective.correction import binary_kl
 from grpo_cli.objective.kl import Estimator, clamped, k1, k2, k3
 from grpo_cli.objective.results import Correction, Kl, Moments, Sample, Weights, per_token
-from grpo_cli.objective.row import Row, Use, use, vary, words
+from grpo_cli.objective.row import Row, Use, executed, use, words
 
 
 @choice("advantage", "openrlhf/group_norm", "group_norm", std_eps=1e-09, reward_clip=10.0)
@@ -264,7 +264,7 @@ PPO = Row(
 
 ROWS = {
     "openrlhf/ppo": PPO,
-    "openrlhf/gspo": vary(
+    "openrlhf/gspo": executed(
         PPO, ratio=use("sequence"), aggregate=use("openrlhf/response-mean")
     ).named(
         "OpenRLHF's GSPO loss",
@@ -272,7 +272,7 @@ ROWS = {
         "responses do not count. The paper's ε of 3e-4 and 4e-4 is not the default.",
         paper="2507.18071",
     ),
-    "openrlhf/gspo-is": vary(
+    "openrlhf/gspo-is": executed(
         PPO, ratio=use("rollout-sequence"), aggregate=use("openrlhf/response-mean")
     ).named(
         "OpenRLHF's GSPO loss with its importance-sampling correction switched on",
@@ -281,39 +281,41 @@ ROWS = {
         "NeMo-RL multiply by one.",
         paper="2507.18071",
     ),
-    "openrlhf/dr_grpo": vary(PPO, advantage=use("openrlhf/dr_grpo")).named(
+    "openrlhf/dr_grpo": executed(PPO, advantage=use("openrlhf/dr_grpo")).named(
         "OpenRLHF's PPO loss with dr_grpo advantages",
         "Only the advantage is Dr. GRPO's: the loss still averages over tokens.",
         paper="2503.20783",
     ),
-    "openrlhf/rloo": vary(PPO, advantage=use("openrlhf/rloo")).named(
+    "openrlhf/rloo": executed(PPO, advantage=use("openrlhf/rloo")).named(
         "OpenRLHF's PPO loss with rloo advantages",
         "The baseline excludes the response itself. The ratio is per token; in TRL's RLOO it is "
         "per response.",
         paper="2402.14740",
     ),
-    "openrlhf/reinforce_baseline": vary(PPO, advantage=use("openrlhf/reinforce_baseline")).named(
+    "openrlhf/reinforce_baseline": executed(
+        PPO, advantage=use("openrlhf/reinforce_baseline")
+    ).named(
         "OpenRLHF's PPO loss with REINFORCE++-baseline advantages",
         "The KL of a token is summed over the following tokens, and the std has ddof 0. slime "
         "whitens with ddof 1, NeMo-RL with ddof 0; in both, each token has only its own KL.",
         paper="2501.03262",
     ),
-    "openrlhf/tis": vary(PPO, correction=_vllm("token-truncate")).named(
+    "openrlhf/tis": executed(PPO, correction=_vllm("token-truncate")).named(
         "OpenRLHF's PPO loss with is_correction_level token and mode clip (its tis)",
         "ρ = π_old/π_rollout is clamped to [0.5, 5] per token; slime and open-instruct clamp to "
         "[0, 2]. Before 0.11.2 the option was vllm_is_correction_type tis, with the same numbers.",
     ),
-    "openrlhf/icepop": vary(PPO, correction=_vllm("token-mask")).named(
+    "openrlhf/icepop": executed(PPO, correction=_vllm("token-mask")).named(
         "OpenRLHF's PPO loss with is_correction_level token (its icepop)",
         "Tokens outside [0.5, 5] get weight 0 and stay in the denominator.",
         paper="2510.18855",
     ),
-    "openrlhf/seq-mask-tis": vary(PPO, correction=_vllm("geometric-mask")).named(
+    "openrlhf/seq-mask-tis": executed(PPO, correction=_vllm("geometric-mask")).named(
         "OpenRLHF's PPO loss with is_correction_level seq (its seq-mask-tis)",
         "The geometric mean decides if a response is kept; its tokens are weighted by their own "
         "unclamped ρ. AReaL and open-instruct use the mean as the weight.",
     ),
-    "openrlhf/flash_reinforce": vary(
+    "openrlhf/flash_reinforce": executed(
         PPO,
         advantage=use("openrlhf/flash_reinforce"),
         correction=use("openrlhf/seq-binary-kl-mask"),

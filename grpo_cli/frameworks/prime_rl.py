@@ -17,7 +17,7 @@ from grpo_cli.frameworks.framework import Change, Framework, Reading, Settings
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.choice import ByToken, choice
 from grpo_cli.objective.results import PerToken, Surrogate
-from grpo_cli.objective.row import Row, use, vary, words
+from grpo_cli.objective.row import Row, executed, use, words
 from grpo_cli.objective.surrogate.gates import dropping
 
 
@@ -194,19 +194,19 @@ GRPO = Row(
 
 ROWS = {
     "prime-rl/grpo": GRPO,
-    "prime-rl/ipo": vary(GRPO).named(
+    "prime-rl/ipo": executed(GRPO).named(
         "prime-rl's ipo, its default loss",
         "IPO stands for Importance Policy Optimization, not Identity Preference Optimization. eps "
         "is -p ipo_threshold. Until 0.9.0 it was named ipo_threshold, 0.1 by default, with a "
         "kl_tau of 0.001 (prime-rl/ipo@0.9.0).",
     ),
-    "prime-rl/icepop": vary(GRPO, surrogate=use("prime-rl/icepop"), kl=use("none")).named(
+    "prime-rl/icepop": executed(GRPO, surrogate=use("prime-rl/icepop"), kl=use("none")).named(
         "prime-rl's icepop",
         "The mask uses π_θ/π_rollout; the paper's (variant icepop) uses π_old/π_rollout. ratio_low "
         "and ratio_high are -p is_low and is_high.",
         paper="2510.18855",
     ),
-    "prime-rl/dppo": vary(
+    "prime-rl/dppo": executed(
         GRPO,
         surrogate=use("dppo-tv-rollout", divergence_low=0.2, divergence_high=0.2),
         kl=use("square-rollout", beta=1e-3),
@@ -221,12 +221,12 @@ ROWS = {
         paper="2602.04879",
         aliases=("prime-rl/default",),
     ),
-    "prime-rl/max_rl": vary(GRPO, advantage=use("max-rl")).named(
+    "prime-rl/max_rl": executed(GRPO, advantage=use("max-rl")).named(
         "prime-rl's max_rl with its default loss, ipo",
         "A = (r − r̄)/r̄, and 0 if r̄ <= 0.",
         paper="2602.02710",
     ),
-    "prime-rl/ref_kl": vary(
+    "prime-rl/ref_kl": executed(
         GRPO,
         advantage=use("prime-rl/ref_kl"),
         surrogate=use("prime-rl/ref_kl", divergence_low=0.2),
@@ -245,14 +245,16 @@ _AGENTS = (
     " The loss is DPPO's, as in 0.9.0; for later releases use --surrogate prime-rl/ipo --kl none."
 )
 ROWS |= {
-    "prime-rl/hierarchical_grpo": vary(_DPPO, advantage=use("state-group-mean"), until="").named(
+    "prime-rl/hierarchical_grpo": executed(
+        _DPPO, advantage=use("state-group-mean"), until=""
+    ).named(
         "prime-rl's hierarchical_grpo, for proposers and solvers",
         "Needs state_ids, which say what each agent was asked to do: the episode for roles in "
         "episode_agents, the role for others. Each trace counts once." + _AGENTS,
         paper="",
         aliases=("hierarchical_grpo",),
     ),
-    "prime-rl/rae": vary(_DPPO, advantage=use("remax"), until="").named(
+    "prime-rl/rae": executed(_DPPO, advantage=use("remax"), until="").named(
         "prime-rl's rae (SPIRAL's role-conditioned advantage)",
         "A = r − b, where b is the running mean of the agent's earlier rewards over all steps. "
         "Records must give b as reward_baselines." + _AGENTS,
@@ -274,11 +276,11 @@ CHANGES = (
 )
 
 EARLIER = {
-    "prime-rl/grpo@0.9.0": vary(_DPPO, until="").named(
+    "prime-rl/grpo@0.9.0": executed(_DPPO, until="").named(
         "prime-rl's grpo with its default loss until 0.9.0: DPPO's mask",
         f"{_BEFORE}: prime-rl/dppo.",
     ),
-    "prime-rl/max_rl@0.9.0": vary(
+    "prime-rl/max_rl@0.9.0": executed(
         _DPPO, advantage=ROWS["prime-rl/max_rl"].advantage, until=""
     ).named(
         "prime-rl's max_rl with its default loss until 0.9.0: DPPO's mask",

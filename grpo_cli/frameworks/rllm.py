@@ -16,7 +16,7 @@ from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.arithmetic.turns import TurnOrder
 from grpo_cli.objective.choice import choice
 from grpo_cli.objective.results import PerToken
-from grpo_cli.objective.row import use, vary
+from grpo_cli.objective.row import executed, use
 
 _EPS = 1e-6
 
@@ -60,13 +60,15 @@ def per_step(
 
 
 ROWS = {
-    "rllm/grpo": vary(VANILLA, advantage=use("rllm/grpo"), version="9beb6e0 (2026-08-15)").named(
+    "rllm/grpo": executed(
+        VANILLA, advantage=use("rllm/grpo"), version="9beb6e0 (2026-08-15)"
+    ).named(
         "rLLM's GRPO, broadcast from trajectories to steps",
         "σ has ddof 0; in verl's grpo, in SkyRL and in verl's agent loops it has ddof 1. The loss "
         "is a mean over rows, one per step, so long trajectories have more weight.",
         paper="",
     ),
-    "rllm/per_step": vary(
+    "rllm/per_step": executed(
         VANILLA, advantage=use("rllm/per_step"), version="960d573 (2025-12-11)", until="rllm 0.2.1"
     ).named(
         "rLLM's GRPO by step (stepwise_advantage.mode per_step)",

@@ -19,7 +19,7 @@ from grpo_cli.objective.arithmetic.turns import TurnOrder
 from grpo_cli.objective.choice import ByResponse, choice, table
 from grpo_cli.objective.correction import within
 from grpo_cli.objective.results import Correction, PerToken, Ratio, Surrogate, Weights, side
-from grpo_cli.objective.row import Row, use, vary, words
+from grpo_cli.objective.row import Row, executed, use, words
 
 TINY = 1e-8  # what ROLL adds to a count of tokens
 
@@ -208,37 +208,37 @@ _PPO = Row(
     "is off unless is_weight_type or filter_agg is set.",
 )
 
-_AGENTIC = vary(_PPO, reads=_READS | {"gamma"})
+_AGENTIC = executed(_PPO, reads=_READS | {"gamma"})
 
 ROWS = {
     "roll/ppo": _PPO,
-    "roll/dual_clip": vary(
+    "roll/dual_clip": executed(
         _PPO, surrogate=use("clip", dual_clip=1.4), reads=_READS | {"dual_clip"}
     ).named(
         "ROLL ActorWorker with dual_clip_loss",
         "The dual clip is c = 1 + 2·pg_clip, 1.4 by default; verl's is 3.",
         paper="1912.09729",
     ),
-    "roll/gspo": vary(_PPO, ratio=use("sequence")).named(
+    "roll/gspo": executed(_PPO, ratio=use("sequence")).named(
         "ROLL ActorWorker with importance_sampling seq (GSPO)",
         "The gradient flows through the mean of the log ratios; verl and SkyRL use GSPO-token's "
         "gradient. ROLL adds 1e-8 to the token count, which has no effect in float32.",
         paper="2507.18071",
     ),
-    "roll/segment": vary(_PPO, ratio=use("roll/segment")).named(
+    "roll/segment": executed(_PPO, ratio=use("roll/segment")).named(
         "ROLL's agentic ActorWorker with ratio_type segment",
         "A segment is a run of unmasked tokens, i.e. a turn. Without a mask it is the response, "
         "as in roll/gspo.",
         paper="",
     ),
-    "roll/agentic_reinforce": vary(_AGENTIC, advantage=use("roll/agentic_reinforce")).named(
+    "roll/agentic_reinforce": executed(_AGENTIC, advantage=use("roll/agentic_reinforce")).named(
         "ROLL's agentic pipeline with adv_estimator agentic_reinforce",
         "The advantage is the normalised reward, discounted by gamma for each following segment. "
         "With gamma 1, the default, this is roll/ppo. Rewards are normalised with method mean_std "
         "and grouping traj_group_id.",
         paper="",
     ),
-    "roll/step_reinforce": vary(
+    "roll/step_reinforce": executed(
         _AGENTIC,
         advantage=use("turn-group-std", gamma=0.95, turn_peers="group", std_ddof=1, std_eps=1e-6),
     ).named(
@@ -247,33 +247,33 @@ ROWS = {
         "Long trajectories have more weight in the mean and std. step_reward_gamma is -p gamma.",
         paper="",
     ),
-    "roll/gigpo": vary(_AGENTIC, advantage=use("gigpo", outcome_unit="turn")).named(
+    "roll/gigpo": executed(_AGENTIC, advantage=use("gigpo", outcome_unit="turn")).named(
         "ROLL's agentic pipeline with adv_estimator gigpo",
         "Needs state_ids (ROLL's state_hash). A trajectory counts once per turn in the mean and "
         "std of episode scores; the paper counts it once (variant gigpo). step_reward_gamma is "
         "-p gamma. Both weights, step_reward_weight and episode_reward_weight, are 1.",
         paper="2505.10978",
     ),
-    "roll/vanilla": vary(_PPO, surrogate=use("reinforce")).named(
+    "roll/vanilla": executed(_PPO, surrogate=use("reinforce")).named(
         "ROLL pg_variant vanilla (REINFORCE)",
         "The surrogate is log π_θ·A; π_old is not used.",
         paper="",
     ),
-    "roll/tis": vary(_PPO, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.0)).named(
+    "roll/tis": executed(_PPO, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=0.0)).named(
         "ROLL pg_variant tis", "The weight is the ratio within [0, 1].", paper=""
     ),
-    "roll/topr": vary(_PPO, surrogate=use("roll/topr")).named(
+    "roll/topr": executed(_PPO, surrogate=use("roll/topr")).named(
         "ROLL pg_variant topr",
         "The sign of the raw reward, not of the advantage, decides if a response is good. Both "
         "kinds have weight 1.",
         paper="2503.14286",
     ),
-    "roll/cispo": vary(_PPO, surrogate=use("cispo", epsilon_low=0.1, epsilon_high=0.1)).named(
+    "roll/cispo": executed(_PPO, surrogate=use("cispo", epsilon_low=0.1, epsilon_high=0.1)).named(
         "ROLL pg_variant cispo",
         "The window is [0.9, 1.1]; verl's is [0.8, 1.2], SkyRL's [0, 5].",
         paper="2506.13585",
     ),
-    "roll/kimi15": vary(_PPO, surrogate=use("dro", dro_beta=0.1)).named(
+    "roll/kimi15": executed(_PPO, surrogate=use("dro", dro_beta=0.1)).named(
         "ROLL pg_variant kimi15", "verl's dro, with β = τ.", paper="2501.12599"
     ),
 }

@@ -24,7 +24,7 @@ from grpo_cli.objective.correction import (
 )
 from grpo_cli.objective.kl import in_reward, k3, weighed_then_clamped
 from grpo_cli.objective.results import Kl, Moments, PerToken, Weights
-from grpo_cli.objective.row import Row, use, vary, words
+from grpo_cli.objective.row import Row, executed, use, words
 
 
 def whiten(values: F64, moments: Moments) -> F64:
@@ -323,7 +323,7 @@ GRPO = Row(
 
 ROWS = {
     "slime/grpo": GRPO,
-    "slime/gspo": vary(GRPO, ratio=use("sequence")).named(
+    "slime/gspo": executed(GRPO, ratio=use("sequence")).named(
         "slime's gspo",
         "ε is 0.2 by default; the paper's is 3e-4. With a train/inference correction, token "
         "weights multiply the sequence loss. The unbiased KL is weighted by the token's ratio (-p "
@@ -331,13 +331,13 @@ ROWS = {
         "weight.",
         paper="2507.18071",
     ),
-    "slime/cispo": vary(GRPO, surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2)).named(
+    "slime/cispo": executed(GRPO, surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2)).named(
         "slime's cispo",
         "eps_clip is 0.2 by default, so the weight is clamped to [0.8, 1.2]. slime warns and "
         "recommends 1.0 and 4.0, a window of [0, 5].",
         paper="2506.13585",
     ),
-    "slime/reinforce_plus_plus_baseline": vary(
+    "slime/reinforce_plus_plus_baseline": executed(
         GRPO, advantage=use("slime/reinforce_plus_plus_baseline"), kl=use("k1-in-reward", beta=0.0)
     ).named(
         "slime's reinforce_plus_plus_baseline",
@@ -345,17 +345,17 @@ ROWS = {
         "Whitening divides by √(v + 1e-8), with ddof 1.",
         paper="2501.03262",
     ),
-    "slime/tis": vary(GRPO, correction=use("token-truncate", is_low=0.0, is_high=2.0)).named(
+    "slime/tis": executed(GRPO, correction=use("token-truncate", is_low=0.0, is_high=2.0)).named(
         "slime's grpo with --use-tis",
         "The clipped loss of each token is multiplied by ρ = π_old/π_rollout, clamped to [0, 2].",
     ),
-    "slime/icepop": vary(GRPO, correction=use("token-mask", is_low=0.0, is_high=2.0)).named(
+    "slime/icepop": executed(GRPO, correction=use("token-mask", is_low=0.0, is_high=2.0)).named(
         "slime's grpo with --use-tis and its icepop_function",
         "The bounds are tis_clip_low and tis_clip, 0 and 2 by default; these are not IcePop's "
         "defaults.",
         paper="2510.18855",
     ),
-    "slime/opsm": vary(
+    "slime/opsm": executed(
         GRPO, correction=use("off-policy-mask-old", off_policy_mask_threshold=1e-4)
     ).named(
         "slime's grpo with --use-opsm",

@@ -59,7 +59,6 @@ def _unsloth(name: str) -> Row[Use]:
         TRL[row].title.replace("TRL GRPOTrainer", "Unsloth GRPO loss"),
         _NOTE,
         version="unsloth-zoo 2026.10.9",
-        checked="executed",
         kl=use("unsloth/k3", beta=0.0),
         reads=READS,
     )

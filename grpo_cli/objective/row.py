@@ -80,8 +80,17 @@ class Row(Generic[T]):
 
 
 def vary(row: Row[T], **changes: Any) -> Row[T]:
-    """The row with other stages or attributes, and without its aliases."""
-    return replace(row, aliases=(), **changes)
+    """The row with other stages or attributes, and without its aliases.
+
+    That a framework's code ran for a row says nothing of another: ``checked`` is "read" then.
+    """
+    checked = row.checked if row.checked == "paper" else "read"
+    return replace(row, **{"aliases": (), "checked": checked, **changes})
+
+
+def executed(row: Row[T], **changes: Any) -> Row[T]:
+    """The row varied, where the framework's own code ran with ours for these choices too."""
+    return vary(row, checked="executed", **changes)
 
 
 def words(names: str) -> frozenset[str]:

@@ -261,7 +261,7 @@ class Plan:
         values = self.bound("aggregate", record).values
         lengths = {name: values.get(name) for name in _LENGTHS if name not in given}
         return [
-            f"{name}: {missing(name, f'{self.variant} uses its own {plain(value)}')}"
+            f"{name}: {missing(name, f'{self.variant} uses its default of {plain(value)}')}"
             for name, value in lengths.items()
             if value is not None
         ]

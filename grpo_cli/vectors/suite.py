@@ -36,7 +36,9 @@ class Suite:
         self, collector: pytest.Collector, name: str, obj: object
     ) -> pytest.Collector | None:
         """A fixture of the right name, where pytest looks for tests, becomes its cases."""
-        if name.startswith(FIXTURE) and _is_fixture(obj):
+        if name.startswith(FIXTURE) and (
+            hasattr(obj, "_fixture_function_marker") or hasattr(obj, "_pytestfixturefunction")
+        ):
             return Vectors.from_parent(collector, name=name)
         return None
 
@@ -90,11 +92,6 @@ class Vector(pytest.Function):
         assert self.parent is not None
         self.outcome = Outcome(self.parent.nodeid, case.id, case.flags)._asdict()
         self.user_properties.append((PROPERTY, self.outcome))
-
-
-def _is_fixture(obj: object) -> bool:
-    """Before pytest 8.4 a fixture was a function with the second of these."""
-    return hasattr(obj, "_fixture_function_marker") or hasattr(obj, "_pytestfixturefunction")
 
 
 def _test(case: Case) -> Callable[[pytest.FixtureRequest], None]:

@@ -363,7 +363,7 @@ def test_rows_of_one_response_are_batched_after_they_are_grouped(grpo, tmp_path)
     write(file, unnamed)
     mixed = grpo(*words, "--group-size", "4")
     assert mixed.exit_code == 3
-    assert "--group-by step,FIELD separates them" in mixed.stderr
+    assert "--group-by step,FIELD separates steps" in mixed.stderr
 
 
 NOTE = "3 steps form one batch"

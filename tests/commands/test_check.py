@@ -294,3 +294,55 @@ def test_scores_that_are_no_numbers_are_a_finding_in_all_records_alike(tmp_path,
     assert not document["ok"]
     assert (found["code"], found["record"], found["response"]) == ("bad-score", 0, 1)
     assert found["message"] == f"{name} is {wrong:g} at 1 of 2 responses"
+
+
+# ---- records that cannot be read ---------------------------------------------------------------
+
+BAD_ROWS = [
+    {"g": 0, "log_probs_new": [-1.0, -2.0], "log_probs_old": [-1.0, -2.0], "mask": [1, 1]},
+    {"g": 0, "log_probs_new": [-1.0], "log_probs_old": [-1.0, -2.0], "mask": [1, 1]},
+    {"g": 0, "log_probs_new": [-1.0, math.nan], "log_probs_old": [-1.0, -2.0], "mask": [1, 1]},
+    {"g": 1, "log_probs_new": [-1.0, -2.0], "log_probs_old": [-1.0, -2.0], "mask": [1, 1]},
+]
+
+
+def written(path: Path, rows: list[Row]) -> str:
+    path.write_text("".join(json.dumps(row | {"rewards": 1.0}) + "\n" for row in rows))
+    return str(path)
+
+
+def test_every_fault_of_a_group_is_reported_and_the_odd_column_is_blamed(tmp_path):
+    result = command.run("check", written(tmp_path / "in.jsonl", BAD_ROWS), "--group-by", "g")
+    assert result.exit_code == 3
+    assert result.stderr.splitlines()[:2] == [
+        f"grpo: {tmp_path}/in.jsonl:2: log_probs_new: expected 2 numbers (as log_probs_old has), "
+        "got 1",
+        f"grpo: {tmp_path}/in.jsonl:3: log_probs_new[1]: expected a finite number, got NaN",
+    ]
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("1 record cannot be read; ")
+    assert "in the other record, " in last
+
+
+def test_every_fault_of_an_object_is_reported(tmp_path):
+    columns = {key: [row[key] for row in BAD_ROWS] for key in ("log_probs_new", "log_probs_old")}
+    rows = [columns | {"mask": [[1, 1], [1, 1], [1, 1], [1, 2]]}]
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps(rows[0] | {"rewards": [1.0, 0.0, 0.0, 1.0]}) + "\n")
+    places = [line.split(": ")[2] for line in command.run("check", path).stderr.splitlines()[:3]]
+    assert places == ["log_probs_new[1]", "mask[3][1]", "log_probs_new[2][1]"]
+
+
+def test_an_unknown_key_is_said_once(tmp_path):
+    rows = [{"log_probs_new": [-1.0], "log_prob_old": [-1.0]}] * 30
+    result = command.run("check", written(tmp_path / "in.jsonl", rows))
+    assert result.stderr.splitlines()[1:] == [
+        "grpo: … log_prob_old: the same error in 29 more records",
+        "grpo: skipped 30 records",
+    ]
+
+
+def test_on_error_stop_ends_at_the_first(tmp_path):
+    path = written(tmp_path / "in.jsonl", BAD_ROWS)
+    result = command.run("check", path, "--on-error", "stop")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)

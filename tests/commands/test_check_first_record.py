@@ -60,7 +60,7 @@ def told(path, *flags):
     [
         (zeros, "grpo: note: log_probs_old is filled with 0.0"),
         (foreign, "grpo: note: log_probs_new and log_probs_old are unrelated"),
-        (far, "grpo: note: |log_probs_new − log_probs_old| is beyond 20"),
+        (far, "grpo: note: |log_probs_new − log_probs_old| is above 20"),
     ],
 )
 def test_eval_repeats_what_check_would_call_an_error(tmp_path, old, begins):
@@ -258,7 +258,7 @@ def test_every_record_that_cannot_be_read_is_named_and_the_others_are_checked(gr
     path.write_text("".join(json.dumps(one) + "\n" for one in (bad[0], good, bad[1])))
     done = grpo("check", path)
     assert done.exit_code == 3
-    assert "1 record, 2 responses, 2 tokens" in done.stdout
+    assert "nothing found in the other record, 2 responses, 2 tokens" in done.stdout
     assert f"{path}:1: rewards: expected 2 rewards" in done.stderr
     assert f"{path}:3: log_probs_old[0]: expected 1 number" in done.stderr
     path.write_text(json.dumps(bad[0]) + "\n")

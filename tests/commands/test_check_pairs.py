@@ -225,7 +225,7 @@ def temperature(names: tuple[str, str]) -> Callable[[Sample], Said | None]:
             "spread": part[2],
             "tokens": part[0],
             "sharper": sharper,
-            "words": f"{sharper} is sharper than {flatter}, as if only one side applied the "
+            "words": f"{sharper} is more peaked than {flatter}, as if only one side applied the "
             f"temperature: the {what} are {max(slope, 1 / slope):.3f} times as large at "
             f"{tokens} tokens",
         }

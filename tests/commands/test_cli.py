@@ -277,7 +277,7 @@ def test_the_suffix_of_a_file_says_its_format(grpo, tmp_path, command, suffix, f
 def test_a_suffix_that_a_command_cannot_write_is_refused(grpo, tmp_path):
     done = grpo("compare", SAMPLE, "-o", tmp_path / "c.parquet")
     assert done.exit_code == 2
-    words = "this writes .csv, .json, .jsonl, .md; --format table keeps a name"
+    words = "this writes .csv, .json, .jsonl, .md (the table under any name: -f table)"
     assert done.stderr == f"grpo: -o {tmp_path / 'c.parquet'}: {words}\n"
     assert grpo("show", SAMPLE, "--record", "0", "-o", tmp_path / "s.html").exit_code == 0
     assert (tmp_path / "s.html").read_text().startswith("<!doctype html>")

@@ -72,8 +72,7 @@ def test_rows_that_different_records_do_not_serve_keep_their_places(tmp_path):
         assert (one["missing"], one["place"], one["advice"]) == (
             "log_probs_ref",
             place,
-            "log-probs under the reference although other records have it; --beta 0 works "
-            "without it",
+            "log-probs under the reference (other records have it); --beta 0 works without it",
         )
 
 

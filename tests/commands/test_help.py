@@ -16,6 +16,8 @@ from formats.dumps import nemo_rl
 
 from grpo_cli import evaluate
 from grpo_cli.commands.explain.choice import is_choice
+from grpo_cli.commands.help.command import flags, look_up_flag
+from grpo_cli.commands.help.view import flag_pages
 from grpo_cli.commands.help.words import look_up
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.engine.rows.fields import FIELDS
@@ -163,6 +165,59 @@ def test_the_help_of_eval_fits_a_terminal(grpo):
     assert sorted(every.index(title) for title in panels) == [every.index(one) for one in panels]
 
 
+FLAG_PAGES = flag_pages()
+
+
+@pytest.mark.parametrize("name", sorted(FLAG_PAGES))
+def test_a_flag_s_page_has_an_example_that_runs(grpo, monkeypatch, tmp_path, name):
+    page = grpo("help", "full" if name == "--full" else name)  # which is help's own
+    assert page.exit_code == 0
+    assert "\nRelated: " in page.stdout
+    (example,) = re.findall(r"^    (grpo .*)$", FLAG_PAGES[name], re.MULTILINE)
+    assert f"$ {example}" in re.sub(r" \\\n +", " ", page.stdout)
+    words = [re.sub(r"^samples/", f"{ROOT}/samples/", word) for word in shlex.split(example)]
+    monkeypatch.chdir(tmp_path)
+    assert words[1] in {flag.partition(" ")[0] for flag in COMMANDS}
+    assert any(word.partition("=")[0] in _spellings(name) for word in words)
+    skips = name == "--on-error"  # counts what it skipped, and says so by its exit code
+    assert grpo(*words[1:]).exit_code == (3 if skips else 0)
+
+
+def _spellings(name: str) -> set[str]:
+    return {one for flag in look_up_flag(name) for one in flag.spelling.replace(",", "").split()}
+
+
+def test_the_usual_flags_have_a_page(grpo):
+    usual = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", grpo("eval", "--help").stdout, re.MULTILINE))
+    assert usual <= {*FLAG_PAGES}
+    related = set(re.findall(r"--[a-z-]+", "".join(FLAG_PAGES.values())))
+    assert related <= {*flags()}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("formats sglang", "/generate with return_logprob"),
+        ("formats old_logprobs", "log_probs_old"),
+        ("formats verl", "no log-probs: nothing can be evaluated"),
+        ("variants trl", "TRL GRPOTrainer, loss_type grpo"),
+        ("variants gppo", "CE-GPPO"),
+    ],
+)
+def test_a_list_takes_a_name(grpo, words, said):
+    found = grpo(*words.split())
+    assert found.exit_code == 0
+    assert said in found.stdout
+    assert len(found.stdout.splitlines()) < 25
+
+
+def test_a_list_says_what_a_name_was_meant_for(grpo):
+    for words, near in (("formats sgalng", "sglang"), ("variants dapoo", "dapo")):
+        found = grpo(*words.split())
+        assert found.exit_code == 2
+        assert f"did you mean {near}?" in found.stderr
+
+
 def test_a_flag_has_one_text_in_all_commands(grpo):
     texts: dict[str, set[str]] = {}
     for name in COMMANDS:
@@ -243,7 +298,10 @@ def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
     [
         ("explain on_policy.json", "the loss is 0: every ratio is exactly 1"),
         ("match dr_grpo.json --loss 0.0749292", "grpo eval samples/dr_grpo.json -v"),
-        ("check dr_grpo_cases.jsonl", "both rewards\n    are 1: no policy gradient"),
+        (
+            "check dr_grpo_cases.jsonl",
+            "both rewards\n    are 1, so this group has no policy gradient",
+        ),
         ("eval arithmetic.jsonl --kl k1", "gradient norm   0.138413"),
         ("explain k1", "Its slope is 1 at every token"),
         ("show on_policy.json", "every ratio is 1 (on-policy), so no clip acts"),
@@ -268,8 +326,8 @@ def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, comm
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("--group-by", "--group-by FIELD  Rows with equal FIELD"),
-        ("group-by", "--group-by FIELD  Rows with equal FIELD"),
+        ("--group-by", "--group-by FIELD,…  Rows equal in these are one group"),
+        ("group-by", "--group-by FIELD,…  Rows equal in these are one group"),
         ("--json", "\n  grpo eval, compare, "),
         ("-v", "-v, --variants A,B"),
         ("clipfrac", "clip_fraction: "),

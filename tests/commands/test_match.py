@@ -799,3 +799,29 @@ def test_a_missing_mean_over_responses_is_called_that(clipped: str) -> None:
     total = evaluate(clipped, "grpo").total
     found = match(clipped, loss=repr(8 * total["loss"]))
     assert "the responses" in str(found.matches[0].factor_meaning)
+
+
+# ---- mistakes ----------------------------------------------------------------------------------
+
+
+def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> None:
+    """The loss of two groups with max for min, which no choice of stages gives."""
+    draw = np.random.default_rng(5)
+    rows, losses = [], []
+    for _ in range(2):
+        old = -draw.uniform(0.2, 2.0, (4, 5))
+        new = np.minimum(old + draw.normal(0.0, 0.3, (4, 5)), -0.001)
+        advantages = np.array([1.5, -0.5, -0.5, -0.5])
+        columns = {"log_probs_new": new.tolist(), "log_probs_old": old.tolist()}
+        rows.append(columns | {"advantages": advantages.tolist(), "beta": 0.0})
+        ratio, a = np.exp(new - old), advantages[:, None]
+        losses.append(-np.maximum(ratio * a, np.clip(ratio, 0.8, 1.2) * a).mean())
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = answer("match", path, "--loss", repr(float(np.mean(losses))))
+    assert not found["reproduced"]
+    assert [(one["variant"], one["mistake"]) for one in found["mistakes"]] == [
+        ("grpo", "clip-greater")
+    ]
+    shown = run("match", path, "--loss", repr(float(np.mean(losses))))
+    assert "but grpo with this mistake does: max instead of min" in " ".join(shown.stdout.split())

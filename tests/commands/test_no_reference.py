@@ -25,7 +25,7 @@ LOSS = (math.exp(0.3) - 1.2) * 0.5 / (math.sqrt(0.5) + 1e-8) / 2
 NOTE = "KL left out of grpo (k3, β 0.04): the records have no log_probs_ref"
 MIXED = (
     "log_probs_ref: missing; the kl stage (k3) needs log-probs under the reference "
-    "although other records have it; --beta 0 works without it"
+    "(other records have it); --beta 0 works without it"
 )
 
 
@@ -254,7 +254,7 @@ def test_bytes_are_the_same_for_any_jobs(grpo, write, records):
 def test_match_names_a_length_that_nobody_gives(grpo, write):
     """As other commands do: ``cases/said/no-reference.txt``."""
     path = write(PLAIN, PLAIN)
-    said = "note: max_completion_length: missing; trl/dr_grpo uses its own 512: give "
+    said = "note: max_completion_length: missing; trl/dr_grpo uses its default of 512: give "
     assert said in grpo("match", path, "--loss", repr(evaluate(path, "trl/dr_grpo").loss)).stderr
 
 

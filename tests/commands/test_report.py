@@ -328,7 +328,8 @@ def test_the_heading_and_the_fix_are_what_check_names(tmp_path: Path) -> None:
     page, sample = tmp_path / "a.html", SAMPLES / "temperature.jsonl.gz"
     assert run("report", sample, "-v", "trl/grpo", "-o", page).exit_code == 0
     assert (
-        "<h1>Step 30: sampling_per_token_logps is sharper than per_token_logps." in page.read_text()
+        "<h1>Step 30: sampling_per_token_logps is more peaked than per_token_logps."
+        in page.read_text()
     )
     (event, *_) = answer("trend", sample, "-v", "trl/grpo")["events"]
     assert event["fix"].startswith("look at what grpo check found: sampling_per_token_logps is")

@@ -114,6 +114,57 @@ def test_a_key_that_comes_back(tmp_path, jobs, anywhere):
     assert (message in result.stderr) != anywhere
 
 
+@each("command", ["eval", "trend", "report", "compare", "check", "verify", "explain", "show"])
+@each(
+    ("step", "by"),
+    [
+        ("step", "step,q"),
+        ("global_step", "global_step,q"),
+        ("meta", "meta.train_step,q"),
+        ("rollout_id", "rollout_id,q"),
+    ],
+)
+def test_groups_are_of_one_step(tmp_path, command, step, by):
+    """Prompts that come back at other steps: every command refuses them, and says what to write."""
+    path = tmp_path / "rows.jsonl"
+    made = [
+        row | {step: {"train_step": at} if step == "meta" else at}
+        for at in range(2)
+        for row in map(without_step, rows("aabb"))
+    ]
+    path.write_bytes(lines(made))
+    words = (command, path, *(("-o", tmp_path / "page.html") if command == "report" else ()))
+    hint = f"--group-by {by} separates steps"
+    assert hint in run(*words, "--group-by", "q").stderr
+    assert f"rows.jsonl:5: {by[:-2]}: its step is 1, that of line 1 is 0" in (
+        run(*words, "--group-by", "q", "--group-anywhere").stderr
+    )
+    assert hint not in run(*words, "--group-by", by).stderr
+
+
+def without_step(row):
+    return {name: value for name, value in row.items() if name != "step"}
+
+
+def test_neighbouring_groups_of_two_steps_are_not_joined(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(lines([*rows("aa"), *rows("aa", step=4)]))
+    for flags in (("--group-by", "q"), ("--group-size", 4)):
+        assert (
+            "rows.jsonl:3: step: its step is 4, that of line 1 is 3"
+            in run("eval", path, *flags).stderr
+        )
+    assert run("eval", path, "--group-by", "step,q").exit_code == 0
+
+
+@each("name", ["trajectory_id", "traj_uid"])
+def test_a_step_of_a_trajectory_is_no_step_of_the_run(tmp_path, name):
+    path = tmp_path / "rows.jsonl"
+    made = [row | {name: f"t{at // 2}", "step": at % 2} for at, row in enumerate(rows("aaaa"))]
+    path.write_bytes(lines(made))
+    assert run("eval", path, "--group-by", "q").exit_code == 0
+
+
 @pytest.mark.parametrize("grouping", [("--group-by", "q"), ("--group-size", 2)])
 def test_groups_before_a_fault_are_read(tmp_path, grouping):
     path = tmp_path / "rows.jsonl.gz"

@@ -79,12 +79,19 @@ class Agreement:
         )
 
     def write(self) -> None:
-        """Puts the frameworks that this run compared into the file; the others stay."""
+        """Puts what this run compared into the file.
+
+        Other rows and quantities stay, as those of tests that did not run, unless they are of
+        another release of a framework that was compared.
+        """
         known = json.loads(FILE.read_text()) if FILE.exists() else {}
         names = {framework.split()[0] for framework in self.found}
-        known = {k: v for k, v in known.items() if k.split()[0] not in names} | self.found
+        merged = {k: v for k, v in known.items() if k.split()[0] not in names}
+        for framework, rows in self.found.items():
+            before = known.get(framework, {})
+            merged[framework] = before | {row: before.get(row, {}) | rows[row] for row in rows}
         GOLDEN.mkdir(exist_ok=True)
-        FILE.write_text(json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+        FILE.write_text(json.dumps(merged, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 AGREEMENT = Agreement()

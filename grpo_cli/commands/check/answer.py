@@ -92,10 +92,16 @@ class Checked(Answer):
     mismatch: MismatchFound | None = None
     advantages: Mapping[str, int] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
+    def headline(self) -> str:
+        """Whether the data are sane, and how many findings of what kind there are."""
         codes = ", ".join(self.counts)
         verdict = "ok" if self.ok else "not ok"
         return f"Checked({verdict}: {' in '.join(self.conclusion)}{codes and f'; {codes}'})"
+
+    def table(self) -> list[dict[str, Any]]:
+        """The findings and where they are."""
+        names = ("severity", "code", "record", "response", "token", "message")
+        return [{name: getattr(one, name) for name in names} for one in self.findings]
 
     @property
     def conclusion(self) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import typer
@@ -13,6 +14,7 @@ from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import LIMIT, PageOptions
 from grpo_cli.commands.options.source import (
+    ON_ERROR,
     Files,
     ReadingOptions,
     RecordOption,
@@ -29,11 +31,21 @@ NO = 1
 _CODE = ("code", "severity", "meaning")
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckedOptions(ReadingOptions):
+    """How the input is read: a record that cannot be read hides nothing of the others."""
+
+    on_error: Annotated[
+        Literal["stop", "skip"],
+        ON_ERROR,
+    ] = "skip"
+
+
 @bundled
 def check(
     *,
     files: Files = None,
-    reading: ReadingOptions,
+    reading: CheckedOptions,
     chosen: RecordOption,
     limit: Annotated[int, LIMIT] = 3,
     list_codes: Annotated[bool, option("--codes", "", "List all findings and stop.")] = False,
@@ -54,7 +66,8 @@ def check(
     Each finding has its place, its evidence and a fix. The checks that were
     skipped come last, with the reason. -q prints errors and warnings alone. Exits
     with 1 if there is an error; with --fail-on warning, also on a warning. Each
-    record that cannot be read is an error line, and the others are checked (exit 3).
+    record that cannot be read is an error line for each of its faults, and the
+    others are checked (exit 3); --on-error stop ends at the first.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if list_codes:
@@ -66,17 +79,18 @@ def check(
             )
             return
         reader = reading.reader(paths(files), chosen.record)
-        reader.skip = True  # a record that cannot be read hides nothing of the others
-        answer = run(reader, limit)
-        if answer.records or not reader.skipped:
+        answer, unread = run(reader, limit), reader.skipped
+        tell_errors(unread, as_json=page.json)
+        tell_skipped(unread)
+        if answer.records or not unread:
             page.write(
                 answer,
-                lambda console, screen: print_findings(console, screen, answer, quiet=page.quiet),
+                lambda console, screen: print_findings(
+                    console, screen, answer, unread.count, quiet=page.quiet
+                ),
                 rows=answer.findings,
             )
         tell_notes(reader.notes(), quiet=page.quiet)
-        tell_errors(reader.skipped, as_json=page.json)
-        tell_skipped(reader.skipped)
     if any(answer.severities[one] for one in ORDER[: ORDER.index(fail_on) + 1]):
         raise typer.Exit(NO)
     raise typer.Exit(InputError.exit_code if reader.skipped else 0)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from grpo_cli.commands.check.record_view import Place, View, find_bad
+from grpo_cli.engine.chunk import located
 from grpo_cli.engine.packing import packed_runs
 from grpo_cli.errors import InputError
-from grpo_cli.records import DecodedChunk, Raw, Record, record
+from grpo_cli.records import DecodedChunk, Raw, Record, find_faults, record
+from grpo_cli.records.choose.rows import responses_of
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.packed import join_packed
 from grpo_cli.records.parse.assemble import layout, pack_record
@@ -76,7 +80,9 @@ def _one_by_one(items: Iterable[Raw | InputError]) -> Iterator[View | InputError
             yield _of_records(waiting)
             waiting = []
         if isinstance(found, InputError):
-            yield found
+            first, *others = _faults(item, found) if isinstance(item, Raw) else [found]
+            first.others = others
+            yield first
         else:
             assert isinstance(item, Raw)
             value = item.plain()
@@ -119,3 +125,60 @@ def _read(raw: Raw) -> Record | InputError:
     if any(one.shape[:1] != (len(rest.widths),) for one in numbers.values()):
         return found
     return replace(rest, names=names, **{name: one.tolist() for name, one in numbers.items()})
+
+
+def _faults(raw: Raw, first: InputError) -> list[InputError]:
+    """Returns the errors of a bad record in the order of its lines, at most one of a response.
+
+    Rows that were joined are read alone; of one object the response to blame is left out, and the
+    rest read again.
+    """
+    found = [first]
+    if len(raw.rows) > 1:
+        found += filter(None, (_fault(row) for row in raw.rows if not _is_of(first, row)))
+    elif raw.origin is None:
+        with suppress(InputError):
+            found += _by_leaving_out(raw, first)
+    return sorted(found, key=lambda one: one.line or 0)
+
+
+def _is_of(error: InputError, row: Raw) -> bool:
+    return error.line == row.line and error.path.startswith(row.prefix)
+
+
+def _fault(raw: Raw) -> InputError | None:
+    """Returns the first error of a record, or of a value in it that counts."""
+    found = record(raw)
+    if isinstance(found, InputError):
+        return found
+    faults = find_faults([found])
+    return located(faults[0], found) if faults else None
+
+
+def _by_leaving_out(raw: Raw, error: InputError) -> Iterator[InputError]:
+    """Yields the errors of an object without the responses that errors are of."""
+    value = raw.plain()
+    rows = [*range(responses_of(raw))]
+    keys = {*read_fields(value).names.values()}
+    while error.path.startswith(raw.prefix):
+        found = _RESPONSE.match(error.path.removeprefix(raw.prefix))
+        if found is None or int(found[2]) not in rows or len(rows) < 2:
+            return
+        at = rows.index(int(found[2]))
+        value = {
+            key: [*one[:at], *one[at + 1 :]]
+            if key in keys and isinstance(one, list) and len(one) == len(rows)
+            else one
+            for key, one in value.items()
+        }
+        del rows[at]
+        again = _fault(replace(raw, kept=value, arrays=False))
+        if again is None:
+            return
+        error = again
+        error.path = _RESPONSE.sub(lambda at: f"{at[1]}[{rows[int(at[2])]}]", error.path, count=1)
+        yield error
+
+
+_RESPONSE = re.compile(r"(.*?[^\[\]]+)\[(\d+)\]")
+"""The key and the response at the beginning of a path, such as ``rewards[3]``."""

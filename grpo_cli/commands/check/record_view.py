@@ -116,12 +116,8 @@ class Tokens:
 
     def tokens_of(self, record: int) -> slice:
         """Returns the tokens of a record."""
-        start = int(self._token_starts[record])
+        start = int(Segments(self.tokens).starts[record])
         return slice(start, start + int(self.tokens[record]))
-
-    @cached_property
-    def _token_starts(self) -> I64:
-        return Segments(self.tokens).starts
 
     def count_rows(self, responses: NDArray[np.bool_]) -> I64:
         """Returns [M] how many responses of each record are marked."""

@@ -23,11 +23,15 @@ _STYLES = {"error": "bold red", "warning": "bold magenta", "info": "bold cyan"}
 
 
 def print_findings(
-    console: Console, screen: Screen, answer: Checked, *, quiet: bool = False
+    console: Console, screen: Screen, answer: Checked, unread: int = 0, *, quiet: bool = False
 ) -> None:
     """Prints the findings kind by kind, the worst first, then how many there are.
 
-    If ``quiet``, only errors and warnings, without what was not checked.
+    Args:
+        console, screen: where.
+        answer: what was found.
+        unread: records that could not be read, beside those of the answer.
+        quiet: whether to print only errors and warnings, without what was not checked.
     """
     rows = [row for row in answer.findings if not (quiet and row.severity == "info")]
     for severity in _STYLES:
@@ -53,6 +57,10 @@ def print_findings(
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
     counts, records = answer.conclusion
     style = "bold green" if answer.ok else "bold red"
+    if unread:
+        failed = Text.assemble((f"{counted(unread, 'record')} cannot be read", "bold red"), "; ")
+        console.print(failed, end="")
+        records = f"the other {records.removeprefix('1 ')}"
     console.print(Text.assemble((counts, style), f" in {records}"))
 
 
@@ -149,11 +157,11 @@ def _place(row: Finding) -> str:
     line = "" if row.line is None else f":{row.line}"
     of_pair = not row.evidence.keys().isdisjoint(("column", "columns"))  # maybe of small records
     others = row.evidence.get("records", 1) - 1 if of_pair else 0
-    whole = f" and {counted(others, 'other short record')}, taken together" if others else ""
-    parts = [f"{visible(row.source)}{line}", f"record {shown(row.record)}{whole}"]
+    parts = [f"{visible(row.source)}{line}", f"record {shown(row.record)}"]
     parts += [
         f"{name} {getattr(row, name)}"
         for name in ("response", "token")
         if getattr(row, name) is not None
     ]
-    return ", ".join(parts)
+    several = f" (counted with {counted(others, 'other short record')})" if others else ""
+    return ", ".join(parts) + several

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.answer import Answer, what_was_counted
 from grpo_cli.commands.eval.run import SUMMED
 from grpo_cli.commands.frames import Array, Frames, array
+from grpo_cli.terminal.numbers import counted
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,36 @@ class Compared(Frames, Answer):
     responses: int
     tokens: int
 
+    def headline(self) -> str:
+        """What was compared."""
+        skipped = f"; skipped {', '.join(one.variant for one in self.skipped)}" * bool(self.skipped)
+        variants, counts = counted(len(self.variants), "variant"), what_was_counted(vars(self))
+        return f"Compared({variants} on {counts}{skipped})"
+
+    def table(self) -> list[dict[str, Any]]:
+        """The variants' numbers, the most asked for first."""
+        rows = [one.fields() for one in self.variants]
+        names = [*(one.batch if (one := next(iter(self.variants), None)) else ()), *_FIRST]
+        return [
+            {n: row[n] for n in dict.fromkeys([*names, *row]) if n != "objective"} for row in rows
+        ]
+
     def columns(self) -> dict[str, Array]:
         """The variants' rows as arrays by name; a number that is unknown is NaN."""
         rows = [one.fields() for one in self.variants]
         return {name: array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+
+_FIRST = (
+    "variant",
+    "loss",
+    "policy",
+    "kl",
+    "clip_fraction",
+    "ratio_mean",
+    "gradient_norm",
+    "cosine",
+)
 
 
 def sum_notes(answer: Compared) -> dict[str, None]:

@@ -104,7 +104,9 @@ def _kind_of(output: str | None) -> str:
     """
     ending = Path(output or "").suffix
     if ending not in ("", ".jsonl", ".ndjson", ".json", ".parquet") and not to_folder(output):
-        raise UsageError(f"-o {output}: convert writes .jsonl or .parquet; --to jsonl keeps a name")
+        raise UsageError(
+            f"-o {output}: write .jsonl or .parquet (JSONL under any name: --to jsonl)"
+        )
     return "parquet" if ending == ".parquet" else "jsonl"
 
 

@@ -90,6 +90,30 @@ class RunDiff(Answer):
     noise: list[Noise] = field(default_factory=list)
     partings: list[Parting] = field(default_factory=list)
 
+    def headline(self) -> str:
+        """Whether the runs are identical, or up to which step."""
+        compared = ", ".join(
+            counted(number, noun)
+            for number, noun in (
+                (self.steps, "step"),
+                (self.records, "record"),
+                (self.tokens, "token"),
+            )
+        )
+        if self.same:
+            return f"RunDiff(same: {compared} compared)"
+        until = (
+            "the first step differs"
+            if self.agreed_until is None
+            else f"agreed until step {self.agreed_until}"
+        )
+        return f"RunDiff(differs: {until}; {compared} compared)"
+
+    def table(self) -> list[dict[str, Any]]:
+        """The first difference of each column."""
+        names = ("column", "step", "record", "response", "token", "first", "second", "difference")
+        return [{name: getattr(one, name) for name in names} for one in self.partings]
+
 
 Steps = Iterator[tuple[int, list[Record]]]
 

@@ -25,6 +25,7 @@ from grpo_cli.engine.references import References, lacks_kl, without_kl
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Source
+from grpo_cli.terminal.numbers import shown
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import Plan, plan
 from grpo_cli.vectors import describe
@@ -51,6 +52,16 @@ class Explained(Answer):
     why: Sequence[Mapping[str, str]]
     record: Mapping[str, Any]
     batch: Mapping[str, Any] | None = None
+
+    def headline(self) -> str:
+        """The variant and the loss."""
+        named = "".join(f", {name} {value}" for name, value in (self.batch or {}).items())
+        numbers = (f"{name} {shown(self.total[name])}" for name in ("loss", "gradient_norm"))
+        return f"Explained({self.variant}{named}: {', '.join(numbers)})"
+
+    def table(self) -> list[Mapping[str, str]]:
+        """The reasons, the decisive first."""
+        return [*self.why]
 
     def fields(self) -> dict[str, Any]:
         """The JSON, without a batch where there is only one."""
@@ -164,6 +175,8 @@ class Described(Answer):
 
     kind: Literal["variant", "choice", "vector", "word", "log"]
     content: Mapping[str, Any]
+
+    __repr__ = Answer.__str__
 
     def fields(self) -> dict[str, Any]:
         """The page alone."""

@@ -60,17 +60,20 @@ def _value(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Re
     elif abs(loss) <= _ZERO * facts.scale:
         yield _zero(total, facts, computes)
     elif loss < 0:  # where A > 0 takes away, the surrogate is not on the scale of a ratio
-        yield _reason("negative.log" if above < 0 else "negative", above=above, below=below)
+        adds = {"above": _adds(above), "below": _adds(below)}
+        yield _reason("negative.log", below=below) if above < 0 else _reason("negative", **adds)
     elif -parts["kl_penalty"] > abs(above + below):
         yield _reason("kl", penalty=-parts["kl_penalty"])
     else:
-        does = [
-            f"add {shown(one)}" if one >= 0 else f"subtract {shown(-one)}" for one in (below, above)
-        ]
         log = ": the surrogate contains log π_θ, which is negative" if above < 0 else ""
-        yield _reason("positive", below=does[0], above=does[1], log=log)
+        yield _reason("positive", below=_adds(below), above=_adds(above), log=log)
     if abs(loss) > _ZERO * facts.scale:
         yield from _sizes(total, facts)
+
+
+def _adds(part: float) -> str:
+    """What a part of J does to it, in words."""
+    return f"add {shown(part)}" if part >= 0 else f"subtract {shown(-part)}"
 
 
 def _zero(total: Mapping[str, Any], facts: Facts, computes: str) -> Reason:

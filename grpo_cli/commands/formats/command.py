@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
+from rich.text import Text
 
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import PageOptions
+from grpo_cli.errors import UsageError, nearest
 from grpo_cli.records.fields import ALIASES
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.terminal.grid import print_list
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
 _CANONICAL = {
@@ -23,12 +28,23 @@ _CANONICAL = {
 }
 
 
+Pattern = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME",
+        help="Only formats and fields of this name, e.g. verl or log_probs_old.",
+        show_default=False,
+    ),
+]
+
+
 @bundled
-def list_formats(*, page: PageOptions) -> None:
-    """List the formats that can be read.
+def list_formats(*, name: Pattern = None, page: PageOptions) -> None:
+    """List the formats that can be read, and the names of fields.
 
     \b
     grpo formats
+    grpo formats verl
     grpo formats --json | jq '.formats[] | select(.name == "nemo-rl").lacks'
 
     The format of each object is detected from its content; other commands take
@@ -50,11 +66,42 @@ def list_formats(*, page: PageOptions) -> None:
         ],
         "names": {name: list(aliases) for name, aliases in ALIASES.items()},
     }
+    if name is not None:
+        document = _fitting(name, document)
     page.write(
         document,
         lambda console, screen: print_formats(console, screen, document),
         rows=document["formats"],
     )
+
+
+def _fitting(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The formats that have the name in theirs or in their title, and the fields called so.
+
+    Raises:
+        UsageError: where nothing has.
+    """
+    part = f"*{name.lower()}*"
+    formats = [
+        one
+        for one in document["formats"]
+        if any(fnmatchcase(text.lower(), part) for text in (one["name"], one["title"]))
+    ]
+    names = {
+        field: aliases
+        for field, aliases in document["names"].items()
+        if any(fnmatchcase(text.lower(), part) for text in (field, *aliases))
+    }
+    if not formats and not names:
+        near = nearest(name, [*FORMATS, *names_of_fields(document)])
+        hint = f"; did you mean {near}?" if near else ""
+        raise UsageError(f"no format or field is called {name!r}{hint} (grpo formats lists them)")
+    return {"formats": formats, "names": names}
+
+
+def names_of_fields(document: Mapping[str, Any]) -> list[str]:
+    """Every name of every field."""
+    return [one for field, aliases in document["names"].items() for one in (field, *aliases)]
 
 
 def print_formats(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:
@@ -63,7 +110,13 @@ def print_formats(console: Console, screen: Screen, document: Mapping[str, Any])
         {"format": one["name"], "what it reads": "\n· ".join([one["title"], *one["lacks"]])}
         for one in document["formats"]
     ]
-    print_list(console, screen, formats, ("format", "what it reads"))
-    console.print()
     fields = [{"field": name, "other names": names} for name, names in document["names"].items()]
-    print_list(console, screen, fields, ("field", "other names"))
+    if formats:
+        print_list(console, screen, formats, ("format", "what it reads"))
+    if formats and fields:
+        console.print()
+    if fields:
+        print_list(console, screen, fields, ("field", "other names"))
+    if all(one["name"] != CANONICAL for one in document["formats"]):
+        text = "files of your own are read too: grpo formats lists the names that a field may have"
+        console.print(wrapped(Text(f"\n{text}"), screen.reading))

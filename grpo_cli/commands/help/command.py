@@ -11,7 +11,15 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands import main
-from grpo_cli.commands.help.view import laid_out, print_contents, text, topics
+from grpo_cli.commands.help.view import (
+    flag_pages,
+    laid_out,
+    print_contents,
+    print_flag_page,
+    text,
+    topics,
+)
+from grpo_cli.commands.help.words import Word, look_up, names_of_words, print_word
 from grpo_cli.errors import UsageError, nearest
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.paging import print_page
@@ -47,9 +55,12 @@ def show_help(*, topic: Topic = None) -> None:
     if name is None or name in topics():
         _print(lambda console, screen: _page(console, screen, name))
     elif name not in main.COMMANDS:
-        if _is_explained(name):
+        found = look_up_flag(name)
+        if f"--{name}" in flag_pages() and (word := look_up(name)):
+            _print(lambda console, screen: _both(console, screen, word, found))
+        elif _is_explained(name):
             main.application("explain")(["explain", name], prog_name="grpo")
-        elif found := look_up_flag(name):
+        elif found:
             _print(lambda console, screen: print_flag(console, screen, found))
         else:
             raise _unknown(name)
@@ -64,13 +75,19 @@ def _page(console: Console, screen: Screen, topic: str | None) -> None:
         console.file.write(f"{laid_out(screen, text(topic)).rstrip()}\n")
 
 
+def _both(console: Console, screen: Screen, word: Word, found: Sequence[Flag]) -> None:
+    """A word that is a flag's name too."""
+    print_word(console, screen, word.fields())
+    console.print()
+    print_flag(console, screen, found)
+
+
 def _print(draw: Callable[[Console, Screen], object]) -> None:
     with destination(None) as stream:
         print_page(stream, draw, "page")
 
 
 def _unknown(name: str) -> UsageError:
-    from grpo_cli.commands.help.words import names_of_words
     from grpo_cli.variants import NAMES, STAGES
 
     choices = [choice for stage in STAGES.values() for choice in stage.choices]
@@ -85,7 +102,6 @@ def _unknown(name: str) -> UsageError:
 def _is_explained(name: str) -> bool:
     """Whether ``grpo explain`` knows a variant, a choice or a word of that name."""
     from grpo_cli.commands.explain.choice import is_choice  # numpy comes with them
-    from grpo_cli.commands.help.words import look_up
     from grpo_cli.variants import NAMES
 
     return name.lower() in NAMES or is_choice(name.lower()) or look_up(name) is not None
@@ -139,10 +155,14 @@ def _options() -> Iterator[tuple[str, list[str], str, str]]:
 
 
 def print_flag(console: Console, screen: Screen, found: Sequence[Flag]) -> None:
-    """Prints the flag's names, what it does, and the commands that take it."""
+    """Prints the flag's names, what it does, the commands that take it, and its page."""
     for flag in found:
         line = Text.assemble((flag.spelling, "bold cyan"), f"  {flag.text}")
         console.print(wrapped(line, screen.reading, 2))
         names = "every command" if len(flag.commands) >= len(main.COMMANDS) else ""
         names = names or f"grpo {', '.join(flag.commands)}"
         console.print(wrapped(Text(f"  {names}", "dim"), screen.reading, 4))
+    pages = flag_pages()
+    spellings = {name for flag in found for name in flag.spelling.replace(",", "").split()}
+    for name in pages.keys() & spellings:
+        print_flag_page(console, screen, pages[name])

@@ -28,6 +28,26 @@ def text(topic: str) -> str:
     return (PAGES / f"{topic}.md").read_text(encoding="utf-8")
 
 
+def flag_pages() -> Mapping[str, str]:
+    """Flag → when to use it, an example that runs, what goes wrong, and what is related."""
+    page = (PAGES.parent / "flags.md").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^## (--[\w-]+)$", page, flags=re.MULTILINE)
+    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def print_flag_page(console: Console, screen: Screen, page: str) -> None:
+    """Prints one of the pages of flags; an example keeps its line."""
+    for block in page.split("\n\n"):
+        console.print()
+        if block.startswith("    "):
+            line = f"  $ {block.strip()}"
+            console.print(Text(as_command(line, screen.width).plain, "bold"))
+            continue
+        for item in re.split(r"\n(?=- )", block):
+            words = " ".join(item.split()).replace("`", "")
+            console.print(wrapped(Text(words), screen.reading, 2 * words.startswith("- ")))
+
+
 _INDENT = 2
 _PARTS = re.compile(
     r"^```\w*\n(?P<example>[\s\S]*?)^```$|^#+ (?P<heading>.*)$|(?P<prose>(?:^(?!```|#+ ).*\n)+)",
@@ -85,4 +105,6 @@ def print_contents(
         rows = [{name: one, "about": text} for one, text in about.items()]
         print_list(console, screen, rows, (name, "about"))
         console.print()
-    console.print(Text("grpo help NAME shows one"))
+    console.print(
+        Text("grpo help NAME shows one, or a flag (group-by), a word (drift), a variant (dapo)")
+    )

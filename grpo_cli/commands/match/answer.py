@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.hyperparameters import Value
@@ -59,6 +60,15 @@ class Released(Answer):
 
 
 @dataclass(frozen=True)
+class Mistaken(Answer):
+    """A mistake that gives the number: of which variant, its name in the catalogue, in words."""
+
+    variant: str
+    mistake: str
+    words: str
+
+
+@dataclass(frozen=True)
 class Matched(Answer):
     """What ``match`` returns.
 
@@ -76,6 +86,7 @@ class Matched(Answer):
         tried: how many conventions were.
         released: the unmodified rows.
         not_tried: what could not be tried → why.
+        mistakes: where no convention gives the number, the mistakes in one that do.
     """
 
     target: float
@@ -96,14 +107,18 @@ class Matched(Answer):
     tried: int
     released: Released
     not_tried: Mapping[str, str]
+    mistakes: Sequence[Mistaken] = ()
 
-    def __repr__(self) -> str:
+    def headline(self) -> str:
         """Whether the number was reproduced, and by which convention."""
         number = f"{self.target_of} {self.target!r}"
+        if self.mistakes:
+            first = self.mistakes[0]
+            return f"Matched({number}: {first.variant} with a mistake: {first.words})"
         if not self.matches:
             return f"Matched({number}: no convention of {self.tried:,} gives it)"
-        first, count = self.matches[0], self.match_count
-        name, *also = first.variants or (first.signature,)
+        match, count = self.matches[0], self.match_count
+        name, *also = match.variants or ("a changed variant",)
         name += f" (also {', '.join(also)})" if also else ""
         sure = "" if self.reproduced else "by chance, "
         others = ""
@@ -112,4 +127,21 @@ class Matched(Answer):
             if self.entry_count > 1:
                 values = f"have {self.entry_count} different values"
             others = f"; {count} conventions fit and {values}"
-        return f"Matched({number}: {sure}{name} gives {first.value!r}{others})"
+        return f"Matched({number}: {sure}{name} gives {match.value!r}{others})"
+
+    def table(self) -> list[dict[str, Any]]:
+        """A convention of each value that fits, the likeliest first; else the nearest."""
+        entries = {one.entry: one for one in reversed([*(self.matches or self.nearest)])}
+        return [
+            {
+                "value": one.value,
+                "difference": one.difference,
+                "variant": ", ".join(one.variants) or "(changed)",
+                "command": one.command,
+            }
+            for one in sorted(entries.values(), key=lambda one: one.entry)[:_ENTRIES]
+        ]
+
+
+_ENTRIES = 5
+"""Values that a prompt lists; ``matches`` has all."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from grpo_cli.commands.match.answer import Convention, Matched, Released
+from grpo_cli.commands.match.answer import Convention, Matched, Mistaken, Released
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
 from grpo_cli.commands.match.run import REFERENCE, Candidate, Run
@@ -23,6 +24,7 @@ from grpo_cli.objective.inputs import MisnamedColumnError
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path
 from grpo_cli.terminal.numbers import shell_line
+from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 
 _TARGETS = ("loss", "objective")
@@ -77,7 +79,36 @@ def ask(
             source.notices[f"{name}: {run.space.reasons[name]}"] = None
     for one in run.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
-    return result(run, questions, words)
+    answer = result(run, questions, words)
+    few = len(questions) == 1 and isinstance(questions[0].data, InMemory)
+    if run.reproduced or target is None or others or not few or any(map(_is_slip, run.nearest)):
+        return answer
+    return replace(answer, mistakes=_mistakes(plan, source, target))
+
+
+_PLAIN = ("grpo", "dr", "dapo")
+"""Variants in which mistakes are looked for, after the one that the records or the flags name."""
+
+
+def _mistakes(base: Plan, source: Reader, target: LoggedNumber) -> tuple[Mistaken, ...]:
+    """The mistakes that give the number, in the variants that are likely to be meant."""
+    if base.batch != "input":
+        return ()
+    from grpo_cli.commands.match.slips import find_mistakes  # not loaded where a convention fits
+
+    rows = [base.variant] if base.asked else [source.facts.named or "", base.variant, *_PLAIN]
+    meant = [
+        plan(row, stages=base.swapped, hyperparameters=base.flags, strict=False)
+        for row in dict.fromkeys(rows)
+        if row in VARIANTS
+    ]
+    return find_mistakes(meant, (record for _, record in source.records()), target)
+
+
+def _is_slip(one: Candidate) -> bool:
+    """Whether it is one of a mistake that the search itself knows."""
+    beta = {*one.needs} == {"beta"} and one.needs["beta"] < 0.0
+    return beta or not {"policy", "kl_offset"}.isdisjoint(one.needs)
 
 
 def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> LoggedNumber | None:

@@ -59,7 +59,8 @@ def match_number(
     ] = None,
     rtol: Rtol = None,
     betas: Annotated[
-        str | None, option("--betas", "A,B,…", "Values of β to try; default: β is solved for.")
+        str | None,
+        option("--betas", "A,B,…", "Values of β to try; default: β is solved for.", "Objective"),
     ] = None,
     objective: ObjectiveOptions,
     loading: LoadingOptions,

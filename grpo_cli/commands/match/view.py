@@ -16,11 +16,13 @@ from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
 _SHOWN = 3
+_NEAR = 1e-3
 _NAMES = 6
 _MISTAKE = (
     "if the number is your own code's, it may hold a mistake: grpo verify names it, where the "
     'records carry the number ("expected": {"loss": X})'
 )
+_WHERE = 'grpo verify says where it is, if the records carry the number ("expected": {"loss": X})'
 _ALSO = 2
 
 
@@ -29,9 +31,14 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     for line, style in _head(answer):
         console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
         mark(console, "hint")
+    if answer.mistakes:
+        return
     if not answer.matches:
-        console.print(Text("\nthe nearest", "bold"))
-        for found in answer.nearest:
+        slips = [one for one in answer.nearest if _slip(one.would_need)]
+        near = slips or [one for one in answer.nearest if _is_near(one, answer.target)]
+        if near:
+            console.print(Text("\nthe nearest", "bold"))
+        for found in near:
             _print(console, screen, [found])
         return
     entries = [list(same) for _, same in groupby(answer.matches, key=lambda one: one.entry)]
@@ -42,6 +49,11 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         more = f"{len(entries) - most} less likely values fit too (--full)"
         console.print(Text(f"\n… {more}", "dim"))
         mark(console, "convention", sum(map(len, entries[most:])))
+
+
+def _is_near(found: Convention, target: float) -> bool:
+    """Whether a convention nearly gives the number, or would with one change."""
+    return any(_needed(found.would_need)) or abs(found.difference) <= _NEAR * abs(target)
 
 
 def _label(found: Convention) -> str:
@@ -74,6 +86,13 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         target += f" and {numbers - 1} more number{'' if numbers == 2 else 's'}"
     tried = f"{answer.tried:,} tried, ±{answer.tolerance:.2g}"
     count, entries = answer.match_count, answer.entry_count
+    if answer.mistakes:
+        number = f"no convention gives the {target} ({tried})"
+        one, *others = answer.mistakes
+        yield f"{number}, but {one.variant} with this mistake does: {one.words}", "bold magenta"
+        yield from ((f"  or: {other.words}", "") for other in others)
+        yield _WHERE, ""
+        return
     some = "one convention gives" if count == 1 else f"{count} conventions give"
     if not count:
         slip = next((one for one in answer.nearest if _slip(one.would_need)), None)
@@ -201,7 +220,7 @@ def _slip(needs: Mapping[str, float]) -> str:
         return "with k3 without its −1"
     beta = needs.get("beta", 0.0)
     return (
-        f"with the sign of the KL turned (β = {beta:g})"
+        f"with the KL added to J instead of subtracted (β = {beta:g})"
         if {*needs} == {"beta"} and beta < 0
         else ""
     )

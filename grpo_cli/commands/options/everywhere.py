@@ -186,7 +186,7 @@ def _options_of(suffix: str, formats: tuple[str, ...], values: Mapping[str, Any]
 def _unwritable(output: str, formats: tuple[str, ...], *, html: bool) -> str:
     known = [one for one, format in _SUFFIXES.items() if format in formats and one != ".ndjson"]
     known += [".html"] if html else []
-    return f"-o {output}: this writes {', '.join(known)}; --format table keeps a name"
+    return f"-o {output}: this writes {', '.join(known)} (the table under any name: -f table)"
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class StageOptions:
         option(
             "--param -p",
             "NAME=VALUE",
-            "Set a hyperparameter (list: `grpo variants --hyperparameters`).",
+            "Hyperparameter (`grpo variants --hyperparameters`).",
             autocompletion=complete.parameters,
         ),
     ] = None

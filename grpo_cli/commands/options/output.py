@@ -30,7 +30,7 @@ HavingOption = Annotated[
     option(
         "--having",
         "TEST",
-        "Print only rows that match, e.g. 'clip==high && ratio>1.5'.",
+        "Print only rows that match, e.g. 'clip!=none'.",
         autocompletion=complete.fields,
     ),
 ]

@@ -14,7 +14,7 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.option import option
 from grpo_cli.engine import Reader
 from grpo_cli.engine.facts import ERRORS_KEPT, Skipped
-from grpo_cli.errors import InputError, UnopenedError, UsageError
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import Grouping
 from grpo_cli.records.choose.where import Path, read_conditions, read_path
@@ -80,7 +80,7 @@ class SourceOptions:
     group: Annotated[str | None, option("--group", "ID", "Read only this group.", "Input")] = None
     group_by: Annotated[
         str | None,
-        option("--group-by", "FIELD", "Rows with equal FIELD (or A,B) are one group.", "Input"),
+        option("--group-by", "FIELD,…", "Rows equal in these are one group: step,prompt_id."),
     ] = None
     group_size: Annotated[
         int | None, option("--group-size", "N", "Every N rows are one group.", "Input", min=1)
@@ -132,7 +132,7 @@ class SourceOptions:
         if self.group_by is not None and self.group_size is not None:
             raise UsageError("--group-by contradicts --group-size; keep one")
         if self.group_anywhere and self.group_by is None:
-            raise UsageError("--group-anywhere is for --group-by")
+            raise UsageError("--group-anywhere only works with --group-by")
         if self.group_size is not None:
             return Grouping(size=self.group_size)
         if self.group_by is None:
@@ -151,14 +151,19 @@ class RecordOption:
     ] = None
 
 
+ON_ERROR = option(
+    "--on-error",
+    "stop|skip",
+    "At a bad record: stop or skip it (default: stop; check: skip).",
+    "Input",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ErrorOptions:
     """Whether to stop at records that cannot be used."""
 
-    on_error: Annotated[
-        Literal["stop", "skip"],
-        option("--on-error", "stop|skip", "At a bad record: stop (default) or skip it.", "Input"),
-    ] = "stop"
+    on_error: Annotated[Literal["stop", "skip"], ON_ERROR] = "stop"
     max_errors: Annotated[
         int,
         option(
@@ -233,6 +238,8 @@ def make_reader(
 def _mapping(text: str) -> tuple[str, Path]:
     name, equals, place = text.partition("=")
     name = name.strip()
+    if text == "?":
+        complete.known("--map", "?", ALIASES)
     if not equals:
         raise UsageError(f"--map: expected NAME=PATH, got {text!r}")
     known = canonical_name(name) or (
@@ -265,6 +272,9 @@ def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
     """
     if not skipped:
         return
+    for error in skipped.first:
+        if error.repeats:
+            say(f"… {error.path}: the same error in {counted(error.repeats, 'more record')}")
     if skipped.more:
         say(f"… {skipped.more:,} more errors (--max-errors 0 shows all)")
     part = "" if of is None else f"{skipped.count:,} of "
@@ -305,6 +315,9 @@ def refuse_unopened(places: Sequence[str]) -> None:
     errors = [*filter(None, map(unopened, dict.fromkeys(places)))] if len(places) > 1 else []
     for error in errors:
         if error.source in NAMES:
-            error.message += f"; {error.source} is a variant: -v A,B joins several"
+            error.message += (
+                f"; {error.source} is a variant: write -v {error.source} (several: -v A,B)"
+            )
     if errors:
-        raise UnopenedError(errors)
+        errors[0].others = errors[1:]
+        raise errors[0]

@@ -20,6 +20,7 @@ from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.grouping import batch_fields
 from grpo_cli.records.choose.where import spelled
+from grpo_cli.terminal.numbers import counted, percent
 from grpo_cli.variants.plan import Plan
 
 
@@ -51,6 +52,34 @@ class Shown(Answer):
     notices: Sequence[str] = ()
     having: Sequence[str] = ()
 
+    def headline(self) -> str:
+        """What is listed, of how many, and how much of the batch they carry."""
+        noun = "token" if self.of == "token" else "token string"
+        held = f" where {' and '.join(self.having)}" if self.having else ""
+        of = "gradient" if self.by != "contribution" else "contribution"
+        share = "" if self.carried is None else f"; together {percent(self.carried)} of Σ|{of}|"
+        rows = f"{len(self.rows)} of {counted(self.count, noun)}{held}, by {self.by}"
+        return f"Shown({self.variant}: {rows}{share})"
+
+    def table(self) -> list[Mapping[str, Any]]:
+        """The tokens or token strings, in the columns that a terminal shows of them."""
+        if self.of == "string":
+            return [*self.rows]
+        return [{name: row.get(name) for name in _AT_PROMPT} for row in self.rows]
+
+
+_AT_PROMPT = (
+    "id",
+    "response",
+    "position",
+    "token",
+    "ratio",
+    "advantage",
+    "clip",
+    "contribution",
+    "contribution_share",
+    "gradient",
+)
 
 Row = dict[str, Any]
 

@@ -85,18 +85,18 @@ class ShowOptions:
         option(
             "--by --color-by",
             "NUMBER",
-            f"Number that ranks and colours tokens: {', '.join(COLORS)}. Default: "
-            "contribution; of a record the ratio colours, or on-policy the gradient.",
+            f"Number that ranks and colours: {', '.join(COLORS)}.",
             parser=_named,
             autocompletion=complete.among(COLORS),
         ),
     ] = None
     top: Annotated[
         int | None,
-        option("--top -n", "K", "How many tokens to list (default: 20; with --record: 10).", min=0),
+        option("--top -n", "K", "Tokens to list (default: 20; with --record: 10).", min=0),
     ] = None
     strings: Annotated[
-        bool, option("--strings", "", "A row for each token string: sums, means, clip rates.")
+        bool,
+        option("--strings", "", "A row for each token string: sums, means, clip rates.", "Output"),
     ] = False
     having: HavingOption = None
     fields: Annotated[str | None, fields_option(complete.among(FIELDS["token"]))] = None
@@ -164,8 +164,9 @@ def _check_flags(options: ShowOptions, page: PageOptions) -> None:
     rows = rows or ("" if options.fields is None else "--fields")
     rows = rows or ("--format" if page.json or page.format not in (None, "table") else "")
     if rows and (drawn or options.response):
+        flag = f"--{drawn[0] if drawn else 'response'}"
         raise UsageError(
-            f"{rows} prints rows; --{drawn[0] if drawn else 'response'} needs a single record"
+            f"{rows} is for the table of tokens; {flag} needs a single record (--record ID)"
         )
 
 

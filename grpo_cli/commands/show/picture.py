@@ -40,7 +40,7 @@ def ranked_by(quantity: str) -> str:
     """What the tokens of a ranking have most of: it is by the size of what colours them."""
     if quantity == "ratio":
         return "the ratio ρ farthest from 1 (in log ρ)"
-    return f"the largest {COLORS[quantity]}, by size"
+    return f"the largest |{COLORS[quantity]}|"
 
 
 MARKS = {"low": "▾", "high": "▴"}

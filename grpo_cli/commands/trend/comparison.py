@@ -190,6 +190,14 @@ class Trend(Frames, Answer):
         """The step to go back to; None where nothing goes wrong that lasts."""
         return last_good_step(self.steps, self.events)
 
+    def headline(self) -> str:
+        """What happened."""
+        return f"Trend({self.variant and f'{self.variant}: '}{self.verdict})"
+
+    def table(self) -> list[dict[str, Any]]:
+        """The steps, in the columns that a terminal shows of them."""
+        return self.steps.table()
+
     def columns(self) -> dict[str, Array]:
         """The steps' rows as arrays by name; a number that is unknown is NaN."""
         return self.steps.columns()

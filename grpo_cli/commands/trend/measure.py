@@ -19,6 +19,7 @@ from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import (
     DECILES,
     EACH,
+    LOWEST,
     NO_NUMBER,
     PLACE,
     Ragged,
@@ -96,8 +97,7 @@ class ChunkSums:
         self._chunk, batch, self._logged = chunk, chunk.batch, logged
         steps: Sequence[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
         marks = borders([step.row for step in steps])
-        counts = np.array([cut.counts for cut in batch.cuts(marks)], dtype=np.int64)
-        records, groups, responses, tokens = (Segments(each) for each in counts.T)
+        records, groups, responses, tokens = map(Segments, np.diff(batch.edges(marks)))
         self._units = {"records": records, "responses": responses, "tokens": tokens}
         self._filled = tokens.lengths > 0
         self._places = _objects([(one.source, one.line, one.name) for one in chunk.records])
@@ -204,11 +204,14 @@ class ChunkSums:
 
     def _measure_tokens(self, breakdown: Breakdown | None) -> None:
         batch = self._chunk.batch
-        self._find("length", "responses", batch.responses.lengths.astype(np.float64))
+        lengths = batch.responses.lengths.astype(np.float64)
+        self._find("length", "responses", lengths)
+        self._find(LOWEST["length"], "responses", -lengths)
         new, old = batch.log_probs_new, batch.log_probs_old
         if new is not None:
             self._by_token("log_prob", new, "log_prob")
             self._find("nll", "tokens", -new)
+            self._find(LOWEST["nll"], "tokens", new)
         if batch.entropies is not None:
             self._by_token("entropy", batch.entropies, "entropy")
         if breakdown is not None:

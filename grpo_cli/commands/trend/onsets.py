@@ -35,9 +35,16 @@ _SIZES = np.array([4, 5, 6, 7, 8, 10, 12, 16, 20])
 _KINDS = ("shift", "drift")
 _FIRSTS = np.triu(np.ones((FARTHEST, FARTHEST)))[:, _SIZES - 1]
 """Adds up the first values of a future, for each of the sizes."""
+_DRIFTS = 2 * LEAST_FUTURE < _SIZES
+"""The sizes at which a drift is looked for."""
+_AHEAD = np.arange(1, FARTHEST + 1.0)
+_WHOLE = _SIZES * (_SIZES + 1) / 2
+_POWERS = _WHOLE * (2 * _SIZES + 1) / 3
+"""Sums of the steps of a future, and of their squares."""
 _TREND = (1.3, 2.0)  # Mann–Kendall's z from which a past of less, or more, than 20 steps slopes
 _LONG = 400  # steps from which on more is asked, as there are more places for a chance
 _FAR = 0.7  # the least share of a bound for what more than FUTURE steps show
+_ROUNDING = 1e-9  # of what is compared to find places that may differ
 _AT_ONCE = 256  # places whose pasts and futures are in memory at once
 _ROWS = 256  # pasts whose pairs are in memory at once: 1 MB
 _SHIFT, _DRIFT = 7.8, 9.2  # standard errors, times 1 + 7/past: few values know their noise badly
@@ -72,19 +79,22 @@ def onsets(rows: F64, least: F64, shares: F64) -> list[list[Onset]]:
         return found
     clean = _cleaned(rows)
     last = rows.shape[1] - LEAST_FUTURE
+    trends = mann_kendall(clean, np.arange(LEAST_PAST, last + 1))
     for first in range(LEAST_PAST, last + 1, _AT_ONCE):
         stretch = slice(max(first - PAST, 0), first + _AT_ONCE + FARTHEST)
         places = np.arange(first, min(first + _AT_ONCE, last + 1))
         part = rows[:, stretch]
         moved = np.flatnonzero((part != part[:, :1]).any(axis=1))
         part, usual, floor = (one[moved, stretch] for one in (rows, clean, least))
-        for row, onset in _between(part, usual, floor, places, stretch.start, shares[moved]):
+        trend = trends[moved, first - LEAST_PAST :][:, : len(places)]
+        own = trend, shares[moved]
+        for row, onset in _between(part, usual, floor, places, stretch.start, *own):
             found[moved[row]].append(onset)
     return [sorted(each, key=lambda one: (one.seen, -abs(one.score))) for each in found]
 
 
 def _between(
-    rows: F64, clean: F64, least: F64, places: I64, start: int, shares: F64
+    rows: F64, clean: F64, least: F64, places: I64, start: int, trends: F64, shares: F64
 ) -> Iterator[tuple[int, Onset]]:
     """The row of each change at any of these places, and the change as it is first seen.
 
@@ -92,9 +102,10 @@ def _between(
         rows, clean, least: [k, n] a stretch of the series, without outliers, and its least noise.
         places: in the series.
         start: that of the stretch.
+        trends: [k, m] Mann and Kendall's z of the past at each place.
         shares: of the bounds, as ``onsets`` has them.
     """
-    trends, pasts = mann_kendall(clean, places - start), np.minimum(places, PAST)
+    pasts = np.minimum(places, PAST)
     ahead, grains = (np.pad(one, ((0, 0), (0, FARTHEST))) for one in (rows, least))
     for past in dict.fromkeys(pasts.tolist()):
         chosen = places[pasts == past]
@@ -102,18 +113,24 @@ def _between(
         before = sliding_window_view(clean, past, axis=1)[:, inside - past : end - past]
         after = sliding_window_view(ahead, FARTHEST, axis=1)[:, inside:end]
         slopes = np.abs(trends[:, pasts == past]) > _TREND[past >= 20]
-        seen = chosen[:, None] + _SIZES
-        scores = _scores(before, after, slopes, grains[:, seen - start - 1])
+        level, slope, rests = _lines(before, slopes)
+        rest = after - (level[..., None] + slope[..., None] * _AHEAD)
+        likely = _may_differ(rests, rest, shares.min(axis=1))
+        of, at = np.nonzero(likely)
+        places_of = chosen[at]
+        seen = places_of[:, None] + _SIZES
+        sides = rests[likely], after[likely], rest[likely], slope[likely] != 0.0
+        scores = _scores(*sides, grains[of[:, None], seen - start - 1])
         strict = 1 + np.log(np.maximum(seen / _LONG, 1.0)) / 15
         bounds = (1 + 7 / past) * strict[..., None] * (_SHIFT, _DRIFT)
         bounds[seen - start > rows.shape[1]] = np.inf  # there is no such future yet
-        own = np.where(scores > 0.0, shares[:, None, None, None, 0], shares[:, None, None, None, 1])
+        own = np.where(scores > 0.0, shares[of, None, None, 0], shares[of, None, None, 1])
         own = np.maximum(own, np.where(_SIZES > FUTURE, _FAR, 0.0)[:, None])
         passed = np.abs(scores) > own * bounds
-        for row, at in zip(*np.nonzero(passed.any(axis=(2, 3))), strict=True):
-            size, kind = divmod(int(passed[row, at].argmax()), 2)
-            score, end = float(scores[row, at, size, kind]), int(seen[at, size])
-            yield int(row), Onset(int(chosen[at]), end, _KINDS[kind], score)
+        for one in np.flatnonzero(passed.any(axis=(1, 2))).tolist():
+            size, kind = divmod(int(passed[one].argmax()), 2)
+            score, end = float(scores[one, size, kind]), int(seen[one, size])
+            yield int(of[one]), Onset(int(places_of[one]), end, _KINDS[kind], score)
 
 
 def _cleaned(rows: F64) -> F64:
@@ -130,38 +147,54 @@ def _cleaned(rows: F64) -> F64:
 # ---- by how much series differ from their past ------------------------------------------------
 
 
-def _scores(past: F64, future: F64, slopes: NDArray[np.bool_], least: F64) -> F64:
-    """[k, m, sizes, 2] by how many standard errors a shift and a drift are off.
+def _may_differ(rests: F64, rest: F64, shares: F64) -> NDArray[np.bool_]:
+    """[k, m] where a shift or a drift may pass its bound: at few of many places.
+
+    The error is no less than what the past varies by around its line.
 
     Args:
-        past, future: [k, m, p] and [k, m, FARTHEST], for each series and place.
-        slopes: [k, m] whether the past has a trend.
-        least: [k, m, sizes] what the noise is at least.
+        rests: [k, m, p] what is left of the past.
+        rest: [k, m, FARTHEST] what is left of what follows, if the past had gone on.
+        shares: [k] the least share of the bounds.
     """
-    level, slope, rests = _lines(past, slopes)
-    ahead, count, trend = np.arange(1, FARTHEST + 1.0), past.shape[2], (slope != 0.0)[..., None]
-    rest = future - (level[..., None] + slope[..., None] * ahead)
-    square, product = _dot(rests, rests)[..., None], _dot(rests[..., 1:], rests[..., :-1])
-    turns = np.diff(future, axis=2) ** 2 @ _FIRSTS[1:]
-    turns -= (future[..., _SIZES - 1] - future[..., :1]) ** 2 / (_SIZES - 1)
-    variance, inflation = _noise(square, product[..., None], turns, count)
-    left = (square == 0.0) & (np.abs(rest[..., : _SIZES[1]]).min(axis=2, keepdims=True) > 0.0)
+    count = rests.shape[2]
+    shift = _FIRSTS / _SIZES / np.sqrt(1 / count + 1 / _SIZES) / _SHIFT
+    drift = _AHEAD[:, None] * _FIRSTS / np.sqrt(_POWERS + _WHOLE**2 / count) / _DRIFT
+    most = np.abs(rest @ np.hstack((shift, drift[:, _DRIFTS]))).max(axis=2)
+    least = shares[:, None] * np.sqrt(_dot(rests, rests) / (count - 3))
+    found: NDArray[np.bool_] = most > (1 - _ROUNDING) * (1 + 7 / count) * least
+    return found
+
+
+def _scores(rests: F64, future: F64, rest: F64, trend: NDArray[np.bool_], least: F64) -> F64:
+    """[q, sizes, 2] by how many standard errors a shift and a drift are off, at q places.
+
+    Args:
+        rests: [q, p] what is left of the past.
+        future, rest: [q, FARTHEST] what follows, and what is left of it.
+        trend: [q] whether the past has a trend.
+        least: [q, sizes] what the noise is at least.
+    """
+    count, slopes = rests.shape[1], trend[:, None]
+    square, product = _dot(rests, rests)[:, None], _dot(rests[:, 1:], rests[:, :-1])
+    turns = np.diff(future, axis=1) ** 2 @ _FIRSTS[1:]
+    turns -= (future[:, _SIZES - 1] - future[:, :1]) ** 2 / (_SIZES - 1)
+    variance, inflation = _noise(square, product[:, None], turns, count)
+    left = (square == 0.0) & (np.abs(rest[:, : _SIZES[1]]).min(axis=1, keepdims=True) > 0.0)
     least = np.where(left & (_SIZES[1] <= _SIZES), 0.0, least)
     error = np.sqrt(np.maximum(variance, np.maximum(least * least, 1e-300)) * inflation)
-    whole = _SIZES * (_SIZES + 1) / 2
-    powers = whole * (2 * _SIZES + 1) / 3
-    lever = np.where(trend, 12 / count**3, 0.0)
-    level_error = np.where(trend, 4, 1) / count
+    lever = np.where(slopes, 12 / count**3, 0.0)
+    level_error = np.where(slopes, 4, 1) / count
     shift = (rest @ _FIRSTS) / _SIZES / error
     shift /= np.sqrt(1 / count + 1 / _SIZES + lever * (count + _SIZES) ** 2 / 4)
-    drift = ((rest * ahead) @ _FIRSTS) / powers / error
-    drift /= np.sqrt(1 / powers + (whole / powers) ** 2 * level_error + lever)
-    drift[..., _SIZES <= 2 * LEAST_FUTURE] = 0.0
-    return np.stack((shift, drift), axis=3)
+    drift = ((rest * _AHEAD) @ _FIRSTS) / _POWERS / error
+    drift /= np.sqrt(1 / _POWERS + (_WHOLE / _POWERS) ** 2 * level_error + lever)
+    drift[:, ~_DRIFTS] = 0.0
+    return np.stack((shift, drift), axis=2)
 
 
 def _noise(square: F64, product: F64, turns: F64, count: int) -> tuple[F64, F64]:
-    """[k, m, sizes] the variance of both sides, and what correlated neighbours add to it.
+    """[q, sizes] the variance of both sides, and what correlated neighbours add to it.
 
     What follows a change may be a level, a slope or a curve, so its noise is that of neighbours
     around their mean step. It is no less than the noise before: few values are equal by chance.
@@ -215,7 +248,7 @@ def levels(rows: F64) -> tuple[F64, F64]:
 
 
 def _dot(left: F64, right: F64) -> F64:
-    """[k, m] the products of rows [k, m, n]."""
+    """[…] the products of rows […, n]."""
     product: F64 = (left[..., None, :] @ right[..., :, None])[..., 0, 0]
     return product
 
@@ -223,21 +256,20 @@ def _dot(left: F64, right: F64) -> F64:
 def mann_kendall(values: F64, places: I64) -> F64:
     """[k, m] the standardised S of Mann and Kendall of the past at each place: 0 without a trend.
 
-    Ties are not corrected for. The signs of neighbours at each distance are added up along the
-    series [k, n], so that a past's are a difference. The places follow each other.
+    Ties are not corrected for. A past gains the signs of its last value against those before it,
+    and loses those of the value that leaves it, so that S is a running sum along the series [k, n].
+    The places follow each other.
     """
     counts = np.minimum(places, PAST)
-    score = np.zeros((len(values), len(places)), dtype=np.int32)
-    first, end = int(places[0]), int(places[-1]) + 1
-    full = max(PAST, first)  # the first place that has a whole past
+    ended = values[:, : int(places[-1])]
+    gained, lost = np.zeros((2, len(values), ended.shape[1] + 1), dtype=np.int8)
+    whole = max(ended.shape[1] - PAST, 0)
     for distance in range(1, int(counts.max())):
-        later, earlier = values[:, distance:], values[:, :-distance]
+        later, earlier = ended[:, distance:], ended[:, :-distance]
         signs = (later > earlier).view(np.int8) - (later < earlier).view(np.int8)
-        sums = np.zeros((len(values), signs.shape[1] + 1), dtype=np.int32)
-        np.cumsum(signs, axis=1, out=sums[:, 1:])
-        begin = max(first, distance + 1)
-        score[:, begin - first :] += sums[:, begin - distance : end - distance]
-        score[:, full - first :] -= sums[:, full - PAST : max(end, full) - PAST]
+        gained[:, distance + 1 :] += signs
+        lost[:, PAST + 1 :] += signs[:, :whole]
+    score = np.cumsum(gained - lost, axis=1, dtype=np.int32)[:, places]
     spread = np.sqrt(counts * (counts - 1) * (2 * counts + 5) / 18)
     return np.where(score, (score - np.copysign(1.0, score)) / spread, 0.0)
 

@@ -15,7 +15,7 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import UsageError, nearest
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.terminal.grid import print_hidden, print_list
 from grpo_cli.terminal.screen import Screen
@@ -26,7 +26,7 @@ Pattern = Annotated[
     str | None,
     typer.Argument(
         metavar="PATTERN",
-        help="Only names that match, e.g. 'trl/*'.",
+        help="Only a framework's, or names that match: trl, 'verl/*'.",
         autocompletion=complete.variants,
         show_default=False,
     ),
@@ -56,7 +56,8 @@ def list_variants(
     """List the objectives, and the choices of each stage.
 
     \b
-    grpo variants 'trl/*'
+    grpo variants trl
+    grpo variants 'verl/*clip*'
     grpo variants --stage kl
     grpo variants --changes
     grpo variants --json | jq -r '.variants[].name'
@@ -146,9 +147,31 @@ def _fitting(pattern: str | None, *, every: bool) -> list[dict[str, Any]]:
         for name, row in rows.items()
         if pattern is None or fnmatchcase(name, pattern)
     ]
-    if not found:
-        raise UsageError(f"no variant fits {pattern!r}; grpo variants lists them")
+    if not found and pattern is not None:
+        return _named_alike(pattern, every=every)
     return found
+
+
+def _named_alike(word: str, *, every: bool) -> list[dict[str, Any]]:
+    """The variants of a framework, or those with the word in their names.
+
+    Raises:
+        UsageError: where there is none.
+    """
+    listed = _fitting(None, every=every)
+    word = word.lower()
+    of_framework = [row for row in listed if row["name"].startswith(f"{word}/")]
+    names = ((row, (row["name"], *row["aliases"])) for row in listed if len(word) >= _WORD)
+    alike = [row for row, known in names if any(word in one for one in known)]
+    if not of_framework and not alike:
+        near = nearest(word, [one for row in listed for one in (row["name"], *row["aliases"])])
+        hint = f"; did you mean {near}?" if near else ""
+        raise UsageError(f"no variant fits {word!r}{hint} (grpo variants lists them)")
+    return of_framework or alike
+
+
+_WORD = 3
+"""Letters of the shortest word that is looked for within names."""
 
 
 def _stages(only: str | None = None, pattern: str | None = None) -> dict[str, Any]:

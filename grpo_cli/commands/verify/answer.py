@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_cli.commands.answer import Answer
 
@@ -121,20 +122,32 @@ class Verified(Answer):
     undefined: int
     records: Sequence[Verdict]
 
+    def headline(self) -> str:
+        """How many records differ, and why; or that all agree."""
+        plural, verb = ("", "s") if self.verified == 1 else ("s", "")
+        of, name = f"{self.verified} record{plural}", type(self).__name__
+        if not self.differing:
+            return f"{name}(agrees: {of} agree{verb})"
+        why = "; ".join(self.causes) or "cause not recognised"
+        if self.agreeing > self.explained or self.agreeing == self.differing:
+            why = f"{self.agreeing} agree with {self.agrees_with[0]}"
+        return f"{name}(differs: {self.differing} of {of} differ{verb}: {why})"
 
-def _verdict(answer: Verified) -> str:
-    """How many records differ, and why; or that all agree."""
-    plural, verb = ("", "s") if answer.verified == 1 else ("s", "")
-    of = f"{answer.verified} record{plural}"
-    if not answer.differing:
-        return f"<{type(answer).__name__}: {of} agree{verb}>"
-    why = "; ".join(answer.causes) or "cause not recognised"
-    if answer.agreeing > answer.explained or answer.agreeing == answer.differing:
-        why = f"{answer.agreeing} agree with {answer.agrees_with[0]}"
-    return f"<{type(answer).__name__}: {answer.differing} of {of} differ{verb}: {why}>"
-
-
-Verified.__repr__ = _verdict  # type: ignore[method-assign,assignment]
+    def table(self) -> list[dict[str, Any]]:
+        """Where each record first differs."""
+        return [
+            {
+                "record": one.id,
+                "key": one.first.key,
+                "response": one.first.response,
+                "token": one.first.token,
+                "yours": one.first.expected,
+                "grpo": one.first.got,
+                "cause": one.first.cause,
+            }
+            for one in self.records
+            if one.first is not None
+        ]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_cli.objective.row import Row, use, vary, words
+from grpo_cli.objective.row import Row, executed, use, words
 
 _READS = words(
     "epsilon_low epsilon_high dual_clip tau_pos tau_neg beta reward_bias reward_scaling "
@@ -35,7 +35,7 @@ GRPO = Row(
 
 ROWS = {
     "areal/grpo": GRPO,
-    "areal/gspo": vary(
+    "areal/gspo": executed(
         GRPO,
         ratio=use("sequence"),
         surrogate=use("areal/sequence-clip", epsilon_low=0.4, epsilon_high=0.4),
@@ -46,13 +46,13 @@ ROWS = {
         "rejected tokens.",
         paper="2507.18071",
     ),
-    "areal/dapo": vary(GRPO, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28)).named(
+    "areal/dapo": executed(GRPO, surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28)).named(
         "AReaL's DAPO (examples/math/gsm8k_dapo_dynamic_bs.yaml)",
         "The overlong penalty is part of the rewards. AReaL's penalty has no cap; the paper's has "
         "one.",
         paper="2503.14476",
     ),
-    "areal/sapo": vary(
+    "areal/sapo": executed(
         GRPO,
         surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
         kl=use("k1-in-reward", beta=0.0, kl_output_clamp=10.0),
@@ -66,14 +66,16 @@ ROWS = {
         "not.",
         paper="2511.20347",
     ),
-    "areal/cispo": vary(GRPO, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0)).named(
+    "areal/cispo": executed(GRPO, surrogate=use("cispo", epsilon_low=1.0, epsilon_high=4.0)).named(
         "AReaL's CISPO (use_cispo_loss)",
         "AReaL has no default for eps_clip_higher. It recommends eps_clip 1 and eps_clip_higher "
         "4, a window of [0, 5]; MiniMax-M1 tunes only the upper bound. The behaviour weight is "
         "that of areal/grpo.",
         paper="2506.13585",
     ),
-    "areal/kpop": vary(GRPO, correction=use("areal/rejection", rejection_metric="binary_kl")).named(
+    "areal/kpop": executed(
+        GRPO, correction=use("areal/rejection", rejection_metric="binary_kl")
+    ).named(
         "AReaL's GRPO with KPop's rejection (metric binary_kl)",
         "A token gets weight 0 if either binary KL between the proximal and the behaviour policy "
         "exceeds upper; it stays in the denominator. AReaL's default upper, 5, is for the "
@@ -82,7 +84,7 @@ ROWS = {
         "this metric, but its configuration refuses it at this commit.",
         paper="",
     ),
-    "areal/m2po": vary(
+    "areal/m2po": executed(
         GRPO,
         surrogate=use("clip", epsilon_low=0.0, epsilon_high=0.0),
         correction=use("areal/rejection", m2_threshold=0.04),

@@ -28,7 +28,6 @@ def _swift(row: str, title: str, note: str, **changes: Any) -> Row[Use]:
         f"ms-swift GRPO, {title}",
         note,
         version="ms-swift 4.6.0",
-        checked="executed",
         kl=use("k3", beta=0.04, kl_weight="none", kl_input_clamp=20.0, kl_output_clamp=10.0),
         reads=_READS,
     )

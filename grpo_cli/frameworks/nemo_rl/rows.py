@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_cli.objective.row import Row, use, vary, words
+from grpo_cli.objective.row import Row, executed, use, words
 
 _READS = words(
     "epsilon_low epsilon_high dual_clip beta kl_input_clamp kl_output_clamp is_low is_high "
@@ -39,7 +39,7 @@ _UNTRUNCATED = {"is_low": None, "is_high": None}
 
 ROWS = {
     "nemo-rl/grpo": GRPO,
-    "nemo-rl/dapo": vary(
+    "nemo-rl/dapo": executed(
         GRPO,
         advantage=use("nemo-rl/group-std", std_ddof=1, std_eps=1e-6, std_min=0.0),
         surrogate=use("clip", epsilon_low=0.2, epsilon_high=0.28, dual_clip=10.0),
@@ -50,14 +50,14 @@ ROWS = {
         "clamp ρ at 2 (--correction token-truncate).",
         paper="2503.14476",
     ),
-    "nemo-rl/gspo": vary(
+    "nemo-rl/gspo": executed(
         GRPO, ratio=use("sequence-eps"), aggregate=use("nemo-rl/response-mean")
     ).named(
         "NeMo-RL's GSPO",
         "NeMo-RL requires the response mean. ε is 0.2 by default; the paper's is 3e-4.",
         paper="2507.18071",
     ),
-    "nemo-rl/gspo-is": vary(
+    "nemo-rl/gspo-is": executed(
         GRPO,
         ratio=use("sequence-eps"),
         correction=use("sequence-truncate", **_UNTRUNCATED),
@@ -68,24 +68,26 @@ ROWS = {
         "response.",
         paper="2507.18071",
     ),
-    "nemo-rl/cispo": vary(GRPO, surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2)).named(
+    "nemo-rl/cispo": executed(
+        GRPO, surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2)
+    ).named(
         "NeMo-RL's CISPO",
         "The window is [0.8, 1.2] by default; NeMo-RL's guide recommends ε of 1.0 and 5.0, i.e. "
         "[0, 6].",
         paper="2506.13585",
     ),
-    "nemo-rl/reinforce": vary(GRPO, surrogate=use("reinforce")).named(
+    "nemo-rl/reinforce": executed(GRPO, surrogate=use("reinforce")).named(
         "NeMo-RL's REINFORCE (disable_ppo_ratio)",
         "NeMo-RL's metric probs_ratio then logs a mean log-prob.",
         paper="2402.14740",
     ),
-    "nemo-rl/on-policy": vary(GRPO, ratio=use("on-policy")).named(
+    "nemo-rl/on-policy": executed(GRPO, ratio=use("on-policy")).named(
         "NeMo-RL's grpo with force_on_policy_ratio",
         "The ratio is always 1, so the policy term is the mean advantage. The importance-sampling "
         "correction then compares π_θ with the engine: use --correction nemo-rl/on-policy-"
         "token-truncate, …-token-mask or …-geometric-mask.",
     ),
-    "nemo-rl/gdpo": vary(GRPO, advantage=use("nemo-rl/gdpo", std_eps=1e-6)).named(
+    "nemo-rl/gdpo": executed(GRPO, advantage=use("nemo-rl/gdpo", std_eps=1e-6)).named(
         "NeMo-RL's GDPO",
         "Reward functions have equal weight unless reward_weights is set; NeMo-RL orders those by "
         "name. The last normalisation is over responses, with ddof 1 and no eps. This variant "
@@ -93,7 +95,7 @@ ROWS = {
         "--advantage nemo-rl/gdpo-leave-one-out.",
         paper="2601.05242",
     ),
-    "nemo-rl/reinforce_plus_plus": vary(
+    "nemo-rl/reinforce_plus_plus": executed(
         GRPO,
         advantage=use("nemo-rl/reinforce_plus_plus"),
         kl=use("k3-in-reward", beta=0.01, kl_input_clamp=20.0, kl_output_clamp=10.0),
@@ -106,7 +108,7 @@ ROWS = {
         "use --advantage nemo-rl/reinforce_plus_plus-raw.",
         paper="2501.03262",
     ),
-    "nemo-rl/opd": vary(
+    "nemo-rl/opd": executed(
         GRPO,
         advantage=use("nemo-rl/opd"),
         surrogate=use("reinforce"),
@@ -118,16 +120,16 @@ ROWS = {
         "and icepop, as NeMo-RL recommends. NeMo-RL gives no bounds: they are nemo-rl/icepop's.",
         paper="2601.02780",
     ),
-    "nemo-rl/grpo-is": vary(GRPO, correction=use("token-truncate", **_UNTRUNCATED)).named(
+    "nemo-rl/grpo-is": executed(GRPO, correction=use("token-truncate", **_UNTRUNCATED)).named(
         "NeMo-RL's grpo with its importance-sampling correction",
         "The weight π_old/π_rollout has no bound by default; for tis, use -p is_high=2.",
     ),
-    "nemo-rl/icepop": vary(GRPO, correction=use("token-mask", is_low=0.5, is_high=5.0)).named(
+    "nemo-rl/icepop": executed(GRPO, correction=use("token-mask", is_low=0.5, is_high=5.0)).named(
         "NeMo-RL's grpo with icepop",
         "Tokens outside the bounds get weight 0 and stay in the denominator.",
         paper="2510.18855",
     ),
-    "nemo-rl/seq-mask-tis": vary(
+    "nemo-rl/seq-mask-tis": executed(
         GRPO, correction=use("geometric-mask", is_low=0.999, is_high=1.002)
     ).named(
         "NeMo-RL's grpo with seq-mask-tis",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from grpo_cli.frameworks.framework import Change
-from grpo_cli.objective.row import Row, Use, use, vary, words
+from grpo_cli.objective.row import Row, Use, executed, use, words
 
 _CLIP = use("clip", epsilon_low=0.2, epsilon_high=0.2)
 _MASKS = "With use_vllm, --correction trl/sequence-mask (TRL's default mode) or another of trl/…"
@@ -46,60 +46,60 @@ _GRPO = Row(
 
 _BARE = {"correction": use("none"), "entropy": None, "entropy_aggregate": None}
 """Without GRPOTrainer's masks, vLLM's correction, and an entropy bonus."""
-_PLAIN = vary(_GRPO, **_BARE)
+_PLAIN = executed(_GRPO, **_BARE)
 
 ROWS = {
     "trl/grpo": _GRPO,
-    "trl/bnpo": vary(_GRPO, aggregate=use("trl/bnpo")).named(
+    "trl/bnpo": executed(_GRPO, aggregate=use("trl/bnpo")).named(
         "TRL GRPOTrainer, loss_type bnpo",
         "The mean is over the tokens of one micro-batch, so tokens of small micro-batches have "
         "more weight. The name has nothing to do with the Beta-normalisation paper (BNPO).",
         paper="",
     ),
-    "trl/dr_grpo": vary(_GRPO, aggregate=use("trl/dr_grpo", max_completion_length=512)).named(
+    "trl/dr_grpo": executed(_GRPO, aggregate=use("trl/dr_grpo", max_completion_length=512)).named(
         "TRL GRPOTrainer, loss_type dr_grpo",
         "loss_type dr_grpo keeps the std of scale_rewards=group. For the paper's advantage "
         "(scale_rewards=none), use --advantage group-mean.",
         paper="2503.20783",
     ),
-    "trl/dapo": vary(_GRPO, aggregate=use("trl/dapo")).named(
+    "trl/dapo": executed(_GRPO, aggregate=use("trl/dapo")).named(
         "TRL GRPOTrainer, loss_type dapo (its default)",
         "ε_high equals ε by default; the paper's is 0.28. There is no overlong shaping and no "
         "dynamic sampling. If num_items_in_batch is not given, the tokens of the input are "
         "counted.",
         paper="2503.14476",
     ),
-    "trl/cispo": vary(_GRPO, surrogate=use("trl/cispo"), aggregate=use("trl/dapo")).named(
+    "trl/cispo": executed(_GRPO, surrogate=use("trl/cispo"), aggregate=use("trl/dapo")).named(
         "TRL GRPOTrainer, loss_type cispo",
         "The cap on the ratio is ε_high itself, 0.2 by default, so every ratio above 0.2 is "
         "capped. For ScaleRL's 5, use -p epsilon_high=5. delta has no effect.",
         paper="2506.13585",
     ),
-    "trl/sapo": vary(_GRPO, surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05)).named(
+    "trl/sapo": executed(_GRPO, surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05)).named(
         "TRL GRPOTrainer, loss_type sapo",
         "At ρ = 1 the value is 2A/τ, not A, but the gradient is A's. For A = 0, τ is the negative "
         "temperature, which changes nothing.",
         paper="2511.20347",
     ),
-    "trl/vespo": vary(_GRPO, surrogate=use("trl/vespo"), aggregate=use("trl/dapo")).named(
+    "trl/vespo": executed(_GRPO, surrogate=use("trl/vespo"), aggregate=use("trl/dapo")).named(
         "TRL GRPOTrainer, loss_type vespo",
         "With use_vllm the mismatch is part of W: use --surrogate trl/vespo-token-truncate or "
         "trl/vespo-token-mask, and no --correction. TRL does not allow the sequence modes with "
         "vespo.",
         paper="2602.10693",
     ),
-    "trl/luspo": vary(_GRPO, ratio=use("sequence"), aggregate=use("trl/luspo")).named(
+    "trl/luspo": executed(_GRPO, ratio=use("sequence"), aggregate=use("trl/luspo")).named(
         "TRL GRPOTrainer, loss_type luspo",
         "TRL's default importance_sampling_level is token, with a warning: use --ratio token.",
         paper="2602.05261",
     ),
-    "trl/gspo": vary(_GRPO, ratio=use("sequence")).named(
+    "trl/gspo": executed(_GRPO, ratio=use("sequence")).named(
         "TRL GRPOTrainer, loss_type grpo, importance_sampling_level sequence",
         "ε is 0.2 by default; the paper's is 3e-4 and 4e-4. The KL is per token and weighted by "
         "the sequence ratio.",
         paper="2507.18071",
     ),
-    "trl/rloo": vary(
+    "trl/rloo": executed(
         _PLAIN,
         advantage=use("leave-one-out"),
         ratio=use("product"),
@@ -115,7 +115,7 @@ ROWS = {
         "covered.",
         paper="2402.14740",
     ),
-    "trl/gmpo": vary(
+    "trl/gmpo": executed(
         _PLAIN,
         surrogate=use("trl/gmpo"),
         kl=use("k3", beta=0.0, kl_weight="none"),
@@ -126,7 +126,7 @@ ROWS = {
         "mask and vLLM's correction have no effect.",
         paper="2507.20673",
     ),
-    "trl/async_grpo": vary(
+    "trl/async_grpo": executed(
         _PLAIN,
         advantage=use("group-std", std_ddof=0, std_eps=1e-8, std_min=0.0),
         ratio=use("rollout"),
@@ -144,7 +144,7 @@ ROWS = {
 
 def relative(row: str, title: str, note: str, **changes: Any) -> Row[Use]:
     """A row of another framework that is TRL's without what only TRL has, and with changes."""
-    return vary(ROWS[row], **_BARE, **changes).named(title, note)
+    return executed(ROWS[row], **_BARE, **changes).named(title, note)
 
 
 _WINDOW = ("trl/dapo", "trl/cispo", "trl/vespo")

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from grpo_cli.frameworks.framework import Change
 from grpo_cli.hyperparameters import Value
-from grpo_cli.objective.row import Row, Use, use, vary, words
+from grpo_cli.objective.row import Row, Use, executed, use, words
 
 _TOKEN_MEAN = use("verl/token-mean")
 _FREE = use("token")
@@ -46,19 +46,21 @@ VANILLA = Row(
     "(0/0); here it is 0.",
 )
 
-OWN_AGGREGATE = vary(VANILLA, kl_aggregate=_TOKEN_MEAN, entropy_aggregate=_TOKEN_MEAN)
+OWN_AGGREGATE = executed(VANILLA, kl_aggregate=_TOKEN_MEAN, entropy_aggregate=_TOKEN_MEAN)
 """The policy term has an aggregation of its own; KL and entropy follow loss_agg_mode."""
 
 ROWS = {
     "verl/vanilla": VANILLA,
-    "verl/multi_trajectories": vary(VANILLA, advantage=use("verl/grpo_multi_trajectories")).named(
+    "verl/multi_trajectories": executed(
+        VANILLA, advantage=use("verl/grpo_multi_trajectories")
+    ).named(
         "verl policy loss vanilla, agent loops with several outputs",
         "Only the reward of a session's final output counts in the group, once per session; its "
         "other outputs get the same advantage. In token means, long sessions still have more "
         "weight (use --aggregate trajectory-mean). Estimators other than grpo count every output.",
         paper="",
     ),
-    "verl/gspo": vary(
+    "verl/gspo": executed(
         VANILLA,
         ratio=use("verl/sequence-token"),
         surrogate=use("clip"),
@@ -70,7 +72,7 @@ ROWS = {
         "ε is 0.2 by default; the paper's is 3e-4 and 4e-4.",
         paper="2507.18071",
     ),
-    "verl/sapo": vary(
+    "verl/sapo": executed(
         OWN_AGGREGATE,
         surrogate=use("sapo", tau_pos=1.0, tau_neg=1.05),
         aggregate=use("verl/seq-mean-token-mean"),
@@ -79,12 +81,12 @@ ROWS = {
         "The policy term is always seq-mean-token-mean; only KL and entropy follow loss_agg_mode.",
         paper="2511.20347",
     ),
-    "verl/gpg": vary(VANILLA, ratio=_FREE, surrogate=use("reinforce")).named(
+    "verl/gpg": executed(VANILLA, ratio=_FREE, surrogate=use("reinforce")).named(
         "verl policy loss gpg (REINFORCE)",
         "For verl's gpg estimator, add --advantage verl/gpg.",
         paper="2504.02546",
     ),
-    "verl/clip_cov": vary(
+    "verl/clip_cov": executed(
         VANILLA, ratio=_FREE, surrogate=use("verl/clip_cov", clip_cov_seed=0)
     ).named(
         "verl policy loss clip_cov",
@@ -92,14 +94,14 @@ ROWS = {
         "no dual clip and no clamp on the ratio.",
         paper="2505.22617",
     ),
-    "verl/kl_cov": vary(VANILLA, ratio=_FREE, surrogate=use("verl/kl_cov")).named(
+    "verl/kl_cov": executed(VANILLA, ratio=_FREE, surrogate=use("verl/kl_cov")).named(
         "verl policy loss kl_cov",
         "There is no clip. ppo_kl_coef is 0.1 in verl's configuration, 1 in its code and the "
         "paper. Where covariances tie, as in a micro-batch whose advantages are all equal, verl "
         "holds back whichever tokens torch.topk returns, and a loss can differ from grpo's.",
         paper="2505.22617",
     ),
-    "verl/geo_mean": vary(
+    "verl/geo_mean": executed(
         OWN_AGGREGATE,
         ratio=_FREE,
         surrogate=use("verl/geo_mean"),
@@ -112,23 +114,25 @@ ROWS = {
         paper="2507.20673",
         aliases=("verl/gmpo",),
     ),
-    "verl/dppo_tv": vary(VANILLA, surrogate=use("verl/dppo_tv")).named(
+    "verl/dppo_tv": executed(VANILLA, surrogate=use("verl/dppo_tv")).named(
         "verl policy loss dppo_tv (DPPO, binary TV)",
         "ε bounds the change of the probability from π_old. The ratio is capped at clip_ratio_c, "
         "3 by default; the paper advises against a cap.",
         paper="2602.04879",
     ),
-    "verl/dppo_kl": vary(VANILLA, surrogate=use("verl/dppo_kl")).named(
+    "verl/dppo_kl": executed(VANILLA, surrogate=use("verl/dppo_kl")).named(
         "verl policy loss dppo_kl (DPPO, binary KL)",
         "ε bounds the binary KL from π_old. The ratio is capped at clip_ratio_c, 3 by default.",
         paper="2602.04879",
     ),
-    "verl/dro": vary(VANILLA, ratio=_FREE, surrogate=use("dro", dro_beta=0.1)).named(
+    "verl/dro": executed(VANILLA, ratio=_FREE, surrogate=use("dro", dro_beta=0.1)).named(
         "verl policy loss dro (Direct Reward Optimization)",
         "verl has no default for dro_beta; 0.1 is the default of ROLL's kimi15, an equal loss.",
         paper="",
     ),
-    "verl/cispo": vary(VANILLA, surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2)).named(
+    "verl/cispo": executed(
+        VANILLA, surrogate=use("cispo", epsilon_low=0.2, epsilon_high=0.2)
+    ).named(
         "verl policy loss cispo",
         "The window is [0.8, 1.2] by default; verl's recipe has no lower bound, and ScaleRL's "
         "window is [0, 5]. The ratio is first clamped to e^±20.",
@@ -159,14 +163,14 @@ def _corrected(
     found = {}
     for name, values in settings.items():
         listed = ", ".join(f"{key}={value}" for key, value in values.items())
-        found[f"verl/{name}"] = vary(row, correction=use(correction, **values)).named(
+        found[f"verl/{name}"] = executed(row, correction=use(correction, **values)).named(
             f"verl vanilla with rollout_correction {name}",
             f"{note} {listed or 'nothing is rejected'}.",
         )
     return found
 
 
-_ENGINE = vary(VANILLA, ratio=use("rollout", log_ratio_clamp=20.0))
+_ENGINE = executed(VANILLA, ratio=use("rollout", log_ratio_clamp=20.0))
 
 ROWS |= _corrected(
     VANILLA,
@@ -192,7 +196,7 @@ ROWS |= _corrected(
     bypass_ppo_clip_k3_rs=_K3,
 )
 ROWS |= _corrected(
-    vary(_ENGINE, ratio=use("rollout"), surrogate=use("reinforce"), paper=""),
+    executed(_ENGINE, ratio=use("rollout"), surrogate=use("reinforce"), paper=""),
     "verl/bypass",
     "Weights log π_θ·A by π_θ/π_rollout; rejected tokens leave the policy term's denominator:",
     bypass_pg_is=_SEQ_TIS,

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from grpo_cli.errors import InputError, nearest
-from grpo_cli.records.choose.rows import merge, responses_of
+from grpo_cli.records.choose.rows import merge, responses_of, spelled_in_file, step_field
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
 from grpo_cli.records.fields import canonical_name
 from grpo_cli.records.open.blocks import Block, Cut
@@ -118,7 +118,7 @@ def _by_key(
             place = "earlier" if seen[key] is None else f"on line {seen[key]}"
             group.fault = InputError(
                 f"the group {grouping.named} = {shown} is not contiguous: it began {place} and "
-                "continues here; --group-anywhere joins them",
+                "continues here",
                 line=line,
             )
         seen.setdefault(key, line)
@@ -218,7 +218,7 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
                 source=rows[0].source,
                 line=rows[0].line,
             )
-        raise group.fault
+        raise _with_hint(group.fault, rows[0], grouping) if grouping.by else group.fault
     for raw in rows:
         if raw.key is None:
             message = f"there is no {grouping.named} to group by{_other_fields(raw, grouping)}"
@@ -231,7 +231,17 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
             raise InputError(message, source=raw.source, line=raw.line)
     if len(rows) == 1:
         _refuse_ids_of_responses(rows[0], grouping)
-    return merge(rows, group.label, by_size=bool(grouping.size))
+    return merge(rows, group.label, grouping.named)
+
+
+def _with_hint(fault: InputError, raw: Raw, grouping: Grouping) -> InputError:
+    """A group that comes back, with what reads it: a prompt comes back at other steps."""
+    path = step_field(raw)
+    hint = "--group-anywhere joins them"
+    if path is not None and path not in grouping.by:
+        by = f"{spelled_in_file(raw, path)},{grouping.named}"
+        hint = f"--group-by {by} separates steps, --group-anywhere joins rows of one step"
+    return InputError(f"{fault.message}; {hint}", line=fault.line)
 
 
 def _refuse_ids_of_responses(raw: Raw, grouping: Grouping) -> None:

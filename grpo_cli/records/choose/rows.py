@@ -8,10 +8,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, spelled
 from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
 from grpo_cli.records.parse.columns import is_number
 from grpo_cli.records.parse.scores import is_id
-from grpo_cli.records.parse.turns import names_trajectory
+from grpo_cli.records.parse.turns import ROLLOUT, names_trajectory
 from grpo_cli.records.places import Origin, Row, got
 from grpo_cli.records.record import BatchFields, Raw, listed, only_element
 from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS, is_list
@@ -29,13 +30,13 @@ class _Row(NamedTuple):
     single: bool
 
 
-def merge(raws: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
+def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
     """One record of all the rows' responses.
 
     Args:
         raws: objects in the order in which they stand; they need the same fields.
         label: what the group is called, which becomes the record's id; None if it has no name.
-        by_size: whether the rows are one group because of their number, not their key.
+        by: the fields that are equal in the group, for messages; "" where its size makes it one.
 
     Raises:
         InputError: for rows that do not go together, with the place of the later one.
@@ -44,6 +45,7 @@ def merge(raws: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
     first, fields = raws[0], rows[0].fields
     single = {row.single for row in rows}
     _check_same(raws, rows)
+    _check_steps(raws, rows, by)
     record = ({"id": label} if is_label(label) else {}) | _constants(raws, rows)
     counts = [1] * len(rows)
     counted = fields.columns[0][0] if fields.columns else "rewards"
@@ -65,7 +67,7 @@ def merge(raws: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
         values: list[Any] = [row.value.get(key) for row in rows]
         if all(is_list(one) and len(one) for one in values):  # named where the column is needed
             record[key] = [row for one in values for row in (one if is_list(one[0]) else [one])]
-    _label(record, label, raws, by_size=by_size)
+    _label(record, label, raws, by_size=not by)
     made_again = all(raw.again is not None for raw in raws)
     return Raw(
         record,
@@ -73,30 +75,79 @@ def merge(raws: Sequence[Raw], label: object, *, by_size: bool) -> Raw:
         first.line,
         first.prefix,
         sum([raw.size for raw in raws]),
-        partial(_merged, raws, label, by_size=by_size) if made_again else None,
+        partial(_merged, raws, label, by) if made_again else None,
         origin=_origin(raws, rows[0], counts),
         arrays=any(raw.arrays for raw in raws),
         rows=raws if made_again else raws[:1],
-        batch=_batch(raws),
+        batch=_batch(raws, by),
     )
 
 
-def _merged(raws: Sequence[Raw], label: object, *, by_size: bool) -> Any:
+def _merged(raws: Sequence[Raw], label: object, by: str) -> Any:
     """The value of ``merge``, in any process."""
-    return merge(raws, label, by_size=by_size).kept
+    return merge(raws, label, by).kept
 
 
-def _batch(rows: Sequence[Raw]) -> BatchFields | None:
+def step_field(raw: Raw) -> Path | None:
+    """The path of the field that says a row's step; None if none does."""
+    value = raw.value if isinstance(raw.value, dict) else {}
+    for above, holder in (((), value), (("meta",), value.get("meta"))):
+        known = holder if isinstance(holder, Mapping) else {}
+        if (name := next((name for name in STEP_FIELDS if name in known), None)) is not None:
+            return (*above, name)
+    return None
+
+
+def _check_steps(raws: Sequence[Raw], rows: Sequence[_Row], by: str) -> None:
+    """Refuses a group of several steps: a prompt that comes back has other responses then."""
+    path = step_field(raws[0])
+    if path is None:
+        return
+    steps = [_step_at(raw, path) for raw in raws]
+    at = next((at for at, one in enumerate(steps) if one != steps[0]), None)
+    if at is None or _is_of_trajectories(path[-1], steps, rows):
+        return
+    name = spelled_in_file(raws[0], path)
+    message = f"its step is {got(steps[at])}, that of {_where(raws[0])} is {got(steps[0])}"
+    hint = f"both are in one group of --group-by {by}; --group-by {name},{by} separates steps"
+    if not by:
+        hint = f"both are in one --group-size group; --group-by {name},FIELD separates steps"
+    raise _at(raws[at], f"{message}, but {hint}", name)
+
+
+def _step_at(raw: Raw, path: Path) -> Any:
+    try:
+        return only_element(look_up(raw.value, path))
+    except Missing:
+        return None
+
+
+def _is_of_trajectories(name: object, steps: Sequence[Any], rows: Sequence[_Row]) -> bool:
+    """Whether what is called a step names trajectories, or counts the turns of some."""
+    value, fields, _ = rows[0]
+    if name == ROLLOUT:  # a step only where responses share it
+        alone = len({*map(hashable, steps)}) == len(steps)
+        return alone or names_trajectory(ROLLOUT, steps, value)
+    keys = (fields.names.get("trajectory_ids"), *fields.trajectories)
+    ids = ([hashable(row.value.get(key)) for row in rows] for key in keys if key in value)
+    return name == "step" and any(len({*each}) < len(each) for each in ids)
+
+
+def spelled_in_file(raw: Raw, path: Path) -> str:
+    """A field as the file has it, where its format has other names."""
+    name = spelled(path)
+    return name if raw.origin is None else raw.origin.spelled.get(name, name)
+
+
+def _batch(rows: Sequence[Raw], by: str) -> BatchFields | None:
     """The batch of all rows; rows of several micro-batches are of none of them."""
     first = rows[0]
     for raw in rows:
         if raw.batch != first.batch:
             message = f"this row has {_named(raw)} and {_where(first)} has {_named(first)}"
             fields = ",".join(first.batch or {})
-            raise _at(
-                raw,
-                f"{message}, but both are in one group; --group-by {fields},FIELD separates them",
-            )
+            hint = f"--group-by {fields},{by or 'FIELD'} separates them"
+            raise _at(raw, f"{message}, but both are in one group; {hint}")
     if len({raw.batch.micro_batch for raw in rows if raw.batch is not None}) > 1:
         return BatchFields(first.batch or {})
     return first.batch

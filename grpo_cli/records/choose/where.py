@@ -83,6 +83,7 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 _CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(==|!=|<=|>=|<|>)\s*([^=!<>\s].*?)\s*")
 _ONE_OF = re.compile(r"\s*([^=!<>\s]+)\s+in\s*[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*")
 _ASSIGNED = re.compile(r"\s*([^=!<>\s]+)\s*=\s*([^=!<>]+?)\s*")
+_BARE_LIST = re.compile(r"\s*([^=!<>\s]+)\s+in\s+([^=!<>()\[\]]+?)\s*")
 _WORDS = {"true": True, "false": False, "null": None}
 _SCALAR = rb'\s*:\s*(-?\d[\d.eE+-]*|"[^"\\]*"|true|false|null)\s*[,}\]]'
 
@@ -233,11 +234,13 @@ def _read(text: str, flag: str) -> Condition:
         raise UsageError(f"{flag}: write {parts!r}, got {text!r}")
     found = _CONDITION.fullmatch(text)
     if found is None:
-        equal = _ASSIGNED.fullmatch(text)
-        example = "clip==high" if flag.endswith("having") else "step==120"
-        how = f"expected a comparison like '{example}'"
-        if equal:
+        having = flag.endswith("having")
+        examples = ("clip==high", "clip!=none") if having else ("step==120", "step in [5,6]")
+        how = f"expected a comparison like {' or '.join(map(repr, examples))}"
+        if equal := _ASSIGNED.fullmatch(text):
             how = f"write '{equal[1]}=={_quoted(equal[2])}'"
+        elif bare := _BARE_LIST.fullmatch(text):
+            how = f"write '{bare[1]} in [{bare[2]}]'"
         raise UsageError(f"{flag}: {how} (== != < <= > >= in, &&), got {text!r}")
     return Condition(read_path(found[1], flag), found[2], _constant(found[3]))
 
@@ -355,7 +358,7 @@ def hint(
             named = record in map(str, _groups(values))
             of_group = f"; --group {record} chooses a group" if named else ""
             last = "" if count is None else f" to {count - 1}"
-            return f"; they only have numbers, from 0{last}{of_group}"
+            return f"; the records have no ids: give a number, 0{last}{of_group}"
         return _near("the first ids are", record, ids)
     return "" if group is None else _near("the first groups are", group, _groups(values))
 

@@ -7,6 +7,7 @@ is looked at element by element to say where the fault is.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -78,6 +79,36 @@ def read_shape(key: str, value: object) -> Shape:
             raise InputError("expected at least 1 response, got none", path=f"{key}[{number}]")
         _all_lists(f"{key}[{number}]", group)
     return Shape(key, value, 3, list(map(len, _join(value))), list(map(len, value)))
+
+
+def refuse_odd_shape(shape: Shape, columns: Mapping[str, object]) -> None:
+    """Blames the first column where more of the others agree with each other than with it.
+
+    Args:
+        shape: the first column's.
+        columns: key → every column of tokens, the first one too.
+
+    Raises:
+        InputError: with the first place where that column is the odd one.
+    """
+    if shape.nested > 2:
+        return
+    others = {key: one for key, one in columns.items() if type(one) is list and one}
+    of_responses = {key: len(one) for key, one in others.items()}
+    _refuse_minority(shape.key, "", of_responses, _LEVELS[1] if shape.nested > 1 else "number")
+    for number in range(len(shape.value)) if shape.nested > 1 else ():
+        rows = {key: one[number] for key, one in others.items() if len(one) > number}
+        lengths = {key: len(row) for key, row in rows.items() if type(row) is list}
+        _refuse_minority(shape.key, f"[{number}]", lengths, "number")
+
+
+def _refuse_minority(key: str, place: str, lengths: Mapping[str, int], level: str) -> None:
+    counts = Counter(lengths.values())
+    wanted, most = counts.most_common(1)[0]
+    if most > counts[lengths[key]]:
+        like = next(other for other, length in lengths.items() if length == wanted)
+        expected = f"{count(wanted, level)} (as {like}{place} has)"
+        raise InputError(f"expected {expected}, got {lengths[key]}", path=key + place)
 
 
 def _first(rows: list[Any]) -> object:

@@ -19,6 +19,7 @@ from grpo_cli.records.parse.columns import (
     read_column,
     read_mask,
     read_shape,
+    refuse_odd_shape,
 )
 from grpo_cli.records.parse.scores import (
     finite,
@@ -73,9 +74,14 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
     names = found.names
     shape = _shape(source, record, names, found.unknown)
     mask = None
-    if "mask" in names:
-        mask = read_mask(names["mask"], record[names["mask"]], shape)
-    columns = {name: read_column(key, record[key], shape, mask) for name, key in found.columns}
+    try:
+        if "mask" in names:
+            mask = read_mask(names["mask"], record[names["mask"]], shape)
+        columns = {name: read_column(key, record[key], shape, mask) for name, key in found.columns}
+    except InputError:
+        keys = [*dict(found.columns).values(), *(names[name] for name in _BESIDE if name in names)]
+        refuse_odd_shape(shape, {key: record[key] for key in keys})
+        raise
     derived = derive(columns, names, shape, mask)
     groups, labels = None, None
     if shape.outer is not None or "group_ids" in names or "group_size" in names:
@@ -105,6 +111,10 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
     _add_scores(result, record, shape)
     _add_extras(result, record, shape)
     return result
+
+
+_BESIDE = ("mask", "tokens", "token_ids")
+"""Columns of tokens besides those of numbers."""
 
 
 def _add_scores(result: Record, record: Mapping[str, Any], shape: Shape) -> None:
@@ -145,7 +155,7 @@ def _shape(
         raise InputError(log_advice(source))
     if key is None and (inner := _inner_records(record, unknown)):
         path, words = inner
-        raise InputError(f"expected a record, got {words}: jq -c '{path}' writes one a line")
+        raise InputError(f"expected a record, got {words}: jq -c '{path}' writes one per line")
     if key is None:
         every = ((name, *fields.ALIASES[name]) for name in ("log_probs_new", "ratios"))
         looked = ", ".join(chain.from_iterable(every))
@@ -187,7 +197,7 @@ def _is_single(record: Mapping[str, Any], names: Mapping[str, str], length: int)
     )
     if is_number(rewards) or is_number(advantages):
         return True
-    words = tokens or ids
+    words = tokens or ids or record.get("responses")  # verl's ids
     flat = type(words) is list and bool(words) and type(words[0]) is not list
     return flat and not (type(rewards) is list and len(rewards) == length)
 

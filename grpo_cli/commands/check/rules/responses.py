@@ -58,7 +58,8 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
     record are a warning only if their texts, up to padding of 0.0, differ in length.
     A mask is displaced if, in 3 of 5 responses, the token before it has a log-prob and
     the last one that counts has 0.0, as padding has; or the token after it is the last that has
-    one. Where there are ids, those say so.
+    one, and the first that counts has 0.0. If that first one has a log-prob, the last token may be
+    masked on purpose. Where there are ids, those say so.
     """
     if view.mask is None:
         return
@@ -96,7 +97,8 @@ def _find_displaced_masks(view: View) -> Iterator[Finding]:
     rows = view.count_rows(usable)
     lags = {
         "late": usable & has(begin - 1) & has(begin) & ~has(end - 1),
-        "early": usable & ~has(begin - 1) & has(end) & ~has(end + 1),
+        "early": usable & ~has(begin - 1) & ~has(begin) & has(end) & ~has(end + 1),
+        "last": usable & ~has(begin - 1) & has(begin) & has(end) & ~has(end + 1),
     }
     padded = view.count_rows(usable & has(end + 1)) > 0  # with numbers, which say no length
     for word, shifted in lags.items():

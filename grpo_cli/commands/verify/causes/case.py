@@ -176,11 +176,6 @@ class Case:
         assert self.gradient is not None
         return self.near(self.gradient, self.breakdown.gradient)
 
-    @cached_property
-    def own_misfit(self) -> float:
-        """How far off the record's own evaluation is."""
-        return self._misfit(self.breakdown)
-
     def misfit(self, again: Breakdown) -> float:
         """The relative tolerance that another evaluation needs; infinite where it does not agree.
 
@@ -189,7 +184,7 @@ class Case:
         """
         found = self._misfit(again)
         rest = 1e-3 if self.has_one_number and not self.rounding else 0.1
-        return found if found <= rest * self.own_misfit else np.inf
+        return found if found <= rest * self._misfit(self.breakdown) else np.inf
 
     @cached_property
     def is_loss_alone(self) -> bool:
