@@ -57,6 +57,7 @@ class Totals:
     turns: int = 0
     trajectories: int = 0
     names_turns: bool = False
+    _parts: dict[str, float] | None = field(default=None, init=False, repr=False, compare=False)
 
     COUNTS: ClassVar[tuple[str, ...]] = (
         *("records", "groups", "responses", "tokens", "turns", "trajectories"),
@@ -127,8 +128,9 @@ class Totals:
         found, index = np.unique(coefficient, return_inverse=True)
         ordered = values[np.argsort(index, kind="stable")]
         ends = np.cumsum(np.bincount(index)).tolist()
+        sums = self.terms[name]
         for own, start, end in zip(found.tolist(), [0, *ends], ends, strict=False):
-            self.terms[name][own].add(ordered[start:end])
+            sums[own].add(ordered[start:end])
 
     def add_batch(self, other: Totals) -> None:
         """Adds the totals of one more batch to this mean of batches."""
@@ -151,6 +153,7 @@ class Totals:
 
     def _add_facts(self, other: Totals) -> None:
         """Adds what is neither a term's nor a product; what differs in ``signed`` is ``mixed``."""
+        self._parts = None
         for name in self.COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.ratio.merge(other.ratio)
@@ -189,8 +192,11 @@ class Totals:
         return math.fsum(parts) / self.count(term)
 
     def parts(self) -> dict[str, float]:
-        """What each term adds to J, by its name."""
-        return {name: self.part(name) for name in (POLICY, KL, ENTROPY) if self.sums(name)}
+        """What each term adds to J, by its name; a row asks for it many times."""
+        if self._parts is None:
+            names = [name for name in (POLICY, KL, ENTROPY) if self.sums(name)]
+            self._parts = {name: self.part(name) for name in names}
+        return self._parts
 
     def has(self, term: str) -> bool:
         """Whether a term counts in J: the policy, and others whose coefficient is not 0."""

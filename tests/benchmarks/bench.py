@@ -10,8 +10,8 @@ least and the greatest within a turn).
 
 ``eval``, as multiples of a loop that decodes the file and does nothing else:
 
-- ``eval``: ``eval --level batch --jobs 1``; ``least``: decoding, and the columns that are read as
-  arrays, checked, without J (``shapes.columns``);
+- ``eval``: ``eval --level batch --jobs 1``; ``reading``: decoding, and the columns that are read as
+  arrays, checked (``shapes.columns``); ``least``: J of them as well (``shapes.evaluated``);
 - ``script ÷ eval``: a script of one's own, which has to return the same J; ``two jobs``: against
   ``--jobs 2``, by the clock, the start of the workers included;
 - ``MB``: the peak of ``eval``, and of all commands.
@@ -66,12 +66,13 @@ def commands(name: str, path: Path) -> dict[str, list[str]]:
 
 
 def agree(name: str, path: Path) -> None:
-    """Stops where the script and ``eval`` compute another J."""
+    """Stops where a script and ``eval`` compute another J."""
     words = commands(name, path)
-    wanted = spend(words["naive"], words["naive"]).printed or 0.0
     value = float(_printed([*words["eval"], "--only", "objective"]))
-    if abs(value - wanted) > 1e-9 * abs(wanted):
-        raise SystemExit(f"{name}: the script computes {wanted}, eval {value}")
+    for script in ("naive", "evaluated"):
+        wanted = spend(words[script], words[script]).printed or 0.0
+        if abs(value - wanted) > 1e-9 * abs(wanted):
+            raise SystemExit(f"{name}: {script} computes {wanted}, eval {value}")
 
 
 def _printed(words: list[str]) -> bytes:
@@ -103,7 +104,9 @@ def rows(name: str, found: dict[str, Timed], deflated: float) -> tuple[str, str]
     least |= {
         of: cpu[one] for of, one in (("check", "compared"), ("trend", "tracked")) if one in cpu
     }
-    cells = [ratio("eval", "loop"), f"{cpu['columns'] / cpu['loop']:.1f}", ratio("naive", "eval")]
+    cells = [ratio("eval", "loop")]
+    cells += [f"{cpu[script] / cpu['loop']:.1f}" for script in ("columns", "evaluated")]
+    cells += [ratio("naive", "eval")]
     cells += [f"{found['naive'].wall / found['jobs'].wall:.1f}"]
     cells += [f"{found['eval'].memory:.0f}, {max(one.memory for one in found.values()):.0f}"]
     others = [
@@ -119,7 +122,7 @@ def rows(name: str, found: dict[str, Timed], deflated: float) -> tuple[str, str]
 
 def print_tables(names: list[str], megabytes: float, turns: int) -> None:
     """Prints the rows of ``eval`` as they are measured, and then those of other commands."""
-    columns = ["shape", "eval", "least", "script ÷ eval", "two jobs", "MB"]
+    columns = ["shape", "eval", "reading", "least", "script ÷ eval", "two jobs", "MB"]
     _print_head(columns)
     others = []
     for name in names:

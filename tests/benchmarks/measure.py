@@ -24,7 +24,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(HERE))
 ENVIRONMENT |= {"OPENBLAS_NUM_THREADS": "1"}
 Words = Sequence[str]
 """One of ``SCRIPTS``, a shape and a file; or a command line of ``grpo``."""
-SCRIPTS = ("loop", "columns", "compared", "tracked", "naive")
+SCRIPTS = ("loop", "columns", "evaluated", "compared", "tracked", "naive")
 """What ``shapes.py`` has to compare with."""
 
 

@@ -3,6 +3,7 @@
     python tests/benchmarks/shapes.py write trl dump.jsonl --megabytes 40
     python tests/benchmarks/shapes.py loop trl dump.jsonl     # decodes it, and nothing else
     python tests/benchmarks/shapes.py columns trl dump.jsonl  # and makes arrays of its columns
+    python tests/benchmarks/shapes.py evaluated trl dump.jsonl  # and J of them
     python tests/benchmarks/shapes.py naive trl dump.jsonl    # prints J of GRPO, checks nothing
 
 Log-probs are float32 written as the double that they are, as ``tolist`` of a tensor gives them.
@@ -664,33 +665,126 @@ def loop(name: str, path: str) -> None:
 def columns(name: str, path: str) -> None:
     """The least that reading takes: the file decoded, the columns that are read as arrays, checked.
 
-    Checked are the keys of objects, types, lengths, masks, and that numbers are finite. There is
-    no J.
+    Checked are the keys of objects, types, lengths, masks, and that numbers are finite; of a
+    table also that its texts are UTF-8. There is no J.
     """
-    if SHAPES[name].suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        for batch in pq.ParquetFile(path).iter_batches(use_threads=False):
-            for column in filter(lambda one: hasattr(one, "flatten"), batch.columns):
-                values = column.flatten()
-                if values.type != "string":
-                    _check([values.to_numpy()], is_mask=False)
-        return
     for _ in _columns(name, path):
         pass
 
 
-def _columns(name: str, path: str) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-    """The columns of objects, key by key, and how many tokens each response has."""
+LOGS = (
+    ("log_probs_new", "per_token_logps", "action_log_probs", "trainer_logprobs", "logprobs"),
+    ("log_probs_old", "old_per_token_logps", "old_action_log_probs", "inference_logprobs"),
+    ("log_probs_ref", "ref_per_token_logps", "base_action_log_probs", "reference_logprobs"),
+)
+OTHER_LOGS = (("log_probs",), ("old_log_probs",), ("ref_log_prob", "ref_log_probs"))
+
+
+def evaluated(name: str, path: str) -> float:
+    """The least that ``eval`` takes: ``columns``, and J of GRPO on flat arrays, which it returns.
+
+    Rows are joined by keys that were decoded with them; the sums are numpy's, not exact.
+    """
+    total, responses = 0.0, 0
+    with np.errstate(all="ignore"):
+        for columns, widths, objects in _columns(name, path):
+            sums = _response_sums(SHAPES[name].groups, columns, widths, objects)
+            total, responses = total + sums.sum(), responses + len(sums)
+    return total / responses
+
+
+def _response_sums(
+    groups: Any, columns: dict[str, Any], widths: np.ndarray, objects: list[Object]
+) -> np.ndarray:
+    """The mean of each response's tokens in J."""
+    names = (one + other for one, other in zip(LOGS, OTHER_LOGS, strict=True))
+    logs = [next((columns[key] for key in each if key in columns), None) for each in names]
+    advantages = _advantages(groups, columns, objects)
+    if len(advantages) < len(logs[0]):
+        advantages = np.repeat(advantages, widths)
+    if groups is of_exports:
+        kept = np.frombuffer(columns["loss_mask"], np.bool_)
+        widths = np.add.reduceat(kept, np.cumsum(widths) - widths, dtype=np.int64)
+        logs = [one if one is None else one[kept] for one in logs]
+        advantages = advantages[kept]
+    if groups is of_traces:
+        nodes = [len(one["traces"][0]["nodes"]) for one in objects]
+        widths = np.add.reduceat(widths, np.cumsum(nodes) - nodes)
+    new, old, ref = logs
+    low, high, beta = _bounds(objects, widths)
+    ratio = np.exp(new - (new if old is None else old))
+    values = np.minimum(ratio * advantages, np.clip(ratio, 1 - low, 1 + high) * advantages)
+    if ref is not None:
+        gap = ref - new
+        values -= beta * (np.exp(gap) - gap - 1)
+    return np.add.reduceat(values, np.cumsum(widths) - widths) / widths
+
+
+def _advantages(groups: Any, columns: dict[str, Any], objects: list[Object]) -> np.ndarray:
+    """A number for each token or response."""
+    if "advantages" in columns:
+        return columns["advantages"]
+    if groups is of_steps:
+        prompts = [prompt for one in objects for prompt in one.get("prompts", ())]
+        return np.array([one["advantage"] for each in prompts for one in each["responses"]])
+    key = "score" if groups is of_rows else "rewards"
+    rewards = np.array([one[key] for one in objects], float).reshape(-1, GROUP)
+    spread = rewards.std(axis=1, ddof=1, keepdims=True) + 1e-8
+    return ((rewards - rewards.mean(axis=1, keepdims=True)) / spread).ravel()
+
+
+def _bounds(objects: list[Object], widths: np.ndarray) -> Any:
+    """ε low, ε high and β; of each token where the records' differ."""
+    if "hyperparameters" not in objects[0]:
+        return USUAL
+    given = [one["hyperparameters"] for one in objects]
+    each = [(one["epsilon_low"], one["epsilon_high"], one["beta"]) for one in given]
+    if len(set(each)) == 1:
+        return each[0]
+    return np.repeat(np.array(each).T, widths.reshape(-1, GROUP).sum(axis=1), axis=1)
+
+
+def _table_columns(path: str) -> Iterator[tuple[dict[str, Any], np.ndarray, list[Object]]]:
+    """The columns of a table; its advantages come from the column of scores, read before."""
+    import pyarrow.parquet as pq
+
+    file, first = pq.ParquetFile(path), 0
+    about = file.read(["uid", "score"], use_threads=False)
+    changes = np.flatnonzero(np.diff(np.unique(about["uid"], return_inverse=True)[1]))
+    assert not ((changes + 1) % GROUP).any()
+    advantages = _advantages(of_rows, {}, about.select(["score"]).to_pylist())
+    for batch in file.iter_batches(use_threads=False):
+        found: dict[str, Any] = {"advantages": advantages[first : first + len(batch)]}
+        for key, column in zip(batch.schema.names, batch.columns, strict=True):
+            if hasattr(column, "flatten"):
+                values, widths = column.flatten(), column.value_lengths().to_numpy()
+                if values.type == "string":
+                    column.validate(full=True)
+                else:
+                    found[key] = _check([values.to_numpy()], is_mask=False)
+        first += len(batch)
+        yield found, widths, [{}]
+
+
+def _columns(name: str, path: str) -> Iterator[tuple[dict[str, Any], np.ndarray, list[Object]]]:
+    """The columns of objects, key by key, how many tokens each response has, and the objects."""
+    from grpo_cli.engine.memory import settle
+
+    settle()
+    if SHAPES[name].suffix == ".parquet":
+        yield from _table_columns(path)
+        return
     holders = HOLDERS.get(SHAPES[name].groups, list)
-    for objects in _chunks(name, path):
+    chunks = _chunks(name, path)
+    for objects in _whole_groups(chunks) if SHAPES[name].groups is of_rows else chunks:
         set(map(tuple, objects))
         found = holders(objects)
         if "hyperparameters" in objects[0]:
             given = [one["hyperparameters"] for one in objects]
             found = [*found, {key: [one[key] for one in given] for key in ("epsilon_high", "beta")}]
         widths: list[int] = []
-        made = {}
+        made: dict[str, Any] = {}
+        lengths = {}
         for key in dict.fromkeys(key for one in found[:2] + found[-1:] for key in one):
             values = [one[key] for one in found if key in one]
             if key in UNREAD or not isinstance(values[0], list | np.ndarray):
@@ -698,9 +792,10 @@ def _columns(name: str, path: str) -> Iterator[tuple[dict[str, Any], np.ndarray]
             rows = reduce(iconcat, values, []) if isinstance(values[-1][0], list) else values
             before, widths = widths, [*map(len, rows)]
             before == widths  # noqa: B015
-            made[key] = _check(rows, is_mask="mask" in key), widths
-        tokens = next((one for key, (_, one) in made.items() if "log" in key), [])
-        yield {key: one for key, (one, own) in made.items() if own == tokens}, np.array(tokens)
+            made[key], lengths[key] = _check(rows, is_mask="mask" in key), widths
+        tokens = next((one for key, one in lengths.items() if "log" in key), [])
+        if tokens:
+            yield made, np.array(tokens), objects
 
 
 def compared(name: str, path: str) -> None:
@@ -709,7 +804,8 @@ def compared(name: str, path: str) -> None:
     Of each pair of log-probs that is the difference, against that of the neighbours too; weights,
     probabilities and their correlation by response; of each column a hash of every response.
     """
-    for found, widths in _columns(name, path):
+    for found, widths, _ in _columns(name, path):
+        found = {key: one for key, one in found.items() if len(one) == widths.sum()}
         [np.array(one) for one in found.values() if isinstance(one, list) and type(one[0]) is int]
         starts = np.cumsum(widths) - widths
         logs = [one for key, one in found.items() if "log" in key and len(one)]
@@ -740,7 +836,7 @@ def tracked(name: str, path: str) -> None:
     dozen numbers of each step, and the median and MAD of the 30 steps before each.
     """
     series = []
-    for found, widths in _columns(name, path):
+    for found, widths, _ in _columns(name, path):
         new, old, ref = (one for key, one in found.items() if "log" in key)
         starts, groups = np.cumsum(widths) - widths, np.arange(0, len(widths), GROUP)
         ratio, gap = np.exp(new - old), ref - new
@@ -784,6 +880,19 @@ def _chunks(name: str, path: str) -> Iterator[list[Object]]:
             yield some
 
 
+def _whole_groups(chunks: Iterator[list[Object]]) -> Iterator[list[Object]]:
+    """Rows of whole groups, which follow each other."""
+    waiting: list[Object] = []
+    for some in chunks:
+        rows = waiting + some
+        keys = [one["uid"] for one in rows]
+        at = keys.index(keys[-1])
+        waiting = rows[at:]
+        if at:
+            yield rows[:at]
+    yield waiting
+
+
 def _check(rows: list[Any], *, is_mask: bool) -> Any:
     """Makes an array of rows of numbers, or looks at the types of others."""
     if isinstance(rows[-1], np.ndarray):
@@ -792,7 +901,9 @@ def _check(rows: list[Any], *, is_mask: bool) -> Any:
         return numbers
     flat = reduce(iconcat, rows, [])
     if is_mask:
-        return bytes(flat).strip(b"\0\1")
+        data = bytes(flat)
+        data.strip(b"\0\1")
+        return data
     if isinstance(flat[-1], float):
         numbers = np.frombuffer(struct.pack(f"{len(flat)}d", *flat))
         np.isfinite([numbers.min(), numbers.max()])
@@ -809,7 +920,7 @@ def naive(name: str, path: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("write", "loop", "columns", "naive"))
+    parser.add_argument("what", choices=("write", "loop", "columns", "evaluated", "naive"))
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("path")
     parser.add_argument("--megabytes", type=float, default=40.0)
@@ -819,7 +930,7 @@ def main() -> None:
     elif given.what in ("loop", "columns"):
         (loop if given.what == "loop" else columns)(given.shape, given.path)
     else:
-        print(naive(given.shape, given.path))
+        print((naive if given.what == "naive" else evaluated)(given.shape, given.path))
 
 
 if __name__ == "__main__":

@@ -99,6 +99,8 @@ _PRIME_RL = {
     "advantages": "advantages",
 }
 _META = ("step", "export_step", "rank", "micro_step", "micro_sequence_idx", "run_id", "env_name")
+_PRIME_RL_PLACES = {name: f"{own}[{{t}}]" for name, own in _PRIME_RL.items()}
+_PRIME_RL_PLACES |= {"rewards": "rewards{}"} | below_meta(*_META)
 
 
 def _read_prime_rl(value: Object) -> Iterator[Translated]:
@@ -112,8 +114,7 @@ def _read_prime_rl(value: Object) -> Iterator[Translated]:
     if reward is not None:
         record["rewards"] = [reward]
     record["meta"] = carried(value, *_META)
-    spelled = {name: f"{own}[{{t}}]" for name, own in _PRIME_RL.items()} | {"rewards": "rewards{}"}
-    yield Translated(record, spelled | below_meta(*_META))
+    yield Translated(record, _PRIME_RL_PLACES)
 
 
 def _reward(column: Any, mask: list[Any]) -> Any:
