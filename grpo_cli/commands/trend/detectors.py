@@ -413,15 +413,22 @@ def _left_range(scaled: F64) -> Iterator[Change]:
         return
     places = np.arange(LEAST_PAST, last + 1)
     most, least = (by.accumulate(scaled)[places - 1] for by in (np.maximum, np.minimum))
-    after = sliding_window_view(scaled, LEAST_PAST)[places]
+    lowest, highest = (_of_ten(by, scaled)[places] for by in (np.minimum, np.maximum))
     for above in (True, False):
-        gaps = after.min(axis=1) - most if above else least - after.max(axis=1)
+        gaps = lowest - most if above else least - highest
         for at in places[gaps > _CLEAR_OF * (most - least)].tolist():
             before = scaled[max(at - PAST, 0) : at]
             middle, spread = map(float, levels(before))
             off = abs(float(np.median(scaled[at : at + LEAST_PAST])) - middle)
             score = off / spread * math.sqrt(LEAST_PAST) if spread else math.inf
             yield Change(at, at + LEAST_PAST, SHIFT, above, score)
+
+
+def _of_ten(by: np.ufunc, values: F64) -> F64:
+    """The least or the greatest of each value and the nine after it (``LEAST_PAST``)."""
+    for distance in (1, 2, 4, 2):  # of 2, 4, 8 and 10 values
+        values = by(values[:-distance], values[distance:])
+    return values
 
 
 def is_info(watch: Watch, change: Change) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import chain
+from operator import iconcat
 from typing import Any
 
 import numpy as np
@@ -127,11 +129,10 @@ def repetition(chunk: Chunk) -> F64:
         rows += given if len(given) == count else ()
     kept = np.array(known, dtype=np.bool_)
     lengths = batch.responses.lengths[kept]
-    every = [*chain.from_iterable(rows)]
+    every: list[Any] = reduce(iconcat, rows, [])
     words = np.array(every) if every and type(every[0]) is int else None
     if words is None or words.dtype.kind != "i":  # strings, or ids beyond 64 bits
-        numbers = {word: number for number, word in enumerate(dict.fromkeys(every))}
-        words = np.fromiter(map(numbers.__getitem__, every), dtype=np.int64, count=len(every))
+        words = np.fromiter(map(hash, every), dtype=np.int64, count=len(every))
     words = words.astype(np.uint64)
     widths = np.array([*map(len, rows)], dtype=np.int64)
     if batch.positions is not None or (widths != lengths).any():
@@ -147,8 +148,10 @@ def repetition(chunk: Chunk) -> F64:
         grams = (grams + words[at : at + len(grams)]) * _PRIME
     whole = owners[: len(grams)] == owners[len(owners) - len(grams) :]
     owners = owners[: len(grams)][whole]
-    _, firsts = np.unique(grams[whole] + owners * _OWNERS, return_index=True)
-    distinct = np.bincount(owners[firsts].astype(np.int64), minlength=len(lengths))
+    grams = grams[whole] + owners * _OWNERS
+    order = np.argsort(grams)  # equal ones are of one response
+    distinct = owners[order[np.diff(grams[order], prepend=~grams[order[:1]]) != 0]]
+    distinct = np.bincount(distinct.astype(np.int64), minlength=len(lengths))
     shares = np.full(len(kept), NO_NUMBER)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = 1.0 - distinct / (lengths - _GRAM + 1)

@@ -25,7 +25,8 @@ def last_good_step(steps: Steps, events: Sequence[Event]) -> int | None:
         for finding in event.findings
         if finding.severity == WARNING and finding.end is None
     ]
-    good = [number for number in steps.numbers if number < min(onsets, default=-math.inf)]
+    first = min(onsets, default=-math.inf)
+    good = [number for number in steps.numbers if number < first]
     return good[-1] if good else None
 
 

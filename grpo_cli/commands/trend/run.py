@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -134,16 +135,14 @@ class RunSums(Accumulator[Evaluated]):
             breakdown = evaluated
             signatures = breakdown.objective.signatures(len(steps))
             for signature, one in zip(signatures, steps, strict=True):
-                self._add_signature(signature, one.number)
+                if one.number < self.signatures.get(signature, math.inf):
+                    self.signatures[signature] = one.number
             self.references.add(chunk, plan, breakdown.objective)
             assumed = on_policy_by_default(breakdown)
             self.moved |= not assumed
             self.notices |= {NO_OLD: None} if assumed else {}
         sums = ChunkSums(chunk, breakdown, rewards, plan.batch, logged=self.logged).sums
         self.add_tables(shortened(sums))
-
-    def _add_signature(self, signature: str, step: int) -> None:
-        self.signatures[signature] = min(step, self.signatures.get(signature, step))
 
     def with_steps(self, decoded: DecodedChunk) -> DecodedChunk:
         """The records, each with its step as its batch; errors in the places of those without one.
@@ -233,7 +232,7 @@ class RunSums(Accumulator[Evaluated]):
         self.notices |= later.notices
         self.missing = later.missing | self.missing
         for signature, step in later.signatures.items():
-            self._add_signature(signature, step)
+            self.signatures[signature] = min(step, self.signatures.get(signature, step))
         self.moved |= later.moved
         self.origins.merge(later.origins)
         self.references.merge(later.references)

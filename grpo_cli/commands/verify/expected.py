@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -253,7 +254,7 @@ class Expectation:
         found = {"token": quantity.tokens, "record": quantity.record}.get(self.level)
         return found or _of_responses(quantity)
 
-    @property
+    @cached_property
     def kind(self) -> tuple[str, str, bool]:
         """What expectations of records that are compared together have in common."""
         return self.key, self.level, bool(self.given.any())
@@ -369,6 +370,8 @@ def _check_count(came: int, wanted: int, what: str, path: str) -> None:
 def _numbers(values: list[Any], path: str) -> tuple[F64, Flags]:
     """Returns the numbers, and which of them are not null."""
     given = np.ones(len(values), dtype=np.bool_)
+    if len(values) == 1 and type(values[0]) is float:
+        return np.array(values), given
     with suppress(Unusual, struct.error, OverflowError):
         return pack_floats(values), given
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -85,6 +86,8 @@ def window(ratio: F64, advantage: F64, lower: F64, upper: F64) -> Surrogate:
 
 
 _MOST_STEPS = 10_000
+_NEAR = 1e-9
+"""Of sums of positive numbers: more than what rounding is off by."""
 
 
 @choice(
@@ -219,24 +222,24 @@ def _steps(name: str, start: float, most: float, step: float) -> list[float]:
 def _balanced(
     ratio: F64, advantage: F64, lows: list[float], highs: list[float], target: float
 ) -> tuple[float, float]:
-    """c_low and c_high; the sums are exactly rounded, so no order of the tokens changes them."""
+    """c_low and c_high; sums that nearly meet are exactly rounded, so no order changes them."""
     gains, losses = advantage > 0, advantage < 0
     good, gained = ratio[gains], advantage[gains]
     bad, lost = ratio[losses], -advantage[losses]
 
-    def positive(high: float) -> float:
-        return added((np.minimum(good, high) * gained).tolist())
+    def against(low: float) -> F64:
+        return np.maximum(bad, low) * lost
 
-    def negative(low: float) -> float:
-        return added((np.maximum(bad, low) * lost).tolist())
-
-    def enough(positive: float, negative: float) -> bool:
+    def enough(losing: F64, high: float) -> bool:
+        parts = np.minimum(good, high) * gained, losing
+        positive, negative = (float(part.sum()) for part in parts)
+        if not abs(positive - target * negative) > _NEAR * (positive + abs(target) * negative):
+            positive, negative = (added(part.tolist()) for part in parts)
         return negative <= 0 or positive >= target * negative
 
     # Raising c_low makes the negative sum larger: where the first is not enough, none is.
-    low = lows[0] if enough(positive(highs[0]), negative(lows[0])) else lows[-1]
-    against = negative(low)
-    first = bisect_left(highs, True, key=lambda high: enough(positive(high), against))  # noqa: FBT003
+    low = lows[0] if enough(against(lows[0]), highs[0]) else lows[-1]
+    first = bisect_left(highs, True, key=partial(enough, against(low)))  # noqa: FBT003
     return low, highs[min(first, len(highs) - 1)]
 
 

@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,6 +67,7 @@ def look_up(value: Any, path: Path) -> Any:
     return value.tolist() if isinstance(value, (*ARRAYS, np.integer)) else value
 
 
+@lru_cache
 def spelled(path: Path) -> str:
     """The path as text."""
     first, *rest = path
