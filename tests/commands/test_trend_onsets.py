@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from command import answer, run
-from files import each
+from files import each, some
 from trended import PLAIN, SAMPLES, drifting, found_in, series, trend, write
 
 import grpo_cli
@@ -249,9 +249,9 @@ def assert_same(found: Onset | None, wanted: Onset | None) -> None:
 
 def test_onsets_are_those_of_their_definition(tmp_path: Path) -> None:
     """Levels, slopes, drifts, outliers and whole numbers, around what is told and what is not."""
-    every = [drawn(seed) for seed in range(180)]
+    every = [drawn(seed) for seed in some(range(180), 60)]
     expected = [by_definition(one) for one in every]
-    assert 25 < sum(one is not None for one in expected) < 170
+    assert len(every) / 7 < sum(one is not None for one in expected) < len(every) - 10
     assert {one.kind for one in expected if one is not None} == {"shift", "drift"}
     for found, wanted in zip(seen(tmp_path / "a.jsonl", *every), expected, strict=True):
         assert_same(found, wanted)
