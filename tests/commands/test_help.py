@@ -6,12 +6,13 @@ import json
 import math
 import re
 import shlex
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 import zstandard
 from command import COMMANDS, run
+from files import some
 from formats.dumps import nemo_rl
 
 from grpo_cli import evaluate
@@ -28,8 +29,9 @@ WORDS = (ROOT / "grpo_cli/commands/help/words.md").read_text("utf-8")
 PAGES = {one.stem: one.read_text("utf-8") for one in ROOT.glob("grpo_cli/commands/help/pages/*.md")}
 
 
-@pytest.mark.parametrize("width", [40, 60, 100])
-@pytest.mark.parametrize("name", ["commands", "tour", "runs"])
+@pytest.mark.parametrize(
+    ("name", "width"), some([*product(["commands", "tour", "runs"], [40, 60, 100])], 3)
+)
 def test_a_page_is_laid_out_on_a_terminal(grpo, name, width):
     """Prose is wrapped, marks are gone, and an example is a command still."""
     laid_out = grpo("help", name, "--color", "always", "--full", COLUMNS=str(width)).stdout
