@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,6 @@ class Conditions:
         engine_noise: a factor of the engine's error.
         engine_temperature: the engine's, where the trainer scores at 1.
         lag: how many steps the engine's weights are behind.
-        foreign: the share of responses that an engine with other weights sampled.
         dead: the share of groups that are made equal.
         cut: the share of responses that run into the longest length.
         loops: the share of responses that repeat themselves.
@@ -124,7 +123,6 @@ class Conditions:
     engine_noise: float = 1.0
     engine_temperature: float = 1.0
     lag: int = 0
-    foreign: float = 0.0
     dead: float = 0.0
     cut: float = 0.0
     loops: float = 0.0
@@ -178,7 +176,6 @@ class World:
     good: Flags
     start: F64
     stray: F64
-    other: F64 = field(default_factory=lambda: np.zeros((CONTEXTS, WORDS)))
 
 
 def world(random: Random) -> World:
@@ -190,7 +187,7 @@ def world(random: Random) -> World:
     }
     start = sharpened(random.normal(size=(CONTEXTS, WORDS)), ENTROPY * random.uniform(0.85, 1.1))
     stray = random.normal(size=(CONTEXTS, WORDS))
-    return World(
+    found = World(
         random,
         int(random.integers(50, 71)),
         noise,
@@ -204,8 +201,9 @@ def world(random: Random) -> World:
         good=random.random((PROMPTS, WORDS)) < 0.4,
         start=start,
         stray=stray,
-        other=start + random.normal(size=(CONTEXTS, WORDS)),
     )
+    random.normal(size=(CONTEXTS, WORDS))  # drawn by kinds that are gone: seeds keep their runs
+    return found
 
 
 def simulate(random: Random, change: Change | None) -> tuple[World, list[StepRows]]:
@@ -273,15 +271,12 @@ def _step(
         (served + size * random.standard_t(4, served.shape)) / now.engine_temperature
     )
     ids = sample(random, engine, contexts)
-    stray = (random.random(ROWS) < now.foreign)[owners]
-    other = log_softmax(fixed.other)
-    ids[stray] = sample(random, other, contexts[stray])
+    random.random(ROWS)  # likewise
     sure = _loop(ids, now.loops, lengths, places, random)
-    rollout = np.where(stray, other[contexts, ids], engine[contexts, ids])
     taken = {
         "log_probs_old": policy[contexts, ids],
         "log_probs_ref": reference[contexts, ids],
-        "log_probs_rollout": np.minimum(rollout, -1e-7),
+        "log_probs_rollout": np.minimum(engine[contexts, ids], -1e-7),
         "entropies": entropies(policy)[contexts],
     }
     for name, values in taken.items():
