@@ -71,14 +71,14 @@ def generator(question: Question) -> np.random.Generator:
     return np.random.default_rng([question.seed, name])
 
 
-def prefixes(kind: Kind, onset: int, every: int, *, small: bool, steps: int = STEPS) -> list[int]:
+def prefixes(kind: Kind, onset: int, every: int, *, small: bool) -> list[int]:
     """After how many steps somebody looks."""
     if kind.sound:
-        looks = list(range(20, steps, every))
+        looks = list(range(20, STEPS, every))
     else:
         seen = [kind.within] if small else sorted({*SEEN, kind.within})
         looks = [onset + since for since in seen]
-    return [*[look for look in looks if look < steps], steps]
+    return [*[look for look in looks if look < STEPS], STEPS]
 
 
 def ask_run(question: Question, folder: Path) -> Verdict:

@@ -33,13 +33,13 @@ def agent(random: Random, **more: Any) -> World:
     return healthy(random, **{**turns, **more})
 
 
-def judged(world: World, *, std: bool = True, eps: float = 1e-6) -> Array:
+def judged(world: World, *, std: bool = True) -> Array:
     """[R] advantages in which each trajectory of a group counts once."""
     found = np.zeros(len(world.lengths))
     at = np.unique(world.trajectories, return_index=True)[1]
     for group in np.unique(world.groups):
         once = world.rewards[at][world.groups[at] == group]
-        scale = once.std(ddof=1) + eps if std and len(once) > 1 else 1.0
+        scale = once.std(ddof=1) + 1e-6 if std and len(once) > 1 else 1.0
         own = world.groups == group
         found[own] = (world.rewards[own] - once.mean()) / scale
     return found.astype(np.float32).astype(float)
