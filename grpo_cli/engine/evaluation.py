@@ -263,10 +263,9 @@ class Evaluation:
         sums, plan, totals = self.sums, self._evaluator.plan, self.sums.batches.whole
         more: Notices = dict.fromkeys(self._replaced())
         first: Notices = {}
-        torn = reader.ungrouped(totals)  # groups into their responses
         given = any(part.key == "adv" and part.name == "given" for part in totals.signed)
-        in_groups = plan.compares_groups and not given
-        if torn is not None and (in_groups or totals.dead_groups == totals.groups):
+        torn = reader.ungrouped(totals, given=given)  # groups into their responses
+        if torn is not None and (plan.compares_groups or totals.dead_groups == totals.groups):
             first[torn] = None
         if sums.references.error is not None:
             return []  # what was read until then depends on how the input is cut

@@ -106,15 +106,23 @@ class InputFacts:
         """The notices, and one on the keys that nothing reads."""
         return self.notices | self.unread.note()
 
-    def ungrouped(self, records: int, groups: int, responses: int) -> str | None:
-        """What is wrong where every record is one response and says the group that it is of."""
+    def ungrouped(
+        self, records: int, groups: int, responses: int, *, given: bool = False
+    ) -> str | None:
+        """What is wrong where every record is one response and says the group that it is of.
+
+        Args:
+            records, groups, responses: how many there are.
+            given: whether its advantages are given, which need no group.
+        """
         if not 1 < records == groups == responses or not self.group_key:
             return None
         key = self.group_key
         for name, steps in self.steps.items():
             if len(steps) > 1:  # a prompt may come back in a later step
                 key = f"{name},{key}"
-        return f"each record is a group of its own; --group-by {key} joins them"
+        advantage = ", with the advantage that it gives" if given else ""
+        return f"each record is a group of its own{advantage}; --group-by {key} joins them"
 
     def collect(
         self, decoded: Iterable[DecodedChunk], used: Container[str] = ()

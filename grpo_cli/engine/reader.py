@@ -112,11 +112,12 @@ class Reader:
         idle = dict.fromkeys(plan.idle_clip for plan in plans)
         return other | self.facts.sentences | {text: None for text in idle if text is not None}
 
-    def ungrouped(self, totals: Totals) -> str | None:
+    def ungrouped(self, totals: Totals, *, given: bool = False) -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""
         if self.reading.grouping is not None:
             return None
-        return self.facts.ungrouped(totals.records, totals.groups, totals.responses)
+        counts = totals.records, totals.groups, totals.responses
+        return self.facts.ungrouped(*counts, given=given)
 
     def pooled(self, batch: str, advice: str = _EACH) -> Notices:
         """That records of several steps were evaluated as one batch, where they were.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any
@@ -11,6 +10,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.choose.where import Missing, Path, look_up, spelled
 from grpo_cli.records.fields import EITHER, MASKS, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates
+from grpo_cli.records.formats.trainers import sum_tokens
 from grpo_cli.records.places import Origin
 from grpo_cli.records.record import Raw, listed
 from grpo_cli.records.unread import TWINS, resembled
@@ -124,19 +124,6 @@ def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
         for key in [key for key in record if canonical_name(key) in (name, _PARTNERS.get(name))]:
             del record[key]
         if name == "rewards" and str(path[-1]).startswith("token_level_"):
-            found = _summed(listed(found))
+            found = sum_tokens(listed(found), value, spelled(path))
         record[name], places[name] = found, spelled(path)
     one.value, one.spelled = record, places
-
-
-def _summed(found: Any) -> Any:
-    """Scores per token, whose sums are verl's; anything else as it is."""
-    if isinstance(found, list) and found and all(isinstance(row, list) for row in found):
-        try:
-            return [
-                _summed(row) if row and isinstance(row[0], list) else math.fsum(row)
-                for row in found
-            ]
-        except (TypeError, ValueError, OverflowError):
-            return found
-    return found

@@ -258,7 +258,7 @@ def test_every_record_that_cannot_be_read_is_named_and_the_others_are_checked(gr
     path.write_text("".join(json.dumps(one) + "\n" for one in (bad[0], good, bad[1])))
     done = grpo("check", path)
     assert done.exit_code == 3
-    assert "1 record, 2 responses, 2 tokens" in done.stdout
+    assert "nothing found in the other record, 2 responses, 2 tokens" in done.stdout
     assert f"{path}:1: rewards: expected 2 rewards" in done.stderr
     assert f"{path}:3: log_probs_old[0]: expected 1 number" in done.stderr
     path.write_text(json.dumps(bad[0]) + "\n")

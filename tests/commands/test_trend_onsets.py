@@ -636,10 +636,11 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
         words = shlex.split(one["command"], comments=True)
         assert words[words.index("--record") + 1] == "30/0"  # the onset, not the worst step
         assert f" {one['worst_step']}/0 " in one["worst_command"]
-        told = re.search(r"# step 30, token #(\d+) of response (\d+): ([\d.]+)$", one["command"])
+        told = re.search(r"# step 30, token #(\d+) of response (\d+): .* ([\d.]+)$", one["command"])
         assert told is not None
         place, response, size = told.groups()
         top = run(*words[1:]).stdout.rpartition("─\n")[2].split("\n")[0].split()
+        top = top["--having" in words :]  # rows of tokens begin with their record
         assert top[:2] == [response, place]
         sizes = [abs(float(one)) for one in top if re.fullmatch(r"[-−]?[\d.]+", one)]
         nearest = min(sizes, key=lambda one: abs(one - float(size)))
@@ -718,7 +719,7 @@ def test_a_finding_without_an_objective_is_shown_by_check(tmp_path: Path) -> Non
         one = found_in(path, *flags, "--where", "step>=0")["mismatch.k1"][0]
         command = f"grpo {word} '{path}' --record 20"
         assert one["command"].startswith(command), one
-        assert one["command"].endswith("  # step 20, token #0 of response 0: 0.506")
+        assert one["command"].endswith("  # step 20, token #0 of response 0: |mismatch| 0.506")
         assert " --where 'step>=0'  #" in one["command"]
 
 

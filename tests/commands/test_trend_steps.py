@@ -436,3 +436,36 @@ def test_a_verdict_says_at_which_steps_a_published_limit_was_passed(tmp_path: Pa
     assert (
         "mismatch.mult passed 1.05 at 1 step (3)" in trend(write(tmp_path / "a", rows))["verdict"]
     )
+
+
+@each(("metric", "column", "lowest"), [("nll", "log_probs", 2), ("entropy", "entropies", 2)])
+def test_the_token_of_a_fall_is_the_lowest(
+    metric: str, column: str, lowest: int, tmp_path: Path
+) -> None:
+    """−log π that falls is shown by the token of which the policy is surest, one that rises not."""
+    for falls in (False, True):
+        sizes = [(1.0, 1.2, 0.9) if (at < 20) == falls else (0.2, 0.3, 0.1) for at in range(40)]
+        rows = [
+            PLAIN | {"step": at, "log_probs": [[-(one + at % 5 / 100) for one in size]] * 2}
+            | ({"entropies": [[*size]] * 2} if column == "entropies" else {})
+            for at, size in enumerate(sizes)
+        ]  # fmt: skip
+        path = write(tmp_path / f"{falls}.jsonl", rows)
+        findings = answer("trend", path, "-v", "dr")["findings"]
+        found = next(one for one in findings if one["metric"] == metric)
+        token, value = (lowest, 0.1) if falls else (1, 1.2)
+        assert found["worst"]["token"] == token
+        assert abs(found["worst"]["value"] - value) < 0.05
+        assert f"token #{token} of response 0: −log π {value}" in found["command"]
+
+
+def test_the_response_of_shorter_responses_is_the_shortest(tmp_path: Path) -> None:
+    rows = [
+        {"step": at, "rewards": [0.0, 1.0], "log_probs": [[-1.0] * long, [-1.0] * (long + 9)]}
+        for at in range(40)
+        for long in ([30 + at % 3] if at < 20 else [4 + at % 2])
+    ]
+    found = answer("trend", write(tmp_path / "a.jsonl", rows), "-v", "dr")["findings"]
+    (shorter,) = (one for one in found if one["metric"] == "length_mean")
+    assert (shorter["direction"], shorter["worst"]["response"]) == ("down", 0)
+    assert shorter["worst"]["value"] == 4

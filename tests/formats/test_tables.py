@@ -132,7 +132,10 @@ def test_formats_in_tables(tmp_path):
 FAULTS = [
     ({"log_probs_new": [[0.5, -1.0], [-1.0, -1.0, -1.0], [-1.0]]}, "log_probs_new[0][0]: .* 0.5"),
     ({"log_probs_new": [[None, -1.0], [-1.0, -1.0, -1.0], [-1.0]]}, "log_probs_new[0][0]: .* NaN"),
-    ({"log_probs_new": [[-1.0], [-1.0, -1.0, -1.0], [-1.0]]}, "mask[0]: expected 1 number "),
+    (
+        {"log_probs_new": [[-1.0], [-1.0, -1.0, -1.0], [-1.0]]},
+        "log_probs_new[0]: expected 2 numbers ",
+    ),
     ({"log_probs_new": None}, "expected log_probs_new, found none"),
     ({"mask": [[1, 1], [0, 1, 2], [1]]}, "mask[1][2]: expected 0 or 1, got 2"),
 ]
@@ -415,15 +418,18 @@ def test_arrays_are_as_deep_as_they_are(tmp_path, depth):
 
 
 @pytest.mark.parametrize(
-    ("scores", "wanted"),
+    ("log_probs", "scores", "wanted"),
     [
-        ([[0.5, 0.25], []], [0.75, 0.0]),
-        ([1.0, 2.0], [1.0, 2.0]),
-        ([[[1, 2], [3]], [[4], []]], [[3.0, 3.0], [4.0, 0.0]]),
+        ([[-1.0, -1.0], []], [[0.5, 0.25], []], [0.75, 0.0]),
+        ([[-1.0], [-1.0]], [1.0, 2.0], [1.0, 2.0]),
+        (
+            [[[-1.0, -1.0], [-1.0]], [[-1.0], []]],
+            [[[1, 2], [3]], [[4], []]],
+            [[3.0, 3.0], [4.0, 0.0]],
+        ),
     ],
 )
-def test_scores_by_token_are_summed(tmp_path, scores, wanted):
-    log_probs = [[[-1.0]] * 2] * 2 if isinstance(wanted[0], list) else [[-1.0]] * 2
+def test_scores_by_token_are_summed(tmp_path, log_probs, scores, wanted):
     record = {"log_probs_new": log_probs, "token_level_scores": scores}
     (tmp_path / "a.json").write_text(json.dumps(record))
     made = run("convert", tmp_path / "a.json", "--map", "rewards=token_level_scores").stdout

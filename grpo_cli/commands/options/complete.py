@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 
 from grpo_cli.engine.rows.fields import FIELDS
 from grpo_cli.errors import UsageError, nearest
@@ -58,15 +59,15 @@ def among(names: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in every if name.startswith(incomplete)]
 
 
-_LISTED = 10
-"""Names of columns that an error lists with a near one; ``?`` is near none."""
+_LISTED, _NEAREST = 10, 5
+"""Names that an error lists all, and how many it lists of more; for ``?`` it lists all."""
 
 
 def known(flag: str, name: str, names: Iterable[str], advice: str = "") -> str:
     """Returns ``name`` if it is one of ``names``.
 
     Raises:
-        UsageError: naming the near match, or else the ``advice`` and the whole list.
+        UsageError: naming the near match, or else the ``advice``; and the nearest names, or all.
     """
     names = list(names)
     if name in names:
@@ -76,7 +77,9 @@ def known(flag: str, name: str, names: Iterable[str], advice: str = "") -> str:
         return same[0]
     near = nearest(name, names)
     hint = f"; did you mean {near}?" if near else advice
-    if near and len(names) > _LISTED and flag.startswith(("--fields", "--only")):
+    listed = f"one of {', '.join(names)}"
+    if name != "?" and len(names) > _LISTED:
+        some = ", ".join(get_close_matches(name, names, n=_NEAREST, cutoff=0.0))
         word = flag.partition(" ")[0]
-        raise UsageError(f"{flag}: unknown name {name!r}{hint} ({word} '?' lists all {len(names)})")
-    raise UsageError(f"{flag}: unknown name {name!r}{hint} (one of {', '.join(names)})")
+        listed = f"{'' if near else f'nearest: {some}; '}{word} '?' lists all {len(names)}"
+    raise UsageError(f"{flag}: unknown name {name!r}{hint} ({listed})")

@@ -238,6 +238,8 @@ def make_reader(
 def _mapping(text: str) -> tuple[str, Path]:
     name, equals, place = text.partition("=")
     name = name.strip()
+    if text == "?":
+        complete.known("--map", "?", ALIASES)
     if not equals:
         raise UsageError(f"--map: expected NAME=PATH, got {text!r}")
     known = canonical_name(name) or (

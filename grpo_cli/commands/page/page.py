@@ -202,6 +202,7 @@ def blocks(
             "clip_range": clip_range(breakdown, one.record),
             "on_policy": batch.log_probs_old is batch.log_probs_new,
             "named": named,
+            "by_ids": not named and "token_id" in known,
             "words": [*numbers],
             "columns": {name: way for name, (way, _) in written.items()},
             "quantities": [*_quantities(values)],

@@ -284,6 +284,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
                 "record": found.name,
                 **{name: values[at] for name, values in facts.items()},
                 "group": number if label is None else label,
+                "labelled": label is not None,
                 "pointed": sorted(found_in | worst_in),
             }
             step: Any = steps[owner]

@@ -10,6 +10,7 @@ from typing import Any
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens
+from grpo_cli.commands.report.legend import legend
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.events import Event, main_event
 from grpo_cli.commands.trend.inspection import with_mismatches
@@ -113,7 +114,7 @@ def _of_records(
     make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
     read = first_pass(run.reader, make)
     lost = limit_tokens(read.steps, choice.groups, stored.tokens)
-    whole = _head(answer, with_mismatches(answer.events, read.mismatches))
+    whole = _head(answer, with_mismatches(answer.events, read.mismatches)) | {"alone": run.alone}
     if field is not None:
         parts = PartSteps(run.reader, run.plan, replace(run.step_source, resumed=None), field)
         around = windows_of(steps, answer.events)
@@ -143,6 +144,7 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
         "metrics": [
             {
                 "name": name,
+                "about": legend(name),
                 "family": "log" if column is None else column.family,
                 "main": (row := steps.watch(name)) is not None and row.name in _MAIN,
                 "usual": column is None or column.usual,

@@ -37,7 +37,7 @@ def trend_of(
     """
     ungrouped = None if run is None else run.ungrouped
     found = findings(steps, flags, ungrouped)
-    happened = events(found)
+    happened = events(found, steps)
     variant, signatures, compared, covered = "", list[str](), None, Coverage(steps, columns)
     if run is not None:
         happened = with_checks(happened, steps, run)

@@ -70,6 +70,8 @@ def read_condition(text: str, *, logged: bool = False) -> Condition:
     if text.strip() == FINDINGS:
         return Condition(text)
     found = _CONDITION.fullmatch(text)
+    if text.strip() == "?":
+        complete.known("--fail-on", "?", METRICS)
     if found is None:
         raise UsageError(f"--fail-on: expected METRIC>NUMBER or {FINDINGS}, got {text!r}")
     name = found[1]

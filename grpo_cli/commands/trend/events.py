@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
@@ -24,6 +27,7 @@ from grpo_cli.commands.trend.watched import (
     watch,
     watch_logged,
 )
+from grpo_cli.terminal.numbers import brief
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -39,6 +43,16 @@ KL = "kl_k3"
 _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
 """What a policy that moves too far changes: what is done about the KL is done about these."""
 _LENGTH = "length_mean"
+_AHEAD, _AND_KL = "updates moved the policy too far", ", and away from the reference"
+_REWARD = "reward_mean"
+_TOGETHER_ROSE = "reward and length rise together"
+_LOOK = (
+    "look at what rewards length (reward_length_corr; read the longest responses), then cap or "
+    "penalise it"
+)
+_LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
+"""Standard errors by which the reward rose; the steps before and after that are compared, at most
+and at least."""
 _NAMED = 4
 """Series of an event that its sentence names."""
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
@@ -55,17 +69,25 @@ class Event(Answer):
         others: the findings that followed: those nearest to the cause first, and ratios last where
             responses or rewards changed.
         check: what ``grpo check`` names in its worst record, an error or a warning each.
+        gain: the reward and the length before and after, where both rose; else "".
     """
 
     step: int
     first: Finding
     others: Sequence[Finding]
     check: Sequence[str] = ()
+    gain: str = ""
 
     @property
     def findings(self) -> list[Finding]:
         """All of them, the likely cause first."""
         return [self.first, *self.others]
+
+    @property
+    def longest(self) -> str:
+        """The command that shows the longest response, where reward and length rose; else ""."""
+        found = (one.command for one in self.findings if self.gain and _is_longer(one))
+        return next(found, "")
 
     @property
     def severity(self) -> str:
@@ -85,6 +107,7 @@ class Event(Answer):
         What ``grpo check`` names in its worst record comes first.
         """
         cause = f"{', '.join(self.codes)}: " if self.codes else ""
+        cause = cause or (f"{_TOGETHER_ROSE}: " if self.gain else "")
         last = "" if self.end is None or _is_single(self.first) else f", until step {self.end}"
         others = [one for one in self.others if one.severity == WARNING]
         others.sort(key=lambda one: max(one.onset, self.step))  # "then": in their order
@@ -108,10 +131,14 @@ class Event(Answer):
         one, row = self.first, _row(self.first)
         words = "" if row is None else meaning(row, one.direction)
         lasting = row is not None and row.fix == AHEAD and one.kind != SPIKE
-        if one.kind in (IMPOSSIBLE, STUCK) or lasting or not words:
+        if one.kind in (IMPOSSIBLE, STUCK) or not words:
             words = _in_short(one)
+        elif lasting:
+            words = _AHEAD + (_AND_KL if self._has_kl else "")
         if self._cause:
             words = _CLAUSE.split(self._cause)[0]
+        elif self.gain:
+            words = _TOGETHER_ROSE
         return f"Step {self.step:,}: {words}{' for one step' if _is_single(one) else ''}"
 
     @property
@@ -131,6 +158,10 @@ class Event(Answer):
             return f"look at what grpo check found: {self._cause}"
         if self.first.kind == IMPOSSIBLE:
             return "" if self.first.direction else NOT_FINITE
+        if self.gain:
+            kl = watch(KL) if self._has_kl else None
+            about_kl = "" if kl is None else f"; {kl.fix}"
+            return f"{_TOGETHER_ROSE} ({self.gain}): {_LOOK}{about_kl}"
         shrinks = row is not None and row.name == _LENGTH and falls
         if row is not None and (row.name in _BY_KL or shrinks) and self._has_kl:
             row = watch(KL)
@@ -158,8 +189,8 @@ class Event(Answer):
         }
 
 
-def events(findings: Sequence[Finding]) -> list[Event]:
-    """The findings by what they show, the earliest event first."""
+def events(findings: Sequence[Finding], steps: Steps) -> list[Event]:
+    """The findings of a run by what they show, the earliest event first."""
     grouped: list[list[Finding]] = []
     for one in sorted(findings, key=lambda one: (one.severity == INFO, one.onset)):
         near = [each for each in grouped if 0 <= one.onset - each[-1].onset <= _reach(each, one)]
@@ -167,7 +198,34 @@ def events(findings: Sequence[Finding]) -> list[Event]:
             near[-1].append(one)
         else:
             grouped.append([one])
-    return sorted(map(_event, grouped), key=lambda one: one.step)
+    found = [replace(one, gain=_gain(one, steps)) for one in map(_event, grouped)]
+    return sorted(found, key=lambda one: one.step)
+
+
+def _gain(event: Event, steps: Steps) -> str:
+    """The medians of the reward and the length on both sides of an event in which both rose."""
+    longer = next((one.metric for one in event.findings if _is_longer(one)), None)
+    rewards = (name for name in steps.metrics if (row := steps.watch(name)) and row.name == _REWARD)
+    if longer is None or (reward := next(rewards, None)) is None:
+        return ""
+    at = steps.numbers.index(event.step)
+    parts = []
+    for name in (reward, longer):
+        values = steps.metrics[name]
+        sides = [values[max(at - _AROUND, 0) : at], values[at : at + _AROUND]]
+        before, after = (side[~np.isnan(side)] for side in sides)
+        if min(len(before), len(after)) < _LEAST_SIDE:
+            return ""
+        error = math.sqrt(before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after))
+        if not after.mean() - before.mean() > _LEAST_GAIN * error:
+            return ""
+        parts.append(f"{name} {brief(np.median(before))} → {brief(np.median(after))}")
+    return ", ".join(parts)
+
+
+def _is_longer(finding: Finding) -> bool:
+    row = _row(finding)
+    return row is not None and row.name == _LENGTH and finding.direction == UP
 
 
 def _reach(event: Sequence[Finding], one: Finding) -> int:

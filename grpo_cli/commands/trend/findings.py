@@ -102,7 +102,7 @@ def _finding(
         seen=numbers[series.places[change.seen - 1]],
         end=ended,
         period=change.period,
-        **_commands(series.name, steps[begun], steps[farthest], flags),
+        **_commands(series.name, steps[begun], steps[farthest], flags, falls=not change.up),
     )
 
 
@@ -169,11 +169,24 @@ def _passed(series: _Series, change: Change, step: int) -> str:
 # ---- commands -----------------------------------------------------------------------------------
 
 
-def _commands(name: str, begun: Step, worst: Step, flags: Flags) -> dict[str, Any]:
+_LARGEST = {"ess", "mismatch.ess", "ratio_mean", "mismatch.k1", "loss"}
+"""What may fall because of what is worst in the step."""
+
+
+def _evidence(step: Step, name: str, kind: str | None, *, falls: bool) -> Place | None:
+    """The place that shows a finding: of a fall the lowest, where there is one."""
+    if kind is None:
+        return None
+    return (step.lowest if falls and name not in _LARGEST else step.worst).get(kind)
+
+
+def _commands(
+    name: str, begun: Step, worst: Step, flags: Flags, *, falls: bool = False
+) -> dict[str, Any]:
     """A finding's commands, of the steps where it began and where it is worst; and that place."""
     column = METRICS.get(name)
     kind = None if column is None else column.worst
-    at_first, at_worst = (None if kind is None else one.worst.get(kind) for one in (begun, worst))
+    at_first, at_worst = (_evidence(one, name, kind, falls=falls) for one in (begun, worst))
     if begun.logged:
         cause = shell_line(["grpo", "explain", begun.file])
     else:  # faults of the data, or why the loss is what it is
@@ -189,6 +202,15 @@ def _commands(name: str, begun: Step, worst: Step, flags: Flags) -> dict[str, An
     }
 
 
+_VALUES = {
+    "nll": "−log π",
+    "ratio": "|log ratio|",
+    "kl": "KL k3",
+    "mismatch": "|mismatch|",
+}
+"""What the number of a place is."""
+
+
 def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> str:
     """What shows the worst token of a step, or its responses where no token is to blame.
 
@@ -199,7 +221,8 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
     comment, there = f"  # step {step.number}", _there(step, place)
     token = place is not None and place.token is not None
     if place is not None and token:
-        comment += f", token #{place.token} of response {place.response}: {shown(place.value)}"
+        value = f"{_VALUES.get(kind or '', '')} {shown(place.value)}".lstrip()
+        comment += f", token #{place.token} of response {place.response}: {value}"
     if step.metrics.get("objective", 0.0) is None:
         words = ["check", *there, *flags.reading]
     elif place is None or not token:
@@ -207,6 +230,8 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
     else:
         color = {"nll": "log_prob", None: "ratio"}.get(kind, kind) or "ratio"
         token_of = ["--response", str(place.response), "--color-by", color]
+        if kind is not None and place == step.lowest.get(kind):  # show lists the largest
+            token_of = ["--having", f"{color}>={-place.value!r}", "--by", color]
         words = ["show", *there, *token_of, *flags.words]
     return shell_line(["grpo", *words]) + comment
 

@@ -19,6 +19,7 @@ from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import (
     DECILES,
     EACH,
+    LOWEST,
     NO_NUMBER,
     PLACE,
     Ragged,
@@ -203,11 +204,14 @@ class ChunkSums:
 
     def _measure_tokens(self, breakdown: Breakdown | None) -> None:
         batch = self._chunk.batch
-        self._find("length", "responses", batch.responses.lengths.astype(np.float64))
+        lengths = batch.responses.lengths.astype(np.float64)
+        self._find("length", "responses", lengths)
+        self._find(LOWEST["length"], "responses", -lengths)
         new, old = batch.log_probs_new, batch.log_probs_old
         if new is not None:
             self._by_token("log_prob", new, "log_prob")
             self._find("nll", "tokens", -new)
+            self._find(LOWEST["nll"], "tokens", new)
         if batch.entropies is not None:
             self._by_token("entropy", batch.entropies, "entropy")
         if breakdown is not None:

@@ -249,7 +249,7 @@ ALL = (
     _of_length("at_longest", _of_responses("at_longest"), 29),
     _columns("signal", "finish_reasons")("truncated", _share_of("cut_off", "endings"), 11),
     _columns("signal", "tokens or token_ids")("repetition", mean_of("repetition"), 24),
-    _columns("signal", "entropies")("entropy", mean_of("entropy"), 4),
+    _columns("signal", "entropies", "nll")("entropy", mean_of("entropy"), 4),
     _columns("signal", "log_probs_new", "nll")("nll", mean_of("log_prob", sign=-1), 5),
     # ---- what is done with it
     _of_update("objective", lambda step: step.objective, 35),

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import BatchFields, Raw
+from grpo_cli.records.choose.rows import step_field
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
 from grpo_cli.records.places import got
 from grpo_cli.records.unread import STEP_FIELDS
@@ -109,7 +110,11 @@ class StepSource:
         """
         value = raw.value
         given, path = self._look_up(value) if isinstance(value, dict) else (None, ())
-        step = self.number(given, raw.source, raw.line, raw.prefix)
+        try:
+            step = self.number(given, raw.source, raw.line, raw.prefix)
+        except InputError as error:
+            known = given is not None or self.field is not None
+            raise error if known else _with_step(error, raw) from None
         if given is None or self.files is not None:
             return RecordStep(step)
         field = spelled(path)
@@ -157,6 +162,15 @@ class StepSource:
                     if key in holder and (number := _whole(holder[key])) is not None:
                         return number, (*above, key)
         return None, ()
+
+
+def _with_step(error: InputError, raw: Raw) -> InputError:
+    """The error where a record has a step that is no whole number, as rows of several steps do."""
+    if (path := step_field(raw)) is None:
+        return error
+    message = f"expected one step, a whole number, got {got(look_up(raw.value, path))}"
+    place = raw.prefix + spelled(path)
+    return InputError(message, path=place, source=raw.source, line=raw.line)
 
 
 def _whole(value: object) -> int | None:

@@ -54,7 +54,7 @@ def passes_of(steps: Steps, found: Sequence[Finding], flags: Flags) -> list[Pass
             for one in findings(then, flags)
             if one.seen >= begun and (one.metric, one.onset) not in known
         ]
-        happened = events(own)
+        happened = events(own, then)
         wrong = [one.summary for one in happened if one.severity == WARNING]
         sentence = (
             f"steps {begun:,} to {then.numbers[-1]:,} were trained twice, since the run was "

@@ -305,14 +305,11 @@ def broken_columns(
 _AUTOMATIC = StepSource()
 
 
-def ungrouped(
-    plan: Plan, sums: StepSums, signatures: Iterable[str], facts: InputFacts
-) -> str | None:
-    """Why no gradient is left, where records that ought to be a group are not."""
-    if not plan.compares_groups or any("|adv:given" in one for one in signatures):
-        return None
+def ungrouped(sums: StepSums, facts: InputFacts, *, given: bool) -> str | None:
+    """That records that ought to be a group are not; ``given``: their advantages are given."""
     records, responses = (int(sums.count(one).sum()) for one in ("records", "samples"))
-    return facts.ungrouped(records, int(sums.columns["row", "label"].widths.sum()), responses)
+    groups = int(sums.columns["row", "label"].widths.sum())
+    return facts.ungrouped(records, groups, responses, given=given)
 
 
 class Run:
@@ -328,7 +325,8 @@ class Run:
         parts: row → part and step, where steps have parts; a step's number is its row's then.
         logged: what the framework ``names`` would have logged: name → [S].
         statistics: those of each step, where the plan wants some.
-        ungrouped: the note where no gradient is left because records are not grouped.
+        alone: the note where records are not grouped that ought to be.
+        ungrouped: that note where no gradient is left because records are not grouped.
     """
 
     def __init__(
@@ -348,6 +346,7 @@ class Run:
         self.statistics: BatchStatistics | None = None
         self.logged: dict[str, F64] = {}
         self.parts: dict[int, tuple[Any, int]] = {}
+        self.alone: str | None = None
         self.ungrouped: str | None = None
 
     @property
@@ -394,9 +393,11 @@ class Run:
         self.notices: Notices = found.notices | dict.fromkeys([*notes, *changes(found.signatures)])
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
         sums = joined(found.tables or [sums_of_rewards([])])
-        if self.reader.reading.grouping is None:
-            self.ungrouped = ungrouped(plan, sums, found.signatures, self.reader.facts)
-            self.notices |= {} if self.ungrouped is None else {self.ungrouped: None}
+        if self.reader.reading.grouping is None and plan.compares_groups:
+            given = any("|adv:given" in one for one in found.signatures)
+            alone = ungrouped(sums, self.reader.facts, given=given)
+            self.notices |= {} if alone is None else {alone: None}
+            self.alone, self.ungrouped = alone, None if given else alone
         steps = steps_of(sums, found.parts, found.broken, self.step_source)
         if self._names is not None:
             last = [row not in found.parts for row in sums.numbers.tolist()]

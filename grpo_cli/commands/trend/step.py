@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from grpo_cli.commands.answer import Answer, text_of_rows
 from grpo_cli.commands.frames import Array, Frames, array
 from grpo_cli.commands.trend.metrics import METRICS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
-from grpo_cli.commands.trend.sums import KINDS, Ragged, StepSums
+from grpo_cli.commands.trend.sums import KINDS, LOWEST, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import nearest
 
@@ -58,6 +58,7 @@ class Step(Answer):
             the records lack what it is made of.
         worst: what to look at: "ratio", "mismatch", "kl", "nll" (a token each), "length" (a
             response) and "gradient" (a record).
+        lowest: where "nll" (a token) and "length" (a response) are lowest.
         shares_file: whether the file has records of other steps.
         key: the field of the file's objects that says the step; None where the file's name does.
         logged: whether it is a row of a log, so that there are no records of it.
@@ -72,6 +73,7 @@ class Step(Answer):
     key: str | None = None
     logged: bool = False
     in_pass: int = 0
+    lowest: Mapping[str, Place] = field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
         """Its row: the metrics by name, and the worst places."""
@@ -230,21 +232,29 @@ class Steps(Frames, Sequence[Step]):
             self.numbers[at],
             self.files[at],
             dict(zip(self.metrics, row, strict=True)),
-            dict(self._worst(at)),
+            dict(self._worst(at, KINDS)),
             self._shared[self.files[at]] > 1,
             self._sums.sources[at][1],
             self.logged,
             self.passes[at] if self.passes else 0,
+            {
+                kind: replace(place, value=0.0 - place.value)
+                for kind, name in LOWEST.items()
+                for _, place in self._worst(at, (name,))
+            },
         )
 
     @cached_property
-    def _places(self) -> list[tuple[str, Ragged, I64]]:
+    def _places(self) -> dict[str, tuple[Ragged, I64]]:
         """By kind, what is worst in each step that has it, and how many steps before have it."""
         worst = self._sums.family("worst")
-        return [(k, worst[k], np.cumsum(worst[k].widths) - 1) for k in KINDS if k in worst]
+        return {kind: (one, np.cumsum(one.widths) - 1) for kind, one in worst.items()}
 
-    def _worst(self, at: int) -> Iterator[tuple[str, Place]]:
-        for kind, worst, places in self._places:
+    def _worst(self, at: int, kinds: Iterable[str]) -> Iterator[tuple[str, Place]]:
+        for kind in kinds:
+            if kind not in self._places:
+                continue
+            worst, places = self._places[kind]
             if worst.widths[at]:
                 value, response, token, record = worst.values[places[at]].item()
                 source, line, name = record

@@ -27,6 +27,8 @@ LOGGED = ("clip_low", "clip_high", "clip_region", "clip", "kl", "ppo_kl", "entro
 """What frameworks average by sample or by record."""
 KINDS = ("length", "nll", "gradient", "ratio", "kl", "mismatch")
 """What a step is worst in: each has a place."""
+LOWEST = {"length": "length_low", "nll": "nll_low"}
+"""What may also be too low → where it is lowest, by its size with the sign turned."""
 _KNOWN = {
     *("tokens", "samples", "cut_off", "endings", "lag", "versions", "repetition", "records"),
     *("left_out", "evaluated_tokens", "clipped_low", "clipped_high", "ratio", "kl_records"),

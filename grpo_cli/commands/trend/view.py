@@ -182,7 +182,7 @@ def print_events(
             names = ", ".join(visible(one.metric) for one in unsaid)
             more = Text(f"  and {len(unsaid)} more: {names}", "dim")
             console.print(wrapped(more, screen.reading, 4))
-        if event.fix and not event.check:
+        if event.fix and not event.codes:
             console.print(wrapped(Text(f"  fix: {event.fix}"), screen.reading, 4))
         for finding in event.check:
             console.print(wrapped(Text(f"  check: {visible(finding)}"), screen.reading, 4))
@@ -217,6 +217,8 @@ def print_command(console: Console, screen: Screen, event: Event) -> None:
         commands.append(f"{finding.cause}  # possible cause")
     if finding.worst_step != finding.onset:
         commands.append(finding.worst_command.replace("  # step", "  # worst at step", 1))
+    if event.longest and event.longest != finding.command:
+        commands.append(f"{event.longest}, the longest response")
     for one in commands:
         console.print(as_command(f"  {visible(one)}", screen.edge), style="cyan")
 

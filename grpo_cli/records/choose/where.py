@@ -83,6 +83,7 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 _CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(==|!=|<=|>=|<|>)\s*([^=!<>\s].*?)\s*")
 _ONE_OF = re.compile(r"\s*([^=!<>\s]+)\s+in\s*[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*")
 _ASSIGNED = re.compile(r"\s*([^=!<>\s]+)\s*=\s*([^=!<>]+?)\s*")
+_BARE_LIST = re.compile(r"\s*([^=!<>\s]+)\s+in\s+([^=!<>()\[\]]+?)\s*")
 _WORDS = {"true": True, "false": False, "null": None}
 _SCALAR = rb'\s*:\s*(-?\d[\d.eE+-]*|"[^"\\]*"|true|false|null)\s*[,}\]]'
 
@@ -233,11 +234,13 @@ def _read(text: str, flag: str) -> Condition:
         raise UsageError(f"{flag}: write {parts!r}, got {text!r}")
     found = _CONDITION.fullmatch(text)
     if found is None:
-        equal = _ASSIGNED.fullmatch(text)
-        example = "clip==high" if flag.endswith("having") else "step==120"
-        how = f"expected a comparison like '{example}'"
-        if equal:
+        having = flag.endswith("having")
+        examples = ("clip==high", "clip!=none") if having else ("step==120", "step in [5,6]")
+        how = f"expected a comparison like {' or '.join(map(repr, examples))}"
+        if equal := _ASSIGNED.fullmatch(text):
             how = f"write '{equal[1]}=={_quoted(equal[2])}'"
+        elif bare := _BARE_LIST.fullmatch(text):
+            how = f"write '{bare[1]} in [{bare[2]}]'"
         raise UsageError(f"{flag}: {how} (== != < <= > >= in, &&), got {text!r}")
     return Condition(read_path(found[1], flag), found[2], _constant(found[3]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import compress
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.errors import InputError
+from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
 from grpo_cli.records.formats.format import (
     Format,
     Object,
@@ -334,4 +336,86 @@ NEMO_RL = Format(
     source="NeMo-RL nemo_rl/algorithms/grpo.py:3629-3654, nemo_rl/utils/logger.py:1071-1096",
 )
 
-FORMATS = (OPEN_INSTRUCT, PRIME_RL, ROLL_BOARD, SLIME, MILES, NEMO_RL)
+_VERL_REWARDS = ("token_level_rewards", "token_level_scores")
+"""The rewards, less a KL where that is in them, from which verl computes advantages; else the
+scores without that KL."""
+
+
+def _verl_reads(value: Object) -> dict[str, str]:
+    """Field → key, of what verl calls otherwise; none where the record has the field itself."""
+    given = {canonical_name(key) for key, one in value.items() if one is not None}
+    ids, found = value.get("responses"), {}
+    while isinstance(ids, list | np.ndarray) and len(ids):
+        ids = ids[0]
+    if isinstance(ids, int | np.integer) and "token_ids" not in given:
+        found["token_ids"] = "responses"
+    nested = _depth(_tokens(value)) or -1
+    rewards = [key for key in _VERL_REWARDS if _depth(value.get(key)) == nested]
+    if rewards and "rewards" not in given:
+        found["rewards"] = rewards[0]
+    return found
+
+
+def _read_verl(value: Object) -> Iterator[Translated]:
+    found = _verl_reads(value)
+    record = {key: one for key, one in value.items() if key not in found.values()}
+    record |= {name: value[key] for name, key in found.items()}
+    if "rewards" in found:
+        record["rewards"] = sum_tokens(record["rewards"], value, found["rewards"])
+    yield Translated(record, found, arrays=True)
+
+
+def sum_tokens(rewards: Any, record: Object, key: str) -> Any:
+    """Rewards by token, as deep as the record's log-probs, as exact sums; others as they are.
+
+    Raises:
+        InputError: where one is no number, or there are more or fewer than tokens.
+    """
+    model = _tokens(record)
+    return _sums(rewards, model, key) if _depth(rewards) == _depth(model) else rewards
+
+
+def _sums(rewards: Any, tokens: Any, path: str) -> Any:
+    if len(rewards) != len(tokens):
+        wanted = f"{len(tokens)} (as the log-probs have)"
+        raise InputError(f"expected {wanted}, got {len(rewards)}", path=path)
+    if _depth(rewards) > 1:
+        pairs = enumerate(zip(rewards, tokens, strict=True))
+        return [_sums(one, model, f"{path}[{at}]") for at, (one, model) in pairs]
+    try:
+        return math.fsum(rewards)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError("expected finite numbers, one per token", path=path) from None
+
+
+def _depth(value: Any) -> int:
+    """How deep lists are nested; 0 for no list, and for one without an element."""
+    if not isinstance(value, list | np.ndarray) or not len(value):
+        return 0
+    filled = (one for one in value if not isinstance(one, list | np.ndarray) or len(one))
+    return 1 + _depth(next(filled, 0))
+
+
+def _tokens(record: Object) -> Any:
+    """The first column of log-probs; None where there is none."""
+    columns = (one for key, one in record.items() if canonical_name(key) in TOKEN_COLUMNS)
+    return next((one for one in columns if _depth(one)), None)
+
+
+VERL_BATCH = Format(
+    name="verl-batch",
+    title="verl's batch: ids in responses, rewards are sums of token_level_rewards or _scores",
+    keys=(
+        *(keys(name) for name in _VERL_REWARDS),
+        keys("responses", "response_mask"),
+        keys("responses", "old_log_probs"),
+    ),
+    fits=lambda value: bool(_verl_reads(value)),
+    read=_read_verl,
+    source="verl 0.9.1 trainer/ppo/ray_trainer.py: compute_advantage, agent_loop.py",
+    arrays=True,
+    rank=1,
+)
+
+
+FORMATS = (VERL_BATCH, OPEN_INSTRUCT, PRIME_RL, ROLL_BOARD, SLIME, MILES, NEMO_RL)

@@ -197,7 +197,7 @@ def _is_single(record: Mapping[str, Any], names: Mapping[str, str], length: int)
     )
     if is_number(rewards) or is_number(advantages):
         return True
-    words = tokens or ids
+    words = tokens or ids or record.get("responses")  # verl's ids
     flat = type(words) is list and bool(words) and type(words[0]) is not list
     return flat and not (type(rewards) is list and len(rewards) == length)
 

@@ -66,13 +66,16 @@ def as_json(text: Any) -> dict[str, Any]:
 
 def is_single(pa: Any, schema: Any) -> bool:
     """Whether a row is one response: flat token columns, and a number for the response."""
-    flat, deep = False, {}
+    flat = False
+    deep: dict[str | None, int] = {}
     for field in schema:
+        if field.name == "responses":  # verl's ids
+            deep["responses"] = depth(pa, field.type)
         name = canonical_name(field.name)
         deep[name] = depth(pa, field.type)
         flat |= name in TOKEN_COLUMNS and deep[name] == 1
     scalar = any(deep.get(name) == 0 for name in ("rewards", "advantages"))
-    words = any(deep.get(name) == 1 for name in ("tokens", "token_ids"))
+    words = any(deep.get(name) == 1 for name in ("tokens", "token_ids", "responses"))
     return flat and (scalar or (words and deep.get("rewards") != 1))
 
 

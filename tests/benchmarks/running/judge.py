@@ -123,7 +123,7 @@ def ask_beginnings(path: Path, whole: int, *words: str) -> Callable[[int], Answe
         ]
         told = [
             Event(one.step, tuple(each.metric for each in one.findings))
-            for one in events(found)
+            for one in events(found, steps)
             if one.severity != "info"
         ]
         rows = [{"step": one.number, **one.metrics} for one in steps]

@@ -31,6 +31,7 @@ class Facts:
         places: [M] where they are in the input.
         counts: [M] how many responses they have.
         label_key: the user's key of the groups' labels.
+        step_key: that of the records' steps; "" where they have none.
         given: whether advantages are given.
         digests: (record, None or response, digest of all log-probs) of records of several
             responses, then of responses, that are repeated by chance less than once in a million.
@@ -55,6 +56,7 @@ class Facts:
     references: Counter[str] = field(default_factory=Counter)
     steps: tuple[str, ...] = ()
     tilted: int = 0
+    step_key: str = ""
 
 
 def collect_facts(view: View) -> Facts:
@@ -90,7 +92,8 @@ def collect_facts(view: View) -> Facts:
         for record in np.flatnonzero(single).tolist():
             value = view.values[record]
             labels = value[key] if isinstance(value[key], list) else [value[key]]
-            step = str(value.get("step"))
+            facts.step_key = next((name for name in STEP_FIELDS if name in value), "")
+            step = str(value.get(facts.step_key))
             facts.labels += [(record, (step, label)) for label in dict.fromkeys(labels)]
     return facts
 
@@ -277,7 +280,9 @@ class InputMemory:
         """Yields what only the whole input shows."""
         if self._torn is not None:
             label, first, place, facts = self._torn
-            for finding in find_torn_groups(label, first, facts, self._torn_count):
+            several = len({step for step, _ in self._labels}) > 1
+            key = f"{facts.step_key},{facts.label_key}" if several else facts.label_key
+            for finding in find_torn_groups(label, first, key, facts, self._torn_count):
                 yield "torn-group", finding, place
         if self._reference is not None:
             for finding in find_equal_references(self._references, len(self._steps)):
@@ -296,10 +301,12 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
 
 
 @rule("torn-group", "input")
-def find_torn_groups(label: object, first: Place, facts: Facts, count: int) -> Iterator[Finding]:
+def find_torn_groups(
+    label: object, first: Place, key: str, facts: Facts, count: int
+) -> Iterator[Finding]:
     """Yields the first group whose responses are in several records, one each."""
     yield Finding(
-        {"records": count, "key": facts.label_key},
+        {"records": count, "key": key},
         severity="info" if facts.given else "warning",
         words={
             "go_on": "1 record belongs" if count == 1 else f"{count:,} records belong",

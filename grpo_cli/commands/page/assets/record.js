@@ -31,7 +31,7 @@ class RecordView {
 
   // Whether the tokens are drawn as their positions, having neither text nor an id.
   get positions() {
-    return !this.record.named && !this.record.columns.token_id;
+    return !this.record.named && !this.record.by_ids;
   }
 
   total(name) {

@@ -30,7 +30,8 @@ class RunView {
     this.element = make(
       "article.run",
       {},
-      make("p.verdict", {}, sentences([this.verdict(), ...run.outlook])),
+      make("p.verdict", {}, sentences([this.verdict(), ...run.outlook], run)),
+      run.alone ? make("p.hint", {}, sentences([run.alone], run)) : null,
       make("h2", {}, "Findings"),
       this.findings(),
       ...this.parts(),
@@ -98,8 +99,7 @@ class RunView {
     if (worst !== onset && this.steps.length) links.push(link(`#step-${worst}`, `worst: step ${worst}`));
     if (group >= 0) {
       const token = place.token === null ? "" : `-token-${place.token}-by-${finding.by}`;
-      const words = place.token === null ? "its longest response" : "its worst token";
-      links.push(link(`#step-${worst}-group-${group}-response-${place.response}${token}`, words));
+      links.push(link(`#step-${worst}-group-${group}-response-${place.response}${token}`, evidence(finding)));
     }
     return make("li", {}, make("b", {}, before + finding.kind), ` ${finding.sentence} `, make("span.links", {}, ...links), before ? null : make("code", {}, finding.command));
   }
@@ -116,7 +116,7 @@ class RunView {
     const { against, others } = this.run;
     if (!against) return [];
     const row = ([name, words]) => make("li", {}, make("b", {}, name), ` ${words}`);
-    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict])), make("ul.findings", {}, ...Object.entries(against.metrics).map(row))];
+    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict], this.run)), make("ul.findings", {}, ...Object.entries(against.metrics).map(row))];
   }
 
   // What the trainer logged: whether it is what was recomputed, and its own series.
@@ -184,14 +184,30 @@ class RunView {
       const near = [...this.steps].sort((a, b) => Math.abs(a - step) - Math.abs(b - step))[0];
       location.hash = `step-${near}`;
     });
-    return make("figure.chart", {}, caption, svg);
+    return make("figure.chart", {}, caption, metric.about ? make("p.about", {}, metric.about) : null, svg);
   }
 }
 
-// A metric's name, as ratio_p999, keeps its small letter.
-const sentences = (parts) =>
-  parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, begun)}.`).join(" ");
-const begun = (word) => `${word[0].toUpperCase()}${word.slice(1)}`;
+// A metric's name, as nll, keeps its small letter.
+const sentences = (parts, { metrics }) =>
+  parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, (word) => begun(word, metrics))}.`).join(" ");
+const begun = (word, metrics) => (metrics.some(({ name }) => name === word) ? word : `${word[0].toUpperCase()}${word.slice(1)}`);
+
+// What the place of a finding is, with its number.
+function evidence({ by, direction, worst: { value } }) {
+  const [words, about] = EVIDENCE[by] ?? ["its worst token", ""];
+  const which = typeof words === "string" ? words : words[direction === "down" ? 1 : 0];
+  return about ? `${which} (${about(shown(value, 4))})` : which;
+}
+
+const EVIDENCE = {
+  log_prob: [["its least likely token", "its most likely token"], (value) => `−log π ${value}`],
+  ratio: ["its most extreme ratio", (value) => `|log ρ| ${value}`],
+  kl: ["its token with the largest KL", (value) => `k3 ${value}`],
+  mismatch: ["its token with the largest mismatch", (value) => `|log π_trainer − log π_engine| ${value}`],
+  length: [["its longest response", "its shortest response"], (value) => `${value} tokens`],
+  gradient: ["its record with the largest gradient", (value) => `norm ${value}`],
+};
 
 const isConstant = (metric) => !(range(metric).high > range(metric).low);
 

@@ -32,8 +32,10 @@ class StepView {
       ...(new Set(run.files).size > 1 ? [make("p", {}, run.files[this.at])] : []),
       ...found.map((one) => make("p.said", {}, `${arrow(one)} ${one.sentence}`)),
       make("dl.totals", {}, ...this.numbers()),
+      this.legend(),
       make("h2", {}, this.heading()),
-      make("p.hint", {}, "A dot is a response. Filled: the tokens of its group are on this page; click one to open it. ▲ in the table: the step's worst token of a finding, or its longest response."),
+      make("p.hint", {}, "A dot is a response. Filled: the tokens of its group are on this page; click one to open it. ▲ in the table: a token or a response that a finding or an extreme of the step points at."),
+      run.alone ? make("p.hint", {}, sentences([run.alone], run)) : null,
       this.figure,
       make("label.order", {}, "order ", this.select),
       make("div.wide", {}, this.table),
@@ -42,15 +44,27 @@ class StepView {
   }
 
   heading() {
-    const [groups, responses] = [this.groups.length, this.groups.reduce((sum, group) => sum + group.responses, 0)];
+    const [groups, responses] = [this.several() ?? this.groups.length, this.groups.reduce((sum, group) => sum + group.responses, 0)];
     return `${shown(responses)} response${responses === 1 ? "" : "s"} of ${shown(groups)} group${groups === 1 ? "" : "s"}, by length and reward`;
+  }
+
+  // How many groups the records are of, where each is one response of a named group; else null.
+  several() {
+    const names = new Set(this.groups.map(({ group }) => group));
+    return this.groups.every(({ labelled, responses }) => labelled && responses === 1) ? names.size : null;
   }
 
   *numbers() {
     for (const metric of this.run.metrics) {
       const value = metric.values[this.at];
-      if (metric.usual && value !== null) yield make("div", {}, make("dt", {}, metric.name), make("dd", {}, shown(value)));
+      if (metric.usual && value !== null) yield make("div", { title: metric.about ?? "" }, make("dt", {}, metric.name), make("dd", {}, shown(value)));
     }
+  }
+
+  legend() {
+    const known = this.run.metrics.filter(({ usual, values, about }) => about && usual && values[this.at] !== null);
+    const rows = known.map(({ name, about }) => make("div", {}, make("dt", {}, name), make("dd", {}, about)));
+    return make("details.names", {}, make("summary", {}, "What these numbers are"), make("dl", {}, ...rows));
   }
 
   href(at) {
@@ -64,7 +78,7 @@ class StepView {
       order.sort((a, b) => (value(this.groups[b]) ?? -Infinity) - (value(this.groups[a]) ?? -Infinity) || a - b);
     }
     const many = new Set(this.groups.map(({ group }) => group)).size > 1;
-    const heads = ["record", ...(many ? ["group"] : []), "responses", "reward", "std", "length", "longest", "clipped", "largest |log ρ|", "tokens"];
+    const heads = ["record", ...(many ? ["group"] : []), "responses", "reward", "reward std", "length", "longest", "clipped", "largest |log ρ|", "tokens"];
     fill(this.table, heads, order.map((at) => this.row(at, many)));
   }
 

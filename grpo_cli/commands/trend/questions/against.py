@@ -42,6 +42,9 @@ _CLEAR = 5.0
 of 60 healthy pairs none had one, over the first 12 to 120 steps or the last 12; of values that
 do not overlap there were 5 in 1,335 over the last 12, none over the first."""
 
+_NEAR = 5
+"""Steps around the beginning of a difference within which a change of one side is that change."""
+
 
 @dataclass(frozen=True)
 class Difference(Answer):
@@ -235,7 +238,8 @@ def _difference(
     since = None
     if whole[3] or end[3]:
         first = (lasting or begun)[:1]
-        since = numbers[first[0].at if first else 0]
+        sides = (mine[0], yours[0])
+        since = numbers[_as_alone(first[0].at, sides, watch) if first else 0]
     means = float(mine.mean()), float(yours.mean())
     return Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3], since, *factors)
 
@@ -250,6 +254,18 @@ def _beginnings(mine: F64, yours: F64, scale: str, spikes: float) -> list[Change
         series = [np.exp(one) for one in series]
     found = changes([*zip((both, spike), series, strict=True)])
     return sorted(chain.from_iterable(found), key=lambda one: one.at)
+
+
+def _as_alone(at: int, sides: Sequence[F64], watch: Watch | None) -> int:
+    """The place where a difference begins: that of a change of one side which trend would find.
+
+    The difference has the noise of both, so that it may show the change some steps later.
+    """
+    if watch is None:
+        return at
+    found = chain.from_iterable(changes([(watch, side) for side in sides]))
+    near = [one.at for one in found if abs(one.at - at) <= _NEAR]
+    return min(near, key=lambda one: abs(one - at), default=at)
 
 
 def _change(mine: F64, yours: F64, last: int, *, seeds: bool) -> Estimate:

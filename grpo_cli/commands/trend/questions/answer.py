@@ -80,7 +80,7 @@ def answer_question(
     else:
         steps, field = run.read(), options.by or ""
         if options.at is None:
-            around = windows_of(steps, events(findings(steps, flags)))
+            around = windows_of(steps, events(findings(steps, flags), steps))
         else:
             unusual = unusual_at(steps, place_of(steps, options.at))
             around = windows(steps, [(one.name, options.at) for one in unusual], width=1)

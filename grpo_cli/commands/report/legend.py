@@ -1,0 +1,56 @@
+"""What the series of a run's page are, each in a line with its unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+LEGEND: Mapping[str, str] = {
+    "reward_mean": "mean reward of the responses",
+    "reward_std": "standard deviation of all rewards of the step",
+    "reward_group_std": "standard deviation of rewards, mean over groups",
+    "reward_length_corr": "correlation of reward and length within groups",
+    "groups_equal": "share of groups whose rewards are all equal",
+    "groups_all_0": "share of groups without a right answer",
+    "groups_all_1": "share of groups with right answers only",
+    "pass_at_1": "share of responses that are right",
+    "pass_at_k": "share of prompts with a right response",
+    "length_mean": "mean length of responses, in tokens",
+    "length_p95": "length that 95 % of responses do not exceed, in tokens",
+    "at_longest": "share of responses as long as the longest",
+    "truncated": "share of responses that were cut off",
+    "repetition": "share of 4-grams that the response already had",
+    "entropy": "mean entropy of the next token, in nats",
+    "nll": "mean −log π of the sampled tokens, in nats; low: the policy is sure",
+    "objective": "J, which training maximises",
+    "loss": "−J, which training minimises",
+    "kl": "KL from the reference as the loss averages it, in nats",
+    "kl_k1": "k1 estimate of the KL from the reference, in nats per token",
+    "kl_k3": "k3 estimate of the KL from the reference, in nats per token",
+    "clip_low": "share of tokens clipped at the lower bound",
+    "clip_high": "share of tokens clipped at the upper bound",
+    "gradient_norm": "norm of the loss's gradient by the tokens' log π",
+    "longest_quarter": "share of the gradient in the longest quarter of responses",
+    "ratio_mean": "mean ratio π_θ / π_old",
+    "ratio_p999": "ratio π_θ / π_old that 99.9 % of tokens are below",
+    "ess": "effective sample size of the ratios, as a share of the tokens (1: all equal)",
+    "staleness": "versions of the weights from sampling to training",
+    "mismatch.k1": "k1 of the trainer against the engine, in nats per token",
+    "mismatch.k3": "k3 of the trainer against the engine, in nats per token",
+    "mismatch.chi2": "χ² of the trainer against the engine",
+    "mismatch.ess": "effective sample size of π_trainer / π_engine (1: all equal)",
+    "mismatch.mean_abs": "mean |log π_trainer − log π_engine|, in nats",
+    "mismatch.mult": "mean of π_trainer / π_engine or its inverse, the larger",
+    "mismatch.p999": "|log π_trainer − log π_engine| that 99.9 % of tokens are below, in nats",
+    "left_out": "records left out because they hold NaN",
+}
+"""Column of ``trend`` → what it is."""
+
+
+def legend(name: str) -> str:
+    """What a column is; "" of one that a log has under another name."""
+    if found := re.fullmatch(r"mismatch\.decile_(\d+)", name):
+        return f"mean |log π_trainer − log π_engine| in tenth {found[1]} of responses, in nats"
+    if found := re.fullmatch(r"rewards/(.+)/mean", name):
+        return f"mean reward of the function {found[1]}"
+    return LEGEND.get(name, "")
