@@ -3,7 +3,6 @@
     python tests/benchmarks/runs.py                    # ten seeds a kind: minutes
     python tests/benchmarks/runs.py --small --hold     # seconds; .ci/run
     python tests/benchmarks/runs.py --only healthy --seeds 100
-    python tests/benchmarks/runs.py --only pairs --first 100   # --against: two seeds of a setting
     python tests/benchmarks/runs.py --case 'KL' --misses
 
 Runs of 120 steps are simulated: softmax policies that learn from what they sample, with noise that
@@ -28,7 +27,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -41,11 +40,10 @@ ROOT = Path(__file__).parents[2]
 if __name__ == "__main__":
     sys.path[:1] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "benchmarks")]
 
-from command import answer  # noqa: E402
 from running.judge import Answer, Verdict, ask, ask_beginnings, judge, looked  # noqa: E402
 from running.kinds import HEALTHY_RUN, KINDS, Kind  # noqa: E402
-from running.logs import FILES, FRAMEWORKS, HEALTHY_LOG, NAMES, PLANTED, Planted, healthy  # noqa: E402
-from running.simulate import SHAPES, STEPS, lines, simulate  # noqa: E402  # noqa: E402
+from running.logs import FILES, FRAMEWORKS, HEALTHY_LOG, NAMES, PLANTED, healthy  # noqa: E402
+from running.simulate import SHAPES, STEPS, lines, simulate  # noqa: E402
 from trials.score import table, wilson  # noqa: E402
 
 BUILDING, REPORTING = 0, 10_000
@@ -73,14 +71,14 @@ def generator(question: Question) -> np.random.Generator:
     return np.random.default_rng([question.seed, name])
 
 
-def prefixes(kind: Kind, onset: int, every: int, *, small: bool, steps: int = STEPS) -> list[int]:
+def prefixes(kind: Kind, onset: int, every: int, *, small: bool) -> list[int]:
     """After how many steps somebody looks."""
     if kind.sound:
-        looks = list(range(20, steps, every))
+        looks = list(range(20, STEPS, every))
     else:
         seen = [kind.within] if small else sorted({*SEEN, kind.within})
         looks = [onset + since for since in seen]
-    return [*[look for look in looks if look < steps], steps]
+    return [*[look for look in looks if look < STEPS], STEPS]
 
 
 def ask_run(question: Question, folder: Path) -> Verdict:
@@ -105,7 +103,7 @@ def ask_log(question: Question, folder: Path) -> Verdict:
     kind, seed = question.kind, question.seed
     random = generator(question)
     series, onset = healthy(random), int(random.integers(50, 71))
-    for planted in planted_in(question.section):
+    for planted in PLANTED:
         if planted.kind.name == kind.name:
             planted.change(series, onset, random)
     name, first, write = list(FILES.values())[seed % len(FILES)]
@@ -123,53 +121,12 @@ def ask_log(question: Question, folder: Path) -> Verdict:
     return replace(verdict, seconds=time.perf_counter() - began)
 
 
-def ask_pair(question: Question, folder: Path) -> Verdict:
-    """Two seeds of one setting, the second with the fault: is a metric of it marked?"""
-    kind, seed, verdict = question.kind, question.seed, Verdict(question.kind.name, question.seed)
-    onset, paths = 0, (folder / "first.jsonl", folder / "second.jsonl")
-    for number, (path, change) in enumerate(zip(paths, (None, kind.change), strict=True)):
-        again = np.random.default_rng([seed, number * (1 if kind.sound else 2), 78])
-        fixed, steps = simulate(np.random.default_rng([seed, 77]), change, again=again)
-        path.write_bytes(b"".join(lines(rows, "plain", ratios=fixed.ratios) for rows in steps))
-        onset = fixed.onset
-    metrics = answer("trend", paths[0], "--against", paths[1])["metrics"]
-    marked = [one["name"] for one in metrics if one["differs"] or one["differs_at_end"]]
-    verdict.metrics, verdict.delay = len(metrics), STEPS - onset
-    verdict.found = any(kind.sign_of(name) is not None for name in marked)
-    verdict.kept, verdict.false = verdict.found, marked if kind.sound else []
-    return verdict
-
-
-SECTIONS = {
-    "pairs": ask_pair,
-    "runs": ask_run,
-    "healthy": ask_run,
-    "logs": ask_log,
-    "others": ask_run,
-    "other-logs": ask_log,
+SECTIONS = {"runs": ask_run, "healthy": ask_run, "logs": ask_log}
+KINDS_OF: Mapping[str, Sequence[Kind]] = {
+    "runs": KINDS,
+    "healthy": [HEALTHY_RUN],
+    "logs": [*[planted.kind for planted in PLANTED], HEALTHY_LOG],
 }
-
-
-def planted_in(section: str) -> Sequence[Planted]:
-    """The faults of logs of a section."""
-    from running.others import OTHER_LOGS
-
-    return {"logs": PLANTED, "other-logs": OTHER_LOGS}[section]
-
-
-def kinds_of(section: str) -> Sequence[Kind]:
-    """The kinds of a section."""
-    if SECTIONS[section] is ask_log:
-        return [*[planted.kind for planted in planted_in(section)], HEALTHY_LOG]
-    from running.others import OTHERS
-
-    runs = {
-        "pairs": [*KINDS, HEALTHY_RUN],
-        "runs": KINDS,
-        "healthy": [HEALTHY_RUN],
-        "others": OTHERS,
-    }
-    return runs[section]
 
 
 def answer_one(question: Question) -> tuple[str, Verdict]:
@@ -194,7 +151,7 @@ def questions(options: argparse.Namespace) -> list[Question]:
     wanted = re.compile(options.case)
     found = []
     for section in options.only.split(","):
-        for kind in kinds_of(section):
+        for kind in KINDS_OF[section]:
             if not wanted.search(kind.name):
                 continue
             more = 5 if options.small else 10
@@ -234,18 +191,9 @@ def row(section: str, kind: Kind, verdicts: Sequence[Verdict]) -> list[str]:
     ]
     name = f"{section} · {kind.name}"
     if kind.sound:
-        if compared := sum(one.metrics for one in verdicts):  # a mark may be false, of each
-            false, of = sum(len(one.false) for one in verdicts), compared
         low, high = wilson(false, of)
-        return [
-            name,
-            "",
-            "",
-            "",
-            "",
-            f"{false} of {of} ({100 * low:.2g}–{100 * high:.2g} %)",
-            *rest,
-        ]
+        interval = f"{false} of {of} ({100 * low:.2g}–{100 * high:.2g} %)"
+        return [name, "", "", "", "", interval, *rest]
     found = [one for one in verdicts if one.found]
     delays = [one.delay for one in verdicts if one.delay is not None]
     late = len(delays) - len(found)
@@ -275,7 +223,7 @@ def report(found: dict[tuple[str, str], list[Verdict]], *, misses: bool) -> str:
     """The table, and what went wrong in each run where that is asked for."""
     rows, wrong = [], []
     for (section, name), verdicts in found.items():
-        kind = next(kind for kind in kinds_of(section) if kind.name == name)
+        kind = next(kind for kind in KINDS_OF[section] if kind.name == name)
         rows.append(row(section, kind, verdicts))
         for one in verdicts:
             said = [*one.false[:2], *one.opposite[:2], *one.untrue[:2], *one.lost[:2]]
@@ -310,8 +258,8 @@ def arguments() -> argparse.Namespace:
     add("--first", type=int, default=REPORTING, help="the first seed; below 10000 for building")
     add(
         "--only",
-        default="runs,healthy,logs",
-        help=f"sections, of {','.join(SECTIONS)}",
+        default=",".join(SECTIONS),
+        help="some of these sections",
     )
     add("--case", default="", help="only kinds whose name this regular expression finds")
     add("--jobs", type=int, default=os.cpu_count() or 1)
@@ -319,22 +267,7 @@ def arguments() -> argparse.Namespace:
     add("--hold", action="store_true", help="exit with 1 where it is surely worse than it was")
     add("--misses", action="store_true", help="list what went wrong")
     add("--json", action="store_true", help="every verdict, a line of JSON as it comes")
-    add("--write", metavar="DIR", type=Path, help="write the runs here instead of asking")
     return parser.parse_args()
-
-
-def write_runs(wanted: Sequence[Question], folder: Path) -> None:
-    """The runs themselves, to look at."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for question in wanted:
-        if SECTIONS[question.section] is not ask_run:
-            continue
-        fixed, steps = simulate(generator(question), question.kind.change)
-        shape = list(SHAPES)[question.seed % len(SHAPES)]
-        name = re.sub("[^a-z0-9]+", "-", question.kind.name.lower()).strip("-")
-        path = folder / f"{name}-{question.seed}-{shape}-from-{fixed.onset}.jsonl"
-        path.write_bytes(b"".join(lines(rows, shape, ratios=fixed.ratios) for rows in steps))
-        print(path)
 
 
 def main() -> None:
@@ -342,9 +275,6 @@ def main() -> None:
     if options.small:
         options.seeds = 1
     wanted = questions(options)
-    if options.write:
-        write_runs(wanted, options.write)
-        return
     found: dict[tuple[str, str], list[Verdict]] = {}
     for section, verdict in asked(wanted, options.jobs):
         found.setdefault((section, verdict.kind), []).append(verdict)

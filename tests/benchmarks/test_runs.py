@@ -26,8 +26,8 @@ def answers(*each: list[Said]) -> list[Answer]:
 
 def test_runs_repeat_and_every_shape_holds_the_same_numbers() -> None:
     question = Question("runs", KINDS[0], 3, 10, True)
-    fixed, steps = simulate(generator(question), KINDS[0].change, 3)
-    _, again = simulate(generator(question), KINDS[0].change, 3)
+    fixed, steps = simulate(generator(question), KINDS[0].change)
+    _, again = simulate(generator(question), KINDS[0].change)
     for shape in SHAPES:
         written = [lines(rows, shape, ratios=fixed.ratios) for rows in steps]
         assert written == [lines(rows, shape, ratios=fixed.ratios) for rows in again]

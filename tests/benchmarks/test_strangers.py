@@ -15,8 +15,9 @@ from trials.score import Task
 from trials.strangers import verifying
 from trials.strangers.losses import Case, Recipe, Rows, evaluated
 from trials.strangers.mistake import STAGES, Mistake
-from trials.strangers.section import EXAMS, ask_one, records, tasks
+from trials.strangers.section import ask_one, records, tasks
 from trials.strangers.settings import asked
+from trials.strangers3.exam import CLEAN, FAULTS, MISTAKES, RUNS
 
 ROLLOUTS = Path(__file__).parents[1] / "data" / "rollouts"
 REDUCTIONS = {"grpo": "response", "bnpo": "token", "dr_grpo": "sum"}
@@ -25,8 +26,6 @@ TRL = [
     for path in sorted(ROLLOUTS.glob("trl-*.jsonl"))
     for line in path.read_bytes().splitlines()
 ]
-THIRD = EXAMS["third"]
-MISTAKES = {one.name: one for one in THIRD.mistakes}
 
 
 def padded(column: list[list[float]]) -> np.ndarray:
@@ -53,11 +52,8 @@ def as_case(record: dict) -> Case:
         written=padded(ones),
         groups=nothing,
         trajectories=nothing,
-        turns=mask,
-        versions=mask,
         entropies=mask,
         ends=mask,
-        finished=nothing,
         rewards=nothing,
         given=np.array(record["advantages"]),
     )
@@ -109,7 +105,7 @@ def test_mistakes_change_a_loss(name: str) -> None:
 def test_a_gradient_is_the_slope_of_its_loss() -> None:
     """By central differences, for losses of the list, right and wrong."""
     random = np.random.default_rng(3)
-    for mistake in THIRD.mistakes[::4]:
+    for mistake in list(MISTAKES.values())[::4]:
         strength = mistake.strengths[0] if mistake.strengths else None
         case = asked(random, replace(mistake.wish, given=True))[0].case
         at = tuple(np.argwhere(case.rows.mask > 0)[7])
@@ -127,17 +123,17 @@ def _slope(case: Case, at: tuple[int, ...]) -> float:
 
 def test_every_entry_has_its_thread_and_can_be_named() -> None:
     """Every pattern compiles, and finds no empty answer."""
-    entries = [*THIRD.mistakes, *THIRD.faults]
+    entries = [*MISTAKES.values(), *FAULTS.values()]
     for one in entries:
         owner, _, number = one.thread.partition("#")
         assert owner.count("/") == 1, one.name
         assert number.isdigit(), one.name
         assert not one.named_by(""), one.name
     assert len(entries) >= 60
-    assert len(THIRD.clean) == 20
-    assert 2 * len(THIRD.runs) == 16
-    assert all(re.compile(STAGES[one.stage]) for one in THIRD.mistakes)
-    assert sum(bool(one.wish.recipe or one.wish.hyper) for one in THIRD.mistakes) >= 15
+    assert len(CLEAN) == 20
+    assert 2 * len(RUNS) == 16
+    assert all(re.compile(STAGES[one.stage]) for one in MISTAKES.values())
+    assert sum(bool(one.wish.recipe or one.wish.hyper) for one in MISTAKES.values()) >= 15
 
 
 def test_an_answer_is_judged_by_its_first_causes() -> None:

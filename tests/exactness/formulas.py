@@ -73,8 +73,8 @@ def returns(case: Case, beta: float) -> Values:
     return out
 
 
-def ppo(ratio: mpf, a: mpf, low: float = 0.2, high: float = 0.2) -> mpf:
-    return min(ratio * a, clamp(ratio, 1 - mpf(low), 1 + mpf(high)) * a)
+def ppo(ratio: mpf, a: mpf) -> mpf:
+    return min(ratio * a, clamp(ratio, 1 - mpf(0.2), 1 + mpf(0.2)) * a)
 
 
 # ---- aggregation -------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ def k3(t: Token) -> mpf:
     return exp(t.ref - t.new) - (t.ref - t.new) - 1
 
 
-def clipped(case: Case, a: Values, low: float = 0.2, high: float = 0.2) -> Values:
-    return each(case, a, lambda t, x, _: ppo(exp(d(t)), x, low, high))
+def clipped(case: Case, a: Values) -> Values:
+    return each(case, a, lambda t, x, _: ppo(exp(d(t)), x))
 
 
 def reinforced(case: Case, a: list[mpf]) -> Values:
@@ -426,10 +426,10 @@ def w_reinforce(case: Case) -> mpf:
     return _signed(case, 0.1, 1.0)
 
 
-def _filtered(case: Case, ranks: list[mpf], keep: int = 2) -> mpf:
+def _filtered(case: Case, ranks: list[mpf]) -> mpf:
     rewards, advantages = scores(case), []
     for i in range(len(case)):
-        least = sorted((ranks[j] for j in peers(case, i)), reverse=True)[:keep][-1]
+        least = sorted((ranks[j] for j in peers(case, i)), reverse=True)[:2][-1]
         kept = [rewards[j] for j in peers(case, i) if ranks[j] >= least]
         moved = ranks[i] >= least and len(set(kept)) > 1
         advantages.append((rewards[i] - mean(kept)) / std(kept, 0) if moved else mpf(0))

@@ -6,7 +6,7 @@ caller names, and a record as a file would hold it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,6 @@ class Ragged:
     advantages: F64
     kind: str = "usual"
     seed: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -69,10 +68,10 @@ class Ragged:
         """The same with every token counting."""
         return replace(self, mask=[np.ones_like(row) for row in self.mask])
 
-    def padded(self, name: str, fill: float = 0.0, width: int | None = None) -> F64:
-        """[R, T] a column, right-padded; ``mask`` is a column too."""
+    def padded(self, name: str) -> F64:
+        """[R, T] a column, right-padded with 0; ``mask`` is a column too."""
         rows = self.mask if name == "mask" else self.columns[name]
-        table = np.full((self.count, width or self.width), fill, dtype=np.float64)
+        table = np.zeros((self.count, self.width))
         for index, row in enumerate(rows):
             table[index, : len(row)] = row
         return table

@@ -37,15 +37,13 @@ def trl(path: Path, **settings: Any) -> None:
             trainer.train()
 
 
-def verl(
-    path: Path, *, estimator: str = "grpo", mode: str = "token-mean", epochs: int = 2, seed: int = 5
-) -> None:
+def verl(path: Path) -> None:
     """One generation of 4 groups of 4, trained in 2 micro-batches a step, as verl's workers do."""
     known = {**core_algos.POLICY_LOSS_REGISTRY}, {**core_algos.ADV_ESTIMATOR_REGISTRY}
     functions = {one.__name__: one for one in known[1].values()}
     recorder = verl_hook.record(path, stages=True)
     try:
-        _steps(recorder, estimator, mode, epochs, seed)
+        _steps(recorder)
     finally:
         recorder.close()
         core_algos.POLICY_LOSS_REGISTRY.update(known[0])
@@ -54,8 +52,8 @@ def verl(
             setattr(core_algos, name, function)
 
 
-def _steps(recorder: Any, estimator: str, mode: str, epochs: int, seed: int) -> None:
-    draw = np.random.default_rng(seed)
+def _steps(recorder: Any) -> None:
+    draw = np.random.default_rng(5)
     lengths = draw.integers(3, 9, 16)
     mask = torch.tensor(np.arange(8) < lengths[:, None])
     raw = {"accuracy": draw.integers(0, 2, 16), "format": draw.uniform(0.0, 1.0, 16).round(2)}
@@ -64,7 +62,7 @@ def _steps(recorder: Any, estimator: str, mode: str, epochs: int, seed: int) -> 
     rewards[torch.arange(16), torch.tensor(lengths - 1)] = torch.tensor(
         raw["accuracy"] + 0.5 * raw["format"], dtype=torch.float32
     )
-    advantages, _ = core_algos.get_adv_estimator_fn(estimator)(
+    advantages, _ = core_algos.get_adv_estimator_fn("grpo")(
         token_level_rewards=rewards,
         response_mask=mask,
         index=np.array([f"prompt-{at // 4}" for at in range(16)], dtype=object),
@@ -72,7 +70,7 @@ def _steps(recorder: Any, estimator: str, mode: str, epochs: int, seed: int) -> 
     policy = torch.tensor(-draw.gamma(2.0, 0.4, (16, 8)), dtype=torch.float32)
     parameters = torch.nn.Parameter(policy.clone())
     optimizer = torch.optim.SGD([parameters], lr=40.0)
-    for _ in range(epochs):
+    for _ in range(2):
         losses, logged = [], []
         order = torch.tensor(draw.permutation(16))
         for rows in order.split(8):
@@ -82,8 +80,8 @@ def _steps(recorder: Any, estimator: str, mode: str, epochs: int, seed: int) -> 
                 log_prob=torch.clamp(parameters[rows], max=0.0),
                 advantages=advantages[rows],
                 response_mask=mask[rows],
-                loss_agg_mode=mode,
-                config=actor_config(mode, whole),
+                loss_agg_mode="token-mean",
+                config=actor_config("token-mean", whole),
             )
             loss.backward()
             losses.append(loss.item())

@@ -1,18 +1,15 @@
 """Real runs of TRL's trainer on a tiny policy, healthy and with planted faults, for ``grpo trend``.
 
-python tests/parity/runs.py FOLDER [--seeds 1,2,3] [--faults healthy,temperature] [--judge]
-python tests/parity/runs.py samples/run --samples
+python tests/parity/runs.py samples/run  # writes the samples anew
 
 Each run is 60 steps, recorded by the project's own hook; a fault begins at step 30. The engine is
 made here: it samples as TRL does and gives the log-probs of what it sampled, with the noise of
-another implementation. ``--judge`` prints what ``grpo trend`` finds in each run, and the rates.
-``--samples`` writes a short healthy and a short faulty run: without what the trainer computed, and
-log-probs as the shortest text of their single precision.
+another implementation. The samples are a short healthy and a short faulty run: without what the
+trainer computed, and log-probs as the shortest text of their single precision.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import sys
@@ -133,16 +130,7 @@ def long_letters(completions: list[str], **_: Any) -> list[float]:
     return [share + len(text) / 8 for share, text in zip(shares, completions, strict=True)]
 
 
-def train(
-    model: str,
-    folder: Path,
-    fault: str,
-    seed: int,
-    *,
-    faults: Mapping[str, Fault] = FAULTS,
-    onset: int = ONSET,
-    **settings: Any,
-) -> Path:
+def train(model: str, folder: Path, fault: str, seed: int, **settings: Any) -> Path:
     """Runs the trainer; the path of what the hook recorded."""
     torch.set_num_threads(1)
     run = Run(seed)
@@ -168,8 +156,8 @@ def train(
     run.begin(trainer)
 
     def begin(step: int) -> None:
-        if step >= onset:
-            faults[fault](run, step - onset)
+        if step >= ONSET:
+            FAULTS[fault](run, step - ONSET)
 
     trainer.add_callback(_AtStep(begin))
     path = folder / f"{fault}-{seed}.jsonl"
@@ -225,43 +213,6 @@ def judge(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seeds", default="1")
-    parser.add_argument("--faults", default=",".join(FAULTS))
-    parser.add_argument("--judge", action="store_true")
-    parser.add_argument("--samples", action="store_true")
-    given = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    given.folder.mkdir(parents=True, exist_ok=True)
-    model = tiny.save(Path(tempfile.mkdtemp()))
-    if given.samples:
-        samples(model, given.folder)
-        return
-    right = runs = alarms = healthy = 0
-    for fault in given.faults.split(","):
-        for seed in map(int, given.seeds.split(",")):
-            path = given.folder / f"{fault}-{seed}.jsonl"
-            if not path.exists():
-                path = train(model, given.folder, fault, seed)
-            if not given.judge:
-                continue
-            found = judge(path)
-            onsets = [finding["onset"] for finding in found]
-            if fault == "healthy":
-                healthy, alarms = healthy + 1, alarms + bool(found)
-            else:
-                runs, right = runs + 1, right + any(abs(at - ONSET) <= WITHIN for at in onsets)
-            print(f"{fault} seed {seed}: {onsets}", flush=True)
-            for finding in found:
-                print(f"    {finding['kind']} {finding['sentence']}", flush=True)
-    if given.judge:
-        print(
-            f"found within {WITHIN} steps: {right} of {runs}; false alarms: {alarms} of {healthy}"
-        )
-
-
 if __name__ == "__main__":
-    main()
+    warnings.filterwarnings("ignore")
+    samples(tiny.save(Path(tempfile.mkdtemp())), Path(sys.argv[1]))

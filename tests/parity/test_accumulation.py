@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from importlib import import_module, util
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from parity.test_trl_hook import build, lines, losses
 from . import tiny
 from .batches import Ragged, ragged
 from .verl_functions import actor_config, tensor
+from .verl_pairwise import ppo_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own
 
@@ -71,17 +70,6 @@ def test_what_trl_logs_for_a_step(case: str, model: str, tmp_path: Path) -> None
         assert any(abs(row["loss"] - loss) > 1e-3 for row, loss in zip(rows, logged, strict=True))
 
 
-@pytest.fixture
-def ppo_loss(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """verl's own, imported without verl.utils.dataset's __init__, which needs Pillow for images."""
-    found = util.find_spec("verl.utils.dataset")
-    assert found is not None
-    package = util.module_from_spec(found)  # has its path, and is not executed
-    monkeypatch.setitem(sys.modules, found.name, package)
-    loss: Callable[..., Any] = import_module("verl.workers.utils.losses").ppo_loss
-    return loss
-
-
 def as_verl_has_it(batch: Ragged, rows: slice, info: dict[str, Any]) -> tuple[Any, TensorDict]:
     """What an engine's forward pass returns for some rows, and their data: prompts of one token."""
     mask = tensor(batch, "mask")[rows]
@@ -112,7 +100,6 @@ def as_verl_has_it(batch: Ragged, rows: slice, info: dict[str, Any]) -> tuple[An
 def test_what_verl_reports_of_a_step(
     loss: str,
     mode: str,
-    ppo_loss: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -136,7 +123,7 @@ def test_what_verl_reports_of_a_step(
     for rank in range(2):
         reported = Metric(aggregation="sum")
         for cut in cuts[2 * rank : 2 * rank + 2]:
-            value, metrics = ppo_loss(config, *as_verl_has_it(batch, cut, info))
+            value, metrics = ppo_loss()(config, *as_verl_has_it(batch, cut, info))
             assert metrics["actor/pg_loss"].aggregation == reported.aggregation
             reported.append(value.item())
         ranks.append(reported)

@@ -18,7 +18,7 @@ from grpo_cli import read
 
 from . import runs, tiny
 
-# ---- ``grpo trend`` on real runs of TRL, 60 steps each; tests/parity/runs.py has more seeds ------
+# ---- ``grpo trend`` on real runs of TRL, 60 steps each -------------------------------------
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own

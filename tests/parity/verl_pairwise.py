@@ -142,16 +142,16 @@ def _by_micro(one: Configuration) -> bool:
     return alone or own or (_bypass(one) and one["rollout_is_batch_normalize"])
 
 
-def _ppo_loss() -> Any:
+def ppo_loss() -> Any:
     """verl's; the package of its datasets, of which it needs one constant, needs PIL."""
     name = "verl.utils.dataset"
     if name not in sys.modules:
         package = ModuleType(name)
         package.__path__ = [f"{verl.__path__[0]}/utils/dataset"]
         sys.modules[name] = package
-    from verl.workers.utils.losses import ppo_loss
+    from verl.workers.utils import losses
 
-    return ppo_loss
+    return losses.ppo_loss
 
 
 TRAINER = load(
@@ -332,7 +332,7 @@ def _micro(
     output = {"log_probs": torch.cat([log_probs, after], dim=1).flatten()}
     if one["entropy_coeff"]:
         output["entropy"] = torch.cat([entropy, after], dim=1).flatten()
-    loss, metrics = _ppo_loss()(config, output, given)
+    loss, metrics = ppo_loss()(config, output, given)
     (gradient,) = torch.autograd.grad(loss, log_probs, retain_graph=True)
     found = {name: metric.aggregate() for name, metric in metrics.items() if name != "kl_coef"}
     return {

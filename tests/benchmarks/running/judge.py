@@ -213,7 +213,6 @@ class Verdict:
         lost: findings that a longer run takes back.
         events: what the whole run is told as; None where nothing says so.
         first: whether the first of these begins with a metric of the fault.
-        metrics: of a pair of runs: how many were compared.
     """
 
     kind: str
@@ -227,7 +226,6 @@ class Verdict:
     lost: list[str] = field(default_factory=list)
     events: int | None = None
     first: bool = False
-    metrics: int = 0
     seconds: float = 0.0
     notes: str = ""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -105,18 +105,15 @@ class Conditions:
         engine_noise: a factor of the engine's error.
         engine_temperature: the engine's, where the trainer scores at 1.
         lag: how many steps the engine's weights are behind.
-        foreign: the share of responses that an engine with other weights sampled.
         dead: the share of groups that are made equal.
         cut: the share of responses that run into the longest length.
         loops: the share of responses that repeat themselves.
         length, longest: factors of the mean length, and of the longest one.
         pays_length: how much a response of the longest length is paid for that.
-        pays_format: the probability with which a response is paid for its form alone.
         reward: what a reward becomes.
         judge: how much of the reward the words decide; below 0 the wrong ones are paid.
         hardness: added to how hard the prompts are, in logits.
         poisoned, not_a_number: a log-prob that makes a ratio or a KL of 10¹¹, or NaN.
-        rows: a change of what is written of the step, which the policy does not learn from.
     """
 
     rate: float = 1.0
@@ -126,20 +123,17 @@ class Conditions:
     engine_noise: float = 1.0
     engine_temperature: float = 1.0
     lag: int = 0
-    foreign: float = 0.0
     dead: float = 0.0
     cut: float = 0.0
     loops: float = 0.0
     length: float = 1.0
     longest: float = 1.0
     pays_length: float = 0.0
-    pays_format: float = 0.0
     reward: Callable[[F64], F64] | None = None
     judge: float = 1.0
     hardness: float = 0.0
     poisoned: bool = False
     not_a_number: bool = False
-    rows: Callable[[StepRows, World], None] | None = None
 
 
 HEALTHY = Conditions()
@@ -149,21 +143,14 @@ Change = Callable[[int, "World"], Conditions]
 
 @dataclass
 class StepRows:
-    """What a trainer would write of one step; arrays of tokens are flat.
-
-    Attributes:
-        kinds: the kind of prompt of each group.
-        settings: what is written in every record, as beta.
-    """
+    """What a trainer would write of one step; arrays of tokens are flat."""
 
     step: int
     lengths: I64
-    kinds: I64
     ids: I64
     rewards: F64
     finished: Flags
     columns: dict[str, F64]
-    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -189,18 +176,18 @@ class World:
     good: Flags
     start: F64
     stray: F64
-    other: F64 = field(default_factory=lambda: np.zeros((CONTEXTS, WORDS)))
-    correlation: float = 0.0
-    heavy: bool = False
 
 
 def world(random: Random) -> World:
     """A run's constants, from its generator."""
     correlation, heavy = float(random.choice([0.0, 0.3, 0.6])), bool(random.random() < 0.5)
-    noise = _noise(random, correlation, heavy=heavy)
+    noise = {
+        name: correlated(random, STEPS, correlation, heavy=heavy).clip(-8.0, 8.0)
+        for name in CHANNELS
+    }
     start = sharpened(random.normal(size=(CONTEXTS, WORDS)), ENTROPY * random.uniform(0.85, 1.1))
     stray = random.normal(size=(CONTEXTS, WORDS))
-    return World(
+    found = World(
         random,
         int(random.integers(50, 71)),
         noise,
@@ -214,45 +201,23 @@ def world(random: Random) -> World:
         good=random.random((PROMPTS, WORDS)) < 0.4,
         start=start,
         stray=stray,
-        other=start + random.normal(size=(CONTEXTS, WORDS)),
-        correlation=correlation,
-        heavy=heavy,
     )
+    random.normal(size=(CONTEXTS, WORDS))  # drawn by kinds that are gone: seeds keep their runs
+    return found
 
 
-def _noise(random: Random, correlation: float, *, heavy: bool) -> dict[str, F64]:
-    return {
-        name: correlated(random, STEPS, correlation, heavy=heavy).clip(-8.0, 8.0)
-        for name in CHANNELS
-    }
-
-
-def simulate(
-    random: Random,
-    change: Change | None,
-    steps: int = STEPS,
-    *,
-    onset: int | None = None,
-    again: Random | None = None,
-) -> tuple[World, list[StepRows]]:
+def simulate(random: Random, change: Change | None) -> tuple[World, list[StepRows]]:
     """The steps of a run; healthy all the way without a change.
 
     Args:
         random: what the run's constants are drawn by, and all else.
         change: what happens from the onset on.
-        steps: how many.
-        onset: None: drawn.
-        again: another seed of the same settings: all but the constants is drawn by this one.
     """
     fixed = world(random)
-    fixed.onset = fixed.onset if onset is None else onset
-    if again is not None:
-        fixed.random = again
-        fixed.noise = _noise(again, fixed.correlation, heavy=fixed.heavy)
     reference = log_softmax(fixed.start)
     learnt, before = fixed.start.copy(), [fixed.start]
     at_onset, found = (0.0, 0.0), list[StepRows]()
-    for step in range(steps):
+    for step in range(STEPS):
         since = step - fixed.onset
         now = change(since, fixed) if change and since >= 0 else HEALTHY
         if since <= 0:
@@ -273,8 +238,6 @@ def simulate(
         before.append(logits)
         _score_update(rows, fixed, logits, update)
         _plant(rows, now, fixed)
-        if now.rows:
-            now.rows(rows, fixed)
         found.append(rows)
     return fixed, found
 
@@ -308,15 +271,12 @@ def _step(
         (served + size * random.standard_t(4, served.shape)) / now.engine_temperature
     )
     ids = sample(random, engine, contexts)
-    stray = (random.random(ROWS) < now.foreign)[owners]
-    other = log_softmax(fixed.other)
-    ids[stray] = sample(random, other, contexts[stray])
+    random.random(ROWS)  # likewise
     sure = _loop(ids, now.loops, lengths, places, random)
-    rollout = np.where(stray, other[contexts, ids], engine[contexts, ids])
     taken = {
         "log_probs_old": policy[contexts, ids],
         "log_probs_ref": reference[contexts, ids],
-        "log_probs_rollout": np.minimum(rollout, -1e-7),
+        "log_probs_rollout": np.minimum(engine[contexts, ids], -1e-7),
         "entropies": entropies(policy)[contexts],
     }
     for name, values in taken.items():
@@ -329,7 +289,7 @@ def _step(
     by_context = np.bincount(contexts, weights, CONTEXTS)
     slope -= by_context[:, None] * np.exp(policy)
     slope /= np.maximum(np.bincount(contexts, minlength=CONTEXTS), 12)[:, None]
-    rows = StepRows(step, lengths, kinds, ids, rewards, finished, taken)
+    rows = StepRows(step, lengths, ids, rewards, finished, taken)
     rows.columns["contexts"] = contexts
     rows.columns["sure"] = sure
     return rows, slope
@@ -368,8 +328,6 @@ def _rewards(
     hard = fixed.hardness[prompts] + now.hardness + 0.15 * fixed.noise["hardness"][step]
     chance = 1.0 / (1.0 + np.exp(-(5.0 * now.judge * (good - 0.4) + hard)))
     rewards = (random.random(ROWS) < chance).astype(float)
-    if now.pays_format:
-        rewards = np.maximum(rewards, random.random(ROWS) < now.pays_format)
     dead = np.repeat(random.random(GROUPS) < now.dead, SIZE)
     rewards[dead] = np.repeat(rewards[::SIZE], SIZE)[dead]
     rewards = rewards + now.pays_length * lengths / fixed.longest
@@ -495,4 +453,4 @@ def lines(rows: StepRows, shape: str, *, ratios: bool) -> bytes:
     sound = all(np.isfinite(values).all() for values in rows.columns.values())
     write = orjson.dumps if sound else lambda value: json.dumps(value).encode()
     records = SHAPES[shape](rows, ratios)
-    return b"".join(write({**record, **rows.settings}) + b"\n" for record in records)
+    return b"".join(write(record) + b"\n" for record in records)

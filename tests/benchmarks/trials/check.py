@@ -13,7 +13,7 @@ import orjson
 from trials.faults import FAULTS, Fault, planted
 from trials.kinds import KINDS, NAMES, dumped
 from trials.product import Answer, Record, ask
-from trials.score import Count, Task
+from trials.score import Count, Task, counted
 
 Counts = dict[str, Count]
 
@@ -67,16 +67,13 @@ def ask_one(task: Task) -> Counts:
 
 
 def _judge_clean(task: Task, answer: Answer) -> Counts:
-    loud = _loud(answer)
-    case = None if not loud else _case(task, answer)
+    loud = bool(_loud(answer))
     what, _, name = task.name.partition("/")
     row = CLEAN if what == "clean" else REAL
-    counts = {row: Count(), f"{row} · {name if what == 'clean' else 'each'}": Count()}
-    for count in counts.values():
-        count.add(bool(loud))
-    if case:
-        counts[row].cases.append(case)
-    return counts
+    return {
+        row: counted(loud, _case(task, answer)),
+        f"{row} · {name if what == 'clean' else 'each'}": counted(loud, None),
+    }
 
 
 def _judge_fault(task: Task, answer: Answer) -> Counts:
@@ -85,19 +82,13 @@ def _judge_fault(task: Task, answer: Answer) -> Counts:
     severe = findings(answer) if fault.any_severity else _loud(answer)
     found = [one for one in severe if pattern.search(f"{one['code']}: {one['message']}")]
     others = [one for one in _loud(answer) if one not in found]
-    counted = fault.counted(strength)
-    detail = f"{FOUND} · {fault.name}" if counted else f"{FOUND} (weak) · {fault.name} {strength}"
-    rows = [detail]
-    if counted:
-        rows += [FOUND] + [row for word, row in ROWS.items() if fault.name.startswith(word)]
-    counts = {row: Count() for row in rows}
-    for count in counts.values():
-        count.add(bool(found))
-    counts.setdefault(ELSE, Count()).add(bool(others))
-    if not found and counted:
-        case = _case(task, answer) | {"strength": repr(strength), "kind": kind}
-        counts[FOUND].cases.append(case)
-    return counts
+    rows = [f"{FOUND} (weak) · {fault.name} {strength}"]
+    if fault.counted(strength):
+        rows = [f"{FOUND} · {fault.name}", FOUND]
+        rows += [row for word, row in ROWS.items() if fault.name.startswith(word)]
+    case = _case(task, answer) | {"strength": repr(strength), "kind": kind}
+    counts = {row: counted(bool(found), case, keep=row == FOUND and not found) for row in rows}
+    return counts | {ELSE: counted(bool(others), None)}
 
 
 def _case(task: Task, answer: Answer) -> dict[str, Any]:

@@ -27,12 +27,6 @@ class Count:
     of: int = 0
     cases: list[Case] = field(default_factory=list)
 
-    def add(self, hit: bool, case: Case | None = None) -> None:
-        self.hits += hit
-        self.of += 1
-        if case is not None:
-            self.cases.append(case)
-
     @property
     def share(self) -> float:
         return self.hits / self.of if self.of else math.nan
@@ -40,9 +34,8 @@ class Count:
 
 def counted(hit: bool, case: Case | None, keep: bool | None = None) -> Count:
     """One trial; its case is kept where it is a hit, or as ``keep`` says."""
-    count = Count()
-    count.add(hit, case if (hit if keep is None else keep) else None)
-    return count
+    kept = case is not None and (hit if keep is None else keep)
+    return Count(int(hit), 1, [case] if kept else [])
 
 
 def merged(parts: Iterable[dict[str, Count]]) -> dict[str, Count]:

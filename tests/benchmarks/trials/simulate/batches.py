@@ -47,7 +47,6 @@ class Batch:
         rewards: [R] or [R, functions].
         advantages: [R], or None.
         extra: further keys of every record.
-        drop: columns that a fault takes out of the dump again.
     """
 
     lengths: I64
@@ -240,8 +239,7 @@ def _columns(
         sharper = -moves.sharper * (1.0 + 0.3 * random.normal())
         found["log_probs_ref"] = trained(updated(random, new, moves.reference, sharper))
     if dump.rollout:
-        by = allowed if sampling.engine_kept else None
-        found["log_probs_rollout"] = taken(served, words, cold, by)
+        found["log_probs_rollout"] = taken(served, words, cold, allowed)
     if dump.entropies:
         found["entropies"] = entropy(new, hot)
     return found

@@ -165,7 +165,7 @@ class Sampling:
         temperature, top_p, top_k: of the draw.
         engine, trainer: the temperature that either divides its logits by (None: the draw's).
         current: the same of log_probs_new alone (None: the trainer's).
-        engine_kept, trainer_kept: whether either normalises over the words that were kept.
+        trainer_kept: whether the trainer normalises over the words that were kept.
     """
 
     temperature: float = 1.0
@@ -174,7 +174,6 @@ class Sampling:
     engine: float | None = None
     trainer: float | None = None
     current: float | None = None
-    engine_kept: bool = True
     trainer_kept: bool = True
 
     @property

@@ -8,7 +8,8 @@ from typing import Any
 
 from trials import product
 from trials.score import Count, Task, counted
-from trials.strangers.mistake import Exam, Fault
+from trials.strangers.mistake import Fault, kind, row
+from trials.strangers3.exam import CLEAN, FAULTS
 
 NAMED = "`check`, fault × strength: named"
 AGENTS = "… of those that concern turns, tools and versions, `check`"
@@ -16,52 +17,50 @@ OTHER = "… an error of another name"
 FALSE = "`check`, clean batches with an error or warning"
 
 
-def tasks(exam: Exam, first: int, seeds: int) -> Iterator[Task]:
+def tasks(first: int, seeds: int) -> Iterator[Task]:
     for seed in range(first, first + seeds):
-        for fault in exam.faults:
+        for fault in FAULTS.values():
             for at in range(len(fault.strengths)):
-                yield Task("strangers", f"{exam.name}/check/fault/{fault.name}/{at}", seed)
-        for name in exam.clean:
-            yield Task("strangers", f"{exam.name}/check/clean/{name}", seed)
+                yield Task("strangers", f"third/check/fault/{fault.name}/{at}", seed)
+        for name in CLEAN:
+            yield Task("strangers", f"third/check/clean/{name}", seed)
 
 
-def records(exam: Exam, task: Task) -> tuple[list[product.Record], list[str]]:
-    _, _, kind, name, *rest = task.name.split("/")
-    if kind == "clean":
-        made = exam.clean[name](task.random())
+def records(task: Task) -> tuple[list[product.Record], list[str]]:
+    _, _, what, name, *rest = task.name.split("/")
+    if what == "clean":
+        made = CLEAN[name](task.random())
     else:
-        fault = exam.fault(name)
+        fault = FAULTS[name]
         made = fault.records(task.random(), fault.strengths[int(rest[0])])
-    by = ["--group-by", "uid"] if "uid" in made[0] and isinstance(made[0]["uid"], str) else []
-    return made, ["check", *by]
+    return made, ["check"]
 
 
-def ask_one(exam: Exam, task: Task) -> dict[str, Count]:
-    made, words = records(exam, task)
+def ask_one(task: Task) -> dict[str, Count]:
+    made, words = records(task)
     answer = product.ask(words[0], made, *words[1:], "--limit", "0")
-    _, _, kind, name, *_ = task.name.split("/")
+    _, _, what, name, *_ = task.name.split("/")
     findings = (answer.document or {}).get("findings", [])
     said = [f"{one['severity']}: {one['code']}: {one['message']}" for one in findings]
     case: dict[str, Any] = {"task": task, "code": answer.code, "said": said}
     if answer.code not in (0, 1):
         case["said"] = [answer.told[-300:]]
-    if kind == "clean":
+    if what == "clean":
         loud = [one for one in findings if one["severity"] in ("error", "warning")]
         false = bool(loud) or answer.code != 0
-        kind = exam.kind("clean", name)
-        return {exam.row(FALSE): counted(false, case), kind: counted(false, None)}
-    fault = exam.fault(name)
+        return {row(FALSE): counted(false, case), kind("clean", name): counted(false, None)}
+    fault = FAULTS[name]
     named = _named(fault, answer, findings)
     errors = [one for one in findings if one["severity"] == "error"]
     other = any(not fault.excused(f"{one['code']} {one['message']}") for one in errors)
     case["thread"] = fault.thread
     found = {
-        exam.row(NAMED): counted(named, case, keep=not named),
-        exam.row(OTHER): counted(other, case),
-        exam.kind("check", name): counted(named, None),
+        row(NAMED): counted(named, case, keep=not named),
+        row(OTHER): counted(other, case),
+        kind("check", name): counted(named, None),
     }
     if fault.agent:
-        found[exam.row(AGENTS)] = replace(found[exam.row(NAMED)], cases=[])
+        found[row(AGENTS)] = replace(found[row(NAMED)], cases=[])
     return found
 
 

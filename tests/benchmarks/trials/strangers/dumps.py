@@ -33,18 +33,13 @@ def agent(random: Random, **more: Any) -> World:
     return healthy(random, **{**turns, **more})
 
 
-def steps(random: Random, **more: Any) -> World:
-    """A batch of an agent whose turns are rows."""
-    return agent(random, **{"rows": True, "turns": (1, 5), **more})
-
-
-def judged(world: World, *, std: bool = True, eps: float = 1e-6) -> Array:
+def judged(world: World, *, std: bool = True) -> Array:
     """[R] advantages in which each trajectory of a group counts once."""
     found = np.zeros(len(world.lengths))
     at = np.unique(world.trajectories, return_index=True)[1]
     for group in np.unique(world.groups):
         once = world.rewards[at][world.groups[at] == group]
-        scale = once.std(ddof=1) + eps if std and len(once) > 1 else 1.0
+        scale = once.std(ddof=1) + 1e-6 if std and len(once) > 1 else 1.0
         own = world.groups == group
         found[own] = (world.rewards[own] - once.mean()) / scale
     return found.astype(np.float32).astype(float)
@@ -65,9 +60,9 @@ def written(
     """The records.
 
     Args:
-        layout: "record" (all groups), "group" (a record a group), "rows" (a record a row).
+        layout: "record" (all groups), "group" (a record a group).
         words: whose keys: "own", "trl", "verl".
-        columns: "ref", "entropies", "turn_ids", "versions", "roles".
+        columns: "ref", "entropies", "roles".
         advantages: [R], or [N] for one a token.
         mask: [N] where it is not that of the tools; extra: further columns [N].
     """
@@ -82,7 +77,6 @@ def written(
     parts = {
         "record": [rows],
         "group": [rows[world.groups == group] for group in np.unique(world.groups)],
-        "rows": [rows[at : at + 1] for at in rows],
     }[layout]
     flat: dict[str, tuple[Array, Any]] = {
         column: (values, 0.0)
@@ -94,10 +88,6 @@ def written(
         flat["mask"] = (mask, 0)
     if "entropies" in columns:
         flat["entropies"] = (world.entropies.astype(np.float32).astype(float), 0.0)
-    if "turn_ids" in columns:
-        flat["turn_ids"] = (world.turns, int(world.turns.max()))
-    if "versions" in columns:
-        flat["weight_versions"] = (world.versions, int(world.versions.max()))
     if "roles" in columns:
         flat["roles"] = (np.where(world.tool, "tool", "assistant"), "padding")
     flat |= {key: (values, 0.0) for key, values in (extra or {}).items()}
@@ -118,14 +108,8 @@ def written(
         if advantages is not None:
             record["advantages"] = advantages[part].tolist()
         groups = [f"q{group}" for group in world.groups[part]]
-        if layout == "rows":
-            record["uid"] = groups[0]
-            record["prompt"] = f"question {world.groups[part[0]]}"
-        elif layout == "record":
+        if layout == "record":
             record[keys.get("group_ids", "group_ids")] = groups
-        if world.spec.rows:
-            own = [f"t{one}" for one in world.trajectories[part]]
-            record["trajectory_ids"] = own
         found.append(record)
     return found
 

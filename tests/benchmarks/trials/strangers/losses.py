@@ -13,9 +13,6 @@ import numpy as np
 
 from trials.tape import Array, Var
 
-LOW, HIGH = 0.6, 1.6
-"""Bounds of verl's rejection by token, ``token_k1``, on π_rollout/π_old."""
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -29,15 +26,9 @@ class Rows:
     written: Array
     groups: Array
     trajectories: Array
-    turns: Array
-    versions: Array
     entropies: Array
     ends: Array
-    finished: Array
     rewards: Array
-    functions: Array | None = None
-    turn_rewards: Array | None = None
-    values: Array | None = None
     given: Array | None = None
 
     @property
@@ -50,27 +41,22 @@ class Recipe:
     """A trainer's settings, and how ``grpo`` is told of them.
 
     Attributes:
-        advantage: "group", "batch" (its std), "whitened" (over tokens), "trajectory", "returns",
-            "gae", "turn-returns", "slime".
+        advantage: "group", "batch" (its std), "whitened" (over tokens), "trajectory", "returns".
         reduction: "response", "token", "sum" (mean of sums, over ``length`` if it is given),
-            "items" (over ``items``), "trajectory".
-        surrogate: "clip", "cispo", "pg", "sapo" with ``taus``; ``delta``: TRL's two-sided clip.
+            "items" (over ``items``).
+        surrogate: "clip", "cispo", "sapo" with ``taus``; ``delta``: TRL's two-sided clip.
         top: the share of the tokens that are kept, by their entropy.
         scored: whether the KL's gradient has the term of the draw (NeMo-RL).
-        correction: "", "token", "sequence", "rejected" (by token, with its weight), "masked" (0
-            above the cap); up to ``cap``.
+        correction: "", "token", "masked" (0 above the cap); up to ``cap``.
         same_entropy: whether the bonus is reduced as the policy term is (verl).
         kl_reduction: of the KL, where it is another.
-        words, hyper, framework: the command's words, and what the record says.
+        words: the command's.
     """
 
     advantage: str = "group"
     eps: float = 1e-8
     std: bool = True
     lone: bool = False
-    reward_weights: tuple[float, ...] = ()
-    gamma: float = 1.0
-    decay: float = 1.0
     sequence: bool = False
     surrogate: str = "clip"
     low: float = 0.2
@@ -86,7 +72,6 @@ class Recipe:
     scored: bool = False
     correction: str = ""
     cap: float = 2.0
-    opsm: float | None = None
     reduction: str = "token"
     length: float = 1.0
     items: float = 1.0
@@ -94,8 +79,6 @@ class Recipe:
     entropy: float = 0.0
     same_entropy: bool = False
     words: tuple[str, ...] = ()
-    hyper: dict[str, Any] = field(default_factory=dict)
-    framework: dict[str, Any] | None = None
     keys: str = "own"
 
 
@@ -153,13 +136,6 @@ def firsts(rows: Rows) -> Array:
     return np.unique(rows.trajectories, return_index=True)[1]
 
 
-def scores(rows: Rows, recipe: Recipe) -> Array:
-    """[R] one reward a row."""
-    if rows.functions is None:
-        return rows.rewards
-    return rows.functions @ np.array(recipe.reward_weights)
-
-
 def penalties(rows: Rows, recipe: Recipe) -> Array:
     """[R, T] what the KL takes off each token's reward."""
     return recipe.beta * (rows.old - rows.ref) * rows.mask if recipe.in_reward else 0.0 * rows.mask
@@ -170,7 +146,7 @@ def advantages(rows: Rows, recipe: Recipe) -> Array:
     if rows.given is not None:
         return rows.given
     if recipe.advantage == "group":
-        return normalised(scores(rows, recipe), rows.groups, recipe)
+        return normalised(rows.rewards, rows.groups, recipe)
     if recipe.advantage == "batch":
         plain = normalised(rows.rewards, rows.groups, replace(recipe, std=False))
         return plain / (rows.rewards.std(ddof=1) + recipe.eps)
@@ -181,11 +157,6 @@ def advantages(rows: Rows, recipe: Recipe) -> Array:
         at = firsts(rows)
         once = normalised(rows.rewards[at], rows.groups[at], recipe)
         return once[np.searchsorted(rows.trajectories[at], rows.trajectories)]
-    if recipe.advantage == "slime":
-        plain = normalised(rows.rewards, rows.groups, recipe)[:, None] * rows.mask
-        return whitened(plain, rows.mask)
-    if recipe.advantage == "turn-returns":
-        return turn_returns(rows, recipe)
     return token_returns(rows, recipe)
 
 
@@ -196,33 +167,16 @@ def whitened(plain: Array, mask: Array) -> Array:
     return (plain - mean) / np.sqrt(var + 1e-8) * mask
 
 
-def turn_returns(rows: Rows, recipe: Recipe) -> Array:
-    """[R] of rows that are a turn each, in the order of their trajectory."""
-    found, running = np.zeros(len(rows.rewards)), {}
-    for row in range(len(found))[::-1]:
-        key = rows.trajectories[row]
-        running[key] = rows.turn_rewards[row] + recipe.gamma * running.get(key, 0.0)
-        found[row] = running[key]
-    return found
-
-
 def token_returns(rows: Rows, recipe: Recipe) -> Array:
-    """[R, T] by token: discounted returns, or GAE, over the tokens that count."""
+    """[R, T] by token: returns over the tokens that count."""
     found = np.zeros(rows.mask.shape)
     taken = penalties(rows, recipe)
     for row, mask in enumerate(rows.mask > 0):
         at = np.flatnonzero(mask)
-        running = value = 0.0
+        running = 0.0
         for place in at[::-1]:
             reward = (rows.rewards[row] if place == at[-1] else 0.0) - taken[row, place]
-            if recipe.advantage == "gae":
-                here = rows.values[row, place]
-                running = (
-                    reward + recipe.gamma * value - here + recipe.gamma * recipe.decay * running
-                )
-                value = here
-            else:
-                running = reward + recipe.gamma * running
+            running = reward + running
             found[row, place] = running
     return found
 
@@ -236,8 +190,6 @@ def log_ratio(rows: Rows, recipe: Recipe) -> Array:
 
 def surrogate(rows: Rows, recipe: Recipe, rho: Array, adv: Array) -> Array:
     """[R, T] to be maximised."""
-    if recipe.surrogate == "pg":
-        return rows.new * adv
     if recipe.surrogate == "cispo":
         return np.minimum(np.real(rho), recipe.high) * adv * rows.new
     if recipe.surrogate == "sapo":
@@ -257,32 +209,17 @@ def informative(rows: Rows, recipe: Recipe) -> Array:
     return rows.mask * (rows.entropies >= limit)
 
 
-def weights(rows: Rows, recipe: Recipe, adv: Array) -> Array:
+def weights(rows: Rows, recipe: Recipe) -> Array:
     """[R, T] for the engine that sampled; 0 drops a token from the policy term."""
     found = np.ones(rows.mask.shape)
     d = (rows.old - rows.rollout) * rows.mask
-    if recipe.surrogate == "pg":
-        d = (np.real(rows.new) - rows.rollout) * rows.mask
-    if recipe.correction == "sequence":
-        d = d.sum(-1, keepdims=True) + 0.0 * d
     if recipe.correction == "masked":
         found = np.exp(d) * (np.exp(d) <= recipe.cap)
     elif recipe.correction:
         found = np.minimum(np.exp(d), recipe.cap)
     if recipe.top < 1.0:
         found = found * informative(rows, recipe)
-    if recipe.opsm is not None:
-        far = ((rows.rollout - np.real(rows.new)) * rows.mask).sum(-1) / rows.lengths
-        found = found * ~((adv[..., :1] < 0) & (far[..., None] > recipe.opsm))
     return found
-
-
-def kept(rows: Rows, recipe: Recipe) -> Array:
-    """[R, T] the mask, without what a correction rejects."""
-    if recipe.correction != "rejected":
-        return rows.mask
-    ratio = np.exp((rows.rollout - rows.old) * rows.mask)
-    return rows.mask * ((ratio >= LOW) & (ratio <= HIGH))
 
 
 def penalty(rows: Rows, recipe: Recipe, rho: Array) -> Array:
@@ -305,12 +242,6 @@ def reduce(rows: Rows, recipe: Recipe, values: Array, mask: Array) -> Array:
         found = total.sum(-1) / max(mask.sum(), 1.0)
     elif recipe.reduction == "sum":
         found = total.mean(-1) / recipe.length
-    elif recipe.reduction == "trajectory":
-        parts = []
-        for one in np.unique(rows.trajectories):
-            own = rows.trajectories == one
-            parts.append(total[..., own].sum(-1) / mask[own].sum())
-        found = sum(parts) / len(parts)
     else:
         return total.sum(-1) / recipe.items
     return found / recipe.steps
@@ -329,7 +260,6 @@ RIGHT: dict[str, Stage] = {
     "log_ratio": log_ratio,
     "surrogate": surrogate,
     "weights": weights,
-    "kept": kept,
     "penalty": penalty,
     "reduce": reduce,
     "reduce_kl": lambda rows, recipe, values, mask: reduce(
@@ -345,12 +275,11 @@ def loss(case: Case) -> Any:
     adv = adv[:, None] if adv.ndim == 1 else adv
     rho = np.exp(case.stage("log_ratio")(rows, recipe))
     policy = -case.stage("surrogate")(rows, recipe, rho, adv)
-    weights = case.stage("weights")(rows, recipe, adv)
-    mask = case.stage("kept")(rows, recipe)
-    found = case.stage("reduce")(rows, recipe, policy * weights, mask)
+    weights = case.stage("weights")(rows, recipe)
+    found = case.stage("reduce")(rows, recipe, policy * weights, rows.mask)
     if recipe.beta and not recipe.in_reward:
         kl = case.stage("penalty")(rows, recipe, rho)
-        found = found + recipe.beta * case.stage("reduce_kl")(rows, recipe, kl, mask)
+        found = found + recipe.beta * case.stage("reduce_kl")(rows, recipe, kl, rows.mask)
     if recipe.entropy:
         found = found - recipe.entropy * case.stage("bonus")(rows, recipe)
     return found

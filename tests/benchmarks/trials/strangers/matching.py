@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from trials import product
 from trials.score import Count, Task, counted
 from trials.strangers.losses import Case, evaluated
-from trials.strangers.mistake import Exam
+from trials.strangers.mistake import kind, row
 from trials.strangers.settings import Drawn, asked
+from trials.strangers3.exam import RUNS
 
 FIRST = "`match`, the record's settings known, 4 digits: the truth is first"
 WRONG = "… one convention is named and wrong"
@@ -23,20 +24,20 @@ _HIDDEN = ("epsilon_low", "epsilon_high", "beta")
 _NEAR = 1e-3
 
 
-def tasks(exam: Exam, first: int, seeds: int) -> Iterator[Task]:
+def tasks(first: int, seeds: int) -> Iterator[Task]:
     for seed in range(first, first + seeds):
-        for at in range(len(exam.runs)):
+        for at in range(len(RUNS)):
             for how in ("known", "open"):
-                yield Task("strangers", f"{exam.name}/match/{how}/{at}", seed)
+                yield Task("strangers", f"third/match/{how}/{at}", seed)
 
 
-def records(exam: Exam, task: Task) -> tuple[list[product.Record], list[str]]:
-    one, _, text = _made(exam, task)
+def records(task: Task) -> tuple[list[product.Record], list[str]]:
+    one, _, text = _made(task)
     return [one.record], ["match", "--loss", text]
 
 
-def ask_one(exam: Exam, task: Task) -> dict[str, Count]:
-    one, other, text = _made(exam, task)
+def ask_one(task: Task) -> dict[str, Count]:
+    one, other, text = _made(task)
     known = task.name.split("/")[2] == "known"
     answer = product.run("match", product.place([one.record]), "--loss", text)
     matches = (answer.document or {}).get("matches", [])
@@ -50,9 +51,9 @@ def ask_one(exam: Exam, task: Task) -> dict[str, Count]:
     case = {"task": task, "code": answer.code, "truth": str(one.case.recipe)}
     case |= {"said": [match["command"].partition(" -v ")[2] for match in matches[:3]]}
     return {
-        exam.row(FIRST if known else OPEN): counted(first, case, keep=not first),
-        exam.row(WRONG if known else OPEN_WRONG): counted(wrong, case),
-        exam.kind("match", task.name.split("/", 2)[2]): counted(first, None),
+        row(FIRST if known else OPEN): counted(first, case, keep=not first),
+        row(WRONG if known else OPEN_WRONG): counted(wrong, case),
+        kind("match", task.name.split("/", 2)[2]): counted(first, None),
     }
 
 
@@ -60,12 +61,12 @@ def _near(one: float, other: float) -> bool:
     return abs(one - other) <= _NEAR * max(abs(one), abs(other))
 
 
-def _made(exam: Exam, task: Task) -> tuple[Drawn, Drawn, str]:
+def _made(task: Task) -> tuple[Drawn, Drawn, str]:
     """The batch that is asked about, another of the run, and the number as it was logged."""
     random = task.random()
     _, _, how, at = task.name.split("/")
     known = how == "known"
-    wish = exam.runs[int(at)]
+    wish = RUNS[int(at)]
     for _ in range(60):
         one, other = asked(random, wish, 2)
         if not known and one.case.recipe.surrogate != "cispo":  # it looks for one ε, not for two

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,52 +106,28 @@ def wrong_column(plant: Callable[..., Any], *how: Any, **more: Any) -> Callable[
     return lambda name, thread, wanted: Fault(name, thread, plant, wanted, *how, **more)
 
 
-def listed(module: str, name: str, made: Mapping[str, Callable[..., Any]]) -> list[Any]:
-    """The entries of a table: name, thread, and patterns of which all have to be found."""
-    return [made[row["name"]](**row | {"wanted": _all(row)}) for row in rows(module, name)]
+def listed(module: str, name: str, made: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    """The entries of a table by name; in ``wanted``, patterns of which all have to be found."""
+    return {
+        one["name"]: made[one["name"]](**one | {"wanted": _all(one)}) for one in rows(module, name)
+    }
 
 
-def _all(row: Mapping[str, str]) -> str:
-    first, *more = row["wanted"].split(" && ")
+def _all(entry: Mapping[str, str]) -> str:
+    first, *more = entry["wanted"].split(" && ")
     return "".join(f"(?=.*(?:{pattern}))" for pattern in (first, *more)) if more else first
 
 
-# ---- the exam ------------------------------------------------------------------------------------
+# ---- the rows of answers -------------------------------------------------------------------------
 
 
 KIND = "kind: "
 """How rows of one kind of mistake begin; they are listed by ``--json`` alone."""
 
 
-@dataclass(frozen=True)
-class Exam:
-    """A list.
+def row(answer: str) -> str:
+    return f"unread list: {answer}"
 
-    Attributes:
-        name: the first part of its questions' names.
-        title: how its rows begin.
-        rights: losses without a mistake.
-        clean: batches that nothing is wrong with, of kinds that look odd.
-        runs: whose losses ``match`` is asked about.
-        questions: how many of them a seed draws; None asks about each.
-    """
 
-    name: str
-    title: str
-    mistakes: Sequence[Mistake]
-    rights: Mapping[str, Wish]
-    faults: Sequence[Fault]
-    clean: Mapping[str, Callable[[Random], list[Record]]]
-    runs: Sequence[Wish]
-
-    def row(self, answer: str) -> str:
-        return f"{self.title}: {answer}"
-
-    def kind(self, what: str, name: str) -> str:
-        return f"{KIND}{self.name} {what}: {name}"
-
-    def mistake(self, name: str) -> Mistake:
-        return next(one for one in self.mistakes if one.name == name)
-
-    def fault(self, name: str) -> Fault:
-        return next(one for one in self.faults if one.name == name)
+def kind(what: str, name: str) -> str:
+    return f"{KIND}third {what}: {name}"

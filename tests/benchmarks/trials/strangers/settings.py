@@ -33,12 +33,10 @@ class Wish:
         families, reductions: whose losses, and which denominators.
         beta: whether there is a KL penalty.
         spec, recipe, words, framework: changes of the run and of the trainer.
-        columns: further columns: "rollout", "entropies", "values", "versions", "turn_ids",
-            "token_ids".
+        columns: further columns: "rollout", "entropies", "token_ids".
         masked: whether a mask leaves out rows that were cut ("cut"), with two of them at least.
         given: whether the record has advantages in the place of rewards.
         tied: whether the first group's rewards are all the same.
-        large: whether the batch is as large as those of a small run, and some columns bfloat16.
     """
 
     families: tuple[str, ...] = ("paper", "trl", "verl", "slime")
@@ -52,9 +50,7 @@ class Wish:
     columns: tuple[str, ...] = ()
     masked: str = ""
     given: bool = False
-    functions: bool = False
     tied: bool = False
-    large: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ def pick(random: Random, values: Any) -> Any:
 
 
 def asked(random: Random, wish: Wish, count: int = 1) -> list[Drawn]:
-    """Batches of one run."""
+    """Batches of one run, as large as those of a small one; some columns are bfloat16."""
     options = [
         (family, one)
         for family in wish.families
@@ -84,8 +80,7 @@ def asked(random: Random, wish: Wish, count: int = 1) -> list[Drawn]:
     family, reduction = pick(random, options)
     beta = bool(random.random() < 0.4) if wish.beta is None else wish.beta
     beta = beta and family in ("paper", "trl", "verl")
-    made = _large(random, family) if wish.large else _spec(random, family)
-    spec = replace(made, **wish.spec)
+    spec = replace(_spec(random, family), **wish.spec)
     recipe = _recipe(random, family, reduction, beta, wish)
     found = []
     for at in range(count):
@@ -97,31 +92,10 @@ def asked(random: Random, wish: Wish, count: int = 1) -> list[Drawn]:
         if wish.tied:
             own = world.groups == 0
             world.rewards[own] = world.rewards[own].max()
-        if wish.large:
-            for name in COARSE[: int(random.integers(6))]:
-                world.columns[name] = bfloat16(world.columns[name])
+        for name in COARSE[: int(random.integers(6))]:
+            world.columns[name] = bfloat16(world.columns[name])
         found.append(_drawn(random, world, recipe, wish, f"batch-{at}"))
     return found
-
-
-def _spec(random: Random, family: str) -> Spec:
-    agent = family in ("rows", "span")
-    return Spec(
-        prompts=int(pick(random, (2, 3))) if not agent else 2,
-        size=int(pick(random, (4, 6))) if not agent else 4,
-        length=float(random.uniform(9, 20)) if not agent else float(random.uniform(5, 9)),
-        spread=0.6,
-        longest=34,
-        turns=(1, 1) if not agent else (2, 4) if family == "span" else (1, 4),
-        tools=(3, 8),
-        rows=family == "rows",
-        sure=float(random.uniform(0.3, 0.6)),
-        surety=7.0,
-        engine=0.0,
-        trainer=0.0,
-        update=float(random.uniform(0.2, 0.5)),
-        rewards=str(pick(random, ("binary", "graded"))),
-    )
 
 
 COARSE = ("log_probs_rollout", "log_probs_ref", "log_probs_old")
@@ -135,7 +109,7 @@ def bfloat16(values: Array) -> Array:
     return bits.astype(np.uint32).view(np.float32).astype(float)
 
 
-def _large(random: Random, family: str) -> Spec:
+def _spec(random: Random, family: str) -> Spec:
     agent = family in ("rows", "span")
     size = int(pick(random, (4, 6, 8, 16)))
     prompts = int(random.integers(2, 5)) if size < 16 else 2
@@ -228,33 +202,20 @@ def _drawn(random: Random, world: World, recipe: Recipe, wish: Wish, name: str) 
         write("mask", mask, 0)
     if random.random() < 0.5 or "token_ids" in wish.columns:
         write("token_ids", world.ids, PAD)
-    values = _values(random, world)
-    if "values" in wish.columns:
-        write("values", values, float(np.round(random.normal(0.8, 0.1), 4)))
+    # Lists before this one drew more: so seeds keep their batches.
+    random.standard_normal(len(world.ids))
     if "entropies" in wish.columns:
         write("entropies", world.entropies.astype(np.float32).astype(float))
-    if "versions" in wish.columns:
-        write("weight_versions", world.versions, int(world.versions.max()))
-    if "turn_ids" in wish.columns:
-        write("turn_ids", world.turns, int(world.turns.max()))
-    functions = _functions(random, world) if wish.functions else None
-    rows = _padded(world, width, mask, values, functions)
-    if wish.spec.get("rows") or world.spec.rows:
+    rows = _padded(world, width, mask)
+    if world.spec.rows:
         record["trajectory_ids"] = [f"t{one}" for one in world.trajectories]
-    if recipe.advantage == "turn-returns":
-        rows = replace(rows, turn_rewards=_by_turn(random, world))
-        record["turn_rewards"] = [[float(one)] for one in rows.turn_rewards]
     if wish.given:
         given = normalise(rows, recipe)
         rows = replace(rows, given=given)
         record["advantages"] = given.tolist()
-    elif functions is not None:
-        record["rewards"] = functions.tolist()
     else:
         record["rewards"] = world.rewards.tolist()
     record[keys.get("group_ids", "group_ids")] = [f"q{one}" for one in world.groups]
-    if "values" in wish.columns and padded:
-        rows = replace(rows, values=_column(record[keys.get("values", "values")], width))
     recipe = replace(recipe, items=float(int(mask.sum() * recipe.steps * random.uniform(0.8, 1.3))))
     _settings(record, recipe, wish)
     return Drawn(record, Case(rows, recipe))
@@ -264,29 +225,7 @@ def normalise(rows: Rows, recipe: Recipe) -> Array:
     return np.asarray(advantages(rows, recipe)).astype(np.float32).astype(float)
 
 
-def _column(rows: list[list[float]], width: int) -> Array:
-    return np.array([row + [0.0] * (width - len(row)) for row in rows])
-
-
-def _values(random: Random, world: World) -> Array:
-    mean = np.repeat(world.rewards, world.lengths)
-    return np.round(0.5 * mean + 0.2 + 0.15 * random.standard_normal(len(mean)), 4)
-
-
-def _functions(random: Random, world: World) -> Array:
-    """Two reward functions: the answer and its format."""
-    form = np.round(random.random(len(world.rewards)), 2)
-    return np.stack([world.rewards, form], axis=1)
-
-
-def _by_turn(random: Random, world: World) -> Array:
-    """A small reward in each turn, and the outcome in the last."""
-    found = np.round(random.choice([0.0, 0.1, 0.25], len(world.lengths)), 3)
-    last = np.append(world.trajectories[1:] != world.trajectories[:-1], True)
-    return np.where(last, world.rewards, found)
-
-
-def _padded(world: World, width: int, mask: Array, values: Array, functions: Array | None) -> Rows:
+def _padded(world: World, width: int, mask: Array) -> Rows:
     def laid(flat: Array) -> Array:
         found = np.zeros((len(world.lengths), width))
         for row, one in enumerate(world.split(flat)):
@@ -303,14 +242,9 @@ def _padded(world: World, width: int, mask: Array, values: Array, functions: Arr
         written=laid(np.ones(len(mask))),
         groups=world.groups,
         trajectories=world.trajectories,
-        turns=laid(world.turns),
-        versions=laid(world.versions),
         entropies=laid(world.entropies.astype(np.float32)),
         ends=laid(world.ids == END) > 0,
-        finished=world.finished,
         rewards=world.rewards,
-        functions=functions,
-        values=laid(values),
     )
 
 

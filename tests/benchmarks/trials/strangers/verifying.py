@@ -10,9 +10,10 @@ import numpy as np
 
 from trials import product
 from trials.score import Count, Task, counted
-from trials.strangers.mistake import Exam, Mistake
+from trials.strangers.mistake import Mistake, kind, row
 from trials.strangers.settings import Drawn, asked, expected
 from trials.strangers.world import Random
+from trials.strangers3.exam import MISTAKES, RIGHTS
 
 NAMED = "`verify`, loss and gradient recorded: the mistake is named"
 AGENTS = "… of those that concern turns, tools and versions"
@@ -31,31 +32,31 @@ _SILENT = re.compile(
 )
 
 
-def tasks(exam: Exam, first: int, seeds: int) -> Iterator[Task]:
+def tasks(first: int, seeds: int) -> Iterator[Task]:
     for seed in range(first, first + seeds):
-        for mistake in exam.mistakes:
+        for mistake in MISTAKES.values():
             for at in range(len(mistake.strengths) or 1):
-                yield Task("strangers", f"{exam.name}/verify/both/{mistake.name}/{at}", seed)
+                yield Task("strangers", f"third/verify/both/{mistake.name}/{at}", seed)
                 if mistake.value:
-                    yield Task("strangers", f"{exam.name}/verify/loss/{mistake.name}/{at}", seed)
-        for name in exam.rights:
-            yield Task("strangers", f"{exam.name}/verify/right/{name}", seed)
+                    yield Task("strangers", f"third/verify/loss/{mistake.name}/{at}", seed)
+        for name in RIGHTS:
+            yield Task("strangers", f"third/verify/right/{name}", seed)
 
 
-def records(exam: Exam, task: Task) -> tuple[list[product.Record], list[str]]:
-    made, words, _ = _made(exam, task)
+def records(task: Task) -> tuple[list[product.Record], list[str]]:
+    made, words, _ = _made(task)
     return made, ["verify", *words]
 
 
-def ask_one(exam: Exam, task: Task) -> dict[str, Count]:
-    made, words, mistake = _made(exam, task)
+def ask_one(task: Task) -> dict[str, Count]:
+    made, words, mistake = _made(task)
     if not made:
         return {}
     answer = product.ask("verify", made, *words)
     case: dict[str, Any] = {"task": task, "code": answer.code}
     if mistake is None:
-        row = LOGGED if "/logged" in task.name else RIGHT
-        return {exam.row(row): counted(answer.code != 0, case | {"told": answer.told[-300:]})}
+        wanted = LOGGED if "/logged" in task.name else RIGHT
+        return {row(wanted): counted(answer.code != 0, case | {"told": answer.told[-300:]})}
     both = task.name.split("/")[2] == "both"
     verdict, causes = judged(answer, mistake)
     case |= {"verdict": verdict, "said": causes, "thread": mistake.thread}
@@ -70,9 +71,8 @@ def ask_one(exam: Exam, task: Task) -> dict[str, Count]:
             found[AGENTS] = counted(named, None)
         if mistake.stage:
             found[PLACED] = counted(named or placed(answer, mistake), None)
-    kind = exam.kind("verify, loss and gradient" if both else "verify, loss alone", mistake.name)
-    rows = {exam.row(answered): count for answered, count in found.items()}
-    return rows | {kind: counted(named, None)}
+    own = kind("verify, loss and gradient" if both else "verify, loss alone", mistake.name)
+    return {row(answered): count for answered, count in found.items()} | {own: counted(named, None)}
 
 
 def judged(answer: product.Answer, mistake: Mistake) -> tuple[str, list[str]]:
@@ -111,22 +111,22 @@ def given(document: dict[str, Any]) -> list[str]:
 Made = tuple[list[product.Record], tuple[str, ...], Mistake | None]
 
 
-def _made(exam: Exam, task: Task) -> Made:
+def _made(task: Task) -> Made:
     random = task.random()
-    _, _, kind, *rest = task.name.split("/")
+    _, _, what, *rest = task.name.split("/")
     count = 3 if random.random() < 1 / 4 else 1
-    if kind == "right":
-        batches = asked(random, exam.rights[rest[0]], count)
+    if what == "right":
+        batches = asked(random, RIGHTS[rest[0]], count)
         for one in batches:
             one.record["expected"] = wanted = expected(one.case, one.record)
             if rest[0].startswith("logged"):
                 one.record["expected"] = {"loss": logged(one, wanted["loss"])}
         return [one.record for one in batches], batches[0].words, None
-    mistake = exam.mistake(rest[0])
+    mistake = MISTAKES[rest[0]]
     strength = mistake.strengths[int(rest[1])] if mistake.strengths else None
     for _ in range(40):
         batches = asked(random, mistake.wish, count)
-        if _planted(random, batches, mistake, strength, alone=kind == "loss"):
+        if _planted(random, batches, mistake, strength, alone=what == "loss"):
             return [one.record for one in batches], batches[0].words, mistake
     return [], (), mistake
 
@@ -135,8 +135,7 @@ def _planted(
     random: Random, batches: list[Drawn], mistake: Mistake, strength: Any, *, alone: bool
 ) -> bool:
     """Writes what the wrong loss gave; whether the mistake shows in every batch."""
-    large = mistake.wish.large
-    digits = bool(random.random() < 0.5) if alone and large else False
+    digits = alone and bool(random.random() < 0.5)
     for one in batches:
         right = expected(one.case, one.record)
         wrong = expected(mistake.planted(one.case, strength), one.record)

@@ -8,7 +8,7 @@ the reference's. So ratios, entropies and mismatches have the relations that rea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,15 +29,11 @@ class Spec:
         rows: whether each turn is a row of its own, without the tools.
         temperature: of the draw and of every column.
         sure: the share of tokens with one likely word, of probability about 1 − e^−``surety``.
-        engine, trainer: spread of the noise of their logits; ``outliers`` of the tokens have
-            ``outlier`` in the engine.
-        versions, stale: versions of the weights within a trajectory, and how far each is from
-            the next.
+        engine, trainer: spread of the noise of their logits.
         update, reference: how far the new policy and the reference are from the old one; at an
             update of 0 the new log-probs are the old ones to the last bit.
-        rewards: "binary", "graded", "scores" (−100 to 0), "solved".
-        entropy_heat, reference_heat, engine_heat: the temperature of these columns, where it is
-            another.
+        rewards: "binary", "graded".
+        engine_heat: the temperature of the engine's column, where it is another.
     """
 
     prompts: int = 4
@@ -55,15 +51,9 @@ class Spec:
     surety: float = 9.0
     engine: float = 0.02
     trainer: float = 0.015
-    outliers: float = 0.0
-    outlier: float = 0.6
-    versions: int = 1
-    stale: float = 0.1
     update: float = 0.08
     reference: float = 0.25
     rewards: str = "binary"
-    entropy_heat: float | None = None
-    reference_heat: float | None = None
     engine_heat: float | None = None
 
 
@@ -73,9 +63,8 @@ class World:
 
     Attributes:
         lengths, groups, trajectories, finished: [R].
-        turns: [N] the number of each token's turn in its trajectory; ``first_turn``: [R].
+        turns: [N] the number of each token's turn in its trajectory.
         tool: [N] whether a tool wrote the token.
-        versions: [N] the weights that sampled it.
         columns: name → [N]; entropies: [N] of the new policy.
         ids: [N]; prompts: token ids of each group's prompt.
         rewards: [R], that of the trajectory.
@@ -89,13 +78,11 @@ class World:
     finished: Array
     turns: Array
     tool: Array
-    versions: Array
     columns: dict[str, Array]
     entropies: Array
     ids: Array
     prompts: list[list[int]]
     rewards: Array
-    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ends(self) -> Array:
@@ -118,11 +105,10 @@ def drawn(random: Random, spec: Spec) -> World:
     plan = _plan(random, spec)
     count = len(plan["tool"])
     logits = _logits(random, spec, count, plan["last"])
-    noise = random.standard_normal((count, WORDS))
-    age = (plan["versions"].max() - plan["versions"])[:, None]
-    spread = np.where(random.random(count) < spec.outliers, spec.outlier, spec.engine)[:, None]
-    served = logits - spec.stale * age * noise
-    served = served + spread * random.standard_normal((count, WORDS))
+    # Lists before this one drew more: so seeds keep their batches.
+    random.standard_normal((count, WORDS))
+    random.random(count)
+    served = logits + spec.engine * random.standard_normal((count, WORDS))
     hot = spec.temperature
     heat = np.where(plan["tool"], 3.5, hot)[:, None]
     words = np.argmax(served / heat + random.gumbel(size=(count, WORDS)), axis=1)
@@ -133,21 +119,18 @@ def drawn(random: Random, spec: Spec) -> World:
         found = log_softmax(scores / heat)[at, words]
         return np.minimum(found, 0.0).astype(np.float32).astype(float)
 
-    def scored(scores: Array, heat: float = hot) -> Array:
-        return taken(scores + spec.trainer * random.standard_normal((count, WORDS)), heat)
+    def scored(scores: Array) -> Array:
+        return taken(scores + spec.trainer * random.standard_normal((count, WORDS)), hot)
 
     old = scored(logits)
     moved = logits + spec.update * random.standard_normal((count, WORDS))
     columns = {
         "log_probs_new": scored(moved) if spec.update else old.copy(),
         "log_probs_old": old,
-        "log_probs_ref": scored(
-            logits + spec.reference * random.standard_normal((count, WORDS)),
-            spec.reference_heat or hot,
-        ),
+        "log_probs_ref": scored(logits + spec.reference * random.standard_normal((count, WORDS))),
         "log_probs_rollout": np.where(plan["tool"], 0.0, taken(served, spec.engine_heat or hot)),
     }
-    sure = log_softmax(moved / (spec.entropy_heat or hot))
+    sure = log_softmax(moved / hot)
     ids = (random.integers(300, 90_000, count) * 7 + words * 1_009) % 150_000
     ids[plan["last"]] = END
     return World(
@@ -159,7 +142,6 @@ def drawn(random: Random, spec: Spec) -> World:
         finished=plan["finished"],
         turns=plan["turns"],
         tool=plan["tool"],
-        versions=plan["versions"],
         columns=columns,
         entropies=-(np.exp(sure) * sure).sum(axis=1),
         ids=ids,
@@ -177,11 +159,9 @@ def _plan(random: Random, spec: Spec) -> dict[str, Array]:
     lengths, groups, trajectories, finished = [], [], [], []
     turns: list[int] = []
     tool: list[bool] = []
-    versions: list[int] = []
     last: list[int] = []
     for number, group in enumerate(of):
         count = int(random.integers(spec.turns[0], spec.turns[1] + 1))
-        cuts = np.sort(random.random(spec.versions - 1))
         start = len(tool)
         for turn in range(count):
             size = round(float(np.exp(random.normal(np.log(spec.length), spec.spread))))
@@ -200,10 +180,6 @@ def _plan(random: Random, spec: Spec) -> dict[str, Array]:
                 groups.append(group)
                 trajectories.append(number)
                 finished.append(done)
-                share = np.linspace(0, 1, len(tool) - start, endpoint=False)
-                if spec.rows:
-                    share = np.full(len(share), (turn + 0.5) / count)
-                versions += (7 + np.searchsorted(cuts, share)).tolist()
                 start = len(tool)
     return {
         "lengths": np.array(lengths),
@@ -212,7 +188,6 @@ def _plan(random: Random, spec: Spec) -> dict[str, Array]:
         "finished": np.array(finished),
         "turns": np.array(turns),
         "tool": np.array(tool),
-        "versions": np.array(versions),
         "last": np.array(last, dtype=int),
     }
 
@@ -234,14 +209,10 @@ def _rewards(random: Random, spec: Spec, plan: dict[str, Array]) -> Array:
     found = np.zeros(len(of))
     for group in np.unique(groups):
         own = np.flatnonzero(groups == group)
-        if spec.rewards == "solved":
-            found[own] = 1.0
-        elif spec.rewards == "binary":
+        if spec.rewards == "binary":
             found[own] = random.random(len(own)) < random.uniform(0.25, 0.75)
             if len(own) > 1 and np.ptp(found[own]) == 0:
                 found[own[int(random.integers(len(own)))]] = 1.0 - found[own[0]]
-        elif spec.rewards == "scores":
-            found[own] = np.round(-100.0 * random.random(len(own)), 2)
         else:
             found[own] = np.round(random.normal(0.4, 0.35, len(own)), 3)
     return found[plan["trajectories"]]

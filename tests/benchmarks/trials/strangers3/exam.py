@@ -1,45 +1,40 @@
-"""The third list as an exam."""
+"""The third list: losses with a mistake and without, faults of dumps, runs for ``match``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from trials.strangers.mistake import Exam, listed
+from trials.strangers.mistake import listed
 from trials.strangers.settings import Wish
 from trials.strangers3.clean import CLEAN
-from trials.strangers3.faults import FAULTS
+from trials.strangers3.faults import FAULTS as _FAULTS
 from trials.strangers3.losses import MISTAKES as _LOSSES
 
 MISTAKES = listed(__file__, "mistakes.csv", _LOSSES)
+FAULTS = listed(__file__, "faults.csv", _FAULTS)
+RIGHTS = {
+    **{f"of {name}": Wish((name,)) for name in ("paper", "trl", "verl", "rows")},
+    **{f"logged by {name}": Wish((name,)) for name in ("trl", "verl")},
+    **{f"as for: {name}": one.wish for name, one in MISTAKES.items()},
+}
+"""Losses without a mistake."""
 
 SMALL: dict[str, Any] = {"low": 0.02, "high": 0.03}
 RUNS = [
-    Wish(("paper",), ("response",), beta=True, large=True),
-    Wish(("trl",), ("token", "response"), beta=False, large=True),
-    Wish(("trl",), ("items", "sum"), beta=True, large=True),
-    Wish(("verl",), beta=True, large=True),
-    Wish(("slime",), large=True),
-    Wish(("trl",), ("response",), recipe={"sequence": True, **SMALL}, large=True),
-    Wish(("trl",), ("token",), recipe={"delta": 1.5}, spec={"update": 0.6}, large=True),
+    Wish(("paper",), ("response",), beta=True),
+    Wish(("trl",), ("token", "response"), beta=False),
+    Wish(("trl",), ("items", "sum"), beta=True),
+    Wish(("verl",), beta=True),
+    Wish(("slime",)),
+    Wish(("trl",), ("response",), recipe={"sequence": True, **SMALL}),
+    Wish(("trl",), ("token",), recipe={"delta": 1.5}, spec={"update": 0.6}),
     Wish(
         ("slime",),
         recipe={"correction": "token", "cap": 2.0},
         words=("-v", "slime/tis"),
         columns=("rollout",),
         spec={"engine": 0.2},
-        large=True,
     ),
 ]
-THIRD = Exam(
-    name="third",
-    title="unread list",
-    mistakes=MISTAKES,
-    rights={
-        **{f"of {name}": Wish((name,), large=True) for name in ("paper", "trl", "verl", "rows")},
-        **{f"logged by {name}": Wish((name,), large=True) for name in ("trl", "verl")},
-        **{f"as for: {one.name}": one.wish for one in MISTAKES},
-    },
-    faults=listed(__file__, "faults.csv", FAULTS),
-    clean=CLEAN,
-    runs=RUNS,
-)
+"""What ``match`` is asked about the losses of."""
+__all__ = ("CLEAN", "FAULTS", "MISTAKES", "RIGHTS", "RUNS")

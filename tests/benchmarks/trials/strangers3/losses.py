@@ -34,10 +34,6 @@ TIS: dict[str, Any] = {"correction": "token", "cap": 2.0}
 TOP: dict[str, Any] = {"top": 0.3}
 
 
-def _wish(*values: Any, **more: Any) -> Wish:
-    return Wish(*values, large=True, **more)
-
-
 def _again(rows: Rows, recipe: Recipe) -> Array:
     return whitened(advantages(rows, recipe)[:, None] * rows.mask, rows.mask)
 
@@ -56,8 +52,8 @@ def _by_engine(rows: Rows, recipe: Recipe) -> Array:
     return log_ratio(replace(rows, old=rows.rollout), recipe)
 
 
-def _current_weight(rows: Rows, recipe: Recipe, adv: Array) -> Array:
-    return weights(replace(rows, old=np.real(rows.new)), recipe, adv)
+def _current_weight(rows: Rows, recipe: Recipe) -> Array:
+    return weights(replace(rows, old=np.real(rows.new)), recipe)
 
 
 def _cispo_window(rows: Rows, recipe: Recipe, rho: Array, adv: Array) -> Array:
@@ -113,7 +109,7 @@ def _without_ends(case: Case) -> Case:
     return case.of(mask=case.rows.mask * ~case.rows.ends)
 
 
-def _padded_threshold(rows: Rows, recipe: Recipe, adv: Array) -> Array:
+def _padded_threshold(rows: Rows, recipe: Recipe) -> Array:
     limit = np.quantile(rows.entropies, 1.0 - recipe.top)
     return rows.mask * (rows.entropies >= limit)
 
@@ -153,17 +149,17 @@ def _bonus_of_all(rows: Rows, recipe: Recipe) -> Array:
 MISTAKES = {
     "group's std for the batch's": wrong_loss(
         lambda case: case.by(advantage="group"),
-        _wish(TRL, recipe={"advantage": "batch"}, framework={"scale_rewards": "batch"}),
+        Wish(TRL, recipe={"advantage": "batch"}, framework={"scale_rewards": "batch"}),
         stage="advantage",
     ),
     "advantages whitened after their normalisation": wrong_loss(
         lambda case: case.but(advantages=_again),
-        _wish(("paper", "verl"), ("token",)),
+        Wish(("paper", "verl"), ("token",)),
         stage="advantage",
     ),
     "whitened over the padding": wrong_loss(
         lambda case: case.but(advantages=_padded_statistics),
-        _wish(
+        Wish(
             PAPER,
             ("token",),
             beta=False,
@@ -174,12 +170,12 @@ MISTAKES = {
     ),
     "current log-probs for the old ones, by sequence": wrong_loss(
         lambda case: case.but(log_ratio=_on_policy),
-        _wish(TRL, ("response",), beta=True, recipe=SEQUENCE, spec={"update": 0.4}),
+        Wish(TRL, ("response",), beta=True, recipe=SEQUENCE, spec={"update": 0.4}),
         stage="ratio",
     ),
     "engine's ratio twice": wrong_loss(
         lambda case: case.but(log_ratio=_by_engine),
-        _wish(
+        Wish(
             ("slime",),
             recipe=TIS,
             words=("-v", "slime/tis"),
@@ -190,7 +186,7 @@ MISTAKES = {
     ),
     "engine's weight of the current policy": wrong_loss(
         lambda case: case.but(weights=_current_weight),
-        _wish(
+        Wish(
             ("slime",),
             recipe=TIS,
             words=("-v", "slime/tis"),
@@ -201,20 +197,20 @@ MISTAKES = {
     ),
     "clip computed, not used": wrong_loss(
         lambda case: case.but(surrogate=lambda rows, recipe, rho, adv: rho * adv),
-        _wish(("paper", "verl"), ("token",), spec={"update": 0.4}),
+        Wish(("paper", "verl"), ("token",), spec={"update": 0.4}),
         stage="clip",
     ),
     "dual clip not passed on": wrong_loss(
-        lambda case: case.by(dual=None), _wish(VERL, beta=True, spec={"update": 0.8}), stage="clip"
+        lambda case: case.by(dual=None), Wish(VERL, beta=True, spec={"update": 0.8}), stage="clip"
     ),
     "two-sided bound not passed on": wrong_loss(
         lambda case: case.by(delta=None),
-        _wish(TRL, beta=True, recipe={"delta": 1.5}, spec={"update": 0.6}),
+        Wish(TRL, beta=True, recipe={"delta": 1.5}, spec={"update": 0.6}),
         stage="clip",
     ),
     "CISPO's ratio bounded below": wrong_loss(
         lambda case: case.but(surrogate=_cispo_window),
-        _wish(
+        Wish(
             TRL,
             ("items",),
             recipe={"surrogate": "cispo", "high": 1.4},
@@ -225,7 +221,7 @@ MISTAKES = {
     ),
     "SAPO's gate simplified": wrong_loss(
         _sapo,
-        _wish(
+        Wish(
             TRL,
             ("response",),
             recipe={"surrogate": "sapo", "taus": (1.0, 1.5)},
@@ -237,7 +233,7 @@ MISTAKES = {
     ),
     "KL weighted by the token's own ratio": wrong_loss(
         lambda case: case.but(penalty=_token_weighted),
-        _wish(
+        Wish(
             TRL,
             ("response",),
             beta=True,
@@ -248,7 +244,7 @@ MISTAKES = {
     ),
     "KL's importance weight not passed on": wrong_loss(
         lambda case: case.by(weighted=False),
-        _wish(
+        Wish(
             TRL,
             beta=True,
             recipe={"weighted": True, "beta": 0.1},
@@ -258,7 +254,7 @@ MISTAKES = {
     ),
     "KL without the term of the draw": wrong_loss(
         lambda case: case.by(scored=False),
-        _wish(
+        Wish(
             PAPER,
             ("token",),
             beta=True,
@@ -272,12 +268,12 @@ MISTAKES = {
     ),
     "k3 of the response's mean log ratio": wrong_loss(
         lambda case: case.but(penalty=_of_the_mean),
-        _wish(PAPER, ("response",), beta=True, recipe={"beta": 0.1}, spec={"reference": 0.5}),
+        Wish(PAPER, ("response",), beta=True, recipe={"beta": 0.1}, spec={"reference": 0.5}),
         stage="kl",
     ),
     "KL averaged by response, the policy term by token": wrong_loss(
         lambda case: case.but(reduce_kl=_kl_by_response),
-        _wish(
+        Wish(
             ("paper", "trl", "verl"),
             ("token",),
             beta=True,
@@ -288,11 +284,9 @@ MISTAKES = {
     ),
     "engine's weight on the KL too": wrong_loss(
         lambda case: case.but(
-            penalty=lambda rows, recipe, rho: (
-                penalty(rows, recipe, rho) * weights(rows, recipe, np.zeros((1, 1)))
-            )
+            penalty=lambda rows, recipe, rho: penalty(rows, recipe, rho) * weights(rows, recipe)
         ),
-        _wish(
+        Wish(
             TRL,
             beta=True,
             recipe={**TIS, "beta": 0.1},
@@ -303,7 +297,7 @@ MISTAKES = {
     ),
     "KL left out where rewards tie": wrong_loss(
         lambda case: case.but(penalty=_untied),
-        _wish(
+        Wish(
             ("paper", "trl"),
             beta=True,
             recipe={"beta": 0.1},
@@ -314,7 +308,7 @@ MISTAKES = {
     ),
     "KL times the context-parallel size": wrong_loss(
         _scaled_kl,
-        _wish(
+        Wish(
             PAPER,
             ("token",),
             beta=True,
@@ -327,7 +321,7 @@ MISTAKES = {
     ),
     "KL in the reward left out": wrong_loss(
         lambda case: case.by(beta=0.0),
-        _wish(
+        Wish(
             PAPER,
             ("token",),
             beta=True,
@@ -339,13 +333,13 @@ MISTAKES = {
     ),
     "k3 with the gradient of the reverse KL": wrong_loss(
         lambda case: case.but(penalty=_unbiased),
-        _wish(PAPER, ("response",), beta=True, recipe={"beta": 0.1}, spec={"reference": 0.5}),
+        Wish(PAPER, ("response",), beta=True, recipe={"beta": 0.1}, spec={"reference": 0.5}),
         value=False,
         stage="kl",
     ),
     "engine's weights missing at the sequence level": wrong_loss(
         lambda case: case.by(correction=""),
-        _wish(
+        Wish(
             TRL,
             ("response",),
             recipe={**SEQUENCE, **TIS},
@@ -356,7 +350,7 @@ MISTAKES = {
     ),
     "IcePop's mask not applied": wrong_loss(
         lambda case: case.by(correction="token", cap=np.inf),
-        _wish(
+        Wish(
             ("slime",),
             recipe={"correction": "masked", "cap": 2.0},
             words=("-v", "slime/icepop"),
@@ -367,7 +361,7 @@ MISTAKES = {
     ),
     "masked tokens in the numerator": wrong_loss(
         lambda case: case.but(reduce=_numerator),
-        _wish(
+        Wish(
             ("paper", "verl"),
             ("token",),
             spec={"length": 50.0, "longest": 70},
@@ -376,37 +370,37 @@ MISTAKES = {
         stage="mask",
     ),
     "ends of turns left out by a mask of ids": wrong_loss(
-        _without_ends, _wish(("span",), columns=("token_ids",)), agent=True, stage="mask"
+        _without_ends, Wish(("span",), columns=("token_ids",)), agent=True, stage="mask"
     ),
     "entropy threshold over the padding": wrong_loss(
         lambda case: case.but(weights=_padded_threshold),
-        _wish(TRL, recipe=TOP, columns=("entropies",), spec={"spread": 0.8}),
+        Wish(TRL, recipe=TOP, columns=("entropies",), spec={"spread": 0.8}),
         stage="mask",
     ),
     "ranks divide by their own tokens": wrong_loss(
         _ranks,
-        _wish(("paper", "verl"), ("token",), spec={"size": 8, "spread": 0.8}),
+        Wish(("paper", "verl"), ("token",), spec={"size": 8, "spread": 0.8}),
         (2, 4),
         stage="aggregation",
     ),
     "padding counted as tokens": wrong_loss(
         lambda case: case.but(reduce=_all_slots),
-        _wish(("paper", "verl"), ("token",)),
+        Wish(("paper", "verl"), ("token",)),
         stage="aggregation",
     ),
     "kept tokens alone divide": wrong_loss(
         _kept_divide,
-        _wish(TRL, ("token", "response"), recipe=TOP, columns=("entropies",)),
+        Wish(TRL, ("token", "response"), recipe=TOP, columns=("entropies",)),
         stage="aggregation",
     ),
     "constant length of 1,000": wrong_loss(
         lambda case: case.by(length=1_000.0),
-        _wish(TRL, ("sum",), recipe={"length": 256.0}),
+        Wish(TRL, ("sum",), recipe={"length": 256.0}),
         stage="aggregation",
     ),
     "data-parallel size in the denominator": wrong_loss(
         lambda case: case.but(reduce=_sixteenth),
-        _wish(
+        Wish(
             VERL,
             ("response",),
             beta=False,
@@ -417,12 +411,12 @@ MISTAKES = {
     ),
     "logged loss divided by the micro-batches again": wrong_loss(
         lambda case: replace(case, logged=lambda loss: loss / case.recipe.steps),
-        _wish(TRL, ("token", "response", "sum"), recipe={"steps": 4}),
+        Wish(TRL, ("token", "response", "sum"), recipe={"steps": 4}),
         stage="scale",
     ),
     "logged loss times the ranks": wrong_loss(
         lambda case: replace(case, logged=lambda loss: 8.0 * loss),
-        _wish(
+        Wish(
             PAPER,
             ("token",),
             beta=True,
@@ -434,7 +428,7 @@ MISTAKES = {
     ),
     "entropy by token, the policy term by response": wrong_loss(
         lambda case: case.by(same_entropy=False),
-        _wish(
+        Wish(
             VERL,
             ("response",),
             recipe={"same_entropy": True, "entropy": 0.1},
@@ -445,7 +439,7 @@ MISTAKES = {
     ),
     "entropy times the context-parallel size": wrong_loss(
         lambda case: case.by(entropy=2.0 * case.recipe.entropy),
-        _wish(
+        Wish(
             PAPER,
             ("token",),
             beta=True,
@@ -463,7 +457,7 @@ MISTAKES = {
     ),
     "entropy bonus of the dropped tokens too": wrong_loss(
         lambda case: case.but(bonus=_bonus_of_all),
-        _wish(TRL, recipe={**TOP, "entropy": 0.02}, columns=("entropies",)),
+        Wish(TRL, recipe={**TOP, "entropy": 0.02}, columns=("entropies",)),
         stage="entropy",
     ),
 }

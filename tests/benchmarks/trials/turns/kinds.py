@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,8 @@ from trials.product import Record
 Random = np.random.Generator
 Ids = list[int]
 VOCABULARY, END = 5000, 2
+NOISE = 0.01
+"""Of the engine's log-probs."""
 
 
 @dataclass
@@ -60,7 +62,6 @@ class Shape:
         tokens: least and most tokens of a turn.
         tool: least and most tokens of a tool's answer.
         thinking: least and most tokens that the next prompt leaves out.
-        noise: of the engine's log-probs.
         graded: rewards between 0 and 1, not only 0 or 1.
     """
 
@@ -70,9 +71,7 @@ class Shape:
     tokens: tuple[int, int] = (4, 40)
     tool: tuple[int, int] = (3, 30)
     thinking: tuple[int, int] = (0, 0)
-    noise: float = 0.01
     graded: bool = False
-    change: Callable[[list[Episode], Random], None] = field(default=lambda *_: None)
 
 
 def words(random: Random, count: int) -> Ids:
@@ -92,7 +91,7 @@ def turn(random: Random, shape: Shape, prompt: Ids, *, last: bool) -> Turn:
     tool = [] if last else words(random, int(random.integers(*shape.tool, endpoint=True)))
     old = log_probs(random, len(ids))
     free = -np.expm1(old)
-    engine = np.minimum(old + shape.noise * free * random.standard_normal(len(ids)), -1e-7)
+    engine = np.minimum(old + NOISE * free * random.standard_normal(len(ids)), -1e-7)
     return Turn(list(prompt), ids, tool, old, engine, log_probs(random, len(tool)) - 0.4)
 
 
@@ -113,7 +112,6 @@ def episodes(random: Random, shape: Shape) -> list[Episode]:
             right = float(random.random() < 0.5) if attempt > 1 else float(attempt)
             reward = round(float(random.random()), 3) if shape.graded else right
             found.append(Episode(group, f"t{group}-{attempt}", turns, reward, thinking))
-    shape.change(found, random)
     return found
 
 
@@ -123,9 +121,6 @@ def by_group(every: list[Episode]) -> list[list[Episode]]:
 
 def rounded(values: Any) -> list[float]:
     return [float(np.float32(value)) for value in values]
-
-
-# ---- how frameworks write them -------------------------------------------------------------------
 
 
 # ---- credit: what each turn's advantage is -------------------------------------------------------
@@ -461,6 +456,3 @@ def drawn(kind: Kind, random: Random, **shape: Any) -> list[Episode]:
 def dumped(kind: Kind, random: Random, name: str) -> list[Record]:
     """A clean batch."""
     return [kind.write(drawn(kind, random), random) | {"id": name}]
-
-
-__all__: Sequence[str] = ("KINDS", "NAMES", "Kind", "drawn", "dumped", "joined", "rows")
