@@ -62,7 +62,7 @@ class Answer:
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the headline, the table (without one, all lists), the notices."""
-        lists = [[*map(_row, value)] for value in self.fields().values() if _has_rows(value)]
+        lists = [[*map(as_row, value)] for value in self.fields().values() if _has_rows(value)]
         tables = [
             html_table(*_cut_rows(rows)) for rows in ([self.table()] if self.table() else lists)
         ]
