@@ -92,7 +92,7 @@ def refuse_odd_shape(shape: Shape, columns: Mapping[str, object]) -> None:
         InputError: with the first place where that column is the odd one.
     """
     others = {key: one for key, one in columns.items() if type(one) is list and one}
-    nested = {key: read_shape(key, one).nested for key, one in others.items()}
+    nested = {key: _nesting(one) for key, one in others.items()}
     usual, most = Counter(nested.values()).most_common(1)[0]
     if usual != shape.nested and most > 1:
         like = next(key for key, level in nested.items() if level == usual)
@@ -107,6 +107,13 @@ def refuse_odd_shape(shape: Shape, columns: Mapping[str, object]) -> None:
         rows = {key: one[number] for key, one in others.items() if len(one) > number}
         lengths = {key: len(row) for key, row in rows.items() if type(row) is list}
         _refuse_minority(shape.key, f"[{number}]", lengths, "number")
+
+
+def _nesting(value: list[Any]) -> int:
+    """How deep a column seems to be nested, by its first elements."""
+    if type(value[0]) is not list:
+        return 1
+    return 2 if type(_first(value)) is not list else 3
 
 
 def _refuse_minority(key: str, place: str, lengths: Mapping[str, int], level: str) -> None:
