@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -133,7 +134,8 @@ def planned(
         expected = 'expected text, as "input", "record" or "step,rank"'
         raise UsageError(f"batch: {expected}, got {batch!r}")
     given = checked(hyperparameters)
-    return plan(variant, stages=stages, hyperparameters=given, batch=batch, strict=strict)
+    made = plan(variant, stages=stages, hyperparameters=given, batch=batch, strict=strict)
+    return replace(made, asked=variant != "grpo")  # the default, of which nobody may have thought
 
 
 _ARGUMENTS = (
