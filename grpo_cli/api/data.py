@@ -258,6 +258,7 @@ def _argument(found: re.Match[str]) -> str:
     if stage is not None:
         if after is not None and (after in stage.choices or after in stage.aliases):
             return f'stages={{"{name}": "{after}"}}'
+        rest = "" if after == "NAME" else rest
         return f'stages={{"{name}": …}}{rest}'
     name = _SPELLED.get(name, name)
     if name == "unpack" and after:

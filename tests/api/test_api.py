@@ -276,7 +276,7 @@ def test_mistakes_are_told_by_the_names_of_arguments(said: str) -> None:
 def test_notices_name_arguments_too() -> None:
     given = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1, 0], "advantages": [1.0, -1.0]}
     told = " ".join(evaluate(given, "dr").notices)
-    assert '(use stages={"advantage": …} to compute them)' in told
+    assert '(stages={"advantage": …} computes them)' in told
     assert "--" not in told
 
 
