@@ -248,10 +248,9 @@ class Reading:
 
     def _key(self, raw: Raw, made: Raw) -> Any:
         """The key in the object as written, or as translated; None if there is none."""
-        by = self._by
         for value in (raw.value, made.value):
             try:
-                found = [look_up(value, path) for path in by]
+                found = [look_up(value, path) for path in self._by]
                 return tuple([hashable(only_element(one) if raw.arrays else one) for one in found])
             except Missing:
                 continue

@@ -152,8 +152,7 @@ class Texts:
 
     def tolist(self) -> list[str]:
         """The texts, as the method of an array."""
-        found: list[str] = self.column.slice(self.start, len(self)).to_pylist()
-        return found
+        return self.column.slice(self.start, len(self)).to_pylist()
 
 
 ARRAYS = (np.ndarray, Texts)

@@ -12,8 +12,8 @@ least and the greatest within a turn).
 
 - ``eval``: ``eval --level batch --jobs 1``; ``reading``: decoding, and the columns that are read as
   arrays, checked (``shapes.columns``); ``least``: J of them as well (``shapes.evaluated``);
-- ``script ÷ eval``: a script of one's own, which has to return the same J; ``two jobs``: against
-  ``--jobs 2``, by the clock, the start of the workers included;
+- ``script``: one of one's own, which has to return the same J; ``script ÷ eval``: against ``eval``;
+  ``two jobs``: against ``--jobs 2``, by the clock, the start of the workers included;
 - ``MB``: the peak of ``eval``, and of all commands.
 
 Other commands, with ``--jobs 1``, as multiples of ``eval``; ``causes`` is ``verify`` as another
@@ -105,7 +105,7 @@ def rows(name: str, found: dict[str, Timed], deflated: float) -> tuple[str, str]
         of: cpu[one] for of, one in (("check", "compared"), ("trend", "tracked")) if one in cpu
     }
     cells = [ratio("eval", "loop")]
-    cells += [f"{cpu[script] / cpu['loop']:.1f}" for script in ("columns", "evaluated")]
+    cells += [f"{cpu[script] / cpu['loop']:.1f}" for script in ("columns", "evaluated", "naive")]
     cells += [ratio("naive", "eval")]
     cells += [f"{found['naive'].wall / found['jobs'].wall:.1f}"]
     cells += [f"{found['eval'].memory:.0f}, {max(one.memory for one in found.values()):.0f}"]
@@ -122,7 +122,7 @@ def rows(name: str, found: dict[str, Timed], deflated: float) -> tuple[str, str]
 
 def print_tables(names: list[str], megabytes: float, turns: int) -> None:
     """Prints the rows of ``eval`` as they are measured, and then those of other commands."""
-    columns = ["shape", "eval", "reading", "least", "script ÷ eval", "two jobs", "MB"]
+    columns = ["shape", "eval", "reading", "least", "script", "script ÷ eval", "two jobs", "MB"]
     _print_head(columns)
     others = []
     for name in names:

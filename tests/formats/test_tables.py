@@ -129,6 +129,21 @@ def test_formats_in_tables(tmp_path):
     assert "TRL's completions_{step}.parquet, which has texts" in refused(path)
 
 
+@pytest.mark.parametrize("level", ["batch", "token"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a"], "[1].tokens[0]: expected 2 tokens (as log_probs[1] has), got 1"),
+        (["a", None], "[1].tokens[0][1]: expected a string, got null"),
+        (None, "[1]: [0] has tokens but [1] of the same group does not"),
+    ],
+)
+def test_words_are_checked_at_every_level(tmp_path, words, message, level):
+    row = {"log_probs": [-0.1, -0.2], "reward": 1.0, "uid": "g", "tokens": ["b", "c"]}
+    path = written(tmp_path / "in.parquet", [row, row | {"tokens": words}])
+    assert f"in.parquet: {message}" in refused(path, "--group-by", "uid", "--level", level)
+
+
 FAULTS = [
     ({"log_probs_new": [[0.5, -1.0], [-1.0, -1.0, -1.0], [-1.0]]}, "log_probs_new[0][0]: .* 0.5"),
     ({"log_probs_new": [[None, -1.0], [-1.0, -1.0, -1.0], [-1.0]]}, "log_probs_new[0][0]: .* NaN"),

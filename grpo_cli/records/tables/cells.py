@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -190,11 +191,10 @@ def _is_text(pa: Any, column: Any) -> bool:
     kind = column.type.value_type if depth(pa, column.type) == 1 else None
     if kind not in (pa.string(), pa.large_string()) or column.flatten().null_count:
         return False
-    try:
+    with suppress(pa.ArrowInvalid):
         column.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+        return True
+    return False
 
 
 def _texts(column: Any) -> Cells:
