@@ -12,6 +12,7 @@ import orjson
 from grpo_cli.errors import InputError
 
 _LONGEST = 40
+QUOTED = " (a value in quotes; write it without them)"
 _IN_QUOTES = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|true|false|nan|[+-]?inf", re.IGNORECASE
 )
@@ -34,7 +35,7 @@ def got(value: object) -> str:
         elif value.startswith("[") and value.endswith("]"):
             advice = " (a list in a string; dump the list itself)"
         elif _IN_QUOTES.fullmatch(value):
-            advice = " (a value in quotes; write it without them)"
+            advice = QUOTED
         return orjson.dumps(text).decode() + advice
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"

@@ -198,7 +198,7 @@ def check_nesting(key: str, value: object, shape: Shape, leaf: str = "number") -
 
 def _compare(value: object, model: list[Any], path: str, like: str, levels: Sequence[str]) -> None:
     if type(value) is not list or len(value) != len(model):
-        came = len(value) if type(value) is list else got(value)
+        came = len(value) if type(value) is list else got(value).removesuffix(places.QUOTED)
         if type(value) is int and value >= 0:  # which would be read as a length
             came = f"the number {value}"
         wanted = f"{count(len(model), levels[0])} (as {like} has)"
