@@ -211,6 +211,7 @@ def constant() -> Bounds:
         for by in (0.999, 1.001)
     ]
     bounds += [(apart(np.full(30, by * -1e-3)), by > 1.0) for by in (0.999, 1.001)]
+    bounds.append((apart(np.full(23, 0.01)), False))
     return bounds
 
 
