@@ -211,7 +211,7 @@ _AS_IN_A_FILE = frozenset({float, int, str, bool, type(None)})
 _SPELLED = {"from": "format"}
 _PARAMETER = re.compile(r"-p (\w+=[^\s;,)]+)")
 _MAP = re.compile(r"--map (\w+)=([^\s;,:)]+)")
-_FLAG = re.compile(r"--([a-z][a-z-]*)(?:[ =]([^\s;,:)]+))?")
+_FLAG = re.compile(r"--([a-z][a-z-]*)(?:[ =]([^\s;,:)]+(?:,\w[^\s;,:)]*)*))?")
 _COMMAND = re.compile(
     r"(\bgrpo (?:eval|compare|match|explain|verify|check|trend|diff|show|report|convert|variants) "
     r"(?:[^;,)]|,(?=\S))*)"

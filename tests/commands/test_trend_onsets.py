@@ -185,7 +185,7 @@ def test_records_that_nobody_grouped_are_said_first(tmp_path: Path) -> None:
         )
     assert f"note: {told}\n" in run("trend", path, "-v", "dr").stderr
     found = grpo_cli.trend(path, "dr")
-    told = told.replace("--group-by", "group_by")
+    told = told.replace("--group-by step,uid", 'group_by="step,uid"')
     assert told in found.notices
     assert found.verdict.startswith(told)
     given = write(tmp_path / "b.jsonl", [one | {"advantages": 1.0} for one in rows])

@@ -392,6 +392,20 @@ def miles() -> list[Object]:
     ]
 
 
+def verl_batch() -> list[Object]:
+    """A row of a DataProto's tensors as lists, under verl 0.9.1's names (ray_trainer.py)."""
+    return [
+        {
+            "uid": "g",
+            "responses": IDS[at],
+            "response_mask": [1] * len(IDS[at]),
+            "old_log_probs": NEW[at],
+            "token_level_scores": [*[0.0] * (len(IDS[at]) - 1), float(at)],
+        }
+        for at in range(4)
+    ]
+
+
 def rllm() -> Object:
     """An episode of two trajectories, as rLLM's Episode.to_dict() writes it."""
     step = {"prompt_ids": [1, 2], "response_ids": [5, 6], "logprobs": [-0.5, -1.25], "reward": 0.5}

@@ -317,6 +317,7 @@ def _formats() -> dict[str, list[Object]]:
         "verifiers": dumps.verifiers(),
         "atif": [dumps.atif()],
         "miles": dumps.miles(),
+        "verl-batch": dumps.verl_batch(),
         "rllm": [dumps.rllm()],
         **{name: [one] for name, one in dumps.texts().items()},
     }
