@@ -263,3 +263,15 @@ def test_every_record_that_cannot_be_read_is_named_and_the_others_are_checked(gr
     assert f"{path}:3: log_probs_old[0]: expected 1 number" in done.stderr
     path.write_text(json.dumps(bad[0]) + "\n")
     assert grpo("check", path).stdout == ""
+
+
+def test_what_is_no_object_and_a_response_after_another_are_errors(grpo, tmp_path):
+    """Of a record with many bad responses the first ones are named, since each is read again."""
+    many = {"log_probs_new": [["x"]] * 60, "rewards": [0.0] * 60}
+    path = tmp_path / "dump.jsonl"
+    path.write_text(json.dumps(many) + "\n[1]\n")
+    done = grpo("check", path, "--max-errors", "0")
+    assert done.exit_code == 3
+    assert f"{path}:2: expected an object, got a list" in done.stderr
+    assert "log_probs_new[20][0]: expected a number" in done.stderr
+    assert "log_probs_new[21]" not in done.stderr

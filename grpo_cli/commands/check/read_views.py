@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -136,9 +137,9 @@ def _faults(raw: Raw, first: InputError) -> list[InputError]:
     found = [first]
     if len(raw.rows) > 1:
         found += filter(None, (_fault(row) for row in raw.rows if not _is_of(first, row)))
-    elif raw.origin is None:
+    elif raw.origin is None and isinstance(raw.plain(), dict):
         with suppress(InputError):
-            found += _by_leaving_out(raw, first)
+            found += islice(_by_leaving_out(raw, first), _MOST_AGAIN)
     return sorted(found, key=lambda one: one.line or 0)
 
 
@@ -180,5 +181,7 @@ def _by_leaving_out(raw: Raw, error: InputError) -> Iterator[InputError]:
         yield error
 
 
+_MOST_AGAIN = 20
+"""How often a bad object is read again: each time costs as much as the first."""
 _RESPONSE = re.compile(r"(.*?[^\[\]]+)\[(\d+)\]")
 """The key and the response at the beginning of a path, such as ``rewards[3]``."""
