@@ -197,7 +197,7 @@ def responses_of(raw: Raw) -> int:
     value = raw.value if isinstance(raw.value, dict) else {}
     columns = read_fields(value).columns
     column: Any = value[columns[0][1]] if columns else []
-    return len(column) if len(column) and is_list(column[0]) else 1
+    return len(column) if is_list(column) and len(column) and is_list(column[0]) else 1
 
 
 def _listed(name: str, value: Any, *, single: bool) -> Any:
