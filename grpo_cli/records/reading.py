@@ -20,6 +20,7 @@ from grpo_cli.records.choose.grouping import (
     split_block,
 )
 from grpo_cli.records.choose.where import Condition, Missing, Path, hashable, look_up, spelled
+from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.formats.unipo import header_of, with_header
 from grpo_cli.records.objects import decode, decoded
 from grpo_cli.records.open.blocks import Block, Range, Source, Span, cut, first_line, ranges, spans
@@ -185,12 +186,13 @@ class Reading:
         if isinstance(raw, Raw) and not many and not where.passes(self.where, raw.value):
             return
         for one in translated((raw,), self.format, self.mapped, notices):
-            if isinstance(raw, Raw) and isinstance(one, Raw):
-                if many and not where.passes(self.where, one.value):
+            if isinstance(raw, Raw) and isinstance(one, Raw | NoLogProbsError):
+                if many and isinstance(one, Raw) and not where.passes(self.where, one.value):
                     continue
                 try:
-                    one.key = self._key(raw, one)
-                    one.batch = batch_of(raw, one, self.batch) if self.batch else None
+                    one.key = self._key(raw, one if isinstance(one, Raw) else raw)
+                    if isinstance(one, Raw):
+                        one.batch = batch_of(raw, one, self.batch) if self.batch else None
                 except InputError as error:
                     yield error
                     continue

@@ -10,6 +10,8 @@ import pytest
 from command import answer, run
 from trended import blocks, write
 
+import grpo_cli
+
 ON = 20
 
 
@@ -101,3 +103,23 @@ def test_ids_of_verl_say_that_a_row_is_one_response(tmp_path: Path, kind: str) -
         pq.write_table(pa.Table.from_pylist([row, row | {"advantages": [-0.5] * 3}]), path)
     total = answer("eval", path)["total"]
     assert (total["responses"], total["tokens"]) == (2, 6)
+
+
+def test_rewards_of_every_row_of_a_group_count(tmp_path: Path) -> None:
+    """Of rows without log-probs too, however they are grouped; means by hand."""
+    scores = {0: [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], 1: [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]}
+    rows = [
+        {"step": step, "uid": f"q{at}", "input": f"q{at}", "output": "r", "gts": "1", "score": one}
+        for step, groups in scores.items()
+        for at, group in enumerate(groups)
+        for one in group
+    ]
+    path = write(tmp_path / "rows.jsonl", rows)
+    for words in ((), ("--group-by", "step,uid"), ("--group-size", "3")):
+        steps = answer("trend", path, *words)["steps"]
+        assert [one["reward_mean"] for one in steps] == pytest.approx([3 / 6, 1 / 6])
+        assert [one["groups_equal"] for one in steps] == [0.0, 0.5]
+    found = grpo_cli.trend(rows, group_by=["step", "uid"])
+    assert [one.reward_mean for one in found.steps] == pytest.approx([3 / 6, 1 / 6])
+    error = run("trend", path, "--group-by", "uid").stderr
+    assert "--group-by step,uid separates steps" in error

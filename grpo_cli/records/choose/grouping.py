@@ -20,6 +20,7 @@ from grpo_cli.errors import InputError, nearest
 from grpo_cli.records.choose.rows import merge, responses_of, spelled_in_file, step_field
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
 from grpo_cli.records.fields import canonical_name
+from grpo_cli.records.formats.texts import NoLogProbsError, Signal
 from grpo_cli.records.open.blocks import Block, Cut
 from grpo_cli.records.places import got
 from grpo_cli.records.record import BatchFields, DecodedChunk, MicroBatch, Raw, only_element
@@ -205,7 +206,9 @@ def merge_groups(
 
 
 def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
-    rows = []
+    rows, texts = [], [one for one in group.items if isinstance(one, NoLogProbsError)]
+    if texts and len(texts) == len(group.items):
+        raise _without_log_probs(texts, group, grouping)
     for one in group.items:
         if isinstance(one, InputError):
             raise one
@@ -218,7 +221,9 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
                 source=rows[0].source,
                 line=rows[0].line,
             )
-        raise _with_hint(group.fault, rows[0], grouping) if grouping.by else group.fault
+        if grouping.by:
+            raise _with_hint(group.fault, _other_step(rows[0], grouping), grouping)
+        raise group.fault
     for raw in rows:
         if raw.key is None:
             message = f"there is no {grouping.named} to group by{_other_fields(raw, grouping)}"
@@ -234,14 +239,53 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
     return merge(rows, group.label, grouping.named)
 
 
-def _with_hint(fault: InputError, raw: Raw, grouping: Grouping) -> InputError:
+def _without_log_probs(
+    rows: Sequence[NoLogProbsError], group: Group[Raw | InputError], grouping: Grouping
+) -> NoLogProbsError:
+    """The error in the place of a group whose rows have rewards and no log-probs: it has all.
+
+    Raises:
+        InputError: for rows of several steps, and a group that comes back.
+    """
+    first, signals = rows[0], [one.signal for one in rows]
+    step, key = signals[0].step, signals[0].key
+    if group.fault is not None:
+        if not grouping.by:
+            raise group.fault
+        known = step is not None and (key,) not in grouping.by
+        raise _with_hint(group.fault, key if known else None, grouping)
+    for row in rows:
+        if row.signal.step != step:
+            by = f"--group-by {grouping.named}" if grouping.by else "--group-size"
+            other = grouping.named or "FIELD"
+            message = (
+                f"its step is {row.signal.step}, that of line {first.line} is {step}, but both are "
+                f"in one group of {by}; --group-by {key},{other} separates steps"
+            )
+            raise InputError(message, path=key, source=row.source, line=row.line)
+    first.signal = Signal(
+        [reward for one in signals for reward in one.rewards],
+        [length for one in signals for length in one.lengths],
+        group.label,
+        step,
+        key,
+    )
+    return first
+
+
+def _with_hint(fault: InputError, step: str | None, grouping: Grouping) -> InputError:
     """A group that comes back, with what reads it: a prompt comes back at other steps."""
-    path = step_field(raw)
     hint = "--group-anywhere joins them"
-    if path is not None and path not in grouping.by:
-        by = f"{spelled_in_file(raw, path)},{grouping.named}"
+    if step is not None:
+        by = f"{step},{grouping.named}"
         hint = f"--group-by {by} separates steps, --group-anywhere joins rows of one step"
     return InputError(f"{fault.message}; {hint}", line=fault.line)
+
+
+def _other_step(raw: Raw, grouping: Grouping) -> str | None:
+    """The field that says a row's step, where rows are not grouped by it."""
+    path = step_field(raw)
+    return None if path is None or path in grouping.by else spelled_in_file(raw, path)
 
 
 def _refuse_ids_of_responses(raw: Raw, grouping: Grouping) -> None:

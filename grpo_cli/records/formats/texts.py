@@ -100,9 +100,10 @@ class Signal(NamedTuple):
 
 
 class NoLogProbsError(InputError):
-    """A record that cannot be evaluated; ``signal`` is what it says."""
+    """A record that cannot be evaluated; ``signal`` is what it says, ``key`` that of its group."""
 
     signal: Signal
+    key: Any = None
 
 
 def _text(
