@@ -55,7 +55,7 @@ def read(
         format: as ``grpo formats`` lists them; by default it is recognised from the content.
         where: reads only matching records, as ``"step==120 && env!=math"``; several must all
             match.
-        group_by: rows with the same value here are one group, as ``"uid"``.
+        group_by: rows with the same value here are one group, as ``"uid"`` or ``"step,uid"``.
         group_size: every so many rows are one group.
         record: only this record: its id, or else its number from 0.
         unpack: what a packed file may unpack to, as ``"4G"`` or in bytes; by default by its size.
@@ -90,7 +90,8 @@ def _grouping(by: Sequence[str], size: int | None) -> Grouping | None:
         if size < 1:
             raise UsageError(f"group_size: expected 1 or more, got {size}")
         return Grouping(size=size)
-    return Grouping(tuple(read_path(name, "group_by") for name in by)) if by else None
+    names = [name.strip() for one in by for name in one.split(",")]
+    return Grouping(tuple(read_path(name, "group_by") for name in names)) if by else None
 
 
 def listed(texts: str | Sequence[str]) -> list[str]:
@@ -210,6 +211,8 @@ _AS_IN_A_FILE = frozenset({float, int, str, bool, type(None)})
 
 _SPELLED = {"from": "format"}
 _PARAMETER = re.compile(r"-p (\w+=[^\s;,)]+)")
+_ANYWHERE = re.compile(r"--group-anywhere joins (?:them|rows of one step)")
+"""A flag that no function has: the rows can be sorted."""
 _MAP = re.compile(r"--map (\w+)=([^\s;,:)]+)")
 _FLAG = re.compile(r"--([a-z][a-z-]*)(?:[ =]([^\s;,:)]+(?:,\w[^\s;,:)]*)*))?")
 _COMMAND = re.compile(
@@ -245,6 +248,7 @@ def of_arguments(text: str) -> str:
 
 def _in_python(words: str) -> str:
     words = _MAP.sub(r'record["\1"] = record["\2"]', words)
+    words = _ANYWHERE.sub("rows sorted by it are joined", words)
     words = _VARIANT.sub(r'variant="\1"', words)
     return _FLAG.sub(_argument, _PARAMETER.sub(r"\1", words))
 

@@ -59,7 +59,7 @@ def evaluate(
             the same values of fields, as "step" or "step,rank".
         where: reads only matching records, as ``"step==120 && env!=math"``; several must all
             match.
-        group_by: rows with the same value here are one group, as ``"uid"``.
+        group_by: rows with the same value here are one group, as ``"uid"`` or ``"step,uid"``.
         group_size: every so many rows are one group.
         totals_only: keeps the totals alone, so that files of any size need little memory.
         **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.

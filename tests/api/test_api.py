@@ -308,6 +308,12 @@ def test_questions_of_tokens_and_of_runs_are_functions_too() -> None:
     assert diff(DAPO, DAPO).same
     rows = [{"uid": n // 2, "logprobs": [-1.0 - n], "reward": float(n % 2)} for n in range(4)]
     assert evaluate(rows, "dr", group_by="uid").total["groups"] == 2
+    stepped = [{**row, "step": at // 2} for at, row in enumerate([*rows, *rows])]
+    assert evaluate(stepped, "dr", group_by="step, uid").total == (
+        evaluate(stepped, "dr", group_by=["step", "uid"]).total
+    )
+    with pytest.raises(InputError, match='group_by="step,uid" separates steps'):
+        evaluate(stepped, "dr", group_by="uid")
 
 
 @pytest.mark.parametrize("batch", ["input", "record"])
