@@ -194,7 +194,8 @@ def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     return broad | exact
 
 
-_MEANT = dict.fromkeys(("clip", "clip_range", "cliprange", "clip_eps", "ppo_clip"), "epsilon")
+_BOTH = "epsilon (which is epsilon_low and epsilon_high)"
+_MEANT = dict.fromkeys(("clip", "clip_range", "cliprange", "clip_eps", "ppo_clip"), _BOTH)
 _MEANT["eps"] = "epsilon (of the clip) or std_eps (of the advantages)"
 """Words that others have for a hyperparameter, and that are nearer to another one's name."""
 

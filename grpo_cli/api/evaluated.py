@@ -161,7 +161,9 @@ class Evaluated:
         """
         if level not in get_args(Level):
             known = ", ".join(get_args(Level))
-            raise UsageError(f"level: expected one of {known}, got {level!r}")
+            near = nearest(str(level), get_args(Level))
+            hint = f"; did you mean {near}?" if near else ""
+            raise UsageError(f"level: expected one of {known}, got {level!r}{hint}")
         rows, parts = self.batches or [self.total], self.parts
         if level != "batch":
             self._with_rows()

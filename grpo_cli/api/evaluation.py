@@ -163,6 +163,7 @@ _ELSEWHERE = {
     "limit": "it is an argument of check; that of show is top",
     "record": 'records are chosen by their fields: where="id==3"',
     "variants": "it is an argument of compare",
+    "variant": 'compare takes several: variants="dr,dapo"',
     **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
     **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
     **dict.fromkeys(("log", "step", "one_run"), _OF_TREND),
@@ -186,4 +187,9 @@ def checked(hyperparameters: Mapping[str, Hyperparameter]) -> dict[str, Any]:
             raise UsageError(f"there is no argument {name}; {_ELSEWHERE[name]}")
         if name in STAGES or name in OWN_AGGREGATES:
             raise UsageError(f'{name} is a stage: pass stages={{"{name}": "{value}"}}')
+        if isinstance(value, Mapping):
+            raise UsageError(
+                f"there is no argument {name}; hyperparameters are keyword arguments, as "
+                f"evaluate(data, beta=0.1) or evaluate(data, **{name})"
+            )
     return {name: plain(value) for name, value in hyperparameters.items()}

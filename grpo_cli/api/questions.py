@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,7 +31,8 @@ from grpo_cli.commands.match.answer import Matched
 from grpo_cli.commands.show.batch import Shown
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.verify.answer import Verified
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import InputError, UsageError, nearest
+from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import as_flags
 
 Stages = Mapping[str, str] | None
@@ -70,11 +72,25 @@ def compare(
 
     with speaking_of_arguments():
         values = checked(hyperparameters)
-        chosen = names(variants if isinstance(variants, str) else ",".join(variants))
+        chosen = names(",".join(_variants(variants)))
         made, _ = plans(chosen, stages or {}, values, batch)
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         found = compare_plans(made, reader)
         return _noting(found, reader.notes(*made), reader.pooled(batch), sum_notes(found))
+
+
+def _variants(given: str | Iterable[str]) -> list[str]:
+    """The names of variants; a second run in their place is an error."""
+    found = [given] if isinstance(given, str) or not isinstance(given, Iterable) else [*given]
+    for one in found:
+        is_file = isinstance(one, str) and one not in NAMES and pathlib.Path(one).exists()
+        if is_file or not isinstance(one, str) or hasattr(given, "columns"):
+            got = f"the file {one}" if is_file else type(given).__name__
+            raise UsageError(
+                f'variants: expected names, as "dr,dapo", got {got}; diff(first, second) compares '
+                "two runs"
+            )
+    return found
 
 
 def match(
@@ -284,7 +300,8 @@ def show(
 
     with speaking_of_arguments():
         if by not in COLORS:
-            raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}")
+            hint = f"; did you mean {near}?" if (near := nearest(str(by), COLORS)) else ""
+            raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
         if not isinstance(top, int) or top < 0:
             raise UsageError(f"top: expected a whole number of at least 0, got {top!r}")
         plan = planned(variant, stages, hyperparameters, batch)

@@ -63,7 +63,7 @@ class Answer:
         plain = [(name, value) for name, value in named.items() if _is_plain(value)]
         rows = {name: [*map(as_row, value)] for name, value in named.items() if _has_rows(value)}
         tables = [f"{name}\n{text_of_rows(value)}" for name, value in rows.items()]
-        return "\n\n".join([text_table(plain), *tables])
+        return "\n\n".join([*([text_table(plain)] if plain else []), *tables])
 
     def fields(self) -> dict[str, Any]:
         """The fields by their JSON keys; answers among the values stay answers."""

@@ -532,6 +532,16 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
         (lambda: match(ONE, -0.5), "give each number by its name: loss=-0.5"),
         (lambda: evaluate(ONE, level="token"), r"there is no argument level; .*to_polars"),
         (lambda: grpo_cli.trend(RUN, against=RUN), r"there is no argument against; diff\("),
+        (
+            lambda: compare(ONE, variant="dr"),
+            "no argument variant; compare takes several: variants=",
+        ),
+        (lambda: compare(GRPO, DAPO), r"variants: expected names, .* got the file .*; diff\("),
+        (lambda: compare([ONE], [ONE]), r"variants: expected names, .* got list; diff\("),
+        (lambda: evaluate(ONE, params={"beta": 0.1}), r"evaluate\(data, \*\*params\)$"),
+        (lambda: evaluate(ONE, clip=0.3), r"mean epsilon \(which is epsilon_low and epsilon_high"),
+        (lambda: evaluate(ONE).columns("tokn"), "got 'tokn'; did you mean token"),  # type: ignore
+        (lambda: show(ONE, by="ratoi"), "got 'ratoi'; did you mean ratio"),
         (lambda: evaluate(ONE, top=3), "there is no argument top; it is an argument of show"),
     ],
 )
@@ -640,6 +650,10 @@ def test_every_answer_with_rows_is_a_table_of_arrow(found: Any, columns: list[st
     table = found().to_arrow()
     assert table.num_rows
     assert {*columns} <= {*table.column_names}
+
+
+def test_a_page_without_numbers_begins_with_its_table() -> None:
+    assert repr(grpo_cli.explain("clip")).startswith("choices\n")
 
 
 def test_notices_are_counted_at_a_prompt() -> None:

@@ -100,6 +100,7 @@ class RunDiff(Frames, Answer):
                 (self.records, "record"),
                 (self.tokens, "token"),
             )
+            if number or self.same
         )
         if self.same:
             return f"RunDiff(same: {compared} compared)"
