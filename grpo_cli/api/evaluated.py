@@ -12,6 +12,7 @@ from grpo_cli.api.data import speaking_of_arguments
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import (
     html_page,
+    html_rows,
     html_table,
     notice_line,
     text_of_numbers,
@@ -73,6 +74,7 @@ class Evaluated:
     batches: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     variant: str = ""
 
+    @property
     def headline(self) -> str:
         """The variant, and what was evaluated."""
         batches = f", {len(self.batches):,} batches" if self.batches else ""
@@ -80,17 +82,16 @@ class Evaluated:
 
     def __repr__(self) -> str:
         """The main numbers, those of each batch, the signature, and how many notices there are."""
-        rows = [
-            {name: batch[name] for name in (*self._named_by(), *_MAIN)} for batch in self.batches
-        ]
+        rows = self._batch_rows()
         numbers = {name: self.total[name] for name in _MAIN if self.total[name] is not None}
         table = text_of_rows(rows) if rows else text_of_numbers(numbers)
-        lines = [self.headline(), table, f"signature  {self.signature}"]
+        lines = [self.headline, table, f"signature  {self.signature}"]
         return "\n".join([*lines, *notice_line(self.notices)])
 
-    def _named_by(self) -> list[str]:
-        """The fields that name a batch."""
-        return [name for name in self.batches[0] if name not in self.total] if self.batches else []
+    def _batch_rows(self) -> list[dict[str, Any]]:
+        """The main numbers of each batch, behind the fields that name it."""
+        names = [name for name in self.batches[0] if name not in self.total] if self.batches else []
+        return [{name: batch[name] for name in (*names, *_MAIN)} for batch in self.batches]
 
     def __str__(self) -> str:
         """All totals, a line each."""
@@ -114,10 +115,12 @@ class Evaluated:
         return found | ({"batches": [*map(dict, self.batches)]} if self.batches else {})
 
     def _repr_html_(self) -> str:
-        """The totals as a table, for notebooks."""
+        """The main numbers of each batch and the totals as tables, for notebooks."""
         shown = [(name, value) for name, value in self.total.items() if value is not None]
-        tables = [html_table(("", "batch"), shown)]
-        return html_page(self.headline(), tables, [self.signature, *self.notices])
+        rows = self._batch_rows()
+        tables = [html_rows(rows)] if rows else []
+        tables.append(html_table(("", "mean of the batches" if rows else "batch"), shown))
+        return html_page(self.headline, tables, [self.signature, *self.notices])
 
     @property
     def objective(self) -> float:

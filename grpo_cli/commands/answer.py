@@ -40,6 +40,7 @@ class Answer:
         """The attributes, and the names of the row."""
         return sorted({*super().__dir__(), *self.fields()})
 
+    @property
     def headline(self) -> str:
         """One line: the short fields as they are, the others by their size."""
         values = ((name, _in_short(value)) for name, value in self.fields().items())
@@ -49,10 +50,15 @@ class Answer:
         """The rows that a prompt and a notebook show below the headline."""
         return ()
 
+    def sections(self) -> Sequence[tuple[str, Sequence[Mapping[str, Any]]]]:
+        """Heading and rows of each table of a notebook: the table; without one, all lists."""
+        lists = [[*map(as_row, value)] for value in self.fields().values() if _has_rows(value)]
+        return [("", rows) for rows in ([self.table()] if self.table() else lists)]
+
     def __repr__(self) -> str:
         """The headline, the table and how many notices there are."""
         rows = self.table()
-        parts = [self.headline(), *([text_of_rows(rows)] if rows else [])]
+        parts = [self.headline, *([text_of_rows(rows)] if rows else [])]
         return "\n".join([*parts, *notice_line(self.notices)])
 
     def __str__(self) -> str:
@@ -75,12 +81,9 @@ class Answer:
         return {name: _as_document(value) for name, value in self.fields().items()}
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: the headline, the table (without one, all lists), the notices."""
-        lists = [[*map(as_row, value)] for value in self.fields().values() if _has_rows(value)]
-        tables = [
-            html_table(*_cut_rows(rows)) for rows in ([self.table()] if self.table() else lists)
-        ]
-        return html_page(self.headline(), tables, self.notices)
+        """HTML for notebooks: the headline, the tables, the notices."""
+        tables = [html_rows(rows, head) for head, rows in self.sections() if rows]
+        return html_page(self.headline, tables, self.notices)
 
 
 def what_was_counted(numbers: Mapping[str, Any]) -> str:
@@ -213,6 +216,15 @@ def html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     head = "".join(f"<th>{markup(name)}</th>" for name in heads)
     body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_rows(rows: Sequence[Mapping[str, Any]], heading: str = "") -> str:
+    """A heading, and the first and last rows as an HTML table."""
+    names, cells = _cut_rows(rows)
+    if len(rows) > _ROWS:
+        cells.insert(_EDGE, ["⋮"] * len(names))
+    head = f"<div><b>{markup(heading)}</b></div>" if heading else ""
+    return head + html_table(names, cells)
 
 
 def html_page(headline: str, tables: Sequence[str], notes: Iterable[str] = ()) -> str:

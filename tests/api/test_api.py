@@ -652,6 +652,28 @@ def test_every_answer_with_rows_is_a_table_of_arrow(found: Any, columns: list[st
     assert {*columns} <= {*table.column_names}
 
 
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (lambda: evaluate(RUN, batch="step"), [">⋮<", ">mean of the batches<"]),
+        (lambda: trend(RUN), [">Findings<", "last good step 29", "rose at step 30", ">29<"]),
+        (lambda: trend(SAMPLES / "run/healthy.jsonl.gz"), ["no change found", ">reward_mean<"]),
+        (lambda: grpo_cli.explain([ONE], "dr"), [">positive_advantages<", ">reward<", ">weight<"]),
+    ],
+)
+def test_a_notebook_shows_what_was_found(found: Any, said: list[str]) -> None:
+    page = found()._repr_html_()
+    assert [one for one in said if one not in page] == []
+    assert page.count("<th>") < 30
+
+
+def test_findings_are_in_the_order_of_the_verdict() -> None:
+    run = trend(RUN)
+    assert run.findings[0] == run.events[0].first
+    assert run.verdict.count(run.findings[0].metric)
+    assert f"; last good step {run.last_good_step})" in run.headline == repr(run).split("\n")[0]
+
+
 def test_a_page_without_numbers_begins_with_its_table() -> None:
     assert repr(grpo_cli.explain("clip")).startswith("choices\n")
 

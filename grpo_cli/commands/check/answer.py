@@ -93,6 +93,7 @@ class Checked(Frames, Answer):
     mismatch: MismatchFound | None = None
     advantages: Mapping[str, int] = field(default_factory=dict)
 
+    @property
     def headline(self) -> str:
         """Whether the data are sane, and how many findings of what kind there are."""
         codes = ", ".join(self.counts)

@@ -97,6 +97,7 @@ class Compared(Frames, Answer):
     responses: int
     tokens: int
 
+    @property
     def headline(self) -> str:
         """What was compared."""
         skipped = f"; skipped {', '.join(one.variant for one in self.skipped)}" * bool(self.skipped)

@@ -91,6 +91,7 @@ class RunDiff(Frames, Answer):
     noise: list[Noise] = field(default_factory=list)
     partings: list[Parting] = field(default_factory=list)
 
+    @property
     def headline(self) -> str:
         """Whether the runs are identical, or up to which step."""
         compared = ", ".join(

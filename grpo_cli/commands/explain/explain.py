@@ -53,6 +53,7 @@ class Explained(Answer):
     record: Mapping[str, Any]
     batch: Mapping[str, Any] | None = None
 
+    @property
     def headline(self) -> str:
         """The variant and the loss."""
         named = "".join(f", {name} {value}" for name, value in (self.batch or {}).items())
@@ -62,6 +63,28 @@ class Explained(Answer):
     def table(self) -> list[Mapping[str, str]]:
         """The reasons, the decisive first."""
         return [*self.why]
+
+    def sections(self) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
+        """The reasons, what J is made of, and the arithmetic of the record."""
+        parts = {name: value for name, value in self.parts.items() if value}
+        terms = [{"part": name, "value": value} for name, value in parts.items()]
+        terms.append({"part": "objective", "value": self.total["objective"]})
+        record = self.record
+        formulas = [{"stage": name, "formula": text} for name, text in record["stages"].items()]
+        named = "" if record["id"] is None else f" {shown(record['id'])}"
+        groups = [
+            {"group": one["group"], "response": at, "reward": reward, "mean": one["mean"]}
+            | ({} if one["std"] is None else {"std": one["std"]})
+            for one in record["groups"]
+            for at, reward in zip(one["responses"], one["rewards"], strict=True)
+        ]
+        return [
+            ("", self.why),
+            ("Parts of the objective", terms),
+            (f"Record{named}, evaluated alone", formulas),
+            ("Its groups", groups),
+            ("Its responses", record["responses"]),
+        ]
 
     def fields(self) -> dict[str, Any]:
         """The JSON, without a batch where there is only one."""

@@ -110,6 +110,7 @@ class Matched(Frames, Answer):
     not_tried: Mapping[str, str]
     mistakes: Sequence[Mistaken] = ()
 
+    @property
     def headline(self) -> str:
         """Whether the number was reproduced, and by which convention."""
         number = f"{self.target_of} {self.target!r}"

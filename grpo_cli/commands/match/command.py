@@ -91,7 +91,7 @@ def match_number(
     plan, places = objective.of_one_batch(strict=False), paths(files)
     source = loading.reader(places, work)
     if sys.stderr.isatty() and not page.quiet:
-        say("trying conventions, for half a minute at most where the data is large")
+        say("trying conventions (up to 30 s for large data)")
     made = ask(
         plan,
         source,

@@ -53,6 +53,7 @@ class Shown(Frames, Answer):
     notices: Sequence[str] = ()
     having: Sequence[str] = ()
 
+    @property
     def headline(self) -> str:
         """What is listed, of how many, and how much of the batch they carry."""
         noun = "token" if self.of == "token" else "token string"

@@ -38,6 +38,7 @@ def trend_of(
     ungrouped = None if run is None else run.ungrouped
     found = findings(steps, flags, ungrouped)
     happened = events(found, steps)
+    found = sorted((one for event in happened for one in event.findings), key=lambda one: one.onset)
     variant, signatures, compared, covered = "", list[str](), None, Coverage(steps, columns)
     if run is not None:
         happened = with_checks(happened, steps, run)

@@ -11,7 +11,7 @@ from typing import Any
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Array, Frames
-from grpo_cli.commands.trend.events import Event
+from grpo_cli.commands.trend.events import Event, main_event
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.outlook import last_good_step
@@ -43,6 +43,8 @@ _SHIFTS = (0, 1, -1)
 _FITS = 0.5
 """The share of a series' values above which a shift of the log's steps is none of chance."""
 _LEAST = 3
+_NEAR_STEPS, _NOTEBOOK_COLUMNS = 3, 10
+"""Steps on both sides of an event, and columns, that a notebook shows."""
 
 Series = Mapping[str, Mapping[int, float | None]]
 
@@ -190,13 +192,33 @@ class Trend(Frames, Answer):
         """The step to go back to; None where nothing goes wrong that lasts."""
         return last_good_step(self.steps, self.events)
 
+    @property
     def headline(self) -> str:
-        """What happened."""
-        return f"Trend({self.variant and f'{self.variant}: '}{self.verdict})"
+        """What happened, and the last good step."""
+        good = "" if self.last_good_step is None else f"; last good step {self.last_good_step}"
+        return f"Trend({self.variant and f'{self.variant}: '}{self.verdict}{good})"
 
     def table(self) -> list[dict[str, Any]]:
         """The steps, in the columns that a terminal shows of them."""
         return self.steps.table()
+
+    def sections(self) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
+        """The events, the findings, and the steps where the main event began."""
+        events = [
+            {"step": one.step, "what began": one.summary, "fix": one.fix} for one in self.events
+        ]
+        found = [{"step": one.onset, "finding": one.sentence} for one in self.findings]
+        main, rows = main_event(self.events), self.table()
+        changed = [] if main is None else [one.metric for one in main.findings]
+        names = [one for one in dict.fromkeys(["step", *changed, *rows[0]]) if one in rows[0]]
+        kept, heading = rows, "Steps"
+        if main is not None:
+            at, last = self.steps.numbers.index(main.step), len(rows) - 1
+            near = range(max(at - _NEAR_STEPS, 0), min(at + _NEAR_STEPS, last) + 1)
+            kept = [rows[place] for place in sorted({0, *near, last})]
+            heading = f"Steps around {main.step}, {len(kept)} of {len(rows):,}"
+        few = [{name: row[name] for name in names[:_NOTEBOOK_COLUMNS]} for row in kept]
+        return [("Events", events), ("Findings", found), (f"{heading}; .steps has all", few)]
 
     def columns(self) -> dict[str, Array]:
         """The steps' rows as arrays by name; a number that is unknown is NaN."""

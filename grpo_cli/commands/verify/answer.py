@@ -123,6 +123,7 @@ class Verified(Frames, Answer):
     undefined: int
     records: Sequence[Verdict]
 
+    @property
     def headline(self) -> str:
         """How many records differ, and why; or that all agree."""
         plural, verb = ("", "s") if self.verified == 1 else ("s", "")

@@ -89,10 +89,10 @@ def verify(
     is named with its stage, response, token and cause; --full prints all. Without
     --variant, the record's `framework` names the objective. If only the field names
     are a framework's, its other variants are tried on records that differ.
-    Tolerances: rtol is 1e-4 (float32). atol is, of a loss, rtol × 0.03 × the
-    summed sizes of its terms; of gradients rtol × the largest, of others a tenth.
-    Metrics only fail a record that expects nothing else. Exits with 1 if a number
-    differs.
+    Default tolerances: rtol 1e-4 (float32); atol for a loss rtol × 0.03 × Σ|term|,
+    for gradients rtol × the largest, for other lists rtol × 0.1 × the largest.
+    `metrics` decide only if a record expects nothing else. Exits with 1 if a
+    number differs.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if stages.batch != "record":
