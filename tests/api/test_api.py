@@ -34,7 +34,6 @@ from grpo_cli import (
     trend,
     verify,
 )
-from grpo_cli.commands.answer import Answer
 
 DATA = Path(__file__).parent.parent / "data"
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -449,7 +448,7 @@ def test_commands_of_an_answer_read_the_data_as_it_was_read(tmp_path: Path) -> N
         assert eval(one.command, names) == pytest.approx(one.value)
 
 
-@pytest.mark.parametrize("name", {*ANSWERS} - {"evaluate"})
+@pytest.mark.parametrize("name", [name for name in ANSWERS if name != "evaluate"])
 def test_what_a_row_shows_is_an_attribute(name: str) -> None:
     rows = [ANSWERS[name]()]
     for row in rows:
@@ -458,7 +457,7 @@ def test_what_a_row_shows_is_an_attribute(name: str) -> None:
             if isinstance(value, str | int | float | None):
                 assert getattr(row, key, value) == value
             several = value if isinstance(value, list | tuple) else [value]
-            rows += [one for one in several if isinstance(one, Answer)]
+            rows += [one for one in several if hasattr(one, "fields")]
     if name == "trend":
         event = rows[0].events[0]
         assert (event.command, event.metrics) == (

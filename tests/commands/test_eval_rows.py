@@ -315,7 +315,7 @@ def test_a_narrow_table_has_whole_numbers_and_goes_without_columns(
 
 def test_a_table_says_that_losses_of_records_do_not_add_up(tmp_path: Path) -> None:
     path = str(write(tmp_path / "two.jsonl", RECORDS["plain"]))
-    line = "\nloss: of each record by itself; its part of the batch: --fields id,contribution\n"
+    line = "\nloss is each record's own; for its part of the batch: --fields id,contribution\n"
     assert line in run("eval", path).stdout
     for more in (["--batch", "record"], ["--fields", "id,loss"], ["--record", "0"]):
         assert line not in run("eval", path, *more).stdout
