@@ -184,13 +184,14 @@ def scalars(text: bytes, path: Path) -> list[Any]:
     if b"\\" in text and b"\\u" in text:  # a single character is found much faster
         raise ValueError
     found, at = [], text.find(mark)
+    last = text.rfind(mark, at)  # faster than to go on to the end
     while at >= 0:
         at += len(mark)
         one = _AFTER.match(text, at)
         if one is None:
             raise ValueError
         found.append(_exact(one[1]))
-        at = text.find(mark, at)
+        at = text.find(mark, at) if at <= last else -1
     return found
 
 
