@@ -13,7 +13,7 @@ from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
 from grpo_cli.records.parse.columns import is_number
 from grpo_cli.records.parse.scores import is_id
 from grpo_cli.records.parse.turns import ROLLOUT, names_trajectory
-from grpo_cli.records.places import Origin, Row, got
+from grpo_cli.records.places import Origin, got
 from grpo_cli.records.record import BatchFields, Raw, listed, only_element
 from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS, is_list
 
@@ -43,7 +43,9 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
     """
     rows = [*map(_row, raws)]
     first, fields = raws[0], rows[0].fields
-    single = {row.single for row in rows}
+    single = [row.single for row in rows]
+    alone, nested = False not in single, True not in single
+    keyed = [(row.value, row.fields.names) for row in rows]
     _check_same(raws, rows)
     _check_steps(raws, rows, by)
     record = ({"id": label} if is_label(label) else {}) | _constants(raws, rows)
@@ -52,13 +54,13 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
     for name in fields.names:
         if name in (*_SHARED, *_DROPPED):
             continue
-        cells = [row.value[row.fields.names[name]] for row in rows]
+        cells = [value[names[name]] for value, names in keyed]
         kinds = {*map(type, cells)}
-        if single == {True} and (name in _BY_TOKEN or kinds.isdisjoint((list, dict))):
+        if alone and (name in _BY_TOKEN or kinds.isdisjoint((list, dict))):
             record[name] = cells
             continue
         parts = cells
-        if single != {False} or kinds != {list}:
+        if not nested or kinds != {list}:
             pairs = zip(cells, rows, strict=True)
             parts = [_listed(name, one, single=row.single) for one, row in pairs]
         record[name] = _joined(parts)
@@ -68,7 +70,7 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
         if all(is_list(one) and len(one) for one in values):  # named where the column is needed
             record[key] = [row for one in values for row in (one if is_list(one[0]) else [one])]
     _label(record, label, raws, by_size=not by)
-    made_again = all(raw.again is not None for raw in raws)
+    made_again = None not in [raw.again for raw in raws]
     return Raw(
         record,
         first.source,
@@ -77,7 +79,7 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
         sum([raw.size for raw in raws]),
         partial(_merged, raws, label, by) if made_again else None,
         origin=_origin(raws, rows[0], counts),
-        arrays=any(raw.arrays for raw in raws),
+        arrays=True in [raw.arrays for raw in raws],
         rows=raws if made_again else raws[:1],
         batch=_batch(raws, by),
     )
@@ -313,8 +315,8 @@ def _origin(raws: Sequence[Raw], first: _Row, counts: Sequence[int]) -> Origin:
         indexes = "" if "{" in place else _indexes(name, value[key], single=single)
         spelled[name] = place + indexes
     pairs = zip(raws, counts, strict=True)
-    places = [Row(raw.line, raw.prefix, at) for raw, count in pairs for at in range(count)]
-    return Origin(spelled, tuple(places))
+    places = [(raw.line, raw.prefix, at) for raw, count in pairs for at in range(count)]
+    return Origin(spelled, places)
 
 
 def _indexes(name: str, value: Any, *, single: bool) -> str:
