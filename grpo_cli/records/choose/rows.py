@@ -20,6 +20,8 @@ from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS, is_list
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids", "roles", "turn_rewards", "state_ids"}
 _SHARED = ("hyperparameters", "group_size")
 _DROPPED = ("id", "expected")
+_APART = {*_SHARED, *_DROPPED}
+_OF_RESPONSE = {*ENDINGS, *VERSIONS}
 
 
 class _Row(NamedTuple):
@@ -52,7 +54,7 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
     counts = [1] * len(rows)
     counted = fields.columns[0][0] if fields.columns else "rewards"
     for name in fields.names:
-        if name in (*_SHARED, *_DROPPED):
+        if name in _APART:
             continue
         cells = [value[names[name]] for value, names in keyed]
         kinds = {*map(type, cells)}
@@ -63,7 +65,8 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
         if not nested or kinds != {list}:
             pairs = zip(cells, rows, strict=True)
             parts = [_listed(name, one, single=row.single) for one, row in pairs]
-        record[name] = _joined(parts)
+            kinds = {*map(type, parts)}
+        record[name] = _joined(parts) if dict in kinds else [*chain.from_iterable(parts)]
         counts = [*map(len, parts)] if name == counted else counts
     for key in {one.key: None for each in fields.misnamed.values() for one in each}:
         values: list[Any] = [row.value.get(key) for row in rows]
@@ -216,12 +219,11 @@ def _listed(name: str, value: Any, *, single: bool) -> Any:
     return value if alone else [value]
 
 
-def _joined(parts: list[Any]) -> Any:
-    if dict in map(type, parts):
-        if any(not isinstance(one, dict) or one.keys() != parts[0].keys() for one in parts):
-            raise InputError("expected the same reward functions in all rows of a group")
-        return {key: _joined([one[key] for one in parts]) for key in parts[0]}
-    return [*chain.from_iterable(parts)]
+def _joined(parts: list[Any]) -> dict[str, list[Any]]:
+    """The rewards of several functions."""
+    if any(not isinstance(one, dict) or one.keys() != parts[0].keys() for one in parts):
+        raise InputError("expected the same reward functions in all rows of a group")
+    return {key: [*chain.from_iterable([one[key] for one in parts])] for key in parts[0]}
 
 
 def _check_same(raws: Sequence[Raw], rows: Sequence[_Row]) -> None:
@@ -264,7 +266,7 @@ def _constants(raws: Sequence[Raw], rows: Sequence[_Row]) -> dict[str, Any]:
         if key in known:
             continue
         cells = [row.value.get(key) for row in rows]
-        of_response = key in (*ENDINGS, *VERSIONS)
+        of_response = key in _OF_RESPONSE
         if not of_response and key in fields.trajectories:
             ids = [*map(only_element, cells)]
             of_response = all(map(is_id, ids)) and names_trajectory(key, ids, value)
