@@ -132,7 +132,7 @@ def _numbers(flat: Flat) -> F64:
         return pack_floats(flat)
     if flat.dtype.kind not in "fiu":
         raise Unusual
-    return flat.astype(np.float64)
+    return flat.astype(np.float64, copy=False)
 
 
 def _mask(objects: Objects, key: str | None, counts: list[int], widths: list[int]) -> Mask | None:
