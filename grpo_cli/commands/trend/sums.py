@@ -70,11 +70,14 @@ class Ragged(NamedTuple):
     def sums(self) -> F64:
         """[S] each step's sum, rounded once."""
         numbers = self._replace(values=self.values.astype(np.float64, copy=False))
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = numbers.reduced(np.add, 0.0) + 0.0
-        many = np.flatnonzero((self.widths > 2) | ~np.isfinite(found))  # one addition rounds once
-        for width in {*self.widths[many].tolist()}:
-            alike = many[self.widths[many] == width]
+        many = self.widths > 2  # one addition rounds once
+        found = np.zeros(len(many))
+        if not many.all():
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = numbers.reduced(np.add, 0.0) + 0.0
+            many |= ~np.isfinite(found)
+        for width in np.flatnonzero(np.bincount(self.widths[many])).tolist():
+            alike = np.flatnonzero(many & (self.widths == width))
             part = numbers if len(alike) == len(found) else numbers.taken(alike)
             rows = part.values.reshape(-1, width)
             rounded, sure = rounded_sums(rows)
