@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.onsets import (
     FUTURE,
     LEAST,
@@ -23,6 +24,7 @@ from grpo_cli.commands.trend.onsets import (
     PAST,
     end_of_trend,
     levels,
+    medians,
     onsets,
 )
 from grpo_cli.commands.trend.watched import DOWN, UP, Limit, Watch
@@ -99,24 +101,43 @@ class Change(NamedTuple):
     info: bool = False
 
 
-class Usual(NamedTuple):
-    """[n + 1] the medians and robust deviations of up to 30 values before each; NaN before 10."""
+class Usual:
+    """The medians, and robust deviations, of up to 30 values before places of a series."""
 
-    level: F64
-    spread: F64
+    def __init__(self, values: F64) -> None:
+        self._values = values
+        self._known: dict[int, tuple[float, float]] = {}
 
-    @classmethod
-    def of(cls, values: F64) -> Usual:
-        """Those of a series."""
-        level, spread = np.full((2, len(values) + 1), np.nan)
+    @cached_property
+    def levels(self) -> F64:
+        """[n] the median before each value; NaN before 10."""
+        values, found = self._values, np.full(len(self._values), np.nan)
         if len(values) and (values == values[0]).all():
-            level[LEAST_PAST:], spread[LEAST_PAST:] = values[0], 0.0
-            return cls(level, spread)
-        for at in range(LEAST_PAST, min(PAST, len(values) + 1)):
-            level[at], spread[at] = levels(values[:at])
-        if len(values) >= PAST:
-            level[PAST:], spread[PAST:] = levels(sliding_window_view(values, PAST))
-        return cls(level, spread)
+            found[LEAST_PAST:] = values[0]
+            return found
+        for at in range(LEAST_PAST, min(PAST, len(values))):
+            found[at] = medians(values[:at])
+        if len(values) > PAST:
+            found[PAST:] = medians(sliding_window_view(values[:-1], PAST))
+        return found
+
+    def before(self, places: I64) -> tuple[F64, F64]:
+        """[m] the medians and the deviations before some places; NaN before 10."""
+        level, spread = np.full((2, len(places)), np.nan)
+        whole = places >= PAST
+        if whole.any():
+            windows = sliding_window_view(self._values, PAST)
+            level[whole], spread[whole] = levels(windows[places[whole] - PAST])
+        for at in np.flatnonzero(~whole & (places >= LEAST_PAST)).tolist():
+            level[at], spread[at] = levels(self._values[: places[at]])
+        return level, spread
+
+    def at(self, place: int) -> tuple[float, float]:
+        """Those before a place."""
+        if place not in self._known:
+            (level,), (spread,) = self.before(np.array([place]))
+            self._known[place] = float(level), float(spread)
+        return self._known[place]
 
 
 def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:
@@ -141,7 +162,7 @@ def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:
 
 def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change]) -> list[Change]:
     """The changes of one series, without what repeats them while they last."""
-    usual = Usual.of(scaled)
+    usual = Usual(scaled)
     shifted = [*shifted, *(_left_range(scaled) if watch.shift else ())]
     shifted = [one for one in shifted if _counts(watch, values, scaled, usual, one)]
     signs = [
@@ -198,7 +219,7 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
 
     What came since it began is beyond the last values before by what these usually vary.
     """
-    if not _is_beyond(_since(sign, scaled, usual), scaled, usual.spread[sign.at]):
+    if not _is_beyond(_since(sign, scaled, usual), scaled, usual.at(sign.at)[1]):
         return False
     after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
     level = float(np.median(values[after]))
@@ -212,7 +233,7 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
         return False
     if watch.scale == "growth" and not sign.up and not _has_fallen(values, sign):
         return False
-    change = abs(float(np.median(scaled[after])) - usual.level[sign.at])
+    change = abs(float(np.median(scaled[after])) - usual.at(sign.at)[0])
     return not watch.is_log or bool(change > _LEAST_FACTOR)
 
 
@@ -240,12 +261,12 @@ def _since(
     """
     if sign.kind not in (SHIFT, DRIFT):
         return sign
-    level, spread = before or (usual.level[sign.at], usual.spread[sign.at])
+    level, spread = before or usual.at(sign.at)
     away = (scaled[sign.at : sign.seen] - level) * (1 if sign.up else -1)
     inside = away <= max(_INSIDE * spread, _NEARER * float(np.median(away[-3:])))
     begun = sign.at + int(np.flatnonzero(np.append(True, inside))[-1])
     later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
-    return later if _is_beyond(later, scaled, usual.spread[sign.at]) else sign
+    return later if _is_beyond(later, scaled, usual.at(sign.at)[1]) else sign
 
 
 def _begun(sign: Change, scaled: F64) -> Change:
@@ -265,7 +286,7 @@ def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
     """The change with its end: four values in a row nearer to the old level than to the new."""
     if change.kind in (IMPOSSIBLE, SPIKE) or not change.at >= LEAST_PAST:
         return change
-    middle = (usual.level[change.at] + float(np.median(scaled[change.at : change.seen]))) / 2
+    middle = (usual.at(change.at)[0] + float(np.median(scaled[change.at : change.seen]))) / 2
     later = scaled[change.seen :]
     back = later < middle if change.up else later > middle
     if len(back) < _BACK:
@@ -286,23 +307,33 @@ def _spikes(watch: Watch, raw: F64, scaled: F64, usual: Usual) -> list[int]:
     values = np.abs(scaled) if linear else scaled
     if len(values) <= _BEFORE:
         return []
-    usual = Usual.of(values) if linear else usual
-    level, spread = usual.level[:-1].copy(), usual.spread[:-1].copy()
     most = np.maximum.accumulate(np.append(0.0, values))[:-1]
     others = np.array([np.delete(values[: _BEFORE + 1], at) for at in range(_BEFORE)])
-    (level[:_BEFORE], spread[:_BEFORE]), most[:_BEFORE] = levels(others), others.max(axis=1)
-    away = level - values if falls else values - level
+    most[:_BEFORE] = others.max(axis=1)
     if linear:
-        far = (away > _SPIKES[0][0] * spread) & (values > _OUTSIDE * most)
+        usual = Usual(values)
+        likely = values > _OUTSIDE * most
     elif watch.scale == "share":
-        least = np.maximum(watch.noise(raw), spread)
-        far = (raw == watch.stuck) & (away > watch.spikes * least)
+        likely = raw == watch.stuck
+    else:
+        away = usual.levels - values if falls else values - usual.levels
+        likely = away > math.log(watch.spikes)
+        likely[:_BEFORE] = True
+    likely[0] = False  # nothing is before it
+    places = np.flatnonzero(likely)
+    early = places < _BEFORE
+    level, spread = usual.before(places)
+    level[early], spread[early] = (one[places[early]] for one in levels(others))
+    away = level - values[places] if falls else values[places] - level
+    if linear:
+        far = away > _SPIKES[0][0] * spread
+    elif watch.scale == "share":
+        far = away > watch.spikes * np.maximum(watch.noise(raw)[places], spread)
     else:
         rules = _SHARES if falls else _SPIKES
         far = np.any([(away > m * spread) & (away > math.log(f)) for m, f in rules], axis=0)
         far &= away > math.log(watch.spikes)
-    far[0] = False  # nothing is before it
-    return list(map(int, np.flatnonzero(far)))
+    return list(map(int, places[far]))
 
 
 def _single(
@@ -321,9 +352,10 @@ def _single(
     for at in (at for at, before in zip(free, (-2, *free), strict=False) if at > before + 1):
         if stays is not None and _within(stays, at):
             continue
-        away = scaled[at : at + LEAST_FUTURE] - usual.level[at]
+        level, spread = usual.at(at)
+        away = scaled[at : at + LEAST_FUTURE] - level
         if len(away) == LEAST_FUTURE and (away / away[0] > _STAYS).all():
-            off, spread = abs(float(np.median(away))), float(usual.spread[at])
+            off = abs(float(np.median(away)))
             score = off / spread * math.sqrt(LEAST_FUTURE) if spread else math.inf
             sign = Change(at, at + LEAST_FUTURE, SHIFT, up=bool(away[0] > 0.0), score=score)
             stays = _until_back(sign, scaled, usual)
@@ -354,13 +386,14 @@ def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) 
         passed = values > limit.bound if limit.above else values < limit.bound
         enough, inside = min(_MOST, len(values) // 2 + 1), passed
     else:
-        places = np.arange(1, len(usual.level)) - _OF
-        known, places = places >= PAST // 2, np.maximum(places, 0)
-        level, means = usual.level[places], np.convolve(scaled, np.full(_OF, 1.0 / _OF))
+        means = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(values)]
+        passed = (means > np.arcsin(np.sqrt(limit.bound))) & (watch.noise(values) <= _COARSE)
+        passed[: PAST // 2 + _OF - 1] = False  # too few are before those five
+        places = np.flatnonzero(passed)
+        level, spread = usual.before(places + 1 - _OF)
         before = np.sin(level) ** 2  # the share that the angle is of
         bound = np.arcsin(np.sqrt(np.maximum(limit.bound, 1 - limit.room * (1 - before))))
-        far = np.maximum(bound, level + _CLEAR * usual.spread[places])
-        passed = known & (means[: len(values)] > far) & (watch.noise(values) <= _COARSE)
+        passed[places] = means[places] > np.maximum(bound, level + _CLEAR * spread)
         enough, inside = 1, values > limit.bound
     counts = np.convolve(passed, np.ones(_OF if enough > 1 else 1))[: len(values)]
     for last in np.flatnonzero(passed & (counts >= enough)).tolist():
