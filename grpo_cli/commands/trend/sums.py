@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum, rounded_sums
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum, segment_sums
 
 NO_NUMBER = float("nan")
 EACH = "rewards/"
@@ -69,21 +69,7 @@ class Ragged(NamedTuple):
 
     def sums(self) -> F64:
         """[S] each step's sum, rounded once."""
-        numbers = self._replace(values=self.values.astype(np.float64, copy=False))
-        many = self.widths > 2  # one addition rounds once
-        found = np.zeros(len(many))
-        if not many.all():
-            with np.errstate(over="ignore", invalid="ignore"):
-                found = numbers.reduced(np.add, 0.0) + 0.0
-            many |= ~np.isfinite(found)
-        for width in np.flatnonzero(np.bincount(self.widths[many])).tolist():
-            alike = np.flatnonzero(many & (self.widths == width))
-            part = numbers if len(alike) == len(found) else numbers.taken(alike)
-            rows = part.values.reshape(-1, width)
-            rounded, sure = rounded_sums(rows)
-            rounded[~sure] = [*map(exact_sum, rows[~sure].tolist())]
-            found[alike] = rounded
-        return found
+        return segment_sums(self.values.astype(np.float64, copy=False), self.widths, exact_sum)
 
     def reduced(self, by: np.ufunc, empty: float) -> NDArray[Any]:
         """[S] a ufunc over each step's numbers; ``empty`` where it has none."""

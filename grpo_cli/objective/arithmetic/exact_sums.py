@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -215,7 +215,29 @@ def row_sums(rows: F64) -> F64:
     return totals + errors.sum(axis=1)
 
 
-def rounded_sums(rows: F64) -> tuple[F64, NDArray[np.bool_]]:
+def segment_sums(values: F64, lengths: I64, one: Callable[[list[float]], float] = added) -> F64:
+    """[S] the sum of each segment's values, rounded once.
+
+    Args:
+        values: of all segments, one after the other.
+        lengths: [S] how many values each has.
+        one: adds the values of a segment where their sum is too large, or hard to round.
+    """
+    found, starts = np.zeros(len(lengths)), np.cumsum(lengths) - lengths
+    for length in (np.flatnonzero(np.bincount(lengths)[1:]) + 1).tolist():
+        alike = np.flatnonzero(lengths == length)
+        if len(alike) == len(found):
+            rows = values.reshape(-1, length)
+        else:
+            rows = values[starts[alike, None] + np.arange(length)]
+        sums, sure = _rounded_sums(rows)
+        sure |= (length <= 2) & np.isfinite(sums)  # one addition rounds once
+        sums[~sure] = [*map(one, rows[~sure].tolist())]
+        found[alike] = sums
+    return found
+
+
+def _rounded_sums(rows: F64) -> tuple[F64, NDArray[np.bool_]]:
     """[n] the sum of each row [n, k], and whether it is sure to be the exact sum, rounded once.
 
     Halves are added to each other, for all rows at once; what each addition loses is kept.
