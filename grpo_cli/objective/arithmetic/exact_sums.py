@@ -256,11 +256,7 @@ def _rounded_sums(rows: F64) -> tuple[F64, NDArray[np.bool_]]:
 
 
 def _two_sum(left: F64, right: F64) -> tuple[F64, F64]:
-    """The rounded sum, and what rounding lost of it.
-
-    References:
-        Knuth, The Art of Computer Programming 2, 4.2.2, theorem B.
-    """
+    """The rounded sum, and what rounding lost of it (Knuth, TAOCP 2, 4.2.2, theorem B)."""
     total = left + right
     shadow = total - left
     return total, (left - (total - shadow)) + (right - shadow)
@@ -313,14 +309,8 @@ def _exact(rows: F64, mean: F64, offsets: F64, errors: F64) -> NDArray[np.bool_]
     shadow = offsets - rows
     first, second = rows - (offsets - shadow), mean[:, None] + shadow
     rest = added[:, -1:] / size
-    whole = whole & (rest * size == added[:, -1:]) & _adds_exactly(first, -second)
-    found: NDArray[np.bool_] = whole & _adds_exactly(first - second, -rest)
-    return found
-
-
-def _adds_exactly(left: F64, right: F64) -> NDArray[np.bool_]:
-    """Whether ``left + right`` is rounded by nothing."""
-    found: NDArray[np.bool_] = _two_sum(left, right)[1] == 0.0
+    whole = whole & (rest * size == added[:, -1:]) & (_two_sum(first, -second)[1] == 0.0)
+    found: NDArray[np.bool_] = whole & (_two_sum(first - second, -rest)[1] == 0.0)
     return found
 
 
