@@ -42,38 +42,27 @@ def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
 
 
 def _together(parts: Iterable[Part]) -> Iterator[Part]:
-    """Puts records of the same layout together, without what is in their columns."""
-    waiting: list[Raw | InputError] = []
+    """Puts records of the same layout together, without what no rule reads as it was written."""
+    waiting: list[Any] = []
     columns: list[Packed] = []
     kind: object = None
     size = 0
     for items, packed in parts:
-        own = None if packed is None else _layout(packed)
+        own = packed and (packed.fields, [*packed.columns], [*packed.scores])
         if waiting and (own != kind or size >= _TOGETHER):
             yield waiting, join_packed(columns) if columns else None
             waiting, columns, size = [], [], 0
         kind = own
+        waiting += items
         size += sum([raw.size for raw in items if isinstance(raw, Raw)])
         if packed is not None:
             columns.append(packed)
-            _drop_columns(items, packed)
-        waiting += items
+            keys = {packed.fields.names.get(name) for name in (*packed.columns, "expected")}
+            raws: Any = items  # what is packed is no error
+            for raw in raws:
+                raw.kept = {key: one for key, one in raw.kept.items() if key not in keys}
     if waiting:
         yield waiting, join_packed(columns) if columns else None
-
-
-def _layout(packed: Packed) -> object:
-    """What the records of a view have in common."""
-    fields = packed.fields
-    keys = tuple(fields.names.items()), fields.hyperparameters, fields.unknown
-    return keys, tuple(packed.columns), tuple(packed.scores)
-
-
-def _drop_columns(raws: Iterable[Any], packed: Packed) -> None:
-    """Forgets what no rule reads as it was written: lists that are columns now, and results."""
-    keys = {packed.fields.names.get(name) for name in (*packed.columns, "expected")}
-    for raw in raws:
-        raw.kept = {key: one for key, one in raw.kept.items() if key not in keys}
 
 
 def _place(raw: Raw, value: dict[str, Any]) -> Place:

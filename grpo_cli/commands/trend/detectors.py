@@ -267,8 +267,8 @@ def _usual_of(scaled: F64, places: I64) -> tuple[F64, F64]:
     level, spread = np.zeros((2, len(places)))
     whole = places >= PAST
     if whole.any():
-        pasts = sliding_window_view(scaled, PAST)[places[whole] - PAST]
-        level[whole], spread[whole] = levels(pasts)
+        windows = sliding_window_view(scaled, PAST)
+        level[whole], spread[whole] = levels(windows[places[whole] - PAST])
     for at in np.flatnonzero(~whole).tolist():
         level[at], spread[at] = _usual(scaled, int(places[at]))
     return level, spread

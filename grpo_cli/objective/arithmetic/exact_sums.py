@@ -216,20 +216,13 @@ def row_sums(rows: F64) -> F64:
 
 
 def segment_sums(values: F64, lengths: I64, one: Callable[[list[float]], float] = added) -> F64:
-    """[S] the sum of each segment's values, rounded once.
-
-    Args:
-        values: of all segments, one after the other.
-        lengths: [S] how many values each has.
-        one: adds the values of a segment where their sum is too large, or hard to round.
-    """
+    """[S] the sum of each segment of values [N], rounded once; ``one`` adds what overflows."""
     found, starts = np.zeros(len(lengths)), np.cumsum(lengths) - lengths
     for length in (np.flatnonzero(np.bincount(lengths)[1:]) + 1).tolist():
         alike = np.flatnonzero(lengths == length)
-        if len(alike) == len(found):
-            rows = values.reshape(-1, length)
-        else:
-            rows = values[starts[alike, None] + np.arange(length)]
+        each = len(alike) == len(found)
+        at = slice(None) if each else starts[alike, None] + np.arange(length)
+        rows = values[at].reshape(-1, length)
         sums, sure = _rounded_sums(rows)
         sure |= (length <= 2) & np.isfinite(sums)  # one addition rounds once
         sums[~sure] = [*map(one, rows[~sure].tolist())]
