@@ -256,21 +256,19 @@ def _until_back(change: Change, scaled: F64) -> Change:
 
 def _usual(scaled: F64, at: int) -> tuple[float, float]:
     """The median and the robust deviation of up to 30 values before a place; NaN before 10."""
-    if at < LEAST_PAST:
-        return math.nan, math.nan
-    level, spread = levels(scaled[max(at - PAST, 0) : at])
-    return float(level), float(spread)
+    level, spread = _usual_of(scaled, np.array([at]))
+    return level.item(), spread.item()
 
 
 def _usual_of(scaled: F64, places: I64) -> tuple[F64, F64]:
     """[m] those before some places."""
-    level, spread = np.zeros((2, len(places)))
+    level, spread = np.full((2, len(places)), np.nan)
     whole = places >= PAST
     if whole.any():
         windows = sliding_window_view(scaled, PAST)
         level[whole], spread[whole] = levels(windows[places[whole] - PAST])
-    for at in np.flatnonzero(~whole).tolist():
-        level[at], spread[at] = _usual(scaled, int(places[at]))
+    for at in np.flatnonzero(~whole & (places >= LEAST_PAST)).tolist():
+        level[at], spread[at] = levels(scaled[: places[at]])
     return level, spread
 
 
