@@ -115,7 +115,7 @@ def reader_of(
     group_by: str | Sequence[str] = (),
     group_size: int | None = None,
 ) -> tuple[Reader, list[str]]:
-    """A reader of the data, and the words that a command line would have for it.
+    """A reader of the data, and the paths that a command line would name; none of records.
 
     Args:
         data: in any shape.
@@ -125,7 +125,7 @@ def reader_of(
     how: dict[str, Any] = {"where": read_conditions(listed(where))}
     how["grouping"] = _grouping(listed(group_by), group_size)
     if isinstance(data, Mapping):
-        return Reader([_MEMORY], Held(objects=(data,), alone=True, **how)), [_NAMELESS]
+        return Reader([_MEMORY], Held(objects=(data,), alone=True, **how)), []
     if hasattr(data, "collect"):  # lazy frames of polars; those with rows have none
         raise UsageError(f"data: expected a data frame, got {type(data).__name__}: .collect() it")
     if hasattr(data, "columns"):
@@ -141,7 +141,17 @@ def reader_of(
     if not records or len(records) < len(given):
         odd = next((one for one in given if not isinstance(one, Mapping)), None)
         raise _no_data("nothing" if odd is None else type(odd).__name__)
-    return Reader([_MEMORY], Held(objects=records, **how)), [_NAMELESS]
+    return Reader([_MEMORY], Held(objects=records, **how)), []
+
+
+def reading_flags(
+    where: str | Sequence[str], group_by: str | Sequence[str], group_size: int | None
+) -> list[str]:
+    """How the data are read, as words of a command line."""
+    fields = ",".join(listed(group_by))
+    flags = ["--group-by", fields] if fields else []
+    flags += [] if group_size is None else ["--group-size", str(group_size)]
+    return flags + [word for test in listed(where) for word in ("--where", test)]
 
 
 def _rows_of_frame(frame: Any) -> list[Record]:
@@ -157,7 +167,6 @@ def _no_data(got: str) -> UsageError:
 
 
 _MEMORY = ""
-_NAMELESS = "-"
 
 
 @dataclass(frozen=True)

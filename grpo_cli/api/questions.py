@@ -17,6 +17,7 @@ from grpo_cli.api.data import (
     listed,
     of_arguments,
     reader_of,
+    reading_flags,
     speaking_of_arguments,
 )
 from grpo_cli.api.evaluation import Hyperparameter, checked, planned
@@ -128,15 +129,11 @@ def match(
         reader, words = reader_of(
             data, jobs=None, where=where, group_by=group_by, group_size=group_size
         )
-        flags = [word for test in listed(where) for word in ("--where", test)]
-        if group_size is not None:
-            flags += ["--group-size", str(group_size)]
-        fields = listed(group_by)
         found = ask(
             plan,
             reader,
-            words,
-            [*flags, *(["--group-by", ",".join(fields)] if fields else [])],
+            words or [""],
+            reading_flags(where, group_by, group_size),
             numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
             at=() if logged is None else (logged,),
             rtol=rtol,
@@ -384,7 +381,8 @@ def trend(
         framework = framework_of(logged)
         source = StepSource.of_flag(step, reader.paths)
         run = Run(reader, plan, source, framework, one_run=one_run)
-        flags = Flags(as_flags(None if variant == "grpo" else variant, stages or {}, values))
+        objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
+        flags = Flags(objective, reading_flags(where, group_by, group_size))
         found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
         found = replace(found, verdict=of_arguments(found.verdict))
         return _noting(found, reader.notes(plan), run.lacks, run.notices)

@@ -8,6 +8,7 @@ from itertools import accumulate
 from math import isfinite
 from typing import Any
 
+from grpo_cli.errors import nearest
 from grpo_cli.terminal.numbers import aligned, counted, markup, shown, visible
 
 
@@ -25,6 +26,19 @@ class Answer:
     def __init_subclass__(cls) -> None:
         if "__repr__" not in vars(cls):
             cls.__repr__ = Answer.__repr__  # type: ignore[method-assign]  # not the dataclass's
+
+    def __getattr__(self, name: str) -> Any:
+        """A value of the row that is shown; only names that are no attribute come here."""
+        row = {} if name.startswith("_") or hasattr(type(self), name) else self.fields()
+        if name in row:
+            return row[name]
+        near = nearest(name, row)
+        hint = f"; did you mean {near}?" if near else ""
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}")
+
+    def __dir__(self) -> list[str]:
+        """The attributes, and the names of the row."""
+        return sorted({*super().__dir__(), *self.fields()})
 
     def headline(self) -> str:
         """One line: the short fields as they are, the others by their size."""

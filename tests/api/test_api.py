@@ -34,6 +34,7 @@ from grpo_cli import (
     trend,
     verify,
 )
+from grpo_cli.commands.answer import Answer
 
 DATA = Path(__file__).parent.parent / "data"
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -426,6 +427,50 @@ def test_the_document_of_every_answer_is_json(name: str) -> None:
 def test_the_document_of_an_evaluation_is_that_of_its_batches() -> None:
     wanted = answer("eval", RUN, "--level", "batch", "--batch", "step")
     assert same(evaluate(RUN, batch="step").document(), wanted)
+
+
+def test_commands_of_an_answer_read_the_data_as_it_was_read(tmp_path: Path) -> None:
+    records = [
+        {"step": n // 8, "uid": n // 2 % 4, "log_probs": [-1.0], "reward": 9.0 * (n > 80) + n % 2}
+        for n in range(160)
+    ]
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in records), encoding="utf-8")
+    how: dict[str, Any] = {"group_by": "step,uid", "where": "uid!=3"}
+    for finding in grpo_cli.trend(path, "dr", **how).findings:
+        for command in (finding.command, finding.cause, finding.worst_command):
+            assert "--group-by step,uid --where" in str(command)
+    run = grpo_cli.trend(records, "dr", **how)
+    assert {(one.command, one.cause, one.worst_command) for one in run.findings} == {(None,) * 3}
+    data = [one | {"old_log_probs": [-1.5 + 0.4 * at]} for at, one in enumerate(records[:4])]
+    found = match(data, loss="0.25", epsilon_low=0.1, **how)
+    names = {"data": data, "evaluate": evaluate}
+    for one in [*found.matches, *found.nearest][:8]:
+        assert eval(one.command, names) == pytest.approx(one.value)
+
+
+@pytest.mark.parametrize("name", {*ANSWERS} - {"evaluate"})
+def test_what_a_row_shows_is_an_attribute(name: str) -> None:
+    rows = [ANSWERS[name]()]
+    for row in rows:
+        for key, value in row.fields().items():
+            assert key in dir(row)
+            if isinstance(value, str | int | float | None):
+                assert getattr(row, key, value) == value
+            several = value if isinstance(value, list | tuple) else [value]
+            rows += [one for one in several if isinstance(one, Answer)]
+    if name == "trend":
+        event = rows[0].events[0]
+        assert (event.command, event.metrics) == (
+            event.first.command,
+            [*map(_metric, event.findings)],
+        )
+        with pytest.raises(AttributeError, match="Event has no attribute 'comand'; did you mean c"):
+            _ = event.comand
+
+
+def _metric(finding: Any) -> str:
+    return str(finding.metric)
 
 
 def test_a_step_has_its_row_as_attributes_and_keys() -> None:

@@ -19,7 +19,7 @@ class Convention(Answer):
         entry: counts distinct numbers; conventions of one entry are equal on these records.
         signature: names every choice.
         value, difference: its number, and that less the logged one.
-        command: prints the number.
+        command: prints the number; of data in memory, the call of Python.
         variants: the rows that are this convention.
         factor, factor_meaning: what a loss was multiplied by, and what that stands for.
         sign_flipped: whether the number is the other sign's.

@@ -347,13 +347,38 @@ def _meaning(one: Candidate) -> str | None:
 
 
 def command(made: Plan, paths: Sequence[str], only: str, times: float) -> str:
-    """``grpo eval … --only loss``, and what multiplies the number where a factor is wanted."""
+    """``grpo eval … --only loss``, and what multiplies the number where a factor is wanted.
+
+    Of records in memory, whose path is empty, the call of Python.
+    """
+    if not paths[0]:
+        return _call(made, paths[1:], only, times)
     words = ["grpo", "eval", *paths, *made.words]
     line = shell_line([*words, "--level", "batch", "--only", only])
     if times == 1.0:
         return line
-    scale = f"* {times:g}" if times > 1.0 else f"/ {1.0 / times:g}"
-    return f"""{line} | awk '{{printf "%.17g\\n", $1 {scale}}}'"""
+    return f"""{line} | awk '{{printf "%.17g\\n", $1 {_scale(times)}}}'"""
+
+
+def _call(made: Plan, reading: Sequence[str], only: str, times: float) -> str:
+    """``evaluate(data, …).total["loss"]``; "" of a single record, which only a command chooses."""
+    flags = {
+        flag[2:].replace("-", "_"): value
+        for flag, value in zip(reading[::2], reading[1::2], strict=True)
+    }
+    if "record" in flags:
+        return ""
+    stages = {"stages": dict(made.swapped)} if made.swapped else {}
+    batch = {} if made.batch == "input" else {"batch": made.batch}
+    size = {"group_size": int(flags["group_size"])} if "group_size" in flags else {}
+    named = {**stages, **made.flags, **batch, **flags, **size}
+    arguments = [repr(made.variant), *(f"{name}={value!r}" for name, value in named.items())]
+    scale = "" if times == 1.0 else f" {_scale(times)}"
+    return f"evaluate(data, {', '.join(arguments)}).total[{only!r}]{scale}"
+
+
+def _scale(times: float) -> str:
+    return f"* {times:g}" if times > 1.0 else f"/ {1.0 / times:g}"
 
 
 def pruned(made: Plan, chunk: Chunk) -> Plan:

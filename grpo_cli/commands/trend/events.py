@@ -87,7 +87,7 @@ class Event(Answer):
     def longest(self) -> str:
         """The command that shows the longest response, where reward and length rose; else ""."""
         found = (one.command for one in self.findings if self.gain and _is_longer(one))
-        return next(found, "")
+        return next(found, None) or ""
 
     @property
     def severity(self) -> str:

@@ -187,9 +187,10 @@ def _commands(
     column = METRICS.get(name)
     kind = None if column is None else column.worst
     at_first, at_worst = (_evidence(one, name, kind, falls=falls) for one in (begun, worst))
+    cause = None
     if begun.logged:
         cause = shell_line(["grpo", "explain", begun.file])
-    else:  # faults of the data, or why the loss is what it is
+    elif begun.file:  # faults of the data, or why the loss is what it is
         explains = name == "loss" and at_first is not None
         taken = flags.words if explains else flags.reading
         words = ["grpo", "explain" if explains else "check", *_there(begun, at_first), *taken]
@@ -211,11 +212,14 @@ _VALUES = {
 """What the number of a place is."""
 
 
-def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> str:
+def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> str | None:
     """What shows the worst token of a step, or its responses where no token is to blame.
 
-    Where the objective cannot be evaluated, that is left to ``grpo check``.
+    Where the objective cannot be evaluated, that is left to ``grpo check``. Data in memory have no
+    path that a command could name: None.
     """
+    if not step.file:
+        return None
     if step.logged:
         return shell_line(["grpo", "explain", step.file])
     comment, there = f"  # step {step.number}", _there(step, place)

@@ -19,7 +19,6 @@ from grpo_cli.commands.trend.metrics import METRICS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.sums import KINDS, LOWEST, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
-from grpo_cli.errors import nearest
 
 WARNING, INFO = "warning", "info"
 _KEPT = (("count", "samples"), ("count", "tokens"))
@@ -82,15 +81,6 @@ class Step(Answer):
 
     def __getitem__(self, name: str) -> Any:
         return self.fields()[name]
-
-    def __getattr__(self, name: str) -> Any:
-        """A value of its row; only names that are no attribute come here."""
-        row = {} if name.startswith("_") or name in self.__slots__ else self.fields()
-        if name in row:
-            return row[name]
-        near = nearest(name, row)
-        hint = f"; did you mean {near}?" if near else ""
-        raise AttributeError(f"Step has no attribute {name!r}{hint}")
 
 
 class NotFinite(NamedTuple):
@@ -297,7 +287,8 @@ class Finding:
             cannot be).
         onset: the step at which it began.
         sentence: what happened, in numbers.
-        command: what shows the step at which it began: its worst record and token.
+        command: what shows the step at which it began: its worst record and token; None, as the
+            others, of data in memory, which have no path.
         worst_step: the step that is farthest from what was usual.
         worst: where in that step.
         score: by how many standard errors; of a limit, infinite.
@@ -314,12 +305,12 @@ class Finding:
     kind: str
     onset: int
     sentence: str
-    command: str
+    command: str | None
     worst_step: int
     worst: Place | None
     score: float = inf
-    cause: str = ""
-    worst_command: str = ""
+    cause: str | None = None
+    worst_command: str | None = None
     direction: str = ""
     severity: str = WARNING
     seen: int = 0

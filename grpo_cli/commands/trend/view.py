@@ -211,11 +211,13 @@ def print_command(console: Console, screen: Screen, event: Event) -> None:
     ``grpo check`` is none where it found nothing.
     """
     finding = event.first
-    commands = [finding.command]
-    explains = bool(event.codes) or not finding.cause.startswith("grpo check ")
-    if explains and finding.command.partition("  # ")[0] != finding.cause:
-        commands.append(f"{finding.cause}  # possible cause")
-    if finding.worst_step != finding.onset:
+    if finding.command is None:
+        return
+    commands, cause = [finding.command], finding.cause or ""
+    explains = bool(event.codes) or not cause.startswith("grpo check ")
+    if explains and finding.command.partition("  # ")[0] != cause:
+        commands.append(f"{cause}  # possible cause")
+    if finding.worst_command and finding.worst_step != finding.onset:
         commands.append(finding.worst_command.replace("  # step", "  # worst at step", 1))
     if event.longest and event.longest != finding.command:
         commands.append(f"{event.longest}, the longest response")

@@ -63,7 +63,8 @@ def print_step_answer(
     if answer.worst:
         console.print(Text("\nworst places", "bold"))
     for kind, place in answer.worst.items():
-        words = command(step, place, kind, flags).replace(f"  # step {step.number}", f"  # {kind}")
+        there = command(step, place, kind, flags) or ""
+        words = there.replace(f"  # step {step.number}", f"  # {kind}")
         console.print(as_command(f"  {visible(words)}", screen.edge), style="cyan")
     if answer.check is not None:
         console.print(Text("\nfindings of grpo check in its records", "bold"))
