@@ -256,10 +256,15 @@ def of_arguments(text: str) -> str:
 
 
 def _in_python(words: str) -> str:
-    words = _MAP.sub(r'record["\1"] = record["\2"]', words)
+    words = _MAP.sub(_assignment, words)
     words = _ANYWHERE.sub("rows sorted by it are joined", words)
     words = _VARIANT.sub(r'variant="\1"', words)
     return _FLAG.sub(_argument, _PARAMETER.sub(r"\1", words))
+
+
+def _assignment(found: re.Match[str]) -> str:
+    place = "".join(f'["{key}"]' for key in found[2].split("."))
+    return f'record["{found[1]}"] = record{place}'
 
 
 def _argument(found: re.Match[str]) -> str:

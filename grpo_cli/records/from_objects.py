@@ -132,7 +132,7 @@ def _numbers(flat: Flat) -> F64:
         return pack_floats(flat)
     if flat.dtype.kind not in "fiu":
         raise Unusual
-    return flat.astype(np.float64)
+    return flat.astype(np.float64, copy=False)
 
 
 def _mask(objects: Objects, key: str | None, counts: list[int], widths: list[int]) -> Mask | None:
@@ -230,35 +230,24 @@ def _versions(objects: Objects, counts: list[int], widths: list[int]) -> I64 | N
 
 def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
     """The records without their numbers, as reports show them."""
+    fields, names = packed.fields, packed.fields.names
+    words = [(name, names[name]) for name in ("tokens", "token_ids") if name in names]
+    named = "trajectory_ids" in names or bool(fields.trajectories)
     widths, groups = iter(packed.widths.tolist()), iter(packed.groups.tolist())
-    return [
-        _header(raw, [*islice(widths, count)], packed.fields, [*islice(groups, count)])
-        for raw, count in zip(raws, packed.counts.tolist(), strict=True)
-    ]
-
-
-def _header(raw: Raw, widths: list[int], fields: Fields, groups: list[int]) -> Record:
-    value, names, labels = raw.value, fields.names, None
-    words = {name: value[names[name]] for name in ("tokens", "token_ids") if name in names}
-    if "group_ids" in names:
-        ids = value[names["group_ids"]]
-        labels = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]
-    words = listed(words) if raw.arrays else words
-    trajectories = find_trajectories(value, fields, groups)
-    return Record(
-        source=raw.source,
-        line=raw.line,
-        prefix=raw.prefix,
-        id=record_id(value),
-        widths=widths,
-        columns={},
-        nested=2,
-        names=names,
-        group_labels=labels,
-        tokens=words.get("tokens"),
-        token_ids=words.get("token_ids"),
-        roles=read_roles(value[names["roles"]], widths) if "roles" in names else None,
-        trajectory_labels=None if trajectories is None else trajectories.labels,
-        origin=raw.origin,
-        batch=raw.batch,
-    )
+    found = []
+    for raw, count in zip(raws, packed.counts.tolist(), strict=True):
+        value, own = raw.value, [*islice(widths, count)]
+        header = Record(raw.source, raw.line, raw.prefix, record_id(value), own, {}, 2, names)
+        for name, key in words:
+            setattr(header, name, listed(value[key]) if raw.arrays else value[key])
+        if "group_ids" in names:
+            ids = value[names["group_ids"]]
+            header.group_labels = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]
+        if named:
+            trajectories = find_trajectories(value, fields, [*islice(groups, count)])
+            header.trajectory_labels = None if trajectories is None else trajectories.labels
+        if "roles" in names:
+            header.roles = read_roles(value[names["roles"]], own)
+        header.origin, header.batch = raw.origin, raw.batch
+        found.append(header)
+    return found

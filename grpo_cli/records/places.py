@@ -90,14 +90,6 @@ _LIKE = re.compile(r"\(as (\S+) has\)")
 _PLACE = re.compile(r"([^\[\]]+)((?:\[\d+\])*)")
 
 
-class Row(NamedTuple):
-    """One response's own object: its line, what is put before paths in it, its number there."""
-
-    line: int | None
-    prefix: str
-    number: int
-
-
 class Origin(NamedTuple):
     """Places in the file, for places in a record that the user never wrote.
 
@@ -105,11 +97,12 @@ class Origin(NamedTuple):
         spelled: key of the record → the key in the file, where ``{r}`` and ``{t}`` are the
             indexes of the response and the token, and ``{}`` says that the response has none.
             Without them indexes stay behind it.
-        rows: where each response is, if they were put together from several objects.
+        rows: the line of each response's own object, what is put before paths in it, and the
+            response's number there, if they were put together from several objects.
     """
 
     spelled: Mapping[str, str]
-    rows: tuple[Row, ...] | None = None
+    rows: Sequence[tuple[int | None, str, int]] | None = None
 
     def place(self, error: InputError, prefix: str) -> None:
         """Rewrites the path of an error, and its line where responses have lines of their own."""
@@ -125,8 +118,7 @@ class Origin(NamedTuple):
         error.message = _LIKE.sub(reword, error.message)
         key, indexes = found[1], _indexes(found[2])
         if self.rows is not None and indexes and indexes[0] < len(self.rows):
-            row = self.rows[indexes[0]]
-            error.line, prefix, indexes[0] = row.line, row.prefix, row.number
+            error.line, prefix, indexes[0] = self.rows[indexes[0]]
         error.path = prefix + self._spell(key, indexes)
 
     def _spell(self, key: str, indexes: list[int]) -> str:

@@ -22,7 +22,7 @@ from grpo_cli.records.choose.grouping import (
 from grpo_cli.records.choose.where import Condition, Missing, Path, hashable, look_up, spelled
 from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.formats.unipo import header_of, with_header
-from grpo_cli.records.objects import decode, decoded
+from grpo_cli.records.objects import Loads, decode, decoded, load_lines
 from grpo_cli.records.open.blocks import Block, Range, Source, Span, cut, first_line, ranges, spans
 from grpo_cli.records.open.remote import is_remote
 from grpo_cli.records.open.streams import BLOCK, is_whole
@@ -50,6 +50,7 @@ class Reading:
         group: the id of the only group that is read.
         batch: the fields that say which batch a record belongs to, where ``--batch`` names some.
         unpack: bytes that a packed file may unpack to; None: by its size.
+        loads: decodes lines.
     """
 
     format: str | None = None
@@ -60,6 +61,7 @@ class Reading:
     group: str | None = None
     batch: tuple[Path, ...] = ()
     unpack: int | None = field(default=None, compare=False)
+    loads: Loads = field(default=load_lines, compare=False)
 
     @property
     def selects(self) -> bool:
@@ -104,7 +106,7 @@ class Reading:
         """The records of a piece; an error in the place of one that cannot be read."""
         if self != PLAIN or isinstance(piece, Rows):
             return in_chunks(self._chosen(piece, notices))
-        return self._canonical(decoded(piece), notices)
+        return self._canonical(decoded(piece, None, self.loads), notices)
 
     def _canonical(
         self, chunks: Iterable[DecodedChunk], notices: Notices
@@ -123,12 +125,14 @@ class Reading:
 
     def _chosen(self, piece: Piece, notices: Notices) -> Items:
         if self.grouping is not None and isinstance(piece, Block) and piece.groups is not None:
-            groups = split_block(piece, lambda one: self._read(one_by_one(decoded(one)), notices))
+            groups = split_block(
+                piece, lambda one: self._read(one_by_one(decoded(one, None, self.loads)), notices)
+            )
             return self._selected(merge_groups(groups, self.grouping, piece.source))
         if not isinstance(piece, Rows):
             by_text = bool(self.where) or (self.record is not None and self.grouping is None)
-            objects = one_by_one(decoded(piece, self._is_wanted if by_text else None))
-            return self.made_of(objects, piece.source, notices)
+            chunks = decoded(piece, self._is_wanted if by_text else None, self.loads)
+            return self.made_of(one_by_one(chunks), piece.source, notices)
         return self.made_of(tables.raws(piece), piece.source, notices)
 
     def made_of(

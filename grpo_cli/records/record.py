@@ -157,13 +157,15 @@ class Texts:
 
 ARRAYS = (np.ndarray, Texts)
 """What stands for an innermost list in the rows of a table."""
+LISTS = (list, *ARRAYS)
+"""What a list may be in the rows of a table."""
 
 
 def listed(value: Any) -> Any:
     """A value with its arrays as the lists that a JSON file would have."""
     if isinstance(value, ARRAYS):
         return value.tolist()
-    if isinstance(value, list) and value and isinstance(value[0], (list, *ARRAYS)):
+    if isinstance(value, list) and value and isinstance(value[0], LISTS):
         return [listed(one) for one in value]
     if isinstance(value, dict):
         return {key: listed(one) for key, one in value.items()}
@@ -172,7 +174,7 @@ def listed(value: Any) -> Any:
 
 def only_element(value: Any) -> Any:
     """The element of a list of one, as a cell of one response is; else the value."""
-    return value[0] if isinstance(value, list | np.ndarray) and len(value) == 1 else value
+    return value[0] if isinstance(value, (list, np.ndarray)) and len(value) == 1 else value
 
 
 @dataclass(slots=True, eq=False)

@@ -16,7 +16,7 @@ guess, which the note gives and no error. ``old_values``, ``teacher_logprobs``,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -179,7 +179,7 @@ class Unread:
         """A sentence that names the columns, and one the settings; nothing where there are none."""
         found = self._found.values()
         settings = {
-            key: f"is this {name}? --map {name}={key}"
+            key: f"{'' if key.endswith(f'.{name}') else f'is this {name}? '}--map {name}={key}"
             for one in found
             for key, name in one.settings
         }
@@ -261,7 +261,12 @@ def _words(key: str) -> frozenset[str]:
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
     snake = re.sub(r"pi_b(?![a-z])", "pi_beta", snake)
     snake = re.sub(r"log_?prob(abilit(y|ies))?s?|log_?p(i|s)?(?![a-z])", "_logp_", snake)
-    return frozenset(re.findall("[a-z]+", snake))
+    words = re.findall("[a-z]+", snake)
+    return frozenset(_SWAPPED.get("".join(sorted(word)), word) for word in words)
+
+
+_SWAPPED = {"".join(sorted(word)): word for word in ("old", "prev", "ref", "reference", "rollout")}
+"""Letters → the word that they are, in whatever order they were typed (``log_prob_odl``)."""
 
 
 def _says_probs(key: str) -> bool:
@@ -372,8 +377,27 @@ def look(
     numbers = (key for key in keys if type(record.get(key)) in (int, float))
     known = {parameter_of(key) for key in record if key in KNOWN}
     near = ((key, _resembled_setting(key)) for key in numbers)
-    settings = ((key, name) for key, name in near if name and name not in known)
-    return KeySet(line, tuple(found), tuple(settings))
+    settings = [(key, name) for key, name in near if name and name not in known]
+    return KeySet(line, tuple(found), (*settings, *_held_settings(record, keys, known)))
+
+
+_HOLDERS = _set(
+    "settings config args arguments training_args params parameters hparams hyperparams"
+)
+"""Keys under which dumps may have hyperparameters, which are read from ``hyperparameters``."""
+
+
+def _held_settings(
+    record: Mapping[str, Any], keys: Iterable[str], known: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """The places of hyperparameters in objects that nothing reads, unless the record has them."""
+    own = record.get("hyperparameters")
+    said = {*known, *map(parameter_of, own if isinstance(own, dict) else ())}
+    for key in keys:
+        held = record.get(key) if key in _HOLDERS else None
+        for name, value in held.items() if isinstance(held, dict) else ():
+            if name in KNOWN and type(value) in (int, float) and parameter_of(name) not in said:
+                yield f"{key}.{name}", name
 
 
 @lru_cache(maxsize=1024)

@@ -157,7 +157,7 @@ def _letters(text: str, *, plain: bool) -> str:
 
 
 def _numbers(values: Values) -> F64:
-    return np.array([math.nan if one is None else one for one in values], dtype=np.float64)
+    return np.array(values, dtype=np.float64)  # None as NaN
 
 
 def _finite(numbers: F64) -> F64:

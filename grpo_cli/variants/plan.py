@@ -417,7 +417,9 @@ def _stage_choice(stage: str, wanted: str) -> str:
         raise UsageError(f"unknown stage {stage!r}{_near(stage, (*STAGES, *OWN_AGGREGATES))}")
     listed = "aggregate" if stage in OWN_AGGREGATES else stage
     known = STAGES[listed]
-    wanted = wanted if wanted in (*known.choices, *known.aliases) else wanted.lower()
+    if wanted in known.choices:  # which reads no framework's room but the choice's own
+        return wanted
+    wanted = wanted if wanted in known.aliases else wanted.lower()
     name = known.aliases.get(wanted, wanted)
     if name not in known.choices:
         near = _near(wanted, {*known.choices, *known.aliases} - {stage})

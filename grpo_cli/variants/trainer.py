@@ -39,10 +39,15 @@ def frameworks_of(keys: Collection[str]) -> tuple[str, ...]:
 def named_row(value: Any) -> str | None:
     """The row of the framework that computed a decoded record, where the record says so.
 
-    Its ``framework`` says so, or TRL's setting beside fields that have TRL's names.
+    Its ``framework`` says so, or TRL's setting beside fields that have TRL's names; or a word that
+    names a variant.
     """
     record = value if isinstance(value, dict) else {}
     if "framework" not in record:
+        words = (record.get("variant"), record.get("algorithm"))
+        said = next((one for one in words if isinstance(one, str)), "")
+        if said in NAMES:
+            return NAMES[said]
         row = f"trl/{record.get('loss_type')}"
         return row if frameworks_of(record) == ("trl",) and NAMES.get(row) == row else None
     settings = record["framework"]

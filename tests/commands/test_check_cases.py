@@ -291,3 +291,18 @@ def test_a_response_without_tokens_comes_first(column: str) -> None:
     word = "x" if column == "tokens" else 3
     rows = {"log_probs": [[], [-0.5]], "rewards": [0, 1], column: [[], [word]]}
     assert check([rows]).document()["severities"]["error"] == 0
+
+
+def test_infos_hide_no_warning_of_their_code() -> None:
+    cases = [*cut((CASES[0].parent / "ratio-noise.txt").read_text(encoding="utf-8"))]
+    (warned,), (noted,) = (records for _, records, _ in cases[:2])
+    other = {"log_probs_new": [[-1.0]]}  # small records that follow each other are one sample
+    records = [json.loads(one) for one in [*[noted] * 4, warned]]
+    found = check([one for record in records for one in (record, *[other] * 63)], limit=2)
+    of_code = [one for one in found.findings if one.code == "ratio-noise"]
+    assert [(one.severity, one.record) for one in of_code] == [
+        ("info", 0), ("info", 64), ("warning", 256),
+    ]  # fmt: skip
+    assert found.more["ratio-noise"] == 2
+    assert found.more_by_severity["ratio-noise"] == {"info": 2}
+    assert [one["severity"] for one in found.table()][:1] == ["warning"]

@@ -148,8 +148,10 @@ def looks_padded(rows: list[list[float]], runs: list[int], right: bool) -> bool:
 def chance(rows: list[list[float]], runs: list[int], least: int, right: bool) -> float:
     """X = −ln p − (r − 1)·ln q of each run, with p and q as Laplace has them of other tokens."""
     same = after = after_same = inside = 0
+    of_longest = rows[runs.index(max(runs))][-1 if right else 0]  # one value pads all rows
     for row, run in zip(rows, runs, strict=True):
-        cut = run if run >= least else 0
+        edge = row[-1 if right else 0]
+        cut = run if run >= least or edge == of_longest < -1e-6 else 0
         kept = range(len(row) - cut) if right else range(cut, len(row))
         hits = {at for at in kept if row[at] == 0.0 or (at and row[at] == row[at - 1])}
         inside, same = inside + len(kept), same + len(hits)

@@ -193,3 +193,20 @@ def test_what_frameworks_write_is_read_in_silence(tmp_path, grpo, text):
     path.write_text(text)
     result = grpo("check", str(path), "--on-error", "skip")
     assert "look like columns" not in result.stderr
+
+
+def test_settings_elsewhere_and_swapped_letters(dump):
+    """Nothing that a user meant for the loss is passed over without a word."""
+    given = {"logprobs": ROWS, "old_logprobs": OLDER, "rewards": [1.0, 0.0]}
+    held = dump(given | {"config": {"epsilon": 0.05, "lr": 1e-6}})
+    assert evaluate(held).notices[0] == (
+        'ignored settings: config.epsilon (record["epsilon"] = record["config"]["epsilon"])'
+    )
+    known = given | {"hyperparameters": {"epsilon": 0.1}, "config": {"epsilon": 0.05}}
+    assert not [one for one in evaluate(dump(known)).notices if "ignored" in one]
+    swapped = {"logprobs": ROWS, "log_prob_odl": OLDER, "rewards": [1.0, 0.0]}
+    with pytest.raises(InputError, match="log_probs_old is missing"):
+        evaluate(dump(swapped))
+    assert (
+        "the trainer used dapo, not grpo" in evaluate(dump(given | {"variant": "dapo"})).notices[0]
+    )

@@ -174,6 +174,15 @@ def test_groups_before_a_fault_are_read(tmp_path, grouping):
     assert "end too early" in result.stderr
 
 
+def test_a_key_that_stands_deeper_in_the_line_as_well(tmp_path):
+    """The text of a line does not say then which is meant; the object does."""
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(lines([{"meta": {"q": at}, **row} for at, row in enumerate(rows())]))
+    found = [json.loads(one) for one in run("convert", path, "--group-by", "q").stdout.splitlines()]
+    assert [one["id"] for one in found] == ["a", "b"]
+    assert run("convert", path, "--where", "q==b").stdout.count("\n") == 2
+
+
 def test_lines_that_hold_several_groups(tmp_path):
     """A line of UNIPO is a step with prompts: they are groups of their own, as in an array."""
     step, path = dumps.unipo_lines()[1], tmp_path / "a.jsonl"

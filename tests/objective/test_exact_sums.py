@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 from grpo_cli import VARIANTS, InputError, evaluate
 from grpo_cli.batch import Segments
 from grpo_cli.objective.arithmetic import exact_sums as exact
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum, added, row_offsets, row_sums
+from grpo_cli.objective.arithmetic.exact_sums import (
+    ExactSum,
+    added,
+    row_offsets,
+    row_sums,
+    segment_sums,
+)
 from grpo_cli.objective.arithmetic.groups import Remembered
 from grpo_cli.objective.surrogate.joint import _covariance
 
@@ -383,3 +389,10 @@ def test_all_rejected_is_no_loss() -> None:
     record = RECORD | {"log_probs_rollout": apart, "hyperparameters": rejects}
     for variant in LOSSES:
         assert evaluate(record, variant, stages={"correction": "verl/decoupled"}).loss == 0.0
+
+
+@given(st.lists(st.lists(doubles | edges, max_size=9), max_size=12))
+def test_sums_of_segments_are_each_rounded_once(segments: list[list[float]]) -> None:
+    values = np.array([one for each in segments for one in each], dtype=np.float64)
+    found = segment_sums(values, np.array([*map(len, segments)], dtype=np.int64))
+    assert found.tolist() == [added(each) for each in segments]

@@ -74,6 +74,9 @@ class Checked(Frames, Answer):
     """What ``check`` returns.
 
     Attributes:
+        findings: the first of each code and severity, in the order of the records.
+        more: how many others there are, by code.
+        more_by_severity: the same, by code and severity.
         not_compared: records whose log-probs were not compared with each other, since a finding
             says what is wrong with them.
         advantages: counts groups by the formula that their advantages follow.
@@ -92,6 +95,7 @@ class Checked(Frames, Answer):
     not_compared: int
     mismatch: MismatchFound | None = None
     advantages: Mapping[str, int] = field(default_factory=dict)
+    more_by_severity: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def headline(self) -> str:
@@ -101,9 +105,10 @@ class Checked(Frames, Answer):
         return f"Checked({verdict}: {' in '.join(self.conclusion)}{codes and f'; {codes}'})"
 
     def table(self) -> list[dict[str, Any]]:
-        """The findings and where they are."""
+        """The findings and where they are, the worst first."""
         names = ("severity", "code", "record", "response", "token", "message")
-        return [{name: getattr(one, name) for name in names} for one in self.findings]
+        found = sorted(self.findings, key=lambda one: [*self.severities].index(one.severity))
+        return [{name: getattr(one, name) for name in names} for one in found]
 
     @property
     def conclusion(self) -> tuple[str, str]:

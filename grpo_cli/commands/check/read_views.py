@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw, Record, find_faults, record
 from grpo_cli.records.choose.rows import responses_of
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.packed import join_packed
+from grpo_cli.records.packed import Packed, join_packed
 from grpo_cli.records.parse.assemble import layout, pack_record
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.settings import settings_of
@@ -27,33 +27,42 @@ from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
 _TOGETHER = 1 << 22
 """Bytes of text in one view: enough that numpy's overhead is small."""
 
+Part = tuple[Sequence[Raw | InputError], Packed | None]
+
 
 def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
     """Yields views of the records in order, and errors in the places of unreadable records."""
-    for chunk in _together(decoded):
-        for items, packed in packed_runs(chunk):
-            if packed is None:
-                yield from _one_by_one(items)
-            else:
-                raws: Any = items  # what is packed is no error
-                values = [raw.value for raw in raws]
-                yield View.of(packed, [*map(_place, raws, values)], values, packed.fields.names)
+    for items, packed in _together(chain.from_iterable(map(packed_runs, decoded))):
+        if packed is None:
+            yield from _one_by_one(items)
+        else:
+            raws: Any = items  # what is packed is no error
+            values = [raw.value for raw in raws]
+            yield View.of(packed, [*map(_place, raws, values)], values, packed.fields.names)
 
 
-def _together(decoded: Iterable[DecodedChunk]) -> Iterator[DecodedChunk]:
-    """Puts chunks with the same keys together."""
-    waiting: list[Raw | InputError] = []
-    keys: tuple[str, ...] | None = None
+def _together(parts: Iterable[Part]) -> Iterator[Part]:
+    """Puts records of the same layout together, without what no rule reads as it was written."""
+    waiting: list[Any] = []
+    columns: list[Packed] = []
+    kind: object = None
     size = 0
-    for chunk in decoded:
-        if waiting and (chunk.keys != keys or size >= _TOGETHER):
-            yield DecodedChunk(waiting, keys)
-            waiting, size = [], 0
-        keys = chunk.keys
-        waiting += chunk.items
-        size += sum([raw.size for raw in chunk.items if isinstance(raw, Raw)])
+    for items, packed in parts:
+        own = packed and (packed.fields, [*packed.columns], [*packed.scores])
+        if waiting and (own != kind or size >= _TOGETHER):
+            yield waiting, join_packed(columns) if columns else None
+            waiting, columns, size = [], [], 0
+        kind = own
+        waiting += items
+        size += sum([raw.size for raw in items if isinstance(raw, Raw)])
+        if packed is not None:
+            columns.append(packed)
+            keys = {packed.fields.names.get(name) for name in (*packed.columns, "expected")}
+            raws: Any = items  # what is packed is no error
+            for raw in raws:
+                raw.kept = {key: one for key, one in raw.kept.items() if key not in keys}
     if waiting:
-        yield DecodedChunk(waiting, keys)
+        yield waiting, join_packed(columns) if columns else None
 
 
 def _place(raw: Raw, value: dict[str, Any]) -> Place:

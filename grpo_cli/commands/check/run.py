@@ -151,13 +151,24 @@ class Check(Accumulator[Any]):
     def result(self) -> Checked:
         """Returns the answer."""
         rows, counts = self.findings.rows, self.findings.count_by(0)
-        limit, severities, sizes = self.findings.limit, self.findings.count_by(2), self.sizes
+        severities, sizes = self.findings.count_by(2), self.sizes
         kinds = dict.fromkeys(row.code for row in rows)
+        more = self.findings.count_by(0, 2)
+        more.subtract((row.code, row.severity) for row in rows)
         short = count_short(self.skipped_rules, kinds, sizes["records"], sizes["tokens"])
         return Checked(
             ok=not severities["error"],
             findings=rows,
-            more={code: counts[code] - limit for code in kinds if limit and counts[code] > limit},
+            more={
+                code: hidden
+                for code in kinds
+                if (hidden := sum(more[code, severity] for severity in ORDER))
+            },
+            more_by_severity={
+                code: {one: more[code, one] for one in ORDER if more[code, one]}
+                for code in kinds
+                if any(more[code, one] for one in ORDER)
+            },
             counts={code: counts[code] for code in kinds},
             severities={name: severities[name] for name in ORDER},
             records=sizes["records"],

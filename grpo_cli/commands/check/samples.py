@@ -25,17 +25,17 @@ Row = tuple[Key, answer.Finding]
 
 @dataclass
 class Findings:
-    """The first findings of each kind in full, and the number of all.
+    """The first findings of each kind and severity in full, and the number of all.
 
     Attributes:
-        limit: how many of each code are shown; 0 for all.
-        kept: (code, kind) → those that are kept, as many as are shown of a code.
+        limit: how many of each code and severity are shown; 0 for all.
+        kept: (code, kind, severity) → those that are kept, as many as are shown of a code.
         counts: (code, kind, severity) → how many.
         added: how many were added here.
     """
 
     limit: int
-    kept: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
+    kept: dict[tuple[str, str, str], list[Row]] = field(default_factory=dict)
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     added: int = 0
 
@@ -54,7 +54,7 @@ class Findings:
 
         self.added += 1
         key = (source, place.number, rule.rank, response, self.added)
-        self._keep((rule.code, finding.kind), key, make)
+        self._keep((rule.code, finding.kind, severity), key, make)
 
     def merge(self, other: Findings, source: int) -> None:
         """Adds the findings of a piece of a source."""
@@ -63,7 +63,9 @@ class Findings:
             for key, row in rows:
                 self._keep(kind, (source, *key[1:]), lambda: row)  # noqa: B023 - called at once
 
-    def _keep(self, kind: tuple[str, str], key: Key, make: Callable[[], answer.Finding]) -> None:
+    def _keep(
+        self, kind: tuple[str, str, str], key: Key, make: Callable[[], answer.Finding]
+    ) -> None:
         kept = self.kept.setdefault(kind, [])
         if self.limit and len(kept) >= self.limit and kept[-1][0] <= key:
             return
@@ -73,19 +75,19 @@ class Findings:
 
     def drop(self, code: str, kind: str = "") -> None:
         """Removes the findings of a code's kind."""
-        self.kept.pop((code, kind), None)
         for key in [key for key in self.counts if key[:2] == (code, kind)]:
             del self.counts[key]
+            self.kept.pop(key, None)
 
     @property
     def rows(self) -> tuple[answer.Finding, ...]:
-        """The first findings of each code, in the order of the records."""
+        """The first findings of each code and severity, in the order of the records."""
         every = sorted(chain.from_iterable(self.kept.values()), key=itemgetter(0))
-        seen: Counter[str] = Counter()
+        seen: Counter[tuple[str, str]] = Counter()
         found = []
         for _, row in every:
-            seen[row.code] += 1
-            if not self.limit or seen[row.code] <= self.limit:
+            seen[row.code, row.severity] += 1
+            if not self.limit or seen[row.code, row.severity] <= self.limit:
                 found.append(row)
         return tuple(found)
 

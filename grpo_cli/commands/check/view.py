@@ -38,7 +38,8 @@ def print_findings(
     for severity in _STYLES:
         for code in dict.fromkeys(row.code for row in rows if row.severity == severity):
             of_kind = [row for row in rows if (row.code, row.severity) == (code, severity)]
-            _print_kind(console, screen.reading, of_kind, answer.more.get(code, 0))
+            more = answer.more_by_severity.get(code, {}).get(severity, 0)
+            _print_kind(console, screen.reading, of_kind, more)
     if answer.mismatch is not None and not quiet:
         for words in mismatch_lines(answer.mismatch, _of_mismatch(answer.findings)):
             console.print(wrapped(Text(words), screen.reading, 4))

@@ -190,17 +190,6 @@ class Comparer:
             return self._compare_scores(column, first, second)
         return self._compare_numbers(column, both, first, second)
 
-    def are_equal(self, both: tuple[Record, Record]) -> bool:
-        """Whether two records are equal in all columns, which are then counted at once."""
-        first, second = ({name: _value(one, name) for name in COLUMNS} for one in both)
-        if first != second or both[0].widths != both[1].widths:
-            return False
-        for column, value in first.items():
-            if value is not None:
-                self.had |= {(column, 1), (column, 2)}
-                self._add_equal(column, value)
-        return True
-
     def _add_equal(self, column: str, value: Any) -> None:
         """Adds the numbers of a record that are equal in both runs."""
         if self._is_noisy(column):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +31,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Source
 from grpo_cli.records.choose.where import read_path
+from grpo_cli.records.objects import loading_once
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.terminal.grid import column, print_fitting
 from grpo_cli.terminal.messages import failures
@@ -101,7 +103,10 @@ def diff_runs(
     reading, skip = loading.reading(loading.record), loading.on_error == "skip"
     step_source = StepSource(None if step is None else read_path(step, "--step"))
     alone = step is None and all(len(one) == 1 and Path(one[0]).is_file() for one in places)
-    first, second = (Reader(one, reading, skip=skip) for one in places)
+    first, second = (
+        Reader(one, replace(reading, loads=loads), skip=skip)
+        for one, loads in zip(places, loading_once(), strict=True)
+    )
     if alone and not (_has_steps(first) or _has_steps(second)):
         step_source = StepSource(files=dict.fromkeys(chain(*places), 0))
     answer = compare(first, second, step_source, tolerance)

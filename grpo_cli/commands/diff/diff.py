@@ -312,8 +312,6 @@ def _compare_step(
         if len(one.widths) != len(other.widths):
             add("responses", one, other, Found((len(one.widths), len(other.widths))))
             continue
-        if not found and comparer.are_equal((one, other)):  # most are, and this is fast
-            continue
         if (changed := reordered(one, other)) is not None:
             other = changed
             if _REORDERED not in answer.notes:

@@ -76,9 +76,9 @@ def match_number(
 
     Tries every variant unmodified, then with one or two stages replaced, with the
     sign flipped, and with the factors of gradient accumulation and data
-    parallelism. Solves for β and ε where they are unknown. Keeps the stages that
-    flags set, and their hyperparameters in every variant that uses them. Your
-    digits set the tolerance: 0.0256 means ±0.00005. Prints the likeliest first: few
+    parallelism. Solves for β and ε where they are unknown. Stages and hyperparameters
+    that you set by flags stay fixed. Your digits set the tolerance: 0.0256 means
+    ±0.00005, but no less than the rounding of float32. Prints the likeliest first: few
     changes, and rows of the framework whose names the records use. Exits with 1 if
     nothing gives the number, or only chance does.
     """  # noqa: D301 - \b is for the help's formatter

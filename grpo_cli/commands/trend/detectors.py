@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.onsets import (
     FUTURE,
     LEAST,
@@ -23,6 +23,7 @@ from grpo_cli.commands.trend.onsets import (
     PAST,
     end_of_trend,
     levels,
+    medians,
     onsets,
 )
 from grpo_cli.commands.trend.watched import DOWN, UP, Limit, Watch
@@ -99,26 +100,6 @@ class Change(NamedTuple):
     info: bool = False
 
 
-class Usual(NamedTuple):
-    """[n + 1] the medians and robust deviations of up to 30 values before each; NaN before 10."""
-
-    level: F64
-    spread: F64
-
-    @classmethod
-    def of(cls, values: F64) -> Usual:
-        """Those of a series."""
-        level, spread = np.full((2, len(values) + 1), np.nan)
-        if len(values) and (values == values[0]).all():
-            level[LEAST_PAST:], spread[LEAST_PAST:] = values[0], 0.0
-            return cls(level, spread)
-        for at in range(LEAST_PAST, min(PAST, len(values) + 1)):
-            level[at], spread[at] = levels(values[:at])
-        if len(values) >= PAST:
-            level[PAST:], spread[PAST:] = levels(sliding_window_view(values, PAST))
-        return cls(level, spread)
-
-
 def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:
     """The changes of each series, in their order. Values are finite."""
     scaled = [watch.scaled(values) for watch, values in series]
@@ -141,18 +122,17 @@ def changes(series: Sequence[tuple[Watch, F64]]) -> list[list[Change]]:
 
 def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change]) -> list[Change]:
     """The changes of one series, without what repeats them while they last."""
-    usual = Usual.of(scaled)
     shifted = [*shifted, *(_left_range(scaled) if watch.shift else ())]
-    shifted = [one for one in shifted if _counts(watch, values, scaled, usual, one)]
+    shifted = [one for one in shifted if _counts(watch, values, scaled, one)]
     signs = [
         *_impossible(watch, values),
         *_stuck(watch, values),
         *_vanished(watch, values),
-        *(one for limit in watch.limits for one in _beyond(watch, limit, values, scaled, usual)),
+        *(one for limit in watch.limits for one in _beyond(watch, limit, values, scaled)),
         *(one for one in shifted if not is_info(watch, one)),
     ]
-    found = _lasting(signs, scaled, usual)
-    other = _lasting([one for one in shifted if is_info(watch, one)], scaled, usual)
+    found = _lasting(signs, scaled)
+    other = _lasting([one for one in shifted if is_info(watch, one)], scaled)
     infos = (
         one._replace(info=True)
         for one in other
@@ -161,12 +141,12 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
             for each in found
         )
     )
-    single = _spikes(watch, values, scaled, usual) if watch.spikes else []
-    spikes = _single(single, found, scaled, usual, up=watch.scale != "below 1")
+    single = _spikes(watch, values, scaled) if watch.spikes else []
+    spikes = _single(single, found, scaled, up=watch.scale != "below 1")
     return sorted([*found, *spikes, *infos], key=lambda one: one.at)
 
 
-def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]:
+def _lasting(signs: Sequence[Change], scaled: F64) -> list[Change]:
     """Changes with their ends, without those that repeat the one before.
 
     Where a sign of the next few values shows a change more clearly, it has that score.
@@ -176,8 +156,8 @@ def _lasting(signs: Sequence[Change], scaled: F64, usual: Usual) -> list[Change]
         at = next((at for at, before in enumerate(found) if _repeats(before, sign)), None)
         if at is None:
             before = end_of_trend(scaled, sign.at) if sign.kind in (SHIFT, DRIFT) else None
-            begun = _begun(_since(sign, scaled, usual, before), scaled)
-            found.append(_until_back(begun, scaled, usual))
+            begun = _begun(_since(sign, scaled, before), scaled)
+            found.append(_until_back(begun, scaled))
             continue
         known = found[at]
         both = {sign.kind, known.kind} <= {SHIFT, DRIFT} and sign.up == known.up
@@ -193,12 +173,13 @@ def _repeats(before: Change, sign: Change) -> bool:
     return before.end is None or sign.at < before.end + FUTURE
 
 
-def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) -> bool:
+def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
     """Whether a shift or drift is large enough to matter, and no mere end of a trend.
 
     What came since it began is beyond the last values before by what these usually vary.
     """
-    if not _is_beyond(_since(sign, scaled, usual), scaled, usual.spread[sign.at]):
+    usual, spread = _usual(scaled, sign.at)
+    if not _is_beyond(_since(sign, scaled), scaled, spread):
         return False
     after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
     level = float(np.median(values[after]))
@@ -212,7 +193,7 @@ def _counts(watch: Watch, values: F64, scaled: F64, usual: Usual, sign: Change) 
         return False
     if watch.scale == "growth" and not sign.up and not _has_fallen(values, sign):
         return False
-    change = abs(float(np.median(scaled[after])) - usual.level[sign.at])
+    change = abs(float(np.median(scaled[after])) - usual)
     return not watch.is_log or bool(change > _LEAST_FACTOR)
 
 
@@ -230,9 +211,7 @@ def _is_beyond(sign: Change, scaled: F64, least: float) -> bool:
     return (move if sign.up else -move) > least
 
 
-def _since(
-    sign: Change, scaled: F64, usual: Usual, before: tuple[float, float] | None = None
-) -> Change:
+def _since(sign: Change, scaled: F64, before: tuple[float, float] | None = None) -> Change:
     """The sign, at the step since which the series has been outside of what was usual.
 
     It stays where it is if a value that is back by chance hides that. ``before``: the level and
@@ -240,12 +219,13 @@ def _since(
     """
     if sign.kind not in (SHIFT, DRIFT):
         return sign
-    level, spread = before or (usual.level[sign.at], usual.spread[sign.at])
+    usual = _usual(scaled, sign.at)
+    level, spread = before or usual
     away = (scaled[sign.at : sign.seen] - level) * (1 if sign.up else -1)
     inside = away <= max(_INSIDE * spread, _NEARER * float(np.median(away[-3:])))
     begun = sign.at + int(np.flatnonzero(np.append(True, inside))[-1])
     later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
-    return later if _is_beyond(later, scaled, usual.spread[sign.at]) else sign
+    return later if _is_beyond(later, scaled, usual[1]) else sign
 
 
 def _begun(sign: Change, scaled: F64) -> Change:
@@ -261,11 +241,11 @@ def _begun(sign: Change, scaled: F64) -> Change:
     return sign._replace(at=first)
 
 
-def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
+def _until_back(change: Change, scaled: F64) -> Change:
     """The change with its end: four values in a row nearer to the old level than to the new."""
     if change.kind in (IMPOSSIBLE, SPIKE) or not change.at >= LEAST_PAST:
         return change
-    middle = (usual.level[change.at] + float(np.median(scaled[change.at : change.seen]))) / 2
+    middle = (_usual(scaled, change.at)[0] + float(np.median(scaled[change.at : change.seen]))) / 2
     later = scaled[change.seen :]
     back = later < middle if change.up else later > middle
     if len(back) < _BACK:
@@ -274,10 +254,28 @@ def _until_back(change: Change, scaled: F64, usual: Usual) -> Change:
     return change._replace(end=change.seen + int(ends[0])) if len(ends) else change
 
 
+def _usual(scaled: F64, at: int) -> tuple[float, float]:
+    """The median and the robust deviation of up to 30 values before a place; NaN before 10."""
+    level, spread = _usual_of(scaled, np.array([at]))
+    return level.item(), spread.item()
+
+
+def _usual_of(scaled: F64, places: I64) -> tuple[F64, F64]:
+    """[m] those before some places."""
+    level, spread = np.full((2, len(places)), np.nan)
+    whole = places >= PAST
+    if whole.any():
+        windows = sliding_window_view(scaled, PAST)
+        level[whole], spread[whole] = levels(windows[places[whole] - PAST])
+    for at in np.flatnonzero(~whole & (places >= LEAST_PAST)).tolist():
+        level[at], spread[at] = levels(scaled[: places[at]])
+    return level, spread
+
+
 # ---- single steps -------------------------------------------------------------------------------
 
 
-def _spikes(watch: Watch, raw: F64, scaled: F64, usual: Usual) -> list[int]:
+def _spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
     """The places of values that are far above all that is usual.
 
     Of a share, those at which nothing is learnt, by the chance that its groups are so few.
@@ -286,27 +284,36 @@ def _spikes(watch: Watch, raw: F64, scaled: F64, usual: Usual) -> list[int]:
     values = np.abs(scaled) if linear else scaled
     if len(values) <= _BEFORE:
         return []
-    usual = Usual.of(values) if linear else usual
-    level, spread = usual.level[:-1].copy(), usual.spread[:-1].copy()
     most = np.maximum.accumulate(np.append(0.0, values))[:-1]
     others = np.array([np.delete(values[: _BEFORE + 1], at) for at in range(_BEFORE)])
-    (level[:_BEFORE], spread[:_BEFORE]), most[:_BEFORE] = levels(others), others.max(axis=1)
-    away = level - values if falls else values - level
+    most[:_BEFORE] = others.max(axis=1)
+    likely = np.ones(len(values), dtype=np.bool_)
     if linear:
-        far = (away > _SPIKES[0][0] * spread) & (values > _OUTSIDE * most)
+        likely = values > _OUTSIDE * most
     elif watch.scale == "share":
-        least = np.maximum(watch.noise(raw), spread)
-        far = (raw == watch.stuck) & (away > watch.spikes * least)
+        likely = raw == watch.stuck
+    elif len(values) > PAST:
+        away = values[PAST:] - medians(sliding_window_view(values[:-1], PAST))
+        likely[PAST:] = (-away if falls else away) > math.log(watch.spikes)
+    likely[0] = False  # nothing is before it
+    places = np.flatnonzero(likely)
+    level, spread = _usual_of(values, places)
+    early = places < _BEFORE
+    level[early], spread[early] = (one[places[early]] for one in levels(others))
+    away = level - values[places] if falls else values[places] - level
+    if linear:
+        far = away > _SPIKES[0][0] * spread
+    elif watch.scale == "share":
+        far = away > watch.spikes * np.maximum(watch.noise(raw)[places], spread)
     else:
         rules = _SHARES if falls else _SPIKES
         far = np.any([(away > m * spread) & (away > math.log(f)) for m, f in rules], axis=0)
         far &= away > math.log(watch.spikes)
-    far[0] = False  # nothing is before it
-    return list(map(int, np.flatnonzero(far)))
+    return list(map(int, places[far]))
 
 
 def _single(
-    places: Sequence[int], found: Sequence[Change], scaled: F64, usual: Usual, *, up: bool
+    places: Sequence[int], found: Sequence[Change], scaled: F64, *, up: bool
 ) -> Iterator[Change]:
     """The spikes that begin no other change; one where they have a period, a level that stays."""
     free = [at for at in places if not any(_within(one, at) for one in found)]
@@ -321,12 +328,13 @@ def _single(
     for at in (at for at, before in zip(free, (-2, *free), strict=False) if at > before + 1):
         if stays is not None and _within(stays, at):
             continue
-        away = scaled[at : at + LEAST_FUTURE] - usual.level[at]
+        level, spread = _usual(scaled, at)
+        away = scaled[at : at + LEAST_FUTURE] - level
         if len(away) == LEAST_FUTURE and (away / away[0] > _STAYS).all():
-            off, spread = abs(float(np.median(away))), float(usual.spread[at])
+            off = abs(float(np.median(away)))
             score = off / spread * math.sqrt(LEAST_FUTURE) if spread else math.inf
             sign = Change(at, at + LEAST_FUTURE, SHIFT, up=bool(away[0] > 0.0), score=score)
-            stays = _until_back(sign, scaled, usual)
+            stays = _until_back(sign, scaled)
             yield stays
         else:
             yield _spike(at, up=up)
@@ -344,7 +352,7 @@ def _within(change: Change, at: int) -> bool:
 # ---- limits and what cannot be ------------------------------------------------------------------
 
 
-def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) -> Iterator[Change]:
+def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Change]:
     """Where three of five steps pass a published limit, or the mean of five one of practice.
 
     Such a mean of shares has to come from a level that does not pass it, and each share from more
@@ -354,13 +362,14 @@ def _beyond(watch: Watch, limit: Limit, values: F64, scaled: F64, usual: Usual) 
         passed = values > limit.bound if limit.above else values < limit.bound
         enough, inside = min(_MOST, len(values) // 2 + 1), passed
     else:
-        places = np.arange(1, len(usual.level)) - _OF
-        known, places = places >= PAST // 2, np.maximum(places, 0)
-        level, means = usual.level[places], np.convolve(scaled, np.full(_OF, 1.0 / _OF))
+        means = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(values)]
+        passed = (means > np.arcsin(np.sqrt(limit.bound))) & (watch.noise(values) <= _COARSE)
+        passed[: PAST // 2 + _OF - 1] = False  # too few are before those five
+        places = np.flatnonzero(passed)
+        level, spread = _usual_of(scaled, places + 1 - _OF)
         before = np.sin(level) ** 2  # the share that the angle is of
         bound = np.arcsin(np.sqrt(np.maximum(limit.bound, 1 - limit.room * (1 - before))))
-        far = np.maximum(bound, level + _CLEAR * usual.spread[places])
-        passed = known & (means[: len(values)] > far) & (watch.noise(values) <= _COARSE)
+        passed[places] = means[places] > np.maximum(bound, level + _CLEAR * spread)
         enough, inside = 1, values > limit.bound
     counts = np.convolve(passed, np.ones(_OF if enough > 1 else 1))[: len(values)]
     for last in np.flatnonzero(passed & (counts >= enough)).tolist():
@@ -417,8 +426,7 @@ def _left_range(scaled: F64) -> Iterator[Change]:
     for above in (True, False):
         gaps = lowest - most if above else least - highest
         for at in places[gaps > _CLEAR_OF * (most - least)].tolist():
-            before = scaled[max(at - PAST, 0) : at]
-            middle, spread = map(float, levels(before))
+            middle, spread = _usual(scaled, at)
             off = abs(float(np.median(scaled[at : at + LEAST_PAST])) - middle)
             score = off / spread * math.sqrt(LEAST_PAST) if spread else math.inf
             yield Change(at, at + LEAST_PAST, SHIFT, above, score)

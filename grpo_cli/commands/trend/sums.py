@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum, rounded_sums
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum, segment_sums
 
 NO_NUMBER = float("nan")
 EACH = "rewards/"
@@ -69,18 +69,7 @@ class Ragged(NamedTuple):
 
     def sums(self) -> F64:
         """[S] each step's sum, rounded once."""
-        numbers = self._replace(values=self.values.astype(np.float64, copy=False))
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = numbers.reduced(np.add, 0.0) + 0.0
-        many = np.flatnonzero((self.widths > 2) | ~np.isfinite(found))  # one addition rounds once
-        for width in {*self.widths[many].tolist()}:
-            alike = many[self.widths[many] == width]
-            part = numbers if len(alike) == len(found) else numbers.taken(alike)
-            rows = part.values.reshape(-1, width)
-            rounded, sure = rounded_sums(rows)
-            rounded[~sure] = [*map(exact_sum, rows[~sure].tolist())]
-            found[alike] = rounded
-        return found
+        return segment_sums(self.values.astype(np.float64, copy=False), self.widths, exact_sum)
 
     def reduced(self, by: np.ufunc, empty: float) -> NDArray[Any]:
         """[S] a ufunc over each step's numbers; ``empty`` where it has none."""

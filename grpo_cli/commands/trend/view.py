@@ -275,7 +275,7 @@ def print_answer(
     Args:
         notes: that are going to be printed below.
         plot: charts in the place of the table.
-        limit: the most steps; None: as many as there is room for.
+        limit: the most steps; None: as many as there is room for, with --full all.
         quiet: without what was not computed, and the signature.
         brief: the verdict alone.
     """
@@ -304,6 +304,7 @@ def print_answer(
         else:
             room = _USUAL_LIMIT if height is None else height - below - noted - _AROUND
             most = min(max(room, _LEAST_LIMIT), _USUAL_LIMIT) if limit is None else limit
+            most = 0 if limit is None and chosen().full else most
             print_steps(console, screen, answer.steps.whole, columns, most, answer.findings)
         console.file.write(conclusion)
         if scrolls:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -215,21 +215,50 @@ def row_sums(rows: F64) -> F64:
     return totals + errors.sum(axis=1)
 
 
-def rounded_sums(rows: F64) -> tuple[F64, NDArray[np.bool_]]:
-    """[n] the sum of each row [n, k], and whether it is sure to be the exact sum, rounded once."""
+def segment_sums(values: F64, lengths: I64, one: Callable[[list[float]], float] = added) -> F64:
+    """[S] the sum of each segment of values [N], rounded once; ``one`` adds what overflows."""
+    found, starts = np.zeros(len(lengths)), np.cumsum(lengths) - lengths
+    for length in (np.flatnonzero(np.bincount(lengths)[1:]) + 1).tolist():
+        alike = np.flatnonzero(lengths == length)
+        each = len(alike) == len(found)
+        at = slice(None) if each else starts[alike, None] + np.arange(length)
+        rows = values[at].reshape(-1, length)
+        sums, sure = _rounded_sums(rows)
+        sure |= (length <= 2) & np.isfinite(sums)  # one addition rounds once
+        sums[~sure] = [*map(one, rows[~sure].tolist())]
+        found[alike] = sums
+    return found
+
+
+def _rounded_sums(rows: F64) -> tuple[F64, NDArray[np.bool_]]:
+    """[n] the sum of each row [n, k], and whether it is sure to be the exact sum, rounded once.
+
+    Halves are added to each other, for all rows at once; what each addition loses is kept.
+    """
+    parts = np.ascontiguousarray(rows.T)
+    rest, size = np.zeros((2, len(rows)))
     with np.errstate(over="ignore", invalid="ignore"):
-        totals, errors = _running(rows)
-        rest = errors.sum(axis=1)
-        slack = np.abs(errors).sum(axis=1) * (rows.shape[1] * 2.0**-50)
-        return totals + rest + 0.0, totals + (rest - slack) == totals + (rest + slack)
+        while len(parts) > 1:
+            half = len(parts) // 2
+            totals, lost = _two_sum(parts[:half], parts[half : 2 * half])
+            rest += lost.sum(axis=0)
+            size += np.abs(lost).sum(axis=0)
+            parts = np.concatenate((totals, parts[2 * half :]))
+        slack = size * (rows.shape[1] * 2.0**-50)
+        return parts[0] + rest + 0.0, parts[0] + (rest - slack) == parts[0] + (rest + slack)
+
+
+def _two_sum(left: F64, right: F64) -> tuple[F64, F64]:
+    """The rounded sum, and what rounding lost of it (Knuth, TAOCP 2, 4.2.2, theorem B)."""
+    total = left + right
+    shadow = total - left
+    return total, (left - (total - shadow)) + (right - shadow)
 
 
 def _running(rows: F64) -> tuple[F64, F64]:
     """[n] the rounded sums of rows, and [n, k − 1] what each addition lost."""
     totals = np.add.accumulate(rows, axis=1)
-    before, after, added = totals[:, :-1], totals[:, 1:], rows[:, 1:]
-    shadow = after - before
-    return totals[:, -1], (before - (after - shadow)) + (added - shadow)
+    return totals[:, -1], _two_sum(totals[:, :-1], rows[:, 1:])[1]
 
 
 _SLACK = 2.0**-95  # of the largest element: more than twice the working precision can be wrong by
@@ -273,16 +302,8 @@ def _exact(rows: F64, mean: F64, offsets: F64, errors: F64) -> NDArray[np.bool_]
     shadow = offsets - rows
     first, second = rows - (offsets - shadow), mean[:, None] + shadow
     rest = added[:, -1:] / size
-    whole = whole & (rest * size == added[:, -1:]) & _adds_exactly(first, -second)
-    found: NDArray[np.bool_] = whole & _adds_exactly(first - second, -rest)
-    return found
-
-
-def _adds_exactly(left: F64, right: F64) -> NDArray[np.bool_]:
-    """Whether ``left + right`` is rounded by nothing."""
-    total = left + right
-    shadow = total - left
-    found: NDArray[np.bool_] = (left - (total - shadow)) + (right - shadow) == 0.0
+    whole = whole & (rest * size == added[:, -1:]) & (_two_sum(first, -second)[1] == 0.0)
+    found: NDArray[np.bool_] = whole & (_two_sum(first - second, -rest)[1] == 0.0)
     return found
 
 

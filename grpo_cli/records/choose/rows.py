@@ -13,13 +13,15 @@ from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
 from grpo_cli.records.parse.columns import is_number
 from grpo_cli.records.parse.scores import is_id
 from grpo_cli.records.parse.turns import ROLLOUT, names_trajectory
-from grpo_cli.records.places import Origin, Row, got
+from grpo_cli.records.places import Origin, got
 from grpo_cli.records.record import BatchFields, Raw, listed, only_element
 from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS, is_list
 
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids", "roles", "turn_rewards", "state_ids"}
 _SHARED = ("hyperparameters", "group_size")
 _DROPPED = ("id", "expected")
+_APART = {*_SHARED, *_DROPPED}
+_OF_RESPONSE = {*ENDINGS, *VERSIONS}
 
 
 class _Row(NamedTuple):
@@ -43,32 +45,35 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
     """
     rows = [*map(_row, raws)]
     first, fields = raws[0], rows[0].fields
-    single = {row.single for row in rows}
+    single = [row.single for row in rows]
+    alone, nested = False not in single, True not in single
+    keyed = [(row.value, row.fields.names) for row in rows]
     _check_same(raws, rows)
     _check_steps(raws, rows, by)
     record = ({"id": label} if is_label(label) else {}) | _constants(raws, rows)
     counts = [1] * len(rows)
     counted = fields.columns[0][0] if fields.columns else "rewards"
     for name in fields.names:
-        if name in (*_SHARED, *_DROPPED):
+        if name in _APART:
             continue
-        cells = [row.value[row.fields.names[name]] for row in rows]
+        cells = [value[names[name]] for value, names in keyed]
         kinds = {*map(type, cells)}
-        if single == {True} and (name in _BY_TOKEN or kinds.isdisjoint((list, dict))):
+        if alone and (name in _BY_TOKEN or kinds.isdisjoint((list, dict))):
             record[name] = cells
             continue
         parts = cells
-        if single != {False} or kinds != {list}:
+        if not nested or kinds != {list}:
             pairs = zip(cells, rows, strict=True)
             parts = [_listed(name, one, single=row.single) for one, row in pairs]
-        record[name] = _joined(parts)
+            kinds = {*map(type, parts)}
+        record[name] = _joined(parts) if dict in kinds else [*chain.from_iterable(parts)]
         counts = [*map(len, parts)] if name == counted else counts
     for key in {one.key: None for each in fields.misnamed.values() for one in each}:
         values: list[Any] = [row.value.get(key) for row in rows]
         if all(is_list(one) and len(one) for one in values):  # named where the column is needed
             record[key] = [row for one in values for row in (one if is_list(one[0]) else [one])]
     _label(record, label, raws, by_size=not by)
-    made_again = all(raw.again is not None for raw in raws)
+    made_again = None not in [raw.again for raw in raws]
     return Raw(
         record,
         first.source,
@@ -77,7 +82,7 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
         sum([raw.size for raw in raws]),
         partial(_merged, raws, label, by) if made_again else None,
         origin=_origin(raws, rows[0], counts),
-        arrays=any(raw.arrays for raw in raws),
+        arrays=True in [raw.arrays for raw in raws],
         rows=raws if made_again else raws[:1],
         batch=_batch(raws, by),
     )
@@ -214,12 +219,11 @@ def _listed(name: str, value: Any, *, single: bool) -> Any:
     return value if alone else [value]
 
 
-def _joined(parts: list[Any]) -> Any:
-    if dict in map(type, parts):
-        if any(not isinstance(one, dict) or one.keys() != parts[0].keys() for one in parts):
-            raise InputError("expected the same reward functions in all rows of a group")
-        return {key: _joined([one[key] for one in parts]) for key in parts[0]}
-    return [*chain.from_iterable(parts)]
+def _joined(parts: list[Any]) -> dict[str, list[Any]]:
+    """The rewards of several functions."""
+    if any(not isinstance(one, dict) or one.keys() != parts[0].keys() for one in parts):
+        raise InputError("expected the same reward functions in all rows of a group")
+    return {key: [*chain.from_iterable([one[key] for one in parts])] for key in parts[0]}
 
 
 def _check_same(raws: Sequence[Raw], rows: Sequence[_Row]) -> None:
@@ -262,7 +266,7 @@ def _constants(raws: Sequence[Raw], rows: Sequence[_Row]) -> dict[str, Any]:
         if key in known:
             continue
         cells = [row.value.get(key) for row in rows]
-        of_response = key in (*ENDINGS, *VERSIONS)
+        of_response = key in _OF_RESPONSE
         if not of_response and key in fields.trajectories:
             ids = [*map(only_element, cells)]
             of_response = all(map(is_id, ids)) and names_trajectory(key, ids, value)
@@ -313,8 +317,8 @@ def _origin(raws: Sequence[Raw], first: _Row, counts: Sequence[int]) -> Origin:
         indexes = "" if "{" in place else _indexes(name, value[key], single=single)
         spelled[name] = place + indexes
     pairs = zip(raws, counts, strict=True)
-    places = [Row(raw.line, raw.prefix, at) for raw, count in pairs for at in range(count)]
-    return Origin(spelled, tuple(places))
+    places = [(raw.line, raw.prefix, at) for raw, count in pairs for at in range(count)]
+    return Origin(spelled, places)
 
 
 def _indexes(name: str, value: Any, *, single: bool) -> str:

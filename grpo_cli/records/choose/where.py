@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError, UsageError, nearest
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.record import ARRAYS, Raw, listed
+from grpo_cli.records.record import ARRAYS, LISTS, Raw, listed
 
 Path = tuple[str | int, ...]
 
@@ -47,6 +47,10 @@ def read_path(text: str, flag: str) -> Path:
     return tuple(steps)
 
 
+_OF_TABLES = (*ARRAYS, np.integer)
+_NESTED = (dict, *LISTS)
+
+
 class Missing(Exception):  # noqa: N818 - the caller says what that means
     """There is nothing at the path."""
 
@@ -61,10 +65,10 @@ def look_up(value: Any, path: Path) -> Any:
     """
     for step in path:
         try:
-            value = value[int(step) if isinstance(value, (list, *ARRAYS)) else step]
+            value = value[int(step) if isinstance(value, LISTS) else step]
         except (LookupError, TypeError, ValueError):
             raise Missing from None
-    return value.tolist() if isinstance(value, (*ARRAYS, np.integer)) else value
+    return value.tolist() if isinstance(value, _OF_TABLES) else value
 
 
 @lru_cache
@@ -98,7 +102,7 @@ def hashable(value: Any) -> Any:
     """
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)  # which JSON can be written of
-    if not isinstance(value, (list, dict, *ARRAYS)):
+    if not isinstance(value, _NESTED):
         return value
     try:
         return orjson.dumps(listed(value), default=str, option=_OPTIONS)
@@ -184,13 +188,14 @@ def scalars(text: bytes, path: Path) -> list[Any]:
     if b"\\" in text and b"\\u" in text:  # a single character is found much faster
         raise ValueError
     found, at = [], text.find(mark)
+    last = text.rfind(mark, at)  # faster than to go on to the end
     while at >= 0:
         at += len(mark)
         one = _AFTER.match(text, at)
         if one is None:
             raise ValueError
         found.append(_exact(one[1]))
-        at = text.find(mark, at)
+        at = text.find(mark, at) if at <= last else -1
     return found
 
 

@@ -169,7 +169,10 @@ def _chance(part: _PaddedRecord, runs: I64, *, end: bool) -> float:
     The sum of X over R responses is bounded as a Gamma(R) by Chernoff, the greatest by Bonferroni.
     """
     values, index = part.values, part.responses.index
-    cut = part.responses.spread(np.where(runs >= part.least, runs, 0))
+    at_edge = values[edges(part.responses, end=end)]
+    of_longest = at_edge[int(np.argmax(runs))]  # shorter runs of its value are no repeats elsewhere
+    alike = (at_edge == of_longest) & (of_longest <= _SURE)
+    cut = part.responses.spread(np.where((runs >= part.least) | alike, runs, 0))
     places, lengths = part.responses.positions, part.responses.spread(part.responses.lengths)
     inside = places < lengths - cut if end else places >= cut
     follows = np.zeros(len(values), dtype=np.bool_)

@@ -44,7 +44,7 @@ def print_step_answer(
     rows = rows[: min(max(unusual, _LEAST_ROWS), _MOST_ROWS)]
     rest = len(answer.metrics) - len(rows)
     more = f"… and {rest} more metrics (see --json); " if rest else ""
-    explained = f"{more}size: in standard deviations over the previous steps"
+    explained = f"{more}size: (value − median before) / 1.4826 MAD, on its scale"
     table = [{"metric": one.name, **one.fields()} for one in rows]
     _print_rows(console, screen, table, spare=(), hide=("name",), note=explained)
     for finding in answer.findings:
