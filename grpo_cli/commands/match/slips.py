@@ -34,7 +34,7 @@ def find_mistakes(
         records: the records, which are one batch.
         target: the number.
     """
-    record = joined([*records])
+    record = joined(records)
     if record is None:
         return ()
     record = replace(record, expected={target.name: target.value})
@@ -50,9 +50,15 @@ def find_mistakes(
     return ()
 
 
-def joined(records: Sequence[Record]) -> Record | None:
+def joined(batch: Iterable[Record]) -> Record | None:
     """Returns the records of a batch as one; None where they differ in layout, or are too many."""
-    if not records or sum(sum(one.widths) for one in records) > _MOST:
+    records, tokens = [], 0
+    for one in batch:
+        records.append(one)
+        tokens += sum(one.widths)
+        if tokens > _MOST:  # the rest need not be read
+            return None
+    if not records:
         return None
     first = records[0]
     if any(layout(one) != layout(first) or one.trajectories or one.of_turns for one in records):
