@@ -82,6 +82,7 @@ def compare(
             tell_notes([_TWO.format(against)], quiet=page.quiet)
             same = diff_runs((two[0], two[1]), loading, step, tolerance, page)
             return 0 if same else NO
+        paths(files)  # what cannot be opened is an error before the note
         tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
     elif two is not None and are_two_runs(two, loading):
         tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
