@@ -235,17 +235,19 @@ class Plan:
             ]
         )
         key = self.variant, own, id(choice), name, bound_values
-        if key not in _KNOWN:
-            if len(_KNOWN) > _MOST_BOUND:
-                _KNOWN.clear()
-            row = _own_values(self.variant)
-            usual = {**row, **choice.defaults} if own else {**choice.defaults, **row}
-            values = {**usual, **dict(bound_values)}
-            for wanted in choice.hyperparameters:
-                if wanted not in values:
-                    raise InputError(missing(wanted, f"{name} needs it"), path=wanted, record=0)
-            values = {wanted: values[wanted] for wanted in choice.hyperparameters}
-            _KNOWN[key] = Bound(name, choice, values)
+        known = _KNOWN.get(key)
+        if known is not None:
+            return known
+        if len(_KNOWN) > _MOST_BOUND:
+            _KNOWN.clear()
+        row = _own_values(self.variant)
+        usual = {**row, **choice.defaults} if own else {**choice.defaults, **row}
+        values = {**usual, **dict(bound_values)}
+        for wanted in choice.hyperparameters:
+            if wanted not in values:
+                raise InputError(missing(wanted, f"{name} needs it"), path=wanted, record=0)
+        values = {wanted: values[wanted] for wanted in choice.hyperparameters}
+        _KNOWN[key] = Bound(name, choice, values)
         return _KNOWN[key]
 
     def assumed(self, record: Mapping[str, Value]) -> list[str]:

@@ -298,10 +298,11 @@ class _Builder:
             known: set[Key] = set()
             for (low, high), bits in self._epsilons(made) if taken else ():
                 both = {"epsilon_low": low, "epsilon_high": high}
-                one = Change({}, {name: both[name] for name in taken}, 0, bits)
-                if pair.bits + bits <= _COSTLY and one.key not in known:
-                    known.add(one.key)
-                    yield pair.and_(one)
+                values = tuple([both[name] for name in taken])
+                if pair.bits + bits <= _COSTLY and values not in known:
+                    known.add(values)
+                    flags = dict(zip(taken, values, strict=True))
+                    yield pair.and_(Change({}, flags, 0, bits))
 
     def _epsilons(self, made: Plan) -> Iterator[tuple[tuple[float, float], float]]:
         """ε below and above, and its bits; some are usual for a sequence's ratio alone."""
