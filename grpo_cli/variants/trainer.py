@@ -45,8 +45,8 @@ def named_row(value: Any) -> str | None:
     record = value if isinstance(value, dict) else {}
     if "framework" not in record:
         words = (record.get("variant"), record.get("algorithm"))
-        said = next((one for one in words if isinstance(one, str)), "")
-        if said in NAMES:
+        said = next((one for one in words if isinstance(one, str)), None)
+        if said is not None and said in NAMES:  # which may load every framework's rows
             return NAMES[said]
         row = f"trl/{record.get('loss_type')}"
         return row if frameworks_of(record) == ("trl",) and NAMES.get(row) == row else None
