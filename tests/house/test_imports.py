@@ -229,6 +229,25 @@ def test_what_an_import_brings_along() -> None:
     ]
 
 
+ALONE = """
+import sys
+from grpo_cli.commands.main import main
+sys.argv = ["grpo", "eval", "samples/arithmetic.jsonl", "-q"]
+try:
+    main()
+except SystemExit:
+    loaded = [name for name in sys.modules if name.startswith("grpo_cli.frameworks.")]
+    print(*loaded, file=sys.stderr)
+"""
+
+
+def test_a_paper_s_row_loads_no_framework() -> None:
+    """Their rows and choices take as long to import as a small file to evaluate."""
+    command = [sys.executable, "-c", ALONE]
+    done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert done.stderr.split() == ["grpo_cli.frameworks.framework"]
+
+
 # ---- the catalogue of messages, held to plain words ----------------------------------------------
 
 
