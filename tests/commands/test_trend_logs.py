@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command import answer, run
 from files import each
@@ -765,3 +766,20 @@ def test_what_follows_from_longer_responses_is_no_cause(tmp_path: Path) -> None:
     norms = [0.4 * draw.lognormvariate(0, 0.02) / (4 if one else 1) for one in over]
     (found,) = alone(tmp_path, grad_norm=norms)["events"]
     assert "; if it falls, look for groups of equal rewards" in found["fix"]
+
+
+def test_a_verdict_says_what_began_before_its_clearest_metric(tmp_path: Path) -> None:
+    """The KL drifts from step 41 on; the entropy, which is clearer, falls from step 43 on."""
+    draw = np.random.default_rng(0)
+    rows = ["step,kl,entropy"]
+    for step in range(1, 61):
+        kl = 0.01 + 0.001 * draw.normal() + 0.004 * max(step - 40, 0)
+        entropy = 1.2 + 0.02 * draw.normal() - 0.05 * max(step - 42, 0)
+        rows.append(f"{step},{kl:.5f},{entropy:.5f}")
+    path = tmp_path / "metrics.csv"
+    path.write_text("\n".join(rows))
+    (event,) = answer("trend", path)["events"]
+    onsets = {one["metric"]: one["onset"] for one in answer("trend", path)["findings"]}
+    said = f"entropy fell at step {onsets['entropy']}; before it, at step {onsets['kl']}, kl rose"
+    assert event["summary"] == said
+    assert onsets["kl"] < onsets["entropy"] - 1

@@ -33,6 +33,8 @@ _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
 _AT_ONCE = 3
 """The first steps of an event; its likely cause began in one of them."""
+_SURE = 1
+"""Onsets that differ by no more steps are taken to be one."""
 _POLICY = RANKS["gradient_norm"]
 _EFFECTS = {"gradient_norm", "reward_group_std"}
 """What becomes less because responses or rewards changed."""
@@ -112,8 +114,10 @@ class Event(Answer):
         others = [one for one in self.others if one.severity == WARNING]
         others.sort(key=lambda one: max(one.onset, self.step))  # "then": in their order
         later = [one for one in others if one.onset > self.step]
-        together = _listed([one for one in others if one not in later])
-        follows = f"; at the same time {together}" if together else ""
+        before = [one for one in others if one.onset < self.step - _SURE]
+        together = _listed([one for one in others if one not in (*later, *before)])
+        follows = f"; before it, at step {before[0].onset}, {_listed(before)}" if before else ""
+        follows += f"; at the same time {together}" if together else ""
         follows += f"; then {_listed(later)}" if later else ""
         often = f" and every {self.first.period} steps since" if self.first.period else ""
         since = f"from step {self.step} on" if self.first.kind == STUCK else f"at step {self.step}"

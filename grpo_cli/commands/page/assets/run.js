@@ -82,7 +82,7 @@ class RunView {
     const item = this.finding(first);
     const said = check.map((words) => make("li", {}, make("b", {}, "check"), ` ${words}`));
     if (fix) said.push(make("li", {}, make("b", {}, "fix"), ` ${fix}`));
-    const when = (one) => (one.onset === first.onset ? "also " : "then ");
+    const when = (one) => (one.onset > first.onset ? "then " : "also ");
     if (said.length) item.append(make("ul.findings", {}, ...said));
     if (!others.length) return item;
     const list = make("ul.findings", {}, ...others.map((one) => this.finding(one, when(one))));
