@@ -214,6 +214,8 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
             raise one
         rows.append(one)
     if group.fault is not None:
+        if not rows:  # a line of a header or of a step without rollouts holds none
+            raise group.fault
         if grouping.size and (held := responses_of(rows[0])) > 1:
             raise InputError(
                 f"one record has {held} responses, but --group-size is for rows of one response: "
