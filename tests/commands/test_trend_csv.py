@@ -59,6 +59,7 @@ def test_the_fix_is_that_of_a_kl_which_moved_as_well(tmp_path: Path) -> None:
     ):
         (event, *_) = answer("trend", csv_of(tmp_path / "a.csv", **columns))["events"]
         assert words in event["fix"]
+        assert "if" not in event["fix"].split()  # which way it went is known
         assert ("ε_high" in event["fix"]) == ("kl" not in columns)
 
 

@@ -47,6 +47,7 @@ _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
 _LENGTH = "length_mean"
 _AHEAD, _AND_KL = "updates moved the policy too far", ", and away from the reference"
 _REWARD = "reward_mean"
+_IF_FALLS = "if entropy falls, "
 _TOGETHER_ROSE = "reward and length rise together"
 _LOOK = (
     "look at what rewards length (reward_length_corr; read the longest responses), then cap or "
@@ -171,7 +172,12 @@ class Event(Answer):
             row = watch(KL)
         elif shrinks:
             return ""
-        return "" if row is None or self.severity == INFO else row.fix
+        if row is None or self.severity == INFO:
+            return ""
+        fall, either, rise = row.fix.partition("; if it rises, ")
+        if not either or not self.first.direction or not fall.startswith(_IF_FALLS):
+            return row.fix
+        return fall.removeprefix(_IF_FALLS) if falls else rise
 
     @property
     def _has_kl(self) -> bool:

@@ -174,6 +174,7 @@ def print_events(
         console.print()
         print_finding(console, screen, event.first)
         others = [one for one in event.others if one.severity == WARNING]
+        others.sort(key=lambda one: one.onset > event.step)  # "also" before "then"
         for other in others[:most]:
             when = "then" if other.onset > event.step else "also"
             line = Text(f"  {when} {other.kind}  {visible(other.sentence)}", "dim")
@@ -240,7 +241,7 @@ def verdict_of(one: Comparison) -> tuple[str, str]:
 
 _CONTEXT = ("step", "pass", "file")
 _USUAL_LIMIT, _LEAST_LIMIT = 40, 4
-_AROUND = 13
+_AROUND = 15
 """The lines of the table that are no steps: its head, its sparks, and what is hidden."""
 
 
@@ -298,6 +299,8 @@ def print_answer(
         console.print(verdict)
         if brief:
             return
+        if answer.last_good_step is not None:
+            console.print(wrapped(_last_good(answer), screen.reading, 2))
         console.print()
         if plot:
             _print_charts(console, screen, answer, columns)
@@ -313,6 +316,13 @@ def print_answer(
     asked = limit is not None or plot
     long = screen.height is not None and below >= screen.height
     print_page(stream, draw, "page" if asked or long else "print", notes=notes)
+
+
+def _last_good(answer: Trend) -> Text:
+    """The step to go back to, and in plain words what the first event after it is."""
+    first = next((one for one in answer.events if one.severity == WARNING), None)
+    words = "" if first is None else f"; s{visible(first.heading)[1:]}"
+    return Text(f"the last good step is {answer.last_good_step:,}{words}", "bold")
 
 
 def _print_charts(
@@ -353,9 +363,6 @@ def _conclusion(
         for event in one.events:
             if event.severity == WARNING and not answer.steps.logged:
                 print_command(console, screen, event)
-    good = answer.last_good_step
-    if good is not None:
-        console.print(wrapped(Text(f"\nthe last good step is {good:,}", "bold"), screen.reading, 2))
     if not quiet:
         _print_basis(console, screen, answer, covered, terse=terse)
     if answer.log is not None:

@@ -11,7 +11,7 @@ const ROOM = 44;
 const DECADE = 10;
 
 const LEGEND = "▲ and ▼ mark the step where a finding began. Top right: the value at the last step or under the pointer.";
-const DOTS = " Dots: steps whose groups are on this page, orange those of findings; click a chart to open the nearest.";
+const DOTS = " Dots: steps whose groups are on this page, orange where a finding begins, the step before, and where it is worst; click a chart to open the nearest.";
 
 // A run of so many steps has a bold line as well, of medians.
 const LONG = 20;
@@ -85,7 +85,8 @@ class RunView {
     const when = (one) => (one.onset > first.onset ? "then " : "also ");
     if (said.length) item.append(make("ul.findings", {}, ...said));
     if (!others.length) return item;
-    const list = make("ul.findings", {}, ...others.map((one) => this.finding(one, when(one))));
+    const ordered = [...others].sort((a, b) => a.onset - b.onset);
+    const list = make("ul.findings", {}, ...ordered.map((one) => this.finding(one, when(one))));
     const words = `${others.length} more ${others.length === 1 ? "finding" : "findings"} with it`;
     const open = innerWidth > NARROW ? "" : null;
     item.append(make("details", { open }, make("summary", {}, words), list));
