@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-LIMIT = 300 << 20
+LIMIT = 340 << 20
 """Bytes that reading any file of less than 1 MB may take."""
 _MAY_TAKE = 2 << 30
 """Bytes of address space, so that a test that fails leaves the machine alone."""

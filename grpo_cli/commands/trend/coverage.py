@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -12,11 +13,33 @@ from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
 from grpo_cli.objective.inputs import MissingColumnError
+from grpo_cli.terminal.numbers import brief
 
 _SAID = 4
 """Steps that are named where a limit is passed."""
 _NAMED = 8
 """Series of a log that are named though they are not watched."""
+
+_MAIN = ("kl_k3", "entropy", "nll", "reward_mean", "length_mean")
+"""What a run is first looked at for."""
+_TENTH, _MOVED, _LEAST_MOVED = 10, 5.0, 0.1
+"""The part of a run at either end, and the standard errors and share by which their means differ
+where a metric has moved, which it may do all along, without an onset."""
+
+
+def _moved(steps: Steps) -> Iterator[str]:
+    """The main metrics whose means differ between the first and the last tenth of the steps."""
+    for name, column in steps.metrics.items():
+        row, values = steps.watch(name), column[~np.isnan(column)]
+        if row is None or row.name not in _MAIN or len(values) < LEAST:
+            continue
+        size = max(len(values) // _TENTH, 4)
+        first, last = values[:size], values[-size:]
+        error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / size)
+        begun, ended = float(first.mean()), float(last.mean())
+        apart = abs(ended - begun)
+        if apart > _MOVED * error and apart > _LEAST_MOVED * max(abs(begun), abs(ended)):
+            yield f"{name} {brief(begun)} → {brief(ended)}"
 
 
 def _passed(name: str, limit: Limit, steps: Steps) -> str:
@@ -65,6 +88,7 @@ class Coverage:
             for limit in row.limits
             if limit.source != PRACTICE
         ]
+        self._moved = [*_moved(steps)]
         self._assumed = [one.name for one in assumed if fields is None or one.name in fields]
         self._unknown = [name for name in counts if steps.logged and name not in watched]
         self._missing: dict[str, list[str]] = {}
@@ -89,7 +113,8 @@ class Coverage:
         if not self.watched:
             return f"no series has values at {LEAST} steps, so no change can be found{limits}"
         series = f"{self.watched} series" if self.watched > 1 else "1 series"
-        return f"no change found in {series} over {self.steps:,} steps{limits}"
+        moved = f"; first to last tenth: {', '.join(self._moved)}" if self._moved else ""
+        return f"no change found in {series} over {self.steps:,} steps{limits}{moved}"
 
     @property
     def gaps(self) -> list[str]:
