@@ -1,6 +1,6 @@
 """Kinds of runs: what is done to one from its onset on, and what has to be found.
 
-Detectors may be built with these; the sixteen that only measured are in commit 1ed4c747.
+Detectors may be built with these; the sixteen that only measured are in commit d794f6d2.
 """
 
 from __future__ import annotations
