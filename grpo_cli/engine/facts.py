@@ -42,7 +42,8 @@ class Skipped:
         """Adds those of a piece of input that follows."""
         self.count += later.count
         for error in later.first:
-            same = next((one for one in self.first if one.repeated_by(error)), None)
+            kept = self.first if error.of_keys else ()  # others are not searched for, however many
+            same = next((one for one in kept if one.repeated_by(error)), None)
             if same is not None:
                 same.repeats += 1 + error.repeats
             elif not self.most or len(self.first) < self.most:
