@@ -129,7 +129,7 @@ SHAPES = {
     "steps": Shape(steps, 4_000),
     "row groups": Shape(steps, 200, (), table=True),
     "keys": Shape(keys, 5_000),
-    "bad": Shape(bad, 5_000, ("--on-error", "skip")),
+    "bad": Shape(bad, 5_000, ("--on-error", "skip", "--max-errors", "0")),
     "ragged": Shape(ragged, 50_000, alone=True),
     "functions": Shape(functions, 200),
 }
