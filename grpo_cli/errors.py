@@ -17,6 +17,12 @@ def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
     return next(iter([*near, *begun]), "")
 
 
+def did_you_mean(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """``; did you mean NAME?`` with the nearest of some names; "" where none is near."""
+    near = nearest(name, names, cutoff)
+    return f"; did you mean {near}?" if near else ""
+
+
 _BEGINNING, _NEAR = 4, 0.8
 """Letters from which on a beginning means the first name that has it, unless one is this near."""
 

@@ -25,7 +25,7 @@ from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
 from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.rows import read_having
 from grpo_cli.engine.rows.source import Source
-from grpo_cli.errors import UsageError, nearest
+from grpo_cli.errors import UsageError, did_you_mean, nearest
 from grpo_cli.objective.breakdown import Breakdown
 
 if TYPE_CHECKING:
@@ -164,8 +164,7 @@ class Evaluated:
         """
         if level not in get_args(Level):
             known = ", ".join(get_args(Level))
-            near = nearest(str(level), get_args(Level))
-            hint = f"; did you mean {near}?" if near else ""
+            hint = did_you_mean(str(level), get_args(Level))
             raise UsageError(f"level: expected one of {known}, got {level!r}{hint}")
         rows, parts = self.batches or [self.total], self.parts
         if level != "batch":

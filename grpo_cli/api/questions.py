@@ -31,7 +31,7 @@ from grpo_cli.commands.match.answer import Matched
 from grpo_cli.commands.show.batch import Shown
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.verify.answer import Verified
-from grpo_cli.errors import InputError, UsageError, nearest
+from grpo_cli.errors import InputError, UsageError, did_you_mean
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import as_flags
 
@@ -300,7 +300,7 @@ def show(
 
     with speaking_of_arguments():
         if by not in COLORS:
-            hint = f"; did you mean {near}?" if (near := nearest(str(by), COLORS)) else ""
+            hint = did_you_mean(str(by), COLORS)
             raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
         if not isinstance(top, int) or top < 0:
             raise UsageError(f"top: expected a whole number of at least 0, got {top!r}")

@@ -8,7 +8,7 @@ from itertools import accumulate
 from math import isfinite
 from typing import Any
 
-from grpo_cli.errors import nearest
+from grpo_cli.errors import did_you_mean
 from grpo_cli.terminal.numbers import aligned, counted, markup, shown, visible
 
 
@@ -32,8 +32,7 @@ class Answer:
         row = {} if name.startswith("_") or hasattr(type(self), name) else self.fields()
         if name in row:
             return row[name]
-        near = nearest(name, row)
-        hint = f"; did you mean {near}?" if near else ""
+        hint = did_you_mean(name, row)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}")
 
     def __dir__(self) -> list[str]:
@@ -87,11 +86,12 @@ class Answer:
 
 
 def what_was_counted(numbers: Mapping[str, Any]) -> str:
-    """How many records, groups, responses and tokens some totals are of."""
-    return ", ".join(counted(numbers[f"{name}s"], name) for name in _COUNTED)
+    """How many records, groups, … and tokens some totals are of."""
+    found = ((one, f"{one}s".replace("ys", "ies")) for one in _COUNTED)
+    return ", ".join(counted(numbers[many], one, many) for one, many in found if many in numbers)
 
 
-_COUNTED = ("record", "group", "response", "token")
+_COUNTED = ("record", "group", "trajectory", "response", "turn", "token")
 
 
 def notice_line(notices: Sequence[str]) -> list[str]:

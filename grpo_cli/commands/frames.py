@@ -30,8 +30,7 @@ class Frames:
 
     def columns(self) -> Columns:
         """The rows as arrays by name; a number that is unknown is NaN."""
-        rows = self.table()
-        return {name: array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+        return columns_of(self.table())
 
     def to_arrow(self) -> Any:
         """The rows as an Arrow table.
@@ -56,6 +55,11 @@ class Frames:
             PackageError: where polars is not installed.
         """
         return polars_frame(self.columns())
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """Rows of the same keys as arrays by name; a number that is unknown is NaN."""
+    return {name: array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
 def arrow_table(found: Columns) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache, cached_property, partial
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.errors import InputError, UsageError, nearest
+from grpo_cli.errors import InputError, UsageError, did_you_mean, nearest
 from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import NOTHING, Bound, Choice
@@ -416,7 +416,9 @@ def _own_values(variant: str) -> Mapping[str, Value]:
 
 def _stage_choice(stage: str, wanted: str) -> str:
     if stage not in STAGES and stage not in OWN_AGGREGATES:
-        raise UsageError(f"unknown stage {stage!r}{_near(stage, (*STAGES, *OWN_AGGREGATES))}")
+        raise UsageError(
+            f"unknown stage {stage!r}{did_you_mean(stage, [*STAGES, *OWN_AGGREGATES], 0.5)}"
+        )
     listed = "aggregate" if stage in OWN_AGGREGATES else stage
     known = STAGES[listed]
     if wanted in known.choices:  # which reads no framework's room but the choice's own
@@ -424,7 +426,7 @@ def _stage_choice(stage: str, wanted: str) -> str:
     wanted = wanted if wanted in known.aliases else wanted.lower()
     name = known.aliases.get(wanted, wanted)
     if name not in known.choices:
-        near = _near(wanted, {*known.choices, *known.aliases} - {stage})
+        near = did_you_mean(wanted, {*known.choices, *known.aliases} - {stage}, 0.5)
         neutral = ", ".join(name for name in known.choices if "/" not in name)
         expected = near or f"; expected one of {neutral}, or a framework's"
         raise UsageError(f"unknown {stage} {wanted!r}{expected} (grpo variants --stage {listed})")
@@ -481,8 +483,3 @@ def _as_near(name: str, best: str) -> list[str]:
     ratio = SequenceMatcher(None, name, best).ratio()
     alike = [one for one in near if SequenceMatcher(None, name, one).ratio() == ratio]
     return list({NAMES[one]: one for one in reversed(alike)}.values())[::-1]  # one name of a row
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, known, cutoff=0.5)
-    return f"; did you mean {near}?" if near else ""

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from grpo_cli.errors import UsageError, nearest
+from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.mistakes import flags
 from grpo_cli.vectors.case import FILES, VERSION, cases, stored
 from grpo_cli.vectors.likely import failing, shown
@@ -79,6 +79,4 @@ def _in_words(value: Any) -> Any:
 
 def _known(kind: str, word: str, known: tuple[str, ...]) -> None:
     if word not in known:
-        near = nearest(word, known)
-        hint = f"; did you mean {near}?" if near else ""
-        raise UsageError(f"there is no {kind} {word!r}{hint}")
+        raise UsageError(f"there is no {kind} {word!r}{did_you_mean(word, known)}")

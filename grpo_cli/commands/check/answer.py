@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.answer import Answer, what_was_counted
 from grpo_cli.commands.frames import Frames
 from grpo_cli.objective.mismatch import Attribution
 from grpo_cli.terminal.numbers import counted
@@ -118,8 +118,4 @@ class Checked(Frames, Answer):
             for name, count in self.severities.items()
             if count
         ]
-        numbers = [counted(getattr(self, f"{name}s"), name) for name in _COUNTED]
-        return ", ".join(counts) or "nothing found", ", ".join(numbers)
-
-
-_COUNTED = ("record", "response", "token")
+        return ", ".join(counts) or "nothing found", what_was_counted(vars(self))

@@ -153,22 +153,18 @@ class Check(Accumulator[Any]):
         rows, counts = self.findings.rows, self.findings.count_by(0)
         severities, sizes = self.findings.count_by(2), self.sizes
         kinds = dict.fromkeys(row.code for row in rows)
-        more = self.findings.count_by(0, 2)
-        more.subtract((row.code, row.severity) for row in rows)
+        rest = self.findings.count_by(0, 2)
+        rest.subtract((row.code, row.severity) for row in rows)
+        more: dict[str, dict[str, int]] = {}
+        for code, severity in ((code, severity) for code in kinds for severity in ORDER):
+            if hidden := rest[code, severity]:
+                more.setdefault(code, {})[severity] = hidden
         short = count_short(self.skipped_rules, kinds, sizes["records"], sizes["tokens"])
         return Checked(
             ok=not severities["error"],
             findings=rows,
-            more={
-                code: hidden
-                for code in kinds
-                if (hidden := sum(more[code, severity] for severity in ORDER))
-            },
-            more_by_severity={
-                code: {one: more[code, one] for one in ORDER if more[code, one]}
-                for code in kinds
-                if any(more[code, one] for one in ORDER)
-            },
+            more={code: sum(each.values()) for code, each in more.items()},
+            more_by_severity=more,
             counts={code: counts[code] for code in kinds},
             severities={name: severities[name] for name in ORDER},
             records=sizes["records"],

@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_cli.commands.answer import Answer, what_was_counted
 from grpo_cli.commands.eval.run import SUMMED
-from grpo_cli.commands.frames import Array, Frames, array
+from grpo_cli.commands.frames import Array, Frames, columns_of
 from grpo_cli.terminal.numbers import counted
 
 
@@ -114,8 +114,7 @@ class Compared(Frames, Answer):
 
     def columns(self) -> dict[str, Array]:
         """The variants' rows as arrays by name; a number that is unknown is NaN."""
-        rows = [one.fields() for one in self.variants]
-        return {name: array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+        return columns_of([one.fields() for one in self.variants])
 
 
 _FIRST = (

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from grpo_cli.commands.answer import what_was_counted
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import notes
 from grpo_cli.engine.rows.fields import (
@@ -140,10 +141,7 @@ def _details(total: Row) -> Iterator[tuple[str, str]]:
             f"min {shown(total['ratio_min'])}, max {shown(total['ratio_max'])}",
         )
     yield "gradient_norm", shown(total["gradient_norm"])
-    nouns = ("record", "group", "trajectory", "response", "turn", "token")
-    plurals = ((noun, f"{noun}s".replace("ys", "ies")) for noun in nouns)
-    counts = [counted(total[many], noun, many) for noun, many in plurals if many in total]
-    yield "evaluated", ", ".join(counts)
+    yield "evaluated", what_was_counted(total)
 
 
 def print_batches(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.errors import UsageError, nearest
+from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.records.fields import ALIASES
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.terminal.grid import print_list
@@ -93,15 +93,10 @@ def _fitting(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
         if any(fnmatchcase(text.lower(), part) for text in (field, *aliases))
     }
     if not formats and not names:
-        near = nearest(name, [*FORMATS, *names_of_fields(document)])
-        hint = f"; did you mean {near}?" if near else ""
+        fields = (one for field, aliases in document["names"].items() for one in (field, *aliases))
+        hint = did_you_mean(name, [*FORMATS, *fields])
         raise UsageError(f"no format or field is called {name!r}{hint} (grpo formats lists them)")
     return {"formats": formats, "names": names}
-
-
-def names_of_fields(document: Mapping[str, Any]) -> list[str]:
-    """Every name of every field."""
-    return [one for field, aliases in document["names"].items() for one in (field, *aliases)]
 
 
 def print_formats(console: Console, screen: Screen, document: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.eval.run import Run
-from grpo_cli.commands.frames import Array, Frames, array
+from grpo_cli.commands.frames import Array, Frames, columns_of
 from grpo_cli.commands.show.picture import decoder, flowing
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
@@ -71,8 +71,7 @@ class Shown(Frames, Answer):
 
     def columns(self) -> dict[str, Array]:
         """The rows with every column, as arrays by name; a number that is unknown is NaN."""
-        names = self.rows[0] if self.rows else ()
-        return {name: array([row[name] for row in self.rows]) for name in names}
+        return columns_of(self.rows)
 
 
 _AT_PROMPT = (

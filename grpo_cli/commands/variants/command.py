@@ -15,7 +15,7 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.errors import UsageError, nearest
+from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.terminal.grid import print_hidden, print_list
 from grpo_cli.terminal.screen import Screen
@@ -164,8 +164,7 @@ def _named_alike(word: str, *, every: bool) -> list[dict[str, Any]]:
     names = ((row, (row["name"], *row["aliases"])) for row in listed if len(word) >= _WORD)
     alike = [row for row, known in names if any(word in one for one in known)]
     if not of_framework and not alike:
-        near = nearest(word, [one for row in listed for one in (row["name"], *row["aliases"])])
-        hint = f"; did you mean {near}?" if near else ""
+        hint = did_you_mean(word, (one for row in listed for one in (row["name"], *row["aliases"])))
         raise UsageError(f"no variant fits {word!r}{hint} (grpo variants lists them)")
     return of_framework or alike
 

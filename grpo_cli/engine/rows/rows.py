@@ -27,7 +27,7 @@ from grpo_cli.engine.rows.fields import (
     Level,
 )
 from grpo_cli.engine.rows.source import Field, Source, bounds
-from grpo_cli.errors import UsageError, nearest
+from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.records.choose.where import Condition, read_conditions, spelled
 
 Row = dict[str, Any]
@@ -307,8 +307,7 @@ def read_having(
     for one in read_conditions(texts, flag):
         known = [name for name in names if name in (one.path[0], spelled(one.path))]
         if not known:
-            near = nearest(spelled(one.path), names)
-            hint = f"; did you mean {near}?" if near else ""
+            hint = did_you_mean(spelled(one.path), names)
             raise UsageError(
                 f"{flag} at --level {level}: there is no column {spelled(one.path)!r}{hint} "
                 f"(there are {', '.join(names)})"

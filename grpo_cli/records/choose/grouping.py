@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import orjson
 
-from grpo_cli.errors import InputError, nearest
+from grpo_cli.errors import InputError, did_you_mean, nearest
 from grpo_cli.records.choose.rows import merge, responses_of, spelled_in_file, step_field
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
 from grpo_cli.records.fields import canonical_name
@@ -422,9 +422,8 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
 
 def _missing(value: Any, field: Path) -> str:
     known = list(value) if isinstance(value, Mapping) and len(field) == 1 else []
-    near = nearest(spelled(field), known, cutoff=0.75)
     message = "missing; every record needs the fields of its batch (--batch, --by)"
-    return message + (f"; did you mean {near}?" if near else "")
+    return message + did_you_mean(spelled(field), known, cutoff=0.75)
 
 
 def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:
