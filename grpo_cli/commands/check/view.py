@@ -31,7 +31,7 @@ def print_findings(
     Args:
         console, screen: where.
         answer: what was found.
-        unread: records that could not be read, beside those of the answer.
+        unread: records that could not be read, besides those of the answer.
         quiet: whether to print only errors and warnings, without what was not checked.
     """
     rows = [row for row in answer.findings if not (quiet and row.severity == "info")]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from grpo_cli.commands.trend.metrics import ALL, OBJECTIVE
-from grpo_cli.commands.trend.onsets import LEAST
+from grpo_cli.commands.trend.onsets import LEAST, mean_change
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
 from grpo_cli.objective.inputs import MissingColumnError
@@ -30,15 +29,16 @@ where a metric has moved, which it may do all along, without an onset."""
 def _moved(steps: Steps) -> Iterator[str]:
     """The main metrics whose means differ between the first and the last tenth of the steps."""
     for name, column in steps.metrics.items():
-        row, values = steps.watch(name), column[~np.isnan(column)]
-        if row is None or row.name not in _MAIN or len(values) < LEAST:
+        if (row := steps.watch(name)) is None or row.name not in _MAIN:
+            continue
+        values = column[~np.isnan(column)]
+        if len(values) < LEAST:
             continue
         size = max(len(values) // _TENTH, 4)
         first, last = values[:size], values[-size:]
-        error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / size)
         begun, ended = float(first.mean()), float(last.mean())
-        apart = abs(ended - begun)
-        if apart > _MOVED * error and apart > _LEAST_MOVED * max(abs(begun), abs(ended)):
+        change, error = mean_change(first, last)
+        if abs(change) > max(_MOVED * error, _LEAST_MOVED * max(abs(begun), abs(ended))):
             yield f"{name} {brief(begun)} → {brief(ended)}"
 
 
@@ -76,7 +76,7 @@ class Coverage:
             one for one in computed if on_policy and one.worst == "ratio" and counts[one.name]
         ]
         watched = {name: row for name in counts if (row := steps.watch(name)) is not None}
-        self.steps = len(steps)
+        self._run, self.steps = steps, len(steps)
         self.watched = sum(
             counts[name] >= LEAST and bool(row.shift or row.drift or row.spikes)
             for name, row in watched.items()
@@ -88,7 +88,6 @@ class Coverage:
             for limit in row.limits
             if limit.source != PRACTICE
         ]
-        self._moved = [*_moved(steps)]
         self._assumed = [one.name for one in assumed if fields is None or one.name in fields]
         self._unknown = [name for name in counts if steps.logged and name not in watched]
         self._missing: dict[str, list[str]] = {}
@@ -113,7 +112,8 @@ class Coverage:
         if not self.watched:
             return f"no series has values at {LEAST} steps, so no change can be found{limits}"
         series = f"{self.watched} series" if self.watched > 1 else "1 series"
-        moved = f"; first to last tenth: {', '.join(self._moved)}" if self._moved else ""
+        if moved := ", ".join(_moved(self._run)):
+            moved = f"; first to last tenth: {moved}"
         return f"no change found in {series} over {self.steps:,} steps{limits}{moved}"
 
     @property

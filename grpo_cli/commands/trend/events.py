@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, STUCK
 from grpo_cli.commands.trend.findings import AWAY
-from grpo_cli.commands.trend.onsets import FARTHEST
+from grpo_cli.commands.trend.onsets import FARTHEST, mean_change
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import (
     AHEAD,
@@ -226,8 +225,8 @@ def _gain(event: Event, steps: Steps) -> str:
         before, after = (side[~np.isnan(side)] for side in sides)
         if min(len(before), len(after)) < _LEAST_SIDE:
             return ""
-        error = math.sqrt(before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after))
-        if not after.mean() - before.mean() > _LEAST_GAIN * error:
+        change, error = mean_change(before, after)
+        if not change > _LEAST_GAIN * error:
             return ""
         parts.append(f"{name} {brief(np.median(before))} → {brief(np.median(after))}")
     return ", ".join(parts)

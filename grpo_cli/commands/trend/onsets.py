@@ -18,6 +18,7 @@ References:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -239,6 +240,12 @@ def medians(rows: F64) -> F64:
         return rows[..., half]
     middle: F64 = (rows[..., half - 1] + rows[..., half]) / 2
     return middle
+
+
+def mean_change(before: F64, after: F64) -> tuple[float, float]:
+    """By how much the mean of values differs from that of others before, and its standard error."""
+    error = math.sqrt(before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after))
+    return float(after.mean() - before.mean()), error
 
 
 def levels(rows: F64) -> tuple[F64, F64]:

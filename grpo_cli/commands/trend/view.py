@@ -12,7 +12,7 @@ from rich.text import Text
 from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.events import KL, Event
+from grpo_cli.commands.trend.events import KL, Event, main_event
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
@@ -319,9 +319,9 @@ def print_answer(
 
 
 def _last_good(answer: Trend) -> Text:
-    """The step to go back to, and in plain words what the first event after it is."""
-    first = next((one for one in answer.events if one.severity == WARNING), None)
-    words = "" if first is None else f"; s{visible(first.heading)[1:]}"
+    """The step to go back to, and in plain words the event that it comes before."""
+    event = main_event(answer.events)
+    words = "" if event is None else f"; {visible(event.heading).replace('Step', 'step', 1)}"
     return Text(f"the last good step is {answer.last_good_step:,}{words}", "bold")
 
 

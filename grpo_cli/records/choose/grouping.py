@@ -17,7 +17,13 @@ import numpy as np
 import orjson
 
 from grpo_cli.errors import InputError, did_you_mean, nearest
-from grpo_cli.records.choose.rows import merge, responses_of, spelled_in_file, step_field
+from grpo_cli.records.choose.rows import (
+    merge,
+    of_two_steps,
+    responses_of,
+    spelled_in_file,
+    step_field,
+)
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, read_path, spelled
 from grpo_cli.records.fields import canonical_name
 from grpo_cli.records.formats.texts import NoLogProbsError, Signal
@@ -223,9 +229,7 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
                 source=rows[0].source,
                 line=rows[0].line,
             )
-        if grouping.by:
-            raise _with_hint(group.fault, _other_step(rows[0], grouping), grouping)
-        raise group.fault
+        raise _with_hint(group.fault, _other_step(rows[0], grouping), grouping)
     for raw in rows:
         if raw.key is None:
             message = f"there is no {grouping.named} to group by{_other_fields(raw, grouping)}"
@@ -252,18 +256,12 @@ def _without_log_probs(
     first, signals = rows[0], [one.signal for one in rows]
     step, key = signals[0].step, signals[0].key
     if group.fault is not None:
-        if not grouping.by:
-            raise group.fault
         known = step is not None and (key,) not in grouping.by
         raise _with_hint(group.fault, key if known else None, grouping)
     for row in rows:
         if row.signal.step != step:
-            by = f"--group-by {grouping.named}" if grouping.by else "--group-size"
-            other = grouping.named or "FIELD"
-            message = (
-                f"its step is {row.signal.step}, that of line {first.line} is {step}, but both are "
-                f"in one group of {by}; --group-by {key},{other} separates steps"
-            )
+            place = f"line {first.line}"
+            message = of_two_steps(key, row.signal.step, step, place, grouping.named)
             raise InputError(message, path=key, source=row.source, line=row.line)
     first.signal = Signal(
         [reward for one in signals for reward in one.rewards],
@@ -276,7 +274,12 @@ def _without_log_probs(
 
 
 def _with_hint(fault: InputError, step: str | None, grouping: Grouping) -> InputError:
-    """A group that comes back, with what reads it: a prompt comes back at other steps."""
+    """A group that comes back, with what reads it: a prompt comes back at other steps.
+
+    Groups of a size have a fault of another kind.
+    """
+    if not grouping.by:
+        return fault
     hint = "--group-anywhere joins them"
     if step is not None:
         by = f"{step},{grouping.named}"

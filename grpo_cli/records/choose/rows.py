@@ -20,7 +20,7 @@ from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS, is_list
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids", "roles", "turn_rewards", "state_ids"}
 _SHARED = ("hyperparameters", "group_size")
 _DROPPED = ("id", "expected")
-_APART = {*_SHARED, *_DROPPED}
+_NOT_JOINED = {*_SHARED, *_DROPPED}
 _OF_RESPONSE = {*ENDINGS, *VERSIONS}
 
 
@@ -54,7 +54,7 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
     counts = [1] * len(rows)
     counted = fields.columns[0][0] if fields.columns else "rewards"
     for name in fields.names:
-        if name in _APART:
+        if name in _NOT_JOINED:
             continue
         cells = [value[names[name]] for value, names in keyed]
         kinds = {*map(type, cells)}
@@ -113,11 +113,23 @@ def _check_steps(raws: Sequence[Raw], rows: Sequence[_Row], by: str) -> None:
     if at is None or _is_of_trajectories(path[-1], steps, rows):
         return
     name = spelled_in_file(raws[0], path)
-    message = f"its step is {got(steps[at])}, that of {_where(raws[0])} is {got(steps[0])}"
-    hint = f"both are in one group of --group-by {by}; --group-by {name},{by} separates steps"
-    if not by:
-        hint = f"both are in one --group-size group; --group-by {name},FIELD separates steps"
-    raise _at(raws[at], f"{message}, but {hint}", name)
+    raise _at(raws[at], of_two_steps(name, steps[at], steps[0], _where(raws[0]), by), name)
+
+
+def of_two_steps(name: str, step: Any, first: Any, place: str, by: str) -> str:
+    """What is wrong with a row whose step is not that of its group's first, at ``place``.
+
+    Args:
+        name: the field of the step.
+        step, first: those of both.
+        place: of the first row, in words.
+        by: the fields that are equal in the group; "" where its size makes it one.
+    """
+    group = f"group of --group-by {by}" if by else "--group-size group"
+    return (
+        f"its step is {got(step)}, that of {place} is {got(first)}, but both are in one {group}; "
+        f"--group-by {name},{by or 'FIELD'} separates steps"
+    )
 
 
 def _step_at(raw: Raw, path: Path) -> Any:
