@@ -157,8 +157,7 @@ class Plan:
         Raises:
             InputError: when a hyperparameter that has no usual value is nowhere given.
         """
-        taken = self.settings
-        own = tuple(sorted([one for one in record.items() if one[0] in taken]))
+        own = tuple(sorted([one for one in record.items() if one[0] in self.settings]))
         key = own, advantages_given, reference_given
         if key not in self._cache:
             if len(self._cache) >= _MOST_OBJECTIVES:
@@ -197,7 +196,11 @@ class Plan:
         Raises:
             InputError: when a hyperparameter of it that has no usual value is nowhere given.
         """
-        given, found = {**record, **self.flags}, self._choice(stage)
+        return self._stage(stage, {**record, **self.flags}, advantages_given=advantages_given)
+
+    def _stage(self, stage: str, given: Mapping[str, Value], *, advantages_given: bool) -> Bound:
+        """A stage with what flags and the record give."""
+        found = self._choice(stage)
         assert found is not None  # only aggregations of one term may be missing
         name, choice = found
         if stage == "advantage":
@@ -210,7 +213,7 @@ class Plan:
     def _build(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         given = {**record, **self.flags}
         bound: dict[str, Bound | None] = {
-            stage: self.bound(stage, record, advantages_given=advantages_given) for stage in _STAGES
+            stage: self._stage(stage, given, advantages_given=advantages_given) for stage in _STAGES
         }
         has_entropy = self.row.entropy is not None or "entropy_coef" in self.flags
         for stage in OWN_AGGREGATES:

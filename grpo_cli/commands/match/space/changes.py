@@ -157,7 +157,7 @@ def checked(made: Plan) -> Plan:
     return plan(made.variant, stages=made.swapped, hyperparameters=flags, batch=made.batch)
 
 
-def advantages(base: Plan, *, rewards: bool, given: bool) -> list[Change]:
+def advantages(base: Plan, *, rewards: bool) -> list[Change]:
     """Other advantages; none where a flag says which, or the records have no rewards."""
     if "advantage" in base.swapped or not rewards:
         return []
@@ -167,8 +167,7 @@ def advantages(base: Plan, *, rewards: bool, given: bool) -> list[Change]:
             rare = 0.0 if eps == 1e-8 and not ddof else 1.0
             flags: dict[str, Value] = {"std_ddof": ddof, "std_eps": eps, "std_min": 0.0}
             found.append(Change({"advantage": "group-std"}, flags, 1, _CHANGE + rare))
-    found.append(change("advantage", "raw", _RARE))
-    return found + ([change("advantage", "given", _RARE)] if not given else [])
+    return [*found, change("advantage", "raw", _RARE)]
 
 
 def pairs(base: Plan) -> list[Change]:

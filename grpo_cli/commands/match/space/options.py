@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -17,12 +17,15 @@ from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.results import Ratio, Surrogate
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan, own_values
 from grpo_cli.variants.trainer import frameworks_of
 
 Key = Hashable
 
+POLICY = ("surrogate", "correction", "ratio")
+"""The stages of a policy term."""
 DIRECT = 1 << 24
 """Added to the number of a policy term that is evaluated with its advantages."""
 
@@ -216,6 +219,27 @@ class Stages:
         self._flags = tuple(row.flags.items())
         self._known: dict[tuple[str, Change], Bound] = {}
 
+    def context(self, stages: Sequence[str], takes: Collection[str]) -> Key:
+        """What changes of these stages that set these hyperparameters find in the row."""
+        own = [(getattr(self.objective, stage), getattr(self.row.row, stage)) for stage in stages]
+        reads = self.row.row.reads
+        return (
+            tuple([bound.key for both in own for bound in both]),
+            tuple([self._values.get(name, ...) for name in takes]),
+            None if reads is None else reads.intersection(takes),
+            self._flags,
+        )
+
+    def advantage_key(self, one: Change) -> Key:
+        """Identifies its advantages with a change."""
+        kl = self.bound("kl", one)
+        return key(self.bound("advantage", one)), key(kl) if kl.choice.in_reward else None
+
+    def policy_key(self, parts: Sequence[Change]) -> Key:
+        """Identifies its policy term with a change of each of ``POLICY``."""
+        surrogate, correction, ratio = map(self.bound, POLICY, parts)
+        return key(ratio), key(surrogate), correction_key(correction)
+
     def bound(self, stage: str, one: Change) -> Bound:
         """A stage of the row with a change.
 
@@ -250,16 +274,19 @@ def scales_with_advantage(objective: Objective) -> bool:
 
     BAPO's is not: what it clips depends on the signs of the other responses.
     """
-    given = Bound("given", STAGES["advantage"].choices["given"], {})
-    objective = replace(objective, advantage=given)
-    batch = probe.probe()
-    numbers = np.arange(batch.responses.count)
+    responses, inputs = probe.probe().responses, Inputs(probe.probe())
+    numbers = np.arange(responses.count)
     signs, sizes = np.where(numbers % 2 > 0, -1.0, 1.0), 0.3 + numbers
 
     def values(advantages: F64) -> F64:
-        return evaluate(replace(batch, advantages=advantages), objective).policy.sums
+        inputs["response_advantage"] = advantages
+        inputs["advantage"] = responses.spread(advantages)
+        surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
+        return responses.sum(surrogate.value)
 
     try:
+        ratio: Ratio = inputs.call(objective.ratio, "ratio")
+        inputs["log_ratio"], inputs["ratio"] = ratio.log_ratio, ratio.ratio
         of_sign = np.where(signs > 0, values(np.ones(len(signs))), values(-np.ones(len(signs))))
         return bool(np.allclose(values(signs * sizes), of_sign * sizes, rtol=1e-9, atol=1e-12))
     except GrpoError:
