@@ -230,27 +230,20 @@ class Plan:
         what the variant has.
         """
         own = "/" in name and name in self.swapped.values()
-        bound_values = tuple(
-            [
-                (wanted, given[wanted])
-                for wanted in choice.hyperparameters
-                if wanted in given and self._reads(stage, wanted)
-            ]
-        )
-        key = self.variant, own, id(choice), name, bound_values
-        known = _KNOWN.get(key)
-        if known is not None:
-            return known
-        if len(_KNOWN) > _MOST_BOUND:
-            _KNOWN.clear()
         row = own_values(self.variant)
-        usual = {**row, **choice.defaults} if own else {**choice.defaults, **row}
-        values = {**usual, **dict(bound_values)}
+        usual = (choice.defaults, row) if own else (row, choice.defaults)
+        values: dict[str, Value] = {}
         for wanted in choice.hyperparameters:
-            if wanted not in values:
+            asked = wanted in given and self._reads(stage, wanted)
+            source = given if asked else usual[0] if wanted in usual[0] else usual[1]
+            if wanted not in source:
                 raise InputError(missing(wanted, f"{name} needs it"), path=wanted, record=0)
-        values = {wanted: values[wanted] for wanted in choice.hyperparameters}
-        _KNOWN[key] = Bound(name, choice, values)
+            values[wanted] = source[wanted]
+        key = id(choice), name, *values.values()
+        if key not in _KNOWN:
+            if len(_KNOWN) > _MOST_BOUND:
+                _KNOWN.clear()
+            _KNOWN[key] = Bound(name, choice, values)
         return _KNOWN[key]
 
     def assumed(self, record: Mapping[str, Value]) -> list[str]:
@@ -403,7 +396,7 @@ def idle_clips(variant: str, surrogate: Bound) -> Iterator[str]:
 
 
 _KNOWN: dict[object, Bound] = {}
-"""Choices by what their values come from: a search makes thousands of plans of some hundreds."""
+"""Choices by their values: a search makes thousands of plans of some hundreds."""
 _MOST_BOUND = 1 << 14
 _MOST_OBJECTIVES = 256
 """Kept of a plan: each record may have settings of its own."""
