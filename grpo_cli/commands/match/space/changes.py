@@ -8,9 +8,8 @@ bits comes first.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from grpo_cli.hyperparameters import Value
 from grpo_cli.variants import STAGES, VARIANTS
@@ -93,11 +92,6 @@ class Change:
     count: int = 0
     bits: float = 0.0
 
-    @cached_property
-    def key(self) -> Hashable:
-        """Identifies what it changes."""
-        return tuple(self.stages.items()), tuple(self.flags.items())
-
     def and_(self, other: Change) -> Change:
         """Both changes as one."""
         second = _SECOND if self.count and other.count else 0.0
@@ -108,15 +102,7 @@ class Change:
             self.bits + other.bits + second,
         )
 
-    def of(self, stage: str) -> Change:
-        """What of a policy change concerns one stage; ε is the surrogate's."""
-        own = {name: choice for name, choice in self.stages.items() if name == stage}
-        every = stage == "surrogate"
-        flags = {name: one for name, one in self.flags.items() if every or name not in EPSILON}
-        return Change(own, flags)
 
-
-EPSILON = ("epsilon_high", "epsilon_low")
 NO_CHANGE = Change()
 
 

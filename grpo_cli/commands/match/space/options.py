@@ -24,7 +24,7 @@ from grpo_cli.variants.trainer import frameworks_of
 
 Key = Hashable
 
-POLICY = ("surrogate", "correction", "ratio")
+POLICY = ("ratio", "surrogate", "correction")
 """The stages of a policy term."""
 DIRECT = 1 << 24
 """Added to the number of a policy term that is evaluated with its advantages."""
@@ -50,6 +50,11 @@ def correction_key(bound: Bound) -> Key:
     off = all(value is None or value == 1.0 for value in bound.values.values())
     none = bound.choice.absent or (off and bound.name == "trl/masks")
     return None if none else key(bound)
+
+
+def policy_key(ratio: Bound, surrogate: Bound, correction: Bound) -> Key:
+    """Identifies a policy term."""
+    return key(ratio), key(surrogate), correction_key(correction)
 
 
 def keeps_tokens(correction: Bound) -> bool:
@@ -154,7 +159,6 @@ class Sample:
         record: the record, alone in its chunk.
         frameworks: those that computed it, by its word or by its names for fields.
         columns: its columns.
-        bound: the stages that changes put in the place of rows' own, by what they are made of.
     """
 
     def __init__(self, record: Chunk, recorded: str = "") -> None:
@@ -163,7 +167,6 @@ class Sample:
         framework = recorded.partition("/")[0]
         self.frameworks = (framework,) if framework else frameworks_of(keys)
         self.columns = Inputs(record.batch)
-        self.bound: dict[Key, Bound] = {}
         self._objectives: dict[Key, Objective] = {}
         self._per_response: dict[Key, bool] = {}
         self._by_sign: dict[str, bool] = {}
@@ -214,10 +217,10 @@ class Stages:
 
     def __init__(self, sample: Sample, row: Plan) -> None:
         self.row, self.objective, self.takes = row, sample.objective(row), row.takes()
-        self._sample = sample
+        self._record = sample.record
         self._values = {**own_values(row.variant), **sample.record.settings, **row.flags}
         self._flags = tuple(row.flags.items())
-        self._known: dict[tuple[str, Change], Bound] = {}
+        self._known: dict[Key, Bound] = {}
 
     def context(self, stages: Sequence[str], takes: Collection[str]) -> Key:
         """What changes of these stages that set these hyperparameters find in the row."""
@@ -235,10 +238,9 @@ class Stages:
         kl = self.bound("kl", one)
         return key(self.bound("advantage", one)), key(kl) if kl.choice.in_reward else None
 
-    def policy_key(self, parts: Sequence[Change]) -> Key:
-        """Identifies its policy term with a change of each of ``POLICY``."""
-        surrogate, correction, ratio = map(self.bound, POLICY, parts)
-        return key(ratio), key(surrogate), correction_key(correction)
+    def policy(self, one: Change) -> tuple[Bound, ...]:
+        """Its ratio, surrogate and correction with a change."""
+        return tuple([self.bound(stage, one) for stage in POLICY])
 
     def bound(self, stage: str, one: Change) -> Bound:
         """A stage of the row with a change.
@@ -246,27 +248,17 @@ class Stages:
         Raises:
             GrpoError: where a hyperparameter is nowhere given.
         """
-        known = self._known.get((stage, one))
-        if known is None:
-            known = self._known[stage, one] = self._bind(stage, one)
-        return known
-
-    def _bind(self, stage: str, one: Change) -> Bound:
-        """Binds it, if no other row has given the changed stage the same values."""
         own: Bound = getattr(self.objective, stage)
         name = one.stages.get(stage)
         takes = (own.choice if name is None else STAGES[stage].choices[name]).hyperparameters
-        flags = tuple([each for each in one.flags.items() if each[0] in takes])
-        if name is None and not flags:
+        wanted = stage, name, *[each for each in one.flags.items() if each[0] in takes]
+        if wanted == (stage, None):
             return own
-        values = tuple([self._values.get(each, ...) for each in takes])
-        wanted = stage, name or self.row.key, flags, self._flags, values
-        if wanted not in self._sample.bound:
-            record = self._sample.record
-            self._sample.bound[wanted] = changed(self.row, one).bound(
-                stage, record.settings, advantages_given=record.advantages_given
-            )
-        return self._sample.bound[wanted]
+        if wanted not in self._known:
+            settings, given = self._record.settings, self._record.advantages_given
+            made = changed(self.row, one).bound(stage, settings, advantages_given=given)
+            self._known[wanted] = made
+        return self._known[wanted]
 
 
 def scales_with_advantage(objective: Objective) -> bool:

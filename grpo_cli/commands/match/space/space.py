@@ -6,7 +6,7 @@ weights. So J of tens of thousands of conventions comes from some hundred vector
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, partial
@@ -29,6 +29,7 @@ from grpo_cli.commands.match.space.options import (
     correction_key,
     keeps_tokens,
     key,
+    policy_key,
 )
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
@@ -43,6 +44,7 @@ Index = NDArray[np.int32] | NDArray[np.int16]
 MOST_CHANGES = 2
 _NONE, _CANNOT = -1, -2
 """In the place of an option's number: it has none, or it cannot be evaluated."""
+_EPSILON = ("epsilon_high", "epsilon_low")
 _COSTLY = 9.0
 """Bits from which ε is not searched together with other changes."""
 
@@ -60,25 +62,17 @@ class Depth(IntEnum):
     WIDE = 2
 
 
-@dataclass(frozen=True)
-class Known:
-    """Which hyperparameters the flags or the records give, so that they are not searched."""
-
-    epsilon: bool
-    beta: bool
-    length: bool
-
-    @classmethod
-    def of(cls, base: Plan, chunk: Chunk, *, doubted: bool = False) -> Known:
-        """Looks at the flags and the first records, but not at ε and β that are ``doubted``."""
-        trusted = chunk.settings.keys() - (DOUBTFUL if doubted else set())
-        given = {*base.flags, *trusted}
-        epsilon = bool(given & {"epsilon_low", "epsilon_high"})
-        return cls(epsilon, "beta" in given, "max_completion_length" in given)
-
-
 DOUBTFUL = frozenset({"epsilon_low", "epsilon_high", "beta"})
 """What records give and a trainer may have computed with another value of."""
+
+
+def known(base: Plan, chunk: Chunk, *, doubted: bool = False) -> set[str]:
+    """The hyperparameters that flags or the first records give, so that they are not searched.
+
+    ε is "epsilon", below or above; it and β count as unknown where the records' are ``doubted``.
+    """
+    given = base.flags.keys() | (chunk.settings.keys() - (DOUBTFUL if doubted else set()))
+    return given | ({"epsilon"} if given & {*_EPSILON} else set())
 
 
 class Axis:
@@ -104,19 +98,6 @@ class Axis:
         choices = [STAGES[stage].choices[name] for stage, name in stages]
         flags = {name for one in self.changes for name in one.flags}
         return flags.union(*(choice.hyperparameters for choice in choices))
-
-    @cached_property
-    def policy_parts(self) -> Mapping[Change, Sequence[Change]]:
-        """What each changes in the surrogate, the correction and the ratio; equal parts are one."""
-        known: dict[Key, Change] = {}
-        return {
-            one: [known.setdefault(part.key, part) for part in map(one.of, POLICY)]
-            for one in self.changes
-        }
-
-
-_Number = Callable[[Stages, Change], int]
-"""The number of an option: of a row with a change."""
 
 
 class Axes(NamedTuple):
@@ -268,8 +249,7 @@ def build(
     Raises:
         InputError: where no convention can be tried.
     """
-    known = Known.of(base, sample.record, doubted=doubted)
-    builder = _Builder(base, sample, betas, depth, known)
+    builder = _Builder(base, sample, betas, depth, known(base, sample.record, doubted=doubted))
     builder.modifies_directs = depth is Depth.WIDE and not large
     rows = tried.rows(base, sample.frameworks)
     grids = [grid for row in rows if builder.is_new(row) for grid in builder.grids(row)]
@@ -284,17 +264,17 @@ class _Builder:
     modifies_directs = False
 
     def __init__(
-        self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth, known: Known
+        self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth, given: set[str]
     ) -> None:
-        self._sample, self._depth, self._known = sample, depth, known
-        self.options = Options(solve=not known.beta and not betas)
+        self._sample, self._depth, self._given = sample, depth, given
+        self.options = Options(solve="beta" not in given and not betas)
         self.reasons: dict[str, str] = {}
         self.same: dict[str, list[str]] = {}
         self._rows: dict[Key, list[str]] = {}
         self._axes: dict[tuple[Change, ...], Axis] = {}
         self._known_numbers: dict[Key, Index] = {}
         self._changes: dict[Key, Sequence[Change]] = {}
-        lengths: Sequence[Any] = () if known.length else tried.LENGTHS
+        lengths: Sequence[Any] = () if tried.LENGTH in given else tried.LENGTHS
         if tried.LENGTH in base.flags.keys() - base.takes():  # for the other rows and changes
             lengths = [base.flags[tried.LENGTH]]
         others = tried.advantages(base, rewards=sample.record.batch.rewards is not None)
@@ -308,7 +288,7 @@ class _Builder:
             with_betas = [] if kl.stages.get("kl") == "none" else self._betas
             self._kls += [kl, *(kl.and_(beta) for beta in with_betas)]
         self._aggregates = [NO_CHANGE, *tried.aggregates(base, lengths)]
-        self._lengths = [Change({}, {"max_completion_length": one}, 0, 3.0) for one in lengths]
+        self._lengths = [Change({}, {tried.LENGTH: one}, 0, 3.0) for one in lengths]
 
     def is_new(self, row: Plan) -> bool:
         """Whether no earlier row is the same convention on these records."""
@@ -361,14 +341,14 @@ class _Builder:
 
     def _with_epsilons(self, stages: Stages, pairs: Sequence[Change]) -> Iterator[Change]:
         """The policy changes with each ε that is searched."""
-        if self._known.epsilon or self._depth is not Depth.WIDE:
+        if "epsilon" in self._given or self._depth is not Depth.WIDE:
             return
         for pair in pairs:
             if "surrogate" in pair.stages:
                 takes: Container[str] = stages.bound("surrogate", pair).choice.hyperparameters
             else:
                 takes = stages.takes
-            taken = tuple([name for name in tried.EPSILON if name in takes])
+            taken = tuple([name for name in _EPSILON if name in takes])
             if taken:
                 long = stages.bound("ratio", pair).name.startswith("sequence")
                 make = partial(_epsilons, pair, taken, of_sequences=long)
@@ -377,7 +357,7 @@ class _Builder:
     def _penalised(self, *, per_response: bool) -> Iterator[Change]:
         """Advantages where the KL is in the reward: some with other β, if none is known."""
         yield from self._advantages
-        if self._known.beta or self._depth is not Depth.WIDE:
+        if "beta" in self._given or self._depth is not Depth.WIDE:
             return
         advantages = self._advantages[:4] if per_response else [NO_CHANGE]
         for beta, bits in tried.BETAS.items():
@@ -431,8 +411,7 @@ class _Builder:
     def _policies(self, stages: Stages, axes: Axes, *, all_tokens: bool) -> Index:
         """[A, P] numbers of pairs, or of direct policies; −2 for what is not tried."""
         advantages, pairs = axes.advantages, axes.pairs
-        parts = pairs.policy_parts
-        policies = self._numbered(stages, POLICY, pairs, partial(self._policy, parts))
+        policies = self._numbered(stages, POLICY, pairs, self._policy)
         numbers = self._numbered(stages, ("advantage", "kl"), advantages, self._advantage)
         if self._lacking:
             self.reasons.setdefault("given", self._lacking)
@@ -457,13 +436,19 @@ class _Builder:
         if self._depth is not Depth.QUICK:
             for a, p in np.argwhere(can & ~by_sign & worth).tolist():
                 both = advantages.changes[a], pairs.changes[p]
-                wanted = stages.advantage_key(both[0]), stages.policy_key(parts[both[1]])
+                wanted = stages.advantage_key(both[0]), policy_key(*stages.policy(both[1]))
                 found[a, p] = DIRECT + self.options.directs.number(wanted, stages.row, *both)
         return found
 
     # ---- numbers of options ----------------------------------------------------------------------
 
-    def _numbered(self, stages: Stages, names: Sequence[str], axis: Axis, number: _Number) -> Index:
+    def _numbered(
+        self,
+        stages: Stages,
+        names: Sequence[str],
+        axis: Axis,
+        number: Callable[[Stages, Change], int],
+    ) -> Index:
         """[n] the number of each change's option; rows whose options are the same share them."""
         wanted = axis, stages.context(names, axis.takes), stages.row.wants_moments
         if wanted not in self._known_numbers:
@@ -495,12 +480,12 @@ class _Builder:
             return _NONE
         return self.options.advantages.number(wanted, row, one)
 
-    def _policy(self, parts: Mapping[Change, Sequence[Change]], stages: Stages, one: Change) -> int:
+    def _policy(self, stages: Stages, one: Change) -> int:
         """The number of the policy term by sign; −1 where A enters in another way."""
-        surrogate, correction, _ = map(stages.bound, POLICY, parts[one])
+        _, surrogate, correction = bound = stages.policy(one)
         if not (self._sample.by_sign(surrogate.name, stages.row, one) and keeps_tokens(correction)):
             return _NONE
-        return self.options.policies.number(stages.policy_key(parts[one]), stages.row, one)
+        return self.options.policies.number(policy_key(*bound), stages.row, one)
 
     def _kls_of(self, stages: Stages, kl: Change, pairs: Sequence[Change]) -> list[int]:
         """[P] the KL's number with each policy term, whose ratio may weigh it."""
