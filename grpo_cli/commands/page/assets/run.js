@@ -57,7 +57,7 @@ class RunView {
   verdict() {
     const [first, ...rest] = this.run.verdict.split("; ");
     const wrong = this.run.findings.some(({ severity }) => severity === "warning");
-    const said = !wrong || document.title.includes(first.split(" at step ")[0]);
+    const said = !wrong || document.title.toLowerCase().includes(first.split(" (")[0]);
     return (said ? rest : [first, ...rest]).join("; ");
   }
 
