@@ -14,7 +14,6 @@ import typer
 
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import (
@@ -120,7 +119,6 @@ class ShowOptions:
         return self.strings or bool(self.having) or self.fields is not None
 
 
-@bundled
 def show(
     *,
     files: Files = None,

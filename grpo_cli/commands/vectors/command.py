@@ -10,7 +10,6 @@ import typer
 from rich.text import Text
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.vectors.view import print_flags, print_vectors
@@ -42,7 +41,6 @@ Flags = Annotated[bool, option("--flags", "", "List the bugs, and where each was
 Folder = Annotated[Path | None, option("--export", "FOLDER", "Write the files into FOLDER.")]
 
 
-@bundled
 def list_vectors(
     *,
     pattern: Pattern = None,
