@@ -32,8 +32,9 @@ def evaluate(
 
     Prints totals, then one row per record. The loss is minus the objective.
     """  # noqa: D301 - \b is for the help's formatter
-    plan, format = objective.plan(), format_of(printing.kind)
+    plan = objective.plan()
     printing = printing.of_batches(tuple(map(spelled, batch_fields(plan.batch))))
+    format = format_of(printing.kind)
     places = paths(files)
     reader = reading.reader(places, chosen.record)
     bar = Bar(places, wanted=printing.bar(streams=format.streams), nodes=lambda: reader.nodes)
