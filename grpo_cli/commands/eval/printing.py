@@ -23,7 +23,7 @@ from grpo_cli.commands.options.place import Resume
 from grpo_cli.engine.rows.fields import (
     ACCUMULATED,
     COLUMNS,
-    EXTRA,
+    EXTRAS,
     FIELDS,
     NAMED,
     SHARES,
@@ -99,7 +99,7 @@ class Printing:
             raise UsageError("--format parquet is binary: write it with -o FILE")
         if self.nest and kind != "jsonl":
             raise UsageError("--nest is for --format jsonl; json is always nested")
-        level, extra = self.level, {field.name for field in EXTRA[self.level]}
+        level, extra = self.level, {*EXTRAS[self.level]}
         known = (*by, *FIELDS[level], *(ACCUMULATED if by and level == "batch" else ()))
         fields = self._fields(known)
         having = read_having(self.tests, level, known)
