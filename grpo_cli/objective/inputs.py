@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
-from grpo_cli.objective.arithmetic.groups import Groups, Penalised, Remembered
+from grpo_cli.objective.arithmetic.groups import Groups, Penalised
 from grpo_cli.objective.arithmetic.turns import order_turns
 from grpo_cli.objective.choice import Bound, Parameters
 from grpo_cli.objective.objective import Objective
@@ -187,12 +187,12 @@ class Inputs:
         return self._made[name]
 
 
-_GROUPS: WeakKeyDictionary[Batch, Remembered] = WeakKeyDictionary()
+_GROUPS: WeakKeyDictionary[Batch, Groups] = WeakKeyDictionary()
 
 
 def _groups(batch: Batch) -> Groups:
     """The same for every objective of a batch: what they ask of its rewards is reckoned once."""
-    return _GROUPS.setdefault(batch, Remembered(batch.groups, batch.group_count))
+    return _GROUPS.setdefault(batch, Groups(batch.groups, batch.group_count, {}))
 
 
 def _trajectories(batch: Batch) -> Groups:
