@@ -97,7 +97,9 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     kind, deep = column.type, depth(pa, column.type)
     known = canonical_name(name)
     if deep == 2 and _is_number(pa, kind.value_type.value_type):
-        return _nested(column)
+        lists, offsets = _inner(column)
+        inner = _flat(lists)
+        return _with_nulls(column, [inner[begin:end] for begin, end in pairwise(offsets)])
     if single and deep == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
         return _alone(_flat(column))
     if single and known == "tokens" and _is_text(pa, column):
@@ -200,12 +202,6 @@ def _is_text(pa: Any, column: Any) -> bool:
 def _texts(column: Any) -> Cells:
     values, offsets = _inner(column)
     return _with_nulls(column, [Texts(values, *both) for both in pairwise(offsets)])
-
-
-def _nested(column: Any) -> Cells:
-    lists, offsets = _inner(column)
-    inner = _flat(lists)
-    return _with_nulls(column, [inner[begin:end] for begin, end in pairwise(offsets)])
 
 
 def _with_nulls(column: Any, cells: Cells) -> Cells:
