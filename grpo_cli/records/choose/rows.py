@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, spelled
-from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
+from grpo_cli.records.fields import GROUPS, METRICS, TOKEN_COLUMNS, Fields, read_fields
+from grpo_cli.records.objects import as_object
 from grpo_cli.records.parse.columns import is_number
 from grpo_cli.records.parse.scores import is_id
 from grpo_cli.records.parse.turns import ROLLOUT, names_trajectory
 from grpo_cli.records.places import Origin, got
-from grpo_cli.records.record import BatchFields, Raw, listed, only_element
+from grpo_cli.records.record import BatchFields, Raw, keys_in_common, listed, only_element
 from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS, is_list
 
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids", "roles", "turn_rewards", "state_ids"}
@@ -24,12 +25,32 @@ _NOT_JOINED = {*_SHARED, *_DROPPED}
 _OF_RESPONSE = {*ENDINGS, *VERSIONS}
 
 
-class _Row(NamedTuple):
-    """A row: the object, what its keys mean, whether its token columns are of one response."""
+class _Rows(NamedTuple):
+    """Rows of one group, column by column.
 
-    value: dict[str, Any]
-    fields: Fields
-    single: bool
+    Attributes:
+        raws: the rows.
+        values: their objects.
+        fields: what the keys of each mean; those of the first, once, where their keys are the same.
+        single: of each, whether its token columns are of one response.
+    """
+
+    raws: Sequence[Raw]
+    values: Sequence[dict[str, Any]]
+    fields: list[Fields]
+    single: list[bool]
+
+    def named(self, name: str) -> list[Any]:
+        """The cells under a canonical name."""
+        if len(self.fields) == 1:
+            key = self.fields[0].names[name]
+            return [one[key] for one in self.values]
+        pairs = zip(self.values, self.fields, strict=True)
+        return [one[fields.names[name]] for one, fields in pairs]
+
+    def under(self, key: str) -> list[Any]:
+        """The cells under a key; None where a row lacks it."""
+        return [one.get(key) for one in self.values]
 
 
 def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
@@ -43,33 +64,31 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
     Raises:
         InputError: for rows that do not go together, with the place of the later one.
     """
-    rows = [*map(_row, raws)]
-    first, fields = raws[0], rows[0].fields
-    single = [row.single for row in rows]
+    rows = _read_rows(raws)
+    first, fields, single = raws[0], rows.fields[0], rows.single
     alone, nested = False not in single, True not in single
-    keyed = [(row.value, row.fields.names) for row in rows]
-    _check_same(raws, rows)
-    _check_steps(raws, rows, by)
-    record = ({"id": label} if is_label(label) else {}) | _constants(raws, rows)
-    counts = [1] * len(rows)
+    _check_same(rows)
+    _check_steps(rows, by)
+    record = ({"id": label} if is_label(label) else {}) | _constants(rows)
+    counts = [1] * len(raws)
     counted = fields.columns[0][0] if fields.columns else "rewards"
     for name in fields.names:
         if name in _NOT_JOINED:
             continue
-        cells = [value[names[name]] for value, names in keyed]
+        cells = rows.named(name)
         kinds = {*map(type, cells)}
         if alone and (name in _BY_TOKEN or kinds.isdisjoint((list, dict))):
             record[name] = cells
             continue
         parts = cells
         if not nested or kinds != {list}:
-            pairs = zip(cells, rows, strict=True)
-            parts = [_listed(name, one, single=row.single) for one, row in pairs]
+            pairs = zip(cells, single, strict=True)
+            parts = [_listed(name, one, single=own) for one, own in pairs]
             kinds = {*map(type, parts)}
         record[name] = _joined(parts) if dict in kinds else [*chain.from_iterable(parts)]
         counts = [*map(len, parts)] if name == counted else counts
     for key in {one.key: None for each in fields.misnamed.values() for one in each}:
-        values: list[Any] = [row.value.get(key) for row in rows]
+        values: list[Any] = rows.under(key)
         if all(is_list(one) and len(one) for one in values):  # named where the column is needed
             record[key] = [row for one in values for row in (one if is_list(one[0]) else [one])]
     _label(record, label, raws, by_size=not by)
@@ -81,7 +100,7 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
         first.prefix,
         sum([raw.size for raw in raws]),
         partial(_merged, raws, label, by) if made_again else None,
-        origin=_origin(raws, rows[0], counts),
+        origin=_origin(rows, counts),
         arrays=True in [raw.arrays for raw in raws],
         rows=raws if made_again else raws[:1],
         batch=_batch(raws, by),
@@ -103,12 +122,13 @@ def step_field(raw: Raw) -> Path | None:
     return None
 
 
-def _check_steps(raws: Sequence[Raw], rows: Sequence[_Row], by: str) -> None:
+def _check_steps(rows: _Rows, by: str) -> None:
     """Refuses a group of several steps: a prompt that comes back has other responses then."""
+    raws = rows.raws
     path = step_field(raws[0])
     if path is None:
         return
-    steps = [_step_at(raw, path) for raw in raws]
+    steps = [_step_at(one, path) for one in rows.values]
     at = next((at for at, one in enumerate(steps) if one != steps[0]), None)
     if at is None or _is_of_trajectories(path[-1], steps, rows):
         return
@@ -132,21 +152,21 @@ def of_two_steps(name: str, step: Any, first: Any, place: str, by: str) -> str:
     )
 
 
-def _step_at(raw: Raw, path: Path) -> Any:
+def _step_at(value: Mapping[str, Any], path: Path) -> Any:
     try:
-        return only_element(look_up(raw.value, path))
+        return only_element(look_up(value, path))
     except Missing:
         return None
 
 
-def _is_of_trajectories(name: object, steps: Sequence[Any], rows: Sequence[_Row]) -> bool:
+def _is_of_trajectories(name: object, steps: Sequence[Any], rows: _Rows) -> bool:
     """Whether what is called a step names trajectories, or counts the turns of some."""
-    value, fields, _ = rows[0]
+    value, fields = rows.values[0], rows.fields[0]
     if name == ROLLOUT:  # a step only where responses share it
         alone = len({*map(hashable, steps)}) == len(steps)
         return alone or names_trajectory(ROLLOUT, steps, value)
     keys = (fields.names.get("trajectory_ids"), *fields.trajectories)
-    ids = ([hashable(row.value.get(key)) for row in rows] for key in keys if key in value)
+    ids = ([*map(hashable, rows.under(key))] for key in keys if key in value)
     return name == "step" and any(len({*each}) < len(each) for each in ids)
 
 
@@ -179,34 +199,46 @@ def is_label(value: object) -> bool:
     return isinstance(value, str) or is_number(value)
 
 
-def _row(raw: Raw) -> _Row:
-    value = raw.value
-    try:
-        if not isinstance(value, dict):
-            raise InputError(f"expected an object, got {got(value)}")
-        fields = read_fields(value)
-        row = _Row(value, fields, _is_single(value, fields))
-        ids = fields.names.get("group_ids")
-        if not row.single and ids is not None and not isinstance(value[ids], list):
-            key = fields.columns[0][1]
-            if (responses := len(value[key])) > 1:
-                message = f"the {responses} responses in this row are already a group"
-                raise InputError(f"{message}; leave out --group-by", path=key)
-    except InputError as error:
-        raise _at(raw, error.message, error.path) from None
-    return row
+def _read_rows(raws: Sequence[Raw]) -> _Rows:
+    """The rows of a group.
+
+    Raises:
+        InputError: for one that is no record, holds groups, or is a group itself.
+    """
+    values = [raw.value for raw in raws]
+    keys = keys_in_common(values)
+    alike = keys is not None and METRICS.isdisjoint(keys) and GROUPS not in keys
+    fields: list[Fields] = []
+    single: list[bool] = []
+    for raw, value in zip(raws, values, strict=True):
+        try:
+            if not (alike and fields):
+                fields.append(read_fields(as_object(value)))
+            single.append(_is_single(value, fields[-1]))
+        except InputError as error:
+            raise _at(raw, error.message, error.path) from None
+    return _Rows(raws, values, fields, single)
 
 
 def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
-    """Whether the token columns are those of one response, not a list with each response's."""
+    """Whether the token columns are those of one response, not a list with each response's.
+
+    Raises:
+        InputError: for groups, and several responses under one group's id.
+    """
     if not fields.columns:
         return True
-    column = value[fields.columns[0][1]]
-    if isinstance(column, list) and column and is_list(column[0]):
-        if len(column[0]) and isinstance(column[0][0], list):
-            raise InputError("expected one response, got groups", path=fields.columns[0][1])
-        return False
-    return True
+    key = fields.columns[0][1]
+    column = value[key]
+    if not (isinstance(column, list) and column and is_list(column[0])):
+        return True
+    if len(column[0]) and isinstance(column[0][0], list):
+        raise InputError("expected one response, got groups", path=key)
+    ids = fields.names.get("group_ids")
+    if len(column) > 1 and ids is not None and not isinstance(value[ids], list):
+        message = f"the {len(column)} responses in this row are already a group"
+        raise InputError(f"{message}; leave out --group-by", path=key)
+    return False
 
 
 def responses_of(raw: Raw) -> int:
@@ -238,12 +270,13 @@ def _joined(parts: list[Any]) -> dict[str, list[Any]]:
     return {key: [*chain.from_iterable([one[key] for one in parts])] for key in parts[0]}
 
 
-def _check_same(raws: Sequence[Raw], rows: Sequence[_Row]) -> None:
+def _check_same(rows: _Rows) -> None:
     """Rows of one group have the same fields and hyperparameters."""
-    first, (value, fields, _) = raws[0], rows[0]
-    names, shared = fields.names, [name for name in _SHARED if name in fields.names]
-    for raw, row in zip(raws, rows, strict=True):
-        own = row.fields.names
+    first, names = rows.raws[0], rows.fields[0].names
+    shared = [name for name in _SHARED if name in names]
+    each = rows.fields if len(rows.fields) > 1 else rows.fields * len(rows.raws)
+    for raw, value, fields in zip(rows.raws, rows.values, each, strict=True):
+        own = fields.names
         for name in sorted(names.keys() ^ own.keys()) if own is not names else ():
             if name in _DROPPED:
                 continue
@@ -251,7 +284,7 @@ def _check_same(raws: Sequence[Raw], rows: Sequence[_Row]) -> None:
             message = f"{_where(has)} has {name} but {_where(lacks)} of the same group does not"
             raise _at(raw, message)
         for name in shared:
-            if value[names[name]] != row.value[own[name]]:
+            if rows.values[0][names[name]] != value[own[name]]:
                 message = f"its {name} differs from that of {_where(first)}, in the same group"
                 raise _at(raw, message, own[name])
 
@@ -265,19 +298,19 @@ def _at(raw: Raw, message: str, path: str = "") -> InputError:
     return InputError(message, path=path, source=raw.source, line=raw.line)
 
 
-def _constants(raws: Sequence[Raw], rows: Sequence[_Row]) -> dict[str, Any]:
+def _constants(rows: _Rows) -> dict[str, Any]:
     """Keys that hold no responses and are equal in all rows, as settings must be.
 
     Steps may differ. How responses ended, which weights sampled them, and which trajectory they
     are turns of, is kept for each row.
     """
-    value, fields, single = rows[0]
+    raws, value, fields, single = rows.raws, rows.values[0], rows.fields[0], rows.single[0]
     known = set(fields.names.values()) - {fields.names.get(name) for name in _SHARED}
     kept: dict[str, Any] = {}
     for key, one in value.items():
         if key in known:
             continue
-        cells = [row.value.get(key) for row in rows]
+        cells = rows.under(key)
         of_response = key in _OF_RESPONSE
         if not of_response and key in fields.trajectories:
             ids = [*map(only_element, cells)]
@@ -319,12 +352,12 @@ def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_siz
             record["group_ids"] = [label] * len(column)
 
 
-def _origin(raws: Sequence[Raw], first: _Row, counts: Sequence[int]) -> Origin:
+def _origin(rows: _Rows, counts: Sequence[int]) -> Origin:
     """The places in the file of the merged record's parts; [rows] responses of each."""
-    value, fields, single = first
+    raws, value, names, single = rows.raws, rows.values[0], rows.fields[0].names, rows.single[0]
     own = raws[0].origin.spelled if raws[0].origin is not None else {}
     spelled = {name: place for name, place in own.items() if "." in name or name == "step"}
-    for name, key in fields.names.items():
+    for name, key in names.items():
         place = own.get(key, key)
         indexes = "" if "{" in place else _indexes(name, value[key], single=single)
         spelled[name] = place + indexes
