@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, compress
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, spelled
@@ -30,27 +32,16 @@ class _Rows(NamedTuple):
 
     Attributes:
         raws: the rows.
-        values: their objects.
-        fields: what the keys of each mean; those of the first, once, where their keys are the same.
-        single: of each, whether its token columns are of one response.
+        columns: key of the first row → the cells; those of another row are under its own key of
+            the same meaning, and None where it has none.
+        fields: what the keys mean.
+        single: of each row, whether its token columns are of one response.
     """
 
     raws: Sequence[Raw]
-    values: Sequence[dict[str, Any]]
-    fields: list[Fields]
+    columns: Mapping[str, Sequence[Any]]
+    fields: Fields
     single: list[bool]
-
-    def named(self, name: str) -> list[Any]:
-        """The cells under a canonical name."""
-        if len(self.fields) == 1:
-            key = self.fields[0].names[name]
-            return [one[key] for one in self.values]
-        pairs = zip(self.values, self.fields, strict=True)
-        return [one[fields.names[name]] for one, fields in pairs]
-
-    def under(self, key: str) -> list[Any]:
-        """The cells under a key; None where a row lacks it."""
-        return [one.get(key) for one in self.values]
 
 
 def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
@@ -65,17 +56,16 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
         InputError: for rows that do not go together, with the place of the later one.
     """
     rows = _read_rows(raws)
-    first, fields, single = raws[0], rows.fields[0], rows.single
+    first, fields, single = raws[0], rows.fields, rows.single
     alone, nested = False not in single, True not in single
-    _check_same(rows)
     _check_steps(rows, by)
     record = ({"id": label} if is_label(label) else {}) | _constants(rows)
     counts = [1] * len(raws)
     counted = fields.columns[0][0] if fields.columns else "rewards"
-    for name in fields.names:
+    for name, key in fields.names.items():
         if name in _NOT_JOINED:
             continue
-        cells = rows.named(name)
+        cells = rows.columns[key]
         kinds = {*map(type, cells)}
         if alone and (name in _BY_TOKEN or kinds.isdisjoint((list, dict))):
             record[name] = cells
@@ -88,7 +78,7 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
         record[name] = _joined(parts) if dict in kinds else [*chain.from_iterable(parts)]
         counts = [*map(len, parts)] if name == counted else counts
     for key in {one.key: None for each in fields.misnamed.values() for one in each}:
-        values: list[Any] = rows.under(key)
+        values = rows.columns[key]
         if all(is_list(one) and len(one) for one in values):  # named where the column is needed
             record[key] = [row for one in values for row in (one if is_list(one[0]) else [one])]
     _label(record, label, raws, by_size=not by)
@@ -128,7 +118,7 @@ def _check_steps(rows: _Rows, by: str) -> None:
     path = step_field(raws[0])
     if path is None:
         return
-    steps = [_step_at(one, path) for one in rows.values]
+    steps = [_step_at(one, path[1:]) for one in rows.columns[str(path[0])]]
     at = next((at for at, one in enumerate(steps) if one != steps[0]), None)
     if at is None or _is_of_trajectories(path[-1], steps, rows):
         return
@@ -161,12 +151,12 @@ def _step_at(value: Mapping[str, Any], path: Path) -> Any:
 
 def _is_of_trajectories(name: object, steps: Sequence[Any], rows: _Rows) -> bool:
     """Whether what is called a step names trajectories, or counts the turns of some."""
-    value, fields = rows.values[0], rows.fields[0]
+    columns, fields = rows.columns, rows.fields
     if name == ROLLOUT:  # a step only where responses share it
         alone = len({*map(hashable, steps)}) == len(steps)
-        return alone or names_trajectory(ROLLOUT, steps, value)
-    keys = (fields.names.get("trajectory_ids"), *fields.trajectories)
-    ids = ([*map(hashable, rows.under(key))] for key in keys if key in value)
+        return alone or names_trajectory(ROLLOUT, steps, columns)
+    keys = (fields.names.get("trajectory_ids", ""), *fields.trajectories)
+    ids = ([*map(hashable, columns[key])] for key in keys if key in columns)
     return name == "step" and any(len({*each}) < len(each) for each in ids)
 
 
@@ -203,42 +193,72 @@ def _read_rows(raws: Sequence[Raw]) -> _Rows:
     """The rows of a group.
 
     Raises:
-        InputError: for one that is no record, holds groups, or is a group itself.
+        InputError: for one that is no record, holds groups, or is a group itself; and for rows
+            that do not have the same fields, hyperparameters and size of a group.
     """
+    columns = _columns_in_common(raws)
+    each = [_fields_of(raw) for raw in (raws if columns is None else raws[:1])]
+    columns = _columns_by_meaning(raws, each) if columns is None else columns
+    rows = _Rows(raws, columns, each[0], _are_single(raws, columns, each[0]))
+    _check_same(rows, each)
+    return rows
+
+
+def _columns_in_common(raws: Sequence[Raw]) -> Mapping[str, Sequence[Any]] | None:
+    """The cells of rows with the same keys, which mean the same in each; None for others."""
+    first, last = raws[0], raws[-1]
+    columns: Mapping[str, Sequence[Any]]
+    table = first.columns if first.columns is last.columns else None
+    if table is not None and last.at - first.at == len(raws) - 1:
+        columns = {key: cells[first.at : last.at + 1] for key, cells in table.items()}
+    else:
+        values = [raw.value for raw in raws]
+        keys = keys_in_common(values) or ()
+        columns = {key: [value[key] for value in values] for key in keys}
+    depends = not columns or GROUPS in columns or not METRICS.isdisjoint(columns)
+    return None if depends else columns
+
+
+def _fields_of(raw: Raw) -> Fields:
+    try:
+        return read_fields(as_object(raw.value))
+    except InputError as error:
+        raise _at(raw, error.message, error.path) from None
+
+
+def _columns_by_meaning(raws: Sequence[Raw], each: Sequence[Fields]) -> dict[str, list[Any]]:
+    """The cells under the keys of the first row, which others may call otherwise."""
     values = [raw.value for raw in raws]
-    keys = keys_in_common(values)
-    alike = keys is not None and METRICS.isdisjoint(keys) and GROUPS not in keys
-    fields: list[Fields] = []
-    single: list[bool] = []
-    for raw, value in zip(raws, values, strict=True):
-        try:
-            if not (alike and fields):
-                fields.append(read_fields(as_object(value)))
-            single.append(_is_single(value, fields[-1]))
-        except InputError as error:
-            raise _at(raw, error.message, error.path) from None
-    return _Rows(raws, values, fields, single)
+    names = {key: name for name, key in each[0].names.items()}
+    keys = {key: [one.names.get(names.get(key, ""), key) for one in each] for key in values[0]}
+    return {
+        key: [value.get(own) for value, own in zip(values, owns, strict=True)]
+        for key, owns in keys.items()
+    }
 
 
-def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
-    """Whether the token columns are those of one response, not a list with each response's.
+def _are_single(
+    raws: Sequence[Raw], columns: Mapping[str, Sequence[Any]], fields: Fields
+) -> list[bool]:
+    """Of each row, whether its token columns are of one response, not lists with each response's.
 
     Raises:
         InputError: for groups, and several responses under one group's id.
     """
-    if not fields.columns:
-        return True
-    key = fields.columns[0][1]
-    column = value[key]
-    if not (isinstance(column, list) and column and is_list(column[0])):
-        return True
-    if len(column[0]) and isinstance(column[0][0], list):
-        raise InputError("expected one response, got groups", path=key)
-    ids = fields.names.get("group_ids")
-    if len(column) > 1 and ids is not None and not isinstance(value[ids], list):
-        message = f"the {len(column)} responses in this row are already a group"
-        raise InputError(f"{message}; leave out --group-by", path=key)
-    return False
+    key = fields.columns[0][1] if fields.columns else ""
+    cells = columns.get(key, ())
+    kinds = {type(one[0]) if type(one) is list and one else None for one in cells}
+    if kinds.isdisjoint((list, np.ndarray)):
+        return [True] * len(raws)
+    nested = [type(one) is list and len(one) > 0 and is_list(one[0]) for one in cells]
+    ids = columns.get(fields.names.get("group_ids", ""))
+    for at in compress(range(len(raws)), nested):
+        if len(cells[at][0]) and isinstance(cells[at][0][0], list):
+            raise _at(raws[at], "expected one response, got groups", key)
+        if len(cells[at]) > 1 and ids is not None and not isinstance(ids[at], list):
+            message = f"the {len(cells[at])} responses in this row are already a group"
+            raise _at(raws[at], f"{message}; leave out --group-by", key)
+    return [not one for one in nested]
 
 
 def responses_of(raw: Raw) -> int:
@@ -263,30 +283,35 @@ def _listed(name: str, value: Any, *, single: bool) -> Any:
     return value if alone else [value]
 
 
-def _joined(parts: list[Any]) -> dict[str, list[Any]]:
+def _joined(parts: Sequence[Any]) -> dict[str, list[Any]]:
     """The rewards of several functions."""
     if any(not isinstance(one, dict) or one.keys() != parts[0].keys() for one in parts):
         raise InputError("expected the same reward functions in all rows of a group")
     return {key: [*chain.from_iterable([one[key] for one in parts])] for key in parts[0]}
 
 
-def _check_same(rows: _Rows) -> None:
-    """Rows of one group have the same fields and hyperparameters."""
-    first, names = rows.raws[0], rows.fields[0].names
-    shared = [name for name in _SHARED if name in names]
-    each = rows.fields if len(rows.fields) > 1 else rows.fields * len(rows.raws)
-    for raw, value, fields in zip(rows.raws, rows.values, each, strict=True):
-        own = fields.names
-        for name in sorted(names.keys() ^ own.keys()) if own is not names else ():
+def _check_same(rows: _Rows, each: Sequence[Fields]) -> None:
+    """Rows of one group have the same fields and hyperparameters.
+
+    Args:
+        rows: the rows.
+        each: what their keys mean; of the first alone, where all have its keys.
+    """
+    raws, names = rows.raws, rows.fields.names
+    first = raws[0]
+    for raw, fields in zip(raws, each, strict=False):
+        for name in sorted(names.keys() ^ fields.names.keys()):
             if name in _DROPPED:
                 continue
-            has, lacks = (raw, first) if name in own else (first, raw)
+            has, lacks = (raw, first) if name in fields.names else (first, raw)
             message = f"{_where(has)} has {name} but {_where(lacks)} of the same group does not"
             raise _at(raw, message)
-        for name in shared:
-            if rows.values[0][names[name]] != value[own[name]]:
-                message = f"its {name} differs from that of {_where(first)}, in the same group"
-                raise _at(raw, message, own[name])
+    for name in _SHARED:
+        cells = rows.columns[names[name]] if name in names else ()
+        at = next((at for at, one in enumerate(cells) if one != cells[0]), None)
+        if at is not None:
+            message = f"its {name} differs from that of {_where(first)}, in the same group"
+            raise _at(raws[at], message, each[at if len(each) > 1 else 0].names[name])
 
 
 def _where(raw: Raw) -> str:
@@ -304,17 +329,16 @@ def _constants(rows: _Rows) -> dict[str, Any]:
     Steps may differ. How responses ended, which weights sampled them, and which trajectory they
     are turns of, is kept for each row.
     """
-    raws, value, fields, single = rows.raws, rows.values[0], rows.fields[0], rows.single[0]
+    raws, columns, fields, single = rows.raws, rows.columns, rows.fields, rows.single[0]
     known = set(fields.names.values()) - {fields.names.get(name) for name in _SHARED}
     kept: dict[str, Any] = {}
-    for key, one in value.items():
+    for key, cells in columns.items():
         if key in known:
             continue
-        cells = rows.under(key)
-        of_response = key in _OF_RESPONSE
+        one, of_response = cells[0], key in _OF_RESPONSE
         if not of_response and key in fields.trajectories:
             ids = [*map(only_element, cells)]
-            of_response = all(map(is_id, ids)) and names_trajectory(key, ids, value)
+            of_response = all(map(is_id, ids)) and names_trajectory(key, ids, columns)
         if single and of_response:
             kept[key] = [*map(only_element, cells)]
             continue
@@ -327,7 +351,7 @@ def _constants(rows: _Rows) -> dict[str, Any]:
             message = f"its value differs from that of {_where(raws[0])}, in the same group"
             raise _at(raws[at], message, key)
         elif key in STEP_FIELDS:
-            kept[key] = cells
+            kept[key] = [*cells]
     return kept
 
 
@@ -354,12 +378,12 @@ def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_siz
 
 def _origin(rows: _Rows, counts: Sequence[int]) -> Origin:
     """The places in the file of the merged record's parts; [rows] responses of each."""
-    raws, value, names, single = rows.raws, rows.values[0], rows.fields[0].names, rows.single[0]
+    raws, names, single = rows.raws, rows.fields.names, rows.single[0]
     own = raws[0].origin.spelled if raws[0].origin is not None else {}
     spelled = {name: place for name, place in own.items() if "." in name or name == "step"}
     for name, key in names.items():
         place = own.get(key, key)
-        indexes = "" if "{" in place else _indexes(name, value[key], single=single)
+        indexes = "" if "{" in place else _indexes(name, rows.columns[key][0], single=single)
         spelled[name] = place + indexes
     pairs = zip(raws, counts, strict=True)
     places = [(raw.line, raw.prefix, at) for raw, count in pairs for at in range(count)]

@@ -39,12 +39,13 @@ def rows(pa: Any, batch: Any, source: str, first: int) -> DecodedChunk:
     size = max(1, batch.nbytes // max(1, batch.num_rows))
     names, cells = (*columns,), columns.values()
     lacks_some = any(None in column for column in cells)
+    common = None if lacks_some or JSON in names else columns
     found: list[Raw | InputError] = []
-    for row, own in enumerate(zip(*cells, strict=True) if cells else [()] * batch.num_rows, first):
+    for at, own in enumerate(zip(*cells, strict=True) if cells else [()] * batch.num_rows):
         value = dict(zip(names, own, strict=True))
         if lacks_some:
             value = {name: cell for name, cell in value.items() if cell is not None}
-        prefix = f"[{row}]."
+        prefix = f"[{first + at}]."
         if JSON in value:
             try:
                 value |= as_json(value.pop(JSON))
@@ -52,8 +53,8 @@ def rows(pa: Any, batch: Any, source: str, first: int) -> DecodedChunk:
                 error.source, error.path = source, prefix + JSON
                 found.append(error)
                 continue
-        found.append(Raw(value, source, None, prefix, size, arrays=True))
-    return DecodedChunk(found, None if lacks_some or JSON in names else names)
+        found.append(Raw(value, source, None, prefix, size, arrays=True, columns=common, at=at))
+    return DecodedChunk(found, None if common is None else names)
 
 
 def as_json(text: Any) -> dict[str, Any]:
