@@ -394,11 +394,13 @@ def test_a_page_of_several_records_lists_the_tokens_of_the_batch(grpo, dump, tmp
     answer = json.loads(grpo("show", path, "--top", "5", "--json").stdout)
     assert settings["ranked"]["title"].startswith("2 records as one batch: loss ")
     rows = settings["ranked"]["rows"]
-    names = ("id", "response", "position", "contribution")
-    assert [[*row[:3], row[4]] for row in rows] == [
+    numbers = ["ratio", "advantage", "clip", "contribution", "contribution_share"]
+    assert settings["ranked"]["names"] == [name.replace("_", " ") for name in numbers]
+    names = ("id", "response", "position", *numbers)
+    assert [[*row[:3], *row[5:]] for row in rows] == [
         [row[name] for name in names] for row in answer["rows"]
     ]
-    assert {row[0]: row[5] for row in rows} == {"a": 0, "b": 1}
+    assert {row[0]: row[4] for row in rows} == {"a": 0, "b": 1}
     alone = json.loads(Page(page(grpo, path, tmp_path, "--record", "b")).data["settings"])
     assert alone["ranked"] is None
 

@@ -98,14 +98,23 @@ def ranked_tokens(
     except GrpoError:
         return None
     places = {(one.place, one.name): at for at, one in enumerate(records)}
-    name, total, rows = COLUMN.get(by, by), answer.total, []
+    share = "contribution_share" if by == "contribution" else "share"
+    names = [*dict.fromkeys((*_OF_TOKEN, COLUMN.get(by, by), share))]
+    total, rows = answer.total, []
     for row in answer.rows:
         place = row["source"] + ("" if row["line"] is None else f":{row['line']}")
         record, text = shown(row["id"]), readable_token(row)
         at = places.get((place, record))
-        rows.append([record, row["response"], row["position"], text, row[name], at])
+        numbers = [row[name] for name in names]
+        rows.append([record, row["response"], row["position"], text, at, *numbers])
     title = f"{counted(total['records'], 'record')} as one batch: loss {shown(total['loss'])}"
-    return {"title": title, "by": name.replace("_", " "), "rows": rows}
+    named = [name.replace("_", " ") for name in names]
+    settings = {"title": title, "by": COLUMN.get(by, by).replace("_", " "), "names": named}
+    return settings | {"rows": rows, "notes": [*answer.notices]}
+
+
+_OF_TOKEN = ("ratio", "advantage", "clip")
+"""The columns of every table of tokens."""
 
 
 def page_of(
