@@ -417,6 +417,13 @@ def test_a_page_has_all_records_that_fit_and_says_what_it_lacks(grpo, dump, tmp_
     assert "note: the page ends before a record that cannot be read: " in ends
     monkeypatch.setattr("grpo_cli.commands.show.page._MOST", 17)
     fits = grpo("show", str(dump(*records)), *out).stderr
-    words = "the page has the first 2 records, which is all that fits; --record c draws the next"
-    assert words in fits
+    words = (
+        "the page has the first 2 records (17 tokens at most) and those of the tokens that stand"
+    )
+    assert f"{words} out; --record c draws the next" in fits
     assert words in Page((tmp_path / "page.html").read_text()).data["settings"]
+    path = str(dump(*records, TOKENS | {"id": "d", "rewards": [1.0, 99.0]}))
+    grpo("show", path, "-v", "dr", "--top", "2", *out)
+    made = Page((tmp_path / "page.html").read_text())
+    assert [made.head(at)["id"] for at in range(3)] == ["a", "b", "d"]
+    assert [row[4] for row in json.loads(made.data["settings"])["ranked"]["rows"][:2]] == [2, 2]

@@ -161,7 +161,7 @@ def _of_records(
             rows.append(group.facts | {"tokens": group.tokens, "block": name})
             blocks += [(name, group.block)] if name is not None else []
     kept = {str(number): why for number, why in choice.steps.items()}
-    sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost}
+    sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost, "most": stored.tokens}
     around = {str(number): _around(steps, number) for number in choice.steps}
     return whole | {"kept": kept, "groups": groups, "around": around} | sample, blocks
 

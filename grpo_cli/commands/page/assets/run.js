@@ -229,7 +229,7 @@ function keptSentence(run, steps) {
   const tokens = Object.values(run.groups).some((groups) => groups.some(({ block }) => block));
   if (tokens) parts.push(`It has the tokens of the worst groups of each step and of ${shown(run.sampled)} random ones (seed ${run.seed}).`);
   else if (!run.lost) parts.push("It has no tokens: the records have no log-probs to evaluate.");
-  if (run.lost) parts.push(`${shown(run.lost)} of these groups have no tokens, to keep the page small (--tokens).`);
+  if (run.lost) parts.push(`${shown(run.lost)} of these groups have no tokens: the page has ${shown(run.most)} at most and those of findings (--tokens).`);
   return parts.join(" ");
 }
 
