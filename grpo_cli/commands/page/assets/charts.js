@@ -12,7 +12,7 @@ const ROOM = 26;
 const DECADE = 10;
 
 // A run of so many steps has a bold line as well, of medians.
-const LONG = 60;
+const LONG = 100;
 
 // A pointer that moved so many pixels marks a range.
 const DRAG = 6;
@@ -164,12 +164,13 @@ class Chart {
     for (const [at, step] of all ? [] : run.steps.entries()) if (run.kept[step] !== undefined) yield* dot("stored", at, 2.2);
     for (const finding of this.findings) {
       const [at, worst] = [finding.onset, finding.worst_step].map((step) => run.steps.indexOf(step));
-      const kind = finding.severity === "info" ? "onset info" : "onset";
+      const info = finding.severity === "info"; // no fault by itself
+      const kind = info ? "onset info" : "onset";
       if (this.isSeen(at)) {
         yield draw("line", { class: kind, x1: x(at), x2: x(at), y1: 0, y2: TALL });
         yield draw("text", { class: kind, x: x(at), y: TALL + 13, "text-anchor": "middle" }, `${arrow(finding)} ${finding.onset}`);
       }
-      yield* dot("worst", worst, 4);
+      if (!info) yield* dot("worst", worst, 4);
     }
     if (this.findings.some(({ severity }) => severity === "warning")) yield* dot("good", run.steps.indexOf(run.last_good), 4);
   }

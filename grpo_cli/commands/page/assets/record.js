@@ -136,6 +136,9 @@ function furthestOf(ranges, size, most) {
 // A highest bar of so many tokens makes heights logarithmic.
 const LOGARITHMIC = 50;
 
+// So many pixels has the label of a clip bound.
+const LABEL = 125;
+
 // How many tokens have which value. Bars end at the clip bounds; what is beyond an edge is in the last bar.
 function histogram(record, quantity, width) {
   const [height, left, foot, top] = [150, 44, 20, 16];
@@ -164,7 +167,8 @@ function histogram(record, quantity, width) {
     if (bound === null) return;
     parts.push(draw("line", { class: "clip", x1: x(bound), x2: x(bound), y1: 0, y2: height }));
     const words = `${side ? "▴ above" : "▾ below"} ${formatted(bound)}: ${percent(beyond[side] / values.length)}`;
-    parts.push(draw("text", { class: "clip", x: x(bound) + (side ? 4 : -4), y: 10, "text-anchor": side ? "start" : "end" }, words));
+    const right = side ? x(bound) + LABEL < width : x(bound) < LABEL; // of the line, where there is room
+    parts.push(draw("text", { class: "clip", x: x(bound) + (right ? 4 : -4), y: 10, "text-anchor": right ? "start" : "end" }, words));
   });
   parts.push(draw("line", { class: "axis", x1: left - 4, x2: width, y1: height, y2: height }));
   const [first, last] = isRatio ? [Math.exp(low), Math.exp(high)] : [low + quantity.middle, high + quantity.middle];

@@ -34,10 +34,9 @@ class StepView {
       ...(new Set(run.files).size > 1 ? [make("p", {}, run.files[this.at])] : []),
       ...this.found.slice(0, 1).map((one) => make("p.said", {}, `${arrow(one)} ${one.sentence}`)),
       ...(step === run.last_good ? [make("p.said", {}, "The last good step.")] : []),
-      make("div.columns", {}, make("section", {}, ...this.metrics()), make("section", {}, make("h2", {}, this.heading()), this.figure, this.stacked)),
+      make("div.columns", {}, make("section", {}, ...this.metrics()), this.groups.length ? make("section", {}, make("h2", {}, this.heading()), this.figure, this.stacked) : null),
       run.alone ? make("p.hint", {}, sentences([run.alone], run)) : null,
-      make("h2", {}, this.single ? "Responses" : "Groups"),
-      ...this.table(),
+      ...(this.groups.length ? this.table() : []),
     );
   }
 
@@ -65,7 +64,7 @@ class StepView {
     const table = this.metricTable(others);
     if (others.length && first.length) yield make("details", {}, make("summary", {}, `${others.length} other metrics`), table);
     else if (others.length) yield* [make("h2", {}, "Metrics"), table];
-    yield make("p.hint", {}, "Before and after: medians of at most 30 and 12 steps. Deviation: from the steps before, in their robust standard deviations.", this.found.length ? " ▲ ▼: a finding begins at this step; ○: it is worst here." : "");
+    yield make("p.hint", {}, "Before and after: medians of at most 30 and 12 steps. Deviation: from the steps before (or those after, if fewer than five are before), in their robust standard deviations.", this.found.length ? " ▲ ▼: a finding begins at this step; ○: it is worst here." : "");
   }
 
   findingOf(name) {
@@ -94,6 +93,7 @@ class StepView {
   }
 
   *table() {
+    yield make("h2", {}, this.single ? "Responses" : "Groups");
     const many = new Set(this.groups.map(({ group }) => group)).size > 1;
     const spread = this.single ? [[], [], []] : [["responses"], ["reward std"], ["longest"]]; // of one response they say nothing
     const heads = ["record", ...(many ? ["group"] : []), ...spread[0], "reward", ...spread[1], "length", ...spread[2], "clipped", "largest |log ratio|", ...(this.single ? [] : ["tokens"])];
