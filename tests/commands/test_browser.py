@@ -455,12 +455,12 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     chart = f"{charts}.find((one) => one.textContent.startsWith('kl_k3'))"
     open_charts = "[...document.querySelectorAll('.run > .charts figcaption span')]"
     names = browser.run(f"{open_charts}.map((one) => one.textContent)")
-    assert names == ["loss", "kl_k3 (log scale)", "gradient_norm (log scale)"]
+    assert names == ["loss", "kl_k3 (log)", "gradient_norm (log)"]
     folded = "document.querySelector('details .charts').textContent"
     assert "reward_mean" not in browser.run(folded)
     assert "reward_mean 1, " in browser.run("page.showing.constant.textContent")
-    assert "(log scale)" in browser.run(f"{chart}.querySelector('svg').getAttribute('aria-label')")
-    assert "(log scale)" in browser.run(f"{chart}.querySelector('figcaption').textContent")
+    assert "(log)" in browser.run(f"{chart}.querySelector('svg').getAttribute('aria-label')")
+    assert "(log)" in browser.run(f"{chart}.querySelector('figcaption').textContent")
     assert browser.run(f"{chart}.querySelectorAll('path.line').length") == 2
     paths = f"[...{chart}.querySelectorAll('path.line')]"
     lines = browser.run(f"{paths}.map((one) => one.getAttribute('d'))")

@@ -80,6 +80,26 @@ def test_series_and_findings_are_those_of_trend(report, made):
     assert abs(onsets[0] - BEGINS) <= 5
 
 
+def test_a_step_stands_beside_its_neighbours_as_trend_has_them(report, made):
+    around = blocks(report())["run"]["around"]
+    for step in ("0", "20", "39"):
+        metrics = trend(made[0], "--at", step)["metrics"]
+        wanted = {one["name"]: [one["before"], one["after"], one["size"]] for one in metrics}
+        assert around[step] == wanted
+
+
+def test_a_run_without_findings_says_how_far_it_moved(dump, tmp_path):
+    rewards = [0.1, 0.1, 0.3, 0.3, *[0.4] * 8, 0.5, 0.5, 0.5, 0.7]
+    logs = {f"log_probs_{name}": [[-0.5], [-0.5]] for name in ("new", "old", "ref")}
+    pairs = enumerate([one - 0.1, one + 0.1] for one in rewards)
+    path = dump(*(logs | {"step": at, "rewards": pair} for at, pair in pairs))
+    page = page_of(path, tmp_path / "page.html")
+    assert "<h1>No sudden change in 16 steps; reward_mean 0.2 → 0.55.</h1>" in page
+    assert "mean of the first 4 steps to that of the last 4" in blocks(page)["run"]["moved"]
+    few = dump(*(logs | {"step": at, "rewards": [0.0, 1.0]} for at in range(7)))
+    assert blocks(page_of(few, tmp_path / "few.html"))["run"]["moved"] == ""
+
+
 def test_the_verdict_is_first_and_the_signature_last(report):
     before, _, after = report().partition("<footer>")
     footer, _, scripts = after.partition("</footer>")

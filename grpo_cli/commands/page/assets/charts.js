@@ -6,7 +6,7 @@ const [LEFT, RIGHT, TALL, FOOT] = [58, 8, 112, 18];
 const [LEAST_WIDE, GAP] = [290, 22];
 
 // So many pixels are between two numbers of a horizontal axis.
-const ROOM = 26;
+const ROOM = 42;
 
 // A positive series that spans more has a logarithmic axis.
 const DECADE = 10;
@@ -98,10 +98,10 @@ class Chart {
     Object.assign(this, { charts, metric, width, findings: charts.run.findings.filter((one) => one.metric === metric.name) });
     this.scale();
     this.value = make("b");
-    this.cursor = draw("line", { class: "cursor", y1: 0, y2: TALL });
+    this.cursor = draw("g", { class: "cursor" }, draw("line", { y1: 0, y2: TALL }), draw("circle", { r: 3 }));
     this.area = draw("rect", { class: "area", y: 0, height: TALL });
     const { steps } = charts.run;
-    const name = `${metric.name}${this.log ? " (log scale)" : ""}`;
+    const name = `${metric.name}${this.log ? " (log)" : ""}`;
     const label = `${name}, steps ${steps[charts.range[0]]} to ${steps[charts.range[1]]}; arrow keys: a step; Enter opens it; + and − zoom, Escape resets`;
     this.svg = draw("svg", { viewBox: `0 0 ${width} ${TALL + FOOT}`, role: "img", tabindex: 0, "aria-label": label }, ...this.axes(), this.area, ...this.lines(), ...this.marks(), this.cursor);
     this.element = make("figure.chart", {}, make("figcaption", {}, make("span", { title: metric.about }, name), this.value), make("p.about", { title: metric.about }, metric.about ?? ""), this.svg);
@@ -135,7 +135,7 @@ class Chart {
   *axes() {
     const { low, high, log, constant, width, x, y } = this;
     const { run: { steps }, range: [first, last] } = this.charts;
-    for (const mark of constant !== null ? [constant] : log ? decades(low, high) : ticks(low, high, 4)) {
+    for (const mark of constant !== null ? [constant] : log ? decades(low, high) : ticks(low, high, 5)) {
       yield draw("text", { x: LEFT - 8, y: y(mark) + 4, "text-anchor": "end" }, shown(mark, 4));
       yield draw("line", { class: mark === 0 && low < 0 ? "axis zero" : "axis faint", x1: LEFT - 4, x2: width, y1: y(mark), y2: y(mark) });
     }
@@ -161,7 +161,8 @@ class Chart {
     const { charts: { run }, metric: { values }, x, y } = this;
     const dot = (kind, at, r) => (this.isSeen(at) && values[at] !== null ? [draw("circle", { class: kind, cx: x(at), cy: y(values[at]), r })] : []);
     const all = Object.keys(run.kept).length === run.steps.length;
-    for (const [at, step] of all ? [] : run.steps.entries()) if (run.kept[step] !== undefined) yield* dot("stored", at, 2.2);
+    const stored = all ? [] : [...run.steps.keys()].filter((at) => this.isSeen(at) && run.kept[run.steps[at]] !== undefined);
+    yield draw("path", { class: "stored", d: stored.map((at) => `M${x(at).toFixed(1)} ${TALL}v-5`).join("") });
     for (const finding of this.findings) {
       const [at, worst] = [finding.onset, finding.worst_step].map((step) => run.steps.indexOf(step));
       const info = finding.severity === "info"; // no fault by itself
@@ -179,10 +180,11 @@ class Chart {
     const { charts: { run, range: [, last] }, metric } = this;
     const place = at ?? last;
     const other = (metric.others ?? []).filter((values) => values[place] !== null).map((values) => ` (${shown(values[place], 4)})`);
-    this.value.textContent = `step ${run.steps[place]}: ${shown(metric.values[place], 4)}${other.join("")}`;
-    const ends = { x1: this.x(place), x2: this.x(place) };
-    for (const [name, value] of Object.entries(ends)) this.cursor.setAttribute(name, value);
+    const value = metric.values[place];
+    this.value.textContent = `step ${run.steps[place]}: ${shown(value, 4)}${other.join("")}`;
+    this.cursor.setAttribute("transform", `translate(${this.x(place)} 0)`);
     this.cursor.style.display = at === null ? "none" : "";
+    this.cursor.lastChild.setAttribute("cy", value === null ? -9 : this.y(value));
   }
 
   select(ends) {

@@ -40,7 +40,7 @@ class RunView {
     const { others = [], steps, findings, last_good: good } = this.run;
     if (findings.length) yield* [make("span.onset", {}, "▲ ▼"), " a finding begins; ", make("span.worst", {}, "○"), " its worst step; "];
     if (good !== null) yield* [make("span.good", {}, "●"), ` last good step (${good}); `];
-    if (this.steps.length && this.steps.length < steps.length) yield* [make("span.stored", {}, "•"), " a step with groups on this page; "];
+    if (this.steps.length && this.steps.length < steps.length) yield* [make("span.stored", {}, "ı"), " a step with groups on this page; "];
     if (steps.length >= LONG) yield `bold: the median of ${2 * reach(steps) + 1} steps; `;
     if (others.length) yield `dashed: ${others.join("; ")}, its value in parentheses; `;
     yield `drag over a range of steps to zoom all charts, double-click to reset${this.steps.length ? ", click to open a step" : ""}.`;
@@ -74,13 +74,14 @@ class RunView {
     const words = `${moved.length} other ${moved.length === 1 ? "change, not a fault by itself" : "changes, not faults by themselves"}`;
     return [
       make("h2", {}, "Findings"),
-      ...shownEvents.map(([event, found]) => this.event(event, found, shownEvents.length > 1)),
+      ...shownEvents.map(([event, found], at) => this.event(event, found, shownEvents[at - 1]?.[1], shownEvents.length > 1)),
       moved.length ? make("details", {}, make("summary", {}, words), make("ul.findings", {}, ...moved.map((one) => this.finding(one)))) : "",
     ];
   }
 
   // What is usually done about an event, what check says of its worst record, and its findings in their order.
-  event({ heading, check, fix }, findings, named) {
+  event({ heading, check, fix }, findings, before, named) {
+    const { command } = findings[0];
     const ordered = [...findings].sort((a, b) => a.onset - b.onset);
     const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
     const list = make("ul.findings", {}, ...ordered.map((one) => this.finding(one, one === findings[0])));
@@ -88,10 +89,10 @@ class RunView {
       "section.event",
       {},
       named ? make("h3", {}, make("b", {}, heading)) : null,
-      fix ? make("p", {}, make("b", {}, "what to do: "), fix) : null,
+      fix && !(check.length && fix.endsWith(checkWords(check[0]))) ? make("p", {}, make("b", {}, "what to do: "), fix) : null,
       ...check.map((words) => make("p", {}, make("b", {}, "grpo check: "), checkWords(words))),
       ordered.length > 1 ? make("details", { open }, make("summary", {}, `${ordered.length} findings in order of time`), list) : list,
-      make("p", {}, make("code", {}, findings[0].command)),
+      command && command !== before?.[0].command ? make("p", {}, make("code", {}, command)) : null,
     );
   }
 
@@ -207,7 +208,7 @@ const EVIDENCE = {
   log_prob: [["its least likely token", "its most likely token"], (value) => `−log π ${value}`],
   ratio: ["its most extreme ratio", (value) => `|log ratio| ${value}`],
   kl: ["its token with the largest KL", (value) => `k3 ${value}`],
-  mismatch: ["its token with the largest mismatch", (value) => `|log π_trainer − log π_engine| ${value}`],
+  mismatch: ["its token with the largest mismatch", (value) => `${value} nats`],
   length: [["its longest response", "its shortest response"], (value) => `${value} tokens`],
   gradient: ["its record with the largest gradient", (value) => `norm ${value}`],
 };
