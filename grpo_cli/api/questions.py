@@ -286,7 +286,7 @@ def show(
         data: as ``evaluate`` takes it.
         variant: a variant's name or alias.
         by: the number that ranks the rows, as "gradient", "share", "ratio" or "mismatch".
-        top: how many rows.
+        top: how many rows; 0 for all.
         strings: whether a row is a token string.
         having: what rows must hold, as ``"clip==high && contribution_share>0.01"``.
         where, group_by, group_size, stages, batch, **hyperparameters: as ``evaluate`` takes them.

@@ -99,7 +99,7 @@ class StepView {
       ...(single ? [] : [shown(group.reward_std)]),
       shown(group.length_mean),
       ...(single ? [] : [shown(group.length_max)]),
-      percent(group.clip_fraction),
+      shown(group.clip_fraction),
       shown(group.log_ratio_max),
       ...(single ? [] : [group.block ? link(this.href(at), tokens) : shown(group.tokens)]),
     ];
