@@ -12,7 +12,7 @@ import numpy as np
 from grpo_cli.api.data import Data, of_arguments, plain, reader_of, speaking_of_arguments
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.batch import F64
-from grpo_cli.commands.eval.run import notes
+from grpo_cli.commands.eval.run import notes, two_runs
 from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import record_sizes
@@ -95,7 +95,8 @@ def _evaluated(
     run = Evaluation(reader, made, encode=encode, rows=rows and not totals_only)
     for _ in run:
         pass
-    notices = [of_arguments(note) for note in (*run.notices, *notes(run.total))]
+    said = (*run.notices, *two_runs(reader), *notes(run.total))
+    notices = [of_arguments(note) for note in said]
     if made.batch != "record":  # whose sizes each part has
         parts = [
             Source(one.records, one.breakdown, partial(_sizes, run if rows else None, one))
