@@ -138,13 +138,33 @@ def test_columns_are_the_rows_of_the_command(level: str, variant: str, tmp_path:
     path = DAPO if variant == "dapo" else str(tmp_path / "sampled.jsonl")
     if variant == "tis":
         Path(path).write_text(json.dumps(SAMPLED), encoding="utf-8")
-    found = evaluate(path, variant).columns(level)  # type: ignore[arg-type]
     rows = printed("eval", path, "-v", variant, "--level", level, "--format", "jsonl", "-q")
     lines = [json.loads(line) for line in rows.splitlines()]
-    assert [*found][: len(lines[0])] == [*lines[0]] or level == "record"
+    result = evaluate(path, variant)
+    usual = [name for name in lines[0] if name not in ("variant", "signature")]
+    names = [name for name in result.columns(level) if name != "step"]  # type: ignore[arg-type]
+    assert names[: len(usual)] == usual or level == "record"
+    found = result.columns(level, fields=[*lines[0]])  # type: ignore[arg-type]
+    assert [*found] == [*lines[0]]
     for name in lines[0]:
         values = [None if value != value else value for value in found[name].tolist()]
         assert values == [line[name] for line in lines], name
+
+
+def test_rows_begin_with_the_step_that_records_say(tmp_path: Path) -> None:
+    rows = [ONE | {"step": step} for step in (3, 4)]
+    path = tmp_path / "steps.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    for data in (path, rows, [ONE | {"meta": {"global_step": step}} for step in (3, 4)]):
+        for level in ("record", "response", "token"):
+            found = evaluate(data, "dr").columns(level)  # type: ignore[arg-type]
+            assert [*found][0] == "step"
+            assert sorted({*found["step"].tolist()}) == [3, 4]
+        some = evaluate(data, "dr").columns("record", fields="id,step", having="step==4")
+        assert ([*some], some["step"].tolist()) == (["id", "step"], [4])
+    assert "step" not in evaluate(ONE, "dr").columns("record")
+    with pytest.raises(GrpoError, match="level record has no column 'signatur'; did you mean sig"):
+        evaluate(ONE).columns("record", fields="id,signatur")
 
 
 def test_what_is_unknown_is_nan() -> None:
