@@ -158,7 +158,7 @@ def test_rows_begin_with_the_step_that_records_say(tmp_path: Path) -> None:
     for data in (path, rows, [ONE | {"meta": {"global_step": step}} for step in (3, 4)]):
         for level in ("record", "response", "token"):
             found = evaluate(data, "dr").columns(level)  # type: ignore[arg-type]
-            assert [*found][0] == "step"
+            assert next(iter(found)) == "step"
             assert sorted({*found["step"].tolist()}) == [3, 4]
         some = evaluate(data, "dr").columns("record", fields="id,step", having="step==4")
         assert ([*some], some["step"].tolist()) == (["id", "step"], [4])
@@ -551,10 +551,6 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
         (lambda: match(ONE, -0.5), "give each number by its name: loss=-0.5"),
         (lambda: evaluate(ONE, level="token"), r"there is no argument level; .*to_polars"),
         (lambda: grpo_cli.trend(RUN, against=RUN), r"there is no argument against; diff\("),
-        (
-            lambda: compare(ONE, variant="dr"),
-            "no argument variant; compare takes several: variants=",
-        ),
         (lambda: compare(GRPO, DAPO), r"variants: expected names, .* got the file .*; diff\("),
         (lambda: compare([ONE], [ONE]), r"variants: expected names, .* got list; diff\("),
         (lambda: evaluate(ONE, params={"beta": 0.1}), r"evaluate\(data, \*\*params\)$"),
@@ -562,11 +558,20 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
         (lambda: evaluate(ONE).columns("tokn"), "got 'tokn'; did you mean token"),  # type: ignore
         (lambda: show(ONE, by="ratoi"), "got 'ratoi'; did you mean ratio"),
         (lambda: evaluate(ONE, top=3), "there is no argument top; it is an argument of show"),
+        (lambda: evaluate(ONE, variants=["dr", "dapo"]), "compare takes several"),  # type: ignore
     ],
 )
 def test_an_argument_of_another_function_is_sent_there(ask: Any, said: str) -> None:
     with pytest.raises(GrpoError, match=said):
         ask()
+
+
+def test_a_variant_may_be_called_variants_and_variants_variant() -> None:
+    losses = [evaluate(ONE, name).loss for name in ("dr", "dapo")]
+    found = compare(ONE, variant=["dr", "dapo"])  # type: ignore[arg-type]
+    assert [one.loss for one in found.variants] == losses
+    assert evaluate(ONE, variants="dr").loss == losses[0]
+    assert verify(ONE | {"expected": {"loss": losses[0]}}, variants="dr").agrees
 
 
 def same(found: Any, printed: Any) -> bool:
