@@ -108,6 +108,11 @@ class Axes(NamedTuple):
     kls: Axis
     weights: Axis
 
+    @property
+    def others(self) -> tuple[Axis, Axis, Axis]:
+        """All but the policy changes."""
+        return self.advantages, self.kls, self.weights
+
     def combined(self) -> tuple[Index, tuple[NDArray[np.int64], ...], F64]:
         """[n] flat places of the combinations of few changes, their places by axis, their bits."""
         count = outer([axis.counts for axis in self], np.int8)
