@@ -104,7 +104,7 @@ def match(
     logged: str | None = None,
     rtol: float | None = None,
     betas: Sequence[float] = (),
-    variant: str = "grpo",
+    variant: str | None = None,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
     group_size: int | None = None,
@@ -128,7 +128,7 @@ def match(
         rtol: the relative tolerance, where the digits do not say it.
         betas: values of β to try.
         where, group_by, group_size: as ``evaluate`` takes them.
-        variant, stages, batch, **hyperparameters: the settings that you know.
+        variant, stages, batch, **hyperparameters: the settings that you know. None: any variant.
 
     Raises:
         UsageError: for an unknown name, or no number.
@@ -141,8 +141,9 @@ def match(
     given = {"loss": loss, "objective": objective, "kl": kl}
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     with speaking_of_arguments():
-        variant = one_variant(variant, hyperparameters)
-        plan = planned(variant, stages, hyperparameters, batch, strict=False)
+        asked = one_variant(variant or "", hyperparameters)
+        plan = planned(asked or "grpo", stages, hyperparameters, batch, strict=False)
+        plan = replace(plan, asked=bool(asked))
         reader, words = reader_of(
             data, jobs=None, where=where, group_by=group_by, group_size=group_size
         )

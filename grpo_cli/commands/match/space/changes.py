@@ -112,13 +112,13 @@ def change(stage: str, choice: str, rare: float = 0.0, **flags: Value) -> Change
 
 
 def rows(base: Plan, frameworks: Sequence[str] = ()) -> Iterator[Plan]:
-    """Every row with the stages and hyperparameters that flags ask for; the plan's own first.
+    """Every row with the stages and hyperparameters that flags ask for, or the one asked for.
 
     Args:
-        base: the plan.
+        base: the plan, whose own row comes first.
         frameworks: their rows come next.
     """
-    others = sorted(VARIANTS, key=lambda name: strangeness(name, frameworks))
+    others = () if base.asked else sorted(VARIANTS, key=lambda one: strangeness(one, frameworks))
     for name in dict.fromkeys([base.variant, *others]):
         bare = Plan(name, VARIANTS[name], base.swapped, {}, base.batch)
         takes = bare.takes()
