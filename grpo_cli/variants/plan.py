@@ -232,7 +232,7 @@ class Plan:
             return known
         if len(_KNOWN) > _MOST_BOUND:
             _KNOWN.clear()
-        row = _own_values(self.variant)
+        row = own_values(self.variant)
         usual = {**row, **choice.defaults} if own else {**choice.defaults, **row}
         values = {**usual, **dict(bound_values)}
         for wanted in choice.hyperparameters:
@@ -399,7 +399,7 @@ _MOST_OBJECTIVES = 256
 
 
 @cache
-def _own_values(variant: str) -> Mapping[str, Value]:
+def own_values(variant: str) -> Mapping[str, Value]:
     """All the values that a variant's row has."""
     row = VARIANTS[variant]
     bound = [getattr(row, stage) for stage in (*_STAGES, *OWN_AGGREGATES, "entropy")]

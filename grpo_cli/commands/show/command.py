@@ -235,11 +235,12 @@ def _show_record(
                 tokens = len(breakdown.clip)
                 on_page, left_out = with_others(on_page[0], tokens, rest, plan)
             by, top, batch = options.by or "contribution", options.top_of_record, objective.plan()
+            ranked = ranked_tokens(on_page, reader, batch, by, top)
             for part in page_of(
                 on_page,
                 left_out,
                 _picture(source, raw, options),
-                ranked=ranked_tokens(on_page, reader, batch, by, top),
+                ranked=ranked,
                 color_by="gradient" if options.by == "share" else options.by,
                 only=options.response or None,
                 top=options.top_of_record,

@@ -145,6 +145,7 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
         rare = view.responses.sum(new) < _COPY_CHANCE
     found: dict[int, list[tuple[int, int]]] = {}
     starts, ends = view.responses.starts, view.responses.starts + view.lengths
+    tokens = "token ids" if "token_ids" in view.names else "tokens"
     for group in np.flatnonzero(view.sizes > 1).tolist():
         mine = view.members(group).tolist()
         words = {row: ids[starts[row] : ends[row]].tobytes() for row in mine if view.lengths[row]}
@@ -167,7 +168,7 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
             {"responses": len(pairs), "longer": longer, "first": first},
             **view.at(other),
             kind="longer" if longer else "ids",
-            words={"of": view.counts[record]},
+            words={"of": view.counts[record], "tokens": tokens},
         )
 
 
