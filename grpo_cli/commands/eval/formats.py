@@ -13,7 +13,7 @@ import orjson
 from grpo_cli.commands.emit import BARE, TEXT_FORMATS, TextFormat
 from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
-from grpo_cli.commands.eval.run import ROWS, Run, having_note, limited, rows_of, totals_of
+from grpo_cli.commands.eval.run import ROWS, Run, limited, row_notes, rows_of, totals_of
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import SHARES, Level
 from grpo_cli.terminal.destination import naming
@@ -177,7 +177,7 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     records = _first_records(run, level, limit)
     if run.empty or not run.complete:
         return
-    notes = () if printing.quiet else [*run.notices, *having_note(run, printing)]
+    notes = () if printing.quiet else [*run.notices, *row_notes(run, printing)]
     shown = 0
 
     def draw_head(console: Console, screen: Screen, *, brief: str = "") -> None:
