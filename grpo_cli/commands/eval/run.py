@@ -190,26 +190,26 @@ def row_notes(run: Run, printing: Printing) -> Iterator[str]:
 
 
 def limited(
-    run: Run, printing: Printing, count: Callable[[Any, int], tuple[Any, int]]
+    run: Run, limit: int | None, count: Callable[[Any, int], tuple[Any, int]]
 ) -> Iterator[list[Any]]:
     """Yields the pieces of the first rows; the others are evaluated and not printed.
 
     Args:
         run: the evaluation.
-        printing: says how many rows are printed.
+        limit: how many rows are printed; 0 or None for all.
         count: returns the first rows of a piece, at most so many, and how many they are.
     """
-    if not printing.limit:
+    if not limit:
         yield from run
         return
-    room = printing.limit
+    room = limit
     for pieces in run:
         first = []
-        for piece in pieces if room else ():
+        for piece in pieces if room > 0 else ():
             kept, rows = count(piece, room)
             first.append(kept)
             room -= rows
-            if not room:
+            if room <= 0:
                 break
         yield first
 
