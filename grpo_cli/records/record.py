@@ -220,6 +220,7 @@ class Record:
         expected: the result that the record states, as written, or None.
         origin: where its parts stand in the file, where it was made from something else.
         batch: as ``Raw`` has it.
+        step: the step that it says, or None.
     """
 
     source: str
@@ -252,6 +253,7 @@ class Record:
     expected: dict[str, Any] | None = None
     origin: Origin | None = None
     batch: BatchFields | None = None
+    step: str | int | float | None = None
 
     @property
     def name(self) -> str | int | float:

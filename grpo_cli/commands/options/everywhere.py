@@ -111,10 +111,12 @@ def displayed(command: Command, *, file: bool = False) -> Command:
         del help_all  # its callback ends the command
         instead = _options_of_suffix(values, formats) if formats else {}
         values |= instead or {}
-        full |= values.get("output") not in (None, "-")  # a file has room
+        to_file = values.get("output") not in (None, "-")
+        full |= to_file  # which has room
         as_json = bool(values.get("json") or values.get("as_json"))
         as_json |= values.get("format") == "json"
-        with displaying(Display(color, full=full, pager=not no_pager)), failures(as_json=as_json):
+        display = Display(color, full=full, pager=not no_pager, to_file=to_file)
+        with displaying(display), failures(as_json=as_json):
             refuse_input_as_output(values)
             if instead is None:
                 raise UsageError(_unwritable(values["output"], formats, html="html" in values))

@@ -56,13 +56,16 @@ class RunView {
     return make("div.controls", {}, make("label", {}, "find ", this.search), make("label", {}, "steps ", this.ends[0], " to ", this.ends[1]), this.all);
   }
 
-  // Without its first clause where that is the title: always where nothing went wrong.
+  // Without what the title has: the words of its first clause, the last good step.
   verdict() {
     const { verdict, findings, moved } = this.run;
     const [first, ...rest] = verdict.split("; ");
+    const [words] = first.split(" (");
     const wrong = findings.some(({ severity }) => severity === "warning");
-    const said = !wrong || document.title.toLowerCase().includes(first.split(" (")[0]);
-    return (said ? [...rest.filter((words) => !moved || !words.startsWith("first to last")), moved] : [first, ...rest]).filter(Boolean).join("; ");
+    const titled = document.title.toLowerCase().includes(words);
+    const said = wrong && !titled ? first : wrong ? first.slice(words.length + 2, -1) : "";
+    const others = rest.filter((part) => !(moved && part.startsWith("first to last")) && !(titled && part.startsWith("last good step")));
+    return [said, ...others, wrong && !titled ? "" : moved].filter(Boolean).join("; ");
   }
 
   findings() {
