@@ -115,12 +115,11 @@ class RunDiff(Frames, Answer):
     def table(self) -> list[dict[str, Any]]:
         """The first difference of each column."""
         names = ("column", "step", "record", "response", "token", "first", "second", "difference")
-        return [{name: _plain(getattr(one, name)) for name in names} for one in self.partings]
-
-
-def _plain(value: Any) -> Any:
-    """A number or a text; anything else in words."""
-    return value if isinstance(value, str | int | float | None) else shown(value)
+        plain = str | int | float | None  # anything else is in words
+        rows = ({name: getattr(one, name) for name in names} for one in self.partings)
+        return [
+            {n: v if isinstance(v, plain) else shown(v) for n, v in row.items()} for row in rows
+        ]
 
 
 Steps = Iterator[tuple[int, list[Record]]]
