@@ -8,9 +8,8 @@ bits comes first.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from grpo_cli.hyperparameters import Value
 from grpo_cli.variants import STAGES, VARIANTS
@@ -93,11 +92,6 @@ class Change:
     count: int = 0
     bits: float = 0.0
 
-    @cached_property
-    def key(self) -> Hashable:
-        """Identifies what it changes."""
-        return tuple(self.stages.items()), tuple(self.flags.items())
-
     def and_(self, other: Change) -> Change:
         """Both changes as one."""
         second = _SECOND if self.count and other.count else 0.0
@@ -108,15 +102,7 @@ class Change:
             self.bits + other.bits + second,
         )
 
-    def of(self, stage: str) -> Change:
-        """What of a policy change concerns one stage; ε is the surrogate's."""
-        own = {name: choice for name, choice in self.stages.items() if name == stage}
-        every = stage == "surrogate"
-        flags = {name: one for name, one in self.flags.items() if every or name not in EPSILON}
-        return Change(own, flags)
 
-
-EPSILON = ("epsilon_high", "epsilon_low")
 NO_CHANGE = Change()
 
 
@@ -157,7 +143,7 @@ def checked(made: Plan) -> Plan:
     return plan(made.variant, stages=made.swapped, hyperparameters=flags, batch=made.batch)
 
 
-def advantages(base: Plan, *, rewards: bool, given: bool) -> list[Change]:
+def advantages(base: Plan, *, rewards: bool) -> list[Change]:
     """Other advantages; none where a flag says which, or the records have no rewards."""
     if "advantage" in base.swapped or not rewards:
         return []
@@ -167,8 +153,7 @@ def advantages(base: Plan, *, rewards: bool, given: bool) -> list[Change]:
             rare = 0.0 if eps == 1e-8 and not ddof else 1.0
             flags: dict[str, Value] = {"std_ddof": ddof, "std_eps": eps, "std_min": 0.0}
             found.append(Change({"advantage": "group-std"}, flags, 1, _CHANGE + rare))
-    found.append(change("advantage", "raw", _RARE))
-    return found + ([change("advantage", "given", _RARE)] if not given else [])
+    return [*found, change("advantage", "raw", _RARE)]
 
 
 def pairs(base: Plan) -> list[Change]:
