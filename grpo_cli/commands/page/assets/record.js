@@ -178,9 +178,10 @@ function histogram(record, quantity, width) {
   }
   const label = `histogram of ${quantity.words}`;
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
-  const outside = values.filter((value) => value - quantity.middle < low || value - quantity.middle > high).length;
+  const slack = 1e-6 * (high - low);
+  const outside = values.filter((value) => value - quantity.middle < low - slack || value - quantity.middle > high + slack).length;
   const caption = [`Vertical: tokens${log ? " (log scale)" : ""}, ${shown(values.length)} in all`];
-  if (outside) caption.push(`${shown(outside)} further out in the first and last bar`);
+  if (outside) caption.push(`the first and the last bar have ${shown(outside)} that ${outside === 1 ? "is" : "are"} further out`);
   return [svg, make("figcaption", {}, `${caption.join("; ")}.`)];
 }
 

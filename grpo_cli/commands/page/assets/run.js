@@ -137,7 +137,9 @@ class RunView {
   logged() {
     const { log } = this.run;
     if (!log) return [];
-    const said = log.series.filter((one) => one.said).map((one) => make("li", {}, one.said));
+    const order = ({ said }) => ["differs", "unknown", "agrees"].indexOf(said.split(" ")[0]);
+    const compared = log.series.filter(({ said }) => said).sort((a, b) => order(a) - order(b));
+    const said = compared.map((one) => make("li", {}, make("b", {}, one.said.split(" ")[0]), one.said.replace(/^\S+/, "")));
     const heading = make("h2", {}, `The log, under the names of ${log.framework}`);
     return [heading, said.length ? make("ul.findings", {}, ...said) : null, make("details", { ontoggle: () => this.refresh() }, make("summary", {}, `${log.series.length} logged series`), this.logs)];
   }
