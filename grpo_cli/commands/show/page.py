@@ -155,11 +155,11 @@ def page_of(
         ranked: the tokens of all records that stand out.
         color_by: what colours the tokens; None for the usual.
         only: the responses that are drawn; None for all.
-        top: how many of the most extreme tokens are listed.
+        top: how many of the most extreme tokens are listed; 0 for all.
     """
     first = records[0]
     named: list[dict[str, Any]] = [one._replace(block="")._asdict() for one in records]
-    settings: dict[str, Any] = {"color_by": color_by, "only": only, "top": top}
+    settings: dict[str, Any] = {"color_by": color_by, "only": only, "top": top or _MOST}
     settings |= {"left_out": left_out, "ranked": ranked}
     return html(
         title=first.title if ranked is None else ranked["title"],

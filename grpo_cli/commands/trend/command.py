@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NoReturn
@@ -10,7 +9,6 @@ from typing import NoReturn
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.place import destination, drawings, tell_written
 from grpo_cli.commands.options.source import (
@@ -42,7 +40,6 @@ from grpo_cli.variants.plan import Plan
 NO = 1
 
 
-@bundled
 def trend(
     *,
     files: Files = None,
@@ -70,7 +67,6 @@ def trend(
     answer_run(files, objective, reading, options, stored)
 
 
-@bundled
 def report(
     *,
     files: Files = None,
@@ -89,10 +85,10 @@ def report(
     findings point at and a random sample of the others, and says which. It
     loads nothing from the network.
     """  # noqa: D301 - \b is for the help's formatter
-    page = options.html or options.output or "-"
+    page = options.html or options.output
     with failures():
-        if page == "-" and sys.stdout is not None and sys.stdout.isatty():
-            raise UsageError("use -o FILE to save the page")
+        if page is None:
+            raise UsageError("use -o FILE to save the page (-o - prints its HTML)")
     options = replace(options, html=page, output=None)
     answer_run(files, objective, reading, options, stored, "report")
 

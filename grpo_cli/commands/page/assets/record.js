@@ -35,8 +35,7 @@ class RecordView {
   }
 
   total(name) {
-    const value = this.record[name];
-    const text = name === "clip_fraction" ? percent(value) : shown(value);
+    const text = shown(this.record[name]);
     return make("div", {}, make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, text));
   }
 

@@ -61,7 +61,7 @@ class RunView {
     const { verdict, findings, moved } = this.run;
     const [first, ...rest] = verdict.split("; ");
     const wrong = findings.some(({ severity }) => severity === "warning");
-    const said = !wrong || document.title.includes(first.split(" at step ")[0]);
+    const said = !wrong || document.title.toLowerCase().includes(first.split(" (")[0]);
     return (said ? [...rest.filter((words) => !moved || !words.startsWith("first to last")), moved] : [first, ...rest]).filter(Boolean).join("; ");
   }
 

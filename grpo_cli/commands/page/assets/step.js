@@ -124,7 +124,7 @@ class StepView {
       ...several(number(group.reward_std)),
       number(group.length_mean),
       ...several(shown(group.length_max)),
-      group.clip_fraction === null ? "–" : make("data", { value: group.clip_fraction }, percent(group.clip_fraction)),
+      number(group.clip_fraction),
       number(group.log_ratio_max),
       ...several(shown(group.tokens)),
     ];

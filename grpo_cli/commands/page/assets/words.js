@@ -17,8 +17,6 @@ function shown(value, digits = 6) {
 
 const arrow = ({ direction }) => (direction === "down" ? "▼" : "▲");
 
-const percent = (share) => (share === null ? "–" : `${shown(100 * share, 3)} %`);
-
 // make("a.link", { href: "#x" }, "text", child, …)
 function make(kind, attributes = {}, ...children) {
   const [tag, ...classes] = kind.split(".");
