@@ -56,13 +56,15 @@ class RunView {
     return make("div.controls", {}, make("label", {}, "find ", this.search), make("label", {}, "steps ", this.ends[0], " to ", this.ends[1]), this.all);
   }
 
-  // Without its first clause where that is the title: always where nothing went wrong.
+  // Without what the title says: what happened and the last good step, or how far the main metrics moved.
   verdict() {
     const { verdict, findings, moved } = this.run;
-    const [first, ...rest] = verdict.split("; ");
-    const wrong = findings.some(({ severity }) => severity === "warning");
-    const said = !wrong || document.title.toLowerCase().includes(first.split(" (")[0]);
-    return (said ? [...rest.filter((words) => !moved || !words.startsWith("first to last")), moved] : [first, ...rest]).filter(Boolean).join("; ");
+    const [first, ...others] = verdict.split("; ");
+    const rest = others.filter((words) => !/^(last good step|first to last tenth)/.test(words));
+    if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
+    const named = first.split(" (")[0].replace(/: [a-z-]+(?=: )/, ""); // without the rule of check
+    const said = document.title.toLowerCase().replaceAll(",", "").includes(named.toLowerCase().replaceAll(",", ""));
+    return [said ? first.match(/\((.*)\)/)?.[1] : first, ...rest].filter(Boolean).join("; ");
   }
 
   findings() {
