@@ -35,6 +35,7 @@ from grpo_cli.commands.trend.view import print_answer, write
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.numbers import shell_line
 from grpo_cli.variants.plan import Plan
 
 NO = 1
@@ -118,11 +119,15 @@ def answer_run(
         other = None
         if options.against:
             other, _ = _opened(options.against, plan, reading, options, None, command)
-        flags = Flags() if logged else flags_of(objective, reading)
+        flags = flags_of(objective, reading)
+        if logged and flags.objective:
+            words = shell_line(flags.objective)
+            unread |= {f"{words} is not used: a log of metrics has no tokens to evaluate": None}
+        flags = Flags() if logged else flags
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
-            notes = answer_question(options, run, other, flags, files or ["-"])
+            notes = unread | answer_question(options, run, other, flags, files or ["-"])
         else:
             records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
             for condition in conditions:
