@@ -109,7 +109,9 @@ def test_a_real_record_is_seen(browse, grpo):
     assert tab.run("document.querySelectorAll('bdi.t').length") == record["tokens"]
     ratios = column(record, "ratio")
     assert f"all: {min(ratios):.4g} to {max(ratios):.4g}" in text, "the scale names its extremes"
-    assert tab.run("document.title").endswith(f" of {record['tokens']} tokens clipped")
+    assert tab.run("document.title").endswith(
+        f", {sum(map(bool, column(record, 'clip')))} of {record['tokens']} tokens clipped"
+    )
     for side in ("low", "high"):
         count = column(record, "clip").count(side)
         assert tab.run(f"document.querySelectorAll('bdi.t.{side}').length") == count > 0
