@@ -380,7 +380,17 @@ def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, scr
     whole = grpo(*words).stdout.splitlines()
     header = next(at for at, line in enumerate(whole) if line.startswith(("─", "  ─")))
     rows = whole[header + 1 : whole.index("", header)]
-    screen(80, header + 4)
+    screen(80, 24)
     *kept, last = grpo(*words).stdout.splitlines()
-    assert kept == whole[: header + 2]
-    assert last.startswith(f"… {len(rows) - 1} more variants, the legend, ")
+    header = next(at for at, line in enumerate(kept) if line.startswith("─"))
+    assert any(line.startswith("cosine: ") for line in kept[:header])
+    assert any(line.startswith("hidden at 80 columns: ") for line in kept[:header])
+    equal = [re.search(r" \(\+(\d+) equal\)", line) for line in kept[header + 1 :]]
+    shown = sum(1 + int(one.group(1) if one else 0) for one in equal)
+    assert shown > len(equal)
+    assert last.startswith(f"… {len(rows) - shown} more variants")
+    listed = grpo(*words, "--full").stdout
+    assert "equal)" not in listed
+    variants = orjson.loads(grpo(*words, "--json").stdout)["variants"]
+    cosine = {one["variant"]: -1.0 if one["cosine"] is None else one["cosine"] for one in variants}
+    assert [line.split()[0] for line in rows] == sorted(cosine, key=lambda name: -cosine[name])
