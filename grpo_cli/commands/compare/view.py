@@ -64,7 +64,8 @@ def _print_rows(
     """Prints the table and what its columns mean; above it where the screen cuts its end."""
     rows = answer.variants
     if many := len(rows) >= _MANY and not rows[0].batch:
-        rows = sorted(rows, key=lambda row: -1.0 if row.cosine is None else -row.cosine)
+        distance = {row.variant: 2.0 if row.cosine is None else -row.cosine for row in rows[1:]}
+        rows = [rows[0], *sorted(rows[1:], key=lambda row: distance[row.variant])]
     columns = _columns(rows, names)
     kept, hidden = fitting(columns, _SPARE if names is None else (), screen.width)
     alike = [[at] for at in range(len(rows))]
