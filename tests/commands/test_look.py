@@ -394,3 +394,14 @@ def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, scr
     first, *others = orjson.loads(grpo(*words, "--json").stdout)["variants"]
     far = {one["variant"]: 2.0 if one["cosine"] is None else -one["cosine"] for one in others}
     assert [line.split()[0] for line in rows] == [first["variant"], *sorted(far, key=far.get)]
+
+
+def test_the_arithmetic_of_a_token_is_whole_on_a_narrow_screen(grpo, monkeypatch):
+    """The inputs of a row, and what follows from them in a second table."""
+    monkeypatch.setenv("COLUMNS", "80")
+    said = grpo("explain", str(SAMPLES / "arithmetic.jsonl")).stdout
+    heads = [line.split() for line in said.splitlines() if line.startswith("position ")]
+    first, second = heads[:2]
+    assert first == "position token new old ρ ρ·A clip(ρ)·A clip surrogate".split()
+    assert second == "position token k contribution".split()
+    assert "hidden at 80 columns: gradient, log_ratio (see --json)" in said
