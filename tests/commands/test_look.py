@@ -402,6 +402,16 @@ def test_the_arithmetic_of_a_token_is_whole_on_a_narrow_screen(grpo, monkeypatch
     said = grpo("explain", str(SAMPLES / "arithmetic.jsonl")).stdout
     heads = [line.split() for line in said.splitlines() if line.startswith("position ")]
     first, second = heads[:2]
-    assert first == "position token new old ρ ρ·A clip(ρ)·A clip surrogate".split()
-    assert second == "position token k contribution".split()
+    assert first == [
+        "position",
+        "token",
+        "new",
+        "old",
+        "ρ",
+        "ρ·A",
+        "clip(ρ)·A",
+        "clip",
+        "surrogate",
+    ]
+    assert second == ["position", "token", "k", "contribution"]
     assert "hidden at 80 columns: gradient, log_ratio (see --json)" in said
