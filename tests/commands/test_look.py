@@ -391,7 +391,38 @@ def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, scr
     whole = grpo(*words).stdout.splitlines()
     header = next(at for at, line in enumerate(whole) if line.startswith(("─", "  ─")))
     rows = whole[header + 1 : whole.index("", header)]
-    screen(80, header + 4)
+    screen(80, 24)
     *kept, last = grpo(*words).stdout.splitlines()
-    assert kept == whole[: header + 2]
-    assert last.startswith(f"… {len(rows) - 1} more variants, the legend, ")
+    header = next(at for at, line in enumerate(kept) if line.startswith("─"))
+    assert any(line.startswith("cosine: ") for line in kept[:header])
+    assert any(line.startswith("hidden at 80 columns: ") for line in kept[:header])
+    equal = [re.search(r" \(\+(\d+) equal\)", line) for line in kept[header + 1 :]]
+    shown = sum(1 + int(one.group(1) if one else 0) for one in equal)
+    assert shown > len(equal)
+    assert last.startswith(f"… {len(rows) - shown} more variants")
+    listed = grpo(*words, "--full").stdout
+    assert "equal)" not in listed
+    first, *others = orjson.loads(grpo(*words, "--json").stdout)["variants"]
+    far = {one["variant"]: 2.0 if one["cosine"] is None else -one["cosine"] for one in others}
+    assert [line.split()[0] for line in rows] == [first["variant"], *sorted(far, key=far.get)]
+
+
+def test_the_arithmetic_of_a_token_is_whole_on_a_narrow_screen(grpo, monkeypatch):
+    """The inputs of a row, and what follows from them in a second table."""
+    monkeypatch.setenv("COLUMNS", "80")
+    said = grpo("explain", str(SAMPLES / "arithmetic.jsonl")).stdout
+    heads = [line.split() for line in said.splitlines() if line.startswith("position ")]
+    first, second = heads[:2]
+    assert first == [
+        "position",
+        "token",
+        "new",
+        "old",
+        "ρ",
+        "ρ·A",
+        "clip(ρ)·A",
+        "clip",
+        "surrogate",
+    ]
+    assert second == ["position", "token", "k", "contribution"]
+    assert "hidden at 80 columns: gradient, log_ratio (see --json)" in said
