@@ -311,7 +311,7 @@ def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
         ("explain gspo", "Sequence level, length-normalised"),
         ("check threads/verl-6564.jsonl", "shift labels within each"),
         ("check bad_nan.json", "log_probs_new is nan at 1"),
-        ("show arithmetic.jsonl", "2+3=6▾"),
+        ("show arithmetic.jsonl", "2+3=6⁻⁻▾"),
         ("compare arithmetic.jsonl -v all", "dapo                                -0.263093"),
     ],
 )
