@@ -201,7 +201,7 @@ class Held(Reading):
             Raw(plain(one), _MEMORY, None, "" if self.alone else f"[{place}].", _BYTES)
             for place, one in enumerate(self.objects)
         )
-        return in_chunks(self.made_of(raws, _MEMORY, notices))
+        return in_chunks(self.made_of(in_chunks(raws), _MEMORY, notices))
 
 
 _BYTES = 1024

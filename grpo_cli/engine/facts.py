@@ -27,12 +27,13 @@ class Skipped:
     Attributes:
         most: how many errors are kept; 0 for all.
         count: how many there were.
-        first: those that are kept, in order.
+        first: those that are kept, in order; without a limit with those that repeat another.
     """
 
     most: int = ERRORS_KEPT
     count: int = 0
     first: list[InputError] = field(default_factory=list)
+    _by_words: dict[Any, InputError] = field(default_factory=dict, repr=False)
 
     def add(self, error: InputError) -> None:
         """Counts one more."""
@@ -42,12 +43,13 @@ class Skipped:
         """Adds those of a piece of input that follows."""
         self.count += later.count
         for error in later.first:
-            kept = self.first if error.of_keys else ()  # others are not searched for, however many
-            same = next((one for one in kept if one.repeated_by(error)), None)
-            if same is not None:
-                same.repeats += 1 + error.repeats
-            elif not self.most or len(self.first) < self.most:
+            if not self.most:
                 self.first.append(error)
+            elif (same := self._by_words.get(error.words)) is not None:
+                same.repeats += 1 + error.repeats
+            elif len(self.first) < self.most:
+                self.first.append(error)
+                self._by_words[error.words] = error
 
     @property
     def more(self) -> int:

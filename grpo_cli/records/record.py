@@ -61,6 +61,8 @@ class Raw:
             are asked for.
         rows: the rows that were put together, or the first of those that cannot be made again; none
             where it is an object of the file.
+        columns: key → the values of all rows of its table, where each of them has all keys.
+        at: the number of its row there.
     """
 
     kept: Any
@@ -74,6 +76,8 @@ class Raw:
     key: Any = None
     batch: BatchFields | None = None
     rows: Sequence[Raw] = ()
+    columns: Mapping[str, Sequence[Any]] | None = None
+    at: int = 0
 
     @property
     def number(self) -> int:

@@ -17,7 +17,7 @@ from rich.text import Text
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import counted
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.screen import Part, Screen, parts_of, screen_of, written
+from grpo_cli.terminal.screen import Part, Screen, screen_of, written
 
 Beyond = Literal["cut", "page", "print"]
 """What to do with a page that is higher than the terminal: its end is cut, since its answer comes
@@ -47,8 +47,8 @@ def print_page(
     screen = screen_of(stream)
     console = screen.console(shades=shades)
     draw(console, screen)
-    below, parts = _lines_of_notes(notes, screen), parts_of(console)
-    return deliver(written(console), stream, screen, beyond, below=below, parts=parts)
+    below = _lines_of_notes(notes, screen)
+    return deliver(written(console), stream, screen, beyond, below=below, parts=console.parts)
 
 
 def draw_fitting(

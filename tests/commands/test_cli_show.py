@@ -406,11 +406,13 @@ def test_a_page_of_several_records_lists_the_tokens_of_the_batch(grpo, dump, tmp
     answer = json.loads(grpo("show", path, "--top", "5", "--json").stdout)
     assert settings["ranked"]["title"].startswith("2 records as one batch: loss ")
     rows = settings["ranked"]["rows"]
-    names = ("id", "response", "position", "contribution")
-    assert [[*row[:3], row[4]] for row in rows] == [
+    numbers = ["ratio", "advantage", "clip", "contribution", "contribution_share"]
+    assert settings["ranked"]["names"] == [name.replace("_", " ") for name in numbers]
+    names = ("id", "response", "position", *numbers)
+    assert [[*row[:3], *row[5:]] for row in rows] == [
         [row[name] for name in names] for row in answer["rows"]
     ]
-    assert {row[0]: row[5] for row in rows} == {"a": 0, "b": 1}
+    assert {row[0]: row[4] for row in rows} == {"a": 0, "b": 1}
     alone = json.loads(Page(page(grpo, path, tmp_path, "--record", "b")).data["settings"])
     assert alone["ranked"] is None
 
@@ -427,6 +429,13 @@ def test_a_page_has_all_records_that_fit_and_says_what_it_lacks(grpo, dump, tmp_
     assert "note: the page ends before a record that cannot be read: " in ends
     monkeypatch.setattr("grpo_cli.commands.show.page._MOST", 17)
     fits = grpo("show", str(dump(*records)), *out).stderr
-    words = "the page has the first 2 records, which is all that fits; --record c draws the next"
-    assert words in fits
+    words = (
+        "the page has the first 2 records (17 tokens at most) and those of the tokens that stand"
+    )
+    assert f"{words} out; --record c draws the next" in fits
     assert words in Page((tmp_path / "page.html").read_text()).data["settings"]
+    path = str(dump(*records, TOKENS | {"id": "d", "rewards": [1.0, 99.0]}))
+    grpo("show", path, "-v", "dr", "--top", "2", *out)
+    made = Page((tmp_path / "page.html").read_text())
+    assert [made.head(at)["id"] for at in range(3)] == ["a", "b", "d"]
+    assert [row[4] for row in json.loads(made.data["settings"])["ranked"]["rows"][:2]] == [2, 2]

@@ -8,7 +8,7 @@ from typing import Any
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.engine.rows.fields import Level, names
+from grpo_cli.engine.rows.fields import OWN, Level
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.terminal.numbers import counted, shell_line, shown
@@ -210,7 +210,7 @@ def only_note(run: Run, printing: Printing) -> Iterator[str]:
     rows = run.total["records"]
     if printing.only is None or printing.level != "record" or rows < 2 or not run.complete:
         return
-    if {*printing.names} & {*names("batch")} and printing.having is None and not printing.limit:
+    if {*printing.names} & {*OWN["batch"]} and printing.having is None and not printing.limit:
         yield (
             f"--only printed {rows:,} lines, one for each record; "
             f"for the whole batch's: --level batch --only {printing.only}"

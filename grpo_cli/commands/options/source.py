@@ -274,7 +274,8 @@ def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
         return
     for error in skipped.first:
         if error.repeats:
-            say(f"… {error.path}: the same error in {counted(error.repeats, 'more record')}")
+            more = counted(error.repeats, "more record")
+            say(f"… {error.place}: the same error in {more} (--max-errors 0 shows all)")
     if skipped.more:
         say(f"… {skipped.more:,} more errors (--max-errors 0 shows all)")
     part = "" if of is None else f"{skipped.count:,} of "

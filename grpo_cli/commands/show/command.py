@@ -14,7 +14,6 @@ import typer
 
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import (
@@ -49,7 +48,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.engine.rows.fields import FIELDS, extras
+from grpo_cli.engine.rows.fields import EXTRAS, FIELDS
 from grpo_cli.engine.rows.rows import rows
 from grpo_cli.engine.rows.source import Source, differences_of
 from grpo_cli.engine.totals import record_sizes
@@ -124,7 +123,6 @@ class ShowOptions:
         return self.strings or bool(self.having) or self.fields is not None
 
 
-@bundled
 def show(
     *,
     files: Files = None,
@@ -244,11 +242,12 @@ def _show_record(
                 tokens = len(breakdown.clip)
                 on_page, left_out = with_others(on_page[0], tokens, rest, plan)
             by, top, batch = options.by or "contribution", options.limit_of_record, objective.plan()
+            ranked = ranked_tokens(on_page, reader, batch, by, top)
             for part in page_of(
                 on_page,
                 left_out,
                 _picture(source, raw, options),
-                ranked=ranked_tokens(on_page, reader, batch, by, top),
+                ranked=ranked,
                 color_by="gradient" if options.by == "share" else options.by,
                 only=options.response or None,
                 top=top,
@@ -304,7 +303,7 @@ def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:
 
 
 def _picture(source: Source, raw: Raw, options: ShowOptions) -> Picture:
-    asked = [name for name in extras("token") if name != "log_prob" or options.by == name]
+    asked = [name for name in EXTRAS["token"] if name != "log_prob" or options.by == name]
     (row,) = rows(source, "token", asked)
     moved, mover = moves_clipped(source.breakdown)
     starts = source.breakdown.batch.responses.starts[1:]

@@ -9,7 +9,6 @@ from typing import NoReturn
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.place import destination, drawings, tell_written
 from grpo_cli.commands.options.source import (
@@ -41,7 +40,6 @@ from grpo_cli.variants.plan import Plan
 NO = 1
 
 
-@bundled
 def trend(
     *,
     files: Files = None,
@@ -69,7 +67,6 @@ def trend(
     answer_run(files, objective, reading, options, stored)
 
 
-@bundled
 def report(
     *,
     files: Files = None,

@@ -12,7 +12,8 @@ from rich.text import Text
 from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.events import KL, Event, main_event
+from grpo_cli.commands.trend.detectors import TREND
+from grpo_cli.commands.trend.events import KL, Event
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
@@ -172,11 +173,10 @@ def print_events(
         if event.severity == INFO:
             continue
         console.print()
-        print_finding(console, screen, event.first)
-        others = [one for one in event.others if one.severity == WARNING]
-        others.sort(key=lambda one: one.onset > event.step)  # "also" before "then"
+        first, *others = (one for one in event.findings if one.severity == WARNING)
+        print_finding(console, screen, first)
         for other in others[:most]:
-            when = "then" if other.onset > event.step else "also"
+            when = "then" if other.onset > first.onset else "also"
             line = Text(f"  {when} {other.kind}  {visible(other.sentence)}", "dim")
             console.print(wrapped(line, screen.reading, 4))
         if unsaid := [] if most is None else others[most:]:
@@ -218,7 +218,7 @@ def print_command(console: Console, screen: Screen, event: Event) -> None:
     explains = bool(event.codes) or not cause.startswith("grpo check ")
     if explains and finding.command.partition("  # ")[0] != cause:
         commands.append(f"{cause}  # possible cause")
-    if finding.worst_command and finding.worst_step != finding.onset:
+    if finding.worst_command and finding.worst_step != finding.onset and finding.kind != TREND:
         commands.append(finding.worst_command.replace("  # step", "  # worst at step", 1))
     if event.longest and event.longest != finding.command:
         commands.append(f"{event.longest}, the longest response")
@@ -299,8 +299,6 @@ def print_answer(
         console.print(verdict)
         if brief:
             return
-        if answer.last_good_step is not None:
-            console.print(wrapped(_last_good(answer), screen.reading, 2))
         console.print()
         if plot:
             _print_charts(console, screen, answer, columns)
@@ -316,13 +314,6 @@ def print_answer(
     asked = limit is not None or plot
     long = screen.height is not None and below >= screen.height
     print_page(stream, draw, "page" if asked or long else "print", notes=notes)
-
-
-def _last_good(answer: Trend) -> Text:
-    """The step to go back to, and in plain words the event that it comes before."""
-    event = main_event(answer.events)
-    words = "" if event is None else f"; {visible(event.heading).replace('Step', 'step', 1)}"
-    return Text(f"the last good step is {answer.last_good_step:,}{words}", "bold")
 
 
 def _print_charts(

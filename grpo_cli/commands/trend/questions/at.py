@@ -101,7 +101,7 @@ def step_at(run: Run | None, steps: Steps, number: int, findings: Sequence[Findi
         _ends(before),
         _ends(after),
         sorted(
-            _metrics(steps, place),
+            metrics_at(steps, place),
             key=lambda one: (one.name not in named, steps.watch(one.name) is None, _by_size(one)),
         ),
         groups,
@@ -130,7 +130,7 @@ def place_of(steps: Steps, number: int) -> int:
 
 def unusual_at(steps: Steps, place: int) -> list[MetricAt]:
     """The metrics that are unusual at a step, the most unusual first."""
-    found = [one for one in _metrics(steps, place) if abs(one.size or 0.0) >= UNUSUAL]
+    found = [one for one in metrics_at(steps, place) if abs(one.size or 0.0) >= UNUSUAL]
     watched = [one for one in found if is_watched(one.name)]
     return sorted(watched, key=_by_size)
 
@@ -139,7 +139,8 @@ def _ends(steps: Steps) -> list[int]:
     return [steps.numbers[0], steps.numbers[-1]] if steps else []
 
 
-def _metrics(steps: Steps, place: int) -> Iterator[MetricAt]:
+def metrics_at(steps: Steps, place: int) -> Iterator[MetricAt]:
+    """Each metric at a step, by its place, and around it."""
     for name, column in steps.metrics.items():
         known = steps.watch(name)
         past, future = column[max(0, place - PAST) : place], column[place + 1 :][:FUTURE]
