@@ -436,7 +436,7 @@ def trend(
 
     >>> run = trend("samples/run/temperature.jsonl.gz", "trl/grpo")
     >>> run.last_good_step, run.findings[0].sentence
-    (29, 'mismatch.k3 rose at step 30: median ... before, ... after (... standard errors)')
+    (29, 'mismatch.k3 rose at step 30: median ... before, ... after (...)')
 
     Args:
         data: the run, as ``evaluate`` takes data; or a trainer's log, or several.
