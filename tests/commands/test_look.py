@@ -278,7 +278,7 @@ def test_an_explanation_says_whose_loss_it_is(grpo, dump):
     ("command", "column"),
     [
         ("compare {} -v grpo,dr", "loss"),
-        ("match {} --loss 0.1 --kl none --surrogate clip --epsilon 0.2", "value"),
+        ("match {} --loss 0.1 --kl none --epsilon 0.2 --batch record", "value"),
         ("check {}", "code"),
         ("check --codes", "code"),
         ("verify {}", "agrees"),

@@ -294,8 +294,8 @@ ANSWERS = {
         ["compare", DAPO, "-v", "grpo,trl/*", "--beta", "0.01"],
     ),
     "match": (
-        lambda: match(GRPO, loss="0.0122", variant="dapo", stages={"kl": "none"}),
-        ["match", GRPO, "--loss", "0.0122", "-v", "dapo", "--kl", "none"],
+        lambda: match(GRPO, loss="0.0122", epsilon=0.2, batch="record"),
+        ["match", GRPO, "--loss", "0.0122", "--epsilon", "0.2", "--batch", "record"],
     ),
     "verify": (lambda: verify(DAPO), ["verify", DAPO]),
     "verify, differing": (
