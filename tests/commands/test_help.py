@@ -128,7 +128,7 @@ def made(tmp_path_factory):
     return folder, few, logged
 
 
-@pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+@pytest.mark.parametrize(("name", "line"), some(EXAMPLES, 28), ids=str)
 def test_the_examples_of_a_command_run(grpo, dumps, name, line):
     lines, logged = dumps
     words = shlex.split(line.partition(" > ")[0])[1:]
@@ -170,7 +170,7 @@ def test_the_help_of_eval_fits_a_terminal(grpo):
 FLAG_PAGES = flag_pages()
 
 
-@pytest.mark.parametrize("name", sorted(FLAG_PAGES))
+@pytest.mark.parametrize("name", some(sorted(FLAG_PAGES), 12))
 def test_a_flag_s_page_has_an_example_that_runs(grpo, monkeypatch, tmp_path, name):
     page = grpo("help", "full" if name == "--full" else name)  # which is help's own
     assert page.exit_code == 0
