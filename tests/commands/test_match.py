@@ -832,7 +832,7 @@ def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> No
     ]
     shown = " ".join(run(*words).stdout.split())
     assert "but grpo with this mistake does: max instead of min" in shown
-    flags = {"kl": "none", "ratio": "token", "aggregate": "response-mean", "epsilon": 0.2}
-    exact = match(str(path), loss=repr(float(np.mean(losses))), **flags)
+    stages = {"kl": "none", "ratio": "token", "aggregate": "response-mean"}
+    exact = match(str(path), loss=repr(float(np.mean(losses))), stages=stages, epsilon=0.2)
     assert "by chance" not in exact.headline
     assert "by chance, grpo with a mistake" in replace(exact, tolerance=5e-4).headline
