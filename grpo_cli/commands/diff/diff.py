@@ -105,12 +105,22 @@ class RunDiff(Frames, Answer):
         )
         if self.same:
             return f"RunDiff(same: {compared} compared)"
-        until = (
-            "from the first step on"
-            if self.agreed_until is None
-            else f"after step {self.agreed_until}"
-        )
-        return f"RunDiff(differs {until}: {compared} compared)"
+        what = "different samples" if self.of_other_samples else "differs"
+        return f"RunDiff({what} {self.since}: {compared} compared)"
+
+    @property
+    def since(self) -> str:
+        """From when on the runs differ."""
+        until = self.agreed_until
+        return "from the first step on" if until is None else f"after step {until}"
+
+    @property
+    def of_other_samples(self) -> bool:
+        """Whether no step has the same responses in both runs."""
+        if self.agreed_until is not None or not self.partings:
+            return False
+        first = self.partings[0]
+        return first.response is not None and COLUMNS.get(first.column) == COLUMNS["tokens"]
 
     def table(self) -> list[dict[str, Any]]:
         """The first difference of each column."""
