@@ -121,7 +121,7 @@ def rows(base: Plan, frameworks: Sequence[str] = ()) -> Iterator[Plan]:
     """
     usual = {USUAL[name][1] for name in frameworks if name in USUAL}
 
-    def order(name: str) -> tuple[int, bool]:
+    def order(name: str) -> tuple[float, bool]:
         return strangeness(name, frameworks), name not in usual
 
     others = () if base.asked else sorted(VARIANTS, key=order)
