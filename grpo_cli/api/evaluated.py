@@ -159,6 +159,7 @@ class Evaluated:
         They have the values that ``grpo eval --level LEVEL`` prints. Rows of records that say
         their step begin with ``step``.
 
+        >>> from grpo_cli import evaluate
         >>> result = evaluate("samples/dr_grpo.json", "dr")
         >>> result.columns("response", fields="response,reward,clip_fraction")
         {'response': array([0, 1]), 'reward': array([1., 0.]), 'clip_fraction': array([1., 0.])}
