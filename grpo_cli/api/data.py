@@ -195,7 +195,7 @@ class Held(Reading):
             Raw(plain(one), _MEMORY, None, "" if self.alone else f"[{place}].", _BYTES)
             for place, one in enumerate(self.objects)
         )
-        return in_chunks(self.made_of(raws, _MEMORY, notices))
+        return in_chunks(self.made_of(in_chunks(raws), _MEMORY, notices))
 
 
 _BYTES = 1024
@@ -281,7 +281,8 @@ def _argument(found: re.Match[str]) -> str:
     name = _SPELLED.get(name, name)
     if name == "unpack" and after:
         return f'read(…, unpack="{after}")'
-    quoted = {"batch": after, "step": after == "file", "group_by": after and _KEY.fullmatch(after)}
+    quoted = {"batch": after, "step": after == "file", "where": after and "==" in after}
+    quoted["group_by"] = after and _KEY.fullmatch(after)
     if quoted.get(name):
         return f'{name}="{after}"'
     return f"{name}={after}" if after and _VALUE.fullmatch(after) else f"{name}{rest}"

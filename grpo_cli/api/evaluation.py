@@ -12,7 +12,7 @@ import numpy as np
 from grpo_cli.api.data import Data, of_arguments, plain, reader_of, speaking_of_arguments
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.batch import F64
-from grpo_cli.commands.eval.run import notes
+from grpo_cli.commands.eval.run import notes, two_runs
 from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import record_sizes
@@ -72,7 +72,7 @@ def evaluate(
         Shao et al., DeepSeekMath, 2024 (arXiv 2402.03300), for ``grpo``; ``VARIANTS[name].paper``.
     """
     with speaking_of_arguments():
-        made = planned(variant, stages, hyperparameters, batch)
+        made = planned(one_variant(variant, hyperparameters), stages, hyperparameters, batch)
         one = isinstance(data, Mapping)  # a batch of its own: no pass over it for denominators
         how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
         found = _evaluated(data, made, how, totals_only=totals_only, rows=not one)
@@ -95,7 +95,8 @@ def _evaluated(
     run = Evaluation(reader, made, encode=encode, rows=rows and not totals_only)
     for _ in run:
         pass
-    notices = [of_arguments(note) for note in (*run.notices, *notes(run.total))]
+    said = (*run.notices, *two_runs(reader), *notes(run.total))
+    notices = [of_arguments(note) for note in said]
     if made.batch != "record":  # whose sizes each part has
         parts = [
             Source(one.records, one.breakdown, partial(_sizes, run if rows else None, one))
@@ -111,6 +112,20 @@ def _sizes(run: Evaluation | None, source: Source) -> F64:
     return np.array([run.sums.batches.size(one.batch or {}) for one in source.records])
 
 
+def one_variant(variant: Any, others: dict[str, Any]) -> Any:
+    """The variant of a function that takes one, also where it is called ``variants``.
+
+    Raises:
+        UsageError: for several, or no name.
+    """
+    found = others.pop("variants", variant)
+    if not isinstance(found, str):
+        raise UsageError(
+            f'variant: expected a name, as "dr", got {found!r} (compare takes several)'
+        )
+    return found
+
+
 def planned(
     variant: str,
     stages: Mapping[str, str] | None,
@@ -124,10 +139,6 @@ def planned(
     Raises:
         UsageError: for a name or value that cannot be used.
     """
-    if not isinstance(variant, str):
-        raise UsageError(
-            f'variant: expected a name, as "dr", got {variant!r} (compare takes several)'
-        )
     if not isinstance(stages, Mapping | None):
         raise UsageError(f'stages: expected a dict, as {{"kl": "k1"}}, got {stages!r}')
     if not isinstance(batch, str):
@@ -162,8 +173,6 @@ _ELSEWHERE = {
     "against": "diff(first, second) compares two runs; grpo trend FILE --against FILE draws both",
     "limit": "it is an argument of check; that of show is top",
     "record": 'records are chosen by their fields: where="id==3"',
-    "variants": "it is an argument of compare",
-    "variant": 'compare takes several: variants="dr,dapo"',
     **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
     **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
     **dict.fromkeys(("log", "step", "one_run"), _OF_TREND),

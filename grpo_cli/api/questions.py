@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from grpo_cli.api.data import (
     reading_flags,
     speaking_of_arguments,
 )
-from grpo_cli.api.evaluation import Hyperparameter, checked, planned
+from grpo_cli.api.evaluation import Hyperparameter, checked, one_variant, planned
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.compare.answer import Compared
@@ -71,15 +71,15 @@ def compare(
     from grpo_cli.commands.compare.compare import compare_plans, names, plans
 
     with speaking_of_arguments():
+        chosen = names(",".join(_variants(hyperparameters.pop("variant", variants))))
         values = checked(hyperparameters)
-        chosen = names(",".join(_variants(variants)))
         made, _ = plans(chosen, stages or {}, values, batch)
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         found = compare_plans(made, reader)
         return _noting(found, reader.notes(*made), reader.pooled(batch), sum_notes(found))
 
 
-def _variants(given: str | Iterable[str]) -> list[str]:
+def _variants(given: Any) -> list[str]:
     """The names of variants; a second run in their place is an error."""
     found = [given] if isinstance(given, str) or not isinstance(given, Iterable) else [*given]
     for one in found:
@@ -141,6 +141,7 @@ def match(
     given = {"loss": loss, "objective": objective, "kl": kl}
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     with speaking_of_arguments():
+        variant = one_variant(variant, hyperparameters)
         plan = planned(variant, stages, hyperparameters, batch, strict=False)
         reader, words = reader_of(
             data, jobs=None, where=where, group_by=group_by, group_size=group_size
@@ -213,6 +214,7 @@ def verify(
     from grpo_cli.commands.verify.verification import Verification
 
     with speaking_of_arguments():
+        variant = one_variant(variant or "", hyperparameters)
         values = checked(hyperparameters)
         given = {"rtol": rtol, "atol": atol, "metrics_rtol": metrics_rtol}
         for name, value in given.items():
@@ -220,7 +222,7 @@ def verify(
                 raise UsageError(f"{name}: expected a number >= 0, got {value}")
         within = tolerances(rtol, atol, metrics_rtol)
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
-        judging = partial(Judging, variant or "", stages or {}, values, within)
+        judging = partial(Judging, variant, stages or {}, values, within)
         run = Verification(judging, reader, causes)
         answer = run.result()
         if not answer.records:
@@ -286,7 +288,7 @@ def show(
         data: as ``evaluate`` takes it.
         variant: a variant's name or alias.
         by: the number that ranks the rows, as "gradient", "share", "ratio" or "mismatch".
-        top: how many rows.
+        top: how many rows; 0 for all.
         strings: whether a row is a token string.
         having: what rows must hold, as ``"clip==high && contribution_share>0.01"``.
         where, group_by, group_size, stages, batch, **hyperparameters: as ``evaluate`` takes them.
@@ -304,6 +306,7 @@ def show(
             raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
         if not isinstance(top, int) or top < 0:
             raise UsageError(f"top: expected a whole number of at least 0, got {top!r}")
+        variant = one_variant(variant, hyperparameters)
         plan = planned(variant, stages, hyperparameters, batch)
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         tests = listed(having)
@@ -388,6 +391,7 @@ def trend(
     from grpo_cli.commands.trend.step import Flags
 
     with speaking_of_arguments():
+        variant = one_variant(variant, hyperparameters)
         values = checked(hyperparameters)
         plan = planned(variant, stages, values, batch)
         reader, words = reader_of(data, where=where, group_by=group_by, group_size=group_size)
@@ -467,6 +471,7 @@ def explain(
             described = describe_topic(os.fspath(topic), of_record=response is not None)
             if described is not None:
                 return described
+        variant = one_variant(variant, hyperparameters)
         plan = planned(variant, stages, hyperparameters, batch or "input")
         reader, _ = reader_of(topic, where=where, group_by=group_by, group_size=group_size)
         found = explain_loss(plan, reader, response, last_step=batch is None)

@@ -170,14 +170,14 @@ class BatchTotals:
         for cut in breakdown.batch.cuts(borders(chunk.keys)):
             key = chunk.keys[cut.records.start]
             self.names.setdefault(key, chunk.of_batches[cut.records.start])
-            self._of(key).add_some(breakdown, cut)
+            self._of(key).add(breakdown, cut)
         if not any(any(one.micro_batch.given) for one in chunk.of_batches):
             return
         rules = rules_of(breakdown.objective)
         cuts = breakdown.batch.cuts(range(len(chunk.keys) + 1))
         for key, of, cut in zip(chunk.keys, chunk.of_batches, cuts, strict=True):
             loss = Totals("input")
-            loss.add_some(breakdown, cut)
+            loss.add(breakdown, cut)
             micro_batches = self.micro_batches.setdefault(key, MicroBatches())
             micro_batches.add(of.micro_batch, loss, rules)
 

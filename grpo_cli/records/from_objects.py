@@ -41,7 +41,7 @@ from grpo_cli.records.parse.turns import (
 )
 from grpo_cli.records.record import Raw, Record, Texts, listed
 from grpo_cli.records.settings import read_settings
-from grpo_cli.records.unread import VERSIONS
+from grpo_cli.records.unread import VERSIONS, step_of
 
 Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
@@ -248,6 +248,6 @@ def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
             header.trajectory_labels = None if trajectories is None else trajectories.labels
         if "roles" in names:
             header.roles = read_roles(value[names["roles"]], own)
-        header.origin, header.batch = raw.origin, raw.batch
+        header.origin, header.batch, header.step = raw.origin, raw.batch, step_of(value)
         found.append(header)
     return found

@@ -61,6 +61,8 @@ class Raw:
             are asked for.
         rows: the rows that were put together, or the first of those that cannot be made again; none
             where it is an object of the file.
+        columns: key → the values of all rows of its table, where each of them has all keys.
+        at: the number of its row there.
     """
 
     kept: Any
@@ -74,6 +76,8 @@ class Raw:
     key: Any = None
     batch: BatchFields | None = None
     rows: Sequence[Raw] = ()
+    columns: Mapping[str, Sequence[Any]] | None = None
+    at: int = 0
 
     @property
     def number(self) -> int:
@@ -216,6 +220,7 @@ class Record:
         expected: the result that the record states, as written, or None.
         origin: where its parts stand in the file, where it was made from something else.
         batch: as ``Raw`` has it.
+        step: the step that it says, or None.
     """
 
     source: str
@@ -248,6 +253,7 @@ class Record:
     expected: dict[str, Any] | None = None
     origin: Origin | None = None
     batch: BatchFields | None = None
+    step: str | int | float | None = None
 
     @property
     def name(self) -> str | int | float:

@@ -95,27 +95,21 @@ class Plan:
             if self._reads(stage, name)
         }
 
-    def ignores(self) -> dict[str, tuple[str, str]]:
-        """The hyperparameters that only the row keeps flags from: the stage and choice of each."""
-        taken = self.takes()
-        wanted = [one for one in self._wanted() if one[-1] not in taken]
-        return {name: (stage, choice) for stage, choice, name in wanted}
-
     @cached_property
     def _chosen(self) -> dict[str, tuple[str, Choice]]:
         """Stage → the name of its choice, and the choice: a flag's, or the row's own.
 
         The aggregations of the KL and the entropy alone are there where a flag or the row has one.
         """
-        every = {stage: self._choice(stage) for stage in (*_STAGES, *OWN_AGGREGATES)}
-        return {stage: found for stage, found in every.items() if found is not None}
-
-    def _choice(self, stage: str) -> tuple[str, Choice] | None:
-        if stage in self.swapped:
-            listed = "aggregate" if stage in OWN_AGGREGATES else stage
-            return self.swapped[stage], STAGES[listed].choices[self.swapped[stage]]
-        bound: Bound | None = getattr(self.row, stage)
-        return None if bound is None else (bound.name, bound.choice)
+        found = {}
+        for stage in (*_STAGES, *OWN_AGGREGATES):
+            bound: Bound | None = getattr(self.row, stage)
+            if stage in self.swapped:
+                listed = STAGES["aggregate" if stage in OWN_AGGREGATES else stage]
+                found[stage] = self.swapped[stage], listed.choices[self.swapped[stage]]
+            elif bound is not None:
+                found[stage] = bound.name, bound.choice
+        return found
 
     def _wanted(self) -> Iterator[tuple[str, str, str]]:
         """Stage, the name of its choice, and a hyperparameter of that; one after the other."""
@@ -197,9 +191,7 @@ class Plan:
         Raises:
             InputError: when a hyperparameter of it that has no usual value is nowhere given.
         """
-        given, found = {**record, **self.flags}, self._choice(stage)
-        assert found is not None  # only aggregations of one term may be missing
-        name, choice = found
+        given, (name, choice) = {**record, **self.flags}, self._chosen[stage]
         if stage == "advantage":
             if advantages_given and stage not in self.swapped:
                 name, choice = "given", STAGES["advantage"].choices["given"]
@@ -240,7 +232,7 @@ class Plan:
             return known
         if len(_KNOWN) > _MOST_BOUND:
             _KNOWN.clear()
-        row = _own_values(self.variant)
+        row = own_values(self.variant)
         usual = {**row, **choice.defaults} if own else {**choice.defaults, **row}
         values = {**usual, **dict(bound_values)}
         for wanted in choice.hyperparameters:
@@ -407,7 +399,7 @@ _MOST_OBJECTIVES = 256
 
 
 @cache
-def _own_values(variant: str) -> Mapping[str, Value]:
+def own_values(variant: str) -> Mapping[str, Value]:
     """All the values that a variant's row has."""
     row = VARIANTS[variant]
     bound = [getattr(row, stage) for stage in (*_STAGES, *OWN_AGGREGATES, "entropy")]
@@ -434,21 +426,21 @@ def _stage_choice(stage: str, wanted: str) -> str:
 
 
 def _check_taken(made: Plan) -> None:
-    takes, ignores = made.takes(), made.ignores()
-    for name in made.flags:
-        if name in ignores:
-            stage, choice = ignores[name]
+    takes = made.takes()
+    wanted = {name: (stage, choice) for stage, choice, name in made._wanted()}
+    for name in [one for one in made.flags if one not in takes]:
+        if name in wanted:  # only the row keeps flags from it
+            stage, choice = wanted[name]
             raise UsageError(
                 f"{name}: {made.variant} ignores it, like {made.variant.partition('/')[0]}'s own "
                 f"function; add --{stage.replace('_', '-')} {choice} to apply it"
             )
-        if name not in takes:
-            listed = ", ".join(sorted(takes)) or "none"
-            raise UsageError(
-                f"{name}: {made.variant}{' with these stages' if made.swapped else ''} does not "
-                f"use it; it uses {listed}"
-                + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
-            )
+        listed = ", ".join(sorted(takes)) or "none"
+        raise UsageError(
+            f"{name}: {made.variant}{' with these stages' if made.swapped else ''} does not "
+            f"use it; it uses {listed}"
+            + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
+        )
 
 
 def _no_variant(name: str) -> str:

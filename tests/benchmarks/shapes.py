@@ -641,10 +641,10 @@ def read(name: str, path: str) -> Iterator[Object]:
             yield from batch.to_pylist()
     elif suffix == ".pt":
         from grpo_cli.records.tables.files import Rows
-        from grpo_cli.records.tables.pieces import raws
+        from grpo_cli.records.tables.pieces import decoded
 
         whole = Rows(path, path, "torch", None, 0, 0)
-        yield from (one.value for one in raws(whole))  # type: ignore[union-attr]
+        yield from (one.value for chunk in decoded(whole) for one in chunk.items)
     else:
         with open(path, "rb") as stream:  # noqa: PTH123
             yield from map(orjson.loads, stream)

@@ -45,8 +45,10 @@ def losses(known: str) -> dict[str, float]:
     return {row.variant: row.loss for row in compare(known, "all").variants}
 
 
-def narrow(path: object, text: object, *words: object) -> Any:
-    return answer("match", path, f"--loss={text}", *FEW, *words)
+@pytest.fixture
+def without_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing fits, mistakes are looked for, a second each time: one test is about them."""
+    monkeypatch.setattr("grpo_cli.commands.match.slips.find_mistakes", lambda *_: ())
 
 
 # ---- rows, changes, numbers ---------------------------------------------------------------------
@@ -268,13 +270,13 @@ def test_some_records_have_advantages_by_token(tmp_path) -> None:
     ("text", "half"),
     [("0.0256", 5e-5), ("0.02560", 5e-6), ("-1.20e-3", 5e-6), ("12", 0.5), ("3.", 0.5)],
 )
-def test_the_tolerance_follows_from_the_digits(path, text, half) -> None:
+def test_the_tolerance_follows_from_the_digits(path, text, half, without_mistakes) -> None:
     found = match(path, loss=text, stages=NARROW | PLAIN["advantage"], epsilon=0.2)
     assert half < found.tolerance == pytest.approx(half, rel=1e-3)  # more: a float32's rounding
     assert found.rtol == pytest.approx(half / abs(float(text)))
 
 
-def test_chance_is_how_often_numbers_are_hit(path) -> None:
+def test_chance_is_how_often_numbers_are_hit(path, without_mistakes) -> None:
     """Of some numbers, and falls with their digits."""
     draw = np.random.default_rng(7)
     stages = PLAIN["pair"] | PLAIN["kl"]
@@ -293,7 +295,7 @@ def test_chance_is_how_often_numbers_are_hit(path) -> None:
 
 
 @each("text", ["77", "0.04"])
-def test_hits_by_chance_alone_are_a_no(path, text) -> None:
+def test_hits_by_chance_alone_are_a_no(path, text, without_mistakes) -> None:
     result = run("match", path, "--loss", text, "--kl", "none", "--epsilon", "0.2", "--json")
     found = json.loads(result.stdout)
     assert result.exit_code == 1
@@ -302,7 +304,7 @@ def test_hits_by_chance_alone_are_a_no(path, text) -> None:
     assert all(one["hits_expected"] >= 0.3 for one in found["matches"][:1])
 
 
-def test_the_nearest_say_what_would_make_them_fit(path) -> None:
+def test_the_nearest_say_what_would_make_them_fit(path, without_mistakes) -> None:
     found = match(path, loss="123.456789", stages=NARROW, epsilon=0.2)
     assert not found.matches
     off = [abs(one.difference) for one in found.nearest]
@@ -327,7 +329,6 @@ def test_the_nearest_say_what_would_make_them_fit(path) -> None:
 BARE = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}
 FOUR = {"log_probs_new": [[-1.0]] * 4}
 PAIRS = [0, 0, 1, 1]
-OLD = {"log_probs_old": [[-1.0], [-2.0]]}
 WORDS = {
     "lengths": "responses of unequal lengths",
     "sizes": "groups of unequal sizes",
@@ -457,7 +458,7 @@ def test_several_numbers_together(known) -> None:
     given = [f"--loss={total['loss']:.3g}", f"--kl={total['kl']:.4g}"]
     given += [f"--clip-fraction={total['clip_fraction']:.4g}"]
     given += [f"--gradient-norm={total['gradient_norm']:.4g}"]
-    few = ("--advantage", "group-std", "--ratio", "token", "--surrogate", "clip")
+    few = ("--advantage", "group-std", "--ratio", "token", "--surrogate", "clip", "--kl", "k3")
     alone = answer("match", known, given[0], *few)
     together = answer("match", known, *given, *few)
     assert "agg:token-mean" in together["matches"][0]["signature"].replace("verl/", "")
@@ -562,7 +563,7 @@ def test_what_only_some_records_have_a_reference_for_is_noted(tmp_path) -> None:
         assert "log_probs_ref" not in run("match", path, *few, "--kl", "none").stderr
 
 
-def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path) -> None:
+def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path, without_mistakes) -> None:
     records = telling(hyperparameters=KNOWN | {"gradient_accumulation_steps": 1})
     for one in records:
         one["framework"] = {"name": "trl", "loss_type": "dr_grpo"}
@@ -824,13 +825,16 @@ def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> No
         losses.append(-np.maximum(ratio * a, np.clip(ratio, 0.8, 1.2) * a).mean())
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = answer("match", path, "--loss", repr(float(np.mean(losses))))
+    few = ("--kl", "none", "--ratio", "token", "--aggregate", "response-mean", "--epsilon", "0.2")
+    words = ("match", path, f"--loss={float(np.mean(losses))!r}", *few)
+    found = answer(*words)
     assert not found["reproduced"]
     assert [(one["variant"], one["mistake"]) for one in found["mistakes"]] == [
         ("grpo", "clip-greater")
     ]
-    shown = run("match", path, "--loss", repr(float(np.mean(losses))))
-    assert "but grpo with this mistake does: max instead of min" in " ".join(shown.stdout.split())
-    exact = match(str(path), loss=repr(float(np.mean(losses))))
+    shown = " ".join(run(*words).stdout.split())
+    assert "but grpo with this mistake does: max instead of min" in shown
+    stages = {"kl": "none", "ratio": "token", "aggregate": "response-mean"}
+    exact = match(str(path), loss=repr(float(np.mean(losses))), stages=stages, epsilon=0.2)
     assert "by chance" not in exact.headline
     assert "by chance, grpo with a mistake" in replace(exact, tolerance=5e-4).headline

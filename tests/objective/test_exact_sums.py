@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command import run
 from files import each
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grpo_cli import VARIANTS, InputError, evaluate
@@ -24,7 +24,7 @@ from grpo_cli.objective.arithmetic.exact_sums import (
     row_sums,
     segment_sums,
 )
-from grpo_cli.objective.arithmetic.groups import Remembered
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.surrogate.joint import _covariance
 
 doubles = st.floats(allow_nan=False, allow_infinity=False)
@@ -162,7 +162,7 @@ def _awkward(size: int) -> Iterator[tuple[np.ndarray, bool]]:
 
 def test_offsets_belong_to_who_asked_for_them():
     """They are kept for whoever asks again; what is done to them stays there."""
-    groups = Remembered(np.array([0, 1, 0, 1]), 2)
+    groups = Groups(np.array([0, 1, 0, 1]), 2, {})
     rewards = np.array([1.0, 2.0, 2.0, 5.0]), [-0.5, -1.5, 0.5, 1.5]
     others = np.array([4.0, 0.0, 0.0, 1.0]), [2.0, -0.5, -2.0, 0.5]
     for values, expected in (rewards, others, rewards):
@@ -392,7 +392,11 @@ def test_all_rejected_is_no_loss() -> None:
 
 
 @given(st.lists(st.lists(doubles | edges, max_size=9), max_size=12))
+@example([[1.7e308, 1.7e308, -1.7e308], [1.7e308, 1.7e308]])
 def test_sums_of_segments_are_each_rounded_once(segments: list[list[float]]) -> None:
+    """Also where a sum on the way is too large, and the sum is not."""
     values = np.array([one for each in segments for one in each], dtype=np.float64)
     found = segment_sums(values, np.array([*map(len, segments)], dtype=np.int64))
-    assert found.tolist() == [added(each) for each in segments]
+    exact_sums = [rounded(sum(map(Fraction, each), Fraction(0))) for each in segments]
+    assert found.tolist() == exact_sums
+    assert [added(each) for each in segments] == exact_sums

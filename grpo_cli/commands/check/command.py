@@ -10,7 +10,6 @@ import typer
 from grpo_cli.commands.check.rule import ORDER, codes
 from grpo_cli.commands.check.run import check as run
 from grpo_cli.commands.check.view import print_findings
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import LIMIT, PageOptions
 from grpo_cli.commands.options.source import (
@@ -41,7 +40,6 @@ class CheckedOptions(ReadingOptions):
     ] = "skip"
 
 
-@bundled
 def check(
     *,
     files: Files = None,

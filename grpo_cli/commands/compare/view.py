@@ -36,7 +36,7 @@ _SPARE: Sequence[str] = (
     *("A>0", "kl", "longest_quarter", "clip_fraction"),
 )
 _SUMS = ("objective", "loss", "policy")
-_PERCENT = ("clip_fraction", "longest_quarter", "positive_advantage", "negative_advantage")
+_PERCENT = ("longest_quarter", "positive_advantage", "negative_advantage")
 _MANY = 20
 """Variants from which on their order is that of their cosine with the first."""
 _MOST = 6

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.diff.diff import Parting, RunDiff, compare
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import tolerance as parse_tolerance
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
@@ -58,7 +57,6 @@ RunArgument = typer.Argument(
 )
 
 
-@bundled
 def diff(
     *,
     first: Annotated[str, RunArgument],

@@ -156,6 +156,13 @@ _USUAL_LIMIT = 50
 _ALONE = "loss is each record's own; for its part of the batch: --fields id,contribution"
 
 
+def _next(run: Run) -> str:
+    """What to ask next of the same files."""
+    if any(len(steps) > 1 for steps in run.steps.values()):
+        return "next: grpo trend FILE (what changed when), grpo explain FILE (why this loss)"
+    return "next: grpo explain FILE (why this loss), grpo show FILE (which tokens)"
+
+
 def _encode_table(printing: Printing) -> Encode:
     # A table chooses its columns itself, and needs the others to say what they mean.
     asked = printing.asked or SHARES[:1] if printing.level == "token" else printing.asked
@@ -167,7 +174,7 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     from rich.text import Text
 
     from grpo_cli.commands.eval.view import print_batches, print_rows, print_totals
-    from grpo_cli.terminal.paging import draw_fitting, print_page
+    from grpo_cli.terminal.paging import draw_fitting, fits, print_page
 
     level, limit = printing.level, printing.limit
     if limit is None and printing.output not in (None, "-"):
@@ -180,27 +187,56 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     notes = () if printing.quiet else [*run.notices, *having_note(run, printing)]
     shown = 0
 
-    def draw_head(console: Console, screen: Screen, *, brief: str = "") -> None:
-        if run.complete and printing.by:
-            print_batches(console, screen, printing, run.batches, run.signature, run.total, brief)
-        elif run.complete:
-            names = printing.fields if level == "batch" else None
-            default = run.sums.batches.whole.signed if run.by_default else ()
-            print_totals(console, screen, names, run.total, run.signature, brief, default)
+    def draw_head(console: Console, screen: Screen, *, brief: bool = False) -> None:
+        chosen = printing.fields if level == "batch" else None
+        if not (printing.by and chosen):
+            print_totals(
+                console,
+                screen,
+                chosen,
+                run.total,
+                run.signature,
+                run.sums.batches.whole.signed,
+                by_default=run.by_default,
+                batches=len(run.batches) if printing.by else 0,
+                brief=brief,
+            )
+
+    def draw_batches(console: Console, screen: Screen, most: int = 0) -> None:
+        console.print()
+        print_batches(console, screen, printing, run.batches, most)
+        if level == "batch" or most:
+            draw_next(console)
+
+    def draw_next(console: Console) -> None:
+        if printing.fields is None and not printing.quiet:
+            console.print(Text(_next(run), "dim"))
 
     def draw_rows(console: Console, screen: Screen, most: int) -> None:
         nonlocal shown
-        size = run.sums.batches.size if printing.weighs and run.complete else None
+        size = run.sums.batches.size if printing.weighs else None
         shown = print_rows(console, screen, printing, records, most, size)
         alone = level == "record" and printing.fields is None and run.plan.batch != "record"
         if alone and run.total["records"] > 1:
             console.print(Text(_ALONE, "dim"))
+        draw_next(console)
+
+    def draw_all(console: Console, screen: Screen) -> None:
+        draw_head(console, screen)
+        if printing.by:
+            draw_batches(console, screen)
+        if level != "batch":
+            draw_rows(console, screen, limit)
 
     def draw(console: Console, screen: Screen) -> None:
-        if level == "batch":
-            draw_head(console, screen)
+        nonlocal shown
+        draw_brief = partial(draw_head, brief=True)
+        if fits(draw_all, screen, notes) or (level == "batch" and not printing.by):
+            draw_all(console, screen)
+        elif printing.by and level in ("batch", "record"):
+            shown, most = 0, len(run.batches)
+            draw_fitting(console, screen, draw_head, draw_brief, draw_batches, most, notes)
         else:
-            draw_brief = partial(draw_head, brief=run.plan.variant)
             draw_fitting(console, screen, draw_head, draw_brief, draw_rows, limit, notes)
 
     cut = print_page(stream, draw, "cut", notes=notes)

@@ -128,7 +128,9 @@ class Facts:
         self.cancelled += _cancelled(batch)
         self.betas.update(np.unique(breakdown.beta).tolist())
         self.no_reference |= breakdown.objective.kl.name == NO_REFERENCE.name
-        self.plain_clip &= _plain_clip(breakdown)
+        bound = breakdown.objective.surrogate
+        bounds = (bound.values.get("delta"), bound.values.get("dual_clip"))
+        self.plain_clip &= bound.choice.window == "product" and bounds == (None, None)
         self.steps.add(breakdown)
         if batch.responses.count:
             lengths = batch.responses.lengths
@@ -138,7 +140,16 @@ class Facts:
             equal = bool(np.array_equal(batch.log_probs_ref, batch.log_probs_new))
             self.reference_equal = equal and self.reference_equal is not False
         if batch.responses.total:
-            self._add_largest(chunk, breakdown)
+            size = np.abs(breakdown.contribution)
+            self.contributions.add(size)
+            token = int(size.argmax())
+            if self.largest is None or size[token] > self.largest.size:
+                self.largest = Extreme(
+                    float(size[token]),
+                    place(chunk, breakdown, token),
+                    float(breakdown.ratio[token]),
+                    float(breakdown.advantage[token]),
+                )
 
     def _add_policy(self, breakdown: Breakdown) -> None:
         """By the sign of A: tokens, and responses without any where these have a term."""
@@ -155,18 +166,6 @@ class Facts:
             self.above.add(part[advantage > 0])
             self.below.add(part[advantage < 0])
             self.size.add(np.abs(part))
-
-    def _add_largest(self, chunk: Chunk, breakdown: Breakdown) -> None:
-        size = np.abs(breakdown.contribution)
-        self.contributions.add(size)
-        token = int(size.argmax())
-        if self.largest is None or size[token] > self.largest.size:
-            self.largest = Extreme(
-                float(size[token]),
-                place(chunk, breakdown, token),
-                float(breakdown.ratio[token]),
-                float(breakdown.advantage[token]),
-            )
 
     @property
     def parts(self) -> dict[str, float]:
@@ -191,12 +190,6 @@ class Facts:
         """The size of the terms, to which a J of 0 is small."""
         others = sum(abs(self.totals.part(term)) for term in (KL, ENTROPY))
         return self.size.value() / self.totals.count(POLICY) + others
-
-
-def _plain_clip(breakdown: Breakdown) -> bool:
-    bound = breakdown.objective.surrogate
-    bounds = (bound.values.get("delta"), bound.values.get("dual_clip"))
-    return bound.choice.window == "product" and bounds == (None, None)
 
 
 def place(chunk: Chunk, breakdown: Breakdown, token: int) -> str:

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from grpo_cli.commands.match.ask import ask
 from grpo_cli.commands.match.view import print_matches
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions, Rtol, number
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
@@ -38,7 +37,6 @@ def _logged(name: str, text: str) -> Any:
     return option(f"--{name}", "NUMBER", text, parser=_text)
 
 
-@bundled
 def match_number(
     *,
     files: Files = None,

@@ -88,7 +88,13 @@ def brackets(
                 cost = float(bits[row]) + factor.bits
                 if cost <= _PLAIN:
                     a, k, w = chosen[row].tolist()
-                    changes = grid.axes[0][a], pair, grid.axes[2][k], grid.axes[3][w]
+                    axes = grid.axes
+                    changes = (
+                        axes.advantages.changes[a],
+                        pair,
+                        axes.kls.changes[k],
+                        axes.weights.changes[w],
+                    )
                     between = steps[step][0], steps[step + 1][0]
                     found.append(Bracket(grid.plan, changes, names, factor, between, ends, cost))
     best: dict[object, Bracket] = {}
@@ -104,7 +110,7 @@ def _searched(grid: Grid) -> Iterator[tuple[Change, tuple[str, ...], list[tuple[
     """
     steps: dict[object, list[tuple[float, int]]] = {}
     kept: dict[object, tuple[Change, tuple[str, ...]]] = {}
-    for place, pair in enumerate(grid.axes[1]):
+    for place, pair in enumerate(grid.axes.pairs.changes):
         values = {name: pair.flags[name] for name in (LOW, HIGH) if name in pair.flags}
         families = [tuple(values)] if len(set(values.values())) == 1 else []
         if values.get(LOW) == _USUAL and HIGH in values:
@@ -122,8 +128,8 @@ def _searched(grid: Grid) -> Iterator[tuple[Change, tuple[str, ...], list[tuple[
 def _plain(grid: Grid, pair: Change) -> tuple[NDArray[np.int64], F64]:
     """[n, 3] places on the three other axes that make a plain convention, and [n] its bits."""
     axes = [grid.axes[at] for at in (0, 2, 3)]
-    count = pair.count + outer([[one.count for one in axis] for axis in axes], np.int8)
-    cost = outer([[one.bits for one in axis] for axis in axes], np.float64)
+    count = pair.count + outer([axis.counts for axis in axes], np.int8)
+    cost = outer([axis.bits for axis in axes], np.float64)
     cost += grid.own_bits + pair.bits
     chosen = np.argwhere((cost <= _PLAIN) & (count < MOST_CHANGES))
     return chosen, cost[tuple(chosen.T)]

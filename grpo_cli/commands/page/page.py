@@ -28,7 +28,7 @@ from grpo_cli.terminal.palette import STEPS
 
 _SCRIPTS = (
     *("codec.js", "words.js", "strip.js", "sorts.js", "responses.js", "record.js", "tip.js"),
-    *("run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
+    *("charts.js", "run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
 )
 
 

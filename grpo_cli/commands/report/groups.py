@@ -74,9 +74,10 @@ def choose(
         seed: of the sample.
     """
     numbers, kept = steps.numbers, dict[int, str]()
-    for finding in findings:  # the step before each onset, the onset, and the worst step
-        before = numbers[max(numbers.index(finding.onset) - 1, 0)]
-        kept |= dict.fromkeys((finding.onset, finding.worst_step, before), "finding")
+    for finding in findings:
+        kept[numbers[max(numbers.index(finding.onset) - 1, 0)]] = "before"
+    kept |= {one.worst_step: "worst" for one in findings}
+    kept |= {one.onset: "onset" for one in findings}
     for number in (numbers[0], numbers[-1]) if numbers else ():
         kept.setdefault(number, "end")
     rest = [number for number in numbers if number not in kept]

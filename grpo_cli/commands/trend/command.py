@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NoReturn
@@ -10,7 +9,6 @@ from typing import NoReturn
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.place import destination, drawings, tell_written
 from grpo_cli.commands.options.source import (
@@ -37,12 +35,12 @@ from grpo_cli.commands.trend.view import print_answer, write
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.terminal.messages import failures, say
+from grpo_cli.terminal.numbers import shell_line
 from grpo_cli.variants.plan import Plan
 
 NO = 1
 
 
-@bundled
 def trend(
     *,
     files: Files = None,
@@ -70,7 +68,6 @@ def trend(
     answer_run(files, objective, reading, options, stored)
 
 
-@bundled
 def report(
     *,
     files: Files = None,
@@ -89,10 +86,10 @@ def report(
     findings point at and a random sample of the others, and says which. It
     loads nothing from the network.
     """  # noqa: D301 - \b is for the help's formatter
-    page = options.html or options.output or "-"
+    page = options.html or options.output
     with failures():
-        if page == "-" and sys.stdout is not None and sys.stdout.isatty():
-            raise UsageError("use -o FILE to save the page")
+        if page is None:
+            raise UsageError("use -o FILE to save the page (-o - prints its HTML)")
     options = replace(options, html=page, output=None)
     answer_run(files, objective, reading, options, stored, "report")
 
@@ -122,11 +119,15 @@ def answer_run(
         other = None
         if options.against:
             other, _ = _opened(options.against, plan, reading, options, None, command)
-        flags = Flags() if logged else flags_of(objective, reading)
+        flags = flags_of(objective, reading)
+        if logged and flags.objective:
+            words = shell_line(flags.objective)
+            unread |= {f"{words} is not used: a log of metrics has no tokens to evaluate": None}
+        flags = Flags() if logged else flags
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
-            notes = answer_question(options, run, other, flags, files or ["-"])
+            notes = unread | answer_question(options, run, other, flags, files or ["-"])
         else:
             records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
             for condition in conditions:

@@ -11,10 +11,9 @@ from typing import Any
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Array, Frames
-from grpo_cli.commands.trend.events import Event, main_event
+from grpo_cli.commands.trend.events import Event, last_good_step, main_event
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.names import NAMES
-from grpo_cli.commands.trend.outlook import last_good_step
 from grpo_cli.commands.trend.passes import Pass
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.watched import watch_logged
@@ -173,7 +172,7 @@ class Trend(Frames, Answer):
         steps: the steps, by number.
         findings: where the run changed, the earliest first.
         events: those that began together, the earliest first.
-        verdict: the sentence that says what happened, or that nothing did.
+        verdict: the sentence that says what happened, with the last good step, or that nothing did.
         log: the comparison with a log; None without ``--log``.
         passes: those over steps that the run trained again, after it was resumed.
     """
@@ -194,9 +193,8 @@ class Trend(Frames, Answer):
 
     @property
     def headline(self) -> str:
-        """What happened, and the last good step."""
-        good = "" if self.last_good_step is None else f"; last good step {self.last_good_step}"
-        return f"Trend({self.variant and f'{self.variant}: '}{self.verdict}{good})"
+        """What happened."""
+        return f"Trend({self.variant and f'{self.variant}: '}{self.verdict})"
 
     def table(self) -> list[dict[str, Any]]:
         """The steps, in the columns that a terminal shows of them."""

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import (
     VARIANT,
     Rtol,
@@ -56,7 +55,6 @@ class OwnBatch(StageOptions):
     batch: Annotated[str, typer.Option("--batch", hidden=True)] = "record"
 
 
-@bundled
 def verify(
     *,
     files: Files = None,

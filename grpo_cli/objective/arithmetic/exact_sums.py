@@ -197,8 +197,11 @@ def added(parts: list[float]) -> float:
     """The sum, rounded once; inf or NaN where it is too large, or infinite both ways."""
     try:
         return math.fsum(parts)
-    except (OverflowError, ValueError):
-        return sum(parts)
+    except (OverflowError, ValueError):  # OverflowError also where the sum itself is finite
+        total = ExactSum()
+        with np.errstate(invalid="ignore"):
+            total.add(np.array(parts))
+            return total.value()
 
 
 def row_sums(rows: F64) -> F64:

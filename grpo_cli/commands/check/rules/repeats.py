@@ -67,7 +67,10 @@ def collect_facts(view: View) -> Facts:
     new = view.columns.get("log_probs_new")
     if new is not None:
         # Two samples are equal with probability e^L, L being the log-prob of the response.
-        digests = _digest(view)
+        digests = np.zeros(view.responses.count, dtype=np.uint64)
+        for number, column in enumerate(view.log_probs.values()):
+            bits = _fold(np.ascontiguousarray(column).view(np.uint64), view.responses)
+            digests = digests * np.uint64(_HASH_FACTORS[0]) + bits + np.uint64(number)
         with np.errstate(invalid="ignore"):
             sums = view.responses.sum(new)
             rows = np.flatnonzero(sums < _COPY_CHANCE)
@@ -112,15 +115,6 @@ def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, 
         Counter({kind: int((found & (view.tokens > 0)).sum()) for kind, found in kinds.items()}),
         tuple(dict.fromkeys(steps))[:_STEPS],
     )
-
-
-def _digest(view: View) -> NDArray[np.uint64]:
-    """Returns [R] a hash of all log-probs of each response, of 64 bits."""
-    total = np.zeros(view.responses.count, dtype=np.uint64)
-    for number, column in enumerate(view.log_probs.values()):
-        bits = _fold(np.ascontiguousarray(column).view(np.uint64), view.responses)
-        total = total * np.uint64(_HASH_FACTORS[0]) + bits + np.uint64(number)
-    return total
 
 
 def _fold(bits: NDArray[np.uint64], parts: Segments) -> NDArray[np.uint64]:

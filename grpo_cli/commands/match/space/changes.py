@@ -78,9 +78,9 @@ def strangeness(row: str, frameworks: Sequence[str]) -> float:
     return 2.0 if not room or _DERIVED.get(room) in frameworks else 4.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Change:
-    """One thing changed in a row.
+    """One thing changed in a row; an axis shares its changes among the rows.
 
     Attributes:
         stages: stage → choice.
@@ -109,7 +109,15 @@ class Change:
             self.bits + other.bits + second,
         )
 
+    def of(self, stage: str) -> Change:
+        """What of a policy change concerns one stage; ε is the surrogate's."""
+        own = {name: choice for name, choice in self.stages.items() if name == stage}
+        every = stage == "surrogate"
+        flags = {name: one for name, one in self.flags.items() if every or name not in EPSILON}
+        return Change(own, flags)
 
+
+EPSILON = ("epsilon_high", "epsilon_low")
 NO_CHANGE = Change()
 
 

@@ -15,11 +15,10 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.inputs import Inputs
-from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
 from grpo_cli.variants import STAGES
-from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.plan import Plan, own_values
 from grpo_cli.variants.trainer import frameworks_of
 
 Key = Hashable
@@ -142,7 +141,7 @@ class Options:
         return policy if policy >= DIRECT else self._advantages[policy]
 
 
-# ---- how the policy terms of a record can be evaluated -------------------------------------------
+# ---- rows and changes on a record ----------------------------------------------------------------
 
 
 class Sample:
@@ -152,6 +151,7 @@ class Sample:
         record: the record, alone in its chunk.
         frameworks: those that computed it, by its word or by its names for fields.
         columns: its columns.
+        bound: the stages that changes put in the place of rows' own, by what they are made of.
     """
 
     def __init__(self, record: Chunk, recorded: str = "") -> None:
@@ -160,52 +160,89 @@ class Sample:
         framework = recorded.partition("/")[0]
         self.frameworks = (framework,) if framework else frameworks_of(keys)
         self.columns = Inputs(record.batch)
+        self.bound: dict[Key, Bound] = {}
         self._objectives: dict[Key, Objective] = {}
         self._per_response: dict[Key, bool] = {}
         self._by_sign: dict[str, bool] = {}
 
-    def objective(self, row: Plan, *changes: Change) -> Objective:
-        """A row's objective for the record, with changes.
+    def objective(self, row: Plan) -> Objective:
+        """A row's objective for the record.
 
         Raises:
             GrpoError: where a hyperparameter is nowhere given.
         """
-        wanted = row.key, *[change.key for change in changes]
-        if wanted not in self._objectives:
-            self._objectives[wanted] = self.record.objective(changed(row, *changes))
-        return self._objectives[wanted]
+        if row.key not in self._objectives:
+            self._objectives[row.key] = self.record.objective(row)
+        return self._objectives[row.key]
 
-    def stage(self, name: str, made: Plan) -> Bound:
-        """One stage of a plan's objective for the record.
-
-        Raises:
-            GrpoError: where a hyperparameter is nowhere given.
-        """
-        settings, given = self.record.settings, self.record.advantages_given
-        if name == "kl" and not self.record.has_reference and made.leaves_kl_out(settings):
-            return NO_REFERENCE
-        return made.bound(name, settings, advantages_given=given)
-
-    def per_response(self, wanted: Key, made: Plan) -> bool:
+    def per_response(self, wanted: Key, row: Plan, *changes: Change) -> bool:
         """Whether a response has one advantage.
 
         Args:
             wanted: the advantage's key.
-            made: a plan that has it.
+            row: with the changes, it has it.
+            changes: made in the row.
 
         Raises:
             GrpoError: where the record lacks what it needs.
         """
         if wanted not in self._per_response:
-            evaluated = evaluate(self.record.batch, self.record.objective(made))
+            objective = self.record.objective(changed(row, *changes))
+            evaluated = evaluate(self.record.batch, objective)
             self._per_response[wanted] = evaluated.response_advantage is not None
         return self._per_response[wanted]
 
-    def by_sign(self, surrogate: str, made: Plan) -> bool:
+    def by_sign(self, surrogate: str, row: Plan, one: Change) -> bool:
         """Whether s(|A|·sign A) = |A|·s(sign A) where a response has one advantage."""
         if surrogate not in self._by_sign:
-            self._by_sign[surrogate] = scales_with_advantage(self.record.objective(made))
+            objective = self.record.objective(changed(row, one))
+            self._by_sign[surrogate] = scales_with_advantage(objective)
         return self._by_sign[surrogate]
+
+
+class Stages:
+    """A row on a sample, and its stages with changes, each bound once.
+
+    Attributes:
+        row: the row.
+        objective: its own, for the sample.
+        takes: the hyperparameters that its own stages take.
+    """
+
+    def __init__(self, sample: Sample, row: Plan) -> None:
+        self.row, self.objective, self.takes = row, sample.objective(row), row.takes()
+        self._sample = sample
+        self._values = {**own_values(row.variant), **sample.record.settings, **row.flags}
+        self._flags = tuple(row.flags.items())
+        self._known: dict[tuple[str, Change], Bound] = {}
+
+    def bound(self, stage: str, one: Change) -> Bound:
+        """A stage of the row with a change.
+
+        Raises:
+            GrpoError: where a hyperparameter is nowhere given.
+        """
+        known = self._known.get((stage, one))
+        if known is None:
+            known = self._known[stage, one] = self._bind(stage, one)
+        return known
+
+    def _bind(self, stage: str, one: Change) -> Bound:
+        """Binds it, if no other row has given the changed stage the same values."""
+        own: Bound = getattr(self.objective, stage)
+        name = one.stages.get(stage)
+        takes = (own.choice if name is None else STAGES[stage].choices[name]).hyperparameters
+        flags = tuple([each for each in one.flags.items() if each[0] in takes])
+        if name is None and not flags:
+            return own
+        values = tuple([self._values.get(each, ...) for each in takes])
+        wanted = stage, name or self.row.key, flags, self._flags, values
+        if wanted not in self._sample.bound:
+            record = self._sample.record
+            self._sample.bound[wanted] = changed(self.row, one).bound(
+                stage, record.settings, advantages_given=record.advantages_given
+            )
+        return self._sample.bound[wanted]
 
 
 def scales_with_advantage(objective: Objective) -> bool:
