@@ -83,8 +83,8 @@ def verify(
 
     A record holds the trainer's numbers under "expected": loss or objective,
     policy_loss, advantages, ratio, kl, gradient or loss_gradient, clip_fraction,
-    gradient_norm, metrics. Each record is a batch of its own. The first difference
-    is named with its stage, response, token and cause; --full prints all. Without
+    gradient_norm, metrics. Each record is a batch of its own. Names the
+    first difference: its stage, response, token and cause; --full prints all. Without
     --variant, the record's `framework` names the objective. If only the field names
     are a framework's, its other variants are tried on records that differ.
     Default tolerances: rtol 1e-4 (float32); atol for a loss rtol × 0.03 × Σ|term|,
