@@ -463,7 +463,7 @@ def trend(
     """
     from grpo_cli.commands.trend.answer import trend_of
     from grpo_cli.commands.trend.comparison import framework_of
-    from grpo_cli.commands.trend.logs import logs_among, read_finite
+    from grpo_cli.commands.trend.logs import logs_among, read_finite, unused
     from grpo_cli.commands.trend.origins import StepSource
     from grpo_cli.commands.trend.run import Run
     from grpo_cli.commands.trend.step import Flags
@@ -473,14 +473,14 @@ def trend(
         values = checked(hyperparameters)
         plan = planned(variant, stages, values, batch)
         reader, words = reader_of(data, where=where, group_by=group_by, group_size=group_size)
+        objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
         alone = logs_among(reader, words) if log is None else None
         if alone is not None:
-            return trend_of(None, alone, Flags())[0]
+            return _noting(trend_of(None, alone, Flags())[0], unused(objective))
         logged, _ = read_finite(None if log is None else os.fspath(log), reader.reading.unpack)
         framework = framework_of(logged)
         source = StepSource.of_flag(step, reader.paths)
         run = Run(reader, plan, source, framework, one_run=one_run)
-        objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
         flags = Flags(objective, reading_flags(where, group_by, group_size))
         found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
         found = replace(found, verdict=of_arguments(found.verdict))

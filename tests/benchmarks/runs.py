@@ -85,7 +85,7 @@ def ask_run(question: Question, folder: Path) -> Verdict:
     """Simulates a run and asks about it."""
     began = time.perf_counter()
     kind, seed = question.kind, question.seed
-    fixed, steps = simulate(generator(question), kind.change)
+    fixed, steps = simulate(generator(question), kind.change, steady=kind.steady)
     shape = list(SHAPES)[seed % len(SHAPES)]
     parts = [lines(rows, shape, ratios=fixed.ratios) for rows in steps]
     words = ("--group-by", "uid") if shape == "verl" else ()
@@ -103,6 +103,7 @@ def ask_log(question: Question, folder: Path) -> Verdict:
     kind, seed = question.kind, question.seed
     random = generator(question)
     series, onset = healthy(random), int(random.integers(50, 71))
+    onset = 0 if kind.steady else onset
     for planted in PLANTED:
         if planted.kind.name == kind.name:
             planted.change(series, onset, random)

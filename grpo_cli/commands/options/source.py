@@ -316,10 +316,6 @@ def paths(files: list[str] | None) -> list[str]:
     return ["-"]
 
 
-def _are(names: str) -> str:
-    return "are variants" if "," in names else "is a variant"
-
-
 def refuse_unopened(places: Sequence[str]) -> None:
     """Refuses several files of which some cannot be opened; one alone is refused when it is read.
 
@@ -329,9 +325,8 @@ def refuse_unopened(places: Sequence[str]) -> None:
     errors = [*filter(None, map(unopened, dict.fromkeys(places)))] if len(places) > 1 else []
     for error in errors:
         if error.source and {*error.source.split(",")} <= {*NAMES}:
-            error.message += (
-                f"; {error.source} {_are(error.source)}: write -v {error.source} (several: -v A,B)"
-            )
+            are = "are variants" if "," in error.source else "is a variant"
+            error.message += f"; {error.source} {are}: write -v {error.source} (several: -v A,B)"
     if errors:
         errors[0].others = errors[1:]
         raise errors[0]

@@ -25,7 +25,7 @@ from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.logs import logs_among, read_finite
+from grpo_cli.commands.trend.logs import logs_among, read_finite, unused
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import ReportOptions, StoredOptions, TrendOptions, flags_of
 from grpo_cli.commands.trend.origins import StepSource
@@ -119,11 +119,13 @@ def answer_run(
         other = None
         if options.against:
             other, _ = _opened(options.against, plan, reading, options, None, command)
-        flags = Flags() if logged else flags_of(objective, reading)
+        flags = flags_of(objective, reading)
+        if logged:
+            unread, flags = unread | unused(flags.objective), Flags()
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
-            notes = answer_question(options, run, other, flags, files or ["-"])
+            notes = unread | answer_question(options, run, other, flags, files or ["-"])
         else:
             records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
             for condition in conditions:

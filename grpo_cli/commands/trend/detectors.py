@@ -27,7 +27,7 @@ from grpo_cli.commands.trend.onsets import (
     onsets,
 )
 from grpo_cli.commands.trend.steady import steady_move
-from grpo_cli.commands.trend.watched import DOWN, UP, Limit, Watch
+from grpo_cli.commands.trend.watched import DOWN, UP, Limit, Steady, Watch
 
 SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
 STUCK, TREND = "stuck", "trend"
@@ -136,7 +136,8 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
         *(one for one in shifted if not is_info(watch, one)),
     ]
     found = _lasting(signs, scaled)
-    found += _steady(watch, scaled, found)
+    if watch.steady is not None and scaled is not values:  # logarithms
+        found += _trend(watch.steady, scaled, found)
     other = _lasting([one for one in shifted if is_info(watch, one)], scaled)
     infos = (
         one._replace(info=True)
@@ -275,12 +276,12 @@ def _until_beyond(change: Change, middle: float, scaled: F64) -> Change:
     return change._replace(end=change.seen + int(ends[0])) if len(ends) else change
 
 
-def _steady(watch: Watch, scaled: F64, found: Sequence[Change]) -> Iterator[Change]:
+def _trend(steady: Steady, scaled: F64, found: Sequence[Change]) -> Iterator[Change]:
     """What went one way all along, where no change of that way says it already."""
-    moved = None if watch.steady is None else steady_move(scaled, watch.steady)
-    if moved is None or watch.steady is None:
+    moved = steady_move(scaled, steady)
+    if moved is None:
         return
-    up = watch.steady.way == UP
+    up = steady.way == UP
     known = (one for one in found if one.kind in (SHIFT, DRIFT) and one.up == up)
     if not any(one.seen <= moved.seen and _within(one, moved.seen) for one in known):
         sign = Change(0, moved.seen, TREND, up, moved.score)

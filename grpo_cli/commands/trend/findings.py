@@ -185,8 +185,8 @@ def _factor(levels: _Levels) -> str:
     before, after = levels.before or 0.0, levels.after or 0.0
     if min(before, after) <= 0.0 or max(after / before, before / after) < _FACTOR:
         return ""
-    factor = max(after / before, before / after)
-    return f"{'×' if after > before else '÷'}{factor:{',.0f' if factor >= _WHOLE else '.2g'}}"
+    factor = float(f"{max(after / before, before / after):.2g}")
+    return f"{'×' if after > before else '÷'}{factor:{',.0f' if factor >= _WHOLE else 'g'}}"
 
 
 def _moved(series: _Series, change: Change, step: int, levels: _Levels) -> str:

@@ -181,6 +181,10 @@ NOT_FINITE = (
 _GRADIENT = (
     f"if it rises, {AHEAD}; if it falls, look for groups of equal rewards and for longer responses"
 )
+_ENTROPY = (
+    "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
+    "learning rate"
+)
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
     "larger groups, or check the verifier; or filter such groups"
@@ -235,11 +239,10 @@ TABLE = (
     Watch(
         "entropy", BOTH, BOTH, "log", steady=_COLLAPSES, bounds=(0.7, 0.66),
         span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
-        fix="if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, "
-            "lower the learning rate",
+        fix=_ENTROPY,
     ),
     Watch("nll", BOTH, BOTH, "log", steady=_COLLAPSES, bounds=(0.7, 0.74), span=_POSITIVE,
-          spikes=3.0),
+          spikes=3.0, fix=_ENTROPY),
     Watch(
         "repetition", UP, UP, "share", least=0.15, span=_SHARE,
         fix="stop loops: penalise repetition or truncated responses, or lower the learning rate",

@@ -56,13 +56,15 @@ class RunView {
     return make("div.controls", {}, make("label", {}, "find ", this.search), make("label", {}, "steps ", this.ends[0], " to ", this.ends[1]), this.all);
   }
 
-  // Without its first clause where that is the title: always where nothing went wrong.
+  // Without what the title says: what happened and the last good step, or how far the main metrics moved.
   verdict() {
     const { verdict, findings, moved } = this.run;
-    const [first, ...rest] = verdict.split("; ");
-    const wrong = findings.some(({ severity }) => severity === "warning");
-    const said = !wrong || document.title.toLowerCase().includes(first.split(" (")[0]);
-    return (said ? [...rest.filter((words) => !moved || !words.startsWith("first to last")), moved] : [first, ...rest]).filter(Boolean).join("; ");
+    const [first, ...others] = verdict.split("; ");
+    const rest = others.filter((words) => !/^(last good step|first to last tenth)/.test(words));
+    if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
+    const named = first.split(" (")[0].replace(/: [a-z-]+(?=: )/, ""); // without the rule of check
+    const said = document.title.toLowerCase().replaceAll(",", "").includes(named.toLowerCase().replaceAll(",", ""));
+    return [said ? first.match(/\((.*)\)/)?.[1] : first, ...rest].filter(Boolean).join("; ");
   }
 
   findings() {
@@ -137,7 +139,9 @@ class RunView {
   logged() {
     const { log } = this.run;
     if (!log) return [];
-    const said = log.series.filter((one) => one.said).map((one) => make("li", {}, one.said));
+    const order = ({ said }) => ["differs", "unknown", "agrees"].indexOf(said.split(" ")[0]);
+    const compared = log.series.filter(({ said }) => said).sort((a, b) => order(a) - order(b));
+    const said = compared.map((one) => make("li", {}, make("b", {}, one.said.split(" ")[0]), one.said.replace(/^\S+/, "")));
     const heading = make("h2", {}, `The log, under the names of ${log.framework}`);
     return [heading, said.length ? make("ul.findings", {}, ...said) : null, make("details", { ontoggle: () => this.refresh() }, make("summary", {}, `${log.series.length} logged series`), this.logs)];
   }
@@ -218,7 +222,7 @@ function link(href, words) {
 }
 
 function keptSentence(run, steps) {
-  if (!steps.length) return "A page of records (grpo report FOLDER) has the groups and tokens of each step as well.";
+  if (!steps.length) return "A page of records (grpo report FOLDER -o FILE) has the groups and tokens of each step as well.";
   if (!Object.keys(run.groups).length) return "The page has no groups of responses: the records have no log-probs.";
   const counts = {};
   for (const why of Object.values(run.kept).map((one) => KEPT[one])) counts[why] = (counts[why] ?? 0) + 1;
