@@ -204,7 +204,7 @@ def test_numbers_of_numpy_are_hyperparameters_and_logged_numbers() -> None:
     weights = evaluate(EMPTY, "dapo", reward_weights=np.array([1.0, 0.5])).signature
     assert "reward_weights=1,0.5" in weights
     stages = {"aggregate": "token-mean", "kl": "none", "surrogate": "clip", "ratio": "token"}
-    few: Any = {"betas": [0.0], "stages": stages}
+    few: Any = {"betas": [0.0], "stages": stages, "batch": "record"}
     wanted = match(DAPO, loss="0.0256", **few).document()
     assert match(DAPO, loss=np.float32(0.0256), **few).document() == wanted
     assert compare(EMPTY, "dr", epsilon=np.float32(0.25)).variants[0].signature
@@ -308,7 +308,7 @@ def test_every_answer_has_the_notes_of_its_command() -> None:
     steps = '2 steps form one batch; batch="step" evaluates each by itself'
     assert steps in compare(records).notices
     few = {"kl": "none", "surrogate": "clip", "aggregate": "token-mean"}
-    assert steps in match(records, loss=0.5, stages=few).notices
+    assert steps in match(records, loss=0.5, clip_fraction=0.5, stages=few).notices
     assert {steps, "1 of 2 groups is dead: all its advantages are 0"} <= {
         *evaluate(records).notices
     }
@@ -430,7 +430,7 @@ ANSWERS: dict[str, Any] = {
     "diff": lambda: diff(SAMPLES / "run" / "healthy.jsonl.gz", RUN),
     "evaluate": lambda: evaluate(RUN, batch="step"),
     "explain": lambda: grpo_cli.explain(RUN),
-    "match": lambda: match(GRPO, loss="0.01"),
+    "match": lambda: match(GRPO, loss="0.01", epsilon=0.2, batch="record"),
     "show": lambda: show(RUN),
     "trend": lambda: grpo_cli.trend(RUN),
     "verify": lambda: verify(GRPO),

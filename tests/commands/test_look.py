@@ -8,11 +8,12 @@ import json
 import re
 import shlex
 import sys
+from itertools import product
 from pathlib import Path
 
 import orjson
 import pytest
-from files import each
+from files import each, some
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -125,13 +126,14 @@ def test_without_a_pager_the_page_is_printed(monkeypatch, pager, printed):
     assert delivered("page") == printed
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["variants", "variants --stage kl", "formats", "eval {} --level token", "explain {}", "help",
-     "explain {samples}/arithmetic.jsonl", "explain {samples}/run/trainer_state.json",
-     "compare {} -v all", "check {}", "explain dapo", "variants --changes"],
-)  # fmt: skip
-@pytest.mark.parametrize("width", ["80", "120"])
+FITTED = [
+    *("variants", "variants --stage kl", "formats", "eval {} --level token", "explain {}", "help"),
+    *("explain {samples}/arithmetic.jsonl", "explain {samples}/run/trainer_state.json"),
+    *("compare {} -v all", "check {}", "explain dapo", "variants --changes"),
+]
+
+
+@pytest.mark.parametrize(("command", "width"), some([*product(FITTED, ["80", "120"])], 8))
 def test_pages_fit_a_pipe_s_columns(grpo, dump, monkeypatch, command, width):
     monkeypatch.setenv("COLUMNS", width)
     path = dump({"id": "a"})
@@ -289,7 +291,7 @@ def test_an_explanation_says_whose_loss_it_is(grpo, dump):
     ("command", "column"),
     [
         ("compare {} -v grpo,dr", "loss"),
-        ("match {} --loss 0.1 --kl none --surrogate clip --epsilon 0.2", "value"),
+        ("match {} --loss 0.1 --kl none --epsilon 0.2 --batch record", "value"),
         ("check {}", "code"),
         ("check --codes", "code"),
         ("verify {}", "agrees"),
@@ -343,11 +345,10 @@ def test_a_table_is_cut_at_its_rows(grpo, dump, screen, height):
     assert len(rows) == 30 or len(lines) + len(notes) >= height - 3
 
 
-@pytest.mark.parametrize("width", [80, 120, 200])
-@pytest.mark.parametrize(
-    "command",
-    ["formats", "variants", "variants --changes", "vectors", "vectors --flags", "check --codes"],
-)
+LISTS = ["formats", "variants", "variants --changes", "vectors", "vectors --flags", "check --codes"]
+
+
+@pytest.mark.parametrize(("width", "command"), some([*product([80, 120, 200], LISTS)], 4))
 def test_lists_are_alike(grpo, monkeypatch, command, width):
     """A head, a rule, and a row for each name, whose words have a column."""
     monkeypatch.setenv("COLUMNS", str(width))

@@ -210,7 +210,7 @@ CISPO = {"kl": "none", "advantage": "group-std", "aggregate": "token-mean", "rat
          "-v trl/dr_grpo -p max_completion_length=24 --level batch --only loss"),
         ("trl/dr_grpo", {}, {"max_completion_length": 23},  # which grpo, the default, does not use
          {"epsilon": 0.2, "max_completion_length": 23}, "-p max_completion_length=23"),
-    ], 4),
+    ], 3),
 )  # fmt: skip
 def test_hyperparameters_are_solved_for_or_searched(
     path, variant, stages, flags, asked, words
@@ -235,19 +235,16 @@ def test_the_other_sign_the_objective_and_noise_of_float32(path) -> None:
         assert all(abs(one.difference) < 1e-6 * abs(made.loss) for one in found.matches)
 
 
-def test_entropies_are_a_part_of_the_number(tmp_path) -> None:
+def test_entropies_are_a_part_of_the_number(tmp_path, without_mistakes) -> None:
     one = record(3, [4, 6, 5], [1.0, 0.0, 0.5])
     one["entropies"] = [[0.5 + 0.1 * t for t in range(len(row))] for row in one["log_probs_old"]]
     path = str(write(tmp_path / "a", [one]))
     loss = evaluate(path, "dapo", entropy_coef=0.1, epsilon=0.2).loss
-    stages = {"aggregate": "token-mean", "ratio": "token"}
-    first = match(path, loss=loss, variant="dapo", entropy_coef=0.1, epsilon=0.2).matches[0]
+    flags: dict[str, Any] = {"stages": NARROW | USUAL, "epsilon": 0.2}
+    first = match(path, loss=loss, variant="dapo", entropy_coef=0.1, **flags).matches[0]
     assert first.value == loss
     assert "entropy_coef" in first.command
-    del one["entropies"]
-    lacking = str(write(tmp_path / "b", [record(4, [2, 2], [1.0, 0.0]), one]))
-    both = match([*map(str, (path, lacking))] and path, loss=loss, stages=stages, epsilon=0.2)
-    assert both.matches == () or both.matches[0].value != loss
+    assert loss not in [one.value for one in match(path, loss=loss, **flags).matches]
 
 
 def test_some_records_have_advantages_by_token(tmp_path) -> None:
@@ -359,7 +356,7 @@ def lacking(*records: dict[str, Any]) -> set[str]:
         ([FOUR | {"rewards": [1.0, 0.0, 0.0, 1.0000001], "groups": PAIRS}], set()),
         ([FOUR | {"rewards": [1.0, 0.0, 0.0, 1.0], "groups": [0, 0, 0, 1]}], {"sizes", "spreads"}),
         ([BARE, BARE | {"rewards": [0.5, 0.0]}], {"spreads"}),
-    ], 4),
+    ], 3),
 )  # fmt: skip
 def test_what_would_tell_conventions_apart_is_what_the_data_lack(records, has) -> None:
     """All records have a part in it, not those of the first chunk alone."""
@@ -581,7 +578,8 @@ def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path, without_mistak
     assert "trl/dr_grpo" in flipped[1].partition("unmodified except for the sign: ")[2]
     assert flipped[2].startswith("the records name trl/dr_grpo, which gives ")
     assert flipped[2].endswith(" instead")
-    found = answer("match", path, f"--loss={1.0137 * number:.6g}")
+    same = ("--epsilon-low", 0.2, "--epsilon-high", 0.28, "--beta", 0.04)  # so none is doubted
+    found = answer("match", path, f"--loss={1.0137 * number:.6g}", *same)
     nearest, recorded = found["released"]["nearest"], found["released"]["recorded"]
     assert recorded["value"] == number
     assert values[nearest["variants"][0]] == nearest["value"]
@@ -667,7 +665,7 @@ def of_trl(**more: Any) -> dict[str, Any]:
     return made | {"hyperparameters": said} | more
 
 
-@pytest.mark.parametrize("text", [".17g", ".5g"])
+@pytest.mark.parametrize("text", some([".5g", ".17g"], 1))
 def test_every_row_that_gives_the_number_is_named_the_records_framework_first(
     tmp_path, text
 ) -> None:
@@ -796,7 +794,7 @@ def test_slips_of_the_row_that_is_meant_are_named(clipped: str) -> None:
         (total["policy"] + penalty, {"policy": -1.0}),
         (total["loss"] + 0.04, {"kl_offset": 1.0}),
     ):
-        found = match(clipped, loss=repr(loss), stages=USUAL | PLAIN["aggregate"])
+        found = match(clipped, loss=repr(loss), stages=USUAL | PLAIN["aggregate"], epsilon=0.2)
         assert not found.matches
         assert "grpo" in found.nearest[0].variants
         assert found.nearest[0].would_need == pytest.approx(need)
@@ -834,7 +832,7 @@ def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> No
     ]
     shown = " ".join(run(*words).stdout.split())
     assert "but grpo with this mistake does: max instead of min" in shown
-    flags = {"kl": "none", "ratio": "token", "aggregate": "response-mean", "epsilon": 0.2}
-    exact = match(str(path), loss=repr(float(np.mean(losses))), **flags)
+    stages = {"kl": "none", "ratio": "token", "aggregate": "response-mean"}
+    exact = match(str(path), loss=repr(float(np.mean(losses))), stages=stages, epsilon=0.2)
     assert "by chance" not in exact.headline
     assert "by chance, grpo with a mistake" in replace(exact, tolerance=5e-4).headline
