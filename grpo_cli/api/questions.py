@@ -361,13 +361,14 @@ def show(
         if by not in COLORS:
             hint = did_you_mean(str(by), COLORS)
             raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
-        if not isinstance(top, int) or top < 0:
-            raise UsageError(f"top: expected a whole number of at least 0, got {top!r}")
+        rows = hyperparameters.pop("limit", top)
+        if not isinstance(rows, int) or rows < 0:
+            raise UsageError(f"top: expected a whole number of at least 0, got {rows!r}")
         variant = one_variant(variant, hyperparameters)
         plan = planned(variant, stages, hyperparameters, batch)
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         tests = listed(having)
-        found = show_rows(reader, plan, by=by, top=top, strings=strings, having=tests)[0]
+        found = show_rows(reader, plan, by=by, top=rows, strings=strings, having=tests)[0]
         return _noting(found, found.notices)
 
 
