@@ -184,12 +184,7 @@ class Sample:
         return self._objectives[row.key]
 
     def per_response(self, wanted: Key, row: Plan, *changes: Change) -> bool:
-        """Whether a response has one advantage.
-
-        Args:
-            wanted: the advantage's key.
-            row: with the changes, it has it.
-            changes: made in the row.
+        """Whether a response has one advantage in a row with changes; ``wanted`` is its key.
 
         Raises:
             GrpoError: where the record lacks what it needs.
