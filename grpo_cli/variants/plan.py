@@ -151,8 +151,7 @@ class Plan:
         Raises:
             InputError: when a hyperparameter that has no usual value is nowhere given.
         """
-        taken = self.settings
-        own = tuple(sorted([one for one in record.items() if one[0] in taken]))
+        own = tuple(sorted([one for one in record.items() if one[0] in self.settings]))
         key = own, advantages_given, reference_given
         if key not in self._cache:
             if len(self._cache) >= _MOST_OBJECTIVES:
@@ -191,7 +190,11 @@ class Plan:
         Raises:
             InputError: when a hyperparameter of it that has no usual value is nowhere given.
         """
-        given, (name, choice) = {**record, **self.flags}, self._chosen[stage]
+        return self._stage(stage, {**record, **self.flags}, advantages_given=advantages_given)
+
+    def _stage(self, stage: str, given: Mapping[str, Value], *, advantages_given: bool) -> Bound:
+        """A stage with what flags and the record give."""
+        name, choice = self._chosen[stage]
         if stage == "advantage":
             if advantages_given and stage not in self.swapped:
                 name, choice = "given", STAGES["advantage"].choices["given"]
@@ -202,7 +205,7 @@ class Plan:
     def _build(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         given = {**record, **self.flags}
         bound: dict[str, Bound | None] = {
-            stage: self.bound(stage, record, advantages_given=advantages_given) for stage in _STAGES
+            stage: self._stage(stage, given, advantages_given=advantages_given) for stage in _STAGES
         }
         has_entropy = self.row.entropy is not None or "entropy_coef" in self.flags
         for stage in OWN_AGGREGATES:
@@ -219,27 +222,20 @@ class Plan:
         what the variant has.
         """
         own = "/" in name and name in self.swapped.values()
-        bound_values = tuple(
-            [
-                (wanted, given[wanted])
-                for wanted in choice.hyperparameters
-                if wanted in given and self._reads(stage, wanted)
-            ]
-        )
-        key = self.variant, own, id(choice), name, bound_values
-        known = _KNOWN.get(key)
-        if known is not None:
-            return known
-        if len(_KNOWN) > _MOST_BOUND:
-            _KNOWN.clear()
         row = own_values(self.variant)
-        usual = {**row, **choice.defaults} if own else {**choice.defaults, **row}
-        values = {**usual, **dict(bound_values)}
+        usual = (choice.defaults, row) if own else (row, choice.defaults)
+        values: dict[str, Value] = {}
         for wanted in choice.hyperparameters:
-            if wanted not in values:
+            asked = wanted in given and self._reads(stage, wanted)
+            source = given if asked else usual[0] if wanted in usual[0] else usual[1]
+            if wanted not in source:
                 raise InputError(missing(wanted, f"{name} needs it"), path=wanted, record=0)
-        values = {wanted: values[wanted] for wanted in choice.hyperparameters}
-        _KNOWN[key] = Bound(name, choice, values)
+            values[wanted] = source[wanted]
+        key = id(choice), name, *values.values()
+        if key not in _KNOWN:
+            if len(_KNOWN) > _MOST_BOUND:
+                _KNOWN.clear()
+            _KNOWN[key] = Bound(name, choice, values)
         return _KNOWN[key]
 
     def assumed(self, record: Mapping[str, Value]) -> list[str]:
@@ -392,7 +388,7 @@ def idle_clips(variant: str, surrogate: Bound) -> Iterator[str]:
 
 
 _KNOWN: dict[object, Bound] = {}
-"""Choices by what their values come from: a search makes thousands of plans of some hundreds."""
+"""Choices by their values: a search makes thousands of plans of some hundreds."""
 _MOST_BOUND = 1 << 14
 _MOST_OBJECTIVES = 256
 """Kept of a plan: each record may have settings of its own."""

@@ -7,6 +7,7 @@ import math
 import tracemalloc
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import command
 import numpy as np
 import orjson
 import pytest
-from files import each, in_blocks
+from files import each, in_blocks, some
 
 from grpo_cli import check
 
@@ -150,9 +151,10 @@ def sane(draw: np.random.Generator, longest: int, sure: float, drift: float) -> 
     return found | {"rewards": draw.integers(0, 2, 8).tolist()}
 
 
-@each("longest", [6, 40, 200])
-@each("sure", [0.0, 0.3, 0.8])
-@each("drift", [0.003, 0.05, 0.2])
+LIKELY = [*product([6, 40, 200], [0.0, 0.3, 0.8], [0.003, 0.05, 0.2])]
+
+
+@each(("longest", "sure", "drift"), some(LIKELY, 7))
 def test_confident_text_of_any_length_is_no_error(longest, sure, drift):
     draw = np.random.default_rng([longest, int(sure * 10), int(drift * 1000)])
     counts = check([sane(draw, longest, sure, drift) for _ in range(20)]).counts

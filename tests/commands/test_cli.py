@@ -7,11 +7,13 @@ import os
 import pty
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 import typer
 from command import COMMANDS, application, main
+from files import some
 
 # ---- what only a real process shows: pipes, terminals, colour, signals ---------------------------
 
@@ -156,8 +158,10 @@ def test_what_was_kept_of_standard_input_is_removed(real_shell, dump, tmp_path: 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["grpo --version", "grpo help", "grpo eval {} --json"])
+@pytest.mark.parametrize(
+    ("unbuffered", "command"),
+    some([*product(["", "1"], ["grpo --version", "grpo help", "grpo eval {} --json"])], 3),
+)
 def test_what_cannot_be_written_is_an_error(real_shell, dump, command, unbuffered):
     line = f"{command.format(dump({}))} > /dev/full"
     done = real_shell(line, PYTHONUNBUFFERED=unbuffered)
@@ -184,7 +188,6 @@ def test_what_cannot_be_written_at_the_very_end_is_one_too():
 # ---- ``grpo compare``, ``match`` and ``explain`` as users run them --------------------
 
 
-DUMPS = Path(__file__).parent.parent / "data" / "rollouts"
 UNEQUAL = {
     "log_probs_new": [[-0.9, -0.2, -1.3], [-1.1], [-0.4, -2.0]],
     "log_probs_old": [[-1.0, -0.25, -1.6], [-1.0], [-0.9, -1.9]],

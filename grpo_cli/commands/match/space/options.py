@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -17,12 +17,15 @@ from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.results import Ratio, Surrogate
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan, own_values
 from grpo_cli.variants.trainer import frameworks_of
 
 Key = Hashable
 
+POLICY = ("ratio", "surrogate", "correction")
+"""The stages of a policy term."""
 DIRECT = 1 << 24
 """Added to the number of a policy term that is evaluated with its advantages."""
 
@@ -47,6 +50,11 @@ def correction_key(bound: Bound) -> Key:
     off = all(value is None or value == 1.0 for value in bound.values.values())
     none = bound.choice.absent or (off and bound.name == "trl/masks")
     return None if none else key(bound)
+
+
+def policy_key(ratio: Bound, surrogate: Bound, correction: Bound) -> Key:
+    """Identifies a policy term."""
+    return key(ratio), key(surrogate), correction_key(correction)
 
 
 def keeps_tokens(correction: Bound) -> bool:
@@ -151,7 +159,7 @@ class Sample:
         record: the record, alone in its chunk.
         frameworks: those that computed it, by its word or by its names for fields.
         columns: its columns.
-        bound: the stages that changes put in the place of rows' own, by what they are made of.
+        bound: what changes put in the place of rows' stages.
     """
 
     def __init__(self, record: Chunk, recorded: str = "") -> None:
@@ -211,10 +219,29 @@ class Stages:
 
     def __init__(self, sample: Sample, row: Plan) -> None:
         self.row, self.objective, self.takes = row, sample.objective(row), row.takes()
-        self._sample = sample
+        self._record, self._bound = sample.record, sample.bound
         self._values = {**own_values(row.variant), **sample.record.settings, **row.flags}
         self._flags = tuple(row.flags.items())
-        self._known: dict[tuple[str, Change], Bound] = {}
+
+    def context(self, stages: Sequence[str], takes: Collection[str]) -> Key:
+        """What changes of these stages that set these hyperparameters find in the row."""
+        own = [(getattr(self.objective, stage), getattr(self.row.row, stage)) for stage in stages]
+        reads = self.row.row.reads
+        return (
+            tuple([bound.key for both in own for bound in both]),
+            tuple([self._values.get(name, ...) for name in takes]),
+            None if reads is None else reads.intersection(takes),
+            self._flags,
+        )
+
+    def advantage_key(self, one: Change) -> Key:
+        """Identifies its advantages with a change."""
+        kl = self.bound("kl", one)
+        return key(self.bound("advantage", one)), key(kl) if kl.choice.in_reward else None
+
+    def policy(self, one: Change) -> tuple[Bound, ...]:
+        """Its ratio, surrogate and correction with a change."""
+        return tuple([self.bound(stage, one) for stage in POLICY])
 
     def bound(self, stage: str, one: Change) -> Bound:
         """A stage of the row with a change.
@@ -222,13 +249,6 @@ class Stages:
         Raises:
             GrpoError: where a hyperparameter is nowhere given.
         """
-        known = self._known.get((stage, one))
-        if known is None:
-            known = self._known[stage, one] = self._bind(stage, one)
-        return known
-
-    def _bind(self, stage: str, one: Change) -> Bound:
-        """Binds it, if no other row has given the changed stage the same values."""
         own: Bound = getattr(self.objective, stage)
         name = one.stages.get(stage)
         takes = (own.choice if name is None else STAGES[stage].choices[name]).hyperparameters
@@ -237,12 +257,11 @@ class Stages:
             return own
         values = tuple([self._values.get(each, ...) for each in takes])
         wanted = stage, name or self.row.key, flags, self._flags, values
-        if wanted not in self._sample.bound:
-            record = self._sample.record
-            self._sample.bound[wanted] = changed(self.row, one).bound(
-                stage, record.settings, advantages_given=record.advantages_given
-            )
-        return self._sample.bound[wanted]
+        if wanted not in self._bound:  # for no row that has these values
+            settings, given = self._record.settings, self._record.advantages_given
+            made = changed(self.row, one).bound(stage, settings, advantages_given=given)
+            self._bound[wanted] = made
+        return self._bound[wanted]
 
 
 def scales_with_advantage(objective: Objective) -> bool:
@@ -250,16 +269,19 @@ def scales_with_advantage(objective: Objective) -> bool:
 
     BAPO's is not: what it clips depends on the signs of the other responses.
     """
-    given = Bound("given", STAGES["advantage"].choices["given"], {})
-    objective = replace(objective, advantage=given)
-    batch = probe.probe()
-    numbers = np.arange(batch.responses.count)
+    responses, inputs = probe.probe().responses, Inputs(probe.probe())
+    numbers = np.arange(responses.count)
     signs, sizes = np.where(numbers % 2 > 0, -1.0, 1.0), 0.3 + numbers
 
     def values(advantages: F64) -> F64:
-        return evaluate(replace(batch, advantages=advantages), objective).policy.sums
+        inputs["response_advantage"] = advantages
+        inputs["advantage"] = responses.spread(advantages)
+        surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
+        return responses.sum(surrogate.value)
 
     try:
+        ratio: Ratio = inputs.call(objective.ratio, "ratio")
+        inputs["log_ratio"], inputs["ratio"] = ratio.log_ratio, ratio.ratio
         of_sign = np.where(signs > 0, values(np.ones(len(signs))), values(-np.ones(len(signs))))
         return bool(np.allclose(values(signs * sizes), of_sign * sizes, rtol=1e-9, atol=1e-12))
     except GrpoError:

@@ -6,7 +6,7 @@ weights. So J of tens of thousands of conventions comes from some hundred vector
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, partial
@@ -20,6 +20,7 @@ from grpo_cli.commands.match.space import changes as tried
 from grpo_cli.commands.match.space.changes import NO_CHANGE, Change, changed, checked
 from grpo_cli.commands.match.space.options import (
     DIRECT,
+    POLICY,
     Key,
     Options,
     Sample,
@@ -28,17 +29,22 @@ from grpo_cli.commands.match.space.options import (
     correction_key,
     keeps_tokens,
     key,
+    policy_key,
 )
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
+from grpo_cli.objective.inputs import missing
 from grpo_cli.objective.pipeline import estimates_kl
+from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.registry import bind
 
 Index = NDArray[np.int32] | NDArray[np.int16]
 
 MOST_CHANGES = 2
 _NONE, _CANNOT = -1, -2
 """In the place of an option's number: it has none, or it cannot be evaluated."""
+_EPSILON = ("epsilon_high", "epsilon_low")
 _COSTLY = 9.0
 """Bits from which ε is not searched together with other changes."""
 
@@ -56,25 +62,17 @@ class Depth(IntEnum):
     WIDE = 2
 
 
-@dataclass(frozen=True)
-class Known:
-    """Which hyperparameters the flags or the records give, so that they are not searched."""
-
-    epsilon: bool
-    beta: bool
-    length: bool
-
-    @classmethod
-    def of(cls, base: Plan, chunk: Chunk, *, doubted: bool = False) -> Known:
-        """Looks at the flags and the first records, but not at ε and β that are ``doubted``."""
-        trusted = chunk.settings.keys() - (DOUBTFUL if doubted else set())
-        given = {*base.flags, *trusted}
-        epsilon = bool(given & {"epsilon_low", "epsilon_high"})
-        return cls(epsilon, "beta" in given, "max_completion_length" in given)
-
-
 DOUBTFUL = frozenset({"epsilon_low", "epsilon_high", "beta"})
 """What records give and a trainer may have computed with another value of."""
+
+
+def known(base: Plan, chunk: Chunk, *, doubted: bool = False) -> set[str]:
+    """The hyperparameters that flags or the first records give, so that they are not searched.
+
+    ε is "epsilon", below or above; it and β count as unknown where the records' are ``doubted``.
+    """
+    given = base.flags.keys() | (chunk.settings.keys() - (DOUBTFUL if doubted else set()))
+    return given | ({"epsilon"} if given & {*_EPSILON} else set())
 
 
 class Axis:
@@ -94,16 +92,12 @@ class Axis:
         return len(self.changes)
 
     @cached_property
-    def policy_parts(self) -> Mapping[Change, Sequence[Change]]:
-        """What each changes in the surrogate, the correction and the ratio; equal parts are one."""
-        known: dict[Key, Change] = {}
-        return {
-            one: [known.setdefault(part.key, part) for part in map(one.of, _POLICY)]
-            for one in self.changes
-        }
-
-
-_POLICY = ("surrogate", "correction", "ratio")
+    def takes(self) -> set[str]:
+        """The hyperparameters that its changes set, or that what they put into a row takes."""
+        stages = {(stage, name) for one in self.changes for stage, name in one.stages.items()}
+        choices = [STAGES[stage].choices[name] for stage, name in stages]
+        flags = {name for one in self.changes for name in one.flags}
+        return flags.union(*(choice.hyperparameters for choice in choices))
 
 
 class Axes(NamedTuple):
@@ -113,6 +107,11 @@ class Axes(NamedTuple):
     pairs: Axis
     kls: Axis
     weights: Axis
+
+    @property
+    def others(self) -> tuple[Axis, Axis, Axis]:
+        """All but the policy changes."""
+        return self.advantages, self.kls, self.weights
 
     def combined(self) -> tuple[Index, tuple[NDArray[np.int64], ...], F64]:
         """[n] flat places of the combinations of few changes, their places by axis, their bits."""
@@ -255,8 +254,7 @@ def build(
     Raises:
         InputError: where no convention can be tried.
     """
-    known = Known.of(base, sample.record, doubted=doubted)
-    builder = _Builder(base, sample, betas, depth, known)
+    builder = _Builder(base, sample, betas, depth, known(base, sample.record, doubted=doubted))
     builder.modifies_directs = depth is Depth.WIDE and not large
     rows = tried.rows(base, sample.frameworks)
     grids = [grid for row in rows if builder.is_new(row) for grid in builder.grids(row)]
@@ -271,20 +269,22 @@ class _Builder:
     modifies_directs = False
 
     def __init__(
-        self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth, known: Known
+        self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth, given: set[str]
     ) -> None:
-        self._sample, self._depth, self._known = sample, depth, known
-        self.options = Options(solve=not known.beta and not betas)
+        self._sample, self._depth, self._given = sample, depth, given
+        self.options = Options(solve="beta" not in given and not betas)
         self.reasons: dict[str, str] = {}
         self.same: dict[str, list[str]] = {}
         self._rows: dict[Key, list[str]] = {}
         self._axes: dict[tuple[Change, ...], Axis] = {}
+        self._known_numbers: dict[Key, Index] = {}
         self._changes: dict[Key, Sequence[Change]] = {}
-        lengths: Sequence[Any] = () if known.length else tried.LENGTHS
+        lengths: Sequence[Any] = () if tried.LENGTH in given else tried.LENGTHS
         if tried.LENGTH in base.flags.keys() - base.takes():  # for the other rows and changes
             lengths = [base.flags[tried.LENGTH]]
-        rewards, given = sample.record.batch.rewards is not None, sample.record.advantages_given
-        self._advantages = [NO_CHANGE, *tried.advantages(base, rewards=rewards, given=given)]
+        others = tried.advantages(base, rewards=sample.record.batch.rewards is not None)
+        self._advantages = [NO_CHANGE, *others]
+        self._lacking = "" if sample.record.advantages_given or not others else _no_advantages()
         quick = depth is Depth.QUICK
         self._pairs = [NO_CHANGE] if quick else [NO_CHANGE, *tried.pairs(base)]
         self._betas = [Change({}, {"beta": beta}) for beta in betas]
@@ -293,7 +293,7 @@ class _Builder:
             with_betas = [] if kl.stages.get("kl") == "none" else self._betas
             self._kls += [kl, *(kl.and_(beta) for beta in with_betas)]
         self._aggregates = [NO_CHANGE, *tried.aggregates(base, lengths)]
-        self._lengths = [Change({}, {"max_completion_length": one}, 0, 3.0) for one in lengths]
+        self._lengths = [Change({}, {tried.LENGTH: one}, 0, 3.0) for one in lengths]
 
     def is_new(self, row: Plan) -> bool:
         """Whether no earlier row is the same convention on these records."""
@@ -337,6 +337,8 @@ class _Builder:
 
     def _with_own(self, stages: Stages) -> Iterator[Change]:
         """The row with its surrogate's own values, where the records put others in their place."""
+        if not self._sample.record.settings:
+            return
         replaced = stages.row.replaced(stages.objective.parts)
         own = {name: value for name, (value, _) in replaced.items()}
         if own:
@@ -344,14 +346,14 @@ class _Builder:
 
     def _with_epsilons(self, stages: Stages, pairs: Sequence[Change]) -> Iterator[Change]:
         """The policy changes with each ε that is searched."""
-        if self._known.epsilon or self._depth is not Depth.WIDE:
+        if "epsilon" in self._given or self._depth is not Depth.WIDE:
             return
         for pair in pairs:
             if "surrogate" in pair.stages:
                 takes: Container[str] = stages.bound("surrogate", pair).choice.hyperparameters
             else:
                 takes = stages.takes
-            taken = tuple([name for name in tried.EPSILON if name in takes])
+            taken = tuple([name for name in _EPSILON if name in takes])
             if taken:
                 long = stages.bound("ratio", pair).name.startswith("sequence")
                 make = partial(_epsilons, pair, taken, of_sequences=long)
@@ -360,7 +362,7 @@ class _Builder:
     def _penalised(self, *, per_response: bool) -> Iterator[Change]:
         """Advantages where the KL is in the reward: some with other β, if none is known."""
         yield from self._advantages
-        if self._known.beta or self._depth is not Depth.WIDE:
+        if "beta" in self._given or self._depth is not Depth.WIDE:
             return
         advantages = self._advantages[:4] if per_response else [NO_CHANGE]
         for beta, bits in tried.BETAS.items():
@@ -374,7 +376,10 @@ class _Builder:
         return self._changes[wanted]
 
     def _axis(self, changes: Sequence[Change]) -> Axis:
-        return self._axes.setdefault(tuple(changes), Axis(changes))
+        wanted = tuple(changes)
+        if wanted not in self._axes:
+            self._axes[wanted] = Axis(changes)
+        return self._axes[wanted]
 
     def _grid(
         self,
@@ -391,9 +396,9 @@ class _Builder:
         all_tokens = keeps_tokens(objective.correction)
         policy = self._policies(stages, axes, all_tokens=all_tokens)
         kl = np.array([self._kls_of(stages, one, pairs) for one in kls], np.int32)
-        weight = np.array(self._numbers(weights, partial(self._weight, stages)), np.int32)
+        weight = self._numbered(stages, ("aggregate",), axes.weights, self._weight)
         if not all_tokens:  # only the row's own
-            weight[1:] = _CANNOT
+            weight = np.where(np.arange(len(weight)) > 0, _CANNOT, weight)
         entropy = objective.entropy if objective.entropy_coef else None
         return Grid(
             plan=row,
@@ -411,11 +416,10 @@ class _Builder:
     def _policies(self, stages: Stages, axes: Axes, *, all_tokens: bool) -> Index:
         """[A, P] numbers of pairs, or of direct policies; −2 for what is not tried."""
         advantages, pairs = axes.advantages, axes.pairs
-        keys: tuple[dict[Change, Key], ...] = ({}, {})  # what identifies each change's option
-        policy = partial(self._policy, stages, pairs.policy_parts, keys[1])
-        policies = np.array(self._numbers(pairs.changes, policy))
-        advantage = partial(self._advantage, stages, keys[0])
-        numbers = np.array(self._numbers(advantages.changes, advantage))
+        policies = self._numbered(stages, POLICY, pairs, self._policy)
+        numbers = self._numbered(stages, ("advantage", "kl"), advantages, self._advantage)
+        if self._lacking:
+            self.reasons.setdefault("given", self._lacking)
         count = outer([advantages.counts, pairs.counts], np.int8)
         can = (count <= MOST_CHANGES) & (numbers > _CANNOT)[:, None] & (policies > _CANNOT)
         by_sign = can & (numbers >= 0)[:, None] & (policies >= 0) & all_tokens
@@ -437,11 +441,27 @@ class _Builder:
         if self._depth is not Depth.QUICK:
             for a, p in np.argwhere(can & ~by_sign & worth).tolist():
                 both = advantages.changes[a], pairs.changes[p]
-                wanted = keys[0][both[0]], keys[1][both[1]]
+                wanted = stages.advantage_key(both[0]), policy_key(*stages.policy(both[1]))
                 found[a, p] = DIRECT + self.options.directs.number(wanted, stages.row, *both)
         return found
 
     # ---- numbers of options ----------------------------------------------------------------------
+
+    def _numbered(
+        self,
+        stages: Stages,
+        names: Sequence[str],
+        axis: Axis,
+        number: Callable[[Stages, Change], int],
+    ) -> Index:
+        """[n] the number of each change's option; rows whose options are the same share them."""
+        wanted = axis, stages.context(names, axis.takes), stages.row.wants_moments
+        if wanted not in self._known_numbers:
+            found = np.array(self._numbers(axis.changes, partial(number, stages)), np.int32)
+            if "advantage" in names and (found == _CANNOT).any():
+                return found  # another stage of the row may be the reason
+            self._known_numbers[wanted] = found
+        return self._known_numbers[wanted]
 
     def _numbers(self, changes: Sequence[Change], number: Callable[[Change], int]) -> list[int]:
         """The number of each change's option; −2, and a reason, where it cannot be evaluated."""
@@ -455,10 +475,9 @@ class _Builder:
                 found.append(_CANNOT)
         return found
 
-    def _advantage(self, stages: Stages, keys: dict[Change, Key], one: Change) -> int:
+    def _advantage(self, stages: Stages, one: Change) -> int:
         """The advantage's number; −1 where tokens have their own."""
-        bound, kl, row = stages.bound("advantage", one), stages.bound("kl", one), stages.row
-        wanted = keys[one] = key(bound), key(kl) if kl.choice.in_reward else None
+        wanted, row = stages.advantage_key(one), stages.row
         quick = self._depth is Depth.QUICK and row.batch == "input"
         if quick and changed(row, one).wants_moments:
             return _NONE
@@ -466,20 +485,12 @@ class _Builder:
             return _NONE
         return self.options.advantages.number(wanted, row, one)
 
-    def _policy(
-        self,
-        stages: Stages,
-        parts: Mapping[Change, Sequence[Change]],
-        keys: dict[Change, Key],
-        one: Change,
-    ) -> int:
+    def _policy(self, stages: Stages, one: Change) -> int:
         """The number of the policy term by sign; −1 where A enters in another way."""
-        surrogate, correction, ratio = map(stages.bound, _POLICY, parts[one])
-        wanted = keys[one] = key(ratio), key(surrogate), correction_key(correction)
-        by_sign = self._sample.by_sign(surrogate.name, stages.row, one)
-        if not (by_sign and keeps_tokens(correction)):
+        _, surrogate, correction = bound = stages.policy(one)
+        if not (self._sample.by_sign(surrogate.name, stages.row, one) and keeps_tokens(correction)):
             return _NONE
-        return self.options.policies.number(wanted, stages.row, one)
+        return self.options.policies.number(policy_key(*bound), stages.row, one)
 
     def _kls_of(self, stages: Stages, kl: Change, pairs: Sequence[Change]) -> list[int]:
         """[P] the KL's number with each policy term, whose ratio may weigh it."""
@@ -527,6 +538,11 @@ class _Builder:
         if bound is None:
             return _NONE
         return self.options.weights.number(key(bound), stages.row, detail=stage)
+
+
+def _no_advantages() -> str:
+    """Why advantages of the records are not tried."""
+    return str(missing("advantages", bind("advantage", "given"), "advantage"))
 
 
 def _epsilons(pair: Change, taken: Sequence[str], *, of_sequences: bool) -> Iterator[Change]:

@@ -222,7 +222,7 @@ function link(href, words) {
 }
 
 function keptSentence(run, steps) {
-  if (!steps.length) return "A page of records (grpo report FOLDER) has the groups and tokens of each step as well.";
+  if (!steps.length) return "A page of records (grpo report FOLDER -o FILE) has the groups and tokens of each step as well.";
   if (!Object.keys(run.groups).length) return "The page has no groups of responses: the records have no log-probs.";
   const counts = {};
   for (const why of Object.values(run.kept).map((one) => KEPT[one])) counts[why] = (counts[why] ?? 0) + 1;
