@@ -27,6 +27,7 @@ from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError, did_you_mean, nearest
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.terminal.numbers import shown
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -77,7 +78,8 @@ class Evaluated:
     @property
     def headline(self) -> str:
         """The variant, and what was evaluated."""
-        batches = f", {len(self.batches):,} batches" if self.batches else ""
+        several = f", {len(self.batches):,} batches; mean loss {shown(self.total['loss'])}"
+        batches = several if self.batches else ""
         return f"Evaluated({self.variant}: {what_was_counted(self.total)}{batches})"
 
     def __repr__(self) -> str:

@@ -177,14 +177,16 @@ _IN_TOTAL = 'every number has a name in the result, as evaluate(…).total["loss
 _AS_JSON = "document() of the result has the JSON of the command"
 _ELSEWHERE = {
     "level": 'give it to the result: evaluate(…).to_polars("token"), or to_pandas, columns',
+    "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',
+    "at": "the command has it: grpo trend RUN --at STEP",
     "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
     "against": "diff(first, second) compares two runs; grpo trend FILE --against FILE draws both",
-    "limit": "it is an argument of check; that of show is top",
+    "limit": "it is an argument of check and show",
     "record": 'records are chosen by their fields: where="id==3"',
     **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
     **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
     **dict.fromkeys(("log", "step", "one_run"), _OF_TREND),
-    **dict.fromkeys(("only", "fields"), _IN_TOTAL),
+    "only": _IN_TOTAL,
     **dict.fromkeys(("json", "format", "output"), _AS_JSON),
     **dict.fromkeys(("html", "plot"), "the command has it: grpo help pictures"),
 }

@@ -58,8 +58,8 @@ def _text(part: Part) -> str:
 
 def instead(name: str, own: Value, used: Value) -> str:
     """A hyperparameter that has another value than a row's default, in words."""
-    values = "several values" if used == "mixed" else plain(used)
-    return f"{name} {values} (default: {plain(own)})"
+    found = f"several {name}" if used == MIXED else f"{name} {plain(used)}"
+    return f"{found} (default: {plain(own)})"
 
 
 _PREFIXES = ("epsilon_", "std_", "kl_")

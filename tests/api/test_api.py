@@ -572,6 +572,7 @@ def test_a_variant_may_be_called_variants_and_variants_variant() -> None:
     assert [one.loss for one in found.variants] == losses
     assert evaluate(ONE, variants="dr").loss == losses[0]
     assert verify(ONE | {"expected": {"loss": losses[0]}}, variants="dr").agrees
+    assert show(ONE, top=0).rows == show(ONE, limit=0).rows == show(ONE).rows
 
 
 def same(found: Any, printed: Any) -> bool:

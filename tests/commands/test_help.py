@@ -328,8 +328,8 @@ def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, comm
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("--group-by", "--group-by FIELD,…  Rows equal in these are one group"),
-        ("group-by", "--group-by FIELD,…  Rows equal in these are one group"),
+        ("--group-by", "--group-by FIELD,…  Fields that all rows of a group share"),
+        ("group-by", "--group-by FIELD,…  Fields that all rows of a group share"),
         ("--json", "\n  grpo eval, compare, "),
         ("-v", "-v, --variants A,B"),
         ("clipfrac", "clip_fraction: "),

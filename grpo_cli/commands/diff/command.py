@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -52,15 +52,20 @@ Tolerance = Annotated[
         parser=parse_tolerance,
     ),
 ]
-RunArgument = typer.Argument(
-    metavar="RUN", help="A folder, a file or a 'pattern*'.", show_default=False
-)
+
+
+def _run(name: str, text: str) -> Any:
+    return typer.Argument(metavar=name, help=text, show_default=False)
+
+
+_FIRST = _run("RUN_A", "A run: a folder, a file or a 'pattern*'.")
+_SECOND = _run("RUN_B", "The run to compare it with.")
 
 
 def diff(
     *,
-    first: Annotated[str, RunArgument],
-    second: Annotated[str, RunArgument],
+    first: Annotated[str, _FIRST],
+    second: Annotated[str, _SECOND],
     loading: LoadingOptions,
     step: Step = None,
     tolerance: Tolerance = None,

@@ -41,6 +41,15 @@ Files = Annotated[
     ),
 ]
 
+RunFiles = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN…",
+        help="Files, a folder or a 'pattern*' of one run; or -.",
+        show_default=False,
+    ),
+]
+
 Step = Annotated[
     str | None,
     option(
@@ -75,12 +84,12 @@ class SourceOptions:
     ] = None
     where: Annotated[
         list[str] | None,
-        option("--where", "TEST", "Read only records that match: 'step>=9 && x==1'."),
+        option("--where", "TEST", "Read only matching records: 'step>=9 && env==1'."),
     ] = None
     group: Annotated[str | None, option("--group", "ID", "Read only this group.", "Input")] = None
     group_by: Annotated[
         str | None,
-        option("--group-by", "FIELD,…", "Rows equal in these are one group: step,prompt_id."),
+        option("--group-by", "FIELD,…", "Fields that all rows of a group share: step,uid."),
     ] = None
     group_size: Annotated[
         int | None, option("--group-size", "N", "Every N rows are one group.", "Input", min=1)

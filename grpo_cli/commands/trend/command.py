@@ -14,6 +14,7 @@ from grpo_cli.commands.options.place import destination, drawings, tell_written
 from grpo_cli.commands.options.source import (
     Files,
     ReadingOptions,
+    RunFiles,
     paths,
     tell_errors,
     tell_notes,
@@ -42,7 +43,7 @@ NO = 1
 
 def trend(
     *,
-    files: Files = None,
+    files: RunFiles = None,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     options: TrendOptions,
@@ -69,7 +70,7 @@ def trend(
 
 def report(
     *,
-    files: Files = None,
+    files: RunFiles = None,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     options: ReportOptions,
