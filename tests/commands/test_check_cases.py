@@ -180,8 +180,8 @@ def test_what_is_printed(grpo, dump):
     assert last(bare, copy.deepcopy(bare) | {"id": 9}) == (
         "skipped checks in all 2 records: padding, end of text and repetition (no "
         "token_ids or tokens), retokenised ids (no token_ids, no sampled_token_ids or "
-        "sampled_ids), advantages against rewards (no advantages), truncation (except by equal "
-        "lengths) (no max_completion_length or truncated), rollout mismatch (no "
+        "sampled_ids), advantages against rewards (no advantages), truncation except by equal "
+        "lengths (no max_completion_length or truncated), rollout mismatch (no "
         "log_probs_rollout)"
     )
 
