@@ -117,7 +117,7 @@ def match(
     logged: str | None = None,
     rtol: float | None = None,
     betas: Sequence[float] = (),
-    variant: str = "grpo",
+    variant: str | None = None,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
     group_size: int | None = None,
@@ -141,7 +141,7 @@ def match(
         logged: where the records carry the number, as ``"loss=metrics.loss"``. Default: nowhere.
         rtol: the relative tolerance. Default: what the digits say.
         betas: values of β to try. Default: the usual ones.
-        variant: the variant that flags and changes start from. Default: "grpo".
+        variant: the only variant that is tried, with changes. Default: any.
         where: only records that match, as ``"step==120 && env!=math"``. Default: all.
         group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
             Default: each row is a record.
@@ -165,8 +165,9 @@ def match(
     given = {"loss": loss, "objective": objective, "kl": kl}
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     with speaking_of_arguments():
-        variant = one_variant(variant, hyperparameters)
-        plan = planned(variant, stages, hyperparameters, batch, strict=False)
+        asked = one_variant(variant or "", hyperparameters)
+        plan = planned(asked or "grpo", stages, hyperparameters, batch, strict=False)
+        plan = replace(plan, asked=bool(asked))
         reader, words = reader_of(
             data, jobs=None, where=where, group_by=group_by, group_size=group_size
         )

@@ -208,7 +208,6 @@ def test_what_cannot_be_written_at_the_very_end_is_one_too():
 # ---- ``grpo compare``, ``match`` and ``explain`` as users run them --------------------
 
 
-DUMPS = Path(__file__).parent.parent / "data" / "rollouts"
 UNEQUAL = {
     "log_probs_new": [[-0.9, -0.2, -1.3], [-1.1], [-0.4, -2.0]],
     "log_probs_old": [[-1.0, -0.25, -1.6], [-1.0], [-0.9, -1.9]],

@@ -23,10 +23,6 @@ WITH = PLAIN | {"log_probs_ref": [[-0.25, -0.35], [-0.15, -0.4]]}
 LOSS = (math.exp(0.3) - 1.2) * 0.5 / (math.sqrt(0.5) + 1e-8) / 2
 
 NOTE = "KL left out of grpo (k3, β 0.04): the records have no log_probs_ref"
-MIXED = (
-    "log_probs_ref: missing; the kl stage (k3) needs log-probs under the reference "
-    "(other records have it); --beta 0 works without it"
-)
 
 
 @pytest.fixture

@@ -275,6 +275,37 @@ def test_records_without_a_reference_still_have_their_groups(dump, tmp_path):
     assert "loss, KL and ratios are not computed" in result.stderr
 
 
+@pytest.mark.parametrize("flags", [(), ("--group-by", "step,uid"), ("--jobs", "2")])
+def test_records_of_rewards_alone_have_groups_without_tokens(tmp_path, flags):
+    """As verl's dumps of rollouts: a line for each response."""
+    rewards = {"a": [1.0, 0.0, 1.0], "b": [0.5, 0.25, 0.75]}
+    rows = [
+        {
+            "step": step,
+            "uid": uid,
+            "input": uid,
+            "output": "x",
+            "score": rewards[uid][at],
+            "gts": "",
+        }
+        for step in (1, 2)
+        for uid in "ab"
+        for at in range(3)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    page = tmp_path / "page.html"
+    assert run("report", path, *flags, "-o", page).exit_code == 0
+    head = blocks(page.read_text(encoding="utf-8"))["run"]
+    for first, step in ((1, "1"), (7, "2")):
+        groups = head["groups"][step]
+        assert [one["rewards"] for one in groups] == [*rewards.values()]
+        assert [one["line"] for one in groups] == [first, first + 3]
+        assert [one["reward_mean"] for one in groups] == [2 / 3, 0.5]
+        assert [one["reward_std"] for one in groups] == pytest.approx([3**-0.5, 0.25])
+        assert {one["block"] for one in groups} == {None}
+
+
 def test_a_group_of_one_has_no_standard_deviation(found_in):
     found = found_in({"log_probs_new": [[-0.5]], "log_probs_old": [[-0.5]], "rewards": [2.0]})
     (group,) = found["run"]["groups"]["1"]

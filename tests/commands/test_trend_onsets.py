@@ -29,8 +29,6 @@ import grpo_cli
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.onsets import mann_kendall
 
-Said = tuple[int, str, float]
-
 
 class Onset(NamedTuple):
     at: int

@@ -154,9 +154,9 @@ def _of_records(
         whole["by"] = answer_by(field, parts, steps, windows, ()).document()
     blocks: list[tuple[str, str]] = []
     groups: dict[str, list[dict[str, Any]]] = {}
-    for step in sorted(read.steps):
+    for step, several in sorted(read.all_groups.items()):
         rows = groups[str(step)] = []
-        for group in read.steps[step]:
+        for group in several:
             name = f"block-{len(blocks)}" if group.block else None
             rows.append(group.facts | {"tokens": group.tokens, "block": name})
             blocks += [(name, group.block)] if name is not None else []

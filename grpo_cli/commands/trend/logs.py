@@ -23,6 +23,7 @@ from grpo_cli.records import Source
 from grpo_cli.records.objects import decode
 from grpo_cli.records.open.streams import budget_of, is_whole, opened, reason, unpacked
 from grpo_cli.records.parse.record import NESTED, STEPS, is_logged
+from grpo_cli.records.tables.pieces import kind_of
 from grpo_cli.records.translate import Notices
 from grpo_cli.terminal.numbers import shell_line
 
@@ -59,7 +60,7 @@ def is_log(source: Source, most: int | None = None) -> bool:
         most: what it may unpack to, as --unpack says; None: by its size.
     """
     path = Path(source.path)
-    if not path.is_file():
+    if not path.is_file() or kind_of(source.head[:9], source.path) is not None:
         return False
     if path.name.endswith((".csv", "trainer_state.json")):
         return True

@@ -113,14 +113,18 @@ def change(stage: str, choice: str, rare: float = 0.0, **flags: Value) -> Change
 
 
 def rows(base: Plan, frameworks: Sequence[str] = ()) -> Iterator[Plan]:
-    """Every row with the stages and hyperparameters that flags ask for; the plan's own first.
+    """Every row with the stages and hyperparameters that flags ask for, or the one asked for.
 
     Args:
-        base: the plan.
+        base: the plan, whose own row comes first.
         frameworks: their rows come next, their usual losses first.
     """
     usual = {USUAL[name][1] for name in frameworks if name in USUAL}
-    others = sorted(VARIANTS, key=lambda name: (strangeness(name, frameworks), name not in usual))
+
+    def order(name: str) -> tuple[float, bool]:
+        return strangeness(name, frameworks), name not in usual
+
+    others = () if base.asked else sorted(VARIANTS, key=order)
     for name in dict.fromkeys([base.variant, *others]):
         bare = Plan(name, VARIANTS[name], base.swapped, {}, base.batch)
         takes = bare.takes()

@@ -159,6 +159,7 @@ class Sample:
         record: the record, alone in its chunk.
         frameworks: those that computed it, by its word or by its names for fields.
         columns: its columns.
+        bound: what changes put in the place of rows' stages.
     """
 
     def __init__(self, record: Chunk, recorded: str = "") -> None:
@@ -167,6 +168,7 @@ class Sample:
         framework = recorded.partition("/")[0]
         self.frameworks = (framework,) if framework else frameworks_of(keys)
         self.columns = Inputs(record.batch)
+        self.bound: dict[Key, Bound] = {}
         self._objectives: dict[Key, Objective] = {}
         self._per_response: dict[Key, bool] = {}
         self._by_sign: dict[str, bool] = {}
@@ -217,10 +219,9 @@ class Stages:
 
     def __init__(self, sample: Sample, row: Plan) -> None:
         self.row, self.objective, self.takes = row, sample.objective(row), row.takes()
-        self._record = sample.record
+        self._record, self._bound = sample.record, sample.bound
         self._values = {**own_values(row.variant), **sample.record.settings, **row.flags}
         self._flags = tuple(row.flags.items())
-        self._known: dict[Key, Bound] = {}
 
     def context(self, stages: Sequence[str], takes: Collection[str]) -> Key:
         """What changes of these stages that set these hyperparameters find in the row."""
@@ -251,14 +252,16 @@ class Stages:
         own: Bound = getattr(self.objective, stage)
         name = one.stages.get(stage)
         takes = (own.choice if name is None else STAGES[stage].choices[name]).hyperparameters
-        wanted = stage, name, *[each for each in one.flags.items() if each[0] in takes]
-        if wanted == (stage, None):
+        flags = tuple([each for each in one.flags.items() if each[0] in takes])
+        if name is None and not flags:
             return own
-        if wanted not in self._known:
+        values = tuple([self._values.get(each, ...) for each in takes])
+        wanted = stage, name or self.row.key, flags, self._flags, values
+        if wanted not in self._bound:  # for no row that has these values
             settings, given = self._record.settings, self._record.advantages_given
             made = changed(self.row, one).bound(stage, settings, advantages_given=given)
-            self._known[wanted] = made
-        return self._known[wanted]
+            self._bound[wanted] = made
+        return self._bound[wanted]
 
 
 def scales_with_advantage(objective: Objective) -> bool:
