@@ -27,7 +27,6 @@ from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError, did_you_mean, nearest
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.terminal.numbers import shown
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -78,7 +77,7 @@ class Evaluated:
     @property
     def headline(self) -> str:
         """The variant, and what was evaluated."""
-        several = f", {len(self.batches):,} batches; mean loss {shown(self.total['loss'])}"
+        several = f", {len(self.batches):,} batches; mean loss {self.total['loss']:.6g}"
         batches = several if self.batches else ""
         return f"Evaluated({self.variant}: {what_was_counted(self.total)}{batches})"
 
