@@ -56,11 +56,8 @@ class InputError(GrpoError):
 
     Attributes:
         others: more errors, each of one line: of the same record, or of other inputs.
-        repeats: how many later records have the same error of a key; it is printed once.
+        repeats: how many later records have the same errors; they are printed once.
     """
-
-    of_keys = False
-    """Whether it is on a key, which all records of a file may have."""
 
     def __init__(
         self,
@@ -85,19 +82,18 @@ class InputError(GrpoError):
         """The errors, one a line."""
         return [self, *self.others]
 
-    def repeated_by(self, other: InputError) -> bool:
-        """Whether another error says the same of the same key of a file."""
-        same = (self.source, self.path, self.message) == (other.source, other.path, other.message)
-        return self.of_keys and same
+    @property
+    def words(self) -> tuple[tuple[str | None, str, str], ...]:
+        """What it says, without the line: equal where records of a file have the same errors."""
+        return tuple((one.source, one.path, one.message) for one in self.each)
 
-    def __str__(self) -> str:
+    @property
+    def place(self) -> str:
+        """The file, the line and the path."""
         place = self.source or ""
         if place and self.line is not None:
             place = f"{place}:{self.line}"
-        return ": ".join(part for part in (place, self.path, self.message) if part)
+        return ": ".join(part for part in (place, self.path) if part)
 
-
-class UnknownKeyError(InputError):
-    """A key that is no name of anything, one letter from one that is."""
-
-    of_keys = True
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.place, self.message) if part)

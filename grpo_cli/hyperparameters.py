@@ -129,7 +129,8 @@ def _show(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return repr(value)
+        number = re.fullmatch(f"[+-]?{_NUMBER}", value)
+        return repr(value) + (" (a value in quotes; write it without them)" if number else "")
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
     return "NaN" if value != value else f"{value}"
@@ -185,6 +186,11 @@ def canonical(values: Mapping[str, object]) -> dict[str, Value]:
         if value is None and name == "epsilon_high":
             continue  # the frameworks' way to write: as epsilon_low
         if name in SETS:
+            if isinstance(value, list):
+                wanted = f"{HYPERPARAMETERS[SETS[name][0]].wanted}, got a list"
+                raise HyperparameterError(
+                    given, f"expected {wanted}; its values are {' and '.join(SETS[name])}"
+                )
             for one in SETS[name]:
                 broad[one] = HYPERPARAMETERS[one].check(given, value)
             continue

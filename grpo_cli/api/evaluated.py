@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from grpo_cli.api.data import speaking_of_arguments
+from grpo_cli.api.data import listed, speaking_of_arguments
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import (
     html_page,
@@ -22,11 +22,12 @@ from grpo_cli.commands.answer import (
 )
 from grpo_cli.commands.frames import Array, array, arrow_table, pandas_frame, polars_frame
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
+from grpo_cli.engine.rows.rows import STEP, read_having
 from grpo_cli.engine.rows.rows import columns as columns_of
-from grpo_cli.engine.rows.rows import read_having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError, did_you_mean, nearest
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.terminal.numbers import shown
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -77,7 +78,8 @@ class Evaluated:
     @property
     def headline(self) -> str:
         """The variant, and what was evaluated."""
-        batches = f", {len(self.batches):,} batches" if self.batches else ""
+        several = f", {len(self.batches):,} batches; mean loss {shown(self.total['loss'])}"
+        batches = several if self.batches else ""
         return f"Evaluated({self.variant}: {what_was_counted(self.total)}{batches})"
 
     def __repr__(self) -> str:
@@ -148,70 +150,123 @@ class Evaluated:
         return self.parts[0].breakdown
 
     def columns(
-        self, level: Level = "token", *, having: str | Sequence[str] = ()
+        self,
+        level: Level = "token",
+        *,
+        fields: str | Sequence[str] = (),
+        having: str | Sequence[str] = (),
     ) -> dict[str, Array]:
-        """The rows of a level as arrays, for ``pandas.DataFrame``, ``polars.DataFrame`` and others.
+        """The rows of a level as arrays by name.
 
-        They have the names and values that ``grpo eval --level LEVEL`` prints. A number that is
-        unknown or of nothing is NaN; each of several reward functions is a column.
+        They have the values that ``grpo eval --level LEVEL`` prints. Rows of records that say
+        their step begin with ``step``.
+
+        >>> from grpo_cli import evaluate
+        >>> result = evaluate("samples/dr_grpo.json", "dr")
+        >>> result.columns("response", fields="response,reward,clip_fraction")
+        {'response': array([0, 1]), 'reward': array([1., 0.]), 'clip_fraction': array([1., 0.])}
 
         Args:
-            level: what one row is; "batch": one of ``batches``, or else all records.
-            having: keep only rows that fit, as ``"clip==high && share>0.01"``.
+            level: what one row is: "batch" (one of ``batches``, or else all records), "record",
+                "trajectory", "response", "turn" or "token". Default: "token".
+            fields: only these columns, in this order, as ``"id,contribution"`` or a list.
+                Default: the usual ones, without ``variant`` and ``signature``.
+            having: only rows that fit, as ``"clip==high && share>0.01"``. Default: all.
+
+        Returns:
+            Name → one value a row. A number that is unknown or of nothing is NaN, a text None.
+            Each of several reward functions is a column, ``reward.NAME`` or ``reward.0``.
 
         Raises:
             UsageError: for a level or a column that there is not, or where only totals were kept.
         """
         if level not in get_args(Level):
-            known = ", ".join(get_args(Level))
             hint = did_you_mean(str(level), get_args(Level))
-            raise UsageError(f"level: expected one of {known}, got {level!r}{hint}")
+            levels = ", ".join(get_args(Level))
+            raise UsageError(f"level: expected one of {levels}, got {level!r}{hint}")
         rows, parts = self.batches or [self.total], self.parts
         if level != "batch":
             self._with_rows()
+        known = (*rows[0],) if level == "batch" else (*_leading(parts), *FIELDS[level])
+        names = [one.strip() for text in listed(fields) for one in text.split(",")]
+        for name in names:
+            if name not in known:
+                hint = did_you_mean(name, known) or f" (there are {', '.join(known)})"
+                raise UsageError(f"fields: level {level} has no column {name!r}{hint}")
         with speaking_of_arguments():
-            texts = [having] if isinstance(having, str) else having
-            columns_known = rows[0] if level == "batch" else (*parts[0].by, *FIELDS[level])
-            wanted = read_having(texts, level, columns_known, "having")
+            wanted = read_having(listed(having), level, known, "having")
         if level == "batch":
             kept = [row for row in rows if wanted is None or wanted.holds(row)]
-            return {name: array([row[name] for row in kept]) for name in rows[0]}
+            names = names or [name for name in known if name not in _ASKED_FOR]
+            return {name: array([row[name] for row in kept]) for name in names}
         if wanted is not None:
             parts = [part.only(wanted.mask) for part in parts]
-        return columns(parts, level)
+        return columns(parts, level, names)
 
-    def to_arrow(self, level: Level = "token", *, having: str | Sequence[str] = ()) -> Any:
-        """The rows of a level as an Arrow table, null for NaN; arguments as for ``columns``.
+    def to_arrow(
+        self,
+        level: Level = "token",
+        *,
+        fields: str | Sequence[str] = (),
+        having: str | Sequence[str] = (),
+    ) -> Any:
+        """The rows of a level as an Arrow table, null for NaN.
+
+        Args:
+            level, fields, having: as for ``columns``.
+
+        Returns:
+            A ``pyarrow.Table``.
 
         Raises:
             UsageError: for a level or a column that there is not.
             PackageError: where pyarrow is not installed.
         """
-        return arrow_table(self.columns(level, having=having))
+        return arrow_table(self.columns(level, fields=fields, having=having))
 
     def to_pandas(
-        self, level: Level = "token", *, having: str | Sequence[str] = ()
+        self,
+        level: Level = "token",
+        *,
+        fields: str | Sequence[str] = (),
+        having: str | Sequence[str] = (),
     ) -> pandas.DataFrame:
-        """The rows of a level as a data frame of pandas; arguments as for ``columns``.
+        """The rows of a level as a data frame of pandas.
 
         Take its columns by ``frame["clip"]``: ``frame.clip`` is a method of pandas.
+
+        Args:
+            level, fields, having: as for ``columns``.
+
+        Returns:
+            A ``pandas.DataFrame``.
 
         Raises:
             UsageError: for a level or a column that there is not.
             PackageError: where pandas is not installed.
         """
-        return pandas_frame(self.columns(level, having=having))
+        return pandas_frame(self.columns(level, fields=fields, having=having))
 
     def to_polars(
-        self, level: Level = "token", *, having: str | Sequence[str] = ()
+        self,
+        level: Level = "token",
+        *,
+        fields: str | Sequence[str] = (),
+        having: str | Sequence[str] = (),
     ) -> polars.DataFrame:
-        """The rows of a level as a data frame of polars, null for NaN; arguments as for columns.
+        """The rows of a level as a data frame of polars, null for NaN.
+
+        Args:
+            level, fields, having: as for ``columns``.
+
+        Returns:
+            A ``polars.DataFrame``.
 
         Raises:
             UsageError: for a level or a column that there is not.
             PackageError: where polars is not installed.
         """
-        return polars_frame(self.columns(level, having=having))
+        return polars_frame(self.columns(level, fields=fields, having=having))
 
     # ---- one array per response ---------------------------------------------------------------
 
@@ -295,30 +350,49 @@ class Evaluated:
 # ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------
 
 
-def columns(
-    parts: Sequence[Source], level: Level, only: Sequence[str] | None = None
-) -> dict[str, Array]:
+_ASKED_FOR = ("variant", "signature")
+"""Columns that say the same in every row, or nearly: only where ``fields`` names them."""
+
+
+def _leading(parts: Sequence[Source]) -> tuple[str, ...]:
+    """What rows begin with: the fields that name their batch, else the step where one is known."""
+    says_step = any(one.step is not None for part in parts for one in part.records)
+    return parts[0].by or ((STEP.name,) if says_step else ())
+
+
+def columns(parts: Sequence[Source], level: Level, only: Sequence[str] = ()) -> dict[str, Array]:
     """Name → one value a row, of the fields that rows of this level have, or of ``only`` some.
 
     A number that is unknown or of nothing is NaN, a text None. With several reward functions
     there is a column for each, ``reward.NAME`` or ``reward.0``.
     """
-    names = only or (FIELDS if level == "record" else COLUMNS)[level]
+    usual = (FIELDS if level == "record" else COLUMNS)[level]
+    names = only or (*_leading(parts), *(one for one in usual if one not in _ASKED_FOR))
     tables = [_table(part, level, names) for part in parts]
     found: dict[str, Array] = {}
     for name in dict.fromkeys(name for table in tables for name in table):
-        pieces = [table.get(name, np.full(len(table[names[0]]), np.nan)) for table in tables]
+        rows = [len(next(iter(table.values()))) for table in tables]
+        pieces = [
+            table.get(name, np.full(n, np.nan)) for n, table in zip(rows, tables, strict=True)
+        ]
         if len(pieces) > 1 and {piece.dtype.kind for piece in pieces} - {"i", "f"}:
             flat = [one for piece in pieces for one in piece.tolist()]
             found[name] = array([None if one != one else one for one in flat])
         else:
             found[name] = np.concatenate(pieces)
-    return found
+    if not only:
+        return found
+    return {
+        key: found[key]
+        for name in only
+        for key in found
+        if key == name or key.startswith(f"{name}.")  # of several reward functions
+    }
 
 
 def _table(source: Source, level: Level, names: Sequence[str]) -> dict[str, Array]:
     table: dict[str, Array] = {}
-    for name, column in columns_of(source, level, (*source.by, *names)).items():
+    for name, column in columns_of(source, level, names).items():
         values = column.values
         first = next(iter(values), None) if name == "reward" else None
         if isinstance(first, dict | list):  # of several functions

@@ -230,7 +230,6 @@ _SAME = {
     "--algorithm": "--variant",
     "--sort": "--by",
     "--order-by": "--by",
-    "--limit": "--top",
     "--set": "--param",
 }
 """Other tools' names for a flag."""
@@ -325,7 +324,9 @@ def _tell_usage(error: Any) -> NoReturn:
             message = re.sub(typers, ours, message)
         text, meant = f"{message[:1].lower()}{message[1:]}", _meant(message)
         text = _LISTED.split(text)[0] if meant or _OPTION.match(message) else text
-        say(f"{text}; {meant}" if meant else f"{text} (see {path} --help)")
+        if "did you mean" not in text:
+            text = f"{text}; {meant}" if meant else f"{text} (see {path} --help)"
+        say(text)
     sys.exit(error.exit_code)
 
 

@@ -140,12 +140,21 @@ class Evaluator:
             pipeline.evaluate(chunk.batch, objective)
         if "moments" in wanted:
             found.moments = True
-            if statistics.wanted(objective):
+            if objective.advantage.choice.measure is not None:
                 self._add_moments(found, chunk, objective)
         lengths_say_it = not self.skip and objective.correction.choice.absent
         if "counts" in wanted and (lengths_say_it or not found.moments):
             found.counts = True
-            self._add_counts(found, chunk, objective, lengths_say_it=lengths_say_it)
+            keys, index = chunk.batches
+            whole = None if self.measured is None else self.measured.whole(chunk)
+            counted = pipeline.counts(chunk.batch, objective, whole, lengths_say_it=lengths_say_it)
+            for key in keys:
+                found.sums(key)
+            for term, counts in counted.items():
+                sums = np.bincount(index, counts, len(keys))
+                for key, count in zip(keys, sums.tolist(), strict=True):
+                    own = found.sums(key).counts
+                    own[term] = own.get(term, 0.0) + count
         return found
 
     def _add_moments(self, found: BatchStatistics, chunk: Chunk, objective: Objective) -> None:
@@ -159,20 +168,6 @@ class Evaluator:
         owner = records.spread(index)
         for at, key in enumerate(keys):
             found.sums(key).moments.add(sample.of(owner == at))
-
-    def _add_counts(
-        self, found: BatchStatistics, chunk: Chunk, objective: Objective, *, lengths_say_it: bool
-    ) -> None:
-        keys, index = chunk.batches
-        whole = None if self.measured is None else self.measured.whole(chunk)
-        counted = pipeline.counts(chunk.batch, objective, whole, lengths_say_it=lengths_say_it)
-        for key in keys:
-            found.sums(key)
-        for term, counts in counted.items():
-            sums = np.bincount(index, counts, len(keys))
-            for key, count in zip(keys, sums.tolist(), strict=True):
-                own = found.sums(key).counts
-                own[term] = own.get(term, 0.0) + count
 
     def evaluate(self, chunk: Chunk) -> Breakdown:
         """The chunk's breakdown.

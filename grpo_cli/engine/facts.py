@@ -27,12 +27,13 @@ class Skipped:
     Attributes:
         most: how many errors are kept; 0 for all.
         count: how many there were.
-        first: those that are kept, in order.
+        first: those that are kept, in order; without a limit with those that repeat another.
     """
 
     most: int = ERRORS_KEPT
     count: int = 0
     first: list[InputError] = field(default_factory=list)
+    _by_words: dict[Any, InputError] = field(default_factory=dict, repr=False)
 
     def add(self, error: InputError) -> None:
         """Counts one more."""
@@ -42,12 +43,13 @@ class Skipped:
         """Adds those of a piece of input that follows."""
         self.count += later.count
         for error in later.first:
-            kept = self.first if error.of_keys else ()  # others are not searched for, however many
-            same = next((one for one in kept if one.repeated_by(error)), None)
-            if same is not None:
-                same.repeats += 1 + error.repeats
-            elif not self.most or len(self.first) < self.most:
+            if not self.most:
                 self.first.append(error)
+            elif (same := self._by_words.get(error.words)) is not None:
+                same.repeats += 1 + error.repeats
+            elif len(self.first) < self.most:
+                self.first.append(error)
+                self._by_words[error.words] = error
 
     @property
     def more(self) -> int:
@@ -70,21 +72,25 @@ class InputFacts:
     Attributes:
         notices: sentences, and the line that first gave rise to each.
         named: the row that its first object names, "" for none; None where it has no object.
-        steps: a field that says steps → the steps of the records.
+        steps: a field that says steps → the steps of the records, and the first file that has each.
+        shared: a file → an earlier one, and a step that both have.
         unread: the keys that hold a column which nothing reads.
         group_key: the key under which that object says its group, "" for none.
     """
 
     notices: Notices = field(default_factory=dict)
     named: str | None = None
-    steps: dict[str, set[Any]] = field(default_factory=dict)
+    steps: dict[str, dict[Any, str]] = field(default_factory=dict)
+    shared: dict[str, tuple[str, Any]] = field(default_factory=dict)
     unread: Unread = field(default_factory=Unread)
     group_key: str = ""
 
     def merge(self, later: InputFacts) -> None:
         """Adds the facts of the input that follows."""
         self.notices |= later.notices
-        self._add_steps(later.steps)
+        for name, steps in later.steps.items():
+            self._add_steps(name, steps)
+        self.shared = later.shared | self.shared
         self.unread.merge(later.unread)
         if self.named is None:
             self.named, self.group_key = later.named, later.group_key
@@ -142,12 +148,16 @@ class InputFacts:
                     names = read_fields(value).names if isinstance(value, dict) else {}
                     self.group_key = names.get("group_ids", "")
             self._add_unread(chunk, used)
-            self._add_steps(steps_in(chunk))
+            for name, steps in steps_in(chunk).items():
+                self._add_steps(name, dict.fromkeys(steps, chunk.items[0].source or ""))
             yield chunk
 
-    def _add_steps(self, found: Mapping[str, set[Any]]) -> None:
-        for name, steps in found.items():
-            self.steps.setdefault(name, set()).update(steps)
+    def _add_steps(self, name: str, found: Mapping[Any, str]) -> None:
+        known = self.steps.setdefault(name, {})
+        for step, source in found.items():
+            first = known.setdefault(step, source)
+            if first != source:
+                self.shared.setdefault(source, (first, step))
 
     def _add_unread(self, chunk: DecodedChunk, used: Container[str]) -> None:
         """Adds the keys that no part reads, of the first record with each set of keys."""

@@ -7,13 +7,12 @@ after the other away from this batch shows what.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Segments, cut_turns
-from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.objective import Objective
@@ -105,11 +104,14 @@ def value(
     """J on the probe; None where the objective needs something that the probe has not."""
     batch = probe(lacking, probable=probable)
     try:
-        totals = Totals(objective.batch)
-        totals.add(evaluate(batch, objective))
+        made = evaluate(batch, objective)
     except (InputError, HyperparameterError):
         return None
-    return float(str(totals.row()["objective"]))
+    if objective.batch == "record":
+        return float(made.record_objective.mean())
+    every = slice(None)
+    terms = [(term, float((term.coefficient * term.weighted()).sum())) for term in made.active]
+    return sum(part / (term.weights.counted(every) or 1.0) for term, part in terms)
 
 
 def same(left: float | None, right: float | None) -> bool:
@@ -119,15 +121,21 @@ def same(left: float | None, right: float | None) -> bool:
     return abs(left - right) <= 1e-7 * max(abs(left), abs(right), 0.5)
 
 
-def tell_apart(left: Objective, right: Objective, missing: frozenset[str]) -> set[str]:
-    """The missing features; each of them makes two objectives differ."""
+Valued = Callable[..., float | None]
+"""``value`` of one objective."""
+
+
+def tell_apart(
+    left: Valued, right: Valued, missing: frozenset[str], known: Collection[str] = ()
+) -> set[str]:
+    """The missing features, but for those known, of which each makes two objectives differ."""
 
     def agree(lacking: frozenset[str], *, probable: bool = False) -> bool:
-        one, other = (value(each, lacking, probable=probable) for each in (left, right))
-        return same(one, other)
+        return same(*(valued(lacking, probable=probable) for valued in (left, right)))
 
-    found = {one for one in missing - {"probable"} if not agree(missing - {one})}
-    further = "probable" in missing and agree(missing) and not agree(missing, probable=True)
+    tried = missing.difference(known)
+    found = {one for one in tried - {"probable"} if not agree(missing - {one})}
+    further = "probable" in tried and agree(missing) and not agree(missing, probable=True)
     return found | ({"probable"} if further else set())
 
 

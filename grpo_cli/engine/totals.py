@@ -64,12 +64,9 @@ class Totals:
         *("clipped_low", "clipped_high", "dead_groups", "empty_responses", "on_policy"),
     )
 
-    def add(self, breakdown: Breakdown) -> None:
-        """Adds the records of a breakdown."""
-        self.add_some(breakdown, breakdown.batch.whole)
-
-    def add_some(self, breakdown: Breakdown, cut: Cut) -> None:
-        """Adds some of the records of a breakdown, such as those of a step."""
+    def add(self, breakdown: Breakdown, some: Cut | None = None) -> None:
+        """Adds the records of a breakdown, or some of them, such as those of a step."""
+        cut = breakdown.batch.whole if some is None else some
         self._add_terms(breakdown, cut)
         weights, lengths = breakdown.policy.weights, breakdown.batch.responses.lengths
         clip, ratio = breakdown.clip[cut.tokens], breakdown.ratio[cut.tokens]
@@ -103,10 +100,10 @@ class Totals:
 
     def _add_terms(self, breakdown: Breakdown, cut: Cut) -> None:
         if self.batch == "record":
-            for term, values in zip(breakdown.terms, breakdown.record_values, strict=True):
+            for term in breakdown.terms:
                 own = term.coefficient
                 own = own[cut.records] if isinstance(own, np.ndarray) else own
-                self._add_term(term.name, own, values[cut.records])
+                self._add_term(term.name, own, breakdown.record_values[term.name][cut.records])
             self.products[POLICY, POLICY].add(breakdown.record_gradient_squares[cut.records])
             return
         for term in breakdown.terms:

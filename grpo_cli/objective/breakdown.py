@@ -133,21 +133,25 @@ class Breakdown:
             divisor = divisor[records.starts]
         return divisor * self.count(self.policy.weights)
 
+    @cached_property
+    def record_values(self) -> Mapping[str, F64]:
+        """Term → [M] its Σ w·value in each record."""
+        return {
+            term.name: record_sums(term.weighted(), self.batch.records)
+            / np.maximum(self.count(term.weights), 1)
+            for term in self.terms
+        }
+
     def record_value(self, name: str) -> F64:
         """[M] Σ w·value of a term in each record; 0 where there is no such term."""
-        term = self.term(name)
-        if term is None:
-            return np.zeros(self.batch.records.count)
-        return self._record_values(term)
-
-    def _record_values(self, term: Term) -> F64:
-        counts = np.maximum(self.count(term.weights), 1)
-        return record_sums(term.weighted(), self.batch.records) / counts
+        found = self.record_values.get(name)
+        return np.zeros(self.batch.records.count) if found is None else found
 
     @cached_property
     def record_objective(self) -> F64:
         """[M] J of each record."""
-        return _sum_of([term.coefficient * self._record_values(term) for term in self.active])
+        values = self.record_values
+        return _sum_of([term.coefficient * values[term.name] for term in self.active])
 
     @cached_property
     def record_gradient(self) -> F64:
@@ -290,11 +294,6 @@ class Breakdown:
         with np.errstate(over="ignore"):
             factor = np.square(part.weights.factor())
             return factor * self.batch.responses.sum(part.slope * part.slope)
-
-    @cached_property
-    def record_values(self) -> list[F64]:
-        """[M] Σ w·value of each term in each record."""
-        return [self.record_value(term.name) for term in self.terms]
 
     @cached_property
     def products(self) -> list[tuple[str, str, F64]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.errors import InputError
-from grpo_cli.objective.arithmetic.groups import Groups, Penalised, Remembered
+from grpo_cli.objective.arithmetic.groups import Groups, Penalised
 from grpo_cli.objective.arithmetic.turns import order_turns
 from grpo_cli.objective.choice import Bound, Parameters
 from grpo_cli.objective.objective import Objective
@@ -172,10 +172,12 @@ class Inputs:
         return function(*self._columns(takes, bound, stage), **values)
 
     def _columns(self, takes: Parameters, bound: Bound, stage: str) -> list[Any]:
-        return [
-            self.get(name) if name in takes.optional else self._need(name, bound, stage)
-            for name in takes.columns
-        ]
+        found = [self.get(name) for name in takes.columns]
+        for name, value in zip(takes.columns, found, strict=True):
+            if value is None and name not in takes.optional:
+                known = name == "log_ratio_ref" and self._batch.log_probs_ref is not None
+                raise missing("probs_old" if known else name, bound, stage)
+        return found
 
     def get(self, name: str) -> Any:
         """The column, or None where the records lack what it is made of."""
@@ -184,20 +186,9 @@ class Inputs:
             self._made[name] = getattr(self._batch, name) if maker is None else maker(self._batch)
         return self._made[name]
 
-    def _need(self, name: str, bound: Bound, stage: str) -> Any:
-        value = self.get(name)
-        if value is None:
-            known = name == "log_ratio_ref" and self._batch.log_probs_ref is not None
-            raise missing("probs_old" if known else name, bound, stage)
-        return value
 
-
-_GROUPS: WeakKeyDictionary[Batch, Remembered] = WeakKeyDictionary()
-
-
-def _groups(batch: Batch) -> Groups:
-    """The same for every objective of a batch: what they ask of its rewards is reckoned once."""
-    return _GROUPS.setdefault(batch, Remembered(batch.groups, batch.group_count))
+_GROUPS: WeakKeyDictionary[Batch, Groups] = WeakKeyDictionary()
+"""Batch → its groups, whatever the objective: what several ask of its rewards is computed once."""
 
 
 def _trajectories(batch: Batch) -> Groups:
@@ -236,7 +227,7 @@ def _log_ratio_ref(batch: Batch) -> F64 | None:
 
 
 _MAKERS: dict[str, Callable[[Batch], Any]] = {
-    "groups": _groups,
+    "groups": lambda batch: _GROUPS.setdefault(batch, Groups(batch.groups, batch.group_count, {})),
     "trajectories": _trajectories,
     "turn_order": lambda batch: order_turns(batch.turns, batch.responses, batch.trajectories),
     "states": _states,

@@ -315,7 +315,11 @@ def check_finite(breakdown: Breakdown) -> None:
     for term in breakdown.active[1:]:
         finite &= np.isfinite(term.values)
     if finite.all():
-        _raise_sum(breakdown, [np.isfinite(values) for values in sums])
+        response = int(np.argmin(np.logical_and.reduce([np.isfinite(values) for values in sums])))
+        record = int(breakdown.batch.records.index[response])
+        local = response - int(breakdown.batch.records.starts[record])
+        message = "the sum over the response's tokens overflows"
+        raise InputError(message, path=f"response {local}", record=record)
     _raise_at(breakdown, int(np.argmin(finite)))
 
 
@@ -331,14 +335,6 @@ def _check_sums(breakdown: Breakdown) -> None:
     if not finite.all():
         message = "the sum over the record's responses overflows"
         raise InputError(message, record=int(np.argmin(finite)))
-
-
-def _raise_sum(breakdown: Breakdown, finite: list[NDArray[np.bool_]]) -> NoReturn:
-    response = int(np.argmin(np.logical_and.reduce(finite)))
-    record = int(breakdown.batch.records.index[response])
-    local = response - int(breakdown.batch.records.starts[record])
-    message = "the sum over the response's tokens overflows"
-    raise InputError(message, path=f"response {local}", record=record)
 
 
 def _raise_at(breakdown: Breakdown, token: int) -> NoReturn:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from grpo_cli import hyperparameters
-from grpo_cli.errors import InputError, UnknownKeyError
+from grpo_cli.errors import InputError
 from grpo_cli.records.unread import TRAJECTORIES, Misnamed, is_list, may_mean, misnamed
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -277,7 +277,7 @@ def _refuse_slip(key: str) -> None:
     near = [name for name in _KNOWN if _one_slip(key, name)]
     if near:
         listed = {f"{name}s" for name in near if f"{name}s" in _KNOWN}  # a column has the plural
-        raise UnknownKeyError(f"unknown key; did you mean {min(listed or near)}?", path=key)
+        raise InputError(f"unknown key; did you mean {min(listed or near)}?", path=key)
 
 
 def _one_slip(a: str, b: str) -> bool:

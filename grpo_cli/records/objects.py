@@ -196,6 +196,8 @@ def _describe(error: json.JSONDecodeError) -> str:
     if words.startswith("expected"):
         word = rest.split(maxsplit=1)[0] if rest else "the end"
         words += f", got {word if len(word) <= 12 else word[:12] + '…'}"
+        if rest.startswith("'"):
+            words += "; JSON has double quotes (from Python: json.dumps)"
         if error.msg == "Extra data" and rest[:1] == "," and rest[1:2] in ("", "\n", "\r"):
             words += "; leave out the comma after each line"
     if len(error.doc) > _SHORT and (not rest or words.startswith("the string that begins")):

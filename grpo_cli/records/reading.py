@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -113,8 +113,7 @@ class Reading:
     ) -> Iterator[DecodedChunk]:
         """Records under canonical names: as they are, where their keys say that they are so."""
         for chunk in chunks:
-            first = chunk.items[0] if chunk.keys is not None else None
-            if isinstance(first, Raw) and not worth_a_look(first, notices):  # nor are the others
+            if _is_canonical(chunk, notices):
                 yield chunk
             else:
                 yield from in_chunks(translated(chunk.items, None, (), notices))
@@ -126,23 +125,18 @@ class Reading:
     def _chosen(self, piece: Piece, notices: Notices) -> Items:
         if self.grouping is not None and isinstance(piece, Block) and piece.groups is not None:
             groups = split_block(
-                piece, lambda one: self._read(one_by_one(decoded(one, None, self.loads)), notices)
+                piece, lambda one: self._read(decoded(one, None, self.loads), notices)
             )
             return self._selected(merge_groups(groups, self.grouping, piece.source))
-        if not isinstance(piece, Rows):
-            by_text = bool(self.where) or (self.record is not None and self.grouping is None)
-            chunks = decoded(piece, self._is_wanted if by_text else None, self.loads)
-            return self.made_of(one_by_one(chunks), piece.source, notices)
-        return self.made_of(tables.raws(piece), piece.source, notices)
+        if isinstance(piece, Rows):
+            return self.made_of(tables.decoded(piece), piece.source, notices)
+        by_text = bool(self.where) or (self.record is not None and self.grouping is None)
+        chunks = decoded(piece, self._is_wanted if by_text else None, self.loads)
+        return self.made_of(chunks, piece.source, notices)
 
-    def made_of(
-        self,
-        objects: Items,
-        source: str,
-        notices: Notices,
-    ) -> Items:
+    def made_of(self, chunks: Iterable[DecodedChunk], source: str, notices: Notices) -> Items:
         """The records that objects of a source are."""
-        found = self._read(objects, notices)
+        found = self._read(chunks, notices)
         if self.grouping is not None:
             rows = ((one.line, one) for one in found)
             groups = group_rows(rows, lambda one: getattr(one, "key", None), self.grouping)
@@ -177,10 +171,16 @@ class Reading:
             return True
         return any(key in text for key in _NAMING) or str(line - 1) == self.record
 
-    def _read(self, objects: Iterable[Raw | InputError], notices: Notices) -> Items:
-        if not self.where and self.grouping is None and not self.batch:
-            return translated(objects, self.format, self.mapped, notices)
-        return (one for raw in objects for one in self._read_one(raw, notices))
+    def _read(self, chunks: Iterable[DecodedChunk], notices: Notices) -> Items:
+        as_they_are = not (self.format or self.mapped or self.where or self.batch)
+        for chunk in chunks:
+            if as_they_are and _is_canonical(chunk, notices) and self._give_keys(chunk):
+                yield from chunk.items
+            elif self.where or self.grouping is not None or self.batch:
+                for raw in chunk.items:
+                    yield from self._read_one(raw, notices)
+            else:
+                yield from translated(chunk.items, self.format, self.mapped, notices)
 
     def _read_one(self, raw: Raw | InputError, notices: Notices) -> Items:
         many = False
@@ -252,6 +252,22 @@ class Reading:
             return getattr(next(self._in_line(text), None), "key", None)
         return None
 
+    def _give_keys(self, chunk: DecodedChunk) -> bool:
+        """Gives rows of the same keys what they are grouped by; False where that may be missing."""
+        names = [path[0] for path in self._by]
+        if any(len(path) > 1 for path in self._by) or not {*names} <= {*(chunk.keys or ())}:
+            return False
+        raws: Any = chunk.items if self.grouping is not None else ()  # no error has keys
+        columns = [[raw.value[name] for raw in raws] for name in names]
+        if raws and raws[0].arrays:
+            columns = [[*map(only_element, cells)] for cells in columns]
+        if not all({*map(type, cells)} <= {str, int} for cells in columns):
+            return False
+        keys = zip(*columns, strict=True) if columns else repeat((), len(raws))
+        for raw, key in zip(raws, keys, strict=True):
+            raw.key = key
+        return True
+
     def _key(self, raw: Raw, made: Raw) -> Any:
         """The key in the object as written, or as translated; None if there is none."""
         for value in (raw.value, made.value):
@@ -292,6 +308,12 @@ class Reading:
                 yield raw
             elif value is not None:
                 yield replace(raw, kept=value, again=None, arrays=False)
+
+
+def _is_canonical(chunk: DecodedChunk, notices: Notices) -> bool:
+    """Whether all of a chunk are records under canonical names, as their common keys say."""
+    first = chunk.items[0] if chunk.keys is not None else None
+    return isinstance(first, Raw) and not worth_a_look(first, notices)
 
 
 PLAIN = Reading()

@@ -74,6 +74,21 @@ STEP_FIELDS = (
     *("iteration", "rollout_id", "global_steps"),
 )
 """Fields that say a record's step, the first that is there."""
+
+
+def step_of(value: Mapping[str, Any]) -> str | int | float | None:
+    """The step that an object says, itself or in its ``meta``; of joined rows the first's."""
+    meta = value.get("meta")
+    for holder in (value, meta if isinstance(meta, Mapping) else {}):
+        for name in STEP_FIELDS:
+            if name in holder:
+                found = holder[name]
+                found = found[0] if isinstance(found, (list, np.ndarray)) and len(found) else found
+                found = found.item() if isinstance(found, np.generic) else found
+                return found if isinstance(found, str | int | float) else None
+    return None
+
+
 ENDINGS = ("truncated", "is_truncated", "finish_reasons", "finish_reason")
 """Fields that say which responses were cut off."""
 VERSIONS = ("weight_versions", "weight_version", "policy_version", "head_version")

@@ -18,11 +18,13 @@ class Display(NamedTuple):
         color: when to colour.
         full: whether to print on a terminal what goes beyond its height.
         pager: whether that may go through a pager.
+        to_file: whether the result goes to a file: what is on the terminal is for a person.
     """
 
     color: When = "auto"
     full: bool = False
     pager: bool = True
+    to_file: bool = False
 
 
 _CHOSEN: ContextVar[Display] = ContextVar("display", default=Display())  # noqa: B039 - immutable

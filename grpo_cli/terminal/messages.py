@@ -11,6 +11,7 @@ import orjson
 import typer
 
 from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import escaped_json, visible
 
 
@@ -32,9 +33,9 @@ def failures(*, as_json: bool = False, hint: str = "") -> Iterator[None]:
 
 
 def tell(error: GrpoError, *, as_json: bool) -> None:
-    """Prints an error: a line, or one JSON object; one each where it is several."""
+    """Prints an error: a line, or one JSON object beside JSON; one each where it is several."""
     for one in error.each if isinstance(error, InputError) else [error]:
-        if as_json:
+        if as_json and not chosen().to_file:
             _print(escaped_json(orjson.dumps({"error": described(one)})).decode())
         else:
             say(str(one))

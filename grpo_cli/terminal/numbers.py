@@ -106,19 +106,15 @@ def shortened(text: str) -> str:
 
 def aligned(numbers: Sequence[str]) -> list[str]:
     """Numbers padded on both sides so that their decimal points stand under each other."""
-    tails = [_tail(number) for number in numbers]
+    tails = [len(number) - len(_POINT.split(number, 1)[0]) for number in numbers]
     longest = max(tails, default=0)
     padded = [f"{one}{' ' * (longest - tail)}" for one, tail in zip(numbers, tails, strict=True)]
     width = max(map(len, padded), default=0)
     return [one.rjust(width) for one in padded]
 
 
-def _tail(number: str) -> int:
-    """How many characters stand from the decimal point (or where it would be) on."""
-    for place, character in enumerate(number):
-        if character in ".e":
-            return len(number) - place
-    return 0
+_POINT = re.compile("[.e]")
+"""The decimal point of a number, or where it would be."""
 
 
 # ---- numbers that add up as printed ------------------------------------------------------------

@@ -17,7 +17,7 @@ from rich.text import Text
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import counted
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.screen import Part, Screen, parts_of, screen_of, written
+from grpo_cli.terminal.screen import Part, Screen, screen_of, written
 
 Beyond = Literal["cut", "page", "print"]
 """What to do with a page that is higher than the terminal: its end is cut, since its answer comes
@@ -47,8 +47,8 @@ def print_page(
     screen = screen_of(stream)
     console = screen.console(shades=shades)
     draw(console, screen)
-    below, parts = _lines_of_notes(notes, screen), parts_of(console)
-    return deliver(written(console), stream, screen, beyond, below=below, parts=parts)
+    below = _lines_of_notes(notes, screen)
+    return deliver(written(console), stream, screen, beyond, below=below, parts=console.parts)
 
 
 def draw_fitting(
@@ -71,22 +71,43 @@ def draw_fitting(
     """
 
     def height(draw: Callable[[Console, Screen], object], rows: int) -> int:
-        scratch = screen.console()
-        draw(scratch, screen)
-        draw_rows(scratch, screen, rows)
-        return _height(written(scratch), screen)
+        def both(console: Console, screen: Screen) -> None:
+            draw(console, screen)
+            draw_rows(console, screen, rows)
 
-    if screen.height is not None and not chosen().full:
-        room = screen.height - _lines_of_notes(notes, screen) - 1  # one for the prompt
-        if height(draw_head, most) > room:
-            draw_head = draw_brief
-            if height(draw_brief, most) > room:
-                room -= 1  # one for the line that counts the other rows
-                most = min(1 + max(room - height(draw_brief, 1), 0), most or room)
-                while most > 1 and height(draw_brief, most) > room:  # several tables
-                    most -= 1
+        return _height_of(both, screen)
+
+    room = _room(screen, notes)
+    if room is not None and height(draw_head, most) > room:
+        draw_head = draw_brief
+        if height(draw_brief, most) > room:
+            room -= 1  # one for the line that counts the other rows
+            most = min(1 + max(room - height(draw_brief, 1), 0), most or room)
+            while most > 1 and height(draw_brief, most) > room:  # several tables
+                most -= 1
     draw_head(console, screen)
     draw_rows(console, screen, most)
+
+
+def fits(
+    draw: Callable[[Console, Screen], object], screen: Screen, notes: Iterable[str] = ()
+) -> bool:
+    """Whether what ``draw`` prints, and the notes below it, are no higher than the terminal."""
+    room = _room(screen, notes)
+    return room is None or _height_of(draw, screen) <= room
+
+
+def _room(screen: Screen, notes: Iterable[str]) -> int | None:
+    """The lines above the notes and the prompt; None where there is no end to them."""
+    if screen.height is None or chosen().full:
+        return None
+    return screen.height - _lines_of_notes(notes, screen) - 1
+
+
+def _height_of(draw: Callable[[Console, Screen], object], screen: Screen) -> int:
+    scratch = screen.console()
+    draw(scratch, screen)
+    return _height(written(scratch), screen)
 
 
 def deliver(

@@ -120,7 +120,10 @@ def chart(
     rows = (ascii_rows if plain else braille_rows)(line_of(numbers, low, high), room, height)
     labels = {0: top, height - 1: bottom} if high > low else {height // 2: top}
     side, corner, along, mark = "|+-^" if plain else "│└─▲"
-    lines = [_title(series, numbers, width, plain=plain)]
+    finite = _finite(numbers)
+    last = _letters(brief(float(finite[-1])) if finite.size else "–", plain=plain)
+    name = visible(series.name)
+    lines = [set_cell_size(f"{set_cell_size(name, max(width - len(last) - 1, 1))} {last}", width)]
     for number, row in enumerate(rows):
         label = _letters(labels.get(number, ""), plain=plain)
         lines.append(f"{label.rjust(margin)} {side}{row}")
@@ -129,13 +132,6 @@ def chart(
         axis[column_of(index, len(numbers), room)] = mark
     lines.append(f"{'':{margin}} {corner}{''.join(axis)}")
     return [*lines, " " * (margin + 2) + _ends(x, room)]
-
-
-def _title(series: Series, numbers: F64, width: int, *, plain: bool) -> str:
-    finite = _finite(numbers)
-    last = _letters(brief(float(finite[-1])) if finite.size else "–", plain=plain)
-    name = visible(series.name)
-    return set_cell_size(f"{set_cell_size(name, max(width - len(last) - 1, 1))} {last}", width)
 
 
 def _ends(x: Sequence[object], room: int) -> str:

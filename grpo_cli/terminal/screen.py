@@ -53,7 +53,7 @@ class Screen(NamedTuple):
         """Where prose ends, and bars: at a hundred columns however wide the terminal is."""
         return min(self.width or _READABLE, _READABLE)
 
-    def console(self, *, shades: bool = False) -> Console:
+    def console(self, *, shades: bool = False) -> CleanConsole:
         """A console that writes into memory; ``written`` reads it.
 
         Args:
@@ -62,7 +62,7 @@ class Screen(NamedTuple):
         """
         many = os.environ.get("COLORTERM") in ("truecolor", "24bit")
         depth: Literal["256", "truecolor"] = "truecolor" if many else "256"
-        return _Clean(
+        return CleanConsole(
             file=StringIO(),
             width=_NO_EDGE,
             force_terminal=self.color,
@@ -83,8 +83,12 @@ class Part(NamedTuple):
     number: int | None
 
 
-class _Clean(Console):
-    """A console that writes no control character but ends of lines, and those of its styles."""
+class CleanConsole(Console):
+    """A console that writes no control character but ends of lines, and those of its styles.
+
+    Attributes:
+        parts: the named parts of what was printed.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -103,15 +107,10 @@ def mark(console: Console, noun: str, count: int | None = 1) -> None:
 
 def mark_rows(console: Console, noun: str, counts: Sequence[int | None]) -> None:
     """Names what the last lines show: one count a line, 0 where there is nothing to count."""
-    assert isinstance(console, _Clean)
+    assert isinstance(console, CleanConsole)
     assert isinstance(console.file, StringIO)
     first = console.file.getvalue().count("\n") - len(counts)
     console.parts += [Part(first + at, noun, one) for at, one in enumerate(counts, 1) if one != 0]
-
-
-def parts_of(console: Console) -> list[Part]:
-    """The named parts of what was printed."""
-    return console.parts if isinstance(console, _Clean) else []
 
 
 def written(console: Console) -> str:

@@ -95,27 +95,21 @@ class Plan:
             if self._reads(stage, name)
         }
 
-    def ignores(self) -> dict[str, tuple[str, str]]:
-        """The hyperparameters that only the row keeps flags from: the stage and choice of each."""
-        taken = self.takes()
-        wanted = [one for one in self._wanted() if one[-1] not in taken]
-        return {name: (stage, choice) for stage, choice, name in wanted}
-
     @cached_property
     def _chosen(self) -> dict[str, tuple[str, Choice]]:
         """Stage → the name of its choice, and the choice: a flag's, or the row's own.
 
         The aggregations of the KL and the entropy alone are there where a flag or the row has one.
         """
-        every = {stage: self._choice(stage) for stage in (*_STAGES, *OWN_AGGREGATES)}
-        return {stage: found for stage, found in every.items() if found is not None}
-
-    def _choice(self, stage: str) -> tuple[str, Choice] | None:
-        if stage in self.swapped:
-            listed = "aggregate" if stage in OWN_AGGREGATES else stage
-            return self.swapped[stage], STAGES[listed].choices[self.swapped[stage]]
-        bound: Bound | None = getattr(self.row, stage)
-        return None if bound is None else (bound.name, bound.choice)
+        found = {}
+        for stage in (*_STAGES, *OWN_AGGREGATES):
+            bound: Bound | None = getattr(self.row, stage)
+            if stage in self.swapped:
+                listed = STAGES["aggregate" if stage in OWN_AGGREGATES else stage]
+                found[stage] = self.swapped[stage], listed.choices[self.swapped[stage]]
+            elif bound is not None:
+                found[stage] = bound.name, bound.choice
+        return found
 
     def _wanted(self) -> Iterator[tuple[str, str, str]]:
         """Stage, the name of its choice, and a hyperparameter of that; one after the other."""
@@ -157,8 +151,7 @@ class Plan:
         Raises:
             InputError: when a hyperparameter that has no usual value is nowhere given.
         """
-        taken = self.settings
-        own = tuple(sorted([one for one in record.items() if one[0] in taken]))
+        own = tuple(sorted([one for one in record.items() if one[0] in self.settings]))
         key = own, advantages_given, reference_given
         if key not in self._cache:
             if len(self._cache) >= _MOST_OBJECTIVES:
@@ -197,9 +190,11 @@ class Plan:
         Raises:
             InputError: when a hyperparameter of it that has no usual value is nowhere given.
         """
-        given, found = {**record, **self.flags}, self._choice(stage)
-        assert found is not None  # only aggregations of one term may be missing
-        name, choice = found
+        return self._stage(stage, {**record, **self.flags}, advantages_given=advantages_given)
+
+    def _stage(self, stage: str, given: Mapping[str, Value], *, advantages_given: bool) -> Bound:
+        """A stage with what flags and the record give."""
+        name, choice = self._chosen[stage]
         if stage == "advantage":
             if advantages_given and stage not in self.swapped:
                 name, choice = "given", STAGES["advantage"].choices["given"]
@@ -210,7 +205,7 @@ class Plan:
     def _build(self, record: Mapping[str, Value], *, advantages_given: bool) -> Objective:
         given = {**record, **self.flags}
         bound: dict[str, Bound | None] = {
-            stage: self.bound(stage, record, advantages_given=advantages_given) for stage in _STAGES
+            stage: self._stage(stage, given, advantages_given=advantages_given) for stage in _STAGES
         }
         has_entropy = self.row.entropy is not None or "entropy_coef" in self.flags
         for stage in OWN_AGGREGATES:
@@ -227,27 +222,20 @@ class Plan:
         what the variant has.
         """
         own = "/" in name and name in self.swapped.values()
-        bound_values = tuple(
-            [
-                (wanted, given[wanted])
-                for wanted in choice.hyperparameters
-                if wanted in given and self._reads(stage, wanted)
-            ]
-        )
-        key = self.variant, own, id(choice), name, bound_values
-        known = _KNOWN.get(key)
-        if known is not None:
-            return known
-        if len(_KNOWN) > _MOST_BOUND:
-            _KNOWN.clear()
-        row = _own_values(self.variant)
-        usual = {**row, **choice.defaults} if own else {**choice.defaults, **row}
-        values = {**usual, **dict(bound_values)}
+        row = own_values(self.variant)
+        usual = (choice.defaults, row) if own else (row, choice.defaults)
+        values: dict[str, Value] = {}
         for wanted in choice.hyperparameters:
-            if wanted not in values:
+            asked = wanted in given and self._reads(stage, wanted)
+            source = given if asked else usual[0] if wanted in usual[0] else usual[1]
+            if wanted not in source:
                 raise InputError(missing(wanted, f"{name} needs it"), path=wanted, record=0)
-        values = {wanted: values[wanted] for wanted in choice.hyperparameters}
-        _KNOWN[key] = Bound(name, choice, values)
+            values[wanted] = source[wanted]
+        key = id(choice), name, *values.values()
+        if key not in _KNOWN:
+            if len(_KNOWN) > _MOST_BOUND:
+                _KNOWN.clear()
+            _KNOWN[key] = Bound(name, choice, values)
         return _KNOWN[key]
 
     def assumed(self, record: Mapping[str, Value]) -> list[str]:
@@ -400,14 +388,14 @@ def idle_clips(variant: str, surrogate: Bound) -> Iterator[str]:
 
 
 _KNOWN: dict[object, Bound] = {}
-"""Choices by what their values come from: a search makes thousands of plans of some hundreds."""
+"""Choices by their values: a search makes thousands of plans of some hundreds."""
 _MOST_BOUND = 1 << 14
 _MOST_OBJECTIVES = 256
 """Kept of a plan: each record may have settings of its own."""
 
 
 @cache
-def _own_values(variant: str) -> Mapping[str, Value]:
+def own_values(variant: str) -> Mapping[str, Value]:
     """All the values that a variant's row has."""
     row = VARIANTS[variant]
     bound = [getattr(row, stage) for stage in (*_STAGES, *OWN_AGGREGATES, "entropy")]
@@ -434,21 +422,21 @@ def _stage_choice(stage: str, wanted: str) -> str:
 
 
 def _check_taken(made: Plan) -> None:
-    takes, ignores = made.takes(), made.ignores()
-    for name in made.flags:
-        if name in ignores:
-            stage, choice = ignores[name]
+    takes = made.takes()
+    wanted = {name: (stage, choice) for stage, choice, name in made._wanted()}
+    for name in [one for one in made.flags if one not in takes]:
+        if name in wanted:  # only the row keeps flags from it
+            stage, choice = wanted[name]
             raise UsageError(
                 f"{name}: {made.variant} ignores it, like {made.variant.partition('/')[0]}'s own "
                 f"function; add --{stage.replace('_', '-')} {choice} to apply it"
             )
-        if name not in takes:
-            listed = ", ".join(sorted(takes)) or "none"
-            raise UsageError(
-                f"{name}: {made.variant}{' with these stages' if made.swapped else ''} does not "
-                f"use it; it uses {listed}"
-                + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
-            )
+        listed = ", ".join(sorted(takes)) or "none"
+        raise UsageError(
+            f"{name}: {made.variant}{' with these stages' if made.swapped else ''} does not "
+            f"use it; it uses {listed}"
+            + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
+        )
 
 
 def _no_variant(name: str) -> str:

@@ -113,6 +113,7 @@ STAGES: Mapping[str, Stage] = {
 """The stages in the order in which they run, with everybody's choices."""
 
 
+@cache
 def bind(stage: str, name: str, **values: Value) -> Bound:
     """The choice with the given hyperparameters; those not given take the choice's defaults."""
     listed = STAGES.get("aggregate" if stage.endswith("_aggregate") else stage)

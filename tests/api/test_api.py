@@ -138,13 +138,33 @@ def test_columns_are_the_rows_of_the_command(level: str, variant: str, tmp_path:
     path = DAPO if variant == "dapo" else str(tmp_path / "sampled.jsonl")
     if variant == "tis":
         Path(path).write_text(json.dumps(SAMPLED), encoding="utf-8")
-    found = evaluate(path, variant).columns(level)  # type: ignore[arg-type]
     rows = printed("eval", path, "-v", variant, "--level", level, "--format", "jsonl", "-q")
     lines = [json.loads(line) for line in rows.splitlines()]
-    assert [*found][: len(lines[0])] == [*lines[0]] or level == "record"
+    result = evaluate(path, variant)
+    usual = [name for name in lines[0] if name not in ("variant", "signature")]
+    names = [name for name in result.columns(level) if name != "step"]  # type: ignore[arg-type]
+    assert names[: len(usual)] == usual or level == "record"
+    found = result.columns(level, fields=[*lines[0]])  # type: ignore[arg-type]
+    assert [*found] == [*lines[0]]
     for name in lines[0]:
         values = [None if value != value else value for value in found[name].tolist()]
         assert values == [line[name] for line in lines], name
+
+
+def test_rows_begin_with_the_step_that_records_say(tmp_path: Path) -> None:
+    rows = [ONE | {"step": step} for step in (3, 4)]
+    path = tmp_path / "steps.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    for data in (path, rows, [ONE | {"meta": {"global_step": step}} for step in (3, 4)]):
+        for level in ("record", "response", "token"):
+            found = evaluate(data, "dr").columns(level)  # type: ignore[arg-type]
+            assert next(iter(found)) == "step"
+            assert sorted({*found["step"].tolist()}) == [3, 4]
+        some = evaluate(data, "dr").columns("record", fields="id,step", having="step==4")
+        assert ([*some], some["step"].tolist()) == (["id", "step"], [4])
+    assert "step" not in evaluate(ONE, "dr").columns("record")
+    with pytest.raises(GrpoError, match="level record has no column 'signatur'; did you mean sig"):
+        evaluate(ONE).columns("record", fields="id,signatur")
 
 
 def test_what_is_unknown_is_nan() -> None:
@@ -531,10 +551,6 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
         (lambda: match(ONE, -0.5), "give each number by its name: loss=-0.5"),
         (lambda: evaluate(ONE, level="token"), r"there is no argument level; .*to_polars"),
         (lambda: grpo_cli.trend(RUN, against=RUN), r"there is no argument against; diff\("),
-        (
-            lambda: compare(ONE, variant="dr"),
-            "no argument variant; compare takes several: variants=",
-        ),
         (lambda: compare(GRPO, DAPO), r"variants: expected names, .* got the file .*; diff\("),
         (lambda: compare([ONE], [ONE]), r"variants: expected names, .* got list; diff\("),
         (lambda: evaluate(ONE, params={"beta": 0.1}), r"evaluate\(data, \*\*params\)$"),
@@ -542,6 +558,7 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
         (lambda: evaluate(ONE).columns("tokn"), "got 'tokn'; did you mean token"),  # type: ignore
         (lambda: show(ONE, by="ratoi"), "got 'ratoi'; did you mean ratio"),
         (lambda: evaluate(ONE, top=3), "there is no argument top; it is an argument of show"),
+        (lambda: evaluate(ONE, variants=["dr", "dapo"]), "compare takes several"),  # type: ignore
     ],
 )
 def test_an_argument_of_another_function_is_sent_there(ask: Any, said: str) -> None:
@@ -549,18 +566,29 @@ def test_an_argument_of_another_function_is_sent_there(ask: Any, said: str) -> N
         ask()
 
 
+def test_a_variant_may_be_called_variants_and_variants_variant() -> None:
+    losses = [evaluate(ONE, name).loss for name in ("dr", "dapo")]
+    found = compare(ONE, variant=["dr", "dapo"])  # type: ignore[arg-type]
+    assert [one.loss for one in found.variants] == losses
+    assert evaluate(ONE, variants="dr").loss == losses[0]
+    assert verify(ONE | {"expected": {"loss": losses[0]}}, variants="dr").agrees
+    assert show(ONE, top=0).rows == show(ONE, limit=0).rows == show(ONE).rows
+
+
 def same(found: Any, printed: Any) -> bool:
     return bool(json.loads(json.dumps(found)) == printed)
 
 
-@pytest.mark.parametrize("module", ["evaluation", "questions"])
+@pytest.mark.parametrize("module", ["data", "evaluated", "evaluation", "questions"])
 def test_the_examples_of_docstrings_run(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(SAMPLES.parent)
     made = import_module(f"grpo_cli.api.{module}")
     found = doctest.testmod(made, optionflags=doctest.ELLIPSIS)
     assert found.failed == 0
     functions = [one for name, one in vars(made).items() if name in grpo_cli.__all__]
-    assert all(">>>" in one.__doc__ for one in functions if one.__module__ == made.__name__)
+    for one in functions:
+        if one.__module__ == made.__name__ and one.__name__ != "Evaluated":
+            assert all(word in one.__doc__ for word in (">>>", "Args:", "Returns:", "Raises:"))
 
 
 def test_where_and_group_by_choose_records_for_every_function(tmp_path: Path) -> None:
@@ -655,7 +683,7 @@ def test_every_answer_with_rows_is_a_table_of_arrow(found: Any, columns: list[st
     ("found", "said"),
     [
         (lambda: evaluate(RUN, batch="step"), [">⋮<", ">mean of the batches<"]),
-        (lambda: trend(RUN), [">Findings<", "last good step 29", "rose at step 30", ">29<"]),
+        (lambda: trend(RUN), [">Findings<", "last good step 29", "rose at step 30", ">29<", "▁"]),
         (lambda: trend(SAMPLES / "run/healthy.jsonl.gz"), ["no change found", ">reward_mean<"]),
         (lambda: grpo_cli.explain([ONE], "dr"), [">positive_advantages<", ">reward<", ">weight<"]),
     ],
@@ -668,9 +696,9 @@ def test_a_notebook_shows_what_was_found(found: Any, said: list[str]) -> None:
 
 def test_findings_are_in_the_order_of_the_verdict() -> None:
     run = trend(RUN)
-    assert run.findings[0] == run.events[0].first
+    assert run.findings == [one for event in run.events for one in event.findings]
     assert run.verdict.count(run.findings[0].metric)
-    assert f"; last good step {run.last_good_step})" in run.headline == repr(run).split("\n")[0]
+    assert f"; last good step {run.last_good_step}; " in run.headline == repr(run).split("\n")[0]
 
 
 def test_a_page_without_numbers_begins_with_its_table() -> None:

@@ -138,7 +138,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "eval tokens": ("eval", "FILE", "-v", "dr", "--level", "token", "-f", "jsonl"),
     "eval jobs": ("eval", "FILE", "-v", "dr", "-f", "csv", "-j", "2"),
     "compare": ("compare", "FILE", "-v", "dr,dapo,gspo"),
-    "match": ("match", "FILE", "--loss", "0.123456", "-v", "dr"),
+    "match": ("match", "FILE", "--loss", "0.123456"),
     "verify": ("verify", "FILE", "-v", "dr"),
     "check": ("check", "FILE"),
     "explain": ("explain", "FILE", "-v", "dr"),

@@ -126,6 +126,15 @@ class Chromium:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         self.settle()
 
+    def drag(self, start: tuple[float, float], end: tuple[float, float], clicks: int = 1) -> None:
+        """Presses the pointer at one place and lets go of it at another."""
+        (x, y), (to_x, to_y) = start, end
+        held = {"button": "left", "clickCount": clicks}
+        self.call("Input.dispatchMouseEvent", type="mousePressed", x=x, y=y, **held)
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=to_x, y=to_y, buttons=1)
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", x=to_x, y=to_y, **held)
+        self.settle()
+
     def settle(self) -> None:
         """Waits for what is drawn after this."""
         self.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 30)))")

@@ -262,7 +262,21 @@ def test_totals_of_batches_in_every_format(grpo, path) -> None:
     assert document["batches"] == [dict(one) for one in expected.batches]
     mean = math.fsum(b["objective"] for b in expected.batches) / 3
     assert document["total"]["objective"] == mean
-    assert "step" in grpo(*words).stdout.splitlines()[0] + grpo(*words).stdout.splitlines()[1]
+    printed = grpo(*words).stdout.splitlines()
+    assert printed[0] == "mean of 3 batches"
+    assert "step" in {line.split()[0] for line in printed if line}
+
+
+def test_two_runs_as_one_input_are_noted(grpo, path, tmp_path) -> None:
+    record = json.loads(path.read_text().splitlines()[0])
+    names = ["a.jsonl", "b.jsonl", "dump_0.jsonl", "dump_1.jsonl"]
+    first, second, *ranks = files = [tmp_path / name for name in names]
+    for file in files:
+        file.write_text(json.dumps(record) + "\n")
+    noted = grpo("eval", str(first), str(second)).stderr
+    assert f"{second} both have step {record['step']}; if they are two runs: grpo trend" in noted
+    assert "two runs" not in grpo("eval", *map(str, ranks)).stderr  # parts of one run
+    assert any("two runs" in note for note in evaluate([str(first), str(second)]).notices)
 
 
 LACKING = {"log_probs_ref": None, "entropies": None}
@@ -382,7 +396,7 @@ def test_records_of_several_steps_are_noted(command: str, grpo, path) -> None:
     name, *rest = shlex.split(command)
     noted = grpo(name, str(path), *rest)
     (line,) = [line for line in noted.stderr.splitlines() if NOTE in line]
-    advice = "--where 'step==N'" if name == "match" else "--batch step"
+    advice = "--where step==N" if name == "match" else "--batch step"
     assert advice in line
     if name in ("eval", "compare"):
         assert NOTE not in grpo(name, str(path), *rest, "--batch", "step").stderr

@@ -108,14 +108,25 @@ def test_a_real_record_is_seen(browse, grpo):
     assert f"{record['objective']:.6g}" in text
     assert tab.run("document.querySelectorAll('bdi.t').length") == record["tokens"]
     ratios = column(record, "ratio")
-    assert f"({min(ratios):.4g} to {max(ratios):.4g})" in text, "the scale names its extremes"
-    assert tab.run("document.title").endswith(f" of {record['tokens']} tokens clipped")
+    assert f"all: {min(ratios):.4g} to {max(ratios):.4g}" in text, "the scale names its extremes"
+    assert tab.run("document.title").endswith(
+        f", {sum(map(bool, column(record, 'clip')))} of {record['tokens']} tokens clipped"
+    )
     for side in ("low", "high"):
         count = column(record, "clip").count(side)
         assert tab.run(f"document.querySelectorAll('bdi.t.{side}').length") == count > 0
     assert tab.run("page.quantity(page.view.record).name") == "ratio"
     words = tab.run("[...document.querySelectorAll('svg text.clip')].map((one) => one.textContent)")
-    assert words == ["▾ 0.8", "▴ 1.2"]
+    beyond = [sum(one < 0.8 for one in ratios), sum(one > 1.2 for one in ratios)]
+    shares = [f"{count / len(ratios):.3g}" for count in beyond]
+    assert words == [f"▾ below 0.8: {shares[0]}", f"▴ above 1.2: {shares[1]}"]
+    heights = "[...document.querySelectorAll('rect.bin title')].map((one) => one.textContent)"
+    bars = [re.findall(r"\d[\d.e-]*", one) for one in tab.run(heights)]
+    edges = {float(end) for _, *ends in bars for end in ends}
+    assert {0.8, 1.2} <= edges, "bars end at the clip bounds"
+    assert sum(int(count) for count, *_ in bars) == len(ratios)
+    above = sum(int(count) for count, low, _ in bars if float(low) >= 1.2)
+    assert above == beyond[1] > 0
 
 
 def test_the_colour_is_the_number_s(browse, grpo):
@@ -311,16 +322,27 @@ def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
 
 def test_up_and_down_a_run(browse_run):
     tab, _, _ = browse_run
-    assert tab.run("document.querySelectorAll('.chart svg').length") > 10
-    assert tab.run("document.querySelectorAll('.chart line.clip').length") > 0
+    count = "document.querySelectorAll('.chart svg').length"
+    found = tab.run(count)
+    assert found > 7
+    tab.run("document.querySelector('.run details:has(.charts) summary').click()")
+    tab.settle()
+    assert tab.run(count) > 2 * found, "folded charts are drawn when they are seen"
+    assert tab.run("document.querySelectorAll('.chart line.onset').length") > 0
     follow(tab, "#step-39")
-    rows = "[...document.querySelectorAll('table tr')].length"
-    assert tab.run(rows) == 4
-    tab.run("document.querySelector('select').value = 'length'; page.showing.arrange()")
-    lengths = tab.run(
-        "[...document.querySelectorAll('td:nth-child(5)')].map((one) => +one.textContent)"
-    )
-    assert lengths == sorted(lengths, reverse=True)
+    table = "[...document.querySelectorAll('table')].at(-1)"
+    assert tab.run(f"{table}.rows.length") == 4
+    heads = tab.run(f"[...{table}.rows[0].cells].map((one) => one.textContent)")
+    for at, down in ((heads.index("length"), True), (heads.index("record"), False)):
+        sort = f"{table}.rows[0].cells[{at}]"
+        cells = f"[...{table}.rows].slice(1).map((row) => row.cells[{at}].textContent)"
+        for way in (down, not down):
+            tab.run(f"{sort}.querySelector('button').click()")
+            read = [one.removesuffix(" ▲") for one in tab.run(cells)]
+            keys = [float(one) for one in read] if at else read
+            assert keys == sorted(keys, reverse=way)
+            direction = "descending" if way else "ascending"
+            assert tab.run(f"{sort}.getAttribute('aria-sort')") == direction
     assert tab.run("document.querySelectorAll('figure.groups circle').length") == 12
     link = tab.run("document.querySelector('figure.groups a').getAttribute('href')")
     follow(tab, link)
@@ -330,6 +352,48 @@ def test_up_and_down_a_run(browse_run):
         tab.press("Escape") if tab.run("location.hash").count("-") > 2 else None
         tab.run("new Promise((done) => setTimeout(done, 150))")
         assert tab.run("document.querySelector('.crumbs b').textContent") == where
+
+
+def test_charts_zoom_together_and_are_found_by_name(browse_run):
+    tab, _, _ = browse_run
+    box = "document.querySelectorAll('.chart svg')[1].getBoundingClientRect()"
+    tab.run("document.querySelectorAll('.chart svg')[1].scrollIntoView({ block: 'center' })")
+    left, top, wide = tab.run(f"(({{left, top, width}}) => [left, top, width])({box})")
+
+    def place(step: float) -> tuple[float, float]:
+        return left + 58 + step / 39 * (wide - 66), top + 50
+
+    ends = "[...document.querySelectorAll('.controls [type=number]')].map(({ value }) => +value)"
+    assert tab.run(ends) == [0, 39]
+    tab.drag(place(30.2), place(9.9))
+    assert tab.run(ends) == [10, 30]
+    assert tab.run("location.hash") == "", "a range opens no step"
+    labels = "[...document.querySelectorAll('.chart svg')].map((one) => one.ariaLabel)"
+    assert all("steps 10 to 30" in one for one in tab.run(labels))
+    numbers = "[...document.querySelectorAll('.run > .charts svg')].at(-1).textContent"
+    assert all(number in tab.run(numbers) for number in ("10", "20", "30"))
+    for clicks in (1, 2):
+        tab.drag(place(20), place(20), clicks)
+    tab.run("new Promise((done) => setTimeout(done, 400))")
+    assert (tab.run(ends), tab.run("location.hash")) == ([0, 39], "")
+    tab.run("document.querySelectorAll('.chart svg')[1].focus()")
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowLeft"):
+        tab.press(key)
+    told = "[...document.querySelectorAll('figcaption b')].map((one) => one.textContent)"
+    assert all(one.startswith("step 36: ") for one in tab.run(told))
+    tab.press("+")
+    assert tab.run(ends) == [27, 39]
+    tab.run("page.showing.search.focus()")
+    for key in "chi2":
+        tab.press(key)
+    names = tab.run(
+        "[...document.querySelectorAll('figcaption span')].map((one) => one.textContent)"
+    )
+    assert [one.split()[0] for one in names] == ["mismatch.chi2"]
+    tab.run("document.querySelector('.chart svg').focus()")
+    tab.press("Enter")
+    tab.run("new Promise((done) => setTimeout(done, 150))")
+    assert tab.run("location.hash") == "#step-39"
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -369,7 +433,9 @@ def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
     assert told in tab.run("page.tip.element.innerText")
     left = "[...document.querySelectorAll('.bar')].map((one) => one.getBoundingClientRect().left)"
     assert len(set(tab.run(left))) == 1
-    assert tab.run("document.querySelector('.histogram figcaption').textContent").endswith("tokens")
+    assert tab.run("document.querySelector('.histogram figcaption').textContent").startswith(
+        "Vertical: tokens, "
+    )
 
 
 def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_path):
@@ -391,17 +457,17 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     chart = f"{charts}.find((one) => one.textContent.startsWith('kl_k3'))"
     open_charts = "[...document.querySelectorAll('.run > .charts figcaption span')]"
     names = browser.run(f"{open_charts}.map((one) => one.textContent)")
-    assert names == ["loss", "kl_k3 (log scale)", "gradient_norm (log scale)"]
+    assert names == ["loss", "kl_k3 (log)", "gradient_norm (log)"]
     folded = "document.querySelector('details .charts').textContent"
     assert "reward_mean" not in browser.run(folded)
-    assert "reward_mean 1, " in browser.run("document.querySelector('details .hint').textContent")
-    assert "logarithmic" in browser.run(f"{chart}.querySelector('svg').getAttribute('aria-label')")
-    assert "(log scale)" in browser.run(f"{chart}.querySelector('figcaption').textContent")
+    assert "reward_mean 1, " in browser.run("page.showing.constant.textContent")
+    assert "(log)" in browser.run(f"{chart}.querySelector('svg').getAttribute('aria-label')")
+    assert "(log)" in browser.run(f"{chart}.querySelector('figcaption').textContent")
     assert browser.run(f"{chart}.querySelectorAll('path.line').length") == 2
     paths = f"[...{chart}.querySelectorAll('path.line')]"
     lines = browser.run(f"{paths}.map((one) => one.getAttribute('d'))")
     heights = [float(one.split()[1]) for line in lines for one in re.split("[ML]", line)[1:]]
-    assert (min(heights), max(heights), len(heights) < 3000) == (6.0, 90.0, True)
+    assert (min(heights), max(heights), len(heights) < 3000) == (6.0, 106.0, True)
     assert browser.run(f"{chart}.querySelectorAll('path.smooth').length") == 1
     browser.size(400)
     assert browser.run("smooth([1, 1, 1, null, 9, 9, 9, 9], 1).join()") == "1,1,1,,9,9,9,9", (

@@ -298,6 +298,14 @@ def test_scores_that_are_no_numbers_are_a_finding_in_all_records_alike(tmp_path,
     assert found["message"] == f"{name} is {wrong:g} at 1 of 2 responses"
 
 
+def test_a_null_reward_is_called_null(tmp_path):
+    rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]]}
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps(rows | {"rewards": [1.0, None]}) + "\n")
+    messages = [one["message"] for one in command.answer("check", path)["findings"]]
+    assert "rewards is null at 1 of 2 responses" in messages
+
+
 # ---- records that cannot be read ---------------------------------------------------------------
 
 BAD_ROWS = [
@@ -335,13 +343,23 @@ def test_every_fault_of_an_object_is_reported(tmp_path):
     assert places == ["log_probs_new[1]", "mask[3][1]", "log_probs_new[2][1]"]
 
 
-def test_an_unknown_key_is_said_once(tmp_path):
-    rows = [{"log_probs_new": [-1.0], "log_prob_old": [-1.0]}] * 30
-    result = command.run("check", written(tmp_path / "in.jsonl", rows))
+@pytest.mark.parametrize(
+    ("row", "place"),
+    [
+        ({"log_probs_new": [-1.0], "log_prob_old": [-1.0]}, ": log_prob_old"),
+        ({"step": 1, "input": "", "output": "", "score": 1.0}, ""),
+    ],
+)
+def test_an_error_of_all_records_is_said_once(tmp_path, row, place):
+    path = written(tmp_path / "in.jsonl", [row] * 30)
+    result = command.run("check", path)
+    more = "the same error in 29 more records (--max-errors 0 shows all)"
     assert result.stderr.splitlines()[1:] == [
-        "grpo: … log_prob_old: the same error in 29 more records",
+        f"grpo: … {path}:1{place}: {more}",
         "grpo: skipped 30 records",
     ]
+    every = command.run("check", path, "--max-errors", "0").stderr.splitlines()
+    assert len(every) == 31
 
 
 def test_on_error_stop_ends_at_the_first(tmp_path):

@@ -45,7 +45,8 @@ def test_tokens_are_text_whatever_they_hold(grpo, dump, record, flags, lines):
     result = grpo("show", str(dump(record)), *flags)
     assert result.exit_code == 0
     assert ESCAPE not in result.stdout
-    assert {*lines} <= {*result.stdout.splitlines()}
+    plain = result.stdout.translate(dict.fromkeys(map(ord, "⁺⁻")))  # signs for colours
+    assert {*lines} <= {*plain.splitlines()}
     if flags:
         assert "▾ clipped low  ▴ clipped high" in result.stdout
 
@@ -57,14 +58,24 @@ SAMPLE = "samples/arithmetic.jsonl"
     ("flags", "line"),
     [
         # 4 of 19 ratios are outside 1 ± 0.2 on the side that the advantage bounds
-        ((), "21.05% of 19 tokens, 10.53% low, 10.53% high; their gradient is the KL's alone"),
-        (("--beta", "0"), "21.05% of 19 tokens, 10.53% low, 10.53% high"),
+        (
+            (),
+            "4 of 19 tokens, clip fraction 0.210526 (low 0.105263, high 0.105263); "
+            "their gradient is the KL's alone",
+        ),
+        (
+            ("--beta", "0"),
+            "4 of 19 tokens, clip fraction 0.210526 (low 0.105263, high 0.105263)",
+        ),
         (
             ("--response", "0"),
-            "20.00% of 5 tokens, 0.00% low, 20.00% high; their gradient is the KL's alone",
+            "1 of 5 tokens, clip fraction 0.2 (low 0, high 0.2); their gradient is the KL's alone",
         ),
         # CISPO caps the weight of a token and cuts no gradient: the KL's is not alone
-        (("--surrogate", "cispo"), "21.05% of 19 tokens, 10.53% low, 10.53% high"),
+        (
+            ("--surrogate", "cispo"),
+            "4 of 19 tokens, clip fraction 0.210526 (low 0.105263, high 0.105263)",
+        ),
         (("--epsilon", "0.5"), "none of 19 tokens"),
     ],
 )
@@ -100,7 +111,8 @@ def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
     legend = shown[shown.index("gradient of") :].split("\n", 2)[1]  # below what it is of
     low, high = (float(one) for one in re.findall(r"m [≤≥]?(-?[\d.]+)(?=[ \x1b])", legend))
     assert low == -high < 0
-    ratio = grpo("show", str(dump(TOKENS)), "--color-by", "ratio").stdout
+    ratio = grpo("show", str(dump(TOKENS)), "--color", "always", "--color-by", "ratio").stdout
+    ratio = re.sub(r"\x1b\[[\d;]*m", "", ratio)
     legend = ratio[ratio.index("ratio ρ") :].partition(":")[2].partition("▾")[0]
     low, high = (float(one) for one in re.findall(r" [≤≥]?(\d[\d.]*)(?=\s)", legend))
     assert low * high == pytest.approx(1.0, rel=1e-3)
@@ -394,11 +406,13 @@ def test_a_page_of_several_records_lists_the_tokens_of_the_batch(grpo, dump, tmp
     answer = json.loads(grpo("show", path, "--top", "5", "--json").stdout)
     assert settings["ranked"]["title"].startswith("2 records as one batch: loss ")
     rows = settings["ranked"]["rows"]
-    names = ("id", "response", "position", "contribution")
-    assert [[*row[:3], row[4]] for row in rows] == [
+    numbers = ["ratio", "advantage", "clip", "contribution", "contribution_share"]
+    assert settings["ranked"]["names"] == [name.replace("_", " ") for name in numbers]
+    names = ("id", "response", "position", *numbers)
+    assert [[*row[:3], *row[5:]] for row in rows] == [
         [row[name] for name in names] for row in answer["rows"]
     ]
-    assert {row[0]: row[5] for row in rows} == {"a": 0, "b": 1}
+    assert {row[0]: row[4] for row in rows} == {"a": 0, "b": 1}
     alone = json.loads(Page(page(grpo, path, tmp_path, "--record", "b")).data["settings"])
     assert alone["ranked"] is None
 
@@ -415,6 +429,13 @@ def test_a_page_has_all_records_that_fit_and_says_what_it_lacks(grpo, dump, tmp_
     assert "note: the page ends before a record that cannot be read: " in ends
     monkeypatch.setattr("grpo_cli.commands.show.page._MOST", 17)
     fits = grpo("show", str(dump(*records)), *out).stderr
-    words = "the page has the first 2 records, which is all that fits; --record c draws the next"
-    assert words in fits
+    words = (
+        "the page has the first 2 records (17 tokens at most) and those of the tokens that stand"
+    )
+    assert f"{words} out; --record c draws the next" in fits
     assert words in Page((tmp_path / "page.html").read_text()).data["settings"]
+    path = str(dump(*records, TOKENS | {"id": "d", "rewards": [1.0, 99.0]}))
+    grpo("show", path, "-v", "dr", "--top", "2", *out)
+    made = Page((tmp_path / "page.html").read_text())
+    assert [made.head(at)["id"] for at in range(3)] == ["a", "b", "d"]
+    assert [row[4] for row in json.loads(made.data["settings"])["ranked"]["rows"][:2]] == [2, 2]

@@ -116,7 +116,7 @@ def test_totals_are_not_touched(path: Path) -> None:
     assert some["total"] == all_of_them["total"]
     assert some["batches"] == [one for one in all_of_them["batches"] if one["step"] == 1]
     assert _lines(*batches, "--having", "step==1", "--only", "step,records") == ["1\t2"]
-    assert "mean loss of 2 batches" in run(*batches, "--having", "step==1").stdout
+    assert "mean of 2 batches" in run(*batches, "--having", "step==1").stdout
 
 
 @each("batch", ["input", "record", "step"])

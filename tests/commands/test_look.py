@@ -190,26 +190,37 @@ def test_a_run_fits_a_screen_of_40_lines(grpo, screen):
     screen(120, 40)
     result = grpo("trend", "samples/run/temperature.jsonl.gz", "-v", "trl/grpo")
     assert len(f"{result.stdout}{result.stderr}".splitlines()) < 40
-    assert "mismatch.p999" in result.stdout.partition(" more: ")[2]
+    assert "mismatch.ess" in result.stdout.partition(" more: ")[2]
 
 
-def test_the_verdict_comes_last_as_well_where_it_scrolls_away(grpo, screen):
-    """On 24 lines; what is missing and the signature have a line each."""
+def test_a_run_on_24_lines_has_its_verdict_the_steps_around_it_and_the_finding(grpo, screen):
+    """The first and the last step as well; --full has all of them."""
     screen(80, 24)
-    shown = grpo("trend", "samples/run/healthy.jsonl.gz").stdout
-    assert "no change found in " in " ".join(shown.splitlines()[-3:])
-    assert "… (--full)" in shown
+    run = ("trend", "samples/run/temperature.jsonl.gz", "-v", "trl/grpo")
+    result = grpo(*run)
+    lines = result.stdout.splitlines()
+    assert len(f"{result.stdout}{result.stderr}".splitlines()) < 24
+    assert lines[0].startswith("step 30: temperature: ")
+    assert "; last good step 29; 60 steps" in " ".join(lines[:4])
+    steps = [line.split()[0] for line in lines if re.match(r" +(\d+  |⋮)", line)]
+    assert steps == ["0", "⋮", "29", "30", "31", "⋮", "59"]
+    assert "step 30  shift  mismatch.k3 rose: median 4.374e-06 before" in result.stdout
+    assert re.fullmatch(r"… \d+ more lines \(use --full\)", lines[-1])
+    every = grpo(*run, "--full", "--no-pager").stdout.splitlines()
+    assert sum(bool(re.match(r" +\d+  ", line)) for line in every) == 60
 
 
-def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo, dump, seen):
+def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo, dump, screen):
+    screen(80, 24)
     path = dump(*({"step": step} for step in range(40)))
     shown = grpo("trend", str(path)).stdout.splitlines()
     assert shown[0].startswith("no change found in ")
     assert shown[0].endswith(" series over 40 steps; no published limit passed")
     first = [line.split()[0] for line in shown if line.strip()]
     bars = next(at for at, word in enumerate(first) if word.startswith("▁"))
-    assert first[bars + 1 : bars + 7] == ["0", "1", "⋮", "38", "39", "…"]
-    assert "… 36 steps not shown (--limit 0 shows all)" in shown
+    steps = first[bars + 1 : first.index("…")]
+    assert (steps[0], steps[-1]) == ("0", "39")
+    assert f"… {40 - len(steps) + steps.count('⋮')} steps not shown (--full)" in shown
     assert any(line.startswith("not computed: ") for line in shown)
 
 
@@ -237,7 +248,7 @@ def test_findings_hang_and_break_between_words(grpo):
     assert max(map(len, words)) <= 80
     first = next(at for at, line in enumerate(said) if line.startswith("step 30  shift  mismatch"))
     assert re.fullmatch(r"step 30  shift  mismatch\.\S+ rose: median \S+ before, .*", said[first])
-    assert re.fullmatch(r"  .*errors\)", said[first + 1])
+    assert re.fullmatch(r"  \S.*", said[first + 1])
     also = [line for line in said if line.startswith("  also ")]
     assert any(line.startswith("  also limit  mismatch.mult is above 1.05 ") for line in also)
     assert said[said.index(also[-1]) + 1].startswith("    ")
@@ -381,7 +392,38 @@ def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, scr
     whole = grpo(*words).stdout.splitlines()
     header = next(at for at, line in enumerate(whole) if line.startswith(("─", "  ─")))
     rows = whole[header + 1 : whole.index("", header)]
-    screen(80, header + 4)
+    screen(80, 24)
     *kept, last = grpo(*words).stdout.splitlines()
-    assert kept == whole[: header + 2]
-    assert last.startswith(f"… {len(rows) - 1} more variants, the legend, ")
+    header = next(at for at, line in enumerate(kept) if line.startswith("─"))
+    assert any(line.startswith("cosine: ") for line in kept[:header])
+    assert any(line.startswith("hidden at 80 columns: ") for line in kept[:header])
+    equal = [re.search(r" \(\+(\d+) equal\)", line) for line in kept[header + 1 :]]
+    shown = sum(1 + int(one.group(1) if one else 0) for one in equal)
+    assert shown > len(equal)
+    assert last.startswith(f"… {len(rows) - shown} more variants")
+    listed = grpo(*words, "--full").stdout
+    assert "equal)" not in listed
+    first, *others = orjson.loads(grpo(*words, "--json").stdout)["variants"]
+    far = {one["variant"]: 2.0 if one["cosine"] is None else -one["cosine"] for one in others}
+    assert [line.split()[0] for line in rows] == [first["variant"], *sorted(far, key=far.get)]
+
+
+def test_the_arithmetic_of_a_token_is_whole_on_a_narrow_screen(grpo, monkeypatch):
+    """The inputs of a row, and what follows from them in a second table."""
+    monkeypatch.setenv("COLUMNS", "80")
+    said = grpo("explain", str(SAMPLES / "arithmetic.jsonl")).stdout
+    heads = [line.split() for line in said.splitlines() if line.startswith("position ")]
+    first, second = heads[:2]
+    assert first == [
+        "position",
+        "token",
+        "new",
+        "old",
+        "ρ",
+        "ρ·A",
+        "clip(ρ)·A",
+        "clip",
+        "surrogate",
+    ]
+    assert second == ["position", "token", "k", "contribution"]
+    assert "hidden at 80 columns: gradient, log_ratio (see --json)" in said

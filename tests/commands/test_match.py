@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,25 @@ def test_the_other_sign_the_objective_and_noise_of_float32(path) -> None:
         first = next(one for one in found.matches if abs(one.value) == abs(made.loss))
         assert first.sign_flipped is flipped
         assert all(abs(one.difference) < 1e-6 * abs(made.loss) for one in found.matches)
+
+
+def test_a_variant_that_is_named_is_the_only_one_tried(tmp_path) -> None:
+    """Where it does not give the number, a note says that others were not tried."""
+    made = telling()
+    loss = evaluate(made, "dr").loss
+    every = match(made, loss=loss)
+    only = match(made, loss=loss, variant="dr")
+    assert only.matches[0].value == every.matches[0].value == loss
+    assert {one.signature.partition("|")[0] for one in only.matches} == {"dr"}
+    assert only.released.tried == 1 < every.released.tried
+    assert not only.notices
+    path = str(write(tmp_path / "a", made))
+    other = run(
+        "match", path, "--loss", "0.123456789", "-v", "grpo", "--kl", "none", "--epsilon", "0.2"
+    )
+    assert "only grpo was tried, with changes (-v); without -v, every variant is" in other.stderr
+    found = match(made, loss="0.123456789", variant="grpo", stages={"kl": "none"}, epsilon=0.2)
+    assert any("only grpo was tried" in one for one in found.notices)
 
 
 def test_entropies_are_a_part_of_the_number(tmp_path, without_mistakes) -> None:
@@ -628,7 +648,7 @@ def test_an_epsilon_that_clips_nothing_is_left_open(variant, rows, flags, wanted
     stages = {"kl": "none", "aggregate": "token-mean", "ratio": "token", "advantage": "group-std"}
     stages |= {"surrogate": "clip"} if kept else {}
     loss = evaluate(made, variant, stages=stages, **both, **kept).loss
-    found = match(made, loss=repr(loss), variant=variant, stages=stages, **kept)
+    found = match(made, loss=repr(loss), stages=stages, **kept)
     if wanted:
         open_ones = [one.any_from for one in found.matches if one.any_from]
         assert any(one == pytest.approx(wanted) for one in open_ones), open_ones
@@ -674,10 +694,10 @@ def test_every_row_that_gives_the_number_is_named_the_records_framework_first(
     found = match(path, loss=f"{wanted:{text}}")
     first = [one for one in found.matches if one.entry == 0]
     named = [name for one in first for name in one.variants]
-    assert first[0].variants[0].startswith("trl/")
+    assert first[0].variants[0] == "trl/dapo"  # its usual loss, of those that are equal
     assert {name for name, value in values.items() if value == wanted} <= {*named}
     shown = run("match", path, f"--loss={wanted:{text}}").stdout
-    entry = " ".join(shown.partition("off by ")[2].partition("grpo eval")[0].split())
+    entry = " ".join(shown.partition("off by ")[2].partition("\n\n")[0].split())
     assert all(f" {name}" in entry for name in named)
     lines = {line.strip().partition(",")[0] for line in shown.splitlines()}
     heads = [one.variants[0] for one in first if one.variants]
@@ -744,7 +764,7 @@ def test_clipped_tokens_are_asked_for_where_nothing_is_clipped(tmp_path) -> None
     path = write(tmp_path / "run.jsonl", [row])
     found = match(str(path), loss=evaluate(row, "dapo").loss, stages=NARROW)
     assert found.match_count > 1
-    assert any(one.startswith("ratios other than 1") for one in found.tell_apart)
+    assert any(one.startswith("ratios beyond the clip of epsilon_low") for one in found.tell_apart)
 
 
 # ---- what the records say may not be what was computed -------------------------------------------
@@ -831,3 +851,7 @@ def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> No
     ]
     shown = " ".join(run(*words).stdout.split())
     assert "but grpo with this mistake does: max instead of min" in shown
+    stages = {"kl": "none", "ratio": "token", "aggregate": "response-mean"}
+    exact = match(str(path), loss=repr(float(np.mean(losses))), stages=stages, epsilon=0.2)
+    assert "by chance" not in exact.headline
+    assert "by chance, grpo with a mistake" in replace(exact, tolerance=5e-4).headline

@@ -296,7 +296,7 @@ def test_variants_as_json_and_as_a_table(grpo):
 @pytest.mark.parametrize(
     ("line", "meant"),
     [
-        ("show x --limit 10", "did you mean --top?"),
+        ("show x --by rato", "did you mean ratio?"),
         ("show x --step 25", "write --where step==25"),
         ("eval x --step=25", "write --where step==25"),
         ("eval x --step name", "compare, trend, diff and 1 more have it (grpo help --step)"),

@@ -66,18 +66,38 @@ def test_series_and_findings_are_those_of_trend(report, made):
     assert page["steps"] == [step["step"] for step in whole["steps"]] == list(range(40))
     for metric in page["metrics"]:
         assert metric["values"] == [step[metric["name"]] for step in whole["steps"]]
-    sentences = {one["metric"]: one["sentence"] for one in whole["findings"]}
-    for at, event in enumerate(whole["events"]):  # one by one, the likely cause first
+    for at, event in enumerate(whole["events"]):
         told = [one["sentence"] for one in page["findings"] if one["event"] == at]
-        assert told == [sentences[metric] for metric in event["metrics"]]
-        named, *more = page["checks"][at], *event["check"]
+        found = [one for one in whole["findings"] if one["metric"] in event["metrics"]]
+        assert told == [one["sentence"] for one in found]
+        named, *more = page["events"][at]["check"], *event["check"]
         assert named[: len(more)] == more
         of_engines = any(metric.startswith("mismatch.") for metric in event["metrics"])
         assert ["nats RMS" in words for words in named[len(more) :]] == [True] * of_engines
-    assert page["fixes"] == [event["fix"] for event in whole["events"]]
+    assert [one["fix"] for one in page["events"]] == [one["fix"] for one in whole["events"]]
     onsets = [one["onset"] for one in page["findings"] if one["metric"] == "mismatch.k3"]
     assert onsets
     assert abs(onsets[0] - BEGINS) <= 5
+
+
+def test_a_step_stands_beside_its_neighbours_as_trend_has_them(report, made):
+    around = blocks(report())["run"]["around"]
+    for step in ("0", "20", "39"):
+        metrics = trend(made[0], "--at", step)["metrics"]
+        wanted = {one["name"]: [one["before"], one["after"], one["size"]] for one in metrics}
+        assert around[step] == wanted
+
+
+def test_a_run_without_findings_says_how_far_it_moved(dump, tmp_path):
+    rewards = [0.1, 0.1, 0.3, 0.3, *[0.4] * 8, 0.5, 0.5, 0.5, 0.7]
+    logs = {f"log_probs_{name}": [[-0.5], [-0.5]] for name in ("new", "old", "ref")}
+    pairs = enumerate([one - 0.1, one + 0.1] for one in rewards)
+    path = dump(*(logs | {"step": at, "rewards": pair} for at, pair in pairs))
+    page = page_of(path, tmp_path / "page.html")
+    assert "<h1>No sudden change in 16 steps; reward_mean 0.2 → 0.55.</h1>" in page
+    assert "mean of the first 4 steps to that of the last 4" in blocks(page)["run"]["moved"]
+    few = dump(*(logs | {"step": at, "rewards": [0.0, 1.0]} for at in range(7)))
+    assert blocks(page_of(few, tmp_path / "few.html"))["run"]["moved"] == ""
 
 
 def test_the_verdict_is_first_and_the_signature_last(report):
@@ -108,7 +128,8 @@ def test_a_page_says_what_differs_from_another_run(tmp_path):
     differing = [one["name"] for one in metrics if one["differs"] or one["differs_at_end"]]
     assert [*head["against"]["metrics"]] == differing
     assert head["against"]["verdict"].startswith(f"{len(differing)} of {len(metrics)} metrics")
-    assert "≠" in head["against"]["metrics"]["mismatch.k3"]
+    here, there, words = head["against"]["metrics"]["mismatch.k3"]
+    assert words.startswith(f"≠ {there - here:.3g}"[:6])
 
 
 def test_trend_writes_the_page_of_report(report, made, tmp_path):
@@ -164,8 +185,8 @@ def test_what_findings_point_at_is_kept(report):
     found = blocks(report("--steps", "3", "--groups", "0"))
     page = found["run"]
     for finding in page["findings"]:
-        for step in (finding["onset"], finding["worst_step"]):
-            assert page["kept"][str(step)] == "finding"
+        assert page["kept"][str(finding["onset"])] == "onset"
+        assert page["kept"][str(finding["worst_step"])] in ("onset", "worst")
         place = finding["worst"]
         if place is not None:
             (group,) = (
@@ -254,6 +275,37 @@ def test_records_without_a_reference_still_have_their_groups(dump, tmp_path):
     assert "loss, KL and ratios are not computed" in result.stderr
 
 
+@pytest.mark.parametrize("flags", [(), ("--group-by", "step,uid"), ("--jobs", "2")])
+def test_records_of_rewards_alone_have_groups_without_tokens(tmp_path, flags):
+    """As verl's dumps of rollouts: a line for each response."""
+    rewards = {"a": [1.0, 0.0, 1.0], "b": [0.5, 0.25, 0.75]}
+    rows = [
+        {
+            "step": step,
+            "uid": uid,
+            "input": uid,
+            "output": "x",
+            "score": rewards[uid][at],
+            "gts": "",
+        }
+        for step in (1, 2)
+        for uid in "ab"
+        for at in range(3)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    page = tmp_path / "page.html"
+    assert run("report", path, *flags, "-o", page).exit_code == 0
+    head = blocks(page.read_text(encoding="utf-8"))["run"]
+    for first, step in ((1, "1"), (7, "2")):
+        groups = head["groups"][step]
+        assert [one["rewards"] for one in groups] == [*rewards.values()]
+        assert [one["line"] for one in groups] == [first, first + 3]
+        assert [one["reward_mean"] for one in groups] == [2 / 3, 0.5]
+        assert [one["reward_std"] for one in groups] == pytest.approx([3**-0.5, 0.25])
+        assert {one["block"] for one in groups} == {None}
+
+
 def test_a_group_of_one_has_no_standard_deviation(found_in):
     found = found_in({"log_probs_new": [[-0.5]], "log_probs_old": [[-0.5]], "rewards": [2.0]})
     (group,) = found["run"]["groups"]["1"]
@@ -311,7 +363,8 @@ def test_a_long_run_keeps_what_matters_and_a_sample(tmp_path):
     assert len(found) == 40
     assert [*map(int, found)] == sorted(map(int, found))
     # in none of its steps there is a gradient: the first is where that is found
-    assert {n for n, why in found.items() if why == "finding"} == {"0", "199", "200", "250"}
+    whys = {"0": "onset", "199": "before", "200": "onset", "250": "worst"}
+    assert {n: found[n] for n in whys} == whys
     assert {n for n, why in found.items() if why == "end"} == {"299"}
     assert kept() == found
     assert kept("--seed", "1") != found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def test_one_record_is_a_heat_map_and_many_are_rows(path: Path, tmp_path: Path) 
     one = write(tmp_path / "one.jsonl", RECORDS[:1])
     assert run("show", one, "-v", "dr").stdout.startswith("record r0:")
     assert run("show", path, "-v", "dr", "--record", "r2").stdout.startswith("record r2:")
-    assert run("show", path, "-v", "dr").stdout.startswith("dr on 5 records, 75 tokens:")
+    assert "\ndr on 5 records, 75 tokens:" in run("show", path, "-v", "dr").stdout
     assert answer("show", one, "-v", "dr")["total"]["records"] == 1
     assert len(answer("show", path, "-v", "dr", "--record", "r2")["rows"]) == 15
 
@@ -159,7 +160,26 @@ def test_standard_input_and_a_quantity_that_is_0_everywhere(path: Path) -> None:
 def test_colours_of_what_has_one_sign_start_at_0(tmp_path: Path, by: str, legend: str) -> None:
     one = RECORDS[0] | {"log_probs_ref": RECORDS[0]["log_probs_old"]}
     path = write(tmp_path / "a.jsonl", [one])
-    assert legend in run("show", path, "--by", by, COLUMNS="120").stdout
+    drawn = run("show", path, "--by", by, "--color", "always", COLUMNS="120").stdout
+    assert legend in re.sub(r"\x1b\[[\d;]*m", "", drawn)
+
+
+def test_signs_stand_for_colours_and_have_their_bounds(tmp_path: Path) -> None:
+    old, ratios = -2.0, [0.5, 0.7, 0.99, 1.01, 1.4, 2.0]
+    new = [[old + math.log(one) for one in ratios]]
+    record = {"log_probs_new": new, "log_probs_old": [[old] * 6], "rewards": [1.0]}
+    record["tokens"] = [[*"abcdef"]]
+    drawn = run("show", write(tmp_path / "a.jsonl", [record])).stdout
+    assert "a⁻⁻b⁻cde⁺f⁺⁺" in drawn
+    bounds = dict(re.findall(r"([⁺⁻]+) [≤≥](\S+)", drawn))
+    assert [float(bounds[mark]) for mark in ("⁻⁻", "⁻", "⁺", "⁺⁺")] == pytest.approx(
+        [2.0**-(0.7), 2.0**-(0.3), 2.0**0.3, 2.0**0.7], rel=1e-3
+    )
+
+
+def test_0_rows_are_all_rows(path: Path) -> None:
+    everything = answer("show", path, "-v", "dr", "--limit", "0")["rows"]
+    assert len(everything) == len(answer("show", path, "-v", "dr", "-n", "1000")["rows"]) == 75
 
 
 def test_fields_choose_the_columns_of_every_format(path: Path) -> None:

@@ -768,7 +768,7 @@ def test_what_follows_from_longer_responses_is_no_cause(tmp_path: Path) -> None:
     assert "; if it falls, look for groups of equal rewards" in found["fix"]
 
 
-def test_a_verdict_says_what_began_before_its_clearest_metric(tmp_path: Path) -> None:
+def test_a_verdict_says_first_what_began_first(tmp_path: Path) -> None:
     """The KL drifts from step 41 on; the entropy, which is clearer, falls from step 43 on."""
     draw = np.random.default_rng(0)
     rows = ["step,kl,entropy"]
@@ -780,6 +780,45 @@ def test_a_verdict_says_what_began_before_its_clearest_metric(tmp_path: Path) ->
     path.write_text("\n".join(rows))
     (event,) = answer("trend", path)["events"]
     onsets = {one["metric"]: one["onset"] for one in answer("trend", path)["findings"]}
-    said = f"entropy fell at step {onsets['entropy']}; before it, at step {onsets['kl']}, kl rose"
-    assert event["summary"] == said
+    said = f"step {onsets['kl']}: the policy moved away from the reference (kl "
+    assert event["summary"].startswith(said)
+    assert event["summary"].endswith(f"; then entropy (step {onsets['entropy']})")
     assert onsets["kl"] < onsets["entropy"] - 1
+
+
+@each(
+    ("seed", "fall"),
+    [
+        *((seed, "linear") for seed in (1, 3, 4, 23)),
+        *((seed, "halves") for seed in (0, 1, 2)),
+        *((seed, "healthy") for seed in (0, 1, 2)),
+    ],
+)
+def test_a_fall_from_the_first_step_on_is_a_finding(seed: int, fall: str, tmp_path: Path) -> None:
+    """It has no step at which it began, and none before it that was good; a quarter is no fault."""
+    draw, at = np.random.default_rng(seed), np.arange(60)
+    entropy = {
+        "linear": 1.2 - 0.01 * at + draw.normal(0.0, 0.03, 60),
+        "halves": 0.65 * 0.5 ** (at / 15) * np.exp(draw.normal(0.0, 0.1, 60)),
+        "healthy": 1.2 * np.exp(-0.3 * at / 60 + draw.normal(0.0, 0.04, 60)),
+    }[fall]
+    rows = [f"{step + 1},{value:.5f},{0.5 + step / 200}" for step, value in enumerate(entropy)]
+    path = tmp_path / "metrics.csv"
+    path.write_text("\n".join(["step,entropy,reward", *rows]))
+    document = answer("trend", path)
+    assert (run("trend", path, "--fail-on", "findings").exit_code == 1) == (fall != "healthy")
+    if fall == "healthy":
+        assert document["verdict"].startswith("no change found")
+        return
+    (found,) = document["findings"]
+    assert (found["kind"], found["onset"], found["severity"]) == ("trend", 1, "warning")
+    assert found["sentence"].startswith("entropy fell steadily from the first step on: ")
+    assert document["verdict"].startswith("from the first step on: the policy became too sure of ")
+    assert "last_good_step" not in document
+    if fall == "linear":
+        return
+    entropy[-8:] = entropy[:8]  # back
+    rows = [f"{step + 1},{value:.5f},{0.5 + step / 200}" for step, value in enumerate(entropy)]
+    path.write_text("\n".join(["step,entropy,reward", *rows]))
+    found = answer("trend", path)["findings"][0]
+    assert (found["kind"], found["end"]) == ("trend", 53)

@@ -148,14 +148,14 @@ def test_what_goes_the_other_way_is_information(tmp_path: Path) -> None:
     document = trend(path)
     (one,) = [one for one in document["findings"] if one["metric"] == "rewards/x/mean"]
     assert (one["severity"], one["direction"], one["kind"]) == ("info", "up", "shift")
-    assert document["verdict"].startswith("gradient_norm is 0 from step 0 on; 60 steps")
+    assert document["verdict"].startswith("from step 0 on: gradient_norm is 0; 60 steps")
 
 
 def test_a_run_that_learns_nothing_says_so(tmp_path: Path) -> None:
     """All rewards equal from the first step on, until they are not; not in one step of five."""
     rows = [PLAIN | {"step": at, "rewards": [0.0, 0.0]} for at in range(20)]
     document = trend(write(tmp_path / "a.jsonl", rows))
-    assert document["verdict"].startswith("groups_equal is 1 from step 0 on; at the same time grad")
+    assert document["verdict"].startswith("from step 0 on: groups_equal is 1 (gradient_norm 0)")
     sentence = "groups_equal is 1 from step 0 on, in all of the first 20 steps: nothing is learnt"
     assert sentence in [one["sentence"] for one in document["findings"]]
     for first, wanted in ((8, [(0, 8)]), (4, [])):
@@ -174,7 +174,7 @@ def test_records_that_nobody_grouped_are_said_first(tmp_path: Path) -> None:
     path, note = write(tmp_path / "a.jsonl", rows), "each record is a group of its own; "
     told = f"{note}--group-by step,uid joins them"
     document = trend(path)
-    assert document["verdict"].startswith(f"{told}; gradient_norm is 0 from step 0 on")
+    assert document["verdict"].startswith(f"{told}; from step 0 on: gradient_norm is 0")
     at = answer("trend", path, "-v", "dr", "--at", "0")
     for found in (document["findings"], at["findings"]):
         (sentence,) = [one["sentence"] for one in found if one["kind"] == "stuck"]
@@ -258,7 +258,9 @@ def test_a_finding_says_what_was_and_what_is(begin: int, tmp_path: Path) -> None
         before = np.median(values[max(begin - 30, 0) : begin])
         later = np.median(values[begin : begin + 12])
         words = f"{verb} at step {begin}: median {before:.4g} before, {later:.4g} after ("
-        assert f" {words}{found['score']:.0f} standard errors)" in found["sentence"]
+        assert f" {words}{'×1.5' if sign > 0 else 'far beyond noise'})" in found["sentence"]
+        assert found["score"] > 100
+        assert (found["before"], found["after"]) == pytest.approx((before, later))
 
 
 def test_a_change_has_to_matter(tmp_path: Path) -> None:
@@ -463,7 +465,8 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
     first = next(one for one in found if one["metric"] == "mismatch.k3")
     assert event["check"] == named_by_check(first["worst"])
     assert event["check"][0].startswith("temperature: ")
-    assert document["verdict"].startswith("temperature: mismatch.k3 rose at step 30; at the same ")
+    assert document["verdict"].startswith("step 30: temperature: sampling_per_token_logps is more ")
+    assert "(mismatch.k3 4.374e-06 → 0.08659, mismatch.mean_abs" in document["verdict"]
     assert {one["onset"] for one in found} == {30}
     assert {"mismatch.k3", "mismatch.mult"} <= {one["metric"] for one in found}
     for one in found:
@@ -503,8 +506,9 @@ def test_what_check_names_in_the_worst_record(kind: str, tmp_path: Path) -> None
     document = trend(path)
     first = next(one for one in document["events"] if one["severity"] == "warning")
     likely = next(one for one in document["findings"] if one["metric"] == first["metrics"][0])
-    later = f"at step {likely['worst_step']}: "  # the step at which it began has it not
-    assert first["check"] == [later + one for one in named_by_check(likely["worst"])] != []
+    later = f"at step {likely['worst_step']}: "  # where the step at which it began has it not
+    named = [one.removeprefix(later) for one in first["check"]]
+    assert named == [*named_by_check(likely["worst"])] != []
     assert "rollout-mismatch" not in first["summary"]
     if kind == "folder":
         return
@@ -632,3 +636,20 @@ def test_a_few_steps_are_no_run(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [PLAIN | {"step": step} for step in (1, 2)])
     shown = run("trend", path, "-v", "dr").stdout.replace("\n", " ")
     assert "too few steps: shifts and drifts need 16 steps, there are 2" in shown
+
+
+def test_a_fall_from_the_first_step_on_in_records(tmp_path: Path) -> None:
+    """Its commands are of the step where it is farthest; what begins later is found as well."""
+    noise = np.exp(np.random.default_rng(1).normal(0.0, 0.05, 80))
+    values = noise * 1.2 * 0.4 ** (np.arange(80) / 60)
+    values[60:] *= 0.3
+    path = entropies(tmp_path / "a.jsonl", values)
+    found = found_in(path)["entropy"]
+    assert [(one["kind"], one["onset"]) for one in found] == [("trend", 0), ("shift", 60)]
+    assert f"# step {found[0]['worst_step']}" in found[0]["command"]
+    assert found[0]["seen"] < 60 < found[0]["worst_step"]
+    document = trend(path)
+    assert document["verdict"].startswith("step 60: the policy became too sure of its tokens (")
+    assert "; last good step 59; " in document["verdict"]
+    result = run("report", path, "-v", "dr", "-o", tmp_path / "a.html")
+    assert result.exit_code == 0, result.stderr

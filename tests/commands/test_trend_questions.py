@@ -17,6 +17,7 @@ from command import answer, run
 from files import each
 from trended import SAMPLES, series, write
 
+import grpo_cli
 from grpo_cli.commands.trend.questions.against import Difference
 from grpo_cli.commands.trend.questions.noise import mean_of_neighbours, walked_mean
 from grpo_cli.commands.trend.questions.view import with_error
@@ -86,6 +87,55 @@ def test_at_agrees_with_the_run(folder: Path) -> None:
     assert {one["record"] for one in found["groups"] if "mismatch" in one["worst_in"]} == {
         f"{SINCE}-{BROKEN_RANK}"
     }
+
+
+def test_the_size_of_a_metric_can_be_computed_from_what_is_printed(folder: Path) -> None:
+    """By its scale, from the steps before; the first metrics are those of the verdict."""
+    path, words = folder / "run.jsonl", ("-v", "dr")
+    whole, found = (answer("trend", path, *words, *more) for more in ((), ("--at", SINCE)))
+    assert (found["verdict"], found["last_good_step"]) == (whole["verdict"], SINCE - 1)
+    assert f"({found['metrics'][0]['name']} " in found["verdict"]
+    scales = {
+        "x": np.array,
+        "log x": np.log,
+        "−log(1 − x)": lambda values: -np.log(1.0 - values),
+        "arcsin √x": lambda values: np.arcsin(np.sqrt(values)),
+    }
+    seen = set()
+    for one in found["metrics"]:
+        before = [each[one["name"]] for each in whole["steps"][:SINCE]]
+        if one["size"] is None or one["size"] != one["size"] or None in before:
+            continue
+        scale = scales[one["scale"]]
+        others, at = scale(np.array(before)), scale(np.array(one["at"]))
+        usual = np.median(others)
+        spread = 1.4826 * np.median(np.abs(others - usual))
+        assert one["spread"] >= spread * (1 - 1e-9)
+        assert one["size"] == pytest.approx((at - usual) / one["spread"], rel=1e-6), one
+        if one["spread"] == pytest.approx(spread):
+            seen.add(one["scale"])
+    assert {"x", "log x", "−log(1 − x)"} <= seen
+    result = run("trend", path, *words, "--at", SINCE)
+    assert f"the run: step {SINCE}: " in result.stdout
+
+
+def test_a_difference_since_its_onset_has_an_interval(folder: Path) -> None:
+    other = folder / "healthy" / "seed_5"
+    found = answer("trend", folder / "run.jsonl", "--against", other, "-v", "dr")["metrics"]
+    (one,) = [one for one in found if one["name"] == "mismatch.k3"]
+    assert one["since"] == SINCE
+    assert one["since_low"] < one["since_then"] < one["since_high"] < one["difference"] < 0.0
+    assert {row["since_then"] for row in found if row["since"] is None} <= {None}
+
+
+def test_flags_that_a_log_does_not_use_are_named(tmp_path: Path) -> None:
+    path = log(tmp_path / "a.json", 1)
+    result = run("trend", path, "-v", "dapo", "-p", "epsilon_high=0.3")
+    note = "-v dapo --epsilon-high 0.3 is not used: a log of metrics has no tokens to evaluate"
+    assert (result.exit_code, note in result.stderr) == (0, True)
+    (notice,) = grpo_cli.trend(path, "dapo").notices
+    assert notice == 'variant="dapo" is not used: a log of metrics has no tokens to evaluate'
+    assert not grpo_cli.trend(path).notices
 
 
 def test_the_part_that_carries_a_change(folder: Path) -> None:
@@ -279,8 +329,8 @@ def test_the_last_good_step(folder: Path) -> None:
 @each(
     ("since", "factor", "differs", "cell"),
     [
-        (0, 1.4, True, "≠ +0.185 (× 1.4)"), (40, 1.4, True, "≠ +0.185 (begins at step 40)"),
-        (0, None, True, "≠ +0.185 (one way all along)"), (None, 1.4, False, "  +0.185 ±0.3"),
+        (0, 1.4, True, "≠ +0.185 ±0.3 (× 1.4)"), (40, 1.4, True, "≠ +0.185 ±0.3"),
+        (0, None, True, "≠ +0.185 ±0.3 (one way all along)"), (None, 1.4, False, "  +0.185 ±0.3"),
     ],
 )  # fmt: skip
 def test_a_mark_whose_interval_holds_0_says_why(

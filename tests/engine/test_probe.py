@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -96,9 +97,10 @@ def test_what_a_feature_tells_apart():
     by_token = objective("dapo", aggregate="token-mean")
     by_response = objective("dapo", aggregate="response-mean")
     lengths = frozenset({"lengths"})
-    assert tell_apart(by_token, by_response, lengths) == lengths
-    assert tell_apart(by_token, by_response, lengths | {"rollout"}) == lengths
-    assert tell_apart(by_token, by_token, lengths) == set()
+    both = partial(value, by_token), partial(value, by_response)
+    assert tell_apart(*both, lengths) == lengths
+    assert tell_apart(*both, lengths | {"rollout"}) == lengths
+    assert tell_apart(both[0], both[0], lengths) == set()
     assert same(value(by_token, lengths), value(by_response, lengths))
     assert not same(value(by_token), value(by_response))
     assert math.isfinite(value(by_token, probable=True))
@@ -117,15 +119,17 @@ def test_what_a_feature_tells_apart():
         (set(), {"probable", "sizes"}, set()),
     ],
 )
-def test_each_missing_feature_is_tried_by_itself(monkeypatch, differ, missing, found):
+def test_each_missing_feature_is_tried_by_itself(differ, missing, found):
     """Two that differ where a batch has one of some features."""
 
     def valued(each, lacking=frozenset(), *, probable=False):
         has = (FEATURES.keys() - {"probable"} - lacking) | ({"probable"} if probable else set())
         return float(bool(each == "right" and has & differ))
 
-    monkeypatch.setattr("grpo_cli.engine.probe.value", valued)
-    assert tell_apart("left", "right", frozenset(missing)) == found
+    left, right = partial(valued, "left"), partial(valued, "right")
+    assert tell_apart(left, right, frozenset(missing)) == found
+    for known in found:
+        assert tell_apart(left, right, frozenset(missing), {known}) == found - {known}
 
 
 def test_what_is_one_gradient():

@@ -24,7 +24,7 @@ from grpo_cli.objective.arithmetic.exact_sums import (
     row_sums,
     segment_sums,
 )
-from grpo_cli.objective.arithmetic.groups import Remembered
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.surrogate.joint import _covariance
 
 doubles = st.floats(allow_nan=False, allow_infinity=False)
@@ -162,7 +162,7 @@ def _awkward(size: int) -> Iterator[tuple[np.ndarray, bool]]:
 
 def test_offsets_belong_to_who_asked_for_them():
     """They are kept for whoever asks again; what is done to them stays there."""
-    groups = Remembered(np.array([0, 1, 0, 1]), 2)
+    groups = Groups(np.array([0, 1, 0, 1]), 2, {})
     rewards = np.array([1.0, 2.0, 2.0, 5.0]), [-0.5, -1.5, 0.5, 1.5]
     others = np.array([4.0, 0.0, 0.0, 1.0]), [2.0, -0.5, -2.0, 0.5]
     for values, expected in (rewards, others, rewards):

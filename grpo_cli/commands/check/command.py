@@ -10,7 +10,6 @@ import typer
 from grpo_cli.commands.check.rule import ORDER, codes
 from grpo_cli.commands.check.run import check as run
 from grpo_cli.commands.check.view import print_findings
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import LIMIT, PageOptions
 from grpo_cli.commands.options.source import (
@@ -41,7 +40,6 @@ class CheckedOptions(ReadingOptions):
     ] = "skip"
 
 
-@bundled
 def check(
     *,
     files: Files = None,
@@ -64,10 +62,10 @@ def check(
     grpo check --codes
 
     Each finding has its place, its evidence and a fix. The checks that were
-    skipped come last, with the reason. -q prints errors and warnings alone. Exits
-    with 1 if there is an error; with --fail-on warning, also on a warning. Each
-    record that cannot be read is an error line for each of its faults, and the
-    others are checked (exit 3); --on-error stop ends at the first.
+    skipped come last, with what they need. -q prints errors and warnings alone.
+    Exits with 1 if there is an error; with --fail-on warning, also on a warning.
+    Unreadable records give one error line per fault; the others are still
+    checked, and the exit code is 3. --on-error stop ends at the first.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if list_codes:

@@ -141,14 +141,16 @@ def _denominator(row: Denominator) -> str:
 
 
 def _shortly_not_checked(skipped: Sequence[NotChecked], width: int) -> str:
-    """Counts skipped rules in one line, with as many of the reasons as it has room for."""
-    line = f"{counted(len(skipped), 'check')} skipped (--full lists them): "
-    reasons = dict.fromkeys(_names([one]) for row in skipped for one in row.missing)
-    for at, reason in enumerate(reasons):
-        more = reason + (", …" if at + 1 < len(reasons) else "")
-        if at and len(line) + len(more) + 2 > width:
-            return f"{line}, …"
-        line += f"{', ' * bool(at)}{reason}"
+    """Lists skipped rules and what each needs, as many as two lines have room for."""
+    line = f"{counted(len(skipped), 'check')} skipped: "
+    for at, row in enumerate(skipped):
+        needs = row.missing[-1][0].removeprefix(FEWER_THAN)  # the field that is the rarest
+        part = f"{row.about} (needs {needs})"
+        rest = len(skipped) - at - 1
+        more = f", … {rest} more (--full)" if rest else ""
+        if len(line) + len(part) + len(more) > 2 * width:
+            return f"{line}… {rest + 1} more (--full)"
+        line += f"{part}, " if rest else part
     return line
 
 
@@ -157,7 +159,7 @@ def _not_checked(skipped: Sequence[NotChecked], records: int) -> str:
     by_count: dict[int, dict[str, list[str]]] = {}
     for row in sorted(skipped, key=lambda row: -row.records):
         without = _names(row.missing)
-        about = row.about + (f" (except {row.partly})" if row.partly else "")
+        about = row.about + (f" except {row.partly}" if row.partly else "")
         by_count.setdefault(row.records, {}).setdefault(without, []).append(about)
     parts = []
     for count, reasons in by_count.items():

@@ -10,7 +10,6 @@ from grpo_cli.commands.compare.compare import USUAL, compare_plans, names, plans
 from grpo_cli.commands.compare.view import print_comparison
 from grpo_cli.commands.diff.command import NO, Tolerance, are_two_runs, diff_runs
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import StageOptions
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions, fields_option, named_fields
@@ -45,7 +44,6 @@ _TWO = (
 _ONE = "both files are read as one input; {} compares them with each other"
 
 
-@bundled
 def compare(
     *,
     files: Files = None,

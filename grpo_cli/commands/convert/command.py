@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from grpo_cli.commands.convert.conversion import Conversion, write_lines, write_table
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import Json, Output, Quiet
 from grpo_cli.commands.options.place import (
@@ -43,7 +42,6 @@ Bundle = Annotated[
 PACKS = {"jsonl": write_lines, "parquet": write_table}
 
 
-@bundled
 def convert(
     *,
     files: Files = None,

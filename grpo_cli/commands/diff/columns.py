@@ -178,7 +178,9 @@ class Comparer:
         self, column: str, both: tuple[Record, Record], first: Any, second: Any
     ) -> Found | None:
         if first == second and both[0].widths == both[1].widths:
-            self._add_equal(column, first)
+            if self._is_noisy(column):
+                number = len(first) // 8 if isinstance(first, bytes) else np.size(first)
+                self.noise.setdefault(column, Noise(column)).add(number)
             return None
         if column in ("token_ids", "tokens"):
             return _compare_tokens(first, second)
@@ -189,12 +191,6 @@ class Comparer:
         if isinstance(first, list) and isinstance(second, list):
             return self._compare_scores(column, first, second)
         return self._compare_numbers(column, both, first, second)
-
-    def _add_equal(self, column: str, value: Any) -> None:
-        """Adds the numbers of a record that are equal in both runs."""
-        if self._is_noisy(column):
-            number = len(value) // 8 if isinstance(value, bytes) else np.size(value)
-            self.noise.setdefault(column, Noise(column)).add(number)
 
     def _is_noisy(self, column: str) -> bool:
         """Whether its numbers may differ by noise."""

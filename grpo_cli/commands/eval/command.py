@@ -7,8 +7,7 @@ import typer
 from grpo_cli.commands.check.first_record import first_error
 from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.printing import Printing
-from grpo_cli.commands.eval.run import Run, having_note, only_note
-from grpo_cli.commands.options.everywhere import bundled
+from grpo_cli.commands.eval.run import Run, row_notes
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.place import check_parts, destination
 from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
@@ -17,7 +16,6 @@ from grpo_cli.records.choose.where import spelled
 from grpo_cli.terminal.progress import Bar
 
 
-@bundled
 def evaluate(
     *,
     files: Files = None,
@@ -34,8 +32,9 @@ def evaluate(
 
     Prints totals, then one row per record. The loss is minus the objective.
     """  # noqa: D301 - \b is for the help's formatter
-    plan, format = objective.plan(), format_of(printing.kind)
+    plan = objective.plan()
     printing = printing.of_batches(tuple(map(spelled, batch_fields(plan.batch))))
+    format = format_of(printing.kind)
     places = paths(files)
     reader = reading.reader(places, chosen.record)
     bar = Bar(places, wanted=printing.bar(streams=format.streams), nodes=lambda: reader.nodes)
@@ -68,12 +67,11 @@ def evaluate(
         with bar:
             format.write(run, printing, stream)
         stream.flush()
-        notes = [*having_note(run, printing), *only_note(run, printing)]
         in_table = printing.kind == "table"
         code = run.finish(
             notes_in_table=in_table,
             quiet=printing.quiet,
-            more=notes,
+            more=row_notes(run, printing),
             of_rows=encode is not None
             and printing.output is None
             and not in_table

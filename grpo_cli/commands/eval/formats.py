@@ -13,7 +13,7 @@ import orjson
 from grpo_cli.commands.emit import BARE, TEXT_FORMATS, TextFormat
 from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
-from grpo_cli.commands.eval.run import ROWS, Run, having_note, limited, rows_of, totals_of
+from grpo_cli.commands.eval.run import ROWS, Run, limited, row_notes, rows_of, totals_of
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import SHARES, Level
 from grpo_cli.terminal.destination import naming
@@ -67,7 +67,7 @@ def _encode_text(text: TextFormat, printing: Printing) -> Encode:
 def write_text(text: TextFormat, run: Run, printing: Printing, stream: BinaryIO) -> None:
     """Writes the head where there is anything to print, then the rows as they are computed."""
     first = text.head(printing.names)
-    for pieces in limited(run, printing, first_quoted if text.multiline else _first_lines):
+    for pieces in limited(run, printing.limit, first_quoted if text.multiline else _first_lines):
         if pieces:
             stream.writelines([first, *pieces])
             stream.flush()
@@ -114,7 +114,7 @@ def _write_json(run: Run, printing: Printing, stream: BinaryIO) -> None:
     """
     separator = b""
     with SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
-        for pieces in limited(run, printing, lambda piece, _: (piece, 1)):
+        for pieces in limited(run, printing.limit, lambda piece, _: (piece, 1)):
             for piece in pieces:
                 with naming("a temporary file"):
                     spool.write(separator + piece)
@@ -156,6 +156,13 @@ _USUAL_LIMIT = 50
 _ALONE = "loss is each record's own; for its part of the batch: --fields id,contribution"
 
 
+def _next(run: Run) -> str:
+    """What to ask next of the same files."""
+    if any(len(steps) > 1 for steps in run.steps.values()):
+        return "next: grpo trend FILE (what changed when), grpo explain FILE (why this loss)"
+    return "next: grpo explain FILE (why this loss), grpo show FILE (which tokens)"
+
+
 def _encode_table(printing: Printing) -> Encode:
     # A table chooses its columns itself, and needs the others to say what they mean.
     asked = printing.asked or SHARES[:1] if printing.level == "token" else printing.asked
@@ -167,40 +174,70 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     from rich.text import Text
 
     from grpo_cli.commands.eval.view import print_batches, print_rows, print_totals
-    from grpo_cli.terminal.paging import draw_fitting, print_page
+    from grpo_cli.terminal.paging import draw_fitting, fits, print_page
 
     level, limit = printing.level, printing.limit
     if limit is None and printing.output not in (None, "-"):
         limit = 0
     elif limit is None:
         limit = _LIMIT.get(level, _USUAL_LIMIT)
-    records = _first_records(run, level, limit)
+    first = limited(run, limit, lambda piece, _: (piece, _count_rows(piece, level)))
+    records = [orjson.loads(piece) for pieces in first for piece in pieces]
     if run.empty or not run.complete:
         return
-    notes = () if printing.quiet else [*run.notices, *having_note(run, printing)]
+    notes = () if printing.quiet else [*run.notices, *row_notes(run, printing)]
     shown = 0
 
-    def draw_head(console: Console, screen: Screen, *, brief: str = "") -> None:
-        if run.complete and printing.by:
-            print_batches(console, screen, printing, run.batches, run.signature, run.total, brief)
-        elif run.complete:
-            names = printing.fields if level == "batch" else None
-            default = run.sums.batches.whole.signed if run.by_default else ()
-            print_totals(console, screen, names, run.total, run.signature, brief, default)
+    def draw_head(console: Console, screen: Screen, *, brief: bool = False) -> None:
+        chosen = printing.fields if level == "batch" else None
+        if not (printing.by and chosen):
+            print_totals(
+                console,
+                screen,
+                chosen,
+                run.total,
+                run.signature,
+                run.sums.batches.whole.signed,
+                by_default=run.by_default,
+                batches=len(run.batches) if printing.by else 0,
+                brief=brief,
+            )
+
+    def draw_batches(console: Console, screen: Screen, most: int = 0) -> None:
+        console.print()
+        print_batches(console, screen, printing, run.batches, most)
+        if level == "batch" or most:
+            draw_next(console)
+
+    def draw_next(console: Console) -> None:
+        if printing.fields is None and not printing.quiet:
+            console.print(Text(_next(run), "dim"))
 
     def draw_rows(console: Console, screen: Screen, most: int) -> None:
         nonlocal shown
-        size = run.sums.batches.size if printing.weighs and run.complete else None
+        size = run.sums.batches.size if printing.weighs else None
         shown = print_rows(console, screen, printing, records, most, size)
         alone = level == "record" and printing.fields is None and run.plan.batch != "record"
         if alone and run.total["records"] > 1:
             console.print(Text(_ALONE, "dim"))
+        draw_next(console)
+
+    def draw_all(console: Console, screen: Screen) -> None:
+        draw_head(console, screen)
+        if printing.by:
+            draw_batches(console, screen)
+        if level != "batch":
+            draw_rows(console, screen, limit)
 
     def draw(console: Console, screen: Screen) -> None:
-        if level == "batch":
-            draw_head(console, screen)
+        nonlocal shown
+        draw_brief = partial(draw_head, brief=True)
+        if fits(draw_all, screen, notes) or (level == "batch" and not printing.by):
+            draw_all(console, screen)
+        elif printing.by and level in ("batch", "record"):
+            shown, most = 0, len(run.batches)
+            draw_fitting(console, screen, draw_head, draw_brief, draw_batches, most, notes)
         else:
-            draw_brief = partial(draw_head, brief=run.plan.variant)
             draw_fitting(console, screen, draw_head, draw_brief, draw_rows, limit, notes)
 
     cut = print_page(stream, draw, "cut", notes=notes)
@@ -212,21 +249,11 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
             say(f"… {more:,} more {rows} (use {how})")
 
 
-def _first_records(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:
-    """The records that contain the first ``limit`` rows; the others are only counted."""
-    kept: list[dict[str, Any]] = []
-    rows = 0
-    for pieces in run:
-        for piece in pieces:
-            if limit and rows >= limit:
-                break
-            kept.append(orjson.loads(piece))
-            rows += 1 if level == "record" else _count_rows(kept[-1], level)
-    return kept
-
-
-def _count_rows(record: dict[str, Any], level: Level) -> int:
+def _count_rows(piece: bytes, level: Level) -> int:
     """The rows of a level within a record."""
+    if level == "record":
+        return 1
+    record = orjson.loads(piece)
     if level in ("trajectory", "response"):
         return len(record[ROWS[level]])
     inside = (response[ROWS[level]] for response in record["responses"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
 from grpo_cli.commands.options import complete
@@ -24,11 +23,11 @@ from grpo_cli.commands.options.place import Resume
 from grpo_cli.engine.rows.fields import (
     ACCUMULATED,
     COLUMNS,
+    EXTRAS,
     FIELDS,
     NAMED,
     SHARES,
     Level,
-    extras,
 )
 from grpo_cli.engine.rows.rows import Having, read_having
 from grpo_cli.errors import UsageError
@@ -43,7 +42,16 @@ ONLY = "only"
 class Printing:
     """What is printed: the level of rows, their fields, their format, and where they go.
 
-    ``of_batches`` checks it, and adds the fields that ``--batch`` names.
+    ``of_batches`` checks it, and sets what follows from it:
+
+    Attributes:
+        by: the fields that ``--batch`` names.
+        kind: the format's name.
+        fields: the fields of a row, in this order; None for the usual ones.
+        asked: which of them are ``EXTRA``.
+        having: which rows are wanted; None: all.
+        weighs: whether rows have weights, which are of the batch that they belong to.
+        shares: whether shares are wanted before the whole batch was read.
     """
 
     level: Annotated[Level, option("--level", "LEVEL", f"{', '.join(get_args(Level))}.")] = "record"
@@ -69,13 +77,12 @@ class Printing:
     limit: Annotated[int | None, LIMIT] = None
     quiet: Quiet = False
     by: tuple[str, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """The format's name."""
-        if self.only is not None:
-            return ONLY
-        return format_of(self.format, as_json=self.json)
+    kind: str = "table"
+    fields: tuple[str, ...] | None = None
+    asked: tuple[str, ...] = ()
+    having: Having | None = None
+    weighs: bool = False
+    shares: bool = False
 
     def of_batches(self, by: tuple[str, ...]) -> Printing:
         """The same for batches that these fields name, checked.
@@ -83,42 +90,41 @@ class Printing:
         Raises:
             UsageError: for flags that contradict each other, or an unknown field.
         """
-        kind = self.kind
-        format_of(self.format, as_json=self.json)
+        kind = format_of(self.format, as_json=self.json)
         if self.only is not None:
-            others = {"fields": self.listed, "format": self.format, "json": self.json}
+            kind, others = ONLY, {"fields": self.listed, "format": self.format, "json": self.json}
             if given := [flag for flag, value in others.items() if value]:
                 raise UsageError(f"--only prints bare values, without --{given[0]}")
         if kind == "parquet" and self.output in (None, "-"):
             raise UsageError("--format parquet is binary: write it with -o FILE")
         if self.nest and kind != "jsonl":
             raise UsageError("--nest is for --format jsonl; json is always nested")
-        checked = replace(self, by=by)
-        _ = checked.fields, checked.having  # which know what they may name
-        return checked
+        level, extra = self.level, {*EXTRAS[self.level]}
+        known = (*by, *FIELDS[level], *(ACCUMULATED if by and level == "batch" else ()))
+        fields = self._fields(known)
+        having = read_having(self.tests, level, known)
+        asked = tuple(name for name in fields or () if name in extra)
+        read = {*asked, *(extra.intersection(having.names) if having is not None else ())}
+        return replace(
+            self,
+            by=by,
+            kind=kind,
+            fields=fields,
+            asked=asked,
+            having=having,
+            weighs=level not in ("batch", "record") or bool(read),
+            shares=not read.isdisjoint(SHARES),
+        )
 
-    @cached_property
-    def fields(self) -> tuple[str, ...] | None:
-        """The fields of a row, in this order; None for the usual ones."""
+    def _fields(self, known: Sequence[str]) -> tuple[str, ...] | None:
         given = self.listed if self.only is None else self.only
         if given is None:
             return None
         where = f"{'--fields' if self.only is None else '--only'} at --level {self.level}"
         names = dict.fromkeys(name.strip() for name in given.split(","))
         advice = "; if records have it, --batch {} adds it and makes each of its values a batch"
-        found = (complete.known(where, one, self._known, advice.format(one)) for one in names)
+        found = (complete.known(where, one, known, advice.format(one)) for one in names)
         return tuple(dict.fromkeys(found))
-
-    @cached_property
-    def having(self) -> Having | None:
-        """Which rows are wanted; None: all."""
-        return read_having(self.tests, self.level, self._known)
-
-    @property
-    def _known(self) -> tuple[str, ...]:
-        """The fields that a row may have."""
-        added = ACCUMULATED if self.by and self.level == "batch" else ()
-        return (*self.by, *FIELDS[self.level], *added)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,26 +135,6 @@ class Printing:
         """The fields of a batch's row, with those of micro-batches where the rows have them."""
         more = (name for name in (*NAMED, *ACCUMULATED) if name in rows[0])
         return self.fields or (*self.names, *more)
-
-    @property
-    def weighs(self) -> bool:
-        """Whether rows have weights, which are of the batch that they belong to."""
-        return self.level not in ("batch", "record") or bool(self.asked or self._tested)
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        """Which ``EXTRA`` fields the rows have."""
-        return tuple(name for name in self.fields or () if name in extras(self.level))
-
-    @property
-    def _tested(self) -> set[str]:
-        names = () if self.having is None else self.having.names
-        return {*names} & {*extras(self.level)}
-
-    @property
-    def shares(self) -> bool:
-        """Whether shares are wanted before the whole batch was read."""
-        return not {*SHARES}.isdisjoint((*self.asked, *self._tested))
 
     def wanted(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The batches' totals that are wanted, where these are the rows."""

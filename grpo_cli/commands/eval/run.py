@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.engine.rows.fields import Level, names
+from grpo_cli.engine.rows.fields import OWN, Level
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.terminal.messages import say, tell
-from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.numbers import counted, shell_line, shown
 from grpo_cli.variants.plan import Plan
 
 BAD_INPUT = InputError.exit_code
@@ -57,6 +57,16 @@ class Run(Evaluation):
         except GrpoError as error:
             self._error = error
         self._print_skipped()
+
+    @property
+    def notices(self) -> list[str]:
+        """Sentences on the input and the numbers, each once."""
+        return [*super().notices, *two_runs(self._reader)]
+
+    @property
+    def steps(self) -> Mapping[str, Collection[Any]]:
+        """A field that says steps → the steps of the records."""
+        return self._reader.facts.steps
 
     def _print_skipped(self) -> None:
         self._printed = tell_errors(self.skipped, self._printed, as_json=self._as_json)
@@ -109,6 +119,19 @@ SUMMED = (
     "records have different denominators, so they are not one batch: the total is the sum over "
     "records; --batch step makes each step a batch, --batch record gives the mean over records"
 )
+
+
+def two_runs(reader: Reader) -> Iterator[str]:
+    """That two files which are no parts of one run have the same step, if two do."""
+    if not reader.facts.shared:
+        return
+    from grpo_cli.commands.trend.origins import run_of  # slow to import, and rarely needed
+
+    for later, (first, step) in reader.facts.shared.items():
+        if run_of(first) != run_of(later):
+            compared = shell_line(["grpo", "trend", later, "--against", first])
+            yield f"{first} and {later} both have step {step}; if they are two runs: {compared}"
+            return
 
 
 def notes(total: Mapping[str, Any]) -> Iterator[str]:
@@ -169,52 +192,47 @@ def rows_of(run: Run, level: Level) -> int:
     return int(getattr(run.sums.batches.whole, ROWS[level]))
 
 
-def having_note(run: Run, printing: Printing) -> Iterator[str]:
-    """How many rows ``--having`` left, of how many."""
-    if printing.having is None or not run.complete:
+def row_notes(run: Run, printing: Printing) -> Iterator[str]:
+    """How many rows ``--having`` left; that ``--only`` prints those of records, not the batch's."""
+    if not run.complete:
         return
-    if printing.level == "batch":
+    if printing.having is not None and printing.level == "batch":
         batches = run.batches or [run.total]
         whole = counted(len(batches), "batch", "batches")
         yield f"--having keeps {len(printing.wanted(batches)):,} of {whole}"
-    else:
+    elif printing.having is not None:
         kept = _of(run.sums.shown, rows_of(run, printing.level), printing.level)
         yield f"--having keeps {kept}"
-
-
-def only_note(run: Run, printing: Printing) -> Iterator[str]:
-    """That bare values are a row each, where somebody may have wanted the batch's own."""
-    rows = run.total["records"]
-    if printing.only is None or printing.level != "record" or rows < 2 or not run.complete:
-        return
-    if {*printing.names} & {*names("batch")} and printing.having is None and not printing.limit:
-        yield (
-            f"--only printed {rows:,} lines, one for each record; "
-            f"for the whole batch's: --level batch --only {printing.only}"
-        )
+    elif printing.only is not None and printing.level == "record" and not printing.limit:
+        rows = run.total["records"]
+        if rows > 1 and not {*printing.names}.isdisjoint(OWN["batch"]):
+            yield (
+                f"--only printed {rows:,} lines, one for each record; "
+                f"for the whole batch's: --level batch --only {printing.only}"
+            )
 
 
 def limited(
-    run: Run, printing: Printing, count: Callable[[Any, int], tuple[Any, int]]
+    run: Run, limit: int | None, count: Callable[[Any, int], tuple[Any, int]]
 ) -> Iterator[list[Any]]:
     """Yields the pieces of the first rows; the others are evaluated and not printed.
 
     Args:
         run: the evaluation.
-        printing: says how many rows are printed.
+        limit: how many rows are printed; 0 or None for all.
         count: returns the first rows of a piece, at most so many, and how many they are.
     """
-    if not printing.limit:
+    if not limit:
         yield from run
         return
-    room = printing.limit
+    room = limit
     for pieces in run:
         first = []
-        for piece in pieces if room else ():
+        for piece in pieces if room > 0 else ():
             kept, rows = count(piece, room)
             first.append(kept)
             room -= rows
-            if not room:
+            if room <= 0:
                 break
         yield first
 

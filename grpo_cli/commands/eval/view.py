@@ -58,13 +58,22 @@ def print_totals(
     names: Sequence[str] | None,
     total: Row,
     signature: str,
-    variant: str = "",
-    default: Parts = (),
+    parts: Parts,
+    *,
+    by_default: bool = False,
+    batches: int = 0,
+    brief: bool = False,
 ) -> None:
-    """Prints the totals that were asked for, or all, with the signature and what they hide.
+    """Prints the totals that were asked for, or all, with the objective and what they hide.
 
-    With a ``variant`` it is short: the variant's name is there instead of its signature, and what
-    few look for is left out. ``default``: the pieces of a signature that nobody asked for.
+    Args:
+        console, screen: where to.
+        names: the totals that were asked for; None for all.
+        total: the numbers by name.
+        signature, parts: the objective, as a line and in its pieces.
+        by_default: whether nobody asked for this variant.
+        batches: how many batches the totals are the mean of; 0 where all is one batch.
+        brief: whether to leave out what few look for.
     """
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(no_wrap=True)
@@ -80,22 +89,23 @@ def print_totals(
     texts = [shown_among(total[name], size if name in SUMS else None) for name in _ALIGNED]
     numbers = aligned([text if text.startswith("-") else f" {text}" for text in texts])
     for name, number in zip(_ALIGNED, numbers, strict=True):
-        if not (variant and name == "policy"):
+        if not (brief and name == "policy"):
             lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
     for name, text in _details(total):
-        if not (variant and name == "denominator"):
+        if not (brief and name == "denominator"):
             lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
-    if default:
-        lines.add_row(_label("variant"), wrapped(Text(f" {_default(default)}"), room, 1))
-    elif variant:
-        more = Text(" (signature, policy, denominator: --level batch)", "dim")
-        lines.add_row(_label("variant"), Text(f" {variant}") + more)
-    if not variant:
+    objective = Text(f" {_objective(parts, by_default=by_default)}")
+    if brief and not by_default:
+        objective.append(" (signature: --level batch)", "dim")
+    lines.add_row(_label("variant"), wrapped(objective, room, 1))
+    if not brief:
         lines.add_row(
             _label("signature"), Text(f" {short_signature(signature, screen.width, _LABEL)}")
         )
     for note in notes(total):
         lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
+    if batches:
+        console.print(Text(f"mean of {counted(batches, 'batch', 'batches')}", "bold"))
     console.print(lines)
 
 
@@ -110,15 +120,22 @@ def short_signature(signature: str, width: int | None, begin: int) -> str:
 _WHOLE = "… (--full)"
 
 
-def _default(parts: Parts) -> str:
-    """Which objective it is that nobody asked for, with its KL, which changes the loss most."""
-    kl = next(part for part in parts if part.key == "kl")
-    beta = dict(kl.values).get("beta")
-    if MIXED in (kl.name, beta):
-        words = "KL by the settings of each record"
-    else:
-        words = f"KL {kl.name}, β = {plain(beta)}" if beta else "no KL"
-    return f"{parts[0].name} (default), {words}; -v chooses another"
+def _objective(parts: Parts, *, by_default: bool) -> str:
+    """The variant with its clip and its KL, which change the loss most."""
+    stages = {part.key: part for part in parts}
+    values = {key: dict(part.values) for key, part in stages.items()}
+    low, high = (values["surrogate"].get(f"epsilon_{side}") for side in ("low", "high"))
+    beta = values["kl"].get("beta")
+    clip = f"clip {plain(low)}" if low == high else f"clip {plain(low)} low, {plain(high)} high"
+    kl = f"KL {stages['kl'].name}, β = {plain(beta)}" if beta else "no KL"
+    kl = "β = 0" if beta == 0.0 else kl
+    if MIXED in (stages["kl"].name, beta):
+        kl = "KL by the settings of each record"
+    if MIXED in (stages["surrogate"].name, low, high):
+        clip = "clip by the settings of each record"
+    words = f"{parts[0].name} (default)" if by_default else parts[0].name
+    words = f"{words}, {kl}" if low is None and high is None else f"{words}, {clip}, {kl}"
+    return f"{words}; -v chooses another" if by_default else words
 
 
 def _label(name: str) -> Text:
@@ -145,23 +162,15 @@ def _details(total: Row) -> Iterator[tuple[str, str]]:
 
 
 def print_batches(
-    console: Console,
-    screen: Screen,
-    printing: Printing,
-    batches: Sequence[Row],
-    signature: str,
-    mean: Row,
-    variant: str = "",
+    console: Console, screen: Screen, printing: Printing, batches: Sequence[Row], most: int = 0
 ) -> None:
-    """Prints a line of totals for each batch, and their mean; in short with a ``variant``."""
+    """Prints a line of totals for each batch: of more than ``most`` the first and the last."""
     of_batches = printing.level == "batch"
-    chosen = printing.fields if of_batches else None
     wanted = printing.wanted(batches) if of_batches else batches
     rows = wanted[: printing.limit or None]
     of_totals = printing if of_batches else Printing(level="batch", by=printing.by)
-    names = of_totals.names_of_totals(batches)
-    columns = [_column(name, rows) for name in names]
-    if chosen is None:
+    columns = [_column(name, rows) for name in of_totals.names_of_totals(batches)]
+    if of_totals.fields is None:
         columns = [
             one
             for one in columns
@@ -170,20 +179,20 @@ def print_batches(
                 and any(row.get(one.name) is not None for row in rows)
             )
         ]
-    kept, hidden = fitting(columns, () if chosen else _SPARE_TOTALS, screen.width)
+    kept, hidden = fitting(columns, _SPARE_TOTALS if of_totals.fields is None else (), screen.width)
+    if 0 < most < len(rows):
+        kept = [_ends(one, most, "⋮" if one is kept[0] else "") for one in kept]
     console.print(grid(kept))
     if more := len(wanted) - len(rows):
         console.print(Text(f"… {counted(more, 'more batch', 'more batches')} (use --limit 0)"))
-    if not variant:
-        print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
-    if chosen is None:
-        loss = shown_among(mean["loss"], mean["gradient_norm"])
-        many = counted(len(batches), "batch", "batches")
-        console.print(Text(f"\nmean loss of {many}  {loss}"))
-    if chosen is None and variant:
-        console.print(Text(f"variant  {variant}") + Text(" (signature: --level batch)", "dim"))
-    elif chosen is None:
-        console.print(Text(f"signature  {short_signature(signature, screen.width, 11)}"))
+    print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
+
+
+def _ends(whole: Column, most: int, between: str) -> Column:
+    """A column's first and last cells, ``most`` in all, and a mark between them."""
+    last = most // 2
+    first, rest = whole.cells[: most - last], whole.cells[len(whole.cells) - last :]
+    return whole._replace(cells=[*first, Text(between.rjust(whole.width), "dim"), *rest])
 
 
 _SPARE_TOTALS = (

@@ -14,7 +14,6 @@ from grpo_cli.commands.explain.variant import print_variant
 from grpo_cli.commands.explain.view import print_why, print_worked
 from grpo_cli.commands.help.words import print_word
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import RESPONSE, LoadingOptions, finish, paths
@@ -34,7 +33,6 @@ Topic = Annotated[
 ]
 
 
-@bundled
 def explain_topic(
     *,
     topic: Topic = None,

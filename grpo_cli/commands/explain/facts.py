@@ -10,6 +10,7 @@ from grpo_cli.batch import F64, Batch
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.kl import NO_REFERENCE
@@ -128,7 +129,9 @@ class Facts:
         self.cancelled += _cancelled(batch)
         self.betas.update(np.unique(breakdown.beta).tolist())
         self.no_reference |= breakdown.objective.kl.name == NO_REFERENCE.name
-        self.plain_clip &= _plain_clip(breakdown)
+        bound = breakdown.objective.surrogate
+        bounds = (bound.values.get("delta"), bound.values.get("dual_clip"))
+        self.plain_clip &= bound.choice.window == "product" and bounds == (None, None)
         self.steps.add(breakdown)
         if batch.responses.count:
             lengths = batch.responses.lengths
@@ -138,7 +141,16 @@ class Facts:
             equal = bool(np.array_equal(batch.log_probs_ref, batch.log_probs_new))
             self.reference_equal = equal and self.reference_equal is not False
         if batch.responses.total:
-            self._add_largest(chunk, breakdown)
+            size = np.abs(breakdown.contribution)
+            self.contributions.add(size)
+            token = int(size.argmax())
+            if self.largest is None or size[token] > self.largest.size:
+                self.largest = Extreme(
+                    float(size[token]),
+                    place(chunk, breakdown, token),
+                    float(breakdown.ratio[token]),
+                    float(breakdown.advantage[token]),
+                )
 
     def _add_policy(self, breakdown: Breakdown) -> None:
         """By the sign of A: tokens, and responses without any where these have a term."""
@@ -155,18 +167,6 @@ class Facts:
             self.above.add(part[advantage > 0])
             self.below.add(part[advantage < 0])
             self.size.add(np.abs(part))
-
-    def _add_largest(self, chunk: Chunk, breakdown: Breakdown) -> None:
-        size = np.abs(breakdown.contribution)
-        self.contributions.add(size)
-        token = int(size.argmax())
-        if self.largest is None or size[token] > self.largest.size:
-            self.largest = Extreme(
-                float(size[token]),
-                place(chunk, breakdown, token),
-                float(breakdown.ratio[token]),
-                float(breakdown.advantage[token]),
-            )
 
     @property
     def parts(self) -> dict[str, float]:
@@ -191,12 +191,6 @@ class Facts:
         """The size of the terms, to which a J of 0 is small."""
         others = sum(abs(self.totals.part(term)) for term in (KL, ENTROPY))
         return self.size.value() / self.totals.count(POLICY) + others
-
-
-def _plain_clip(breakdown: Breakdown) -> bool:
-    bound = breakdown.objective.surrogate
-    bounds = (bound.values.get("delta"), bound.values.get("dual_clip"))
-    return bound.choice.window == "product" and bounds == (None, None)
 
 
 def place(chunk: Chunk, breakdown: Breakdown, token: int) -> str:
@@ -228,8 +222,5 @@ def _cancelled(batch: Batch) -> int:
 
 
 def _range(batch: Batch, values: F64) -> F64:
-    low, high = np.full(batch.group_count, np.inf), np.full(batch.group_count, -np.inf)
-    np.minimum.at(low, batch.groups, values)
-    np.maximum.at(high, batch.groups, values)
-    spread: F64 = high - low
-    return spread
+    groups = Groups(batch.groups, batch.group_count)
+    return groups.reduce(lambda rows: np.ptp(rows, axis=1), values)

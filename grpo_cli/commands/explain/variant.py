@@ -217,7 +217,10 @@ def print_variant(console: Console, screen: Screen, page: Entry) -> None:
         console.print(wrapped(Text(f"     {stage['summary']}"), width, 5))
     _print_hyperparameters(console, screen, page["hyperparameters"])
     console.print()
-    _print_origin(console, page, width)
+    for name, words in _ORIGIN.items():
+        if page[name]:
+            text = Text(f"{name:<9}{words.format(page[name])}")
+            console.print(wrapped(text, width, 9) if name == "note" else text)
     _print_related(console, page, width)
 
 
@@ -237,13 +240,6 @@ def _print_hyperparameters(console: Console, screen: Screen, rows: Sequence[Entr
 
 def _value(value: Any) -> str:
     return "off" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _print_origin(console: Console, page: Entry, width: int) -> None:
-    for name, words in _ORIGIN.items():
-        if page[name]:
-            text = Text(f"{name:<9}{words.format(page[name])}")
-            console.print(wrapped(text, width, 9) if name == "note" else text)
 
 
 _ORIGIN = {

@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.records.fields import ALIASES
@@ -38,7 +37,6 @@ Pattern = Annotated[
 ]
 
 
-@bundled
 def list_formats(*, name: Pattern = None, page: PageOptions) -> None:
     """List the formats that can be read, and the names of fields.
 

@@ -75,17 +75,13 @@ def laid_out(screen: Screen, page: str) -> str:
             lines = [_line(line, room) for line in part["example"].rstrip().split("\n")]
             console.print(Padding(Text("\n").join(lines), (0, 0, 1, _INDENT)))
         elif part["prose"].strip():
-            _print_prose(console, part["prose"], screen.reading)
+            from rich.markdown import Markdown  # imported here: most runs print no page
+            from rich.theme import Theme
+
+            with console.use_theme(Theme({"markdown.code": "cyan"})):
+                console.print(Markdown(part["prose"]), width=screen.reading)
+            console.print()
     return written(console)
-
-
-def _print_prose(console: Console, prose: str, width: int) -> None:
-    from rich.markdown import Markdown  # imported here: most runs print no page
-    from rich.theme import Theme
-
-    with console.use_theme(Theme({"markdown.code": "cyan"})):
-        console.print(Markdown(prose), width=width)
-    console.print()
 
 
 def _line(line: str, width: int | None) -> Text:

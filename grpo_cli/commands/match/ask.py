@@ -77,6 +77,9 @@ def ask(
     for name in (REFERENCE, TOO_LARGE):
         if name in run.space.reasons:
             source.notices[f"{name}: {run.space.reasons[name]}"] = None
+    if plan.asked and not run.reproduced:
+        note = f"only {plan.variant} was tried, with changes (-v); without -v, every variant is"
+        source.notices[note] = None
     for one in run.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
     answer = result(run, questions, words)

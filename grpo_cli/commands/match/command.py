@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from grpo_cli.commands.match.ask import ask
 from grpo_cli.commands.match.view import print_matches
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions, Rtol, number
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
@@ -24,7 +22,7 @@ from grpo_cli.commands.options.source import (
 )
 from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.errors import UsageError
-from grpo_cli.terminal.messages import say
+from grpo_cli.terminal.progress import waiting
 
 NO = 1
 
@@ -39,7 +37,6 @@ def _logged(name: str, text: str) -> Any:
     return option(f"--{name}", "NUMBER", text, parser=_text)
 
 
-@bundled
 def match_number(
     *,
     files: Files = None,
@@ -74,10 +71,10 @@ def match_number(
     grpo match rollouts.jsonl --loss 0.0543 --kl 0.0123 --gradient-norm 1.27
     grpo match run.jsonl --logged loss=metrics.loss
 
-    Tries every variant unmodified, then with one or two stages replaced, with the
-    sign flipped, and with the factors of gradient accumulation and data
-    parallelism. Solves for β and ε where they are unknown. Stages and hyperparameters
-    that you set by flags stay fixed. Your digits set the tolerance: 0.0256 means
+    Tries every variant, or that of -v alone, unmodified, then with one or two stages
+    replaced, with the sign flipped, and with the factors of gradient accumulation and
+    data parallelism. Solves for β and ε where they are unknown. Stages and
+    hyperparameters that you set by flags stay fixed. Your digits set the tolerance: 0.0256 means
     ±0.00005, but no less than the rounding of float32. Prints the likeliest first: few
     changes, and rows of the framework whose names the records use. Exits with 1 if
     nothing gives the number, or only chance does.
@@ -90,18 +87,17 @@ def match_number(
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     plan, places = objective.of_one_batch(strict=False), paths(files)
     source = loading.reader(places, work)
-    if sys.stderr.isatty() and not page.quiet:
-        say("trying conventions (up to 30 s for large data)")
-    made = ask(
-        plan,
-        source,
-        places,
-        loading.words,
-        numbers={name: text for name, text in given.items() if text is not None},
-        at=logged_at or (),
-        rtol=rtol,
-        betas=[] if betas is None else [number(one.strip()) for one in betas.split(",")],
-    )
+    with waiting("trying conventions (up to 30 s for large data)", wanted=not page.quiet):
+        made = ask(
+            plan,
+            source,
+            places,
+            loading.words,
+            numbers={name: text for name, text in given.items() if text is not None},
+            at=logged_at or (),
+            rtol=rtol,
+            betas=[] if betas is None else [number(one.strip()) for one in betas.split(",")],
+        )
     pooled = {} if logged_at else source.pooled(plan.batch, ONE_STEP)
     page.write(
         made,

@@ -18,7 +18,7 @@ from grpo_cli.commands.match.fit import Factor
 from grpo_cli.commands.match.question import HIGH, LOW, LoggedNumber
 from grpo_cli.commands.match.run import Candidate
 from grpo_cli.commands.match.space.changes import Change, changed, checked
-from grpo_cli.commands.match.space.space import MOST_CHANGES, Grid, Space, outer
+from grpo_cli.commands.match.space.space import MOST_CHANGES, Axis, Grid, Space, outer
 from grpo_cli.errors import GrpoError
 from grpo_cli.variants.plan import Plan
 
@@ -78,33 +78,36 @@ def brackets(
     """
     found: list[Bracket] = []
     starts = np.searchsorted(space.grid, np.arange(len(space.grids) + 1))
+    searched = {axis: [*_searched(axis)] for axis in {grid.axes.pairs for grid in space.grids}}
     for number, grid in enumerate(space.grids):
         own = slice(int(starts[number]), int(starts[number + 1]))
         at, values = space.at[own], every[own]
-        for pair, names, steps in _searched(grid) if len(at) else ():
+        for pair, names, steps in searched[grid.axes.pairs] if len(at) else ():
             chosen, bits = _plain(grid, pair)
             curves = _curves(grid, chosen, [place for _, place in steps], (at, values))
             for factor, row, step, ends in _crossing(curves, factors, target):
                 cost = float(bits[row]) + factor.bits
                 if cost <= _PLAIN:
-                    a, k, w = chosen[row].tolist()
-                    changes = grid.axes[0][a], pair, grid.axes[2][k], grid.axes[3][w]
+                    others = zip(grid.axes.others, chosen[row].tolist(), strict=True)
+                    a, k, w = (axis.changes[place] for axis, place in others)
                     between = steps[step][0], steps[step + 1][0]
-                    found.append(Bracket(grid.plan, changes, names, factor, between, ends, cost))
+                    found.append(
+                        Bracket(grid.plan, (a, pair, k, w), names, factor, between, ends, cost)
+                    )
     best: dict[object, Bracket] = {}
     for one in sorted(found, key=lambda one: one.bits):
         best.setdefault((one.ends, *(f"{value:.9g}" for value in one.values)), one)
     return list(best.values())
 
 
-def _searched(grid: Grid) -> Iterator[tuple[Change, tuple[str, ...], list[tuple[float, int]]]]:
+def _searched(pairs: Axis) -> Iterator[tuple[Change, tuple[str, ...], list[tuple[float, int]]]]:
     """A policy change, the flags of ε, and (ε, place on the axis) in rising order.
 
     ε is the same on either side, or 0.2 below.
     """
     steps: dict[object, list[tuple[float, int]]] = {}
     kept: dict[object, tuple[Change, tuple[str, ...]]] = {}
-    for place, pair in enumerate(grid.axes[1]):
+    for place, pair in enumerate(pairs.changes):
         values = {name: pair.flags[name] for name in (LOW, HIGH) if name in pair.flags}
         families = [tuple(values)] if len(set(values.values())) == 1 else []
         if values.get(LOW) == _USUAL and HIGH in values:
@@ -121,9 +124,9 @@ def _searched(grid: Grid) -> Iterator[tuple[Change, tuple[str, ...], list[tuple[
 
 def _plain(grid: Grid, pair: Change) -> tuple[NDArray[np.int64], F64]:
     """[n, 3] places on the three other axes that make a plain convention, and [n] its bits."""
-    axes = [grid.axes[at] for at in (0, 2, 3)]
-    count = pair.count + outer([[one.count for one in axis] for axis in axes], np.int8)
-    cost = outer([[one.bits for one in axis] for axis in axes], np.float64)
+    axes = grid.axes.others
+    count = pair.count + outer([axis.counts for axis in axes], np.int8)
+    cost = outer([axis.bits for axis in axes], np.float64)
     cost += grid.own_bits + pair.bits
     chosen = np.argwhere((cost <= _PLAIN) & (count < MOST_CHANGES))
     return chosen, cost[tuple(chosen.T)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from grpo_cli.commands.match.sums import add_up, measure
 from grpo_cli.commands.match.terms import Measured
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.errors import GrpoError, InputError
+from grpo_cli.errors import InputError
 from grpo_cli.objective.objective import Objective
 from grpo_cli.variants.plan import Plan
 
@@ -94,40 +95,49 @@ class Candidate:
 class Families:
     """Separates conventions that are one under several names from those that differ.
 
-    Two that give one number on the probe are one, whatever they give on the data.
+    Two that give one number on three probes are one, whatever they give on the data and whatever
+    the eps of their std.
     """
 
     def __init__(self, chunk: Chunk, same: Mapping[str, list[str]]) -> None:
         self._chunk = chunk
         self._same = same
-        self._heads: list[tuple[Candidate, list[float | None]]] = []
-        self._probed: dict[object, list[float | None]] = {}
+        self._heads: list[tuple[Candidate, probe.Valued]] = []
+        self._probed: dict[object, probe.Valued] = {}
 
     def add(self, one: Candidate) -> bool:
         """Adds a candidate to the convention that it is; returns whether it is a new one."""
         objective = self._chunk.objective(one.plan)
-        values = [None if v is None else one.times * v for v in self._values(objective)]
-        heads = (head for head, known in self._heads if all(map(probe.same, values, known)))
-        head = next(heads, one)
-        if head is one:
-            self._heads.append((one, values))
-        elif objective.signature not in head.members:
-            head.members.append(objective.signature)
-        plain = not one.plan.swapped and not one.plan.flags
-        if plain and one.times == head.times:
-            names = self._same.get(one.plan.variant, [one.plan.variant])
-            head.rows += [name for name in names if name not in head.rows]
-        return head is one
-
-    def _values(self, objective: Objective) -> list[float | None]:
-        """J on three probes, whatever the eps of a std."""
         bare = _without_eps(objective)
-        wanted = tuple((k, b.name, tuple(b.values.items())) for k, b in bare.stages.items())
-        if wanted not in self._probed:
-            lacking = frozenset({"lengths", "spreads"})
-            values = [probe.value(bare), probe.value(bare, lacking)]
-            self._probed[wanted] = [*values, probe.value(bare, probable=True)]
-        return self._probed[wanted]
+        wanted = tuple((stage, bound.key) for stage, bound in bare.stages.items())
+        valued = self._probed.setdefault(wanted, _valued(bare))
+        head = next((head for head in self._heads if _is_one((one, valued), head)), None)
+        if head is None:
+            self._heads.append((one, valued))
+        elif objective.signature not in head[0].members:
+            head[0].members.append(objective.signature)
+        first = one if head is None else head[0]
+        plain = not one.plan.swapped and not one.plan.flags
+        if plain and one.times == first.times:
+            names = self._same.get(one.plan.variant, [one.plan.variant])
+            first.rows += [name for name in names if name not in first.rows]
+        return head is None
+
+
+def _valued(objective: Objective) -> probe.Valued:
+    """The objective's J on probes, each computed once."""
+    return cache(partial(probe.value, objective))
+
+
+def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
+    """Whether two conventions give one number on three probes."""
+    lacking = frozenset({"lengths", "spreads"})
+    for given in ({}, {"lacking": lacking}, {"probable": True}):
+        values = [(one.times, valued(**given)) for one, valued in both]
+        left, right = (None if v is None else times * v for times, v in values)
+        if not probe.same(left, right):
+            return False
+    return True
 
 
 def _without_eps(objective: Objective) -> Objective:
@@ -232,18 +242,22 @@ class Run:
         families = Families(self._first, self.space.same)
         names: dict[int, int] = {}
         listed = 0
-        for at in order[: _CANDIDATES * _NAMES].tolist():
-            convention, factor, beta = _split(self._keys[at : at + 1])
-            names[int(group[at])] = names.get(int(group[at]), 0) + 1
+        order = order[: _CANDIDATES * _NAMES]
+        split = _split(self._keys[order])
+        offs, sizes = (one.tolist() for one in self._off(value[order], *split[1:]))
+        changed_row = (self.space.at[split[0]] > 0).tolist()
+        for at, (own, convention, factor, beta) in enumerate(
+            zip(group[order].tolist(), *(one.tolist() for one in split), strict=True)
+        ):
+            names[own] = names.get(own, 0) + 1
             most = _NAMES if listed < MOST // 3 else 1
-            if names[int(group[at])] > most and self.space.at[convention[0]]:
+            if names[own] > most and changed_row[at]:
                 continue
-            off, size = self._off(value[at : at + 1], factor, beta)
-            one = self._candidate(int(convention[0]), int(factor[0]), int(beta[0]))
-            one.bits, one.size = float(bits[at]), float(size[0])
+            one = self._candidate(convention, factor, beta)
+            one.bits, one.size = float(bits[order[at]]), sizes[at]
             if families.add(one):
-                one.chance = self.chance(one.bits, float(off[0]))
-                listed += bool(self.space.at[convention[0]])
+                one.chance = self.chance(one.bits, offs[at])
+                listed += changed_row[at]
                 yield one
             if listed >= MOST:
                 return
@@ -357,17 +371,20 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
 
     Where no single feature does, any batch with those that this data lacks.
     """
-    objectives = [_without_eps(chunk.objective(one.plan)) for one in matches[:20]]
+    valued = [_valued(_without_eps(chunk.objective(one.plan))) for one in matches[:20]]
     clipped = has - {"ratios"} if matches[0].unbound else has  # those of the data bind no ε
     missing = frozenset(probe.FEATURES.keys() - clipped)
     needed: set[str] = set()
-    for one, objective in zip(matches[1:20], objectives[1:], strict=True):
+    for one, other in zip(matches[1:20], valued[1:], strict=True):
         if one.times == matches[0].times:
-            try:
-                needed |= probe.tell_apart(objectives[0], objective, missing)
-            except GrpoError:
-                continue
+            needed |= probe.tell_apart(valued[0], other, missing, needed)
     chosen = needed or missing - {"rollout", "reference", "probable"}
     if chunk.advantages_given:
         chosen -= {"spreads"}  # of rewards, which nothing is made of
-    return [words for name, words in probe.FEATURES.items() if name in chosen]
+    words = dict(probe.FEATURES)
+    if "ratios" in has:  # only not beyond each bound
+        bounds = " and ".join(matches[0].unbound)
+        words["ratios"] = (
+            f"ratios beyond the clip of {bounds} (a later epoch over the same rollouts)"
+        )
+    return [text for name, text in words.items() if name in chosen]

@@ -20,7 +20,7 @@ from grpo_cli.commands.match.fit import FLOAT32, factors_of
 from grpo_cli.commands.match.question import LoggedNumber, Question, exactly, unbound
 from grpo_cli.commands.match.run import RARE, Candidate, Run, Unmodified, distinguishing
 from grpo_cli.commands.match.space.options import Sample
-from grpo_cli.commands.match.space.space import DOUBTFUL, Depth, Known, build
+from grpo_cli.commands.match.space.space import DOUBTFUL, Depth, build, known
 from grpo_cli.commands.match.terms import Measured
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.variants.plan import Plan
@@ -64,8 +64,8 @@ class Search:
         """
         sample = Sample(questions[0].first.first, self.recorded)
         work = sum(question.data.work for question in questions)
-        known = self._known(questions[0])
-        settled = known.epsilon and (known.beta or bool(self.betas))
+        given = self._given(questions[0])
+        settled = "epsilon" in given and ("beta" in given or bool(self.betas))
         depths = [depth for depth in Depth if work <= _MOST_WORK[depth]]
         if work <= _LARGE:
             depths.remove(Depth.QUICK)
@@ -76,10 +76,10 @@ class Search:
         if depths[-1] is not Depth.WIDE:
             text = f"{_NOT_SEARCHED[depths[-1]]}; --where selects fewer records"
             run.space.reasons[TOO_LARGE] = text
-        if not known.epsilon and work <= _LARGE and len(questions) == 1:
+        if "epsilon" not in given and work <= _LARGE and len(questions) == 1:
             self._find_epsilon(run, questions[0])
-        given = DOUBTFUL & questions[0].first.settings.keys() - self.base.flags.keys()
-        if not run.matches and given and not self.doubted and work <= _LARGE:
+        doubtful = DOUBTFUL & questions[0].first.settings.keys() - self.base.flags.keys()
+        if not run.matches and doubtful and not self.doubted and work <= _LARGE:
             other = replace(self, doubted=True).answer(questions)
             if other.sure:
                 return other
@@ -109,8 +109,8 @@ class Search:
                     kept.append(one)
         return kept
 
-    def _known(self, question: Question) -> Known:
-        return Known.of(self.base, question.first, doubted=self.doubted)
+    def _given(self, question: Question) -> set[str]:
+        return known(self.base, question.first, doubted=self.doubted)
 
     def _search(self, questions: Sequence[Question], sample: Sample, depth: Depth) -> Run:
         first = questions[0].first
@@ -185,7 +185,7 @@ class Search:
             near = question.target.half
             kept = [one for one in kept if abs(one.difference) <= near + FLOAT32 * one.size]
             kept = [one for one in kept if all_agree(one, question)]
-            if len(questions) == 1 and not self._known(question).epsilon:
+            if len(questions) == 1 and "epsilon" not in self._given(question):
                 for one in confirmed:
                     assert one.totals is not None
                     objective = question.first.objective(one.plan)

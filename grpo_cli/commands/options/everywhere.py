@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -24,28 +24,6 @@ Command = Callable[..., int | None]
 """Returns the exit code; None for 0."""
 
 
-def bundled(command: Command) -> Command:
-    """Spreads every parameter that is a dataclass into its fields, for Typer to read as options.
-
-    The command still receives the dataclass; its fields, with their ``Annotated`` options and
-    defaults, take the parameter's place in the signature and so in ``--help``.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    kinds: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    bundles = {name: _parameters(kind) for name, kind in kinds.items()}
-
-    def spread(**values: Any) -> int | None:
-        for name, own in bundles.items():
-            values[name] = kinds[name](**{one.name: values.pop(one.name) for one in own})
-        return command(**values)
-
-    parameters: list[inspect.Parameter] = []
-    for one in inspect.signature(command).parameters.values():
-        alone = one.replace(annotation=hints.get(one.name, one.annotation))
-        parameters += bundles.get(one.name, [alone])
-    return _with_parameters(spread, command, parameters)
-
-
 def _parameters(bundle: Any) -> list[inspect.Parameter]:
     """The fields of a dataclass that are options, as parameters; not those in its ``unused``."""
     hints = get_type_hints(bundle, include_extras=True)
@@ -61,16 +39,6 @@ def _parameters(bundle: Any) -> list[inspect.Parameter]:
         for one in fields(bundle)
         if hasattr(hints[one.name], "__metadata__") and one.name not in unused
     ]
-
-
-def _with_parameters(
-    run: Command, command: Command, parameters: list[inspect.Parameter]
-) -> Command:
-    """A function that Typer takes for the command, with these parameters."""
-    run = functools.wraps(command)(run)
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
 
 
 def _print_help(context: Any, wanted: Any) -> None:
@@ -119,33 +87,48 @@ class FileDisplayOptions(DisplayOptions):
 
 
 def displayed(command: Command, *, file: bool = False) -> Command:
-    """The command with the flags of ``DisplayOptions``; errors of the user's end it in a line.
+    """A command as Typer takes it, with the flags of ``DisplayOptions``.
+
+    Every parameter that is a dataclass is spread into its fields, which Typer reads as options; the
+    command still receives the dataclass. Errors of the user's end it in a line.
 
     Args:
         command: what the flags are added to.
         file: whether it writes a file and prints no table.
     """
-    command = bundled(command)
-    own = inspect.signature(command).parameters
-    formats = _choices(own["format"].annotation) if "format" in own else ()
+    hints = get_type_hints(command, include_extras=True)
+    kinds: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    bundles = {name: _parameters(kind) for name, kind in kinds.items()}
+    own: list[inspect.Parameter] = []
+    for one in inspect.signature(command).parameters.values():
+        alone = one.replace(annotation=hints[one.name])
+        own += bundles.get(one.name, [alone])
+    formats = next((_choices(one.annotation) for one in own if one.name == "format"), ())
 
     def run(
         *, color: When, full: bool = False, no_pager: bool, help_all: bool, **values: Any
     ) -> NoReturn:
         del help_all  # its callback ends the command
-        suffix = suffix_without_format(values) if formats else ""
-        values |= _options_of(suffix, formats, values)
-        full |= values.get("output") not in (None, "-")  # a file has room
+        instead = _options_of_suffix(values, formats) if formats else {}
+        values |= instead or {}
+        to_file = values.get("output") not in (None, "-")
+        full |= to_file  # which has room
         as_json = bool(values.get("json") or values.get("as_json"))
         as_json |= values.get("format") == "json"
-        with displaying(Display(color, full=full, pager=not no_pager)), failures(as_json=as_json):
+        display = Display(color, full=full, pager=not no_pager, to_file=to_file)
+        with displaying(display), failures(as_json=as_json):
             refuse_input_as_output(values)
-            if suffix and values["output"] and values["format"] is None:
+            if instead is None:
                 raise UsageError(_unwritable(values["output"], formats, html="html" in values))
+            for name, options in bundles.items():
+                values[name] = kinds[name](**{one.name: values.pop(one.name) for one in options})
             raise typer.Exit(command(**values) or 0)
 
-    more = _parameters(FileDisplayOptions if file else DisplayOptions)
-    return _with_parameters(run, command, [*own.values(), *more])
+    own += _parameters(FileDisplayOptions if file else DisplayOptions)
+    made = functools.wraps(command)(run)
+    made.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    made.__annotations__ = {one.name: one.annotation for one in own}
+    return made
 
 
 _SUFFIXES = {
@@ -164,23 +147,21 @@ _OTHERS = (
 """Formats that no table is written in."""
 
 
-def suffix_without_format(values: Mapping[str, Any]) -> str:
-    """The suffix of --output that says the format, where no flag does; else ""."""
+def _options_of_suffix(values: Mapping[str, Any], formats: Sequence[str]) -> dict[str, Any] | None:
+    """The options that the suffix of --output stands for, where no flag says the format.
+
+    None where the command cannot write that format.
+    """
     output = values.get("output") or ""
-    if any(values.get(name) for name in ("format", "json", "as_json", "only")):
-        return ""
-    if output.endswith("/") or Path(output).is_dir():
-        return ""
+    given = any(values.get(name) for name in ("format", "json", "as_json", "only"))
+    if given or output.endswith("/") or Path(output).is_dir():
+        return {}
     suffix = Path(output).suffix.lower()
-    return suffix if suffix in {*_SUFFIXES, *_PAGES, *_OTHERS} else ""
-
-
-def _options_of(suffix: str, formats: tuple[str, ...], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a suffix stands for; none where the command cannot write that format."""
     if suffix in _PAGES and "html" in values and values["html"] is None:
-        return {"html": values["output"], "output": None}
-    format = _SUFFIXES.get(suffix)
-    return {"format": format} if format in formats else {}
+        return {"html": output, "output": None}
+    if _SUFFIXES.get(suffix) in formats:
+        return {"format": _SUFFIXES[suffix]}
+    return None if suffix in {*_SUFFIXES, *_PAGES, *_OTHERS} else {}
 
 
 def _unwritable(output: str, formats: tuple[str, ...], *, html: bool) -> str:

@@ -25,7 +25,9 @@ TableFormat = Literal["table", "json", "jsonl", "csv", "markdown"]
 Json = Annotated[bool, option("--json", "", "Short for --format json.", "Output")]
 Quiet = Annotated[bool, option("--quiet -q", "", "Print no notes.", "Output")]
 Output = Annotated[str | None, option("--output -o", "FILE", "Write to FILE, atomically.")]
-LIMIT = option("--limit", "N", "Rows at most (or findings per kind); 0: all.", "Output", min=0)
+LIMIT = option(
+    "--limit --top -n", "N", "Rows at most (or findings per kind); 0: all.", "Output", min=0
+)
 HavingOption = Annotated[
     list[str] | None,
     option(

@@ -28,7 +28,7 @@ from grpo_cli.terminal.palette import STEPS
 
 _SCRIPTS = (
     *("codec.js", "words.js", "strip.js", "sorts.js", "responses.js", "record.js", "tip.js"),
-    *("run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
+    *("charts.js", "run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
 )
 
 
@@ -228,7 +228,7 @@ def finite(value: Any) -> Any:
     """The value with numbers that JSON cannot express as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [finite(one) for one in value]
     if isinstance(value, dict):
         return {name: finite(one) for name, one in value.items()}

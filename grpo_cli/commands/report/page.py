@@ -7,6 +7,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens
@@ -17,13 +19,14 @@ from grpo_cli.commands.trend.inspection import with_mismatches
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.against import LEAST_COMMON, compare_runs
+from grpo_cli.commands.trend.questions.at import metrics_at
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows_of
 from grpo_cli.commands.trend.questions.view import verdict_against, with_error
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.view import known, usual, verdict_of
 from grpo_cli.engine.fold import first_pass
-from grpo_cli.terminal.numbers import markup, shown
+from grpo_cli.terminal.numbers import markup
 
 _MAIN = {"reward_mean", "loss", "kl_k3", "entropy", "length_mean", "gradient_norm", "eval/"}
 """Series whose charts are open where nothing was found in them."""
@@ -59,8 +62,7 @@ def page_of(
         if len({*steps.numbers} & {*answer.steps.numbers}) >= LEAST_COMMON:
             compared = compare_runs([answer.steps], [steps])
             differing = {
-                one.name: f"{shown(one.first)} here, {shown(one.second)} there: "
-                + with_error(one, compared.steps[0])
+                one.name: [one.first, one.second, with_error(one, compared.steps[0])]
                 for one in compared.differing
             }
             whole["against"] = {"verdict": verdict_against(compared), "metrics": differing}
@@ -75,13 +77,10 @@ def page_of(
             one.setdefault("others", []).append(row)
     whole["others"] = [*other_runs]
     first, last = places[0], places[-1]
-    event, good = main_event(answer.events), answer.last_good_step
-    until = "" if good is None else f". Last good step: {good:,}"
-    title = answer.verdict.partition(";")[0] if event is None else f"{event.heading}{until}"
     count = len(answer.signatures) - 1
     more = f" and {count:,} more (grpo trend --json)" if count > 0 else ""
     return html(
-        title=f"{title[:1].upper()}{title[1:]}.",
+        title=_title(answer),
         place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
         command=command_line(),
         signature=f"{answer.signatures[0]}{more}" if answer.signatures else "",
@@ -89,6 +88,40 @@ def page_of(
         still=_still(answer),
         blocks=[("run", deflated(whole)), *blocks],
     )
+
+
+def _title(answer: Trend) -> str:
+    """What happened, or how far the main metrics moved where nothing began at a step."""
+    event, good = main_event(answer.events), answer.last_good_step
+    if event is not None:
+        return f"{event.heading}." + ("" if good is None else f" Last good step: {good:,}.")
+    _, moved = moves(answer.steps)
+    title = answer.verdict.partition(";")[0]
+    if moved and title.startswith("no change found"):
+        title = f"no sudden change in {len(answer.steps):,} steps"
+    return f"{title[:1].upper()}{title[1:]}{'; ' if moved else ''}{', '.join(moved)}."
+
+
+_MOVES = ("entropy", "kl_k3", "kl", "reward_mean")
+_TENTH, _LEAST_SIZE = 10, 4
+
+
+def moves(steps: Steps) -> tuple[int, list[str]]:
+    """How far the main metrics moved: "entropy 1.19 → 1.08", and of how many steps the means are.
+
+    Means of the first and the last tenth of the steps, at least four; none of less than eight.
+    """
+    size = max(len(steps) // _TENTH, _LEAST_SIZE)
+    found: dict[str, str] = {}
+    for name, column in steps.metrics.items():
+        row, (first, last) = steps.watch(name), (column[:size], column[-size:])
+        if row is None or row.name not in _MOVES or len(steps) < 2 * size:
+            continue
+        if not (np.isnan(first).any() or np.isnan(last).any() or np.ptp(column) == 0):
+            found[row.name] = f"{name} {first.mean():.3g} → {last.mean():.3g}"
+    if "kl_k3" in found:
+        found.pop("kl", None)
+    return size, [found[name] for name in _MOVES if name in found]
 
 
 def _still(answer: Trend) -> Iterator[str]:
@@ -117,25 +150,33 @@ def _of_records(
     whole = _head(answer, with_mismatches(answer.events, read.mismatches)) | {"alone": run.alone}
     if field is not None:
         parts = PartSteps(run.reader, run.plan, replace(run.step_source, resumed=None), field)
-        around = windows_of(steps, answer.events)
-        whole["by"] = answer_by(field, parts, steps, around, ()).document()
+        windows = windows_of(steps, answer.events)
+        whole["by"] = answer_by(field, parts, steps, windows, ()).document()
     blocks: list[tuple[str, str]] = []
     groups: dict[str, list[dict[str, Any]]] = {}
-    for step in sorted(read.steps):
+    for step, several in sorted(read.all_groups.items()):
         rows = groups[str(step)] = []
-        for group in read.steps[step]:
+        for group in several:
             name = f"block-{len(blocks)}" if group.block else None
             rows.append(group.facts | {"tokens": group.tokens, "block": name})
             blocks += [(name, group.block)] if name is not None else []
     kept = {str(number): why for number, why in choice.steps.items()}
-    sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost}
-    return whole | {"kept": kept, "groups": groups} | sample, blocks
+    sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost, "most": stored.tokens}
+    around = {str(number): _around(steps, number) for number in choice.steps}
+    return whole | {"kept": kept, "groups": groups, "around": around} | sample, blocks
+
+
+def _around(steps: Steps, number: int) -> dict[str, tuple[float | None, ...]]:
+    """Each metric before and after a step, and how unusual it is there: as ``trend --at``."""
+    found = metrics_at(steps, steps.numbers.index(number))
+    return {one.name: (one.before, one.after, one.size) for one in found}
 
 
 def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
     """What the page's script reads of a run without kept groups."""
     steps = answer.steps
     columns = {name: metric(name) for name in known(steps)}
+    size, moved = moves(steps)
     return {
         "verdict": answer.verdict,
         "outlook": [one.sentence for one in answer.passes],
@@ -159,8 +200,13 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
             for at, event in enumerate(events)
             for one in event.findings
         ],
-        "checks": [event.check for event in events],
-        "fixes": [event.fix for event in events],
+        "events": [
+            {"heading": event.heading, "check": event.check, "fix": event.fix} for event in events
+        ],
+        "last_good": answer.last_good_step,
+        "moved": f"arrows lead from the mean of the first {size} steps to that of the last {size}"
+        if moved
+        else "",
         "log": None if answer.log is None else _log(steps, answer.log),
         "kept": {},
         "groups": {},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from grpo_cli.commands.frames import Array, Frames, columns_of
 from grpo_cli.commands.show.picture import decoder, flowing
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES
 from grpo_cli.engine.rows.rows import columns, read_having
 from grpo_cli.engine.rows.source import Source
@@ -103,7 +105,7 @@ class FirstTokens:
 
     Attributes:
         by: the column that ranks them, by its size.
-        count: how many at most.
+        count: how many at most; 0 for all.
         around: how many tokens before and after each are shown as text.
     """
 
@@ -159,12 +161,12 @@ class FirstTokens:
 
 
 def first(sizes: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """The places of the greatest sizes, the first of equal ones first."""
+    """The places of the greatest sizes, all for 0, the first of equal ones first."""
     if 0 < count < len(sizes):
         least = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
         places = np.flatnonzero(sizes >= least)
         return places[np.argsort(-sizes[places], kind="stable")[:count]]
-    return np.argsort(-sizes, kind="stable")[:count]
+    return np.argsort(-sizes, kind="stable")[: count or None]
 
 
 class Ranked:
@@ -177,12 +179,12 @@ class Ranked:
     def add(self, rows: Sequence[Row]) -> None:
         """Adds rows of tokens that come after all those before."""
         self._rows += rows
-        if len(self._rows) > 4 * self._count + 1000:
+        if self._count and len(self._rows) > 4 * self._count + 1000:
             self._cut()
 
     def _cut(self) -> None:
         self._rows.sort(key=lambda row: -row[_RANK])  # equal ones stay in their order
-        del self._rows[self._count :]
+        del self._rows[self._count or len(self._rows) :]
 
     def rows(self) -> list[Row]:
         """The rows, the first the greatest."""
@@ -206,6 +208,9 @@ LACKING = {
 """Quantity → why there is none."""
 
 
+_EVALUATION = partial(Evaluation, advice=ONE_STEP)
+
+
 def show_rows(
     reader: Reader,
     plan: Plan,
@@ -214,7 +219,7 @@ def show_rows(
     top: int,
     strings: bool = False,
     having: Sequence[str] = (),
-    make: Callable[..., Evaluation] = Evaluation,
+    make: Callable[..., Evaluation] = _EVALUATION,
 ) -> tuple[Shown, Evaluation]:
     """The tokens of all records that stand out most, or the token strings; and the evaluation.
 
@@ -222,7 +227,7 @@ def show_rows(
         reader: the files.
         plan: which objective.
         by: the quantity that ranks the rows.
-        top: how many.
+        top: how many; 0 for all.
         strings: whether a row is a token string, with what its tokens add up to.
         having: what rows must hold.
         make: makes the evaluation.
@@ -257,11 +262,12 @@ def show_rows(
                 sizes = zip(SHARES, ("gradient", "contribution"), whole, strict=True)
                 row |= {name: abs(row[of]) / size if size else 0.0 for name, of, size in sizes}
         count = run.total["tokens"] if wanted is None else run.sums.shown
-        if not rows and top and count:
+        if not rows and count:
             raise UsageError(f"--by {by}: {LACKING.get(by, 'no token has it')}")
+    rows = rows[: top or None]
     share = "contribution_share" if by == "contribution" else "share"
-    carried = sum(row[share] for row in rows[:top]) if plan.batch == "input" else None
+    carried = sum(row[share] for row in rows) if plan.batch == "input" else None
     total = {} if isinstance(run, Run) and run.empty else run.total
     of: Literal["string", "token"] = "string" if strings else "token"
     head = (plan.variant, run.signature, of, by, count, carried, total)
-    return Shown(*head, rows[:top], run.notices, list(having)), run
+    return Shown(*head, rows, run.notices, list(having)), run

@@ -14,7 +14,6 @@ import typer
 
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import (
@@ -47,12 +46,13 @@ from grpo_cli.commands.show.view import not_printed, print_heat, print_shown
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.engine.rows.fields import FIELDS, extras
+from grpo_cli.engine.rows.fields import EXTRAS, FIELDS
 from grpo_cli.engine.rows.rows import rows
 from grpo_cli.engine.rows.source import Source, differences_of
 from grpo_cli.engine.totals import record_sizes
-from grpo_cli.errors import GrpoError, UsageError
+from grpo_cli.errors import GrpoError, UsageError, did_you_mean
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
 from grpo_cli.terminal.messages import say
@@ -68,7 +68,8 @@ def _named(text: str) -> str:
     name = _OTHER_NAMES.get(name, name)
     if name in COLORS:
         return name
-    raise typer.BadParameter(f"expected one of {', '.join(COLORS)}, got {text!r}")
+    hint = did_you_mean(name, COLORS)
+    raise typer.BadParameter(f"expected one of {', '.join(COLORS)}, got {text!r}{hint}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +91,11 @@ class ShowOptions:
             autocompletion=complete.among(COLORS),
         ),
     ] = None
-    top: Annotated[
+    limit: Annotated[
         int | None,
-        option("--top -n", "K", "Tokens to list (default: 20; with --record: 10).", min=0),
+        option(
+            "--top --limit -n", "N", "Tokens at most (default: 20; of a record 10); 0: all.", min=0
+        ),
     ] = None
     strings: Annotated[
         bool,
@@ -104,9 +107,9 @@ class ShowOptions:
     svg: Svg = None
 
     @property
-    def top_of_record(self) -> int:
-        """How many tokens to list below a heat map."""
-        return 10 if self.top is None else self.top
+    def limit_of_record(self) -> int:
+        """How many tokens to list below a heat map; 0 for all."""
+        return 10 if self.limit is None else self.limit
 
     @property
     def of_record(self) -> bool:
@@ -120,7 +123,6 @@ class ShowOptions:
         return self.strings or bool(self.having) or self.fields is not None
 
 
-@bundled
 def show(
     *,
     files: Files = None,
@@ -186,24 +188,27 @@ def _show_batch(
     page: PageOptions,
 ) -> int:
     """Ranks the tokens of all records, or their strings; returns the exit code."""
+    in_table = not page.json and page.format in (None, "table")
     answer, run = show_rows(
         reader,
         plan,
         by=options.by or "contribution",
-        top=20 if options.top is None else options.top,
+        top=20 if options.limit is None else options.limit,
         strings=options.strings,
         having=options.having or (),
-        make=partial(Run, as_json=page.json),
+        make=partial(Run, as_json=page.json, advice=None if in_table else ONE_STEP),
     )
     assert isinstance(run, Run)
     if run.complete and not run.empty:
         names = named_fields(options.fields, answer.rows[0] if answer.rows else FIELDS["token"])
-        chosen = answer
+        chosen, pooled = answer, reader.pooled(plan.batch, ONE_STEP)
         if names is not None:
             chosen = replace(answer, rows=[{n: row[n] for n in names} for row in answer.rows])
         page.write(
             chosen,
-            lambda console, screen: print_shown(console, screen, answer, names),
+            lambda console, screen: print_shown(
+                console, screen, answer, names, [] if page.quiet else pooled
+            ),
             rows=chosen.rows,
             notes=answer.notices,
         )
@@ -236,15 +241,16 @@ def _show_record(
             if options.response is None:
                 tokens = len(breakdown.clip)
                 on_page, left_out = with_others(on_page[0], tokens, rest, plan)
-            by, top, batch = options.by or "contribution", options.top_of_record, objective.plan()
+            by, top, batch = options.by or "contribution", options.limit_of_record, objective.plan()
+            ranked = ranked_tokens(on_page, reader, batch, by, top)
             for part in page_of(
                 on_page,
                 left_out,
                 _picture(source, raw, options),
-                ranked=ranked_tokens(on_page, reader, batch, by, top),
+                ranked=ranked,
                 color_by="gradient" if options.by == "share" else options.by,
                 only=options.response or None,
-                top=options.top_of_record,
+                top=top,
             ):
                 written.write(part.encode())
         if written is None or options.response is not None:
@@ -297,7 +303,7 @@ def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:
 
 
 def _picture(source: Source, raw: Raw, options: ShowOptions) -> Picture:
-    asked = [name for name in extras("token") if name != "log_prob" or options.by == name]
+    asked = [name for name in EXTRAS["token"] if name != "log_prob" or options.by == name]
     (row,) = rows(source, "token", asked)
     moved, mover = moves_clipped(source.breakdown)
     starts = source.breakdown.batch.responses.starts[1:]
@@ -322,7 +328,7 @@ def _print(
     if chosen := options.response:
         tokens = source.breakdown.batch.responses
         source = source.only(lambda _: np.isin(tokens.index, chosen))
-    top = options.top_of_record
+    top = options.limit_of_record
     listed = Ranked(top)
     by = options.by or "contribution"
     listed.add(FirstTokens(COLUMN.get(by, by), top)(source))

@@ -45,7 +45,12 @@ def figure(picture: Picture) -> tuple[str, int]:
         parts.append(_label(_EDGE, top, response.title, "name"))
         parts += _drawn(words, top + 1.3 * _LINE)
         top += _LINE * (2.8 + max((word.line for word in words), default=0))
-    caption = _wrapped(picture.record["signature"])
+    signature = picture.record["signature"]
+    caption = [""]
+    for part in signature.replace("|", "|\0").split("\0"):
+        if caption[-1] and len(caption[-1]) + len(part) > _COLUMNS:
+            caption.append("")
+        caption[-1] += part
     for number, line in enumerate(caption):
         parts.append(_label(_EDGE, top + number * _LINE, line, "faint"))
     width, height = f"{_WIDTH:.0f}", f"{top + _LINE * (1 + len(caption)):.0f}"
@@ -124,16 +129,6 @@ def _scale(picture: Picture) -> Iterator[str]:
         yield _label(left, 2 * _LINE, words)
         yield f'<path class="{side}" d="M{left:.1f} {y:.1f}h{len(words) * _CELL:.1f}"/>'
         left += _CELL * (len(words) + 3)
-
-
-def _wrapped(signature: str) -> list[str]:
-    """A signature in lines that end at its bars."""
-    lines = [""]
-    for part in signature.replace("|", "|\0").split("\0"):
-        if lines[-1] and len(lines[-1]) + len(part) > _COLUMNS:
-            lines.append("")
-        lines[-1] += part
-    return lines
 
 
 def _label(left: float, base: float, text: str, kind: str = "") -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,11 +38,16 @@ class OnPage(NamedTuple):
     @classmethod
     def of(cls, raw: Raw, record: Record, breakdown: Breakdown) -> OnPage:
         """The record as it evaluates alone."""
-        place = record.source + ("" if record.line is None else f":{record.line}")
+        place = place_of(record)
         signature = breakdown.objective.signature
         whole = Drawn(text_fields(raw.value), 0, range(len(record.widths)))
         (numbers,) = blocks([record], breakdown, [whole])
         return cls(shown(record.name), _title(raw, record, breakdown), place, signature, numbers)
+
+
+def place_of(record: Record) -> str:
+    """The file of a record and its line."""
+    return record.source + ("" if record.line is None else f":{record.line}")
 
 
 def _title(raw: Raw, record: Record, breakdown: Breakdown) -> str:
@@ -49,11 +55,11 @@ def _title(raw: Raw, record: Record, breakdown: Breakdown) -> str:
     known = raw.value if isinstance(raw.value, dict) else {}
     steps = (f" of step {shown(known[name])}" for name in STEP_FIELDS if name in known)
     loss = shown(-float(breakdown.record_objective[0]) + 0.0)
-    clipped = f"{100 * np.mean(breakdown.clip != 0):.3g} %" if len(breakdown.clip) else "none"
+    clipped = np.count_nonzero(breakdown.clip)
     tokens = counted(len(breakdown.clip), "token")
     variant = breakdown.objective.signature.partition("|")[0]
     name = f"record {shown(record.name)}{next(steps, '')}"
-    return f"{name}: {variant} loss {loss}, {clipped} of {tokens} clipped"
+    return f"{name}: {variant} loss {loss}, {clipped:,} of {tokens} clipped"
 
 
 def with_others(
@@ -75,8 +81,8 @@ def with_others(
             if tokens > _MOST:
                 there = counted(len(drawn), "record")
                 return drawn, (
-                    f"the page has the first {there}, which is all that fits; "
-                    f"--record {shown(record.name)} draws the next"
+                    f"the page has the first {there} ({_MOST:,} tokens at most) and those of the "
+                    f"tokens that stand out; --record {shown(record.name)} draws the next"
                 )
             drawn.append(OnPage.of(raw, record, Chunk.of([record]).run(evaluator.evaluate)))
     except GrpoError as error:
@@ -85,11 +91,12 @@ def with_others(
 
 
 def ranked_tokens(
-    records: Sequence[OnPage], reader: Reader, plan: Plan, by: str, top: int
+    records: list[OnPage], reader: Reader, plan: Plan, by: str, top: int
 ) -> dict[str, Any] | None:
     """The tokens of all records that stand out most, as the page lists them above its records.
 
-    None for one record, and where a record cannot be evaluated, which the page says.
+    Their records are added to those of the page. None for one record, and where a record cannot be
+    evaluated, which the page says.
     """
     if len(records) < 2:
         return None
@@ -97,15 +104,36 @@ def ranked_tokens(
         answer, _ = show_rows(reader, plan, by=by, top=top)
     except GrpoError:
         return None
+    owners = [
+        (row["source"] + ("" if row["line"] is None else f":{row['line']}"), shown(row["id"]))
+        for row in answer.rows
+    ]
+    if lacking := {*owners}.difference((one.place, one.name) for one in records):
+        records += _records_of(lacking, reader, plan)
     places = {(one.place, one.name): at for at, one in enumerate(records)}
-    name, total, rows = COLUMN.get(by, by), answer.total, []
-    for row in answer.rows:
-        place = row["source"] + ("" if row["line"] is None else f":{row['line']}")
-        record, text = shown(row["id"]), readable_token(row)
-        at = places.get((place, record))
-        rows.append([record, row["response"], row["position"], text, row[name], at])
+    share = "contribution_share" if by == "contribution" else "share"
+    names = [*dict.fromkeys((*_OF_TOKEN, COLUMN.get(by, by), share))]
+    total, rows = answer.total, []
+    for row, owner in zip(answer.rows, owners, strict=True):
+        place = (row["response"], row["position"], readable_token(row), places.get(owner))
+        rows.append([owner[1], *place, *(row[name] for name in names)])
     title = f"{counted(total['records'], 'record')} as one batch: loss {shown(total['loss'])}"
-    return {"title": title, "by": name.replace("_", " "), "rows": rows}
+    named = [name.replace("_", " ") for name in names]
+    settings = {"title": title, "by": COLUMN.get(by, by).replace("_", " "), "names": named}
+    return settings | {"rows": rows, "notes": [*answer.notices]}
+
+
+def _records_of(owners: Set[tuple[str, str]], reader: Reader, plan: Plan) -> Iterator[OnPage]:
+    """The records of these places and names, each evaluated alone."""
+    evaluator = Evaluator(plan)
+    with suppress(GrpoError):
+        for raw, record in reader.records():
+            if (place_of(record), shown(record.name)) in owners:
+                yield OnPage.of(raw, record, Chunk.of([record]).run(evaluator.evaluate))
+
+
+_OF_TOKEN = ("ratio", "advantage", "clip")
+"""The columns of every table of tokens."""
 
 
 def page_of(
@@ -127,11 +155,11 @@ def page_of(
         ranked: the tokens of all records that stand out.
         color_by: what colours the tokens; None for the usual.
         only: the responses that are drawn; None for all.
-        top: how many of the most extreme tokens are listed.
+        top: how many of the most extreme tokens are listed; 0 for all.
     """
     first = records[0]
     named: list[dict[str, Any]] = [one._replace(block="")._asdict() for one in records]
-    settings: dict[str, Any] = {"color_by": color_by, "only": only, "top": top}
+    settings: dict[str, Any] = {"color_by": color_by, "only": only, "top": top or _MOST}
     settings |= {"left_out": left_out, "ranked": ranked}
     return html(
         title=first.title if ranked is None else ranked["title"],

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import ENTROPY, KL
-from grpo_cli.terminal.numbers import brief, counted, percent, shown, visible
+from grpo_cli.terminal.numbers import brief, counted, shown, visible
 from grpo_cli.terminal.palette import STEPS
 
 Row = Mapping[str, Any]
@@ -47,6 +47,11 @@ MARKS = {"low": "▾", "high": "▴"}
 """The mark after a clipped token, by the side of the clip, for readers without colours."""
 
 _SATURATED = 0.98
+
+
+def sign(step: int) -> str:
+    """A colour for readers without colours: ⁺ above the middle and ⁻ below, twice where full."""
+    return ("⁺" if step > 0 else "⁻") * (abs(step) // 2)
 
 
 @dataclass(frozen=True)
@@ -118,10 +123,10 @@ class Picture:
         bound, tokens = sum(count.values()), counted(len(clips), "token")
         if not bound:
             return f"clipped: none of {tokens}" if clips else ""
-        sides = ", ".join(
-            f"{percent(number / len(clips))} {side}" for side, number in count.items()
+        sides = ", ".join(f"{side} {shown(many / len(clips))}" for side, many in count.items())
+        line = (
+            f"clipped: {bound:,} of {tokens}, clip fraction {shown(bound / len(clips))} ({sides})"
         )
-        line = f"clipped: {percent(bound / len(clips))} of {tokens}, {sides}"
         moved = sum(
             clip is not None and bool(still)
             for row in rows
@@ -138,6 +143,18 @@ class Picture:
         low, high = (self.scale * self.steps[at] / STEPS for at in (0, -1))
         marks = "≤" * (self.range[0] < low), "≥" * (self.range[1] > high)
         return f"{marks[0]}{self._brief(low)}", f"{marks[1]}{self._brief(high)}"
+
+    @property
+    def bounds(self) -> list[tuple[str, str]]:
+        """Each sign that stands for colours, and the value from which tokens have it."""
+        least = {
+            sign(step): step for step in sorted(self.steps, key=abs, reverse=True) if sign(step)
+        }
+        edges = {mark: (step - 0.5 if step > 0 else step + 0.5) for mark, step in least.items()}
+        return [
+            (mark, f"{'≥' if edge > 0 else '≤'}{self._brief(self.scale * edge / STEPS)}")
+            for mark, edge in sorted(edges.items(), key=lambda one: one[1])
+        ]
 
     @property
     def heading(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -19,6 +19,7 @@ from grpo_cli.commands.show.picture import (
     decoder,
     flowing,
     ranked_by,
+    sign,
 )
 from grpo_cli.engine.rows.fields import SHARES
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden, with_short_names
@@ -47,11 +48,20 @@ _SPARE_STRINGS = (
 
 
 def print_shown(
-    console: Console, screen: Screen, answer: Shown, names: Sequence[str] | None = None
+    console: Console,
+    screen: Screen,
+    answer: Shown,
+    names: Sequence[str] | None = None,
+    notes: Iterable[str] = (),
 ) -> None:
-    """Prints the batch in a line, how much of it the rows carry, and the rows, or these columns."""
+    """Prints the batch in a line, how much of it the rows carry, and the rows, or these columns.
+
+    ``notes``: what the numbers cannot be read without, which comes first.
+    """
     if not answer.total:
         return
+    for note in notes:
+        console.print(wrapped(Text(f"note: {note}", "magenta"), screen.width, 2))
     total = answer.total
     totals = f"loss {shown(total['loss'])}, gradient norm {shown(total['gradient_norm'])}"
     whole = f"{counted(total['records'], 'record')}, {counted(total['tokens'], 'token')}"
@@ -63,10 +73,20 @@ def print_shown(
     if names is not None:
         console.print(grid([column(n, [row[n] for row in answer.rows]) for n in names]))
     elif answer.of == "token":
-        print_tokens(console, screen, answer.rows, answer.by)
+        print_tokens(console, screen, _by_response(answer.rows), answer.by)
     else:
         _print_columns(console, screen, [*_of_strings(answer.rows)], _SPARE_STRINGS)
     print_signature(console, screen, answer.signature)
+
+
+def _by_response(rows: Sequence[Row]) -> list[Row]:
+    """The rows of each response together; the responses, and its rows, in the order they had."""
+    responses: dict[Any, list[Row]] = {}
+    for row in rows:
+        responses.setdefault((row["source"], row["line"], row["id"], row["response"]), []).append(
+            row
+        )
+    return [row for own in responses.values() for row in own]
 
 
 def print_signature(console: Console, screen: Screen, signature: str) -> None:
@@ -150,7 +170,7 @@ def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
         values = [row[name] for row in rows]
         if name == "token" or all(value is None for value in values):
             continue
-        if name in SHARES or name.startswith("clip_"):
+        if name in SHARES:
             title = "gradient_share" if name == "share" else name
             yield column(title, values, show=percent, numeric=True)
         else:
@@ -199,7 +219,7 @@ def print_heat(
         if response.completion:
             console.print(wrapped(Text(response.completion), screen.width, 2))
         shown_here = min(len(response.texts), max(room, 0))
-        text = _text(picture, response, shown_here)
+        text = _text(picture, response, shown_here, signs=not screen.color)
         console.print(text, overflow="fold", width=screen.width)
         room -= len(response.texts)
     if (more := len(picture.responses) - _MOST) > 0:
@@ -237,13 +257,16 @@ def _legend(picture: Picture, screen: Screen) -> Iterator[Text]:
     low, high = (f" {end} " for end in picture.ends)
     first, *between, last = picture.steps
     bar = [(low, style(first)), *(("  ", style(step)) for step in between), (high, style(last))]
+    if not screen.color:
+        bar = [(f" {mark} {bound} ", "") for mark, bound in picture.bounds]
     heading, scale = Text(f"{picture.heading}: "), Text.assemble(*bar, *marks)
     line = Text.assemble(heading, scale)
     fits = screen.width is None or line.cell_len <= screen.width
     yield from (line,) if fits else (heading, scale)
 
 
-def _text(picture: Picture, response: Response, count: int) -> Text:
+def _text(picture: Picture, response: Response, count: int, *, signs: bool) -> Text:
+    """The tokens in colour, or with ``signs`` for it."""
     text = Text()
     gap = "" if response.named else " "
     clips = response.row["tokens"]["clip"][:count]
@@ -252,7 +275,7 @@ def _text(picture: Picture, response: Response, count: int) -> Text:
         ending = "\n" if word.endswith("\n") else ""
         look = " ".join(filter(None, (style(step), "underline" if clip else "")))
         text.append(word.removesuffix("\n"), look)
-        text.append(MARKS.get(clip, "") + ending)
+        text.append((sign(step) if signs else "") + MARKS.get(clip, "") + ending)
         if gap:
             text.append(gap)
     if not response.texts:

@@ -10,10 +10,9 @@ from grpo_cli.commands.trend.events import events, verdict
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.inspection import with_checks
 from grpo_cli.commands.trend.logs import Log
-from grpo_cli.commands.trend.outlook import risen
 from grpo_cli.commands.trend.passes import passes_of
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import WARNING, Flags, Steps
+from grpo_cli.commands.trend.step import Flags, Steps
 
 
 def trend_of(
@@ -46,8 +45,6 @@ def trend_of(
         compared = compare_log(framework, log, run.logged, steps)
         variant, signatures = run.plan.variant, [*run.signatures]
     sentence = verdict(steps, happened, covered)
-    if all(one.severity != WARNING for one in happened) and (rise := risen(steps)):
-        sentence = f"{rise}; {sentence}"
     sentence = f"{ungrouped}; {sentence}" if ungrouped else sentence
     passes = passes_of(steps, found, flags)
     return Trend(variant, signatures, steps, found, happened, sentence, compared, passes), covered

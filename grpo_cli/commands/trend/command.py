@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NoReturn
@@ -10,12 +9,12 @@ from typing import NoReturn
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.place import destination, drawings, tell_written
 from grpo_cli.commands.options.source import (
     Files,
     ReadingOptions,
+    RunFiles,
     paths,
     tell_errors,
     tell_notes,
@@ -26,7 +25,7 @@ from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.logs import logs_among, read_finite
+from grpo_cli.commands.trend.logs import logs_among, read_finite, unused
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import ReportOptions, StoredOptions, TrendOptions, flags_of
 from grpo_cli.commands.trend.origins import StepSource
@@ -42,10 +41,9 @@ from grpo_cli.variants.plan import Plan
 NO = 1
 
 
-@bundled
 def trend(
     *,
-    files: Files = None,
+    files: RunFiles = None,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     options: TrendOptions,
@@ -70,10 +68,9 @@ def trend(
     answer_run(files, objective, reading, options, stored)
 
 
-@bundled
 def report(
     *,
-    files: Files = None,
+    files: RunFiles = None,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     options: ReportOptions,
@@ -89,10 +86,10 @@ def report(
     findings point at and a random sample of the others, and says which. It
     loads nothing from the network.
     """  # noqa: D301 - \b is for the help's formatter
-    page = options.html or options.output or "-"
+    page = options.html or options.output
     with failures():
-        if page == "-" and sys.stdout is not None and sys.stdout.isatty():
-            raise UsageError("use -o FILE to save the page")
+        if page is None:
+            raise UsageError("use -o FILE to save the page (-o - prints its HTML)")
     options = replace(options, html=page, output=None)
     answer_run(files, objective, reading, options, stored, "report")
 
@@ -122,11 +119,13 @@ def answer_run(
         other = None
         if options.against:
             other, _ = _opened(options.against, plan, reading, options, None, command)
-        flags = Flags() if logged else flags_of(objective, reading)
+        flags = flags_of(objective, reading)
+        if logged:
+            unread, flags = unread | unused(flags.objective), Flags()
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
-            notes = answer_question(options, run, other, flags, files or ["-"])
+            notes = unread | answer_question(options, run, other, flags, files or ["-"])
         else:
             records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
             for condition in conditions:

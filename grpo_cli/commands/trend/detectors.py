@@ -21,15 +21,16 @@ from grpo_cli.commands.trend.onsets import (
     LEAST_FUTURE,
     LEAST_PAST,
     PAST,
-    end_of_trend,
     levels,
+    line_before,
     medians,
     onsets,
 )
-from grpo_cli.commands.trend.watched import DOWN, UP, Limit, Watch
+from grpo_cli.commands.trend.steady import steady_move
+from grpo_cli.commands.trend.watched import DOWN, UP, Limit, Steady, Watch
 
 SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
-STUCK = "stuck"
+STUCK, TREND = "stuck", "trend"
 _SPIKES = ((15.0, 1.0), (10.0, 10.0))
 """Robust standard deviations of a single step from those before it, and its factor of them."""
 _SHARES = ((5.8, 30.0),)
@@ -60,6 +61,8 @@ _LEAST_MOVE = 0.06
 """The share of these values that what is positive has to have moved by."""
 _SURE = 10.0
 """Standard errors from which on a rise may be as small as that."""
+_STEEPER = 2.0
+"""The factor of the fall that the line before predicts from which on a fall is a change."""
 _FALLEN = 0.7
 """The share of its level before to which what accumulates has to fall."""
 _CLEAR_OF = 1.0
@@ -80,7 +83,8 @@ class Change(NamedTuple):
     Attributes:
         at: the index of the first value that is different.
         seen: how many values of the series show it.
-        kind: "shift", "drift", "spike", "limit", "impossible" or "stuck".
+        kind: "shift", "drift", "spike", "limit", "impossible", "stuck", or "trend" where it goes
+            one way from the first value on.
         up: whether it went up.
         score: by how many standard errors; infinite where chance is no explanation.
         end: the index of the first value that is as before again; None: it lasts.
@@ -132,6 +136,8 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
         *(one for one in shifted if not is_info(watch, one)),
     ]
     found = _lasting(signs, scaled)
+    if watch.steady is not None and scaled is not values:  # logarithms
+        found += _trend(watch.steady, scaled, found)
     other = _lasting([one for one in shifted if is_info(watch, one)], scaled)
     infos = (
         one._replace(info=True)
@@ -155,7 +161,7 @@ def _lasting(signs: Sequence[Change], scaled: F64) -> list[Change]:
     for sign in sorted(signs, key=lambda one: (one.seen, -one.score)):
         at = next((at for at, before in enumerate(found) if _repeats(before, sign)), None)
         if at is None:
-            before = end_of_trend(scaled, sign.at) if sign.kind in (SHIFT, DRIFT) else None
+            before = line_before(scaled, sign.at)[::2] if sign.kind in (SHIFT, DRIFT) else None
             begun = _begun(_since(sign, scaled, before), scaled)
             found.append(_until_back(begun, scaled))
             continue
@@ -179,7 +185,7 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
     What came since it began is beyond the last values before by what these usually vary.
     """
     usual, spread = _usual(scaled, sign.at)
-    if not _is_beyond(_since(sign, scaled), scaled, spread):
+    if not _is_beyond(_since(sign, scaled), scaled, spread) or _goes_on(watch, values, sign):
         return False
     after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
     level = float(np.median(values[after]))
@@ -195,6 +201,17 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
         return False
     change = abs(float(np.median(scaled[after])) - usual)
     return not watch.is_log or bool(change > _LEAST_FACTOR)
+
+
+def _goes_on(watch: Watch, values: F64, sign: Change) -> bool:
+    """Whether a fall only goes on along the line before it, which is steeper on a log scale."""
+    if not watch.is_log or sign.up:
+        return False
+    level, slope, _ = line_before(values, sign.at)
+    end = min(sign.seen, len(values))
+    after = float(np.median(values[max(sign.at, end - LEAST_FUTURE) : end]))
+    expected = slope * (end - sign.at - (LEAST_FUTURE - 1) / 2)
+    return expected < 0.0 and after - level > _STEEPER * expected
 
 
 def _has_fallen(values: F64, sign: Change) -> bool:
@@ -233,7 +250,7 @@ def _begun(sign: Change, scaled: F64) -> Change:
     first, values = sign.at, scaled if sign.up else -scaled
     while sign.kind in (SHIFT, DRIFT) and first > LEAST_PAST:
         recent = values[max(first - 1 - RECENT, 0) : first - 1]
-        level, spread = end_of_trend(values, first - 1)
+        level, _, spread = line_before(values, first - 1)
         nearer = level + _PARTLY * (values[first] - level)
         if values[first - 1] <= max(recent.max() + _LEFT * spread, nearer):
             break
@@ -246,12 +263,29 @@ def _until_back(change: Change, scaled: F64) -> Change:
     if change.kind in (IMPOSSIBLE, SPIKE) or not change.at >= LEAST_PAST:
         return change
     middle = (_usual(scaled, change.at)[0] + float(np.median(scaled[change.at : change.seen]))) / 2
+    return _until_beyond(change, middle, scaled)
+
+
+def _until_beyond(change: Change, middle: float, scaled: F64) -> Change:
+    """The change with its end: four values in a row on the other side of a level."""
     later = scaled[change.seen :]
     back = later < middle if change.up else later > middle
     if len(back) < _BACK:
         return change
     ends = np.flatnonzero(sliding_window_view(back, _BACK).all(axis=1))
     return change._replace(end=change.seen + int(ends[0])) if len(ends) else change
+
+
+def _trend(steady: Steady, scaled: F64, found: Sequence[Change]) -> Iterator[Change]:
+    """What went one way all along, where no change of that way says it already."""
+    moved = steady_move(scaled, steady)
+    if moved is None:
+        return
+    up = steady.way == UP
+    known = (one for one in found if one.kind in (SHIFT, DRIFT) and one.up == up)
+    if not any(one.seen <= moved.seen and _within(one, moved.seen) for one in known):
+        sign = Change(0, moved.seen, TREND, up, moved.score)
+        yield _until_beyond(sign, moved.middle, scaled)
 
 
 def _usual(scaled: F64, at: int) -> tuple[float, float]:

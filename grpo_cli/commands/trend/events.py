@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +12,8 @@ import numpy as np
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, STUCK
-from grpo_cli.commands.trend.findings import AWAY
+from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, STUCK, TREND
+from grpo_cli.commands.trend.findings import AWAY, STEADILY
 from grpo_cli.commands.trend.onsets import FARTHEST, mean_change
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import (
@@ -31,9 +32,9 @@ from grpo_cli.terminal.numbers import brief
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
 _AT_ONCE = 3
-"""The first steps of an event; its likely cause began in one of them."""
+"""The first steps of an event, in which responses or rewards change that the update follows."""
 _SURE = 1
-"""Onsets that differ by no more steps are taken to be one."""
+"""Onsets that differ by no more steps are taken to be one: the likely cause has one of these."""
 _POLICY = RANKS["gradient_norm"]
 _EFFECTS = {"gradient_norm", "reward_group_std"}
 """What becomes less because responses or rewards changed."""
@@ -55,8 +56,8 @@ _LOOK = (
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
 and at least."""
-_NAMED = 4
-"""Series of an event that its sentence names."""
+_NAMED, _THEN = 3, 3
+"""Series of an event that its sentence names with their numbers, and of those that followed."""
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
 """What ends the first clause of a sentence of ``grpo check``."""
 
@@ -66,7 +67,7 @@ class Event(Answer):
     """Something that happened in a run, and each series that shows it.
 
     Attributes:
-        step: where it began.
+        step: where it began: the first of its findings' steps.
         first: the finding that is likely the cause of the others.
         others: the findings that followed: those nearest to the cause first, and ratios last where
             responses or rewards changed.
@@ -82,8 +83,17 @@ class Event(Answer):
 
     @property
     def findings(self) -> list[Finding]:
-        """All of them, the likely cause first."""
-        return [self.first, *self.others]
+        """All of them by time, of one step those that are clearest to a person first."""
+        return sorted([self.first, *self.others], key=self._clearness)
+
+    def _clearness(self, one: Finding) -> tuple[bool, int, bool, bool, bool, int]:
+        """The place of a finding: what every update changes says least, the cause says most."""
+        row = _row(one)
+        name = "" if row is None else row.name
+        update = name in _UPDATE
+        cause = one is self.first or _family(one) == _family(self.first)
+        lesser = name in _EFFECTS or name == "loss"
+        return one.severity == INFO, one.onset, update, not cause, lesser, _rank(one)
 
     @property
     def longest(self) -> str:
@@ -104,24 +114,21 @@ class Event(Answer):
 
     @property
     def summary(self) -> str:
-        """What happened, in a clause: "temperature: mismatch.k3 rose at step 30; then ess fell".
+        """What happened in plain words, and what the metrics were before and are since.
 
-        What ``grpo check`` names in its worst record comes first.
+        "step 18: updates moved the policy too far (kl_k3 0.0056 → 0.148, ess 0.99 → 0.62)". What
+        ``grpo check`` names in its worst record comes first.
         """
         cause = f"{', '.join(self.codes)}: " if self.codes else ""
-        cause = cause or (f"{_TOGETHER_ROSE}: " if self.gain else "")
-        last = "" if self.end is None or _is_single(self.first) else f", until step {self.end}"
-        others = [one for one in self.others if one.severity == WARNING]
-        others.sort(key=lambda one: max(one.onset, self.step))  # "then": in their order
-        later = [one for one in others if one.onset > self.step]
-        before = [one for one in others if one.onset < self.step - _SURE]
-        together = _listed([one for one in others if one not in (*later, *before)])
-        follows = f"; before it, at step {before[0].onset}, {_listed(before)}" if before else ""
-        follows += f"; at the same time {together}" if together else ""
-        follows += f"; then {_listed(later)}" if later else ""
-        often = f" and every {self.first.period} steps since" if self.first.period else ""
-        since = f"from step {self.step} on" if self.first.kind == STUCK else f"at step {self.step}"
-        return f"{cause}{_in_short(self.first)} {since}{often}{last}{follows}"
+        wrong = [one for one in self.findings if one.severity == WARNING] or self.findings
+        later = [one for one in wrong if one.onset > self.step + _SURE]
+        said = [*later, *([self.first] if self.first.kind in (IMPOSSIBLE, STUCK) else [])]
+        moved = self.gain or _listed([one for one in wrong if one not in said])
+        moved = f" ({moved})" if moved else ""
+        last = "" if self.end is None or _is_single(self.first) else f"; until step {self.end}"
+        names = [f"{one.metric} (step {one.onset})" for one in later[:_THEN]]
+        then = f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
+        return f"{self._when}: {cause}{self._words}{moved}{last}{then}"
 
     @property
     def codes(self) -> list[str]:
@@ -132,6 +139,20 @@ class Event(Answer):
     @property
     def heading(self) -> str:
         """What happened, in plain words, with its step."""
+        return f"{self._when[:1].upper()}{self._when[1:]}: {self._words}"
+
+    @property
+    def _when(self) -> str:
+        if self.first.kind == TREND:
+            return "from the first step on"
+        if self.first.kind == STUCK:
+            return f"from step {self.step:,} on"
+        often = f" and every {self.first.period} steps since" if self.first.period else ""
+        return f"step {self.step:,}{often}"
+
+    @property
+    def _words(self) -> str:
+        """What happened, in plain words."""
         one, row = self.first, _row(self.first)
         words = "" if row is None else meaning(row, one.direction)
         lasting = row is not None and row.fix == AHEAD and one.kind != SPIKE
@@ -143,7 +164,7 @@ class Event(Answer):
             words = _CLAUSE.split(self._cause)[0]
         elif self.gain:
             words = _TOGETHER_ROSE
-        return f"Step {self.step:,}: {words}{' for one step' if _is_single(one) else ''}"
+        return words + (" for one step" if _is_single(one) else "")
 
     @property
     def _cause(self) -> str:
@@ -190,7 +211,7 @@ class Event(Answer):
             "step": self.step,
             "severity": self.severity,
             "summary": self.summary,
-            "metrics": [one.metric for one in self.findings],
+            "metrics": [one.metric for one in (self.first, *self.others)],
             "end": self.end,
             "fix": self.fix,
             "check": [*self.check],
@@ -202,7 +223,8 @@ def events(findings: Sequence[Finding], steps: Steps) -> list[Event]:
     """The findings of a run by what they show, the earliest event first."""
     grouped: list[list[Finding]] = []
     for one in sorted(findings, key=lambda one: (one.severity == INFO, one.onset)):
-        near = [each for each in grouped if 0 <= one.onset - each[-1].onset <= _reach(each, one)]
+        alike = [each for each in grouped if (each[0].kind == TREND) == (one.kind == TREND)]
+        near = [each for each in alike if 0 <= one.onset - each[-1].onset <= _reach(each, one)]
         if near:
             near[-1].append(one)
         else:
@@ -255,8 +277,11 @@ def _event(together: Sequence[Finding]) -> Event:
     the update follow from that.
     """
     begun = min(one.onset for one in together)
-    at_once = [one for one in together if one.onset <= begun + _AT_ONCE]
-    changed = any(_rank(one) >= _RESPONSES and one.severity != INFO for one in at_once)
+    changed = any(
+        _rank(one) >= _RESPONSES and one.severity != INFO
+        for one in together
+        if one.onset <= begun + _AT_ONCE
+    )
 
     def place(one: Finding) -> tuple[bool, int, int, float]:
         info, row = one.severity == INFO, _row(one)
@@ -267,7 +292,7 @@ def _event(together: Sequence[Finding]) -> Event:
         falls = row is not None and row.name in _EFFECTS and one.direction == DOWN
         return info, min(_rank(one), _POLICY) + falls, begun, -one.score
 
-    first = min(at_once, key=place)
+    first = min((one for one in together if one.onset <= begun + _SURE), key=place)
     others = sorted(
         (one for one in together if one is not first),
         key=lambda one: (
@@ -277,7 +302,7 @@ def _event(together: Sequence[Finding]) -> Event:
             one.onset,
         ),
     )
-    return Event(first.onset, first, others)
+    return Event(begun, first, others)
 
 
 def _rank(finding: Finding) -> int:
@@ -291,12 +316,29 @@ def _row(finding: Finding) -> Watch | None:
     return watch(finding.metric) or watch_logged(finding.metric)
 
 
+def _family(finding: Finding) -> str:
+    """The first part of a metric's name: what the engine's mismatch is measured by is one."""
+    row = _row(finding)
+    return finding.metric if row is None else row.name.partition(".")[0]
+
+
 def _listed(findings: Sequence[Finding]) -> str:
-    """The first of them in short, and how many more there are; what repeats is said once."""
-    clauses = [*dict.fromkeys(map(_in_short, findings))]
-    count = sum(_in_short(one) in clauses[_NAMED:] for one in findings)
-    more = f" and {count} more finding{'s' if count > 1 else ''}" if count else ""
-    return ", ".join(clauses[:_NAMED]) + more
+    """The metrics of the first findings before and after, and how many more there are."""
+    return ", ".join(map(_in_numbers, findings[:_NAMED])) + _more(findings, _NAMED)
+
+
+def _more(findings: Sequence[Finding], named: int) -> str:
+    return f" and {len(findings) - named} more" if len(findings) > named else ""
+
+
+def _in_numbers(finding: Finding) -> str:
+    """A finding's metric, before and after."""
+    name, before, after = finding.metric, finding.before, finding.after
+    if after is None:
+        return f"{name} not finite"
+    return (
+        f"{name} {brief(after)}" if before is None else f"{name} {brief(before)} → {brief(after)}"
+    )
 
 
 def _is_single(finding: Finding) -> bool:
@@ -317,6 +359,8 @@ def _in_short(finding: Finding) -> str:
         return f"{finding.metric} {AWAY}"
     if not finding.direction or finding.score == 0.0:
         return f"{finding.metric} is not finite"
+    if finding.kind == TREND:
+        return f"{finding.metric} {STEADILY[down]}"
     if finding.kind == STUCK and (row := _row(finding)) is not None:
         return f"{finding.metric} is {row.stuck:g}"
     moved = ("began to fall" if down else "began to rise") if finding.kind == DRIFT else None
@@ -326,17 +370,41 @@ def _in_short(finding: Finding) -> str:
 
 
 def main_event(found: Sequence[Event]) -> Event | None:
-    """The first that lasts of what went wrong, or else the first; None where nothing did."""
+    """The first that lasts of what went wrong, or else the first; None where nothing did.
+
+    What goes one way from the first step on is it only where nothing else lasts.
+    """
     wrong = [one for one in found if one.severity == WARNING]
-    return next((one for one in wrong if one.end is None), wrong[0] if wrong else None)
+    lasting = [one for one in wrong if one.end is None]
+    lasting.sort(key=lambda one: one.first.kind == TREND)
+    return next(iter([*lasting, *wrong]), None)
+
+
+def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
+    """The last step before something began to go wrong that lasts; None where nothing does.
+
+    What went wrong steadily from the first step on has no step before it.
+    """
+    onsets = [
+        finding.onset
+        for event in found
+        if event.severity == WARNING and event.end is None
+        for finding in event.findings
+        if finding.severity == WARNING and finding.end is None and finding.kind != TREND
+    ]
+    first = min(onsets, default=-math.inf)
+    good = [number for number in steps.numbers if number < first]
+    return good[-1] if good else None
 
 
 def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:
-    """One sentence about a run: what happened first, and how much else; or that nothing did."""
+    """A run in one line: what happened first, the last good step; or that nothing happened."""
     wrong = [one for one in found if one.severity == WARNING]
     first = main_event(found)
     if first is None:
         return covered.verdict
     rest = len(wrong) - 1
-    more = f" ({rest} other event{'' if rest == 1 else 's'})" if rest else ""
-    return f"{first.summary}{more}; {len(steps):,} steps"
+    more = f"; {rest} other event{'' if rest == 1 else 's'}" if rest else ""
+    good = last_good_step(steps, found)
+    last = "" if good is None else f"; last good step {good:,}"
+    return f"{first.summary}{last}{more}; {len(steps):,} steps"

@@ -15,6 +15,7 @@ from grpo_cli.commands.trend.detectors import (
     SHIFT,
     SPIKE,
     STUCK,
+    TREND,
     Change,
     changes,
 )
@@ -32,10 +33,16 @@ from grpo_cli.commands.trend.step import (
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Watch
 from grpo_cli.terminal.numbers import brief, shell_line, shown
 
-_MANY = 1000
+_MANY = 10
 """Standard errors beyond which their number says nothing more."""
+_FACTOR = 1.2
+"""The least factor that says more than two numbers."""
+_WHOLE = 10
+"""The factor from which on it is given without decimals."""
 _LATEST = 4
 """A drift's last values; their median is shown."""
+_ENDS = 5
+"""The values at either end of what goes one way all along; their medians are shown."""
 
 
 class _Series(NamedTuple):
@@ -90,11 +97,13 @@ def _finding(
     begun, farthest = (int(series.places[at]) for at in (change.at, worst))
     ended = None if change.end is None else numbers[series.places[change.end]]
     until = "" if ended is None else f", until step {ended}"
+    levels = _levels(series, change)
+    first = steps[farthest if change.kind == TREND else begun]  # which shows no more than others
     return Finding(
         series.name,
         change.kind,
         numbers[begun],
-        _sentence(series, change, numbers[begun], ungrouped) + until,
+        _sentence(series, change, levels, steps, ungrouped) + until,
         worst_step=numbers[farthest],
         score=change.score,
         direction=UP if change.up else DOWN,
@@ -102,20 +111,57 @@ def _finding(
         seen=numbers[series.places[change.seen - 1]],
         end=ended,
         period=change.period,
-        **_commands(series.name, steps[begun], steps[farthest], flags, falls=not change.up),
+        before=levels.before,
+        after=levels.after,
+        **_commands(series.name, first, steps[farthest], flags, falls=not change.up),
     )
+
+
+class _Levels(NamedTuple):
+    """What a series was before a change, and what it is since."""
+
+    before: float | None
+    after: float | None
+
+
+def _levels(series: _Series, change: Change) -> _Levels:
+    """The medians before and after a change; of single values and of limits, the value itself."""
+    values, at = series.values, change.at
+    since = values[at : change.end]
+    if change.kind == TREND:
+        return _Levels(_median(since[:_ENDS]), _median(since[-_ENDS:]))
+    before = _median(values[max(0, at - PAST) : at])
+    if change.kind in (IMPOSSIBLE, STUCK):
+        return _Levels(None, float(values[at]))
+    if change.kind == SPIKE:
+        return _Levels(before, float(values[at]))
+    if change.limit is not None:
+        every = values[at:]
+        return _Levels(before, float(every.max() if change.up else every.min()))
+    future = since[:FUTURE]
+    after = _median(future if change.kind == SHIFT else future[-_LATEST:])
+    if before is not None and after is not None and (after > before) != change.up:
+        before = _median(values[max(0, at - RECENT) : at])  # it had moved the other way before
+    return _Levels(before, after)
+
+
+def _median(values: F64) -> float | None:
+    return float(np.median(values)) if len(values) else None
 
 
 # ---- sentences ----------------------------------------------------------------------------------
 
 
-def _sentence(series: _Series, change: Change, step: int, ungrouped: str | None) -> str:
+def _sentence(
+    series: _Series, change: Change, levels: _Levels, steps: Steps, ungrouped: str | None
+) -> str:
     """What happened, in numbers."""
     name, exact = series.name, float(series.values[change.at])
+    step = steps.numbers[series.places[change.at]]
     if change.kind == SPIKE:
         often = f" and every {change.period} steps from then on" if change.period else ""
-        before = f"{_before(series, change)} before"
         verb = "jumped" if change.up else "dropped"
+        before = f"median {brief(levels.before)} before"
         return f"{name} {verb} at step {step}{often}: {before}, {brief(exact)} at that step"
     if change.kind == IMPOSSIBLE:
         low, high = series.watch.span
@@ -126,44 +172,53 @@ def _sentence(series: _Series, change: Change, step: int, ungrouped: str | None)
         stuck = f"{name} is {series.watch.stuck:g} from step {step} on"
         why = "nothing is learnt" if ungrouped is None else ungrouped.partition(";")[0]
         return f"{stuck}, in all of the first {count:,} steps: {why}"
-    return (_moved if change.limit is None else _passed)(series, change, step)
+    if change.kind == TREND:
+        last = len(series.values) if change.end is None else change.end
+        span = steps.numbers[series.places[last - 1]] - step
+        moved = f"{name} {STEADILY[not change.up]}: {brief(levels.before)} → {brief(levels.after)}"
+        return f"{moved} ({_factor(levels)} in {span:,} steps)"
+    return (_moved if change.limit is None else _passed)(series, change, step, levels)
 
 
-def _before(series: _Series, change: Change, most: int = PAST) -> str:
-    return f"median {brief(float(np.median(series.values[max(0, change.at - most) : change.at])))}"
+def _factor(levels: _Levels) -> str:
+    """How many times as large, or as small, a positive metric is after a change; else ""."""
+    before, after = levels.before or 0.0, levels.after or 0.0
+    if min(before, after) <= 0.0 or max(after / before, before / after) < _FACTOR:
+        return ""
+    factor = float(f"{max(after / before, before / after):.2g}")
+    return f"{'×' if after > before else '÷'}{factor:{',.0f' if factor >= _WHOLE else 'g'}}"
 
 
-def _moved(series: _Series, change: Change, step: int) -> str:
+def _moved(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     """Of a shift or a drift."""
     if series.watch.is_log and not series.values[change.at : change.seen].any():
-        return f"{series.name} is exactly 0 from step {step} on: {_before(series, change)} before"
-    future = series.values[change.at : change.end][:FUTURE]
-    after = float(np.median(future if change.kind == SHIFT else future[-_LATEST:]))
-    usual = float(np.median(series.values[max(0, change.at - PAST) : change.at]))
-    most = PAST if (after > usual) == change.up else RECENT  # it had moved the other way before
+        before = f"median {brief(levels.before)} before"
+        return f"{series.name} is exactly 0 from step {step} on: {before}"
+    of = f"{change.score:.0f} standard errors" if change.score <= _MANY else "far beyond noise"
+    if change.score > _MANY and series.watch.is_log:
+        of = _factor(levels) or of
+    of = "it was constant" if math.isinf(change.score) else of
     verb = _VERBS[change.kind][not change.up]
-    size = f"over {_MANY:,}" if change.score > _MANY else f"{change.score:.0f}"
-    of = "it was constant" if math.isinf(change.score) else f"{size} standard errors"
-    if series.watch.name == SIGNED and abs(after) > abs(usual):
+    if series.watch.name == SIGNED and abs(levels.after or 0.0) > abs(levels.before or 0.0):
         verb = AWAY
-    before = f"{_before(series, change, most)} before, {brief(after)} after"
+    before = f"median {brief(levels.before)} before, {brief(levels.after)} after"
     return f"{series.name} {verb} at step {step}: {before} ({of})"
 
 
 AWAY = "moved away from 0"
+STEADILY = "rose steadily from the first step on", "fell steadily from the first step on"
 _VERBS = {SHIFT: ("rose", "fell"), DRIFT: ("began to rise", "began to fall")}
 
 
-def _passed(series: _Series, change: Change, step: int) -> str:
+def _passed(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     """Of a limit."""
-    limit, values = change.limit, series.values[change.at :]
+    limit = change.limit
     assert limit is not None
-    extreme = shown(float(values.max() if limit.above else values.min()))
     source = f"{limit.source} publishes this limit"
-    source = f"{_before(series, change)} before" if limit.source == PRACTICE else source
+    source = f"median {brief(levels.before)} before" if limit.source == PRACTICE else source
     side = "above" if limit.above else "below"
     passed = f"{series.name} is {side} {limit.bound} from step {step} on"
-    return f"{passed}, {extreme} at its worst; {source}"
+    return f"{passed}, {shown(levels.after)} at its worst; {source}"
 
 
 # ---- commands -----------------------------------------------------------------------------------

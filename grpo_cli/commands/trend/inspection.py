@@ -49,7 +49,7 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
 
     What the step at which the event began has not is a consequence, and has its step before it.
     """
-    pointed = [one for one in event.findings if one.worst is not None]
+    pointed = [one for one in (event.first, *event.others) if one.worst is not None]
     if not pointed or (place := pointed[0].worst) is None:
         return []
 
@@ -66,7 +66,7 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
         if row.record == place.record:  # not another one of that number
             named.setdefault(row.code, f"{row.code}: {row.message}")
     if named and worst != event.step:
-        begun = {row.code for row in _wrong_in(step_reader(event.step))}
+        begun = {row.code for row in _wrong_in(step_reader(event.first.onset))}
         return [
             text if code in begun else f"at step {worst}: {text}" for code, text in named.items()
         ]

@@ -171,8 +171,8 @@ class ChunkSums:
         self.sums.add_count("kl_records", records.lengths * (breakdown.kl is not None))
         self._sum("ratio", "responses", breakdown.ratio_sums)
         if by == "record":
-            for term, values in zip(breakdown.terms, breakdown.record_values, strict=True):
-                self._add_term(term, "records", values)
+            for term in breakdown.terms:
+                self._add_term(term, "records", breakdown.record_values[term.name])
             squares = breakdown.record_gradient_squares
             self._sum((POLICY, POLICY), "records", squares, "product")
             for name in (POLICY, KL, ENTROPY):

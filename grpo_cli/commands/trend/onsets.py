@@ -221,16 +221,16 @@ def _lines(past: F64, slopes: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
     return level, slope, past - level[..., None] - line
 
 
-def end_of_trend(values: F64, at: int) -> tuple[float, float]:
-    """The level at which the values before a place end, and their robust deviation from it.
+def line_before(values: F64, at: int) -> tuple[float, float, float]:
+    """The level, the slope and the robust deviation with which the values before a place end.
 
-    They are on a line where Mann–Kendall finds a trend in them.
+    They are on a line where Mann–Kendall finds a trend in them; else the slope is 0.
     """
     past = values[None, max(at - PAST, 0) : at]
     count = past.shape[1]
     slopes = np.abs(mann_kendall(past, np.array([count]))) > _TREND[count >= 20]
-    level, _, rests = _lines(past[:, None], slopes)
-    return float(level[0, 0]), float(levels(rests[0])[1][0])
+    level, slope, rests = _lines(past[:, None], slopes)
+    return float(level[0, 0]), float(slope[0, 0]), float(levels(rests[0])[1][0])
 
 
 def medians(rows: F64) -> F64:

@@ -299,6 +299,8 @@ class Finding:
         seen: the step that showed it, from which on a run that grows says so.
         end: the step from which on values are as before; None while it lasts.
         period: the steps from one spike to the next; 0: there are not several at one distance.
+        before, after: the levels that the sentence names, of a single step or a limit the value
+            that is farthest; None where it names none.
     """
 
     metric: str
@@ -316,3 +318,5 @@ class Finding:
     seen: int = 0
     end: int | None = None
     period: int = 0
+    before: float | None = None
+    after: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -12,6 +12,7 @@ from rich.text import Text
 from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.coverage import Coverage
+from grpo_cli.commands.trend.detectors import TREND
 from grpo_cli.commands.trend.events import KL, Event, main_event
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST
@@ -56,12 +57,13 @@ def print_steps(
     fields: Sequence[str] | None,
     limit: int,
     findings: Sequence[Finding] = (),
+    onsets: Sequence[int] = (),
 ) -> None:
     """Prints a line a step under a line of sparks.
 
-    Where there are many: the first and last, and those around what was found.
+    Where there are many: the first and last, and those around where something began (``onsets``).
     """
-    places = _picked(steps.numbers, limit, {one.onset for one in findings})
+    places = _picked(steps.numbers, limit, onsets)
     names, columns = usual(steps) if fields is None else fields, []
     prefix = _prefix(names) if steps.logged else ""
     own: Mapping[str, Sequence[Any]] = {
@@ -81,11 +83,12 @@ def print_steps(
     if len(places) < len(steps):
         between = len(steps) - len(places)
         plural = "" if between == 1 else "s"
-        console.print(Text(f"… {between:,} step{plural} not shown (--limit 0 shows all)", "dim"))
+        console.print(Text(f"… {between:,} step{plural} not shown (--full)", "dim"))
     print_hidden(console, screen, [prefix + name for name in hidden], "--fields")
     if prefix:
         console.print(Text(f"all names begin with {visible(prefix)}", "dim"))
-    if not fields and not steps.logged and KL in {one.name for one in kept}:
+    roomy = len(places) > _LEAST_LIMIT
+    if roomy and not fields and not steps.logged and KL in {one.name for one in kept}:
         console.print(wrapped(Text(_KL, "dim"), screen.reading, 2))
 
 
@@ -145,14 +148,14 @@ def _column(name: str, values: Sequence[Any], sparks: str, places: Sequence[int]
     return Column(made.name, cells, made.numeric)
 
 
-def _picked(numbers: Sequence[int], limit: int, onsets: Set[int]) -> list[int]:
+def _picked(numbers: Sequence[int], limit: int, onsets: Sequence[int]) -> list[int]:
     """Which steps are shown, by their places."""
     count = len(numbers)
     if not limit or count <= limit:
         return [*range(count)]
-    begun = [at for at, number in enumerate(numbers) if number in onsets]
-    around = {near for at in begun for near in (at - 1, at, at + 1) if 0 <= near < count}
-    kept = sorted(around)[: limit // 2]
+    begun = [at for onset in onsets for at, number in enumerate(numbers) if number == onset]
+    around = (near for at in begun for near in (at - 1, at, at + 1) if 0 <= near < count)
+    kept = [*dict.fromkeys(around)][: max(limit // 2, min(3, limit - 2))]
     room = limit - len(kept)
     return sorted({*kept, *range(room // 2), *range(count - (room - room // 2), count)})
 
@@ -172,11 +175,10 @@ def print_events(
         if event.severity == INFO:
             continue
         console.print()
-        print_finding(console, screen, event.first)
-        others = [one for one in event.others if one.severity == WARNING]
-        others.sort(key=lambda one: one.onset > event.step)  # "also" before "then"
+        first, *others = (one for one in event.findings if one.severity == WARNING)
+        print_finding(console, screen, first)
         for other in others[:most]:
-            when = "then" if other.onset > event.step else "also"
+            when = "then" if other.onset > first.onset else "also"
             line = Text(f"  {when} {other.kind}  {visible(other.sentence)}", "dim")
             console.print(wrapped(line, screen.reading, 4))
         if unsaid := [] if most is None else others[most:]:
@@ -218,7 +220,7 @@ def print_command(console: Console, screen: Screen, event: Event) -> None:
     explains = bool(event.codes) or not cause.startswith("grpo check ")
     if explains and finding.command.partition("  # ")[0] != cause:
         commands.append(f"{cause}  # possible cause")
-    if finding.worst_command and finding.worst_step != finding.onset:
+    if finding.worst_command and finding.worst_step != finding.onset and finding.kind != TREND:
         commands.append(finding.worst_command.replace("  # step", "  # worst at step", 1))
     if event.longest and event.longest != finding.command:
         commands.append(f"{event.longest}, the longest response")
@@ -240,9 +242,9 @@ def verdict_of(one: Comparison) -> tuple[str, str]:
 # ---- in each format -----------------------------------------------------------------------------
 
 _CONTEXT = ("step", "pass", "file")
-_USUAL_LIMIT, _LEAST_LIMIT = 40, 4
-_AROUND = 15
-"""The lines of the table that are no steps: its head, its sparks, and what is hidden."""
+_USUAL_LIMIT, _LEAST_LIMIT = 40, 5
+_AROUND = 12
+"""The lines that are no steps: the table's head, its sparks, and what it leaves out."""
 
 
 def write(stream: BinaryIO, kind: str, answer: Trend, columns: Sequence[str] | None) -> None:
@@ -289,7 +291,6 @@ def print_answer(
         below = lines_of(conclusion, screen)
         if height is None or below + noted + _AROUND + _LEAST_LIMIT <= height:
             break
-    scrolls = height is not None and height - noted - _AROUND - _LEAST_LIMIT < below < height
 
     def draw(console: Console, screen: Screen) -> None:
         wrong = any(one.severity == WARNING for one in answer.findings)
@@ -299,30 +300,26 @@ def print_answer(
         console.print(verdict)
         if brief:
             return
-        if answer.last_good_step is not None:
-            console.print(wrapped(_last_good(answer), screen.reading, 2))
         console.print()
         if plot:
             _print_charts(console, screen, answer, columns)
         else:
             room = _USUAL_LIMIT if height is None else height - below - noted - _AROUND
             most = min(max(room, _LEAST_LIMIT), _USUAL_LIMIT) if limit is None else limit
-            most = 0 if limit is None and chosen().full else most
-            print_steps(console, screen, answer.steps.whole, columns, most, answer.findings)
+            most = 0 if chosen().full else most
+            found = answer.findings
+            print_steps(console, screen, answer.steps.whole, columns, most, found, _onsets(answer))
         console.file.write(conclusion)
-        if scrolls:
-            console.print(Text("\n") + verdict)
 
-    asked = limit is not None or plot
-    long = screen.height is not None and below >= screen.height
-    print_page(stream, draw, "page" if asked or long else "print", notes=notes)
+    print_page(stream, draw, "page" if limit is not None or plot else "cut", notes=notes)
 
 
-def _last_good(answer: Trend) -> Text:
-    """The step to go back to, and in plain words the event that it comes before."""
-    event = main_event(answer.events)
-    words = "" if event is None else f"; {visible(event.heading).replace('Step', 'step', 1)}"
-    return Text(f"the last good step is {answer.last_good_step:,}{words}", "bold")
+def _onsets(answer: Trend) -> list[int]:
+    """Where something began, of the event that the verdict is about first."""
+    main = main_event(answer.events)
+    found = sorted(answer.findings, key=lambda one: one.severity == INFO)
+    begun = [one.onset for one in found if one.kind != TREND]
+    return begun if main is None or main.first.kind == TREND else [main.step, *begun]
 
 
 def _print_charts(

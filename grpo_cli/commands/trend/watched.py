@@ -37,6 +37,20 @@ class Limit(NamedTuple):
     room: float | None = None
 
 
+class Steady(NamedTuple):
+    """How far a metric may go one way from the first step on: healthy runs go that way less far.
+
+    Attributes:
+        way: the way that harms.
+        factor: from the beginning to the end, from which on it is a finding.
+        source: the runs in which it went so far, or who publishes that it harms.
+    """
+
+    way: str
+    factor: float
+    source: str
+
+
 class Watch(NamedTuple):
     """How a metric is watched.
 
@@ -57,6 +71,7 @@ class Watch(NamedTuple):
         rise: of what is positive, the least share of its level before that a rise of less than ten
             standard errors adds.
         stuck: the value at which nothing is learnt, if it is that from the first step on.
+        steady: how far it may go one way all along; None: as far as it likes.
         logged: other names, in logs: a whole name, or its end after a slash.
         fix: what to do about it, where only a log is there.
     """
@@ -72,6 +87,7 @@ class Watch(NamedTuple):
     bounds: tuple[float, float] = (1.0, 1.0)
     rise: float = 0.06
     stuck: float | None = None
+    steady: Steady | None = None
     logged: tuple[str, ...] = ()
     fix: str = ""
 
@@ -147,6 +163,12 @@ _POSITIVE = (0.0, np.inf)
 _NEMO = "NeMo-RL docs/guides/dtensor-tp-accuracy.md:31"
 _VERL = "verl docs/algo/rollout_corr.md"
 
+_COLLAPSES = Steady(DOWN, 1.8, "arXiv:2505.22617, arXiv:2505.22312")
+"""Without a remedy the entropy of 11 models falls by 73 % in the first 200 of 2,400 steps, and the
+scores then rise no more; of healthy simulated runs it fell by less."""
+_GROWS = Steady(UP, 2.0, "thinking-machines-lab/tinker-feedback#22, sail-sg/Precision-RL#10")
+"""From 0.05 to 0.1 in 20 steps, and from 0.001 to 1 before the run collapsed."""
+
 _ENGINE = (
     "compare precision, temperature and weights of engine and trainer; until then, mask or "
     "truncate the ratio between them"
@@ -159,6 +181,10 @@ NOT_FINITE = (
 _GRADIENT = (
     f"if it rises, {AHEAD}; if it falls, look for groups of equal rewards and for longer responses"
 )
+_ENTROPY = (
+    "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
+    "learning rate"
+)
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
     "larger groups, or check the verifier; or filter such groups"
@@ -168,15 +194,18 @@ TABLE = (
     Watch("staleness", BOTH, UP, fix="update the engine's weights more often"),
     Watch(
         "mismatch.k3", UP, UP, "log", spikes=9.0, bounds=_STEADY, fix=_ENGINE,  # 3² of mean_abs
+        steady=_GROWS,
         logged=("rollout_corr/k3_kl", "gen_kl_error", "mismatch_kl/all/mean", "mismatch_kl",
                 "policy_kl_error"),
     ),
     Watch(
         "mismatch.mean_abs", UP, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0, fix=_ENGINE,
+        steady=_GROWS,
         logged=("sampling/sampling_logp_difference/mean", "train_rollout_logprob_abs_diff",
                 "rollout_probs_diff_mean", "sampling_logp_difference"),
     ),
-    Watch("mismatch.p999", UP, "", "log", bounds=_STEADY, span=_POSITIVE, fix=_ENGINE),
+    Watch("mismatch.p999", UP, "", "log", bounds=_STEADY, span=_POSITIVE, fix=_ENGINE,
+          steady=_GROWS),
     Watch("mismatch.k1", BOTH, UP, bounds=_STEADY, fix=_ENGINE, logged=("rollout_corr/kl",)),
     Watch("mismatch.mult", limits=(Limit(1.05, _NEMO),), span=_POSITIVE, fix=_ENGINE,
           logged=("token_mult_prob_error",)),
@@ -208,12 +237,12 @@ TABLE = (
         fix="raise β, lower the learning rate, or go back to the last good step",
     ),
     Watch(
-        "entropy", BOTH, BOTH, "log", bounds=(0.7, 0.66),
+        "entropy", BOTH, BOTH, "log", steady=_COLLAPSES, bounds=(0.7, 0.66),
         span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
-        fix="if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, "
-            "lower the learning rate",
+        fix=_ENTROPY,
     ),
-    Watch("nll", BOTH, BOTH, "log", bounds=(0.7, 0.74), span=_POSITIVE, spikes=3.0),
+    Watch("nll", BOTH, BOTH, "log", steady=_COLLAPSES, bounds=(0.7, 0.74), span=_POSITIVE,
+          spikes=3.0, fix=_ENTROPY),
     Watch(
         "repetition", UP, UP, "share", least=0.15, span=_SHARE,
         fix="stop loops: penalise repetition or truncated responses, or lower the learning rate",

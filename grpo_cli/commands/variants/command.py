@@ -12,7 +12,6 @@ from rich.text import Text
 
 from grpo_cli.commands.explain.variant import choice_line, origin, stages
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.errors import UsageError, did_you_mean
@@ -43,7 +42,6 @@ Hyperparameters = Annotated[
 ]
 
 
-@bundled
 def list_variants(
     *,
     pattern: Pattern = None,

@@ -10,7 +10,6 @@ import typer
 from rich.text import Text
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.everywhere import bundled
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.vectors.view import print_flags, print_vectors
@@ -42,7 +41,6 @@ Flags = Annotated[bool, option("--flags", "", "List the bugs, and where each was
 Folder = Annotated[Path | None, option("--export", "FOLDER", "Write the files into FOLDER.")]
 
 
-@bundled
 def list_vectors(
     *,
     pattern: Pattern = None,
@@ -76,16 +74,12 @@ def list_vectors(
         table: dict[str, Any] = {"flags": listed_flags()}
         page.write(table, lambda console, screen: print_flags(console, screen, table))
     else:
-        cases: dict[str, Any] = {"vectors": _fitting(pattern, flag, result)}
+        rows = listed(flag=flag, result=result)
+        found = [row for row in rows if pattern is None or fnmatchcase(row["id"], pattern)]
+        if not found:
+            raise UsageError(f"no case matches {pattern!r}; grpo vectors lists them")
+        cases: dict[str, Any] = {"vectors": found}
         page.write(cases, lambda console, screen: print_vectors(console, screen, cases))
-
-
-def _fitting(pattern: str | None, flag: str | None, result: str | None) -> list[dict[str, Any]]:
-    rows = listed(flag=flag, result=result)
-    found = [row for row in rows if pattern is None or fnmatchcase(row["id"], pattern)]
-    if not found:
-        raise UsageError(f"no case matches {pattern!r}; grpo vectors lists them")
-    return found
 
 
 def _exported(folder: Path) -> list[str]:

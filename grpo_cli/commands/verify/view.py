@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -15,6 +16,7 @@ from grpo_cli.commands.verify.answer import (
     Verdict,
     Verified,
 )
+from grpo_cli.commands.verify.causes.located import DIFFERS, HINT
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import counted, shown, visible
@@ -36,10 +38,19 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
     if answer.metrics_differ or any(map(_metrics, answer.records)):
         console.print(wrapped(_metrics_verdict(answer), screen.reading, 2))
     shown_rows = differing if chosen().full else _firsts(differing, answer)
+    told = answer.causes if _are_told(answer, len(differing)) else ()
+    everywhere = answer.explained == len(differing)
+    possible = [{*row.first.possible} for row in differing if row.first]
     for row in shown_rows:
         assert row.first is not None
         console.print()
-        for line in _paragraph(row, row.first, answer.causes):
+        first = row.first
+        some = [words for words in first.possible if all(words in each for each in possible)]
+        first = replace(first, possible=some)  # what fits some of the records fits by chance
+        if everywhere and len(told) == 1 and first.pattern:
+            pattern = first.pattern.removesuffix(HINT)
+            first = replace(first, pattern=None if pattern == DIFFERS else pattern)
+        for line in _paragraph(row, first, answer.causes, told, everywhere=everywhere):
             console.print(wrapped(line, screen.reading, 11))
     if rest := len(differing) - len(shown_rows):
         more = counted(rest, "more record")
@@ -85,8 +96,24 @@ def _replayed(answer: Replay) -> Iterator[Text]:
             yield Text(f"             {_record(first)}, {_number(first)}: {numbers}")
 
 
-def _paragraph(row: Verdict, first: Difference, shared: Sequence[str]) -> Iterator[Text]:
-    """A record; of several causes those that explain the most records come first."""
+def _are_told(answer: Verified, differing: int) -> bool:
+    """Whether the verdict says the causes, which no record then repeats."""
+    given = answer.agreeing > answer.explained or answer.agreeing == differing
+    return bool(answer.explained) and differing > 1 and not given
+
+
+def _paragraph(
+    row: Verdict,
+    first: Difference,
+    shared: Sequence[str],
+    told: Sequence[str],
+    *,
+    everywhere: bool,
+) -> Iterator[Text]:
+    """A record; of several causes those that explain the most records come first.
+
+    Causes that the verdict told of all records are not repeated.
+    """
     yield Text.assemble(("differs ", "bold red"), f"{_record(row)}, evaluated as {row.variant}")
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
@@ -95,6 +122,8 @@ def _paragraph(row: Verdict, first: Difference, shared: Sequence[str]) -> Iterat
         yield Text.assemble(("  where    ", "cyan"), first.pattern)
     causes = sorted(first.causes, key=lambda words: words not in shared)
     found = _listed(causes) or ["not recognised"]
+    if told and {*told} <= {*causes}:
+        found = [] if everywhere else ["see above"]
     if first.agrees_with:
         found = [f"another variant: this agrees with {_simplest(first.agrees_with)}"]
     for label, texts in (("  cause    ", found), ("  possible ", _listed(first.possible))):
@@ -108,7 +137,7 @@ def _paragraph(row: Verdict, first: Difference, shared: Sequence[str]) -> Iterat
 def _listed(causes: Sequence[str]) -> list[str]:
     """A line for each cause that fits, with --full; those of one beginning and end in one line."""
     together = _simplest(causes)
-    several = chosen().full and together == " or ".join(causes)
+    several = chosen().full and len(causes) > 1 and together == " or ".join(causes)
     return [f"- {one}" for one in causes] if several else [together] if causes else []
 
 
@@ -165,7 +194,7 @@ def _verdict(answer: Verified, differing: int) -> Text:
             as_which = f" from {names[0]}" if len({*names}) == 1 else ""
             by = f"{as_which}, but{some} {verb} with {_simplest(answer.agrees_with)}: add -v {row}"
             return Text.assemble((differ, "bold red"), by)
-        if not answer.explained or differing == 1:  # whose cause follows
+        if not _are_told(answer, differing):  # a cause of one record follows
             return Text(differ, "bold red")
         rows = [row.first.causes for row in answer.records if row.first]
         alike = min(sum(words in row for row in rows) for words in answer.causes)

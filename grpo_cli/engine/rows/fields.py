@@ -440,14 +440,15 @@ KINDS: Mapping[str, Kind] = {
 """What the values of each field are, at any level."""
 
 
-def names(level: Level) -> tuple[str, ...]:
-    """The names of a level's own fields."""
-    return tuple(field.name for field in TABLE[level])
+OWN: Mapping[Level, tuple[str, ...]] = {
+    level: tuple(field.name for field in fields) for level, fields in TABLE.items()
+}
+"""The names of a level's own fields."""
 
-
-def extras(level: Level) -> tuple[str, ...]:
-    """The names of what rows of a level have only where it is asked for."""
-    return tuple(field.name for field in EXTRA[level])
+EXTRAS: Mapping[Level, tuple[str, ...]] = {
+    level: tuple(field.name for field in fields) for level, fields in EXTRA.items()
+}
+"""The names of what rows of a level have only where it is asked for."""
 
 
 def spare(level: Level) -> list[str]:
@@ -462,22 +463,23 @@ RECORD_CONTEXT = ("id", "source", "line", "variant", "signature")
 RESPONSE_CONTEXT = ("response", "group", "reward")
 """What a row within a response may say of it."""
 
-FIELDS: dict[Level, tuple[str, ...]] = {
-    "batch": ("variant", "signature", *names("batch"), *NAMED),
-    "record": (*names("record"), *extras("record")),
-    "trajectory": (*RECORD_CONTEXT, *names("trajectory"), *extras("trajectory")),
-    "turn": (*RECORD_CONTEXT, *RESPONSE_CONTEXT, *names("turn"), *extras("turn")),
-    "response": (*RECORD_CONTEXT, *names("response"), *extras("response")),
-    "token": (*RECORD_CONTEXT, *RESPONSE_CONTEXT, *names("token"), *extras("token")),
+_CONTEXT: Mapping[Level, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "batch": (("variant", "signature"), ("variant", "signature")),
+    "record": ((), ()),
+    "trajectory": (RECORD_CONTEXT, ("id",)),
+    "turn": ((*RECORD_CONTEXT, *RESPONSE_CONTEXT), ("id", "response")),
+    "response": (RECORD_CONTEXT, ("id",)),
+    "token": ((*RECORD_CONTEXT, *RESPONSE_CONTEXT), ("id", "response", "group")),
+}
+"""What a row may say of what holds it, and what it does say."""
+
+FIELDS: Mapping[Level, tuple[str, ...]] = {
+    level: (*context, *OWN[level], *(NAMED if level == "batch" else EXTRAS[level]))
+    for level, (context, _) in _CONTEXT.items()
 }
 """The names that can be chosen at each level."""
 
-COLUMNS: dict[Level, tuple[str, ...]] = {
-    "batch": ("variant", "signature", *names("batch")),
-    "record": names("record"),
-    "trajectory": ("id", *names("trajectory")),
-    "turn": ("id", "response", *names("turn")),
-    "response": ("id", *names("response")),
-    "token": ("id", "response", "group", *names("token")),
+COLUMNS: Mapping[Level, tuple[str, ...]] = {
+    level: (*usual, *OWN[level]) for level, (_, usual) in _CONTEXT.items()
 }
 """What a row has unless other fields are chosen."""

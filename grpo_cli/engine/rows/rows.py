@@ -32,6 +32,9 @@ from grpo_cli.records.choose.where import Condition, read_conditions, spelled
 
 Row = dict[str, Any]
 
+STEP = Field("step", lambda source: [one.step for one in source.records], kind="any")
+"""What Python's columns begin with where records say their step; no row has it unasked."""
+
 
 def record_fields(source: Source) -> tuple[Field, ...]:
     """The fields of a record: those that name its batch, then ``RECORD``."""
@@ -225,10 +228,11 @@ def all_columns(source: Source, level: Level, names: Collection[str]) -> dict[st
 def _tables(source: Source, level: Level) -> Iterator[tuple[Sequence[Field], Segments | None]]:
     """The fields that rows of a level may have, and the rows that have a value in common."""
     records, extra = record_fields(source), EXTRA[level]
+    records = records if STEP.name in source.by else (STEP, *records)
     if level == "record":
         yield (*records, *extra), None
         return
-    known = (*source.by, *RECORD_CONTEXT)
+    known = (*source.by, STEP.name, *RECORD_CONTEXT)
     yield [field for field in records if field.name in known], source.rows_of_records(level)
     if level in ("turn", "token"):
         context = [field for field in RESPONSE if field.name in RESPONSE_CONTEXT]

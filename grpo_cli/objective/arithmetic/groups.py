@@ -17,21 +17,20 @@ class Groups:
     Args:
         index: [R] the group of each response, 0-based.
         count: how many groups there are.
+        known: sums and offsets that were asked for before; None: they are computed each time.
     """
 
-    def __init__(self, index: I64, count: int) -> None:
+    def __init__(
+        self, index: I64, count: int, known: dict[tuple[str, bytes], F64] | None = None
+    ) -> None:
         self.index = index
         self.count = count
+        self._known = known
 
     @cached_property
     def sizes(self) -> I64:
         """[count] responses of each group."""
         return np.bincount(self.index, minlength=self.count)
-
-    @cached_property
-    def _order(self) -> I64 | None:
-        sorted_already = bool((self.index[1:] >= self.index[:-1]).all())
-        return None if sorted_already else np.argsort(self.index, kind="stable")
 
     @cached_property
     def firsts(self) -> F64:
@@ -50,7 +49,7 @@ class Groups:
     @cached_property
     def _by_size(self) -> list[tuple[I64, I64]]:
         """For each size: which groups have it, and [n, size] where their responses stand."""
-        order = np.argsort(self.index, kind="stable") if self._order is None else self._order
+        order = np.argsort(self.index, kind="stable")
         starts = np.cumsum(self.sizes) - self.sizes
         found = []
         for size in (np.flatnonzero(np.bincount(self.sizes)[1:]) + 1).tolist():
@@ -74,38 +73,24 @@ class Groups:
 
     def sum(self, values: F64) -> F64:
         """[count] the exactly rounded sum of each group's values [R]."""
-        return self.reduce(row_sums, values)
+        return self._once("sum", values, lambda: self.reduce(row_sums, values))
 
     def offsets(self, values: F64) -> F64:
         """[R] each value less its group's mean, rounded once; 0 where all are equal."""
-        return self.map(row_offsets, values)
+        return self._once("offsets", values, lambda: self.map(row_offsets, values))
+
+    def _once(self, name: str, values: F64, compute: Callable[[], F64]) -> F64:
+        if self._known is None:
+            return compute()
+        wanted = name, values.tobytes()
+        if wanted not in self._known:
+            self._known[wanted] = compute()
+        return self._known[wanted].copy()
 
     def count_tokens(self, lengths: I64) -> I64:
         """[R] the tokens in the whole group of each response."""
         per_group = np.bincount(self.index, weights=lengths, minlength=self.count)
         return per_group.astype(np.int64)[self.index]
-
-
-class Remembered(Groups):
-    """Groups that work out what they were asked before once."""
-
-    def __init__(self, index: I64, count: int) -> None:
-        super().__init__(index, count)
-        self._known: dict[tuple[str, bytes], F64] = {}
-
-    def offsets(self, values: F64) -> F64:
-        """As ``Groups`` has it."""
-        return self._once("offsets", values, super().offsets).copy()
-
-    def sum(self, values: F64) -> F64:
-        """As ``Groups`` has it."""
-        return self._once("sum", values, super().sum).copy()
-
-    def _once(self, name: str, values: F64, function: Callable[[F64], F64]) -> F64:
-        wanted = name, values.tobytes()
-        if wanted not in self._known:
-            self._known[wanted] = function(values)
-        return self._known[wanted]
 
 
 class Penalised(Groups):

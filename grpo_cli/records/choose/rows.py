@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, compress
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.choose.where import Missing, Path, hashable, look_up, spelled
-from grpo_cli.records.fields import TOKEN_COLUMNS, Fields, read_fields
+from grpo_cli.records.fields import GROUPS, METRICS, TOKEN_COLUMNS, Fields, read_fields
+from grpo_cli.records.objects import as_object
 from grpo_cli.records.parse.columns import is_number
 from grpo_cli.records.parse.scores import is_id
 from grpo_cli.records.parse.turns import ROLLOUT, names_trajectory
 from grpo_cli.records.places import Origin, got
-from grpo_cli.records.record import BatchFields, Raw, listed, only_element
+from grpo_cli.records.record import BatchFields, Raw, keys_in_common, listed, only_element
 from grpo_cli.records.unread import ENDINGS, STEP_FIELDS, VERSIONS, is_list
 
 _BY_TOKEN = {*TOKEN_COLUMNS, "mask", "tokens", "token_ids", "roles", "turn_rewards", "state_ids"}
@@ -24,12 +27,21 @@ _NOT_JOINED = {*_SHARED, *_DROPPED}
 _OF_RESPONSE = {*ENDINGS, *VERSIONS}
 
 
-class _Row(NamedTuple):
-    """A row: the object, what its keys mean, whether its token columns are of one response."""
+class _Rows(NamedTuple):
+    """Rows of one group, column by column.
 
-    value: dict[str, Any]
+    Attributes:
+        raws: the rows.
+        columns: key of the first row → the cells; those of another row are under its own key of
+            the same meaning, and None where it has none.
+        fields: what the keys mean.
+        single: of each row, whether its token columns are of one response.
+    """
+
+    raws: Sequence[Raw]
+    columns: Mapping[str, Sequence[Any]]
     fields: Fields
-    single: bool
+    single: list[bool]
 
 
 def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
@@ -43,33 +55,30 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
     Raises:
         InputError: for rows that do not go together, with the place of the later one.
     """
-    rows = [*map(_row, raws)]
-    first, fields = raws[0], rows[0].fields
-    single = [row.single for row in rows]
+    rows = _read_rows(raws)
+    first, fields, single = raws[0], rows.fields, rows.single
     alone, nested = False not in single, True not in single
-    keyed = [(row.value, row.fields.names) for row in rows]
-    _check_same(raws, rows)
-    _check_steps(raws, rows, by)
-    record = ({"id": label} if is_label(label) else {}) | _constants(raws, rows)
-    counts = [1] * len(rows)
+    _check_steps(rows, by)
+    record = ({"id": label} if is_label(label) else {}) | _constants(rows)
+    counts = [1] * len(raws)
     counted = fields.columns[0][0] if fields.columns else "rewards"
-    for name in fields.names:
+    for name, key in fields.names.items():
         if name in _NOT_JOINED:
             continue
-        cells = [value[names[name]] for value, names in keyed]
+        cells = rows.columns[key]
         kinds = {*map(type, cells)}
         if alone and (name in _BY_TOKEN or kinds.isdisjoint((list, dict))):
             record[name] = cells
             continue
         parts = cells
         if not nested or kinds != {list}:
-            pairs = zip(cells, rows, strict=True)
-            parts = [_listed(name, one, single=row.single) for one, row in pairs]
+            pairs = zip(cells, single, strict=True)
+            parts = [_listed(name, one, single=own) for one, own in pairs]
             kinds = {*map(type, parts)}
         record[name] = _joined(parts) if dict in kinds else [*chain.from_iterable(parts)]
         counts = [*map(len, parts)] if name == counted else counts
     for key in {one.key: None for each in fields.misnamed.values() for one in each}:
-        values: list[Any] = [row.value.get(key) for row in rows]
+        values = rows.columns[key]
         if all(is_list(one) and len(one) for one in values):  # named where the column is needed
             record[key] = [row for one in values for row in (one if is_list(one[0]) else [one])]
     _label(record, label, raws, by_size=not by)
@@ -81,7 +90,7 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
         first.prefix,
         sum([raw.size for raw in raws]),
         partial(_merged, raws, label, by) if made_again else None,
-        origin=_origin(raws, rows[0], counts),
+        origin=_origin(rows, counts),
         arrays=True in [raw.arrays for raw in raws],
         rows=raws if made_again else raws[:1],
         batch=_batch(raws, by),
@@ -103,12 +112,13 @@ def step_field(raw: Raw) -> Path | None:
     return None
 
 
-def _check_steps(raws: Sequence[Raw], rows: Sequence[_Row], by: str) -> None:
+def _check_steps(rows: _Rows, by: str) -> None:
     """Refuses a group of several steps: a prompt that comes back has other responses then."""
+    raws = rows.raws
     path = step_field(raws[0])
     if path is None:
         return
-    steps = [_step_at(raw, path) for raw in raws]
+    steps = [_step_at(one, path[1:]) for one in rows.columns[str(path[0])]]
     at = next((at for at, one in enumerate(steps) if one != steps[0]), None)
     if at is None or _is_of_trajectories(path[-1], steps, rows):
         return
@@ -132,21 +142,21 @@ def of_two_steps(name: str, step: Any, first: Any, place: str, by: str) -> str:
     )
 
 
-def _step_at(raw: Raw, path: Path) -> Any:
+def _step_at(value: Mapping[str, Any], path: Path) -> Any:
     try:
-        return only_element(look_up(raw.value, path))
+        return only_element(look_up(value, path))
     except Missing:
         return None
 
 
-def _is_of_trajectories(name: object, steps: Sequence[Any], rows: Sequence[_Row]) -> bool:
+def _is_of_trajectories(name: object, steps: Sequence[Any], rows: _Rows) -> bool:
     """Whether what is called a step names trajectories, or counts the turns of some."""
-    value, fields, _ = rows[0]
+    columns, fields = rows.columns, rows.fields
     if name == ROLLOUT:  # a step only where responses share it
         alone = len({*map(hashable, steps)}) == len(steps)
-        return alone or names_trajectory(ROLLOUT, steps, value)
-    keys = (fields.names.get("trajectory_ids"), *fields.trajectories)
-    ids = ([hashable(row.value.get(key)) for row in rows] for key in keys if key in value)
+        return alone or names_trajectory(ROLLOUT, steps, columns)
+    keys = (fields.names.get("trajectory_ids", ""), *fields.trajectories)
+    ids = ([*map(hashable, columns[key])] for key in keys if key in columns)
     return name == "step" and any(len({*each}) < len(each) for each in ids)
 
 
@@ -179,34 +189,76 @@ def is_label(value: object) -> bool:
     return isinstance(value, str) or is_number(value)
 
 
-def _row(raw: Raw) -> _Row:
-    value = raw.value
+def _read_rows(raws: Sequence[Raw]) -> _Rows:
+    """The rows of a group.
+
+    Raises:
+        InputError: for one that is no record, holds groups, or is a group itself; and for rows
+            that do not have the same fields, hyperparameters and size of a group.
+    """
+    columns = _columns_in_common(raws)
+    each = [_fields_of(raw) for raw in (raws if columns is None else raws[:1])]
+    columns = _columns_by_meaning(raws, each) if columns is None else columns
+    rows = _Rows(raws, columns, each[0], _are_single(raws, columns, each[0]))
+    _check_same(rows, each)
+    return rows
+
+
+def _columns_in_common(raws: Sequence[Raw]) -> Mapping[str, Sequence[Any]] | None:
+    """The cells of rows with the same keys, which mean the same in each; None for others."""
+    first, last = raws[0], raws[-1]
+    columns: Mapping[str, Sequence[Any]]
+    table = first.columns if first.columns is last.columns else None
+    if table is not None and last.at - first.at == len(raws) - 1:
+        columns = {key: cells[first.at : last.at + 1] for key, cells in table.items()}
+    else:
+        values = [raw.value for raw in raws]
+        keys = keys_in_common(values) or ()
+        columns = {key: [value[key] for value in values] for key in keys}
+    depends = not columns or GROUPS in columns or not METRICS.isdisjoint(columns)
+    return None if depends else columns
+
+
+def _fields_of(raw: Raw) -> Fields:
     try:
-        if not isinstance(value, dict):
-            raise InputError(f"expected an object, got {got(value)}")
-        fields = read_fields(value)
-        row = _Row(value, fields, _is_single(value, fields))
-        ids = fields.names.get("group_ids")
-        if not row.single and ids is not None and not isinstance(value[ids], list):
-            key = fields.columns[0][1]
-            if (responses := len(value[key])) > 1:
-                message = f"the {responses} responses in this row are already a group"
-                raise InputError(f"{message}; leave out --group-by", path=key)
+        return read_fields(as_object(raw.value))
     except InputError as error:
         raise _at(raw, error.message, error.path) from None
-    return row
 
 
-def _is_single(value: Mapping[str, Any], fields: Fields) -> bool:
-    """Whether the token columns are those of one response, not a list with each response's."""
-    if not fields.columns:
-        return True
-    column = value[fields.columns[0][1]]
-    if isinstance(column, list) and column and is_list(column[0]):
-        if len(column[0]) and isinstance(column[0][0], list):
-            raise InputError("expected one response, got groups", path=fields.columns[0][1])
-        return False
-    return True
+def _columns_by_meaning(raws: Sequence[Raw], each: Sequence[Fields]) -> dict[str, list[Any]]:
+    """The cells under the keys of the first row, which others may call otherwise."""
+    values = [raw.value for raw in raws]
+    names = {key: name for name, key in each[0].names.items()}
+    keys = {key: [one.names.get(names.get(key, ""), key) for one in each] for key in values[0]}
+    return {
+        key: [value.get(own) for value, own in zip(values, owns, strict=True)]
+        for key, owns in keys.items()
+    }
+
+
+def _are_single(
+    raws: Sequence[Raw], columns: Mapping[str, Sequence[Any]], fields: Fields
+) -> list[bool]:
+    """Of each row, whether its token columns are of one response, not lists with each response's.
+
+    Raises:
+        InputError: for groups, and several responses under one group's id.
+    """
+    key = fields.columns[0][1] if fields.columns else ""
+    cells = columns.get(key, ())
+    kinds = {type(one[0]) if type(one) is list and one else None for one in cells}
+    if kinds.isdisjoint((list, np.ndarray)):
+        return [True] * len(raws)
+    nested = [type(one) is list and len(one) > 0 and is_list(one[0]) for one in cells]
+    ids = columns.get(fields.names.get("group_ids", ""))
+    for at in compress(range(len(raws)), nested):
+        if len(cells[at][0]) and isinstance(cells[at][0][0], list):
+            raise _at(raws[at], "expected one response, got groups", key)
+        if len(cells[at]) > 1 and ids is not None and not isinstance(ids[at], list):
+            message = f"the {len(cells[at])} responses in this row are already a group"
+            raise _at(raws[at], f"{message}; leave out --group-by", key)
+    return [not one for one in nested]
 
 
 def responses_of(raw: Raw) -> int:
@@ -231,29 +283,35 @@ def _listed(name: str, value: Any, *, single: bool) -> Any:
     return value if alone else [value]
 
 
-def _joined(parts: list[Any]) -> dict[str, list[Any]]:
+def _joined(parts: Sequence[Any]) -> dict[str, list[Any]]:
     """The rewards of several functions."""
     if any(not isinstance(one, dict) or one.keys() != parts[0].keys() for one in parts):
         raise InputError("expected the same reward functions in all rows of a group")
     return {key: [*chain.from_iterable([one[key] for one in parts])] for key in parts[0]}
 
 
-def _check_same(raws: Sequence[Raw], rows: Sequence[_Row]) -> None:
-    """Rows of one group have the same fields and hyperparameters."""
-    first, (value, fields, _) = raws[0], rows[0]
-    names, shared = fields.names, [name for name in _SHARED if name in fields.names]
-    for raw, row in zip(raws, rows, strict=True):
-        own = row.fields.names
-        for name in sorted(names.keys() ^ own.keys()) if own is not names else ():
+def _check_same(rows: _Rows, each: Sequence[Fields]) -> None:
+    """Rows of one group have the same fields and hyperparameters.
+
+    Args:
+        rows: the rows.
+        each: what their keys mean; of the first alone, where all have its keys.
+    """
+    raws, names = rows.raws, rows.fields.names
+    first = raws[0]
+    for raw, fields in zip(raws, each, strict=False):
+        for name in sorted(names.keys() ^ fields.names.keys()):
             if name in _DROPPED:
                 continue
-            has, lacks = (raw, first) if name in own else (first, raw)
+            has, lacks = (raw, first) if name in fields.names else (first, raw)
             message = f"{_where(has)} has {name} but {_where(lacks)} of the same group does not"
             raise _at(raw, message)
-        for name in shared:
-            if value[names[name]] != row.value[own[name]]:
-                message = f"its {name} differs from that of {_where(first)}, in the same group"
-                raise _at(raw, message, own[name])
+    for name in _SHARED:
+        cells = rows.columns[names[name]] if name in names else ()
+        at = next((at for at, one in enumerate(cells) if one != cells[0]), None)
+        if at is not None:
+            message = f"its {name} differs from that of {_where(first)}, in the same group"
+            raise _at(raws[at], message, each[at if len(each) > 1 else 0].names[name])
 
 
 def _where(raw: Raw) -> str:
@@ -265,23 +323,22 @@ def _at(raw: Raw, message: str, path: str = "") -> InputError:
     return InputError(message, path=path, source=raw.source, line=raw.line)
 
 
-def _constants(raws: Sequence[Raw], rows: Sequence[_Row]) -> dict[str, Any]:
+def _constants(rows: _Rows) -> dict[str, Any]:
     """Keys that hold no responses and are equal in all rows, as settings must be.
 
     Steps may differ. How responses ended, which weights sampled them, and which trajectory they
     are turns of, is kept for each row.
     """
-    value, fields, single = rows[0]
+    raws, columns, fields, single = rows.raws, rows.columns, rows.fields, rows.single[0]
     known = set(fields.names.values()) - {fields.names.get(name) for name in _SHARED}
     kept: dict[str, Any] = {}
-    for key, one in value.items():
+    for key, cells in columns.items():
         if key in known:
             continue
-        cells = [row.value.get(key) for row in rows]
-        of_response = key in _OF_RESPONSE
+        one, of_response = cells[0], key in _OF_RESPONSE
         if not of_response and key in fields.trajectories:
             ids = [*map(only_element, cells)]
-            of_response = all(map(is_id, ids)) and names_trajectory(key, ids, value)
+            of_response = all(map(is_id, ids)) and names_trajectory(key, ids, columns)
         if single and of_response:
             kept[key] = [*map(only_element, cells)]
             continue
@@ -294,7 +351,7 @@ def _constants(raws: Sequence[Raw], rows: Sequence[_Row]) -> dict[str, Any]:
             message = f"its value differs from that of {_where(raws[0])}, in the same group"
             raise _at(raws[at], message, key)
         elif key in STEP_FIELDS:
-            kept[key] = cells
+            kept[key] = [*cells]
     return kept
 
 
@@ -319,14 +376,14 @@ def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_siz
             record["group_ids"] = [label] * len(column)
 
 
-def _origin(raws: Sequence[Raw], first: _Row, counts: Sequence[int]) -> Origin:
+def _origin(rows: _Rows, counts: Sequence[int]) -> Origin:
     """The places in the file of the merged record's parts; [rows] responses of each."""
-    value, fields, single = first
+    raws, names, single = rows.raws, rows.fields.names, rows.single[0]
     own = raws[0].origin.spelled if raws[0].origin is not None else {}
     spelled = {name: place for name, place in own.items() if "." in name or name == "step"}
-    for name, key in fields.names.items():
+    for name, key in names.items():
         place = own.get(key, key)
-        indexes = "" if "{" in place else _indexes(name, value[key], single=single)
+        indexes = "" if "{" in place else _indexes(name, rows.columns[key][0], single=single)
         spelled[name] = place + indexes
     pairs = zip(raws, counts, strict=True)
     places = [(raw.line, raw.prefix, at) for raw, count in pairs for at in range(count)]

@@ -37,7 +37,7 @@ from grpo_cli.records.parse.turns import (
 from grpo_cli.records.places import got
 from grpo_cli.records.record import Raw, Record
 from grpo_cli.records.settings import framework_of, read_settings, read_value
-from grpo_cli.records.unread import misnamed_in
+from grpo_cli.records.unread import misnamed_in, step_of
 
 
 def parse(value: object) -> Record:
@@ -58,14 +58,15 @@ def record(raw: Raw) -> Record | InputError:
     Log-probs are checked for being numbers here, and for their values when they are assembled.
     """
     try:
-        made = _read(as_object(raw.plain()), raw.source, raw.line, raw.prefix)
+        value = as_object(raw.plain())
+        made = _read(value, raw.source, raw.line, raw.prefix)
     except InputError as error:
         error.source, error.line = raw.source, raw.line
         error.path = (raw.prefix + error.path).rstrip(".")
         if raw.origin is not None:
             raw.origin.place(error, raw.prefix)
         return error
-    made.origin, made.batch = raw.origin, raw.batch
+    made.origin, made.batch, made.step = raw.origin, raw.batch, step_of(value)
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.open.budget import ROW, STREAMED, VALUE, Budget
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import DecodedChunk
 from grpo_cli.records.tables.cells import rows
 from grpo_cli.records.tables.files import (
     Rows,
@@ -76,7 +76,7 @@ def _counts(pa: Any, path: str, kind: str, budget: Budget) -> list[int]:
     return [batch.num_rows for batch in _batches(pa, path, kind, None)]
 
 
-def raws(piece: Rows) -> Iterator[Raw | InputError]:
+def decoded(piece: Rows) -> Iterator[DecodedChunk]:
     """The rows of a part of a file."""
     pa = package()
     first = piece.first
@@ -84,7 +84,7 @@ def raws(piece: Rows) -> Iterator[Raw | InputError]:
         for batch in _some_rows(pa, piece):
             for column in batch.columns:
                 check_values(pa, column, piece.budget)
-            yield from rows(pa, _spelled_out(pa, batch), piece.source, first)
+            yield rows(pa, _spelled_out(pa, batch), piece.source, first)
             first += batch.num_rows
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
 from grpo_cli.records.objects import as_object, decode
 from grpo_cli.records.places import got
-from grpo_cli.records.record import Raw, Texts
+from grpo_cli.records.record import DecodedChunk, Raw, Texts
+from grpo_cli.records.tables.files import package
 
 JSON = "grpo_json"
 """The column that holds as JSON what has no column of its own."""
@@ -25,7 +27,7 @@ _LONGEST = 60
 Cells = Sequence[Any]
 
 
-def rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputError]:
+def rows(pa: Any, batch: Any, source: str, first: int) -> DecodedChunk:
     """The rows of a batch as records; an unreadable one is replaced by its error."""
     single = is_single(pa, batch.schema)
     try:
@@ -37,21 +39,24 @@ def rows(pa: Any, batch: Any, source: str, first: int) -> Iterator[Raw | InputEr
         error.source = source
         raise
     size = max(1, batch.nbytes // max(1, batch.num_rows))
-    names, cells = [*columns], columns.values()
+    names, cells = (*columns,), columns.values()
     lacks_some = any(None in column for column in cells)
-    for row, own in enumerate(zip(*cells, strict=True) if cells else [()] * batch.num_rows, first):
+    common = None if lacks_some or JSON in names else columns
+    found: list[Raw | InputError] = []
+    for at, own in enumerate(zip(*cells, strict=True) if cells else [()] * batch.num_rows):
         value = dict(zip(names, own, strict=True))
         if lacks_some:
             value = {name: cell for name, cell in value.items() if cell is not None}
-        prefix = f"[{row}]."
+        prefix = f"[{first + at}]."
         if JSON in value:
             try:
                 value |= as_json(value.pop(JSON))
             except InputError as error:
                 error.source, error.path = source, prefix + JSON
-                yield error
+                found.append(error)
                 continue
-        yield Raw(value, source, None, prefix, size, arrays=True)
+        found.append(Raw(value, source, None, prefix, size, arrays=True, columns=common, at=at))
+    return DecodedChunk(found, None if common is None else names)
 
 
 def as_json(text: Any) -> dict[str, Any]:
@@ -97,7 +102,9 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     kind, deep = column.type, depth(pa, column.type)
     known = canonical_name(name)
     if deep == 2 and _is_number(pa, kind.value_type.value_type):
-        return _nested(column)
+        lists, offsets = _inner(column)
+        inner = _flat(lists)
+        return _with_nulls(column, [inner[begin:end] for begin, end in pairwise(offsets)])
     if single and deep == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
         return _alone(_flat(column))
     if single and known == "tokens" and _is_text(pa, column):
@@ -202,10 +209,10 @@ def _texts(column: Any) -> Cells:
     return _with_nulls(column, [Texts(values, *both) for both in pairwise(offsets)])
 
 
-def _nested(column: Any) -> Cells:
-    lists, offsets = _inner(column)
-    inner = _flat(lists)
-    return _with_nulls(column, [inner[begin:end] for begin, end in pairwise(offsets)])
+def number_texts(rows: Sequence[Texts]) -> NDArray[Any]:
+    """A number for each text of all rows, which equal ones share."""
+    found = package().chunked_array([row.arrow for row in rows]).dictionary_encode()
+    return np.concatenate([one.indices.to_numpy() for one in found.chunks])
 
 
 def _with_nulls(column: Any, cells: Cells) -> Cells:

@@ -24,7 +24,7 @@ from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.open.budget import ROW, VALUE, Budget
 from grpo_cli.records.open.remote import Address
 from grpo_cli.records.open.streams import opened, version_of
-from grpo_cli.records.record import Raw
+from grpo_cli.records.record import DecodedChunk, Raw
 from grpo_cli.records.tables.files import WHOLE, Rows, check_zip, damage_of
 
 _KINDS = (
@@ -42,18 +42,18 @@ _DAMAGE = (
 )
 
 
-def raws(piece: Rows) -> Iterator[Raw | InputError]:
+def decoded(piece: Rows) -> Iterator[DecodedChunk]:
     """The rows of a piece as records; an unreadable one is replaced by its error."""
     try:
         if piece.kind in WHOLE:
-            yield _only_record(piece)
+            yield DecodedChunk([_only_record(piece)])
         else:
             from grpo_cli.records.tables import arrow
 
-            yield from arrow.raws(piece)
+            yield from arrow.decoded(piece)
     except InputError as error:
         error.source = error.source or piece.source
-        yield error
+        yield DecodedChunk([error])
 
 
 def _only_record(piece: Rows) -> Raw:

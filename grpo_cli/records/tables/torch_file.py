@@ -147,19 +147,15 @@ def load(path: str, budget: Budget) -> tuple[Any, int]:
     with opened(path) as stream, zipfile.ZipFile(stream) as archive:
         check_zip(archive, budget)
         size = sum(entry.file_size for entry in archive.infolist())
-        return _Plain(budget).of(_load(archive)), size
-
-
-def _load(archive: zipfile.ZipFile) -> Any:
-    names = archive.namelist()
-    pickled = [name for name in names if name.endswith("data.pkl")]
-    if len(pickled) != 1:
-        raise ValueError("expected one data.pkl in it")
-    folder = pickled[0].removesuffix("data.pkl")
-    order = f"{folder}byteorder"
-    if order in names and _entry(archive, order) != b"little":
-        raise ValueError("its numbers are big-endian")
-    return _Unpickler(archive, folder).load()
+        names = archive.namelist()
+        pickled = [name for name in names if name.endswith("data.pkl")]
+        if len(pickled) != 1:
+            raise ValueError("expected one data.pkl in it")
+        folder = pickled[0].removesuffix("data.pkl")
+        order = f"{folder}byteorder"
+        if order in names and _entry(archive, order) != b"little":
+            raise ValueError("its numbers are big-endian")
+        return _Plain(budget).of(_Unpickler(archive, folder).load()), size
 
 
 class _Plain:

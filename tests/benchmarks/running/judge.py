@@ -172,6 +172,8 @@ def right(said: Said, kind: Kind, onset: int, steps: int) -> bool:
     if kind.marked and kind.within <= 1:
         return said.onset == onset
     agrees = EITHER in (sign, said.way) or sign == said.way
+    if kind.steady:
+        return agrees and said.onset == onset
     return agrees and onset - BEFORE <= said.onset <= onset + kind.within
 
 

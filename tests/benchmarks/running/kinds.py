@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from running.simulate import HEALTHY, Change, Conditions, World, conditions
+from running.simulate import HEALTHY, STEPS, Change, Conditions, World, conditions
 
 UP, DOWN, EITHER = "up", "down", "either"
 
@@ -27,6 +27,7 @@ class Kind:
         sound: whether nothing is wrong, so that a finding of another metric is false.
         marked: whether the step itself has to be named.
         periodic: the steps between two of a fault that comes back; 0: it does not.
+        steady: whether it is so from the first step of the run on.
         informs: whether information is enough, since it is no fault.
         nan: whether a number is none, which has to be said at its step.
     """
@@ -38,6 +39,7 @@ class Kind:
     sound: bool = False
     marked: bool = False
     periodic: int = 0
+    steady: bool = False
     informs: bool = False
     nan: bool = False
 
@@ -115,6 +117,13 @@ KINDS = (
         _grows("entropy", lambda since: ramp(since, 45, 1.0, 0.11)),
         {SHARP: DOWN, "repetition": UP},
         within=15,
+    ),
+    Kind(
+        "entropy → a third, from the first step on",
+        _grows("entropy", lambda since: 3.0 ** -ramp(since, STEPS)),
+        {SHARP: DOWN},
+        within=100,
+        steady=True,
     ),
     Kind("entropy, at once", _always(entropy=0.25), {SHARP: DOWN, "repetition": UP}, within=5),
     Kind(

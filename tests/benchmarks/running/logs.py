@@ -114,6 +114,10 @@ def _entropy(series: Series, onset: int, random: Random) -> None:
     series["entropy"] *= paths(onset, lambda since: 0.02 ** ramp(since, steps))
 
 
+def _steadily(series: Series, onset: int, random: Random) -> None:
+    series["entropy"] *= paths(onset, lambda since: 3.0 ** -ramp(since, STEPS))
+
+
 def _gradient(series: Series, onset: int, random: Random) -> None:
     steps = int(random.choice([1, 8]))
     series["gradient"] *= paths(onset, lambda since: 150.0 ** ramp(since, steps))
@@ -141,6 +145,16 @@ def names(*ours: str) -> str:
 
 PLANTED = (
     Planted(Kind("entropy ÷ 50", None, {names("entropy"): DOWN}), _entropy),
+    Planted(
+        Kind(
+            "entropy → a third, from the first step on",
+            None,
+            {names("entropy"): DOWN},
+            within=100,
+            steady=True,
+        ),
+        _steadily,
+    ),
     Planted(Kind("gradient × 150", None, {names("gradient"): UP}, within=10), _gradient),
     Planted(Kind("KL, exponential", None, {names("kl"): UP}), _kl),
     Planted(Kind("truncation → 67 %", None, {names("truncated"): UP}, within=24), _truncated),

@@ -206,14 +206,19 @@ def world(random: Random) -> World:
     return found
 
 
-def simulate(random: Random, change: Change | None) -> tuple[World, list[StepRows]]:
+def simulate(
+    random: Random, change: Change | None, *, steady: bool = False
+) -> tuple[World, list[StepRows]]:
     """The steps of a run; healthy all the way without a change.
 
     Args:
         random: what the run's constants are drawn by, and all else.
         change: what happens from the onset on.
+        steady: whether that is the first step.
     """
     fixed = world(random)
+    if steady:
+        fixed = replace(fixed, onset=0)
     reference = log_softmax(fixed.start)
     learnt, before = fixed.start.copy(), [fixed.start]
     at_onset, found = (0.0, 0.0), list[StepRows]()

@@ -67,7 +67,10 @@ def collect_facts(view: View) -> Facts:
     new = view.columns.get("log_probs_new")
     if new is not None:
         # Two samples are equal with probability e^L, L being the log-prob of the response.
-        digests = _digest(view)
+        digests = np.zeros(view.responses.count, dtype=np.uint64)
+        for number, column in enumerate(view.log_probs.values()):
+            bits = _fold(np.ascontiguousarray(column).view(np.uint64), view.responses)
+            digests = digests * np.uint64(_HASH_FACTORS[0]) + bits + np.uint64(number)
         with np.errstate(invalid="ignore"):
             sums = view.responses.sum(new)
             rows = np.flatnonzero(sums < _COPY_CHANCE)
@@ -114,15 +117,6 @@ def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, 
     )
 
 
-def _digest(view: View) -> NDArray[np.uint64]:
-    """Returns [R] a hash of all log-probs of each response, of 64 bits."""
-    total = np.zeros(view.responses.count, dtype=np.uint64)
-    for number, column in enumerate(view.log_probs.values()):
-        bits = _fold(np.ascontiguousarray(column).view(np.uint64), view.responses)
-        total = total * np.uint64(_HASH_FACTORS[0]) + bits + np.uint64(number)
-    return total
-
-
 def _fold(bits: NDArray[np.uint64], parts: Segments) -> NDArray[np.uint64]:
     """Returns [S] a hash of the elements of each segment, in their order.
 
@@ -151,6 +145,7 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
         rare = view.responses.sum(new) < _COPY_CHANCE
     found: dict[int, list[tuple[int, int]]] = {}
     starts, ends = view.responses.starts, view.responses.starts + view.lengths
+    tokens = "token ids" if "token_ids" in view.names else "tokens"
     for group in np.flatnonzero(view.sizes > 1).tolist():
         mine = view.members(group).tolist()
         words = {row: ids[starts[row] : ends[row]].tobytes() for row in mine if view.lengths[row]}
@@ -173,7 +168,7 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
             {"responses": len(pairs), "longer": longer, "first": first},
             **view.at(other),
             kind="longer" if longer else "ids",
-            words={"of": view.counts[record]},
+            words={"of": view.counts[record], "tokens": tokens},
         )
 
 

@@ -344,8 +344,12 @@ def find_loops(view: View) -> Iterator[Finding]:
         yield Finding(
             {"responses": looping[record], "of": view.counts[record], "longest": best[longest]},
             **view.at(longest),
-            words={"period": period[longest]},
+            words={"phrase": _phrase(int(period[longest]))},
         )
+
+
+def _phrase(tokens: int) -> str:
+    return "one token" if tokens == 1 else f"a phrase of {tokens} tokens"
 
 
 @rule("length-cap")

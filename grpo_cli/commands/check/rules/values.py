@@ -84,10 +84,13 @@ def find_bad_scores(view: View) -> Iterator[Finding]:
             mine = bad[records == record]
             count, of = len(np.unique(rows[mine])), view.counts[record]
             value = next(value for value in values[mine[0]].tolist() if value)
+            at = view.at(int(rows[mine[0]]))
+            written = view.values[record].get(view.key(name))
+            null = isinstance(written, list) and written[at["response"]] is None
             yield Finding(
                 {"column": name, "responses": count, "of": of},
-                **view.at(int(rows[mine[0]])),
-                words={"name": view.key(name), "value": value},
+                **at,
+                words={"name": view.key(name), "value": "null" if null else f"{value:g}"},
             )
 
 

@@ -8,13 +8,13 @@ bits comes first.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from grpo_cli.hyperparameters import Value
 from grpo_cli.variants import STAGES, VARIANTS
 from grpo_cli.variants.plan import Plan, plan
+from grpo_cli.variants.trainer import USUAL
 
 EPSILONS: Mapping[tuple[float, float], float] = {
     (0.2, 0.2): 1.0,
@@ -77,9 +77,9 @@ def strangeness(row: str, frameworks: Sequence[str]) -> float:
     return 2.0 if not room or _DERIVED.get(room) in frameworks else 4.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Change:
-    """One thing changed in a row.
+    """One thing changed in a row; an axis shares its changes among the rows.
 
     Attributes:
         stages: stage → choice.
@@ -92,11 +92,6 @@ class Change:
     flags: Mapping[str, Value] = field(default_factory=dict)
     count: int = 0
     bits: float = 0.0
-
-    @cached_property
-    def key(self) -> Hashable:
-        """Identifies what it changes."""
-        return tuple(self.stages.items()), tuple(self.flags.items())
 
     def and_(self, other: Change) -> Change:
         """Both changes as one."""
@@ -118,13 +113,18 @@ def change(stage: str, choice: str, rare: float = 0.0, **flags: Value) -> Change
 
 
 def rows(base: Plan, frameworks: Sequence[str] = ()) -> Iterator[Plan]:
-    """Every row with the stages and hyperparameters that flags ask for; the plan's own first.
+    """Every row with the stages and hyperparameters that flags ask for, or the one asked for.
 
     Args:
-        base: the plan.
-        frameworks: their rows come next.
+        base: the plan, whose own row comes first.
+        frameworks: their rows come next, their usual losses first.
     """
-    others = sorted(VARIANTS, key=lambda name: strangeness(name, frameworks))
+    usual = {USUAL[name][1] for name in frameworks if name in USUAL}
+
+    def order(name: str) -> tuple[float, bool]:
+        return strangeness(name, frameworks), name not in usual
+
+    others = () if base.asked else sorted(VARIANTS, key=order)
     for name in dict.fromkeys([base.variant, *others]):
         bare = Plan(name, VARIANTS[name], base.swapped, {}, base.batch)
         takes = bare.takes()
@@ -149,7 +149,7 @@ def checked(made: Plan) -> Plan:
     return plan(made.variant, stages=made.swapped, hyperparameters=flags, batch=made.batch)
 
 
-def advantages(base: Plan, *, rewards: bool, given: bool) -> list[Change]:
+def advantages(base: Plan, *, rewards: bool) -> list[Change]:
     """Other advantages; none where a flag says which, or the records have no rewards."""
     if "advantage" in base.swapped or not rewards:
         return []
@@ -159,8 +159,7 @@ def advantages(base: Plan, *, rewards: bool, given: bool) -> list[Change]:
             rare = 0.0 if eps == 1e-8 and not ddof else 1.0
             flags: dict[str, Value] = {"std_ddof": ddof, "std_eps": eps, "std_min": 0.0}
             found.append(Change({"advantage": "group-std"}, flags, 1, _CHANGE + rare))
-    found.append(change("advantage", "raw", _RARE))
-    return found + ([change("advantage", "given", _RARE)] if not given else [])
+    return [*found, change("advantage", "raw", _RARE)]
 
 
 def pairs(base: Plan) -> list[Change]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -15,15 +15,17 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.inputs import Inputs
-from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
+from grpo_cli.objective.results import Ratio, Surrogate
 from grpo_cli.variants import STAGES
-from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.plan import Plan, own_values
 from grpo_cli.variants.trainer import frameworks_of
 
 Key = Hashable
 
+POLICY = ("ratio", "surrogate", "correction")
+"""The stages of a policy term."""
 DIRECT = 1 << 24
 """Added to the number of a policy term that is evaluated with its advantages."""
 
@@ -48,6 +50,11 @@ def correction_key(bound: Bound) -> Key:
     off = all(value is None or value == 1.0 for value in bound.values.values())
     none = bound.choice.absent or (off and bound.name == "trl/masks")
     return None if none else key(bound)
+
+
+def policy_key(ratio: Bound, surrogate: Bound, correction: Bound) -> Key:
+    """Identifies a policy term."""
+    return key(ratio), key(surrogate), correction_key(correction)
 
 
 def keeps_tokens(correction: Bound) -> bool:
@@ -142,7 +149,7 @@ class Options:
         return policy if policy >= DIRECT else self._advantages[policy]
 
 
-# ---- how the policy terms of a record can be evaluated -------------------------------------------
+# ---- rows and changes on a record ----------------------------------------------------------------
 
 
 class Sample:
@@ -152,6 +159,7 @@ class Sample:
         record: the record, alone in its chunk.
         frameworks: those that computed it, by its word or by its names for fields.
         columns: its columns.
+        bound: what changes put in the place of rows' stages.
     """
 
     def __init__(self, record: Chunk, recorded: str = "") -> None:
@@ -160,52 +168,100 @@ class Sample:
         framework = recorded.partition("/")[0]
         self.frameworks = (framework,) if framework else frameworks_of(keys)
         self.columns = Inputs(record.batch)
+        self.bound: dict[Key, Bound] = {}
         self._objectives: dict[Key, Objective] = {}
         self._per_response: dict[Key, bool] = {}
         self._by_sign: dict[str, bool] = {}
 
-    def objective(self, row: Plan, *changes: Change) -> Objective:
-        """A row's objective for the record, with changes.
+    def objective(self, row: Plan) -> Objective:
+        """A row's objective for the record.
 
         Raises:
             GrpoError: where a hyperparameter is nowhere given.
         """
-        wanted = row.key, *[change.key for change in changes]
-        if wanted not in self._objectives:
-            self._objectives[wanted] = self.record.objective(changed(row, *changes))
-        return self._objectives[wanted]
+        if row.key not in self._objectives:
+            self._objectives[row.key] = self.record.objective(row)
+        return self._objectives[row.key]
 
-    def stage(self, name: str, made: Plan) -> Bound:
-        """One stage of a plan's objective for the record.
-
-        Raises:
-            GrpoError: where a hyperparameter is nowhere given.
-        """
-        settings, given = self.record.settings, self.record.advantages_given
-        if name == "kl" and not self.record.has_reference and made.leaves_kl_out(settings):
-            return NO_REFERENCE
-        return made.bound(name, settings, advantages_given=given)
-
-    def per_response(self, wanted: Key, made: Plan) -> bool:
+    def per_response(self, wanted: Key, row: Plan, *changes: Change) -> bool:
         """Whether a response has one advantage.
 
         Args:
             wanted: the advantage's key.
-            made: a plan that has it.
+            row: with the changes, it has it.
+            changes: made in the row.
 
         Raises:
             GrpoError: where the record lacks what it needs.
         """
         if wanted not in self._per_response:
-            evaluated = evaluate(self.record.batch, self.record.objective(made))
+            objective = self.record.objective(changed(row, *changes))
+            evaluated = evaluate(self.record.batch, objective)
             self._per_response[wanted] = evaluated.response_advantage is not None
         return self._per_response[wanted]
 
-    def by_sign(self, surrogate: str, made: Plan) -> bool:
+    def by_sign(self, surrogate: str, row: Plan, one: Change) -> bool:
         """Whether s(|A|·sign A) = |A|·s(sign A) where a response has one advantage."""
         if surrogate not in self._by_sign:
-            self._by_sign[surrogate] = scales_with_advantage(self.record.objective(made))
+            objective = self.record.objective(changed(row, one))
+            self._by_sign[surrogate] = scales_with_advantage(objective)
         return self._by_sign[surrogate]
+
+
+class Stages:
+    """A row on a sample, and its stages with changes, each bound once.
+
+    Attributes:
+        row: the row.
+        objective: its own, for the sample.
+        takes: the hyperparameters that its own stages take.
+    """
+
+    def __init__(self, sample: Sample, row: Plan) -> None:
+        self.row, self.objective, self.takes = row, sample.objective(row), row.takes()
+        self._record, self._bound = sample.record, sample.bound
+        self._values = {**own_values(row.variant), **sample.record.settings, **row.flags}
+        self._flags = tuple(row.flags.items())
+
+    def context(self, stages: Sequence[str], takes: Collection[str]) -> Key:
+        """What changes of these stages that set these hyperparameters find in the row."""
+        own = [(getattr(self.objective, stage), getattr(self.row.row, stage)) for stage in stages]
+        reads = self.row.row.reads
+        return (
+            tuple([bound.key for both in own for bound in both]),
+            tuple([self._values.get(name, ...) for name in takes]),
+            None if reads is None else reads.intersection(takes),
+            self._flags,
+        )
+
+    def advantage_key(self, one: Change) -> Key:
+        """Identifies its advantages with a change."""
+        kl = self.bound("kl", one)
+        return key(self.bound("advantage", one)), key(kl) if kl.choice.in_reward else None
+
+    def policy(self, one: Change) -> tuple[Bound, ...]:
+        """Its ratio, surrogate and correction with a change."""
+        return tuple([self.bound(stage, one) for stage in POLICY])
+
+    def bound(self, stage: str, one: Change) -> Bound:
+        """A stage of the row with a change.
+
+        Raises:
+            GrpoError: where a hyperparameter is nowhere given.
+        """
+        own: Bound = getattr(self.objective, stage)
+        name = one.stages.get(stage)
+        takes = (own.choice if name is None else STAGES[stage].choices[name]).hyperparameters
+        flags = tuple([each for each in one.flags.items() if each[0] in takes])
+        if name is None and not flags:
+            return own
+        values = tuple([self._values.get(each, ...) for each in takes])
+        wanted = stage, name or self.row.key, flags, self._flags, values
+        if wanted not in self._bound:  # for no row that has these values
+            settings, given = self._record.settings, self._record.advantages_given
+            made = changed(self.row, one).bound(stage, settings, advantages_given=given)
+            self._bound[wanted] = made
+        return self._bound[wanted]
 
 
 def scales_with_advantage(objective: Objective) -> bool:
@@ -213,16 +269,19 @@ def scales_with_advantage(objective: Objective) -> bool:
 
     BAPO's is not: what it clips depends on the signs of the other responses.
     """
-    given = Bound("given", STAGES["advantage"].choices["given"], {})
-    objective = replace(objective, advantage=given)
-    batch = probe.probe()
-    numbers = np.arange(batch.responses.count)
+    responses, inputs = probe.probe().responses, Inputs(probe.probe())
+    numbers = np.arange(responses.count)
     signs, sizes = np.where(numbers % 2 > 0, -1.0, 1.0), 0.3 + numbers
 
     def values(advantages: F64) -> F64:
-        return evaluate(replace(batch, advantages=advantages), objective).policy.sums
+        inputs["response_advantage"] = advantages
+        inputs["advantage"] = responses.spread(advantages)
+        surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
+        return responses.sum(surrogate.value)
 
     try:
+        ratio: Ratio = inputs.call(objective.ratio, "ratio")
+        inputs["log_ratio"], inputs["ratio"] = ratio.log_ratio, ratio.ratio
         of_sign = np.where(signs > 0, values(np.ones(len(signs))), values(-np.ones(len(signs))))
         return bool(np.allclose(values(signs * sizes), of_sign * sizes, rtol=1e-9, atol=1e-12))
     except GrpoError:

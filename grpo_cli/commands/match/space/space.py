@@ -6,11 +6,11 @@ weights. So J of tens of thousands of conventions comes from some hundred vector
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,25 +20,31 @@ from grpo_cli.commands.match.space import changes as tried
 from grpo_cli.commands.match.space.changes import NO_CHANGE, Change, changed, checked
 from grpo_cli.commands.match.space.options import (
     DIRECT,
+    POLICY,
     Key,
     Options,
     Sample,
+    Stages,
     advantage_key,
     correction_key,
     keeps_tokens,
     key,
+    policy_key,
 )
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
-from grpo_cli.objective.objective import Objective
+from grpo_cli.objective.inputs import missing
 from grpo_cli.objective.pipeline import estimates_kl
+from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan
+from grpo_cli.variants.registry import bind
 
 Index = NDArray[np.int32] | NDArray[np.int16]
 
 MOST_CHANGES = 2
 _NONE, _CANNOT = -1, -2
 """In the place of an option's number: it has none, or it cannot be evaluated."""
+_EPSILON = ("epsilon_high", "epsilon_low")
 _COSTLY = 9.0
 """Bits from which ε is not searched together with other changes."""
 
@@ -56,25 +62,66 @@ class Depth(IntEnum):
     WIDE = 2
 
 
-@dataclass(frozen=True)
-class Known:
-    """Which hyperparameters the flags or the records give, so that they are not searched."""
-
-    epsilon: bool
-    beta: bool
-    length: bool
-
-    @classmethod
-    def of(cls, base: Plan, chunk: Chunk, *, doubted: bool = False) -> Known:
-        """Looks at the flags and the first records, but not at ε and β that are ``doubted``."""
-        trusted = chunk.settings.keys() - (DOUBTFUL if doubted else set())
-        given = {*base.flags, *trusted}
-        epsilon = bool(given & {"epsilon_low", "epsilon_high"})
-        return cls(epsilon, "beta" in given, "max_completion_length" in given)
-
-
 DOUBTFUL = frozenset({"epsilon_low", "epsilon_high", "beta"})
 """What records give and a trainer may have computed with another value of."""
+
+
+def known(base: Plan, chunk: Chunk, *, doubted: bool = False) -> set[str]:
+    """The hyperparameters that flags or the first records give, so that they are not searched.
+
+    ε is "epsilon", below or above; it and β count as unknown where the records' are ``doubted``.
+    """
+    given = base.flags.keys() | (chunk.settings.keys() - (DOUBTFUL if doubted else set()))
+    return given | ({"epsilon"} if given & {*_EPSILON} else set())
+
+
+class Axis:
+    """Changes of one kind, of which a convention has one.
+
+    Attributes:
+        changes: the changes.
+        counts, bits: [n] those of each.
+    """
+
+    def __init__(self, changes: Sequence[Change]) -> None:
+        self.changes = changes
+        self.counts = np.array([one.count for one in changes], np.int8)
+        self.bits = np.array([one.bits for one in changes])
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+    @cached_property
+    def takes(self) -> set[str]:
+        """The hyperparameters that its changes set, or that what they put into a row takes."""
+        stages = {(stage, name) for one in self.changes for stage, name in one.stages.items()}
+        choices = [STAGES[stage].choices[name] for stage, name in stages]
+        flags = {name for one in self.changes for name in one.flags}
+        return flags.union(*(choice.hyperparameters for choice in choices))
+
+
+class Axes(NamedTuple):
+    """The changes of a grid, kind by kind."""
+
+    advantages: Axis
+    pairs: Axis
+    kls: Axis
+    weights: Axis
+
+    @property
+    def others(self) -> tuple[Axis, Axis, Axis]:
+        """All but the policy changes."""
+        return self.advantages, self.kls, self.weights
+
+    def combined(self) -> tuple[Index, tuple[NDArray[np.int64], ...], F64]:
+        """[n] flat places of the combinations of few changes, their places by axis, their bits."""
+        count = outer([axis.counts for axis in self], np.int8)
+        at = np.flatnonzero(count <= MOST_CHANGES)
+        places = np.unravel_index(at, count.shape)
+        bits = np.where(count.ravel()[at] == MOST_CHANGES, 1.0, 0.0)
+        for axis, place in zip(self, places, strict=True):
+            bits += axis.bits[place]
+        return at.astype(np.int32), places, bits
 
 
 @dataclass(frozen=True)
@@ -93,7 +140,7 @@ class Grid:
 
     plan: Plan
     own_bits: float
-    axes: tuple[Sequence[Change], ...]
+    axes: Axes
     policy: Index
     kl: Index
     weight: Index
@@ -102,36 +149,34 @@ class Grid:
     entropy_weight: int
     beta: F64
 
-    def columns(self, number: int) -> dict[str, NDArray[np.generic]]:
+    def columns(
+        self, number: int, at: Index, places: tuple[NDArray[np.int64], ...], bits: F64
+    ) -> dict[str, NDArray[np.generic]]:
         """Its conventions, as columns of ``Space``.
 
         Args:
             number: the grid's.
+            at, places, bits: the combinations of its axes.
         """
-        count = outer([[one.count for one in axis] for axis in self.axes], np.int8)
-        at = np.flatnonzero(count <= MOST_CHANGES)
-        a, p, k, w = np.unravel_index(at, count.shape)
+        a, p, k, w = places
         fits = (self.policy[a, p] >= 0) & (self.kl[k, p] > _CANNOT) & (self.weight[w] >= 0)
-        at, a, p, k, w = at[fits], a[fits], p[fits], k[fits], w[fits]
-        of_a, of_p, of_k, of_w = (np.array([one.bits for one in axis]) for axis in self.axes)
-        bits = self.own_bits + of_a[a] + of_p[p] + of_k[k] + of_w[w]
-        bits += np.where(count.ravel()[at] == MOST_CHANGES, 1.0, 0.0)
+        a, p, k, w = (place[fits] for place in places)
         return {
-            "grid": np.full(len(at), number, np.int16),
-            "at": at.astype(np.int32),
+            "grid": np.full(len(a), number, np.int16),
+            "at": at[fits],
             "policy": self.policy[a, p],
             "kl": self.kl[k, p].astype(np.int16),
             "weight": self.weight[w].astype(np.int16),
             "beta": self.beta[k],
-            "bits": bits,
+            "bits": bits[fits] + self.own_bits,
         }
 
 
-def outer(axes: Sequence[Sequence[float]], kind: type[np.generic]) -> NDArray[Any]:
+def outer(axes: Sequence[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
     """The sums of one number of each axis, in an array of as many axes."""
     total = np.zeros((), kind)
     for axis in axes:
-        total = np.add.outer(total, np.array(axis, kind))
+        total = np.add.outer(total, axis)
     return total
 
 
@@ -165,7 +210,8 @@ class Space:
         same: dict[str, list[str]],
     ) -> None:
         self.options, self.grids, self.reasons, self.same = options, grids, reasons, same
-        columns = [grid.columns(number) for number, grid in enumerate(grids)]
+        combined = {axes: axes.combined() for axes in dict.fromkeys(one.axes for one in grids)}
+        columns = [grid.columns(at, *combined[grid.axes]) for at, grid in enumerate(grids)]
         for name in [*columns[0]]:
             setattr(self, name, np.concatenate([one.pop(name) for one in columns]))
 
@@ -182,7 +228,7 @@ class Space:
         grid = self.grids[self.grid[convention]]
         shape = tuple(len(axis) for axis in grid.axes)
         places = np.unravel_index(int(self.at[convention]), shape)
-        changes = [axis[int(place)] for axis, place in zip(grid.axes, places, strict=True)]
+        changes = [axis.changes[place] for axis, place in zip(grid.axes, places, strict=True)]
         return checked(changed(grid.plan, *changes, *more))
 
 
@@ -208,8 +254,7 @@ def build(
     Raises:
         InputError: where no convention can be tried.
     """
-    known = Known.of(base, sample.record, doubted=doubted)
-    builder = _Builder(base, sample, betas, depth, known)
+    builder = _Builder(base, sample, betas, depth, known(base, sample.record, doubted=doubted))
     builder.modifies_directs = depth is Depth.WIDE and not large
     rows = tried.rows(base, sample.frameworks)
     grids = [grid for row in rows if builder.is_new(row) for grid in builder.grids(row)]
@@ -224,18 +269,22 @@ class _Builder:
     modifies_directs = False
 
     def __init__(
-        self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth, known: Known
+        self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth, given: set[str]
     ) -> None:
-        self._sample, self._depth, self._known = sample, depth, known
-        self.options = Options(solve=not known.beta and not betas)
+        self._sample, self._depth, self._given = sample, depth, given
+        self.options = Options(solve="beta" not in given and not betas)
         self.reasons: dict[str, str] = {}
         self.same: dict[str, list[str]] = {}
         self._rows: dict[Key, list[str]] = {}
-        lengths: Sequence[Any] = () if known.length else tried.LENGTHS
+        self._axes: dict[tuple[Change, ...], Axis] = {}
+        self._known_numbers: dict[Key, Index] = {}
+        self._changes: dict[Key, Sequence[Change]] = {}
+        lengths: Sequence[Any] = () if tried.LENGTH in given else tried.LENGTHS
         if tried.LENGTH in base.flags.keys() - base.takes():  # for the other rows and changes
             lengths = [base.flags[tried.LENGTH]]
-        rewards, given = sample.record.batch.rewards is not None, sample.record.advantages_given
-        self._advantages = [NO_CHANGE, *tried.advantages(base, rewards=rewards, given=given)]
+        others = tried.advantages(base, rewards=sample.record.batch.rewards is not None)
+        self._advantages = [NO_CHANGE, *others]
+        self._lacking = "" if sample.record.advantages_given or not others else _no_advantages()
         quick = depth is Depth.QUICK
         self._pairs = [NO_CHANGE] if quick else [NO_CHANGE, *tried.pairs(base)]
         self._betas = [Change({}, {"beta": beta}) for beta in betas]
@@ -244,7 +293,7 @@ class _Builder:
             with_betas = [] if kl.stages.get("kl") == "none" else self._betas
             self._kls += [kl, *(kl.and_(beta) for beta in with_betas)]
         self._aggregates = [NO_CHANGE, *tried.aggregates(base, lengths)]
-        self._lengths = [Change({}, {"max_completion_length": one}, 0, 3.0) for one in lengths]
+        self._lengths = [Change({}, {tried.LENGTH: one}, 0, 3.0) for one in lengths]
 
     def is_new(self, row: Plan) -> bool:
         """Whether no earlier row is the same convention on these records."""
@@ -261,7 +310,8 @@ class _Builder:
     def grids(self, row: Plan) -> Iterator[Grid]:
         """A row with its own KL and with others; two grids where its KL is in the reward."""
         try:
-            objective = self._sample.objective(row)
+            stages = Stages(self._sample, row)
+            objective = stages.objective
             per_response = self._sample.per_response(advantage_key(objective), row)
         except GrpoError as error:
             self.reasons.setdefault(row.variant, str(error))
@@ -270,91 +320,107 @@ class _Builder:
             reason = "it depends on turns or trajectories, which match does not try"
             self.reasons.setdefault(row.variant, reason)
             return
-        own = [NO_CHANGE, *self._betas] if row.takes() & {"beta"} else [NO_CHANGE]
+        own = [NO_CHANGE, *self._betas] if "beta" in stages.takes else [NO_CHANGE]
         pairs = self._pairs
         if correction_key(objective.correction) is not None:
             pairs = [one for one in pairs if one.count <= 1 and one.bits <= 4.0]
-        pairs = [*pairs, *self._with_own(row, objective), *self._with_epsilons(row, pairs)]
+        pairs = [*pairs, *self._with_own(stages), *self._with_epsilons(stages, pairs)]
         if not objective.kl_in_reward:
-            yield self._grid(row, self._advantages, pairs, [*own, *self._kls])
+            yield self._grid(stages, self._advantages, pairs, [*own, *self._kls])
             return
-        yield self._grid(row, [*self._penalised(per_response=per_response)], pairs, own)
+        make = partial(self._penalised, per_response=per_response)
+        advantages = self._shared(per_response, make)
+        yield self._grid(stages, advantages, pairs, own)
         if self._kls:
-            yield self._grid(changed(row, self._kls[0]), self._advantages, pairs, self._kls)
+            other = Stages(self._sample, changed(row, self._kls[0]))
+            yield self._grid(other, self._advantages, pairs, self._kls)
 
-    def _with_own(self, row: Plan, objective: Objective) -> Iterator[Change]:
+    def _with_own(self, stages: Stages) -> Iterator[Change]:
         """The row with its surrogate's own values, where the records put others in their place."""
-        own = {name: value for name, (value, _) in row.replaced(objective.parts).items()}
+        if not self._sample.record.settings:
+            return
+        replaced = stages.row.replaced(stages.objective.parts)
+        own = {name: value for name, (value, _) in replaced.items()}
         if own:
-            yield Change({}, own, 1, 1.0)
+            yield from self._shared(tuple(own.items()), lambda: [Change({}, own, 1, 1.0)])
 
-    def _with_epsilons(self, row: Plan, pairs: Sequence[Change]) -> Iterator[Change]:
+    def _with_epsilons(self, stages: Stages, pairs: Sequence[Change]) -> Iterator[Change]:
         """The policy changes with each ε that is searched."""
-        if self._known.epsilon or self._depth is not Depth.WIDE:
+        if "epsilon" in self._given or self._depth is not Depth.WIDE:
             return
         for pair in pairs:
-            made = changed(row, pair)
-            taken = sorted(made.takes() & {"epsilon_low", "epsilon_high"})
-            known: set[Key] = set()
-            for (low, high), bits in self._epsilons(made) if taken else ():
-                both = {"epsilon_low": low, "epsilon_high": high}
-                values = tuple([both[name] for name in taken])
-                if pair.bits + bits <= _COSTLY and values not in known:
-                    known.add(values)
-                    flags = dict(zip(taken, values, strict=True))
-                    yield pair.and_(Change({}, flags, 0, bits))
-
-    def _epsilons(self, made: Plan) -> Iterator[tuple[tuple[float, float], float]]:
-        """ε below and above, and its bits; some are usual for a sequence's ratio alone."""
-        yield from tried.EPSILONS.items()
-        if self._sample.stage("ratio", made).name.startswith("sequence"):
-            yield from tried.OF_SEQUENCES.items()
+            if "surrogate" in pair.stages:
+                takes: Container[str] = stages.bound("surrogate", pair).choice.hyperparameters
+            else:
+                takes = stages.takes
+            taken = tuple([name for name in _EPSILON if name in takes])
+            if taken:
+                long = stages.bound("ratio", pair).name.startswith("sequence")
+                make = partial(_epsilons, pair, taken, of_sequences=long)
+                yield from self._shared((pair, taken, long), make)
 
     def _penalised(self, *, per_response: bool) -> Iterator[Change]:
         """Advantages where the KL is in the reward: some with other β, if none is known."""
         yield from self._advantages
-        if self._known.beta or self._depth is not Depth.WIDE:
+        if "beta" in self._given or self._depth is not Depth.WIDE:
             return
         advantages = self._advantages[:4] if per_response else [NO_CHANGE]
         for beta, bits in tried.BETAS.items():
             if bits <= 3.0 or beta in (0.002, 0.003, 0.03, 0.15, 0.2):
                 yield from (one.and_(Change({}, {"beta": beta}, 0, bits)) for one in advantages)
 
+    def _shared(self, wanted: Key, make: Callable[[], Iterable[Change]]) -> Sequence[Change]:
+        """Changes that several rows have, made once."""
+        if wanted not in self._changes:
+            self._changes[wanted] = [*make()]
+        return self._changes[wanted]
+
+    def _axis(self, changes: Sequence[Change]) -> Axis:
+        wanted = tuple(changes)
+        if wanted not in self._axes:
+            self._axes[wanted] = Axis(changes)
+        return self._axes[wanted]
+
     def _grid(
-        self, row: Plan, advantages: list[Change], pairs: list[Change], kls: list[Change]
+        self,
+        stages: Stages,
+        advantages: Sequence[Change],
+        pairs: Sequence[Change],
+        kls: Sequence[Change],
     ) -> Grid:
-        objective, options = self._sample.objective(row), self.options
+        row, objective, options = stages.row, stages.objective, self.options
         weights = self._aggregates
-        if "max_completion_length" in row.takes():
+        if tried.LENGTH in stages.takes:
             weights = [*weights, *self._lengths]
+        axes = Axes(*map(self._axis, (advantages, pairs, kls, weights)))
         all_tokens = keeps_tokens(objective.correction)
-        policy = self._policies(row, advantages, pairs, all_tokens=all_tokens)
-        kl = np.array([self._kls_of(row, one, pairs) for one in kls], np.int32)
-        weight = np.array(self._numbers(weights, partial(self._weight, row)), np.int32)
+        policy = self._policies(stages, axes, all_tokens=all_tokens)
+        kl = np.array([self._kls_of(stages, one, pairs) for one in kls], np.int32)
+        weight = self._numbered(stages, ("aggregate",), axes.weights, self._weight)
         if not all_tokens:  # only the row's own
-            weight[1:] = _CANNOT
+            weight = np.where(np.arange(len(weight)) > 0, _CANNOT, weight)
         entropy = objective.entropy if objective.entropy_coef else None
         return Grid(
             plan=row,
             own_bits=tried.strangeness(row.variant, self._sample.frameworks),
-            axes=(advantages, pairs, kls, weights),
+            axes=axes,
             policy=policy,
             kl=kl,
             weight=weight,
-            kl_weight=self._own_weight(row, "kl_aggregate"),
+            kl_weight=self._own_weight(stages, "kl_aggregate"),
             entropy=_NONE if entropy is None else options.entropies.number(key(entropy), row),
-            entropy_weight=self._own_weight(row, "entropy_aggregate"),
-            beta=np.array([self._beta(row, one) for one in kls]),
+            entropy_weight=self._own_weight(stages, "entropy_aggregate"),
+            beta=np.array([self._beta(stages, one) for one in kls]),
         )
 
-    def _policies(
-        self, row: Plan, advantages: Sequence[Change], pairs: Sequence[Change], *, all_tokens: bool
-    ) -> Index:
+    def _policies(self, stages: Stages, axes: Axes, *, all_tokens: bool) -> Index:
         """[A, P] numbers of pairs, or of direct policies; −2 for what is not tried."""
-        keys: tuple[dict[Key, Key], ...] = ({}, {})  # what identifies each change's option
-        policies = np.array(self._numbers(pairs, partial(self._policy, row, keys[1])))
-        numbers = np.array(self._numbers(advantages, partial(self._advantage, row, keys[0])))
-        count = outer([[one.count for one in axis] for axis in (advantages, pairs)], np.int8)
+        advantages, pairs = axes.advantages, axes.pairs
+        policies = self._numbered(stages, POLICY, pairs, self._policy)
+        numbers = self._numbered(stages, ("advantage", "kl"), advantages, self._advantage)
+        if self._lacking:
+            self.reasons.setdefault("given", self._lacking)
+        count = outer([advantages.counts, pairs.counts], np.int8)
         can = (count <= MOST_CHANGES) & (numbers > _CANNOT)[:, None] & (policies > _CANNOT)
         by_sign = can & (numbers >= 0)[:, None] & (policies >= 0) & all_tokens
         found = np.full(count.shape, _CANNOT, np.int32)
@@ -365,7 +431,7 @@ class _Builder:
             for pair in zip(numbers[rows].tolist(), policies[columns].tolist(), strict=True)
         ]
         # what has to be evaluated with its own advantages
-        bits = outer([[one.bits for one in axis] for axis in (advantages, pairs)], np.float64)
+        bits = outer([advantages.bits, pairs.bits], np.float64)
         if not all_tokens:
             worth = count == 0
         elif self.modifies_directs:
@@ -374,12 +440,28 @@ class _Builder:
             worth = bits == 0.0
         if self._depth is not Depth.QUICK:
             for a, p in np.argwhere(can & ~by_sign & worth).tolist():
-                wanted = keys[0][advantages[a].key], keys[1][pairs[p].key]
-                number = self.options.directs.number(wanted, row, advantages[a], pairs[p])
-                found[a, p] = DIRECT + number
+                both = advantages.changes[a], pairs.changes[p]
+                wanted = stages.advantage_key(both[0]), policy_key(*stages.policy(both[1]))
+                found[a, p] = DIRECT + self.options.directs.number(wanted, stages.row, *both)
         return found
 
     # ---- numbers of options ----------------------------------------------------------------------
+
+    def _numbered(
+        self,
+        stages: Stages,
+        names: Sequence[str],
+        axis: Axis,
+        number: Callable[[Stages, Change], int],
+    ) -> Index:
+        """[n] the number of each change's option; rows whose options are the same share them."""
+        wanted = axis, stages.context(names, axis.takes), stages.row.wants_moments
+        if wanted not in self._known_numbers:
+            found = np.array(self._numbers(axis.changes, partial(number, stages)), np.int32)
+            if "advantage" in names and (found == _CANNOT).any():
+                return found  # another stage of the row may be the reason
+            self._known_numbers[wanted] = found
+        return self._known_numbers[wanted]
 
     def _numbers(self, changes: Sequence[Change], number: Callable[[Change], int]) -> list[int]:
         """The number of each change's option; −2, and a reason, where it cannot be evaluated."""
@@ -393,72 +475,83 @@ class _Builder:
                 found.append(_CANNOT)
         return found
 
-    def _advantage(self, row: Plan, keys: dict[Key, Key], one: Change) -> int:
+    def _advantage(self, stages: Stages, one: Change) -> int:
         """The advantage's number; −1 where tokens have their own."""
-        made, stage = changed(row, one), self._sample.stage
-        kl = stage("kl", made)
-        wanted = key(stage("advantage", made)), key(kl) if kl.choice.in_reward else None
-        keys[one.key] = wanted
-        if self._depth is Depth.QUICK and row.batch == "input" and made.wants_moments:
+        wanted, row = stages.advantage_key(one), stages.row
+        quick = self._depth is Depth.QUICK and row.batch == "input"
+        if quick and changed(row, one).wants_moments:
             return _NONE
-        if not self._sample.per_response(wanted, made):
+        if not self._sample.per_response(wanted, row, one):
             return _NONE
         return self.options.advantages.number(wanted, row, one)
 
-    def _policy(self, row: Plan, keys: dict[Key, Key], one: Change) -> int:
+    def _policy(self, stages: Stages, one: Change) -> int:
         """The number of the policy term by sign; −1 where A enters in another way."""
-        made, stage = changed(row, one), self._sample.stage
-        surrogate, correction = stage("surrogate", made), stage("correction", made)
-        wanted = key(stage("ratio", made)), key(surrogate), correction_key(correction)
-        keys[one.key] = wanted
-        if not (self._sample.by_sign(surrogate.name, made) and keeps_tokens(correction)):
+        _, surrogate, correction = bound = stages.policy(one)
+        if not (self._sample.by_sign(surrogate.name, stages.row, one) and keeps_tokens(correction)):
             return _NONE
-        return self.options.policies.number(wanted, row, one)
+        return self.options.policies.number(policy_key(*bound), stages.row, one)
 
-    def _kls_of(self, row: Plan, kl: Change, pairs: Sequence[Change]) -> list[int]:
+    def _kls_of(self, stages: Stages, kl: Change, pairs: Sequence[Change]) -> list[int]:
         """[P] the KL's number with each policy term, whose ratio may weigh it."""
-        (first,) = self._numbers([kl], partial(self._kl, row, []))
+        (first,) = self._numbers([kl], partial(self._kl, stages, NO_CHANGE))
         if first < 0 or not self.options.kls.details[first]:
             return [first] * len(pairs)
         known: dict[str | None, int] = {None: first}
         for pair in pairs:
             ratio = pair.stages.get("ratio")
             if ratio is not None and ratio not in known:
-                weighing = [Change({"ratio": ratio})]
-                (known[ratio],) = self._numbers([kl], partial(self._kl, row, weighing))
+                weighing = Change({"ratio": ratio})
+                (known[ratio],) = self._numbers([kl], partial(self._kl, stages, weighing))
         return [known[pair.stages.get("ratio")] for pair in pairs]
 
-    def _kl(self, row: Plan, weighing: Sequence[Change], kl: Change) -> int:
+    def _kl(self, stages: Stages, weighing: Change, kl: Change) -> int:
         """The number of a KL in the loss; −1 where there is none."""
-        made, stage = changed(row, kl, *weighing), self._sample.stage
-        bound = stage("kl", made)
+        bound = stages.bound("kl", kl)
         if bound.choice.absent or not estimates_kl(bound, self._sample.columns):
             return _NONE
         weighted = "ratio" in bound.choice.columns and bound.values.get("kl_weight") != "none"
-        ratio, weighing_it = key(stage("ratio", made)) if weighted else None, None
-        correction = stage("correction", made)
+        ratio = key(stages.bound("ratio", weighing)) if weighted else None
+        correction, weighing_it = stages.bound("correction", kl), None
         if correction.name.startswith("ms-swift/"):
-            weighing_it = correction_key(correction), key(stage("advantage", made))
+            weighing_it = correction_key(correction), key(stages.bound("advantage", kl))
         wanted = key(bound, "beta" if self.options.solve else ""), ratio, weighing_it
         detail = "weighted" if weighted else ""
-        return self.options.kls.number(wanted, row, kl, *weighing, detail=detail)
+        return self.options.kls.number(wanted, stages.row, kl, weighing, detail=detail)
 
-    def _beta(self, row: Plan, kl: Change) -> float:
+    def _beta(self, stages: Stages, kl: Change) -> float:
         """The β that a row has with a KL."""
         try:
-            bound = self._sample.stage("kl", changed(row, kl))
+            bound = stages.bound("kl", kl)
         except GrpoError:
             return 0.0
         return 0.0 if bound.choice.in_reward else float(bound.values.get("beta") or 0.0)
 
-    def _weight(self, row: Plan, one: Change) -> int:
+    def _weight(self, stages: Stages, one: Change) -> int:
         """The number of an aggregation of all terms."""
-        bound = self._sample.stage("aggregate", changed(row, one))
-        return self.options.weights.number(key(bound), row, one, detail="aggregate")
+        wanted = key(stages.bound("aggregate", one))
+        return self.options.weights.number(wanted, stages.row, one, detail="aggregate")
 
-    def _own_weight(self, row: Plan, stage: str) -> int:
+    def _own_weight(self, stages: Stages, stage: str) -> int:
         """The number of an aggregation that a term has for itself; −1 where it has none."""
-        bound = getattr(self._sample.objective(row), stage)
+        bound = getattr(stages.objective, stage)
         if bound is None:
             return _NONE
-        return self.options.weights.number(key(bound), row, detail=stage)
+        return self.options.weights.number(key(bound), stages.row, detail=stage)
+
+
+def _no_advantages() -> str:
+    """Why advantages of the records are not tried."""
+    return str(missing("advantages", bind("advantage", "given"), "advantage"))
+
+
+def _epsilons(pair: Change, taken: Sequence[str], *, of_sequences: bool) -> Iterator[Change]:
+    """A policy change with each ε that is searched; some are usual for a sequence's ratio alone."""
+    known: set[Key] = set()
+    further = tried.OF_SEQUENCES if of_sequences else {}
+    for (low, high), bits in (*tried.EPSILONS.items(), *further.items()):
+        both = {"epsilon_low": low, "epsilon_high": high}
+        flags = {name: both[name] for name in taken}
+        if pair.bits + bits <= _COSTLY and tuple(flags.values()) not in known:
+            known.add(tuple(flags.values()))
+            yield pair.and_(Change({}, flags, 0, bits))

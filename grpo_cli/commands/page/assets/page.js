@@ -24,6 +24,7 @@ class Page {
 
   open(record) {
     record.only ??= null;
+    this.leave();
     this.current = null;
     this.tip.hide();
     this.view = this.showing = new RecordView(record, this);
@@ -37,16 +38,21 @@ class Page {
     this.showing.refresh();
   }
 
+  leave() {
+    if (this.showing) this.showing.top = scrollY;
+  }
+
   // What has no tokens: a run, a step.
   plain(showing) {
+    this.leave();
     this.view = null;
     this.current = null;
     this.tip.hide();
     this.showing = showing;
     this.main.replaceChildren(showing.element);
     this.bar.clear();
-    scrollTo(0, 0);
     this.refresh();
+    scrollTo(0, showing.top ?? 0); // a run that was left stays where it was
   }
 
   // The way back from a step or a group to the run.
@@ -90,16 +96,18 @@ class Page {
   }
 
   // The tokens of all records that stand out, with the way to each.
-  rankedTokens({ by, rows }) {
+  rankedTokens({ by, names, rows, notes }) {
     const table = make("table");
     const worded = rows.some(([, , position, token]) => token !== String(position)); // or these are the tokens' names
-    const cells = ([record, response, position, token, value, at]) => {
+    const value = (one, at) => (names[at] === "clip" ? clipWords(one) : number(one));
+    const cells = ([record, response, position, token, at, ...numbers]) => {
       const way = at === null ? record : link(`#record-${at}-response-${response}-token-${position}`, record);
-      return [way, shown(response), shown(position), ...(worded ? [token] : []), shown(value)];
+      return [way, shown(response), shown(position), ...(worded ? [token] : []), ...numbers.map(value)];
     };
-    fill(table, ["record", "response", "position", ...(worded ? ["token"] : []), by], rows.map(cells));
+    fill(table, ["record", "response", "position", ...(worded ? ["token"] : []), ...names], rows.map(cells));
     const words = make("b", {}, `The tokens with the largest |${by}| of the batch; below, each record alone`);
-    return make("details", { open: "" }, make("summary", {}, words), make("div.wide", {}, table));
+    const hints = notes.map((note) => make("p.hint", {}, `${note}.`));
+    return make("details", { open: "" }, make("summary", {}, words), ...hints, make("div.wide", {}, table));
   }
 
   up() {

@@ -35,8 +35,7 @@ class RecordView {
   }
 
   total(name) {
-    const value = this.record[name];
-    const text = name === "clip_fraction" ? percent(value) : shown(value);
+    const text = shown(this.record[name]);
     return make("div", {}, make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, text));
   }
 
@@ -93,10 +92,9 @@ class RecordView {
       const r = this.responses.responseOf(t);
       const position = columns.position ? columns.position[t] : t - starts[r];
       const link = make("button.link", { type: "button", onclick: () => this.state.jumps.go(this.record, t) }, String(position));
-      const side = SIDES[clip[t]];
       const word = make("bdi", {}, words[place[t]].replaceAll("↵\n", "↵"));
-      const numbers = present.map((name) => shown(columns[name][t], 4));
-      return [shown(this.record.responses[r].response), link, ...(this.positions ? [] : [word]), ...numbers, side ? `${MARKS[side]} ${side}` : "·"];
+      const numbers = present.map((name) => number(columns[name][t]));
+      return [shown(this.record.responses[r].response), link, ...(this.positions ? [] : [word]), ...numbers, clipWords(SIDES[clip[t]])];
     });
     fill(this.outliers, heads, rows);
   }
@@ -111,10 +109,10 @@ const NAMES = {
 
 function ranges(numbers) {
   const parts = [];
-  for (const number of numbers) {
+  for (const one of numbers) {
     const last = parts[parts.length - 1];
-    if (last && last[1] === number - 1) last[1] = number;
-    else parts.push([number, number]);
+    if (last && last[1] === one - 1) last[1] = one;
+    else parts.push([one, one]);
   }
   return parts.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(", ");
 }
@@ -137,42 +135,71 @@ function furthestOf(ranges, size, most) {
 // A highest bar of so many tokens makes heights logarithmic.
 const LOGARITHMIC = 50;
 
-// How many tokens have which value; what is beyond an edge is in the last bin.
+// So many pixels has the label of a clip bound.
+const LABEL = 125;
+
+// How many tokens have which value. Bars end at the clip bounds; what is beyond an edge is in the last bar.
 function histogram(record, quantity, width) {
-  const [height, foot] = [130, 22];
+  const [height, left, foot, top] = [150, 44, 20, 16];
   const values = record.columns[quantity.column];
-  const bins = Math.min(61, Math.floor(width / 7), 2 * Math.ceil(Math.sqrt(values.length)) + 1);
   const isRatio = quantity.name === "ratio";
-  const ends = isRatio && record.clip_range ? record.clip_range.filter((end) => end > 0.05) : [];
-  const edge = Math.max(1.3 * Number(quantity.scale), ...ends.map((end) => 1.4 * Math.abs(Math.log(end))), 1e-9);
-  const counts = new Array(bins).fill(0);
-  for (const value of values) {
-    const share = (Math.max(-edge, Math.min(edge, value - quantity.middle)) + edge) / (2 * edge);
-    if (share >= 0) counts[Math.min(Math.floor(share * bins), bins - 1)]++;
-  }
-  const log = Math.max(...counts) >= LOGARITHMIC;
+  const bounds = isRatio && record.clip_range ? record.clip_range.map((end) => (end > 0.05 ? Math.log(end) : null)) : [null, null];
+  const { edges, counts } = binned(values, quantity, bounds, Math.min(60, Math.floor((width - left) / 9), 2 * Math.ceil(Math.sqrt(values.length))));
+  const [low, high] = [edges[0], edges[edges.length - 1]];
+  const most = Math.max(...counts, 1);
+  const log = most >= LOGARITHMIC;
   const size = (count) => (log ? Math.log1p(count) : count);
-  const most = size(Math.max(...counts, 1));
-  const at = (value) => ((value + edge) / (2 * edge)) * width;
+  const x = (value) => left + ((value - low) / (high - low)) * (width - left - 12);
+  const y = (count) => top + (1 - size(count) / size(most)) * (height - top);
   const formatted = (value) => shown(isRatio ? Math.exp(value) : value + quantity.middle, 4);
-  const parts = counts.map((count, bin) => {
-    const tall = (height * size(count)) / most;
-    const [low, high] = [-edge + (2 * edge * bin) / bins, -edge + (2 * edge * (bin + 1)) / bins];
-    const title = draw("title", {}, `${shown(count)} tokens from ${formatted(low)} to ${formatted(high)}`);
-    return draw("rect", { class: "bin", x: at(low), y: height - tall, width: width / bins - 1, height: tall }, title);
-  });
-  for (const [index, end] of ends.entries()) {
-    const x = at(Math.log(end));
-    const side = end < 1 ? -4 : 4;
-    parts.push(draw("line", { class: "clip", x1: x, x2: x, y1: 0, y2: height }));
-    const anchor = end < 1 ? "end" : "start";
-    parts.push(draw("text", { class: "clip", x: x + side, y: 11, "text-anchor": anchor }, `${index ? "▴" : "▾"} ${shown(end)}`));
+  const parts = [];
+  for (const mark of log ? [...new Set([0, ...decades(1, most)])] : ticks(0, most, Math.min(most, 4))) {
+    parts.push(draw("line", { class: "axis faint", x1: left - 4, x2: width, y1: y(mark), y2: y(mark) }));
+    parts.push(draw("text", { x: left - 8, y: y(mark) + 4, "text-anchor": "end" }, shown(mark)));
   }
-  parts.push(draw("line", { class: "axis", x1: 0, x2: width, y1: height, y2: height }));
-  for (const [share, anchor] of [[-1, "start"], [-0.5, "middle"], [0, "middle"], [0.5, "middle"], [1, "end"]]) {
-    parts.push(draw("text", { x: at(share * edge), y: height + 15, "text-anchor": anchor }, formatted(share * edge)));
+  counts.forEach((count, bin) => {
+    const title = draw("title", {}, `${shown(count)} token${count === 1 ? "" : "s"} from ${formatted(edges[bin])} to ${formatted(edges[bin + 1])}`);
+    parts.push(draw("rect", { class: "bin", x: x(edges[bin]) + 0.5, y: y(count), width: Math.max(x(edges[bin + 1]) - x(edges[bin]) - 1, 1), height: height - y(count) }, title));
+  });
+  const beyond = [values.filter((value) => value < bounds[0]).length, values.filter((value) => value > bounds[1]).length];
+  bounds.forEach((bound, side) => {
+    if (bound === null) return;
+    parts.push(draw("line", { class: "clip", x1: x(bound), x2: x(bound), y1: 0, y2: height }));
+    const words = `${side ? "▴ above" : "▾ below"} ${formatted(bound)}: ${shown(beyond[side] / values.length, 3)}`;
+    const right = side ? x(bound) + LABEL < width : x(bound) < LABEL; // of the line, where there is room
+    parts.push(draw("text", { class: "clip", x: x(bound) + (right ? 4 : -4), y: 10, "text-anchor": right ? "start" : "end" }, words));
+  });
+  parts.push(draw("line", { class: "axis", x1: left - 4, x2: width, y1: height, y2: height }));
+  const [first, last] = isRatio ? [Math.exp(low), Math.exp(high)] : [low + quantity.middle, high + quantity.middle];
+  for (const tick of ticks(first, last, Math.max(Math.round(width / 110), 3))) {
+    const at = x(isRatio ? Math.log(tick) : tick - quantity.middle);
+    parts.push(draw("text", { x: at, y: height + 15, "text-anchor": "middle" }, shown(tick, 4)));
   }
   const label = `histogram of ${quantity.words}`;
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
-  return [svg, make("figcaption", {}, `highest bar: ${shown(Math.max(...counts))} of ${shown(values.length)} tokens${log ? " (heights on a log scale)" : ""}`)];
+  const slack = 1e-6 * (high - low);
+  const outside = values.filter((value) => value - quantity.middle < low - slack || value - quantity.middle > high + slack).length;
+  const caption = [`Vertical: tokens${log ? " (log scale)" : ""}, ${shown(values.length)} in all`];
+  if (bounds.some((bound) => bound !== null)) caption.push("at a clip bound: the share beyond it");
+  if (outside) caption.push(`the first and the last bar have ${shown(outside)} that ${outside === 1 ? "is" : "are"} further out`);
+  return [svg, make("figcaption", {}, `${caption.join("; ")}.`)];
+}
+
+// Bars of one width and their counts. Distances are from the middle; a clip bound (null: none) is the end of a bar.
+function binned(values, { middle, scale, range }, bounds, most) {
+  const known = bounds.filter((bound) => bound !== null);
+  const edge = Math.max(1.3 * Number(scale), 1e-9);
+  const low = Math.min(Math.max(-edge, Number(range[0]) - middle), ...known.map((bound) => 1.4 * bound));
+  const high = Math.max(Math.min(edge, Number(range[1]) - middle), ...known.map((bound) => 1.4 * bound), low + 1e-9);
+  const rough = (high - low) / Math.max(most, 1);
+  const [begin, end] = known.length === 2 ? known : known.length ? [known[0], known[0] + rough] : [low, high];
+  const width = (end - begin) / Math.max(Math.round((end - begin) / rough), 1);
+  const first = begin - width * Math.ceil((begin - low) / width - 1e-9);
+  const count = Math.max(Math.ceil((high - first) / width - 1e-9), 1);
+  const counts = new Array(count).fill(0);
+  for (const value of values) {
+    const at = Math.floor((value - middle - first) / width + 1e-9);
+    if (at === at) counts[Math.max(0, Math.min(count - 1, at))]++;
+  }
+  return { edges: Array.from({ length: count + 1 }, (_, at) => first + at * width), counts };
 }

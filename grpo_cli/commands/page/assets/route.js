@@ -21,14 +21,16 @@ async function route(page, run) {
     if (by) page.quantityName = by;
     page.open(record);
     page.jumps.goTo(response, token);
-  } else page.plain(run.kept[step] === undefined ? new RunView(run) : new StepView(run, step));
+  } else if (run.kept[step] !== undefined) page.plain(new StepView(run, step));
+  else page.plain((run.view ??= new RunView(run)));
 }
 
-// Shows the record of the address, or the first.
+// Shows the record of the address, or the one with the token that stands out most.
 async function openRecord(page, settings) {
   const { records } = settings;
-  const number = Number(location.hash.match(/record-(\d+)/)?.[1] ?? 0);
-  const at = records[number] ? number : 0;
+  const first = settings.ranked?.rows.map((row) => row[4]).find((place) => place !== null) ?? 0; // of the batch's first token
+  const wanted = Number(location.hash.match(/record-(\d+)/)?.[1] ?? first);
+  const at = records[wanted] ? wanted : 0;
   const record = await readBlock(document.getElementById(`record-${at}`).textContent);
   record.only = settings.only;
   page.choice(settings, at);

@@ -1,12 +1,13 @@
-// A step: its numbers, its responses by length and reward, and its groups.
+// A step: its numbers beside those of the steps around it, its responses by length and reward, and its groups.
 
-const GROUP_SORTS = {
-  written: ["as written", () => 0],
-  reward: ["reward", (group) => group.reward_mean],
-  length: ["length", (group) => group.length_mean],
-  clipped: ["clip fraction", (group) => group.clip_fraction],
-  ratio: ["most extreme ratio", (group) => Number(group.log_ratio_max)],
-};
+// So many groups have a colour each.
+const PALETTE = 8;
+
+// By so many standard deviations a number is unusual.
+const UNUSUAL = 3;
+
+// The size of a dot, in pixels.
+const DOT = 4.5;
 
 // A group by its record, which it shares with others of its step or not.
 function groupWords(groups, at) {
@@ -22,127 +23,198 @@ class StepView {
     this.at = run.steps.indexOf(step);
     this.groups = run.groups[step] ?? [];
     this.figure = make("figure.groups");
-    this.table = make("table");
-    const options = Object.entries(GROUP_SORTS).map(([value, [words]]) => make("option", { value }, words));
-    this.select = make("select", { "aria-label": "order", onchange: () => this.arrange() }, ...options);
-    const found = run.findings.filter(({ onset, worst_step: worst }) => onset === step || worst === step);
+    this.stacked = make("p.hint");
+    this.single = this.groups.every(({ labelled, responses }) => labelled && responses === 1);
+    this.names = this.groups.map(({ group }, at) => (this.single ? group : at));
+    this.hasLengths = this.groups.every(({ lengths = [] }) => lengths.every((length) => length !== null));
+    this.kinds = [...new Set(this.names)];
+    this.found = run.findings.filter(({ onset, worst_step: worst }) => onset === step || worst === step);
     this.element = make(
       "article.step",
       {},
       ...(new Set(run.files).size > 1 ? [make("p", {}, run.files[this.at])] : []),
-      ...found.map((one) => make("p.said", {}, `${arrow(one)} ${one.sentence}`)),
-      make("dl.totals", {}, ...this.numbers()),
-      this.legend(),
-      make("h2", {}, this.heading()),
-      make("p.hint", {}, "A dot is a response. Filled: the tokens of its group are on this page; click one to open it. ▲ in the table: a token or a response that a finding or an extreme of the step points at."),
+      ...this.found.slice(0, 1).map((one) => make("p.said", {}, `${arrow(one)} ${one.sentence}`)),
+      ...(step === run.last_good ? [make("p.said", {}, "The last good step.")] : []),
+      make("div.columns", {}, make("section", {}, ...this.metrics()), this.groups.length ? make("section", {}, make("h2", {}, this.heading()), this.figure, this.stacked) : null),
       run.alone ? make("p.hint", {}, sentences([run.alone], run)) : null,
-      this.figure,
-      make("label.order", {}, "order ", this.select),
-      make("div.wide", {}, this.table),
+      ...(this.groups.length ? this.table() : []),
     );
-    this.arrange();
   }
 
   heading() {
     const [groups, responses] = [this.groups.length, this.groups.reduce((sum, group) => sum + group.responses, 0)];
-    const named = this.several();
-    if (named !== null) return `${shown(responses)} responses in as many records (${shown(named)} group${named === 1 ? "" : "s"}), by length and reward`;
-    return `${shown(responses)} response${responses === 1 ? "" : "s"} of ${shown(groups)} group${groups === 1 ? "" : "s"}, by length and reward`;
+    const counts = this.single ? this.kinds.length : groups;
+    return `${shown(responses)} response${responses === 1 ? "" : "s"} of ${shown(counts)} group${counts === 1 ? "" : "s"}, by ${this.hasLengths ? "length" : "group"} and reward`;
   }
 
-  // How many groups the records are of, where each is one response of a named group; else null.
-  several() {
-    const names = new Set(this.groups.map(({ group }) => group));
-    return this.groups.every(({ labelled, responses }) => labelled && responses === 1) ? names.size : null;
+  // ---- numbers
+
+  // The metrics of findings in their order, then the unusual ones, the most unusual first; and the others, folded.
+  *metrics() {
+    const { run, at, found, step } = this;
+    const around = run.around[step] ?? {};
+    const rows = run.metrics
+      .filter(({ usual, name, values }) => values[at] !== null && (usual || this.findingOf(name)))
+      .map(({ name, about, values }) => ({ name, about, value: values[at], around: around[name] ?? [null, null, null] }));
+    const size = ({ around: [, , deviation] }) => Math.abs(deviation ?? 0);
+    const place = ({ name }) => [...found.map(({ metric }) => metric), name].indexOf(name);
+    const first = rows.filter((row) => place(row) < found.length || size(row) >= UNUSUAL);
+    first.sort((a, b) => place(a) - place(b) || size(b) - size(a));
+    const others = rows.filter((row) => !first.includes(row));
+    if (first.length) yield* [make("h2", {}, "Metrics that stand out"), this.metricTable(first)];
+    const table = this.metricTable(others);
+    if (others.length && first.length) yield make("details", {}, make("summary", {}, `${others.length} other metrics`), table);
+    else if (others.length) yield* [make("h2", {}, "Metrics"), table];
+    yield make("p.hint", {}, "Before and after: medians of at most 30 and 12 steps. Deviation: from the steps before (or those after, if fewer than five are before), in their robust standard deviations.", this.found.length ? " ▲ ▼: a finding begins at this step; ○: it is worst here." : "");
   }
 
-  *numbers() {
-    for (const metric of this.run.metrics) {
-      const value = metric.values[this.at];
-      if (metric.usual && value !== null) yield make("div", { title: metric.about ?? "" }, make("dt", {}, metric.name), make("dd", {}, shown(value)));
-    }
+  findingOf(name) {
+    return this.found.find(({ metric }) => metric === name);
   }
 
-  legend() {
-    const known = this.run.metrics.filter(({ usual, values, about }) => about && usual && values[this.at] !== null);
-    const rows = known.map(({ name, about }) => make("div", {}, make("dt", {}, name), make("dd", {}, about)));
-    return make("details.names", {}, make("summary", {}, "What these numbers are"), make("dl", {}, ...rows));
+  metricTable(rows) {
+    const table = make("table");
+    const name = ({ name }) => {
+      const finding = this.findingOf(name);
+      const sign = finding && (finding.onset === this.step ? arrow(finding) : "○");
+      return finding ? make("span", { title: finding.sentence }, name, make(`span.${sign === "○" ? "worst" : "onset"}`, {}, ` ${sign}`)) : name;
+    };
+    const deviation = ([, , size]) => (size === null ? "–" : make("data", { value: size }, `${size < 0 ? "−" : "+"}${shown(Math.abs(size), 2)}`));
+    fill(table, ["metric", "before", `step ${this.step}`, "after", "deviation", "what it is"], rows.map((row) => {
+      const [before, after] = row.around;
+      return [name(row), number(before), make("b", {}, number(row.value)), number(after), deviation(row.around), make("span.about", {}, row.about ?? "")];
+    }));
+    return make("div.wide", {}, table);
   }
+
+  // ---- groups
 
   href(at) {
     return `#step-${this.step}-group-${at}`;
   }
 
-  arrange() {
-    const value = GROUP_SORTS[this.select.value][1];
-    const order = this.groups.map((_, at) => at);
-    if (this.select.value !== "written") {
-      order.sort((a, b) => (value(this.groups[b]) ?? -Infinity) - (value(this.groups[a]) ?? -Infinity) || a - b);
-    }
+  *table() {
+    yield make("h2", {}, this.single ? "Responses" : "Groups");
     const many = new Set(this.groups.map(({ group }) => group)).size > 1;
-    const single = this.several() !== null; // whose columns of several responses say nothing
-    const spread = single ? [[], [], []] : [["responses"], ["reward std"], ["longest"]];
-    const heads = ["record", ...(many ? ["group"] : []), ...spread[0], "reward", ...spread[1], "length", ...spread[2], "clipped", "largest |log ρ|", ...(single ? [] : ["tokens"])];
-    fill(this.table, heads, order.map((at) => this.row(at, many, single)));
+    const spread = this.single ? [[], [], []] : [["responses"], ["reward std"], ["longest"]]; // of one response they say nothing
+    const heads = ["record", ...(many ? ["group"] : []), ...spread[0], "reward", ...spread[1], "length", ...spread[2], "clipped", "largest |log ratio|", ...(this.single ? [] : ["tokens"])];
+    const table = make("table");
+    const cells = this.groups.map((_, at) => this.row(at, many));
+    const known = heads.map((_, column) => cells.some((row) => row[column] !== "–"));
+    const kept = (row) => row.filter((_, column) => known[column]);
+    fill(table, kept(heads), cells.map(kept)).forEach((row, at) => {
+      row.addEventListener("pointerenter", () => this.mark(at));
+      row.addEventListener("pointerleave", () => this.mark(null));
+    });
+    const words = ["A link leads to the tokens of a group."];
+    if (this.groups.some(({ pointed }) => pointed.length)) words.push(" ▲: a finding or an extreme of the step is in this group.");
+    if (this.groups.some(({ block }) => block)) yield make("p.hint", {}, ...words);
+    yield make("div.wide", {}, table);
   }
 
-  row(at, many, single) {
+  row(at, many) {
     const group = this.groups[at];
     const name = shown(group.record);
     const pointed = group.pointed.length ? " ▲" : "";
-    const tokens = `${shown(group.tokens)}${pointed}`;
+    const several = (...cells) => (this.single ? [] : cells);
+    const swatch = this.kinds.length <= PALETTE ? make(`i.swatch.${this.color(at)}`) : "";
+    const record = group.block ? link(this.href(at), name) : name;
     return [
-      group.block ? link(this.href(at), `${name}${single ? pointed : ""}`) : name,
-      ...(many ? [shown(group.group)] : []),
-      ...(single ? [] : [shown(group.responses)]),
-      shown(group.reward_mean),
-      ...(single ? [] : [shown(group.reward_std)]),
-      shown(group.length_mean),
-      ...(single ? [] : [shown(group.length_max)]),
-      percent(group.clip_fraction),
-      shown(group.log_ratio_max),
-      ...(single ? [] : [group.block ? link(this.href(at), tokens) : shown(group.tokens)]),
+      make("span", {}, swatch, record, pointed),
+      ...(many ? [make("span.short", { title: shown(group.group) }, shown(group.group))] : []),
+      ...several(shown(group.responses)),
+      number(group.reward_mean),
+      ...several(number(group.reward_std)),
+      number(group.length_mean),
+      ...several(shown(group.length_max)),
+      number(group.clip_fraction),
+      number(group.log_ratio_max),
+      ...several(shown(group.tokens || null)),
     ];
   }
+
+  color(at) {
+    return this.kinds.length <= PALETTE ? `g${this.kinds.indexOf(this.names[at])}` : "g0";
+  }
+
+  // Makes the dots of a group stand out; null: of none.
+  mark(at) {
+    this.figure.classList.toggle("marking", at !== null);
+    for (const dot of this.figure.querySelectorAll("circle")) dot.classList.toggle("marked", at !== null && dot.of === this.names[at]);
+  }
+
+  // ---- responses by length and reward
 
   refresh() {
     const known = this.groups.some((group) => group.reward_mean !== null);
     this.figure.replaceChildren(...(known ? [this.scatter(Math.min(this.figure.clientWidth || 700, 760))] : []));
+    const parts = known ? ["A dot is a response"] : [];
+    if (known && this.kinds.length <= PALETTE) parts.push("its colour is the group's (in the table)");
+    if (known && this.isStacked) parts.push("dots that would hide each other are stacked");
+    const bare = this.groups.filter(({ block }) => !block).length;
+    if (known && bare && bare < this.groups.length) parts.push("filled: the tokens of its group are on this page");
+    if (known && bare < this.groups.length) parts.push("click one to open its group");
+    this.stacked.textContent = parts.length ? `${parts.join("; ")}.` : "";
   }
 
   scatter(width) {
-    const [height, left, foot] = [260, 66, 34];
+    const [height, left, foot] = [280, 58, 34];
     const points = [...this.groups.entries()].filter(([, group]) => group.reward_mean !== null);
     const scale = (values, from, to) => {
-      let [low, high] = [Math.min(...values), Math.max(...values)];
-      const marks = high > low ? ticks(low, high, 5) : [low];
+      let [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
+      const some = [...new Set(values.slice(0, 1000))].sort((a, b) => a - b);
+      const marks = some.length <= 3 ? some : ticks(low, high, 5);
       if (!(high > low)) [low, high] = [low - 0.5, high + 0.5];
       return { ticks: marks, at: (value) => from + ((value - low) / (high - low)) * (to - from) };
     };
-    const x = scale(points.flatMap(([, group]) => group.lengths), left + 10, width - 14);
-    const y = scale(points.flatMap(([, group]) => group.rewards), height - 10, 24);
+    const x = scale(points.flatMap(([at, { rewards }]) => rewards.map((_, r) => this.across(at, r))), left + 10, width - 14);
+    const y = scale(points.flatMap(([, { rewards }]) => rewards.filter((reward) => reward !== null)), height - 12, 30);
     const parts = [
       draw("line", { class: "axis", x1: left, x2: width, y1: height, y2: height }),
       draw("line", { class: "axis", x1: left, x2: left, y1: 0, y2: height }),
       ...y.ticks.map((tick) => draw("text", { x: left - 8, y: y.at(tick) + 4, "text-anchor": "end" }, shown(tick, 4))),
-      ...y.ticks.map((tick) => draw("line", { class: "axis", x1: left - 4, x2: left, y1: y.at(tick), y2: y.at(tick) })),
+      ...y.ticks.map((tick) => draw("line", { class: "axis faint", x1: left - 4, x2: width, y1: y.at(tick), y2: y.at(tick) })),
       ...x.ticks.map((tick) => draw("text", { x: x.at(tick), y: height + 16, "text-anchor": "middle" }, shown(tick, 4))),
       ...x.ticks.map((tick) => draw("line", { class: "axis", x1: x.at(tick), x2: x.at(tick), y1: height, y2: height + 4 })),
       draw("text", { x: left - 8, y: 12, "text-anchor": "end" }, "reward"),
-      draw("text", { x: width - 4, y: height + 31, "text-anchor": "end" }, "length in tokens"),
+      draw("text", { x: width - 4, y: height + 31, "text-anchor": "end" }, this.hasLengths ? "length in tokens" : "group, in the order of the file"),
+      ...this.dots(points, x, y),
     ];
-    for (const [at, group] of points) parts.push(...this.points(at, group, x, y));
-    return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "group", "aria-label": "responses by length and reward" }, ...parts);
+    return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "group", "aria-label": this.heading() }, ...parts);
   }
 
-  // A dot for each response of a group.
-  *points(at, group, x, y) {
-    for (const [number, reward] of group.rewards.entries()) {
-      const [cx, cy] = [x.at(group.lengths[number]), y.at(reward)];
-      const words = `response ${number} of ${groupWords(this.groups, at)}: reward ${shown(reward)}, length ${shown(group.lengths[number])}`;
-      const circle = draw("circle", { class: group.block ? "kept" : "bare", cx, cy, r: 4.5 }, draw("title", {}, words));
-      if (!group.block) yield circle;
-      else yield draw("a", { href: this.href(at), "aria-label": words }, circle);
+  // Where a response is across the figure: its length, or its group where lengths are unknown.
+  across(at, r) {
+    return this.hasLengths ? this.groups[at].lengths[r] : at + 1;
+  }
+
+  // A dot for each response; those that would hide each other are stacked, at the top downwards.
+  *dots(points, x, y) {
+    const all = points.flatMap(([at, { rewards }]) => rewards.map((reward, r) => ({ at, r, reward, cx: x.at(this.across(at, r)), cy: y.at(reward) }))).filter(({ reward }) => reward !== null);
+    const stacks = new Map();
+    for (const dot of all) {
+      const place = `${Math.round(dot.cx / (1.8 * DOT))} ${dot.reward}`;
+      if (!stacks.has(place)) stacks.set(place, []);
+      stacks.get(place).push(dot);
     }
+    const rows = [...new Set(all.map(({ cy }) => cy))].sort((a, b) => a - b);
+    const gap = rows.slice(1).reduce((least, row, at) => Math.min(least, row - rows[at]), 250);
+    const tallest = Math.max(...[...stacks.values()].map((stack) => stack.length));
+    const apart = Math.min(2 * DOT, (0.45 * gap) / tallest);
+    const middle = y.at(y.ticks[0]) / 2 + y.at(y.ticks[y.ticks.length - 1]) / 2;
+    this.isStacked = tallest > 1;
+    for (const stack of stacks.values()) {
+      for (const [nth, dot] of stack.entries()) yield this.dot(dot, dot.cy + (dot.cy < middle ? 1 : -1) * nth * apart);
+    }
+  }
+
+  dot({ at, r, reward, cx }, cy) {
+    const group = this.groups[at];
+    const words = `response ${r} of ${groupWords(this.groups, at)}: reward ${shown(reward, 4)}${this.hasLengths ? `, length ${shown(group.lengths[r])}` : ""}`;
+    const circle = draw("circle", { class: `${group.block ? "kept" : "bare"} ${this.color(at)}`, cx, cy, r: DOT }, draw("title", {}, words));
+    circle.of = this.names[at];
+    circle.addEventListener("pointerenter", () => this.mark(at));
+    circle.addEventListener("pointerleave", () => this.mark(null));
+    return group.block ? draw("a", { href: this.href(at), "aria-label": words }, circle) : circle;
   }
 }

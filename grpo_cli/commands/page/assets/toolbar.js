@@ -76,7 +76,7 @@ class Toolbar {
     const steps = COLORS.map((_, step) => step).filter((step) => (low < 0 || step >= STEPS) && (high > 0 || step <= STEPS));
     const first = make("span", {}, low < 0 ? `${low < -scale ? "≤ " : ""}${end(-1)}` : number(0));
     const last = make("span", {}, high > 0 ? `${high > scale ? "≥ " : ""}${end(1)}` : number(0));
-    const all = make("span.hint", {}, `(${number(low)} to ${number(high)})`);
+    const all = make("span.hint", {}, `all: ${number(low)} to ${number(high)}`);
     const bar = [first, make("span.steps", {}, ...steps.map((step) => make(`i.s${step}`))), last, all];
     this.legend.replaceChildren(
       ...(scale ? bar : [make("span", {}, `${end(1)} at every token`)]),

@@ -17,8 +17,6 @@ function shown(value, digits = 6) {
 
 const arrow = ({ direction }) => (direction === "down" ? "▼" : "▲");
 
-const percent = (share) => (share === null ? "–" : `${shown(100 * share, 3)} %`);
-
 // make("a.link", { href: "#x" }, "text", child, …)
 function make(kind, attributes = {}, ...children) {
   const [tag, ...classes] = kind.split(".");
@@ -32,11 +30,44 @@ function make(kind, attributes = {}, ...children) {
   return element;
 }
 
-// Fills a table. Each cell knows its heading: on a narrow screen rows wrap, with the headings in them.
+// A number in few digits; sorting and pointing have all of them.
+const number = (value, digits = 4) => (typeof value === "number" ? make("data", { value, title: String(value) }, shown(value, digits)) : shown(value));
+
+// Fills a table, whose rows are sorted by a click on a heading. Each cell knows its heading: on a narrow
+// screen rows wrap, with the headings in them. Returns the rows.
 function fill(table, heads, rows) {
-  const cell = (content, at) => make(heads[at] === "token" ? "td.word" : "td", { "data-head": heads[at] }, content);
-  const head = make("tr", {}, ...heads.map((name) => make(name === "token" ? "th.word" : "th", {}, name)));
-  table.replaceChildren(head, ...rows.map((row) => make("tr", {}, ...row.map(cell))));
+  const kind = (name) => (TEXTS.has(name) ? ".word" : "");
+  const cell = (content, at) => make(`td${kind(heads[at])}`, { "data-head": heads[at] }, content);
+  const sort = (name, at) => make("button.sort", { type: "button", onclick: () => sortBy(table, at) }, name);
+  const head = make("tr", {}, ...heads.map((name, at) => make(`th${kind(name)}`, { scope: "col" }, sort(name, at))));
+  const made = rows.map((row) => make("tr", {}, ...row.map(cell)));
+  table.replaceChildren(head, ...made);
+  return made;
+}
+
+// Columns of text, which stands at the left.
+const TEXTS = new Set(["token", "record", "metric", "series", "what it is", "difference"]);
+
+// Sorts by a column, numbers from the largest on and words from the first on; the second time the other way.
+function sortBy(table, at) {
+  const [head, ...rows] = table.rows;
+  const keys = new Map(rows.map((row) => [row, sortKey(row.cells[at])]));
+  const numeric = rows.some((row) => typeof keys.get(row) === "number");
+  const now = head.cells[at].getAttribute("aria-sort");
+  const down = now ? now === "ascending" : numeric;
+  const order = (a, b) => (numeric ? a - b : a.localeCompare(b, "en", { numeric: true })) * (down ? -1 : 1);
+  const isKnown = (row) => typeof keys.get(row) === (numeric ? "number" : "string");
+  for (const cell of head.cells) cell.removeAttribute("aria-sort");
+  head.cells[at].setAttribute("aria-sort", down ? "descending" : "ascending");
+  const known = rows.filter(isKnown).sort((a, b) => order(keys.get(a), keys.get(b)));
+  table.append(...known, ...rows.filter((row) => !isKnown(row))); // what has no number is last
+}
+
+function sortKey(cell) {
+  const exact = cell.querySelector("data");
+  const text = cell.textContent.trim();
+  const value = Number(exact ? exact.value : text.replace(/,|[%▲]$/g, "") || NaN);
+  return Number.isNaN(value) ? text : value;
 }
 
 function draw(tag, attributes, ...children) {
@@ -48,6 +79,7 @@ function draw(tag, attributes, ...children) {
 
 const SIDES = { "-1": "low", 0: null, 1: "high" };
 const MARKS = { low: "▾", high: "▴" };
+const clipWords = (side) => (side ? `${MARKS[side]} ${side}` : "·");
 const STEPS = 5;
 
 // Ten steps, five on either side of none; paler the nearer to the middle.

@@ -64,6 +64,8 @@ class Difference(Answer):
             value of one side is as large as any of the other.
         since: the step from which on it differs; None where it does not.
         factor, end_factor: second by first, of a positive metric that is watched on a log scale.
+        since_then, since_low, since_high: the difference over the steps from ``since`` on, and its
+            interval; None where it does not differ, or over fewer than eight steps.
     """
 
     name: str
@@ -80,6 +82,9 @@ class Difference(Answer):
     since: int | None = None
     factor: float | None = None
     end_factor: float | None = None
+    since_then: float | None = None
+    since_low: float | None = None
+    since_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -235,13 +240,18 @@ def _difference(
         factors.append(math.exp(scaled.value) if by_factor else None)
         found.append((value, value - half, value + half, beyond or bool(begins)))
     whole, end = found
-    since = None
-    if whole[3] or end[3]:
-        first = (lasting or begun)[:1]
-        sides = (mine[0], yours[0])
-        since = numbers[_as_alone(first[0].at, sides, watch) if first else 0]
     means = float(mine.mean()), float(yours.mean())
-    return Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3], since, *factors)
+    row = Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3], None, *factors)
+    if not (row.differs or row.differs_at_end):
+        return row
+    first = (lasting or begun)[:1]
+    at = _as_alone(first[0].at, (mine[0], yours[0]), watch) if first else 0
+    row = replace(row, since=numbers[at])
+    if count - at < LEAST_COMMON:
+        return row
+    change = _change(mine[:, at:], yours[:, at:], count - at, seeds=seeds)
+    low, high = (change.value + sign * change.half_width() for sign in (-1, 1))
+    return replace(row, since_then=change.value, since_low=low, since_high=high)
 
 
 def _beginnings(mine: F64, yours: F64, scale: str, spikes: float) -> list[Change]:

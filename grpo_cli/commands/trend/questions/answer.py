@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.events import events
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.questions.against import compare_runs
@@ -69,9 +70,7 @@ def answer_question(
         notes = dict.fromkeys(compared.notes)
     elif options.at is not None and options.by is None:
         records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
-        ungrouped = None if records is None else records.ungrouped
-        changed = findings(steps, flags, ungrouped)
-        happened = step_at(records, steps, options.at, changed)
+        happened = step_at(records, trend_of(records, steps, flags)[0], options.at)
         step = steps[place_of(steps, options.at)]
         draw = partial(print_step_answer, answer=happened, step=step, flags=flags)
         options.page.write(happened, draw, rows=happened.metrics)

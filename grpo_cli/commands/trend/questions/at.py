@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, owners
+from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.inspection import of_step
 from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.questions.noise import robust_size
@@ -27,6 +28,7 @@ _LEAST = 5
 """Values that others must be for the size of one more to be known."""
 UNUSUAL = 3.0
 """Robust standard deviations from which a metric is unusual."""
+_SCALES = {"log": "log x", "below 1": "−log(1 − x)", "share": "arcsin √x", "linear": "x"}
 FACTS = ("reward_mean", "reward_std", "length_mean", "clip_fraction", "log_ratio_max")
 
 
@@ -39,9 +41,13 @@ class MetricAt(Answer):
         before: the median of at most 30 steps before.
         at: its value.
         after: the median of at most 12 steps after.
-        size: by how many robust standard deviations of the steps before (where there are fewer
-            than five, of those after) it is away from their median, on the metric's scale. None
-            where nothing varies.
+        size: (s(at) − median of s(others)) / spread, where the others are the steps before or,
+            where there are fewer than five, those after. None where nothing varies.
+        scale: s, in which the noise of the metric is even: "x", "log x", "−log(1 − x)" or
+            "arcsin √x".
+        spread: 1.4826 times the median absolute deviation of s(others); their standard deviation
+            where more than half of them are equal; no less than half of the least difference of
+            few values, or than the noise of a share of as few as its least value tells.
     """
 
     name: str
@@ -49,6 +55,8 @@ class MetricAt(Answer):
     at: float | None
     after: float | None
     size: float | None
+    scale: str = "x"
+    spread: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,8 +66,9 @@ class StepAnswer(Answer):
     Attributes:
         step: the step.
         before, after: the first and the last of the steps that it is compared with.
-        metrics: every metric of the step: those of findings, then others that are watched, then the
-            rest, each the most unusual first.
+        verdict: what happened in the run, with the last good step.
+        metrics: every metric of the step: those of its findings in their order, then others that
+            are watched, then the rest, each the most unusual first.
         groups: those in which the step is worst in something, with what that is.
         worst: the worst places, as a row of ``trend`` has them.
         findings: the run's findings that begin at the step, or are worst there.
@@ -69,6 +78,8 @@ class StepAnswer(Answer):
     step: int
     before: Sequence[int]
     after: Sequence[int]
+    verdict: str
+    last_good_step: int | None
     metrics: Sequence[MetricAt]
     groups: Sequence[Mapping[str, Any]]
     worst: Mapping[str, Place]
@@ -76,33 +87,39 @@ class StepAnswer(Answer):
     check: Checked | None
 
 
-def step_at(run: Run | None, steps: Steps, number: int, findings: Sequence[Finding]) -> StepAnswer:
+def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
     """What happened at a step of a run.
 
     Args:
         run: that was read; its records are read again. None where the steps are of a log.
-        steps: all of the run.
+        answer: what happened in it.
         number: the step.
-        findings: those of the run.
 
     Raises:
         UsageError: where the run has no such step.
     """
+    steps = answer.steps
     place = place_of(steps, number)
     step, groups, checked = steps[place], list[Mapping[str, Any]](), None
     if run is not None:
         narrowed = of_step(run.reader, step, run.step_source)
         groups, checked = _groups(step, narrowed, run), check(narrowed)
-    here = [one for one in findings if number in (one.onset, one.worst_step)]
-    named = {one.metric for one in here}
+    here = [one for one in answer.findings if number in (one.onset, one.worst_step)]
+    named = [*dict.fromkeys(one.metric for one in here)]
     before, after = steps[max(0, place - PAST) : place], steps[place + 1 : place + 1 + FUTURE]
     return StepAnswer(
         number,
         _ends(before),
         _ends(after),
+        answer.verdict,
+        answer.last_good_step,
         sorted(
-            _metrics(steps, place),
-            key=lambda one: (one.name not in named, steps.watch(one.name) is None, _by_size(one)),
+            metrics_at(steps, place),
+            key=lambda one: (
+                named.index(one.name) if one.name in named else len(named),
+                steps.watch(one.name) is None,
+                _by_size(one),
+            ),
         ),
         groups,
         step.worst,
@@ -130,7 +147,7 @@ def place_of(steps: Steps, number: int) -> int:
 
 def unusual_at(steps: Steps, place: int) -> list[MetricAt]:
     """The metrics that are unusual at a step, the most unusual first."""
-    found = [one for one in _metrics(steps, place) if abs(one.size or 0.0) >= UNUSUAL]
+    found = [one for one in metrics_at(steps, place) if abs(one.size or 0.0) >= UNUSUAL]
     watched = [one for one in found if is_watched(one.name)]
     return sorted(watched, key=_by_size)
 
@@ -139,7 +156,8 @@ def _ends(steps: Steps) -> list[int]:
     return [steps.numbers[0], steps.numbers[-1]] if steps else []
 
 
-def _metrics(steps: Steps, place: int) -> Iterator[MetricAt]:
+def metrics_at(steps: Steps, place: int) -> Iterator[MetricAt]:
+    """Each metric at a step, by its place, and around it."""
     for name, column in steps.metrics.items():
         known = steps.watch(name)
         past, future = column[max(0, place - PAST) : place], column[place + 1 :][:FUTURE]
@@ -147,14 +165,19 @@ def _metrics(steps: Steps, place: int) -> Iterator[MetricAt]:
         value = steps.values(name)[place]
         if value is None and not len(past) and not len(future):
             continue
-        others, size = past if len(past) >= _LEAST else future, None
+        others = past if len(past) >= _LEAST else future
+        before, after = (float(np.median(one)) if len(one) else None for one in (past, future))
+        found = MetricAt(name, before, value, after, None)
         if value is not None and len(others) >= _LEAST:
             values = np.append(others, float(value))
+            if known is not None and known.scale == "growth":  # of the whole run, not of a part
+                known = known._replace(scale="log")
             scaled = values if known is None else known.scaled(values)
             least = 0.0 if known is None else float(known.noise(values)[-1])
-            size = robust_size(float(scaled[-1]), scaled[:-1], least)
-        before, after = (float(np.median(one)) if len(one) else None for one in (past, future))
-        yield MetricAt(name, before, value, after, size)
+            scale = "x" if known is None or scaled is values else _SCALES[known.scale]
+            size, spread = robust_size(float(scaled[-1]), scaled[:-1], least)
+            found = replace(found, size=size, scale=scale, spread=spread)
+        yield found
 
 
 def _by_size(one: MetricAt) -> float:

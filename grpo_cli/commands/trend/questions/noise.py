@@ -119,15 +119,15 @@ def t_quantile(share: float, freedom: float) -> float:
     return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def robust_size(value: float, others: F64, least: float = 0.0) -> float | None:
+def robust_size(value: float, others: F64, least: float = 0.0) -> tuple[float | None, float]:
     """By how many standard deviations of other values a value is away from their median.
 
-    The deviation is that of their median absolute deviation, or their own where more than half of
-    them are equal, and no less than ``least``. None where nothing varies and the value is as the
-    others are; infinite where it is not.
+    The deviation is returned as well: that of their median absolute deviation, or their own where
+    more than half of them are equal, and no less than ``least``. None where nothing varies and the
+    value is as the others are; infinite where it is not.
     """
     middle, spread = map(float, levels(others))
     spread = max(spread or float(others.std(ddof=1)), least)
     if spread:
-        return (value - middle) / spread
-    return None if value == middle else math.copysign(math.inf, value - middle)
+        return (value - middle) / spread, spread
+    return None if value == middle else math.copysign(math.inf, value - middle), spread

@@ -38,15 +38,16 @@ def print_step_answer(
         for name, span in (("before", answer.before), ("after", answer.after))
     ]
     console.print(Text.assemble((f"step {answer.step}", "bold magenta"), f"  ({'; '.join(spans)})"))
+    console.print(wrapped(Text(f"the run: {visible(answer.verdict)}", "bold"), screen.reading, 2))
     console.print()
     rows = [one for one in answer.metrics if answer.check is None or is_watched(one.name)]
     unusual = sum(abs(one.size or 0.0) >= UNUSUAL for one in rows)
     rows = rows[: min(max(unusual, _LEAST_ROWS), _MOST_ROWS)]
     rest = len(answer.metrics) - len(rows)
     more = f"… and {rest} more metrics (see --json); " if rest else ""
-    explained = f"{more}size: (value − median before) / 1.4826 MAD, on its scale"
+    explained = f"{more}size: (s(at) − median of s(before)) / spread, with s the scale"
     table = [{"metric": one.name, **one.fields()} for one in rows]
-    _print_rows(console, screen, table, spare=(), hide=("name",), note=explained)
+    _print_rows(console, screen, table, spare=("after",), hide=("name",), note=explained)
     for finding in answer.findings:
         console.print()
         print_finding(console, screen, finding)
@@ -115,7 +116,7 @@ def print_comparison(
         explained += f"; at the end: over the last {last} steps"
     explained += "; ≠: more than chance explains, given how many metrics there are"
     if differ:
-        explained += ", or a change from one step on (since)"
+        explained += ", or a change from one step on (since; since then: over the steps from there)"
     console.print(wrapped(Text(explained, "dim"), screen.reading))
     first_run, second_run = (visible(_listed(one)) for one in named)
     sides = Text(f"first: {first_run}; second: {second_run}")
@@ -130,14 +131,15 @@ def print_comparison(
             "difference": with_error(one, first),
             "at the end": with_error(one, first, at_end=True),
             "since": one.since,
+            "since then": _since_then(one),
         }
         for one in answer.metrics
         if one.name not in equal
     ]
     note = f"\nequal: {', '.join(equal)}" if equal else ""
-    hide = [] if differ else ["since"]
+    hide = [] if differ else ["since", "since then"]
     hide += [] if answer.has_end else ["at the end"]
-    spare = ("second", "first", "since")
+    spare = ("first", "second", "since")
     _print_rows(console, screen, rows, spare=spare, hide=hide, note=note, indent=2)
 
 
@@ -170,7 +172,7 @@ def verdict_against(answer: RunComparison) -> str:
 
 
 def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
-    """A difference with half its interval; where that holds 0 and it is marked, why it is instead.
+    """A difference with half its interval; where that holds 0 and it is marked, why it is as well.
 
     ``first``: the first step that is compared.
     """
@@ -180,12 +182,21 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
         else (one.difference, one.low, one.factor, one.differs)
     )
     half, mark = value - low, "≠" if differs else " "
-    about = f"{mark} {float(f'{value:.3g}'):+g}"
-    if not differs or abs(value) > half:
-        return f"{about} ±{float(f'{half:.2g}'):g}"
-    if one.since != first:
-        return f"{about} (begins at step {one.since})"
+    about = f"{mark} {_with_half(value, half)}"
+    if not differs or abs(value) > half or one.since != first:
+        return about
     return f"{about} ({f'× {factor:.3g}' if factor else 'one way all along'})"
+
+
+def _with_half(value: float, half: float) -> str:
+    return f"{float(f'{value:.3g}'):+g} ±{float(f'{half:.2g}'):g}"
+
+
+def _since_then(one: Difference) -> str:
+    """The difference since its onset, with half its interval; a dash where there is none."""
+    if one.since_then is None or one.since_low is None:
+        return "–"
+    return _with_half(one.since_then, one.since_then - one.since_low)
 
 
 # ---- tables -------------------------------------------------------------------------------------

@@ -32,6 +32,10 @@ class Located(NamedTuple):
     stages: tuple[str, ...] = ()
 
 
+DIFFERS = "the loss differs"
+HINT = "; one loss fits many mistakes: record loss_gradient as well to narrow them down"
+"""Said where one loss is all that is expected, the first where it is no multiple of grpo's."""
+
 _OF_STAGES: Mapping[str, str] = {
     "advantage": "the advantages",
     "ratio": "the ratio",
@@ -115,9 +119,8 @@ def _recorded(case: Case) -> Located | None:
 def _of_values(case: Case) -> Located | None:
     if case.gradient is not None and len(case.breakdown.gradient):
         return None
-    hint = "one loss fits many mistakes: record loss_gradient as well to narrow them down"
     alone = case.is_loss_alone and case.loss is not None
-    return Located(f"{_ratio(case) or 'the loss differs'}; {hint}" if alone else "")
+    return Located(f"{_ratio(case) or DIFFERS}{HINT}" if alone else "")
 
 
 def _ratio(case: Case) -> str:

@@ -24,6 +24,7 @@ from grpo_cli.commands.verify.causes import (
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
 from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.causes.suspects import COUNTS, Suspect
+from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
 from grpo_cli.objective.objective import Objective
 
 MOST = 4
@@ -115,6 +116,9 @@ def explained(case: Case) -> Explained:
 
     Of several that fit, those that fit best by orders of magnitude, the most common mistake first.
     """
+    if is_undefined(case):
+        causes = undefined(case)
+        return Explained(Located("" if causes else NOTHING), causes[:MOST])
     where = located(case)
     inside = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
     if inside.causes or inside.possible or not where.stages:

@@ -1,0 +1,310 @@
+// Charts of series over steps. All of them have one range of steps and one step under the pointer.
+
+const [LEFT, RIGHT, TALL, FOOT] = [58, 8, 112, 18];
+
+// The least width of a chart, and the gap to the next, as in the style sheet.
+const [LEAST_WIDE, GAP] = [290, 22];
+
+// So many pixels are between two numbers of a horizontal axis.
+const ROOM = 42;
+
+// A positive series that spans more has a logarithmic axis.
+const DECADE = 10;
+
+// A run of so many steps has a bold line as well, of medians.
+const LONG = 100;
+
+// A pointer that moved so many pixels marks a range.
+const DRAG = 6;
+
+// Within so many milliseconds a second click resets the range.
+const DOUBLE = 300;
+
+class Charts {
+  // `open` is called with the place of a step that is clicked, `changed` after another range.
+  constructor(run, open, changed) {
+    Object.assign(this, { run, open, changed, all: [] });
+    this.range = this.whole;
+  }
+
+  get whole() {
+    return [0, this.run.steps.length - 1];
+  }
+
+  get isWhole() {
+    return String(this.range) === String(this.whole);
+  }
+
+  // Draws charts into elements, [[element, metrics], …]; the first one is as wide as the others.
+  draw(places) {
+    const all = places[0][0].clientWidth || 700;
+    const columns = Math.max(Math.floor((all + GAP) / (LEAST_WIDE + GAP)), 1);
+    const width = Math.floor((all - GAP * (columns - 1)) / columns);
+    const drawn = places.map(([, metrics]) => metrics.map((metric) => new Chart(this, metric, width)));
+    places.forEach(([element], at) => element.replaceChildren(...drawn[at].map((chart) => chart.element)));
+    this.all = drawn.flat();
+  }
+
+  zoom(one, other) {
+    const [, end] = this.whole;
+    this.range = [Math.max(Math.min(one, other), 0), Math.min(Math.max(one, other), end)];
+    this.changed();
+  }
+
+  // The step of each chart that is pointed at; null: the last one.
+  point(at) {
+    const [first, last] = this.range;
+    this.at = at === null ? null : Math.max(first, Math.min(last, at));
+    for (const chart of this.all) chart.point(this.at);
+  }
+
+  select(ends) {
+    this.selected = ends;
+    for (const chart of this.all) chart.select(ends);
+  }
+
+  // Opens a step, unless a second click follows that resets the range.
+  click(at) {
+    clearTimeout(this.opening);
+    this.opening = setTimeout(() => this.open(at), this.isWhole ? 0 : DOUBLE);
+  }
+
+  reset() {
+    clearTimeout(this.opening);
+    this.zoom(...this.whole);
+  }
+
+  key(event) {
+    const [first, last] = this.range;
+    const at = this.at ?? last;
+    const reach = Math.max((last - first) >> 2, 1);
+    const actions = {
+      ArrowLeft: () => this.point(at - 1),
+      ArrowRight: () => this.point(at + 1),
+      Enter: () => this.open(at),
+      "+": () => this.zoom(at - reach, at + reach),
+      "-": () => this.zoom(first - 2 * reach, last + 2 * reach),
+      Escape: () => this.reset(),
+    };
+    const action = event.ctrlKey || event.metaKey || event.altKey ? null : actions[event.key];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  }
+}
+
+class Chart {
+  constructor(charts, metric, width) {
+    Object.assign(this, { charts, metric, width, findings: charts.run.findings.filter((one) => one.metric === metric.name) });
+    this.scale();
+    this.value = make("b");
+    this.cursor = draw("g", { class: "cursor" }, draw("line", { y1: 0, y2: TALL }), draw("circle", { r: 3 }));
+    this.area = draw("rect", { class: "area", y: 0, height: TALL });
+    const { steps } = charts.run;
+    const name = `${metric.name}${this.log ? " (log)" : ""}`;
+    const label = `${name}, steps ${steps[charts.range[0]]} to ${steps[charts.range[1]]}; arrow keys: a step; Enter opens it; + and − zoom, Escape resets`;
+    this.svg = draw("svg", { viewBox: `0 0 ${width} ${TALL + FOOT}`, role: "img", tabindex: 0, "aria-label": label }, ...this.axes(), this.area, ...this.lines(), ...this.marks(), this.cursor);
+    this.element = make("figure.chart", {}, make("figcaption", {}, make("span", { title: name }, name), this.value), make("p.about", { title: metric.about }, metric.about ?? ""), this.svg);
+    this.point(null);
+    this.select(null);
+    this.listen();
+  }
+
+  // The values that are shown, and where they are.
+  scale() {
+    const { charts: { run: { steps }, range: [first, last] }, metric, width } = this;
+    const seen = (values) => values.slice(first, last + 1);
+    const shownValues = { ...metric, values: seen(metric.values), others: metric.others?.map(seen) };
+    let { low, high, least, log } = range(shownValues);
+    if (log) low = least; // a 0 is at the bottom
+    else if (low > 0 && low < high / 2) low = 0;
+    this.constant = high > low ? null : low;
+    if (this.constant !== null) [low, high] = [low - (Math.abs(low) || 1), high + (Math.abs(high) || 1)];
+    const scaled = log ? (value) => Math.log(Math.max(value, low)) : (value) => value;
+    const span = Math.max(steps[last] - steps[first], 1);
+    Object.assign(this, { low, high, log });
+    this.xOf = (step) => LEFT + ((step - steps[first]) / span) * (width - LEFT - RIGHT);
+    this.x = (at) => this.xOf(steps[at]);
+    this.y = (value) => 6 + (1 - (scaled(value) - scaled(low)) / (scaled(high) - scaled(low))) * (TALL - 12);
+  }
+
+  isSeen(at) {
+    return at >= this.charts.range[0] && at <= this.charts.range[1];
+  }
+
+  *axes() {
+    const { low, high, log, constant, width, x, y } = this;
+    const { run: { steps }, range: [first, last] } = this.charts;
+    for (const mark of constant !== null ? [constant] : log ? decades(low, high) : ticks(low, high, 5)) {
+      yield draw("text", { x: LEFT - 8, y: y(mark) + 4, "text-anchor": "end" }, shown(mark, 4));
+      yield draw("line", { class: mark === 0 && low < 0 ? "axis zero" : "axis faint", x1: LEFT - 4, x2: width, y1: y(mark), y2: y(mark) });
+    }
+    yield draw("line", { class: "axis", x1: LEFT - 4, x2: width, y1: TALL, y2: TALL });
+    const onsets = this.findings.map(({ onset }) => steps.indexOf(onset)).filter((at) => this.isSeen(at));
+    const free = (step) => onsets.every((at) => Math.abs(this.xOf(step) - x(at)) > ROOM);
+    for (const step of ticks(steps[first], steps[last], Math.max(Math.min(Math.floor(width / 50), steps[last] - steps[first]), 1)).filter(free)) {
+      yield draw("text", { x: this.xOf(step), y: TALL + 13, "text-anchor": "middle" }, String(step));
+    }
+  }
+
+  *lines() {
+    const { charts: { run, range: [first, last] }, metric: { values, others = [] }, x, y, width } = this;
+    const line = (kind, of) => draw("path", { class: kind, d: path(of, x, y, width, first, last + 1) });
+    for (const other of others) yield line("line other", other);
+    const long = values.length >= LONG;
+    yield line(long ? "line pale" : "line", values);
+    if (long) yield line("smooth", smooth(values, reach(run.steps)));
+  }
+
+  // Where its findings begin and are worst, the last good step, and the steps that can be opened.
+  *marks() {
+    const { charts: { run }, metric: { values }, x, y } = this;
+    const dot = (kind, at, r) => (this.isSeen(at) && values[at] !== null ? [draw("circle", { class: kind, cx: x(at), cy: y(values[at]), r })] : []);
+    const all = Object.keys(run.kept).length === run.steps.length;
+    const stored = all ? [] : [...run.steps.keys()].filter((at) => this.isSeen(at) && run.kept[run.steps[at]] !== undefined);
+    yield draw("path", { class: "stored", d: stored.map((at) => `M${x(at).toFixed(1)} ${TALL}v-5`).join("") });
+    for (const finding of this.findings) {
+      const [at, worst] = [finding.onset, finding.worst_step].map((step) => run.steps.indexOf(step));
+      const info = finding.severity === "info"; // no fault by itself
+      const kind = info ? "onset info" : "onset";
+      if (this.isSeen(at)) {
+        yield draw("line", { class: kind, x1: x(at), x2: x(at), y1: 0, y2: TALL });
+        yield draw("text", { class: kind, x: x(at), y: TALL + 13, "text-anchor": "middle" }, `${arrow(finding)} ${finding.onset}`);
+      }
+      if (!info) yield* dot("worst", worst, 4);
+    }
+    if (this.findings.some(({ severity }) => severity === "warning")) yield* dot("good", run.steps.indexOf(run.last_good), 4);
+  }
+
+  point(at) {
+    const { charts: { run, range: [, last] }, metric } = this;
+    const place = at ?? last;
+    const other = (metric.others ?? []).filter((values) => values[place] !== null).map((values) => ` (${shown(values[place], 4)})`);
+    const value = metric.values[place];
+    this.value.textContent = `step ${run.steps[place]}: ${shown(value, 4)}${other.join("")}`;
+    this.cursor.setAttribute("transform", `translate(${this.x(place)} 0)`);
+    this.cursor.style.display = at === null ? "none" : "";
+    this.cursor.lastChild.setAttribute("cy", value === null ? -9 : this.y(value));
+  }
+
+  select(ends) {
+    this.area.style.display = ends ? "" : "none";
+    if (!ends) return;
+    const [from, to] = ends.map(this.x).sort((a, b) => a - b);
+    this.area.setAttribute("x", from);
+    this.area.setAttribute("width", to - from);
+  }
+
+  // The place of the step that is nearest to a pointer.
+  nearest(clientX) {
+    const { steps } = this.charts.run;
+    const box = this.svg.getBoundingClientRect();
+    const share = (((clientX - box.left) / box.width) * this.width - LEFT) / (this.width - LEFT - RIGHT);
+    const [first, last] = this.charts.range;
+    return nearestPlace(steps, steps[first] + share * (steps[last] - steps[first]));
+  }
+
+  listen() {
+    const { charts, svg } = this;
+    let from = null;
+    const on = (name, action) => svg.addEventListener(name, action);
+    on("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      from = event.clientX;
+      svg.setPointerCapture(event.pointerId);
+    });
+    on("pointermove", (event) => {
+      const at = this.nearest(event.clientX);
+      charts.point(at);
+      charts.select(from === null || Math.abs(event.clientX - from) < DRAG ? null : [this.nearest(from), at]);
+    });
+    on("pointerup", (event) => {
+      const ends = charts.selected;
+      if (from === null) return;
+      from = null;
+      charts.select(null);
+      if (!ends) charts.click(this.nearest(event.clientX));
+      else if (ends[0] !== ends[1]) charts.zoom(...ends);
+    });
+    on("pointercancel", () => ((from = null), charts.select(null)));
+    on("pointerleave", () => charts.point(null));
+    on("dblclick", () => charts.reset());
+    on("keydown", (event) => charts.key(event));
+    on("focus", () => svg.matches(":focus-visible") && charts.point(charts.at ?? null));
+    on("blur", () => charts.point(null));
+  }
+}
+
+function nearestPlace(steps, step) {
+  let best = 0;
+  for (let at = 1; at < steps.length; at++) if (Math.abs(steps[at] - step) < Math.abs(steps[best] - step)) best = at;
+  return best;
+}
+
+const isConstant = (metric) => !(range(metric).high > range(metric).low);
+
+// How many steps on either side a smoothed value is the median of, which keeps steps sharp.
+const reach = (steps) => Math.max(2, Math.round(steps.length / 40));
+
+function smooth(values, width) {
+  return values.map((own, at) => {
+    const near = values.slice(Math.max(at - width, 0), at + width + 1).filter((value) => value !== null);
+    return own === null ? null : near.sort((a, b) => a - b)[near.length >> 1];
+  });
+}
+
+// The least and largest value of a series and of those beside it; `log`: on a logarithmic axis.
+function range({ log, values, others = [] }) {
+  let [low, high, least] = [Infinity, -Infinity, Infinity];
+  for (const value of [...values, ...others.flat()]) {
+    if (value === null) continue;
+    [low, high] = [Math.min(low, value), Math.max(high, value)];
+    if (value > 0) least = Math.min(least, value);
+  }
+  if (high < low) [low, high] = [0, 0]; // no value at all
+  return { low, high, least, log: log && low >= 0 && high > least * DECADE };
+}
+
+// Round numbers for a logarithmic axis, at most six: powers of ten, or where these are few 1, 2 and 5 times such.
+function decades(low, high) {
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  const powers = Array.from({ length: last - first + 1 }, (_, at) => 10 ** (first + at));
+  const within = (one) => one >= low * (1 - 1e-9) && one <= high * (1 + 1e-9);
+  const found = powers.filter(within);
+  if (found.length < 3) return powers.flatMap((one) => [one, 2 * one, 5 * one]).filter(within);
+  return found.filter((_, at) => at % Math.ceil(found.length / 4) === 0);
+}
+
+// Round numbers from low to high, about so many.
+function ticks(low, high, count) {
+  if (!(high > low)) return [low];
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const width = [1, 2, 5, 10].find((one) => one * power >= rough * (1 - 1e-9)) * power;
+  const first = Math.ceil(low / width - 1e-9);
+  return Array.from({ length: Math.floor(high / width + 1e-9) - first + 1 }, (_, at) => (first + at) * width);
+}
+
+// A line through values from one place to another. Where several share a pixel its least and largest are kept, in their order.
+function path(values, x, y, width, first, last) {
+  const each = Math.max(1, Math.floor((last - first) / width));
+  let [line, pen] = ["", "M"];
+  for (let at = first; at < last; at += each) {
+    for (const one of extremes(values, at, Math.min(at + each, last))) {
+      line += `${pen}${x(one).toFixed(1)} ${y(values[one]).toFixed(1)}`;
+      pen = "L";
+    }
+    if (values[at] === null && each === 1) pen = "M";
+  }
+  return line;
+}
+
+function extremes(values, begin, end) {
+  let [least, most] = [null, null];
+  for (let at = begin; at < end; at++) {
+    if (values[at] === null) continue;
+    if (least === null || values[at] < values[least]) least = at;
+    if (most === null || values[at] > values[most]) most = at;
+  }
+  return least === null ? [] : least === most ? [least] : [Math.min(least, most), Math.max(least, most)];
+}
