@@ -468,7 +468,7 @@ class _Builder:
     def _policy(self, stages: Stages, one: Change) -> int:
         """The number of the policy term by sign; −1 where A enters in another way."""
         _, surrogate, correction = bound = stages.policy(one)
-        if not (self._sample.by_sign(surrogate.name, stages.row, one) and keeps_tokens(correction)):
+        if not (surrogate.choice.scales and keeps_tokens(correction)):
             return _NONE
         return self.options.policies.number(policy_key(*bound), stages.row, one)
 
