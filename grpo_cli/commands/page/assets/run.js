@@ -114,6 +114,7 @@ class RunView {
       has ? link(`#step-${onset}`, `step ${onset}`) : `step ${onset}`,
       ` ${arrow(finding)} `,
       main ? make("b", {}, words) : words,
+      " ",
       make("span.links", {}, ...links),
     );
   }
