@@ -75,9 +75,13 @@ STEP_FIELDS = (
 )
 """Fields that say a record's step, the first that is there."""
 
+_SAYS_STEP = frozenset((*STEP_FIELDS, "meta"))
+
 
 def step_of(value: Mapping[str, Any]) -> str | int | float | None:
     """The step that an object says, itself or in its ``meta``; of joined rows the first's."""
+    if value.keys().isdisjoint(_SAYS_STEP):
+        return None
     meta = value.get("meta")
     for holder in (value, meta if isinstance(meta, Mapping) else {}):
         for name in STEP_FIELDS:
