@@ -82,15 +82,13 @@ def step_of(value: Mapping[str, Any]) -> str | int | float | None:
     """The step that an object says, itself or in its ``meta``; of joined rows the first's."""
     if value.keys().isdisjoint(_SAYS_STEP):
         return None
-    meta = value.get("meta")
-    for holder in (value, meta if isinstance(meta, Mapping) else {}):
-        for name in STEP_FIELDS:
-            if name in holder:
-                found = holder[name]
-                found = found[0] if isinstance(found, (list, np.ndarray)) and len(found) else found
-                found = found.item() if isinstance(found, np.generic) else found
-                return found if isinstance(found, str | int | float) else None
-    return None
+    name = next((name for name in STEP_FIELDS if name in value), "meta")
+    found = value[name]
+    if name == "meta":
+        return step_of(found) if isinstance(found, dict) else None
+    found = found[0] if isinstance(found, (list, np.ndarray)) and len(found) else found
+    found = found.item() if isinstance(found, np.generic) else found
+    return found if isinstance(found, (str, int, float)) else None
 
 
 ENDINGS = ("truncated", "is_truncated", "finish_reasons", "finish_reason")
