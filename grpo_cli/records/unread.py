@@ -82,10 +82,14 @@ def step_of(value: Mapping[str, Any]) -> str | int | float | None:
     """The step that an object says, itself or in its ``meta``; of joined rows the first's."""
     if value.keys().isdisjoint(_SAYS_STEP):
         return None
-    name = next((name for name in STEP_FIELDS if name in value), "meta")
+    for name in STEP_FIELDS:
+        if name in value:
+            break
+    else:
+        return step_of(value["meta"]) if isinstance(value["meta"], dict) else None
     found = value[name]
-    if name == "meta":
-        return step_of(found) if isinstance(found, dict) else None
+    if type(found) is int:
+        return found
     found = found[0] if isinstance(found, (list, np.ndarray)) and len(found) else found
     found = found.item() if isinstance(found, np.generic) else found
     return found if isinstance(found, (str, int, float)) else None
