@@ -199,7 +199,7 @@ def test_many_bad_records_of_many_are_each_left_out(
 def test_the_first_errors_are_told_and_all_counted(
     tmp_path: Path, most: str | None, kept: int
 ) -> None:
-    path = write(tmp_path / "a.jsonl", [RECORD, *[{}] * 27, RECORD])
+    path = write(tmp_path / "a.jsonl", [RECORD, *({f"key_{at}": 1} for at in range(27)), RECORD])
     flags = () if most is None else ("--max-errors", most)
     for command in (("eval", "-v", "dr", "-q", "--only", "loss"), ("compare", "-v", "dr", "-q")):
         name, *more = command

@@ -131,7 +131,7 @@ def print_comparison(
             "difference": with_error(one, first),
             "at the end": with_error(one, first, at_end=True),
             "since": one.since,
-            "since then": _since_then(one),
+            "since then": since_then(one),
         }
         for one in answer.metrics
         if one.name not in equal
@@ -192,7 +192,7 @@ def _with_half(value: float, half: float) -> str:
     return f"{float(f'{value:.3g}'):+g} ±{float(f'{half:.2g}'):g}"
 
 
-def _since_then(one: Difference) -> str:
+def since_then(one: Difference) -> str:
     """The difference since its onset, with half its interval; a dash where there is none."""
     if one.since_then is None or one.since_low is None:
         return "–"
