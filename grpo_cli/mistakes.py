@@ -49,6 +49,11 @@ def mistakes() -> Mapping[str, Mistake]:
     return {name: Mistake(name, **_holes(row)) for name, row in json.loads(text).items()}
 
 
+def causes() -> list[str]:
+    """The mistakes that ``verify`` names."""
+    return [name for name, row in mistakes().items() if not row.no_cause]
+
+
 def _holes(row: Mapping[str, Any]) -> dict[str, Any]:
     """Spells out ``no cause plant``, a reason for several holes."""
     found: dict[str, Any] = {}

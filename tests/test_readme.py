@@ -44,8 +44,18 @@ def commands(block: str) -> list[str]:
     return [line[2:] for line in block.splitlines() if line.startswith("$ ")]
 
 
-def output(command: str, folder: Path, commands: Path = Path(sys.executable).parent) -> str:
-    """What a command prints at 100 columns, both streams, in a folder with the samples."""
+WIDTHS = {"README": "80"}
+"""Columns of a document: the README's are those of a pipe, so that its commands can be pasted."""
+
+
+def output(
+    command: str,
+    folder: Path,
+    commands: Path = Path(sys.executable).parent,
+    *,
+    width: str = "100",
+) -> str:
+    """What a command prints, both streams, in a folder with the samples."""
     if not (folder / "samples").exists():
         (folder / "samples").symlink_to(ROOT / "samples")
     kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "GITHUB_ACTIONS")}
@@ -53,7 +63,7 @@ def output(command: str, folder: Path, commands: Path = Path(sys.executable).par
     result = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
-        env={**kept, "PATH": path, "COLUMNS": "100", "LC_ALL": "C.UTF-8"},
+        env={**kept, "PATH": path, "COLUMNS": width, "LC_ALL": "C.UTF-8"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -62,8 +72,10 @@ def output(command: str, folder: Path, commands: Path = Path(sys.executable).par
     return "".join(line.rstrip() + "\n" for line in result.stdout.splitlines())
 
 
-def rendered(block: str, *where: Path) -> str:
-    return "".join(f"$ {command}\n{output(command, *where)}" for command in commands(block))
+def rendered(name: str, block: str, *where: Path) -> str:
+    width = WIDTHS.get(name, "100")
+    each = (f"$ {one}\n{output(one, *where, width=width)}" for one in commands(block))
+    return "".join(each)
 
 
 def _name(document: str, block: str) -> str:
@@ -71,10 +83,10 @@ def _name(document: str, block: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "block", [pytest.param(block, id=_name(at, block)) for at, block in blocks()]
+    ("name", "block"), [pytest.param(at, block, id=_name(at, block)) for at, block in blocks()]
 )
-def test_commands_print_what_is_said_of_them(block, tmp_path, quick):
-    assert rendered(block, tmp_path, quick) == block
+def test_commands_print_what_is_said_of_them(name, block, tmp_path, quick):
+    assert rendered(name, block, tmp_path, quick) == block
 
 
 def test_every_command_is_in_the_readme_or_on_a_page():
@@ -163,9 +175,14 @@ def _between(name: str) -> re.Pattern[str]:
     return re.compile(f"<!-- {name} -->\n(.*?)<!-- /{name} -->", re.DOTALL)
 
 
-def write(document: Path, folder: Path) -> None:
+def write(name: str, folder: Path) -> None:
     """Writes the document again, with what its commands print and what is generated in it."""
-    text = BLOCK.sub(lambda found: f"```console\n{rendered(found[1], folder)}```", _text(document))
+    document = documents()[name]
+
+    def made_again(found: re.Match[str]) -> str:
+        return f"```console\n{rendered(name, found[1], folder)}```"
+
+    text = BLOCK.sub(made_again, _text(document))
     for name, made in GENERATED.items():
         if _between(name).search(text):
             marked_as = f"<!-- {name} -->\n{made()}<!-- /{name} -->"
@@ -177,6 +194,6 @@ if __name__ == "__main__" and "--write" in sys.argv:
     wanted = sys.argv[2:] or list(documents())
     for name in wanted:
         with tempfile.TemporaryDirectory() as place:
-            write(documents()[name], Path(place))
+            write(name, Path(place))
             if name == "README":
                 PICTURE.write_text(picture(Path(place)), encoding="utf-8")

@@ -47,18 +47,24 @@ def read(
     """The records of files, one by one, under canonical names.
 
     They are what ``grpo convert`` writes: whatever the files are (JSON, JSONL, Parquet, Arrow,
-    npz, safetensors, packed or not, the dump of a framework), each record is a dict that the other
-    functions here take and that evaluates to the same numbers, bit for bit.
+    npz, safetensors, packed or not, the dump of a framework), the other functions take these dicts
+    and return the same numbers, bit for bit.
+
+    >>> next(read("samples/dr_grpo.json"))["log_probs_new"]
+    [[-0.2, -0.3], [-0.1, -0.4]]
 
     Args:
         files: a path, a folder or a pattern, or several.
-        format: as ``grpo formats`` lists them; by default it is recognised from the content.
-        where: reads only matching records, as ``"step==120 && env!=math"``; several must all
-            match.
-        group_by: rows with the same value here are one group, as ``"uid"`` or ``"step,uid"``.
-        group_size: every so many rows are one group.
-        record: only this record: its id, or else its number from 0.
-        unpack: what a packed file may unpack to, as ``"4G"`` or in bytes; by default by its size.
+        format: as ``grpo formats`` lists them. Default: recognised from the content.
+        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
+        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
+            Default: each row is a record.
+        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        record: only this record: its id, or else its number from 0. Default: all.
+        unpack: what a packed file may unpack to, as ``"4G"`` or in bytes. Default: by its size.
+
+    Returns:
+        An iterator of dicts.
 
     Raises:
         UsageError: for an argument that cannot be understood.

@@ -37,32 +37,40 @@ def evaluate(
     totals_only: bool = False,
     **hyperparameters: Hyperparameter,
 ) -> Evaluated:
-    """Evaluates records, or files of them, as one batch.
+    """Evaluates the objective of records, or of files of them.
 
     J = Σₜ wₜ·cₜ·sₜ − β·Σₜ w′ₜ·kₜ over the tokens that the mask keeps; loss = −J. The variant's
     page (``grpo explain VARIANT``) has its formula and its paper.
 
     >>> result = evaluate("samples/dr_grpo.json", "dr")
-    >>> round(result.loss, 6), result.total["clip_fraction"]
+    >>> round(result.loss, 6), result.clip_fraction
     (0.074929, 0.5)
     >>> [row.tolist() for row in result.clip]
     [['high', 'high'], [None, None]]
 
     Args:
-        data: a record under any of the names that files may use: ``log_probs_new`` and
+        data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
+            whose rows are records.
+            A record has, under any of the names that files may use, ``log_probs_new`` and
             ``log_probs_old`` as [G], [G][T] or [B][G][T] natural log-probs (nats, ragged or with
             a ``mask``), ``rewards`` [G] or ``advantages`` [G] or [G][T], ``log_probs_ref``, and
-            ``hyperparameters``. Or several of them, a path, or several paths.
-        variant: a variant's name or alias.
-        stages: stage → choice to put in the variant's place, as ``{"kl": "k1"}``.
+            ``hyperparameters``.
+        variant: a variant's name or alias. Default: "grpo".
+        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
         batch: which records form one batch: "input", all of them; each "record"; or those with
-            the same values of fields, as "step" or "step,rank".
-        where: reads only matching records, as ``"step==120 && env!=math"``; several must all
-            match.
-        group_by: rows with the same value here are one group, as ``"uid"`` or ``"step,uid"``.
-        group_size: every so many rows are one group.
+            the same values of fields, as "step" or "step,rank". Default: "input".
+        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
+        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
+            Default: each row is a record.
+        group_size: every so many rows are one group. Default: as ``group_by`` says.
         totals_only: keeps the totals alone, so that files of any size need little memory.
+            Default: False.
         **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
+
+    Returns:
+        The totals as attributes (``loss``, ``kl``, ``clip_fraction``, …; ``total`` has all by
+        name), ``signature``, ``notices``, one array per response (``ratio``, ``advantage``, …), and
+        rows by ``to_polars``, ``to_pandas``, ``to_arrow`` and ``columns``.
 
     Raises:
         UsageError: for an unknown name, or a value outside its meaning.
@@ -169,14 +177,16 @@ _IN_TOTAL = 'every number has a name in the result, as evaluate(…).total["loss
 _AS_JSON = "document() of the result has the JSON of the command"
 _ELSEWHERE = {
     "level": 'give it to the result: evaluate(…).to_polars("token"), or to_pandas, columns',
+    "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',
+    "at": "the command has it: grpo trend RUN --at STEP",
     "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
     "against": "diff(first, second) compares two runs; grpo trend FILE --against FILE draws both",
-    "limit": "it is an argument of check; that of show is top",
+    "limit": "it is an argument of check and show",
     "record": 'records are chosen by their fields: where="id==3"',
     **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
     **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
     **dict.fromkeys(("log", "step", "one_run"), _OF_TREND),
-    **dict.fromkeys(("only", "fields"), _IN_TOTAL),
+    "only": _IN_TOTAL,
     **dict.fromkeys(("json", "format", "output"), _AS_JSON),
     **dict.fromkeys(("html", "plot"), "the command has it: grpo help pictures"),
 }

@@ -50,22 +50,35 @@ def compare(
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
 ) -> Compared:
-    """Several variants on the same data.
+    """Evaluates several variants on the same data.
 
-    >>> found = compare("samples/dr_grpo.json", ["grpo", "dr"])
-    >>> [(one.variant, round(one.loss, 6)) for one in found.variants]
-    [('grpo', 0.052983), ('dr', 0.074929)]
+    >>> compare("samples/arithmetic.jsonl", ["dr", "dapo"])
+    Compared(2 variants on 1 record, 1 group, 4 responses, 19 tokens)
+    variant       loss    policy  kl  clip_fraction  ratio_mean  gradient_norm    cosine
+    dr       -0.70575   0.70575    0       0.210526    0.992234       0.479937  1
+    dapo     -0.263093  0.263093   0       0.157895    0.992234       0.183991  0.951162
+    ...
 
     Args:
-        data: as ``evaluate`` takes it.
+        data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
+            whose rows are records.
         variants: names, or patterns as ``"trl/*"``; ``"all"`` is every one. Cosines are with the
-            first.
-        where, group_by, group_size: as ``evaluate`` takes them.
-        stages, batch, **hyperparameters: the same for every variant that takes them.
+            first. Default: the six of papers that are used most.
+        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
+        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
+            Default: each row is a record.
+        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
+        batch: "input", all records are one batch, or "record", each is. Default: "input".
+        **hyperparameters: as ``beta=0.1``, for every variant that takes them.
+
+    Returns:
+        ``variants`` has a row for each, with its ``loss`` and other numbers as attributes, and
+        ``skipped`` what could not be evaluated and why.
 
     Raises:
         UsageError: for an unknown name, or what none of the variants takes.
-        InputError: for data that cannot be read. What a variant lacks is in ``skipped``.
+        InputError: for data that cannot be read.
     """
     from grpo_cli.commands.compare.answer import sum_notes
     from grpo_cli.commands.compare.compare import compare_plans, names, plans
@@ -112,26 +125,37 @@ def match(
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
 ) -> Matched:
-    """Which conventions reproduce a number that a trainer logged.
+    """Finds the conventions that reproduce a number that a trainer logged.
 
     >>> found = match("samples/dr_grpo.json", loss="0.07493")
-    >>> "dr" in found.matches[0].variants
-    True
+    >>> found.matches[0].variants, found.matches[0].command
+    (('dr',), 'grpo eval samples/dr_grpo.json -v dr --level batch --only loss')
 
     Args:
-        data: as ``evaluate`` takes it.
+        data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
+            whose rows are records.
         *unnamed: refused, since a number needs its name.
         loss, objective: the number that was logged, one of them. A text says by its digits how
             exact it is (``"0.0256"`` is ±0.00005), as does the shortest text of a float.
-        kl, clip_fraction, gradient_norm: what else was logged.
-        logged: where the records carry the number, as ``"loss=metrics.loss"``.
-        rtol: the relative tolerance, where the digits do not say it.
-        betas: values of β to try.
-        where, group_by, group_size: as ``evaluate`` takes them.
-        variant, stages, batch, **hyperparameters: the settings that you know. None: any variant.
+        kl, clip_fraction, gradient_norm: what else was logged. Default: nothing.
+        logged: where the records carry the number, as ``"loss=metrics.loss"``. Default: nowhere.
+        rtol: the relative tolerance. Default: what the digits say.
+        betas: values of β to try. Default: the usual ones.
+        variant: the only variant that is tried, with changes. Default: any.
+        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
+        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
+            Default: each row is a record.
+        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        stages, **hyperparameters: what is known of the trainer, as ``{"kl": "k3"}`` or
+            ``beta=0.04``; it stays fixed.
+        batch: "input", all records are one batch, or "record", each is. Default: "input".
+
+    Returns:
+        ``matches`` has the conventions that fit, the likeliest first, each with the ``command`` or
+        call that gives the number; ``match_count`` is how many fit.
 
     Raises:
-        UsageError: for an unknown name, or no number.
+        UsageError: for a missing, unnamed or not finite number, or an unknown name.
         InputError: for data that cannot be read.
     """
     from grpo_cli.commands.match.ask import ask
@@ -194,17 +218,30 @@ def verify(
 ) -> Verified:
     """Whether records evaluate to what they expect, and where they first differ.
 
-    >>> record = {"log_probs": [[-0.5], [-0.7]], "rewards": [1, 0], "expected": {"loss": 0.0}}
-    >>> verify(record, "dr").agrees
-    True
+    >>> record = {"log_probs": [[-0.5], [-0.7]], "rewards": [1, 0], "expected": {"loss": 0.1}}
+    >>> verify(record, "dr")
+    Verified(differs: 1 of 1 record differs: cause not recognised)
+    record  key   yours  grpo
+         0  loss    0.1     0
 
     Args:
-        data: as ``evaluate`` takes it; records with ``expected``.
-        variant: None: what each record's ``framework`` says, else grpo.
-        rtol, atol: when two numbers agree; None: 1e-4, and a part of that of their scale.
-        metrics_rtol: when two metrics agree; None: 1e-4.
-        causes: how many differing records are searched for a cause.
-        where, group_by, group_size, stages, **hyperparameters: as ``evaluate`` takes them.
+        data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
+            whose rows are records. Each has ``expected``: what your loss gave.
+        variant: a variant's name or alias. Default: what each record's ``framework`` says, else
+            "grpo".
+        rtol, atol: when two numbers agree. Default: 1e-4, and a part of that of their scale.
+        metrics_rtol: when two metrics agree. Default: 1e-4.
+        causes: how many differing records are searched for a cause. Default: 12.
+        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
+        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
+            Default: each row is a record.
+        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
+        **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
+
+    Returns:
+        ``agrees``, ``records`` and ``differing``, and ``causes``: what explains the differences, in
+        words.
 
     Raises:
         UsageError: for an unknown name.
@@ -246,9 +283,17 @@ def check(
     (False, 'temperature')
 
     Args:
-        data: as ``evaluate`` takes it.
-        limit: findings of one kind in full; 0 for all.
-        where, group_by, group_size: as ``evaluate`` takes them.
+        data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
+            whose rows are records.
+        limit: findings of one kind in full; 0 for all. Default: 3.
+        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
+        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
+            Default: each row is a record.
+        group_size: every so many rows are one group. Default: as ``group_by`` says.
+
+    Returns:
+        ``ok`` (no error; warnings do not count), ``severities`` (how many findings of each), and
+        ``findings``, the errors first, each with ``code``, ``record``, ``message`` and ``advice``.
 
     Raises:
         InputError: for data that cannot be read.
@@ -281,18 +326,29 @@ def show(
 ) -> Shown:
     """The tokens that stand out in a batch, or what the tokens of each string add up to.
 
-    >>> found = show("samples/arithmetic.jsonl", "dr", top=1, having="clip==high")
+    >>> found = show("samples/arithmetic.jsonl", "dr", having="clip==high")
     >>> [(row["token"], row["contribution"]) for row in found.rows]
-    [('5', 0.15)]
+    [('5', 0.15), ('5', 0.15)]
 
     Args:
-        data: as ``evaluate`` takes it.
-        variant: a variant's name or alias.
+        data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
+            whose rows are records.
+        variant: a variant's name or alias. Default: "grpo".
         by: the number that ranks the rows, as "gradient", "share", "ratio" or "mismatch".
-        top: how many rows; 0 for all.
-        strings: whether a row is a token string.
-        having: what rows must hold, as ``"clip==high && contribution_share>0.01"``.
-        where, group_by, group_size, stages, batch, **hyperparameters: as ``evaluate`` takes them.
+            Default: "contribution".
+        top: how many rows; 0 for all. Default: 20.
+        strings: whether a row is a token string. Default: False, a row is a token.
+        having: only rows that fit, as ``"clip==high && contribution_share>0.01"``. Default: all.
+        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
+        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
+            Default: each row is a record.
+        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
+        batch: as ``evaluate`` takes it. Default: "input".
+        **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
+
+    Returns:
+        ``rows``, the first the largest; ``carried``, the share of the batch that they have.
 
     Raises:
         UsageError: for an unknown name.
@@ -305,13 +361,14 @@ def show(
         if by not in COLORS:
             hint = did_you_mean(str(by), COLORS)
             raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
-        if not isinstance(top, int) or top < 0:
-            raise UsageError(f"top: expected a whole number of at least 0, got {top!r}")
+        rows = hyperparameters.pop("limit", top)
+        if not isinstance(rows, int) or rows < 0:
+            raise UsageError(f"top: expected a whole number of at least 0, got {rows!r}")
         variant = one_variant(variant, hyperparameters)
         plan = planned(variant, stages, hyperparameters, batch)
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         tests = listed(having)
-        found = show_rows(reader, plan, by=by, top=top, strings=strings, having=tests)[0]
+        found = show_rows(reader, plan, by=by, top=rows, strings=strings, having=tests)[0]
         return _noting(found, found.notices)
 
 
@@ -330,10 +387,20 @@ def diff(
     >>> diff(*runs).agreed_until
     29
 
+    Two runs of different seeds differ from the first token on: ``grpo trend RUN --against RUN``
+    compares their metrics.
+
     Args:
-        first, second: the runs, as ``evaluate`` takes data.
-        tolerance: by how much numbers may differ; None: as rounding and an engine's noise do.
-        where, group_by, group_size: as ``evaluate`` takes them.
+        first, second: the runs, each as ``evaluate`` takes data.
+        tolerance: by how much numbers may differ. Default: as rounding and an engine's noise do.
+        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
+        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
+            Default: each row is a record.
+        group_size: every so many rows are one group. Default: as ``group_by`` says.
+
+    Returns:
+        ``same``, ``agreed_until`` (the last step that is equal), and for each column where it first
+        differs.
 
     Raises:
         UsageError: for a tolerance below 0.
@@ -369,16 +436,28 @@ def trend(
 ) -> Trend:
     """A run step by step, and when something changed.
 
-    >>> trend("samples/run/temperature.jsonl.gz", "trl/grpo").last_good_step
-    29
+    >>> run = trend("samples/run/temperature.jsonl.gz", "trl/grpo")
+    >>> run.last_good_step, run.findings[0].sentence
+    (29, 'mismatch.k3 rose at step 30: median ... before, ... after (...)')
 
     Args:
         data: the run, as ``evaluate`` takes data; or a trainer's log, or several.
-        variant: a variant's name or alias.
-        step: the field that has a record's step; "file": each file is a step.
-        log: a trainer's log to compare with the records.
-        one_run: whether all files are of one run, whatever their folders.
-        where, group_by, group_size, stages, batch, **hyperparameters: as ``evaluate`` takes them.
+        variant: a variant's name or alias. Default: "grpo".
+        step: the field that has a record's step; "file": each file is a step. Default: the first of
+            the usual names that the records have.
+        log: a trainer's log to compare with the records. Default: none.
+        one_run: whether all files are of one run, whatever their folders. Default: False.
+        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
+        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
+            Default: each row is a record.
+        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
+        batch: "input", all records are one batch, or "record", each is. Default: "input".
+        **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
+
+    Returns:
+        ``verdict`` (a sentence), ``last_good_step``, ``findings`` and ``events``, the earliest
+        first, and ``steps``, whose metrics are attributes.
 
     Raises:
         UsageError: for an unknown name, or files of several runs.
@@ -386,7 +465,7 @@ def trend(
     """
     from grpo_cli.commands.trend.answer import trend_of
     from grpo_cli.commands.trend.comparison import framework_of
-    from grpo_cli.commands.trend.logs import logs_among, read_finite
+    from grpo_cli.commands.trend.logs import logs_among, read_finite, unused
     from grpo_cli.commands.trend.origins import StepSource
     from grpo_cli.commands.trend.run import Run
     from grpo_cli.commands.trend.step import Flags
@@ -396,14 +475,14 @@ def trend(
         values = checked(hyperparameters)
         plan = planned(variant, stages, values, batch)
         reader, words = reader_of(data, where=where, group_by=group_by, group_size=group_size)
+        objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
         alone = logs_among(reader, words) if log is None else None
         if alone is not None:
-            return trend_of(None, alone, Flags())[0]
+            return _noting(trend_of(None, alone, Flags())[0], unused(objective))
         logged, _ = read_finite(None if log is None else os.fspath(log), reader.reading.unpack)
         framework = framework_of(logged)
         source = StepSource.of_flag(step, reader.paths)
         run = Run(reader, plan, source, framework, one_run=one_run)
-        objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
         flags = Flags(objective, reading_flags(where, group_by, group_size))
         found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
         found = replace(found, verdict=of_arguments(found.verdict))
@@ -450,15 +529,27 @@ def explain(
 ) -> Explained | Described:
     """Why the loss of data is what it is; or what a variant, a choice, a word or a log means.
 
-    >>> explain("samples/on_policy.json").why[0]["text"]
-    'the loss is 0: ...'
+    >>> explain("samples/on_policy.json")
+    Explained(grpo: loss 0, gradient_norm 0.266006)
+    code       text
+    centred    the loss is 0: every ratio is exactly 1, and the advantages of each group add up to 0
+    ...
 
     Args:
         topic: data as ``evaluate`` takes it; or a name, or a trainer's log.
-        variant: a variant's name or alias.
-        response: the only response whose tokens are worked out.
-        batch: as ``evaluate`` takes it; None: only the last step, where there are several.
-        where, group_by, group_size, stages, **hyperparameters: as ``evaluate`` takes them.
+        variant: a variant's name or alias. Default: "grpo".
+        response: the only response whose tokens are worked out. Default: all.
+        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
+        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
+            Default: each row is a record.
+        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
+        batch: as ``evaluate`` takes it. Default: only the last step, where there are several.
+        **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
+
+    Returns:
+        ``why`` (reasons, each with ``code`` and ``text``), ``parts`` of the objective, ``total``,
+        and ``record``, with the arithmetic of one; of a name, its description.
 
     Raises:
         UsageError: for an unknown name, or a response that there is not.

@@ -132,9 +132,6 @@ def write_rows(stream: BinaryIO, kind: str, rows: Iterable[Row | Answer], names:
     format = TEXT_FORMATS[kind]
     stream.write(format.head(names))
     for row in map(as_row, rows):
-        stream.write(format.row((_plain(row.get(name)) for name in names), names))
-
-
-def _plain(value: Any) -> Any:
-    """A value without numpy's types."""
-    return value.item() if isinstance(value, np.generic) else value
+        values = (row.get(name) for name in names)
+        plain = (one.item() if isinstance(one, np.generic) else one for one in values)
+        stream.write(format.row(plain, names))

@@ -9,7 +9,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_cli.batch import borders
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.rows.fields import ACCUMULATED
 from grpo_cli.engine.totals import Sizes, Totals
@@ -167,8 +166,7 @@ class BatchTotals:
         if not self.by_field:
             self._of(()).add(breakdown)
             return
-        for cut in breakdown.batch.cuts(borders(chunk.keys)):
-            key = chunk.keys[cut.records.start]
+        for key, cut in chunk.cuts:
             self.names.setdefault(key, chunk.of_batches[cut.records.start])
             self._of(key).add(breakdown, cut)
         if not any(any(one.micro_batch.given) for one in chunk.of_batches):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import I64, Batch
+from grpo_cli.batch import I64, Batch, Cut, borders
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError, Value
 from grpo_cli.objective.inputs import MisnamedColumnError, MissingColumnError
@@ -72,6 +72,15 @@ class Chunk:
             return [()], np.zeros(self.batch.records.count, dtype=np.int64)
         numbers = {key: number for number, key in enumerate(dict.fromkeys(self.keys))}
         return [*numbers], np.array([numbers[key] for key in self.keys], dtype=np.int64)
+
+    @property
+    def cuts(self) -> Iterator[tuple[Hashable, Cut]]:
+        """The key and the place of each run of records that belong to one batch."""
+        if not self.keys:
+            yield (), self.batch.whole
+            return
+        for cut in self.batch.cuts(borders(self.keys)):
+            yield self.keys[cut.records.start], cut
 
     @property
     def has_reference(self) -> bool:

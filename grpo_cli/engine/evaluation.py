@@ -287,7 +287,7 @@ class Evaluation:
         if values:
             found = ", ".join(instead(name, own, used) for name, (own, used) in values.items())
             kept = " ".join(as_flags(None, {}, {name: own for name, (own, _) in values.items()}))
-            yield f"the records replace defaults of {plan.variant}: {found}; its own: {kept}"
+            yield f"the records set {found}; {kept} restores {plan.variant}'s own"
 
 
 def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:

@@ -140,7 +140,7 @@ class Evaluator:
             pipeline.evaluate(chunk.batch, objective)
         if "moments" in wanted:
             found.moments = True
-            if statistics.wanted(objective):
+            if objective.advantage.choice.measure is not None:
                 self._add_moments(found, chunk, objective)
         lengths_say_it = not self.skip and objective.correction.choice.absent
         if "counts" in wanted and (lengths_say_it or not found.moments):

@@ -12,7 +12,8 @@ from grpo_cli.objective.inputs import MissingColumnError, missing
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.signature import MIXED, Parts, plain
-from grpo_cli.records import DecodedChunk
+from grpo_cli.records import DecodedChunk, Record
+from grpo_cli.records.fields import read_fields
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 
@@ -71,9 +72,15 @@ def _lacking(chunk: Chunk, plan: Plan) -> MissingColumnError:
     kl = chunk.objective(plan, reference_given=True).kl
     name = next(name for name in kl.choice.columns if name in ("log_ratio_ref", "log_probs_ref"))
     error = missing(name, kl, "kl", " (other records have it)")
-    if not chunk.packed and not chunk.records:  # a search kept the numbers alone
+    if chunk.packed:  # parsing all of the first record would take longer than its evaluation
+        raw = chunk.packed[0]
+        unknown = read_fields(raw.value).unknown
+        culprit = Record(raw.source, raw.line, raw.prefix, None, [], {}, 2, unknown=unknown)
+    elif chunk.records:
+        culprit = chunk.records[0]
+    else:  # a search kept the numbers alone
         return error
-    found = located(error, chunk.first.records[0])
+    found = located(error, culprit)
     assert isinstance(found, MissingColumnError)
     return found
 

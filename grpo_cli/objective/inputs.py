@@ -188,11 +188,7 @@ class Inputs:
 
 
 _GROUPS: WeakKeyDictionary[Batch, Groups] = WeakKeyDictionary()
-
-
-def _groups(batch: Batch) -> Groups:
-    """The same for every objective of a batch: what they ask of its rewards is reckoned once."""
-    return _GROUPS.setdefault(batch, Groups(batch.groups, batch.group_count, {}))
+"""Batch → its groups, whatever the objective: what several ask of its rewards is computed once."""
 
 
 def _trajectories(batch: Batch) -> Groups:
@@ -231,7 +227,7 @@ def _log_ratio_ref(batch: Batch) -> F64 | None:
 
 
 _MAKERS: dict[str, Callable[[Batch], Any]] = {
-    "groups": _groups,
+    "groups": lambda batch: _GROUPS.setdefault(batch, Groups(batch.groups, batch.group_count, {})),
     "trajectories": _trajectories,
     "turn_order": lambda batch: order_turns(batch.turns, batch.responses, batch.trajectories),
     "states": _states,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from typing import NamedTuple
 
 from grpo_cli.hyperparameters import Value
@@ -41,13 +41,11 @@ def _common(pieces: tuple[Part, ...]) -> Part:
         return Part(first.key, MIXED)
     found = [dict(piece.values) for piece in pieces]
     names = dict.fromkeys(name for values in found for name in values)
-    return Part(first.key, first.name, tuple((name, _shared(name, found)) for name in names))
-
-
-def _shared(name: str, found: Sequence[Mapping[str, Value]]) -> Value:
-    """The value that all have, where one that is not there is None."""
-    value = found[0].get(name)
-    return value if all(values.get(name) == value for values in found) else MIXED
+    columns = [(name, [values.get(name) for values in found]) for name in names]
+    shared = tuple(
+        (name, own[0] if own.count(own[0]) == len(own) else MIXED) for name, own in columns
+    )
+    return Part(first.key, first.name, shared)
 
 
 def _text(part: Part) -> str:
@@ -60,8 +58,8 @@ def _text(part: Part) -> str:
 
 def instead(name: str, own: Value, used: Value) -> str:
     """A hyperparameter that has another value than a row's default, in words."""
-    values = "several values" if used == "mixed" else plain(used)
-    return f"{name} {values} (default: {plain(own)})"
+    found = f"several {name}" if used == MIXED else f"{name} {plain(used)}"
+    return f"{found} (default: {plain(own)})"
 
 
 _PREFIXES = ("epsilon_", "std_", "kl_")

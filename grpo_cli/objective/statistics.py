@@ -112,11 +112,6 @@ def _float(number: Fraction) -> float:
         return math.inf if number > 0 else -math.inf
 
 
-def wanted(objective: Objective) -> bool:
-    """Whether the objective's advantage needs statistics of the batch."""
-    return objective.advantage.choice.measure is not None
-
-
 def moments(batch: Batch, objective: Objective, whole: Whole | None) -> Moments | None:
     """The statistics that the objective's advantage reads; None where it needs none.
 
@@ -125,7 +120,7 @@ def moments(batch: Batch, objective: Objective, whole: Whole | None) -> Moments 
         objective: its batch is each record, or spans several.
         whole: the batches of the records; None where ``batch`` is all of one.
     """
-    if not wanted(objective):
+    if objective.advantage.choice.measure is None:
         return None
     if objective.batch == "record":
         return of_records(batch, objective)

@@ -238,8 +238,9 @@ def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
     for raw, count in zip(raws, packed.counts.tolist(), strict=True):
         value, own = raw.value, [*islice(widths, count)]
         header = Record(raw.source, raw.line, raw.prefix, record_id(value), own, {}, 2, names)
-        for name, key in words:
-            setattr(header, name, listed(value[key]) if raw.arrays else value[key])
+        for name, key in words:  # texts of tables stay in their column until one is asked for
+            as_it_is = name == "tokens" or not raw.arrays
+            setattr(header, name, value[key] if as_it_is else listed(value[key]))
         if "group_ids" in names:
             ids = value[names["group_ids"]]
             header.group_labels = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]

@@ -136,7 +136,7 @@ def _number(line: int | None, prefix: str) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Texts:
+class Texts(Sequence[str]):
     """The texts of a response in an Arrow column, none of which is null: objects where asked for.
 
     Attributes:
@@ -151,12 +151,33 @@ class Texts:
     def __len__(self) -> int:
         return self.end - self.start
 
-    def __getitem__(self, at: int) -> str:
-        return self.tolist()[at]
+    def __getitem__(self, at: Any) -> Any:
+        found = self.arrow[at]
+        return found.to_pylist() if isinstance(at, slice) else found.as_py()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Texts):
+            return bool(self.arrow.equals(other.arrow))
+        return self.tolist() == other
+
+    def __repr__(self) -> str:
+        return repr(self.tolist())
+
+    def __reduce__(self) -> Any:
+        return list, (self.tolist(),)  # as what it is in any other process
+
+    @property
+    def arrow(self) -> Any:
+        """The texts as an array of Arrow."""
+        return self.column.slice(self.start, len(self))
 
     def tolist(self) -> list[str]:
         """The texts, as the method of an array."""
-        return self.column.slice(self.start, len(self)).to_pylist()
+        found: list[str] = self.arrow.to_pylist()
+        return found
 
 
 ARRAYS = (np.ndarray, Texts)
@@ -247,7 +268,7 @@ class Record:
     reward_baselines: list[float] | None = None
     advantages: list[float] | bytes | None = None
     hyperparameters: Mapping[str, Value] = field(default_factory=dict)
-    tokens: list[list[str]] | None = None
+    tokens: Sequence[Sequence[str]] | None = None
     token_ids: list[list[int]] | None = None
     roles: list[list[str]] | None = None
     expected: dict[str, Any] | None = None

@@ -115,6 +115,22 @@ def fitting(
     return [one for one in columns if one.name not in hidden], [*hidden]
 
 
+def broken(
+    columns: Sequence[Column], repeated: Sequence[str], width: int | None
+) -> list[list[str]]:
+    """The names of the columns, cut into tables that fit; each begins with the repeated ones."""
+    first = [one for one in columns if one.name in repeated]
+    tables = [[*first]]
+    for one in columns:
+        if one.name in repeated:
+            continue
+        full = width is not None and total_width([*tables[-1], one]) > width
+        if full and len(tables[-1]) > len(first):
+            tables.append([*first])
+        tables[-1].append(one)
+    return [[one.name for one in table] for table in tables]
+
+
 _SHORT_NAME = 10
 """Letters of a long name that are kept at least."""
 

@@ -1,10 +1,11 @@
-"""The progress bar: on standard error, on a terminal, while long work goes on."""
+"""What shows on standard error, on a terminal, while long work goes on."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -59,6 +60,21 @@ class Bar:
             self._progress.update(
                 self._progress.task_ids[0], completed=self._bytes, rate=rate, refresh=True
             )
+
+
+@contextmanager
+def waiting(text: str, *, wanted: bool) -> Iterator[None]:
+    """Shows a line on a terminal's standard error while work goes on, and removes it."""
+    shown = wanted and sys.stderr is not None and sys.stderr.isatty()
+    if shown:
+        sys.stderr.write(f"grpo: {text}")
+        sys.stderr.flush()
+    try:
+        yield
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def _size(paths: Sequence[str]) -> int | None:

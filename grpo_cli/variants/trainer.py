@@ -10,7 +10,7 @@ from grpo_cli.frameworks.framework import Reading, Settings, as_of, is_gone
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 from grpo_cli.variants.registry import FRAMEWORKS, NAMES, ROWS, STAGES, framework
 
-__all__ = ["Reading", "choose", "completed", "frameworks_of", "named_row", "other_row"]
+__all__ = ["USUAL", "Reading", "choose", "completed", "frameworks_of", "named_row", "other_row"]
 
 
 _KEYS: Mapping[str, str] = {
@@ -27,6 +27,13 @@ _KEYS: Mapping[str, str] = {
     "tinker": "sampling_logprobs",
 }
 """What frameworks call what a record holds, where not all do."""
+
+
+USUAL: Mapping[str, tuple[str, str]] = {
+    "trl": ("TRL", "trl/dapo"),
+    "verl": ("verl", "verl/vanilla"),
+}
+"""Framework → its name, and the row of its usual loss."""
 
 
 def frameworks_of(keys: Collection[str]) -> tuple[str, ...]:

@@ -204,7 +204,7 @@ def test_numbers_of_numpy_are_hyperparameters_and_logged_numbers() -> None:
     weights = evaluate(EMPTY, "dapo", reward_weights=np.array([1.0, 0.5])).signature
     assert "reward_weights=1,0.5" in weights
     stages = {"aggregate": "token-mean", "kl": "none", "surrogate": "clip", "ratio": "token"}
-    few: Any = {"betas": [0.0], "stages": stages}
+    few: Any = {"betas": [0.0], "stages": stages, "batch": "record"}
     wanted = match(DAPO, loss="0.0256", **few).document()
     assert match(DAPO, loss=np.float32(0.0256), **few).document() == wanted
     assert compare(EMPTY, "dr", epsilon=np.float32(0.25)).variants[0].signature
@@ -230,6 +230,7 @@ def test_a_result_shows_itself() -> None:
     assert repr(found).startswith("Evaluated(dr: 1 record, 1 group, 2 responses, 2 tokens)\n")
     with pytest.raises(AttributeError, match=r"'los'; did you mean loss\?"):
         found.los  # noqa: B018
+    assert {"clip_fraction", "gradient_norm", "loss", "ratio"} <= {*dir(evaluate(ONE))}
     for name in ("loss", "objective", "clip_fraction", "gradient_norm"):
         assert re.search(rf"\n{name} +{re.escape(f'{getattr(found, name):.6g}')}\n", repr(found)), (
             name
@@ -308,7 +309,7 @@ def test_every_answer_has_the_notes_of_its_command() -> None:
     steps = '2 steps form one batch; batch="step" evaluates each by itself'
     assert steps in compare(records).notices
     few = {"kl": "none", "surrogate": "clip", "aggregate": "token-mean"}
-    assert steps in match(records, loss=0.5, stages=few).notices
+    assert steps in match(records, loss=0.5, clip_fraction=0.5, stages=few).notices
     assert {steps, "1 of 2 groups is dead: all its advantages are 0"} <= {
         *evaluate(records).notices
     }
@@ -430,7 +431,7 @@ ANSWERS: dict[str, Any] = {
     "diff": lambda: diff(SAMPLES / "run" / "healthy.jsonl.gz", RUN),
     "evaluate": lambda: evaluate(RUN, batch="step"),
     "explain": lambda: grpo_cli.explain(RUN),
-    "match": lambda: match(GRPO, loss="0.01"),
+    "match": lambda: match(GRPO, loss="0.01", epsilon=0.2, batch="record"),
     "show": lambda: show(RUN),
     "trend": lambda: grpo_cli.trend(RUN),
     "verify": lambda: verify(GRPO),
@@ -572,20 +573,23 @@ def test_a_variant_may_be_called_variants_and_variants_variant() -> None:
     assert [one.loss for one in found.variants] == losses
     assert evaluate(ONE, variants="dr").loss == losses[0]
     assert verify(ONE | {"expected": {"loss": losses[0]}}, variants="dr").agrees
+    assert show(ONE, top=0).rows == show(ONE, limit=0).rows == show(ONE).rows
 
 
 def same(found: Any, printed: Any) -> bool:
     return bool(json.loads(json.dumps(found)) == printed)
 
 
-@pytest.mark.parametrize("module", ["evaluation", "questions"])
+@pytest.mark.parametrize("module", ["data", "evaluated", "evaluation", "questions"])
 def test_the_examples_of_docstrings_run(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(SAMPLES.parent)
     made = import_module(f"grpo_cli.api.{module}")
     found = doctest.testmod(made, optionflags=doctest.ELLIPSIS)
     assert found.failed == 0
     functions = [one for name, one in vars(made).items() if name in grpo_cli.__all__]
-    assert all(">>>" in one.__doc__ for one in functions if one.__module__ == made.__name__)
+    for one in functions:
+        if one.__module__ == made.__name__ and one.__name__ != "Evaluated":
+            assert all(word in one.__doc__ for word in (">>>", "Args:", "Returns:", "Raises:"))
 
 
 def test_where_and_group_by_choose_records_for_every_function(tmp_path: Path) -> None:
@@ -680,7 +684,7 @@ def test_every_answer_with_rows_is_a_table_of_arrow(found: Any, columns: list[st
     ("found", "said"),
     [
         (lambda: evaluate(RUN, batch="step"), [">⋮<", ">mean of the batches<"]),
-        (lambda: trend(RUN), [">Findings<", "last good step 29", "rose at step 30", ">29<"]),
+        (lambda: trend(RUN), [">Findings<", "last good step 29", "rose at step 30", ">29<", "▁"]),
         (lambda: trend(SAMPLES / "run/healthy.jsonl.gz"), ["no change found", ">reward_mean<"]),
         (lambda: grpo_cli.explain([ONE], "dr"), [">positive_advantages<", ">reward<", ">weight<"]),
     ],

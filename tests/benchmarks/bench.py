@@ -26,6 +26,7 @@ keeps depends on all of it, and deflates that.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -37,7 +38,7 @@ from base64 import b64decode
 from pathlib import Path
 
 from measure import ENVIRONMENT, SCRIPTS, Timed, in_turns, spend
-from shapes import SHAPES, write
+from shapes import SHAPES, totals, write
 
 OTHERS = ("check", "trend", "diff", "explain", "verify", "causes", "report")
 _EXPECTING = {"trl": "trl/dr_grpo", "trl-short": "trl/dr_grpo", "verl": "verl/gspo"}
@@ -66,13 +67,13 @@ def commands(name: str, path: Path) -> dict[str, list[str]]:
 
 
 def agree(name: str, path: Path) -> None:
-    """Stops where a script and ``eval`` compute another J."""
+    """Stops where the script computes another J than ``eval``, or the least other totals."""
     words = commands(name, path)
-    value = float(_printed([*words["eval"], "--only", "objective"]))
-    for script in ("naive", "evaluated"):
-        wanted = spend(words[script], words[script]).printed or 0.0
-        if abs(value - wanted) > 1e-9 * abs(wanted):
-            raise SystemExit(f"{name}: {script} computes {wanted}, eval {value}")
+    found = json.loads(_printed([*words["eval"], "--json"]))["total"]
+    script = spend(words["naive"], words["naive"]).printed or 0.0
+    for what, value in [("objective", script), *totals(name, str(path)).items()]:
+        if abs(found[what] - value) > 1e-9 * abs(value):
+            raise SystemExit(f"{name}: {what} is {value} by a script, {found[what]} by eval")
 
 
 def _printed(words: list[str]) -> bytes:

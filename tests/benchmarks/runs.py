@@ -8,7 +8,7 @@
 Runs of 120 steps are simulated: softmax policies that learn from what they sample, with noise that
 is autocorrelated and has heavy tails, and a fault from a step between 50 and 70 on. The command is
 asked about the whole run and about its beginnings, as somebody who looks while it trains. Seeds 0
-to 9999 are for building, 10000 and above for reporting; those up to 90999 have been reported on.
+to 9999 are for building, 10000 and above for reporting; those up to 93999 have been reported on.
 Logs alone are series under the names of frameworks; a fault counts where the log has its series.
 
 A fault is found where a finding names a metric that it moves, the way it moves, at its step; in

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import io
 import pickle
-import struct
 import sys
 import zipfile
 from collections import OrderedDict
@@ -681,22 +680,41 @@ OTHER_LOGS = (("log_probs",), ("old_log_probs",), ("ref_log_prob", "ref_log_prob
 
 
 def evaluated(name: str, path: str) -> float:
-    """The least that ``eval`` takes: ``columns``, and J of GRPO on flat arrays, which it returns.
+    """The least that ``eval`` takes: ``columns``, and all of ``totals``, of which it returns J."""
+    return totals(name, path)["objective"]
+
+
+def totals(name: str, path: str) -> dict[str, float]:
+    """What ``eval --level batch`` says of GRPO, by numpy on flat arrays.
 
     Rows are joined by keys that were decoded with them; the sums are numpy's, not exact.
     """
-    total, responses = 0.0, 0
+    shape, sums, extremes, steps = SHAPES[name], np.zeros(8), [], set()
     with np.errstate(all="ignore"):
         for columns, widths, objects in _columns(name, path):
-            sums = _response_sums(SHAPES[name].groups, columns, widths, objects)
-            total, responses = total + sums.sum(), responses + len(sums)
-    return total / responses
+            steps.update(one.get("step") for one in objects)
+            found, ratio = _response_sums(shape.groups, columns, widths, objects)
+            sums += found
+            extremes += [ratio.min(), ratio.max()]
+    responses, tokens, policy, kl, ratio, low, high, squares = sums.tolist()
+    return {
+        "objective": (policy - kl) / responses,
+        "policy": policy / responses,
+        "responses": responses,
+        "tokens": tokens,
+        "clip_fraction_low": low / tokens,
+        "clip_fraction_high": high / tokens,
+        "ratio_mean": ratio / tokens,
+        "ratio_min": min(extremes),
+        "ratio_max": max(extremes),
+        "gradient_norm": squares**0.5 / responses,
+    }
 
 
 def _response_sums(
     groups: Any, columns: dict[str, Any], widths: np.ndarray, objects: list[Object]
-) -> np.ndarray:
-    """The mean of each response's tokens in J."""
+) -> tuple[list[float], np.ndarray]:
+    """Sums over responses, of those that ``totals`` names, and every token's ratio."""
     names = (one + other for one, other in zip(LOGS, OTHER_LOGS, strict=True))
     logs = [next((columns[key] for key in each if key in columns), None) for each in names]
     advantages = _advantages(groups, columns, objects)
@@ -708,16 +726,39 @@ def _response_sums(
         logs = [one if one is None else one[kept] for one in logs]
         advantages = advantages[kept]
     if groups is of_traces:
-        nodes = [len(one["traces"][0]["nodes"]) for one in objects]
-        widths = np.add.reduceat(widths, np.cumsum(nodes) - nodes)
+        widths = _of_paths(columns, widths, objects)
     new, old, ref = logs
     low, high, beta = _bounds(objects, widths)
     ratio = np.exp(new - (new if old is None else old))
     values = np.minimum(ratio * advantages, np.clip(ratio, 1 - low, 1 + high) * advantages)
+    below, above = (ratio < 1 - low) & (advantages < 0), (ratio > 1 + high) & (advantages > 0)
+    slope = np.where(below | above, 0.0, ratio * advantages)
+    starts, kl = np.cumsum(widths) - widths, 0.0
     if ref is not None:
         gap = ref - new
-        values -= beta * (np.exp(gap) - gap - 1)
-    return np.add.reduceat(values, np.cumsum(widths) - widths) / widths
+        grown = np.exp(gap)
+        penalty = beta * (grown - gap - 1)
+        slope -= beta * (1 - grown)
+        kl = float((np.add.reduceat(penalty, starts) / widths).sum())
+    policy = float((np.add.reduceat(values, starts) / widths).sum())
+    squares = float((np.add.reduceat(slope * slope, starts) / widths**2).sum())
+    clipped = [float(np.count_nonzero(one)) for one in (below, above)]
+    counts = [float(len(widths)), float(len(ratio))]
+    return [*counts, policy, kl, float(ratio.sum()), *clipped, squares], ratio
+
+
+def _of_paths(columns: dict[str, Any], widths: np.ndarray, objects: list[Object]) -> np.ndarray:
+    """The tokens of each trace, whose nodes are one path and have a log-prob where sampled."""
+    traces = [one["traces"][0]["nodes"] for one in objects]
+    for nodes in traces:
+        assert [node.get("parent") for node in nodes] == [None, *range(len(nodes) - 1)]
+    masks = [node["mask"] for nodes in traces for node in nodes]
+    sizes = np.array([*map(len, masks)])
+    kept = np.frombuffer(columns["mask"], np.bool_)
+    sampled = np.add.reduceat(kept, np.cumsum(sizes) - sizes, dtype=np.int64)
+    assert (sampled[sampled > 0] == widths[widths > 0]).all()
+    count = [*map(len, traces)]
+    return np.add.reduceat(sampled, np.cumsum(count) - count)
 
 
 def _advantages(groups: Any, columns: dict[str, Any], objects: list[Object]) -> np.ndarray:
@@ -895,6 +936,8 @@ def _whole_groups(chunks: Iterator[list[Object]]) -> Iterator[list[Object]]:
 
 def _check(rows: list[Any], *, is_mask: bool) -> Any:
     """Makes an array of rows of numbers, or looks at the types of others."""
+    from grpo_cli.records.packed import pack_floats
+
     if isinstance(rows[-1], np.ndarray):
         numbers = np.concatenate(rows).astype(np.float64)
         np.isfinite(numbers).all()
@@ -905,7 +948,7 @@ def _check(rows: list[Any], *, is_mask: bool) -> Any:
         data.strip(b"\0\1")
         return data
     if isinstance(flat[-1], float):
-        numbers = np.frombuffer(struct.pack(f"{len(flat)}d", *flat))
+        numbers = pack_floats(flat)  # which tells false from 0, as cheaply as is known
         np.isfinite([numbers.min(), numbers.max()])
         return numbers
     [*map(type, flat)].count(type(flat[-1]))

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 DUMPS = Path(__file__).parent.parent / "data" / "rollouts"
-
-Write = Callable[..., Path]
 
 
 def record(seed: int, lengths: list[int], rewards: list[float], **more: Any) -> dict[str, Any]:

@@ -388,7 +388,7 @@ NOTE = "3 steps form one batch"
     [
         "eval --level batch",
         "compare -v grpo,dr",
-        "match --loss 0.1234 --kl none --aggregate token-mean --surrogate clip --epsilon 0.2",
+        "match --loss 0.1234 --kl none --surrogate clip --epsilon 0.2 --clip-fraction 0.9",
         "eval -f csv",
     ],
 )

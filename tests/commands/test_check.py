@@ -7,6 +7,7 @@ import math
 import tracemalloc
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import command
 import numpy as np
 import orjson
 import pytest
-from files import each, in_blocks
+from files import each, in_blocks, some
 
 from grpo_cli import check
 
@@ -150,9 +151,10 @@ def sane(draw: np.random.Generator, longest: int, sure: float, drift: float) -> 
     return found | {"rewards": draw.integers(0, 2, 8).tolist()}
 
 
-@each("longest", [6, 40, 200])
-@each("sure", [0.0, 0.3, 0.8])
-@each("drift", [0.003, 0.05, 0.2])
+LIKELY = [*product([6, 40, 200], [0.0, 0.3, 0.8], [0.003, 0.05, 0.2])]
+
+
+@each(("longest", "sure", "drift"), some(LIKELY, 7))
 def test_confident_text_of_any_length_is_no_error(longest, sure, drift):
     draw = np.random.default_rng([longest, int(sure * 10), int(drift * 1000)])
     counts = check([sane(draw, longest, sure, drift) for _ in range(20)]).counts
@@ -294,6 +296,23 @@ def test_scores_that_are_no_numbers_are_a_finding_in_all_records_alike(tmp_path,
     assert not document["ok"]
     assert (found["code"], found["record"], found["response"]) == ("bad-score", 0, 1)
     assert found["message"] == f"{name} is {wrong:g} at 1 of 2 responses"
+
+
+@each(
+    ("rows", "said"),
+    [
+        ([[-1.0, math.nan, math.nan], [-1.0, -2.0, -0.5]], "2 of 6 tokens, all at the ends of"),
+        ([[-1.0, math.nan, -0.5], [-1.0, -2.0, math.nan]], "2 of 6 tokens"),
+        ([[math.nan] * 3, [-1.0, -2.0, -0.5]], "3 of 6 tokens"),
+        ([[-1.0, -2.0, math.nan], [-1.0, -2.0, -0.5]], "1 of 6 tokens"),
+    ],
+)
+def test_nan_at_the_ends_of_responses_is_padding(tmp_path, rows, said):
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps({"log_probs_new": rows, "rewards": [1.0, 0.0]}) + "\n")
+    messages = [one["message"] for one in command.answer("check", path)["findings"]]
+    (found,) = [message for message in messages if message.startswith("log_probs_new is nan")]
+    assert found.removesuffix(" responses: padding counts") == f"log_probs_new is nan at {said}"
 
 
 def test_a_null_reward_is_called_null(tmp_path):

@@ -165,8 +165,8 @@ def test_a_record_that_says_how_its_responses_ended_is_believed(said, cut):
 def test_what_is_printed(grpo, dump):
     def last(*made: dict[str, Any]) -> str:
         path = str(dump("".join(json.dumps(one) + "\n" for one in made)))
-        (short,) = [s for s in grpo("check", path).stdout.splitlines() if "(--full lists" in s]
-        assert len(short) < 80
+        (short,) = [s for s in grpo("check", path).stdout.splitlines() if " skipped: " in s]
+        assert len(short) < 160
         out = grpo("check", path, "--full").stdout
         return out[out.index("skipped checks") :].replace("\n  ", " ").splitlines()[0]
 
@@ -180,8 +180,8 @@ def test_what_is_printed(grpo, dump):
     assert last(bare, copy.deepcopy(bare) | {"id": 9}) == (
         "skipped checks in all 2 records: padding, end of text and repetition (no "
         "token_ids or tokens), retokenised ids (no token_ids, no sampled_token_ids or "
-        "sampled_ids), advantages against rewards (no advantages), truncation (except by equal "
-        "lengths) (no max_completion_length or truncated), rollout mismatch (no "
+        "sampled_ids), advantages against rewards (no advantages), truncation except by equal "
+        "lengths (no max_completion_length or truncated), rollout mismatch (no "
         "log_probs_rollout)"
     )
 

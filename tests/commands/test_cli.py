@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 import typer
 from command import COMMANDS, application, main
+from files import some
 
 # ---- what only a real process shows: pipes, terminals, colour, signals ---------------------------
 
@@ -60,6 +63,25 @@ def on_terminal(quick: Path, arguments: list[str], width: int, **variables: str)
         text += piece
     os.close(master)
     return process.wait(timeout=120), text.decode()
+
+
+@pytest.mark.parametrize(("lines", "steps"), [(24, 8), (30, 14), (200, 25)])
+def test_a_short_terminal_shows_the_mean_the_first_and_the_last_steps(
+    quick, tmp_path, lines, steps
+):
+    record = {"log_probs": [[-1.0, -2.0], [-0.5]], "rewards": [1.0, 0.0]}
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(f"{json.dumps(record | {'step': at})}\n" for at in range(25)))
+    words = ["eval", str(path), "-v", "dr", "--batch", "step", "-q"]
+    code, text = on_terminal(quick, words, 80, LINES=str(lines), NO_COLOR="1")
+    printed = text.replace("\r", "").splitlines()
+    assert (code, printed[0]) == (0, "mean of 25 batches")
+    assert len(printed) < lines
+    numbers = [int(line.split()[0]) for line in printed if re.match(r" *\d+ ", line)][:25]
+    half = -(-len(numbers) // 2)
+    assert numbers[:half] == [*range(half)]
+    assert numbers[half:] == [*range(25)][half - len(numbers) :]
+    assert len(numbers) >= steps or len(numbers) == 25
 
 
 def test_a_terminal_has_colour_and_fits(quick, dump):
@@ -156,8 +178,10 @@ def test_what_was_kept_of_standard_input_is_removed(real_shell, dump, tmp_path: 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["grpo --version", "grpo help", "grpo eval {} --json"])
+@pytest.mark.parametrize(
+    ("unbuffered", "command"),
+    some([*product(["", "1"], ["grpo --version", "grpo help", "grpo eval {} --json"])], 3),
+)
 def test_what_cannot_be_written_is_an_error(real_shell, dump, command, unbuffered):
     line = f"{command.format(dump({}))} > /dev/full"
     done = real_shell(line, PYTHONUNBUFFERED=unbuffered)
@@ -184,7 +208,6 @@ def test_what_cannot_be_written_at_the_very_end_is_one_too():
 # ---- ``grpo compare``, ``match`` and ``explain`` as users run them --------------------
 
 
-DUMPS = Path(__file__).parent.parent / "data" / "rollouts"
 UNEQUAL = {
     "log_probs_new": [[-0.9, -0.2, -1.3], [-1.1], [-0.4, -2.0]],
     "log_probs_old": [[-1.0, -0.25, -1.6], [-1.0], [-0.9, -1.9]],

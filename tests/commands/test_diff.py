@@ -483,3 +483,8 @@ def test_the_command(tmp_path: Path) -> None:
     shown = run("diff", *paths, "--json")
     assert (shown.exit_code, json.loads(shown.stdout)["partings"][0]["second"]) == (1, 5.0)
     assert run("diff", paths[0], paths[0]).exit_code == 0
+    other[0]["tokens"][0][0] = "another"
+    samples = write_run(tmp_path / "c", other)
+    head, command, *_ = run("diff", paths[0], samples).stdout.splitlines()
+    assert head.startswith("these are different samples from the first step on (")
+    assert command.startswith("grpo trend ")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from command import answer, run
-from files import each, in_blocks
+from files import each, in_blocks, some
 from planted import write
 
 # ---- ``--having``: which rows of output are printed, and shares, which can be asked for ----------
@@ -64,7 +64,7 @@ TESTS: list[tuple[str, str, Any]] = [
 ]
 
 
-@each(("level", "test", "fits"), TESTS, ids=lambda case: case[1])
+@each(("level", "test", "fits"), some(TESTS, 8), ids=lambda case: case[1])
 def test_the_rows_that_fit_are_printed_in_every_format(
     path: Path, tmp_path: Path, level: str, test: str, fits: Any
 ) -> None:

@@ -8,11 +8,12 @@ import json
 import re
 import shlex
 import sys
+from itertools import product
 from pathlib import Path
 
 import orjson
 import pytest
-from files import each
+from files import each, some
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -125,13 +126,14 @@ def test_without_a_pager_the_page_is_printed(monkeypatch, pager, printed):
     assert delivered("page") == printed
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["variants", "variants --stage kl", "formats", "eval {} --level token", "explain {}", "help",
-     "explain {samples}/arithmetic.jsonl", "explain {samples}/run/trainer_state.json",
-     "compare {} -v all", "check {}", "explain dapo", "variants --changes"],
-)  # fmt: skip
-@pytest.mark.parametrize("width", ["80", "120"])
+FITTED = [
+    *("variants", "variants --stage kl", "formats", "eval {} --level token", "explain {}", "help"),
+    *("explain {samples}/arithmetic.jsonl", "explain {samples}/run/trainer_state.json"),
+    *("compare {} -v all", "check {}", "explain dapo", "variants --changes"),
+]
+
+
+@pytest.mark.parametrize(("command", "width"), some([*product(FITTED, ["80", "120"])], 8))
 def test_pages_fit_a_pipe_s_columns(grpo, dump, monkeypatch, command, width):
     monkeypatch.setenv("COLUMNS", width)
     path = dump({"id": "a"})
@@ -289,7 +291,7 @@ def test_an_explanation_says_whose_loss_it_is(grpo, dump):
     ("command", "column"),
     [
         ("compare {} -v grpo,dr", "loss"),
-        ("match {} --loss 0.1 --kl none --surrogate clip --epsilon 0.2", "value"),
+        ("match {} --loss 0.1 --kl none --epsilon 0.2 --batch record", "value"),
         ("check {}", "code"),
         ("check --codes", "code"),
         ("verify {}", "agrees"),
@@ -343,11 +345,10 @@ def test_a_table_is_cut_at_its_rows(grpo, dump, screen, height):
     assert len(rows) == 30 or len(lines) + len(notes) >= height - 3
 
 
-@pytest.mark.parametrize("width", [80, 120, 200])
-@pytest.mark.parametrize(
-    "command",
-    ["formats", "variants", "variants --changes", "vectors", "vectors --flags", "check --codes"],
-)
+LISTS = ["formats", "variants", "variants --changes", "vectors", "vectors --flags", "check --codes"]
+
+
+@pytest.mark.parametrize(("width", "command"), some([*product([80, 120, 200], LISTS)], 4))
 def test_lists_are_alike(grpo, monkeypatch, command, width):
     """A head, a rule, and a row for each name, whose words have a column."""
     monkeypatch.setenv("COLUMNS", str(width))
@@ -391,7 +392,38 @@ def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, scr
     whole = grpo(*words).stdout.splitlines()
     header = next(at for at, line in enumerate(whole) if line.startswith(("─", "  ─")))
     rows = whole[header + 1 : whole.index("", header)]
-    screen(80, header + 4)
+    screen(80, 24)
     *kept, last = grpo(*words).stdout.splitlines()
-    assert kept == whole[: header + 2]
-    assert last.startswith(f"… {len(rows) - 1} more variants, the legend, ")
+    header = next(at for at, line in enumerate(kept) if line.startswith("─"))
+    assert any(line.startswith("cosine: ") for line in kept[:header])
+    assert any(line.startswith("hidden at 80 columns: ") for line in kept[:header])
+    equal = [re.search(r" \(\+(\d+) equal\)", line) for line in kept[header + 1 :]]
+    shown = sum(1 + int(one.group(1) if one else 0) for one in equal)
+    assert shown > len(equal)
+    assert last.startswith(f"… {len(rows) - shown} more variants")
+    listed = grpo(*words, "--full").stdout
+    assert "equal)" not in listed
+    first, *others = orjson.loads(grpo(*words, "--json").stdout)["variants"]
+    far = {one["variant"]: 2.0 if one["cosine"] is None else -one["cosine"] for one in others}
+    assert [line.split()[0] for line in rows] == [first["variant"], *sorted(far, key=far.get)]
+
+
+def test_the_arithmetic_of_a_token_is_whole_on_a_narrow_screen(grpo, monkeypatch):
+    """The inputs of a row, and what follows from them in a second table."""
+    monkeypatch.setenv("COLUMNS", "80")
+    said = grpo("explain", str(SAMPLES / "arithmetic.jsonl")).stdout
+    heads = [line.split() for line in said.splitlines() if line.startswith("position ")]
+    first, second = heads[:2]
+    assert first == [
+        "position",
+        "token",
+        "new",
+        "old",
+        "ρ",
+        "ρ·A",
+        "clip(ρ)·A",
+        "clip",
+        "surrogate",
+    ]
+    assert second == ["position", "token", "k", "contribution"]
+    assert "hidden at 80 columns: gradient, log_ratio (see --json)" in said

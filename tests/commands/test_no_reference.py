@@ -23,10 +23,6 @@ WITH = PLAIN | {"log_probs_ref": [[-0.25, -0.35], [-0.15, -0.4]]}
 LOSS = (math.exp(0.3) - 1.2) * 0.5 / (math.sqrt(0.5) + 1e-8) / 2
 
 NOTE = "KL left out of grpo (k3, β 0.04): the records have no log_probs_ref"
-MIXED = (
-    "log_probs_ref: missing; the kl stage (k3) needs log-probs under the reference "
-    "(other records have it); --beta 0 works without it"
-)
 
 
 @pytest.fixture
@@ -202,7 +198,8 @@ def test_compare_and_match_skip_what_needs_the_column_that_a_mix_lacks(grpo, wri
     document = json.loads(grpo("compare", path, "-v", "dr,grpo", "--json").stdout)
     (skipped,) = document["skipped"]
     assert skipped["place"].endswith(f"dump.jsonl:{line}")
-    found = match(path, loss=str(LOSS), stages={"ratio": "token", "surrogate": "clip"})
+    stages = {"ratio": "token", "surrogate": "clip"}
+    found = match(path, loss=str(LOSS), stages=stages, epsilon=0.2)
     assert "grpo" not in [name for one in found.matches for name in one.variants]
 
 
@@ -264,5 +261,6 @@ def test_a_length_that_no_row_has_is_an_error_in_the_same_words(write):
         "max_completion_length: missing; token-sum-norm needs it: give "
         "-p max_completion_length=VALUE, or put it in the record's hyperparameters"
     )
-    found = match(path, loss="0.1", variant="dr", stages={"ratio": "token", "surrogate": "clip"})
+    stages = {"ratio": "token", "surrogate": "clip"}
+    found = match(path, loss="0.1", variant="dr", stages=stages, epsilon=0.2, batch="record")
     assert found.not_tried["token-sum-norm"] == said

@@ -128,8 +128,8 @@ def test_a_page_says_what_differs_from_another_run(tmp_path):
     differing = [one["name"] for one in metrics if one["differs"] or one["differs_at_end"]]
     assert [*head["against"]["metrics"]] == differing
     assert head["against"]["verdict"].startswith(f"{len(differing)} of {len(metrics)} metrics")
-    here, there, words = head["against"]["metrics"]["mismatch.k3"]
-    assert words.startswith(f"≠ {there - here:.3g}"[:6])
+    row = head["against"]["metrics"]["mismatch.k3"]
+    assert row["difference"].startswith(f"≠ {row['there'] - row['here']:.3g}"[:6])
 
 
 def test_trend_writes_the_page_of_report(report, made, tmp_path):
@@ -273,6 +273,37 @@ def test_records_without_a_reference_still_have_their_groups(dump, tmp_path):
     page = blocks(out.read_text(encoding="utf-8"))["run"]
     assert [group["block"] for group in page["groups"]["1"]] == [None]
     assert "loss, KL and ratios are not computed" in result.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--group-by", "step,uid"), ("--jobs", "2")])
+def test_records_of_rewards_alone_have_groups_without_tokens(tmp_path, flags):
+    """As verl's dumps of rollouts: a line for each response."""
+    rewards = {"a": [1.0, 0.0, 1.0], "b": [0.5, 0.25, 0.75]}
+    rows = [
+        {
+            "step": step,
+            "uid": uid,
+            "input": uid,
+            "output": "x",
+            "score": rewards[uid][at],
+            "gts": "",
+        }
+        for step in (1, 2)
+        for uid in "ab"
+        for at in range(3)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    page = tmp_path / "page.html"
+    assert run("report", path, *flags, "-o", page).exit_code == 0
+    head = blocks(page.read_text(encoding="utf-8"))["run"]
+    for first, step in ((1, "1"), (7, "2")):
+        groups = head["groups"][step]
+        assert [one["rewards"] for one in groups] == [*rewards.values()]
+        assert [one["line"] for one in groups] == [first, first + 3]
+        assert [one["reward_mean"] for one in groups] == [2 / 3, 0.5]
+        assert [one["reward_std"] for one in groups] == pytest.approx([3**-0.5, 0.25])
+        assert {one["block"] for one in groups} == {None}
 
 
 def test_a_group_of_one_has_no_standard_deviation(found_in):

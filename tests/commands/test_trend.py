@@ -292,7 +292,7 @@ def test_a_record_that_is_left_out_makes_no_step_and_says_nothing(
     ended = good | {"truncated": [True, True], "log_probs_old": [[-0.1]]}
     far = good | {"log_probs_old": [[-2000.0], [-0.1]]}
     path = write(tmp_path / "a.jsonl", [short, ended, good, short, far, "{"])
-    result = run("trend", path, *NO_KL, "--on-error", "skip", "--json", "--jobs", "1")
+    result = run("trend", path, *NO_KL, "--on-error", "skip", "--json", "--max-errors", "0")
     (found,) = json.loads(result.stdout)["steps"]
     assert (found["step"], found["truncated"]) == (2, 0.5)
     errors = [json.loads(line)["error"] for line in result.stderr.splitlines() if line[0] == "{"]

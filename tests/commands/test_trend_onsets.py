@@ -29,8 +29,6 @@ import grpo_cli
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.onsets import mann_kendall
 
-Said = tuple[int, str, float]
-
 
 class Onset(NamedTuple):
     at: int
@@ -468,7 +466,7 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
     assert event["check"] == named_by_check(first["worst"])
     assert event["check"][0].startswith("temperature: ")
     assert document["verdict"].startswith("step 30: temperature: sampling_per_token_logps is more ")
-    assert "(mismatch.k3 4.374e-06 → 0.08659, mismatch.mean_abs" in document["verdict"]
+    assert "(mismatch.k3 4.37e-06 → 0.0866, mismatch.mean_abs" in document["verdict"]
     assert {one["onset"] for one in found} == {30}
     assert {"mismatch.k3", "mismatch.mult"} <= {one["metric"] for one in found}
     for one in found:
@@ -638,3 +636,20 @@ def test_a_few_steps_are_no_run(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [PLAIN | {"step": step} for step in (1, 2)])
     shown = run("trend", path, "-v", "dr").stdout.replace("\n", " ")
     assert "too few steps: shifts and drifts need 16 steps, there are 2" in shown
+
+
+def test_a_fall_from_the_first_step_on_in_records(tmp_path: Path) -> None:
+    """Its commands are of the step where it is farthest; what begins later is found as well."""
+    noise = np.exp(np.random.default_rng(1).normal(0.0, 0.05, 80))
+    values = noise * 1.2 * 0.4 ** (np.arange(80) / 60)
+    values[60:] *= 0.3
+    path = entropies(tmp_path / "a.jsonl", values)
+    found = found_in(path)["entropy"]
+    assert [(one["kind"], one["onset"]) for one in found] == [("trend", 0), ("shift", 60)]
+    assert f"# step {found[0]['worst_step']}" in found[0]["command"]
+    assert found[0]["seen"] < 60 < found[0]["worst_step"]
+    document = trend(path)
+    assert document["verdict"].startswith("step 60: the policy became too sure of its tokens (")
+    assert "; last good step 59; " in document["verdict"]
+    result = run("report", path, "-v", "dr", "-o", tmp_path / "a.html")
+    assert result.exit_code == 0, result.stderr

@@ -17,6 +17,7 @@ from command import answer, run
 from files import each
 from trended import SAMPLES, series, write
 
+import grpo_cli
 from grpo_cli.commands.trend.questions.against import Difference
 from grpo_cli.commands.trend.questions.noise import mean_of_neighbours, walked_mean
 from grpo_cli.commands.trend.questions.view import with_error
@@ -132,6 +133,9 @@ def test_flags_that_a_log_does_not_use_are_named(tmp_path: Path) -> None:
     result = run("trend", path, "-v", "dapo", "-p", "epsilon_high=0.3")
     note = "-v dapo --epsilon-high 0.3 is not used: a log of metrics has no tokens to evaluate"
     assert (result.exit_code, note in result.stderr) == (0, True)
+    (notice,) = grpo_cli.trend(path, "dapo").notices
+    assert notice == 'variant="dapo" is not used: a log of metrics has no tokens to evaluate'
+    assert not grpo_cli.trend(path).notices
 
 
 def test_the_part_that_carries_a_change(folder: Path) -> None:
@@ -325,7 +329,7 @@ def test_the_last_good_step(folder: Path) -> None:
 @each(
     ("since", "factor", "differs", "cell"),
     [
-        (0, 1.4, True, "≠ +0.185 ±0.3 (× 1.4)"), (40, 1.4, True, "≠ +0.185 ±0.3"),
+        (0, 1.4, True, "≠ +0.185 ±0.3 (× 1.4)"), (40, 1.4, True, "≠ +0.185 (since 40)"),
         (0, None, True, "≠ +0.185 ±0.3 (one way all along)"), (None, 1.4, False, "  +0.185 ±0.3"),
     ],
 )  # fmt: skip

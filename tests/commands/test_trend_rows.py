@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from command import answer, run
+from files import some
 from trended import blocks, write
 
 import grpo_cli
@@ -73,7 +74,7 @@ def test_reward_and_length_that_rise_together(tmp_path: Path, paid: float) -> No
     assert (words in title) == bool(paid)
 
 
-@pytest.mark.parametrize("seed", [7, 10, 12])  # each some steps later without it
+@pytest.mark.parametrize("seed", some([7, 10, 12], 1))  # each some steps later without it
 def test_against_names_the_step_of_trend(tmp_path: Path, seed: int) -> None:
     """The difference of two noisy runs may show a change later than the run that changed."""
     first = write(tmp_path / "a.jsonl", rows())

@@ -282,7 +282,7 @@ def test_what_a_pass_that_was_repeated_showed(tmp_path: Path) -> None:
     assert [line.split()[:2] for line in shown.splitlines()].count(["40", "2"]) == 1
     table = run("trend", path, "-v", "dr", "--format", "csv").stdout.splitlines()
     assert table[0].startswith("step,pass,file,")
-    page = blocks(run("report", path, "-v", "dr").stdout)["run"]
+    page = blocks(run("report", path, "-v", "dr", "-o", "-").stdout)["run"]
     assert page["outlook"][0].startswith(words)
     assert page["others"] == ["pass 1, steps 40 to 55"]
     reward = next(one for one in page["metrics"] if one["name"] == "reward_mean")

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pytest
 from command import answer, run
-from files import each
+from files import each, some
 from mistakes import FLAGS, LENGTHS, compute, difference
 from mistakes import RECORD as WORKED
 from planted import record, write
@@ -446,7 +446,7 @@ def test_no_answer_depends_on_what_is_evaluated_together(tmp_path) -> None:
     """A record is judged with its neighbours of one layout, or alone in its file."""
     rows = [row | {"id": at} for at, row in enumerate(differing(24))]
     together = answer("verify", write(tmp_path / "all.jsonl", rows), "--causes", "5")["records"]
-    for at, (row, found) in enumerate(zip(rows, together, strict=True)):
+    for at, (row, found) in some([*enumerate(zip(rows, together, strict=True))], 8):
         (alone,) = answer("verify", write(tmp_path / "all.jsonl", [row]))["records"]
         for first in filter(None, (alone["first"], found["first"])):
             for key in ("cause", "causes", "stages", "stage", "mistakes", "pattern"):

@@ -213,7 +213,7 @@ def formulas() -> Iterator[tuple[str, str, str]]:
                 yield centre, scale, said
 
 
-@each(("centre", "scale", "words"), some([*formulas()], 14))
+@each(("centre", "scale", "words"), some([*formulas()], 7))
 def test_advantages_by_other_formulas(centre, scale, words) -> None:
     """Of rewards in two groups; the row standardises by group, with ddof 1."""
     assert words in rewarded(standardise(centre, scale, 1e-8), rtol=1e-9)

@@ -396,7 +396,7 @@ def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
 
 @each(
     ("times", "said", "words"),
-    [
+    some([
         (-1.0, {}, "wrong sign: your loss is the negative of grpo's (loss = −objective)"),
         (10.0, {}, f"{SUM} times the number of tokens = 10"),
         (0.25, {}, f"{SUM} divided by the number of responses = 4"),
@@ -415,7 +415,7 @@ def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
         (1 / 1917.05, {}, None),
         (1.5, {}, None),
         (3.001, {"dp_size": 3}, None),
-    ],
+    ], 9),
 )  # fmt: skip
 def test_factors_of_a_loss(times, said, words) -> None:
     """Of a gradient too, only those of accumulation have their name."""
@@ -463,7 +463,7 @@ def test_other_choices_of_the_tables() -> None:
 
 @each(
     ("at", "words"),
-    [
+    some([
         ([0, 3, 8], "3 of 10 gradients differ, in responses 0, 2, 3, by a factor that differs"),
         ([4], "1 of 10 gradients differ, in response 2"),
         (range(10), "10 of 10 gradients differ, by a factor that differs from token to token"),
@@ -474,7 +474,7 @@ def test_other_choices_of_the_tables() -> None:
         ([1, 7], "2 of 10 gradients differ, exactly the clipped tokens: the clip or the ratio"),
         ([0, 1, 2, 4, 5, 8], "6 of 10 gradients differ, exactly the tokens with a ratio above 1: "),
         ([3, 6, 7, 9], "4 of 10 gradients differ, exactly the tokens with a ratio below 1: the"),
-    ],
+    ], 5),
 )  # fmt: skip
 def test_where_gradients_differ_without_a_cause(at, words) -> None:
     noise = np.random.default_rng(5).uniform(0.3, 1.0, 10).tolist()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command import answer, run
-from files import each
+from files import each, some
 
 from grpo_cli import evaluate
 
@@ -173,15 +173,14 @@ def test_both_sides_of_verl_are_used_where_a_side_is_null(tmp_path: Path) -> Non
     assert rows(path, records) == [one | {"line": at} for at, one in enumerate(alone, 1)]
 
 
-@each(
-    "wrong",
-    [
-        {"rewards": None, "advantages": None},
-        {"log_probs_old": [[-1.1, -2.1], [-1e300, -0.2]]},
-        {"log_probs_old": [[0.5, -2.0], [-0.5, -0.25]]},
-    ],
-)
-@each("every", [1, 3])
+WRONG = [
+    {"rewards": None, "advantages": None},
+    {"log_probs_old": [[-1.1, -2.1], [-1e300, -0.2]]},
+    {"log_probs_old": [[0.5, -2.0], [-0.5, -0.25]]},
+]
+
+
+@each(("every", "wrong"), some([*product([1, 3], WRONG)], 3))
 def test_many_bad_records_of_many_are_each_left_out(
     tmp_path: Path, wrong: dict[str, Any], every: int
 ) -> None:
@@ -200,7 +199,7 @@ def test_many_bad_records_of_many_are_each_left_out(
 def test_the_first_errors_are_told_and_all_counted(
     tmp_path: Path, most: str | None, kept: int
 ) -> None:
-    path = write(tmp_path / "a.jsonl", [RECORD, *[{}] * 27, RECORD])
+    path = write(tmp_path / "a.jsonl", [RECORD, *({f"key_{at}": 1} for at in range(27)), RECORD])
     flags = () if most is None else ("--max-errors", most)
     for command in (("eval", "-v", "dr", "-q", "--only", "loss"), ("compare", "-v", "dr", "-q")):
         name, *more = command

@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 from command import run
+from files import some
 
 from formats import dumps
 from formats.dumps import NEW, OLD, REWARDS, lines
@@ -46,7 +47,7 @@ def same(grpo, path, tmp_path, *flags, given=()):
 
 
 @pytest.mark.parametrize(
-    "path", [*REAL, *SAMPLES], ids=lambda path: f"{path.parent.name} {path.name}"
+    "path", some([*REAL, *SAMPLES], 10), ids=lambda path: f"{path.parent.name} {path.name}"
 )
 def test_real_dumps(grpo, tmp_path, path):
     same(grpo, path, tmp_path)
@@ -104,7 +105,7 @@ FIXTURES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FIXTURES)
+@pytest.mark.parametrize("name", some([*FIXTURES], 10))
 def test_fixtures(grpo, tmp_path, name):
     data, flags = FIXTURES[name]
     path = tmp_path / "in.jsonl"

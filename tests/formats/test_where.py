@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from command import run
 from command import run as grpo
-from files import each
+from files import each, in_blocks, some
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,8 +65,8 @@ def test_what_the_text_refutes_never_passes(
 # ---- rows of one response each, put together by a field or by their number; see ``cases/choose-*--
 
 
-_LONG = "x" * 700_000
-"""With some of these, the rows of a file are read in several blocks."""
+_LONG = "x" * 2_000
+"""With some of these, the rows of a file are read in several blocks of 4 kB."""
 
 
 def rows(keys="aabb", **more):
@@ -89,19 +90,20 @@ def evaluated(path, *words):
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("grouping", [("--group-by", "q"), ("--group-size", 3)])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_groups_straddle_blocks(tmp_path, jobs, grouping, pack):
+def test_groups_straddle_blocks(tmp_path, jobs, grouping, pack, monkeypatch):
+    in_blocks(monkeypatch, 4_096)
     keys, short, long = "aaaaabbbbccccccddd", tmp_path / "short", tmp_path / "long"
     short.write_bytes(lines(rows(keys)))
     long.write_bytes(pack(lines(rows(keys, note=_LONG))))
     wanted = evaluated(short, *grouping).stdout.replace("short", "long")
-    words = ("--unpack", "1G", "--jobs", jobs)
-    assert evaluated(long, *grouping, *words).stdout == wanted
+    assert evaluated(long, *grouping, "--jobs", jobs).stdout == wanted
     assert wanted.count("\n") > 30
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("anywhere", [False, True])
-def test_a_key_that_comes_back(tmp_path, jobs, anywhere):
+def test_a_key_that_comes_back(tmp_path, jobs, anywhere, monkeypatch):
+    in_blocks(monkeypatch, 4_096)
     path = tmp_path / "rows.jsonl"
     path.write_bytes(lines(rows("aaabbbbcccca", note=_LONG)))
     flags = ("--group-by", "q", "--on-error", "skip", "--jobs", jobs, "--level", "record")
@@ -114,17 +116,17 @@ def test_a_key_that_comes_back(tmp_path, jobs, anywhere):
     assert (message in result.stderr) != anywhere
 
 
-@each("command", ["eval", "trend", "report", "compare", "check", "verify", "explain", "show"])
-@each(
-    ("step", "by"),
-    [
-        ("step", "step,q"),
-        ("global_step", "global_step,q"),
-        ("meta", "meta.train_step,q"),
-        ("rollout_id", "rollout_id,q"),
-    ],
-)
-def test_groups_are_of_one_step(tmp_path, command, step, by):
+STEPS = {
+    "step": "step,q",
+    "global_step": "global_step,q",
+    "meta": "meta.train_step,q",
+    "rollout_id": "rollout_id,q",
+}
+GROUPED = ("eval", "trend", "report", "compare", "check", "verify", "explain", "show")
+
+
+@each(("command", "step"), some([*product(GROUPED, STEPS)], 11))
+def test_groups_are_of_one_step(tmp_path, command, step):
     """Prompts that come back at other steps: every command refuses them, and says what to write."""
     path = tmp_path / "rows.jsonl"
     made = [
@@ -134,7 +136,7 @@ def test_groups_are_of_one_step(tmp_path, command, step, by):
     ]
     path.write_bytes(lines(made))
     words = (command, path, *(("-o", tmp_path / "page.html") if command == "report" else ()))
-    hint = f"--group-by {by} separates steps"
+    hint = f"--group-by {(by := STEPS[step])} separates steps"
     assert hint in run(*words, "--group-by", "q").stderr
     assert f"rows.jsonl:5: {by[:-2]}: its step is 1, that of line 1 is 0" in (
         run(*words, "--group-by", "q", "--group-anywhere").stderr
@@ -236,17 +238,17 @@ TOKENS = [sum(map(len, NEW[:2])), sum(map(len, NEW[2:4]))]
 WAYS = ("lines", "nested", "array", "parquet", "by row")
 
 
-@each("kind", WAYS)
-@each(
-    ("by", "keys", "labels", "groups"),
-    [
-        ("uid", ["p0", "p1"], ["p0", "p1"], ["p0", "p1"]),
-        ("uid", [7, 3], [7, 3], [7, 3]),
-        ("step,uid", ["p0", "p1"], ["7/p0", "7/p1"], ["p0", "p1"]),
-    ],
-)
-def test_a_record_is_called_as_its_group(tmp_path, kind, by, keys, labels, groups):
+CALLED = [
+    ("uid", ["p0", "p1"], ["p0", "p1"]),
+    ("uid", [7, 3], [7, 3]),
+    ("step,uid", ["p0", "p1"], ["7/p0", "7/p1"]),
+]
+
+
+@each(("kind", "called"), some([*product(WAYS, CALLED)], 8))
+def test_a_record_is_called_as_its_group(tmp_path, kind, called):
     """In every format and at every level; it was the number of the first row, 0 and 2."""
+    by, keys, labels = called
     command = [written(tmp_path, kind, keys), "-v", "dr", "--group-by", by, "-q"]
 
     def run(*words):
@@ -256,7 +258,7 @@ def test_a_record_is_called_as_its_group(tmp_path, kind, by, keys, labels, group
 
     document = json.loads(run("--json", "--level", "token"))
     assert [one["id"] for one in document["records"]] == labels
-    assert [one["responses"][0]["group"] for one in document["records"]] == groups
+    assert [one["responses"][0]["group"] for one in document["records"]] == keys
     for level, times in (("record", [1, 1]), ("response", [2, 2]), ("token", TOKENS)):
         rows = [json.loads(one) for one in run("-f", "jsonl", "--level", level).splitlines()]
         named = [label for label, count in zip(labels, times, strict=True) for _ in range(count)]

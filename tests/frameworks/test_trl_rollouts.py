@@ -26,7 +26,6 @@ PAPER_ROWS = {
     "gspo": ["-v", "gspo", "--kl", "k3", "-p", "kl_weight=ratio", "--aggregate", "trl/grpo"],
 }
 RUNS = [(name, flags) for rows in (ROWS, PAPER_ROWS) for name, flags in rows.items()]
-IDS = [" ".join([name, *flags]) for name, flags in RUNS]
 
 
 def path(name):

@@ -48,16 +48,16 @@ class Message(NamedTuple):
 def messages() -> Iterator[Message]:
     """All messages, in the order of files."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        bare = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         bare |= {
             id(part)
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.JoinedStr)
             for value in node.values
             for part in ast.walk(value)
         }
-        for node in ast.walk(tree):
+        for node in nodes:
             if id(node) in bare or not isinstance(node, ast.Constant | ast.JoinedStr):
                 continue
             parts = _parts(node)

@@ -191,9 +191,6 @@ def main_function() -> object:
     raise SystemExit("no command line found")
 
 
-_FOLDER = Path()
-
-
 def _start(folder: str) -> None:
     os.chdir(folder)
     os.environ.update(COLUMNS="100", TERM="xterm-256color", COLORTERM="truecolor")

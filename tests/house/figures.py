@@ -1,6 +1,7 @@
 """The figures of ``grpo_cli/README.md``, as they are counted.
 
     python tests/house/figures.py
+    python tests/house/figures.py tree    # what a small evaluation calls, in order
 
 Code is lines without docstrings, comments and blanks. A small evaluation passes a function if it
 calls it when the package is imported; nested functions count, lambdas, comprehensions and the
@@ -48,20 +49,30 @@ def code_lines(path: Path) -> int:
     return len(found)
 
 
-def passed(words: list[str]) -> tuple[int, int]:
-    """How many functions a command line calls after imports, and in how many files."""
-    called: set[tuple[str, str, int]] = set()
+Call = tuple[int, str, str]
+"""How deep it is, the function, and its file."""
+
+
+def calls(words: list[str]) -> list[Call]:
+    """What a command line calls after imports, in order; each pair of functions once."""
+    found: dict[tuple[str, str, str, str], Call] = {}
+    open_calls: list[tuple[FrameType, str, str]] = []
     importing: list[FrameType] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_name == "<module>":
+        name, file = code.co_qualname, code.co_filename.removeprefix(f"{PACKAGE}/")
+        if event == "call" and name == "<module>":
             importing.append(frame)
-        elif event == "call" and not importing and code.co_filename.startswith(str(PACKAGE)):
+        elif event == "call" and not importing and file != code.co_filename:
             if not code.co_name.startswith("<"):
-                called.add((code.co_filename, code.co_name, code.co_firstlineno))
+                caller = open_calls[-1][1:] if open_calls else ("", "")
+                found.setdefault((*caller, name, file), (len(open_calls), name, file))
+                open_calls.append((frame, name, file))
         elif event == "return" and importing and importing[-1] is frame:
             importing.pop()
+        elif event == "return" and open_calls and open_calls[-1][0] is frame:
+            open_calls.pop()
 
     sys.argv = ["grpo", *words]
     gc.disable()
@@ -72,7 +83,7 @@ def passed(words: list[str]) -> tuple[int, int]:
         with contextlib.suppress(SystemExit):
             main()
     sys.setprofile(None)
-    return len(called), len({name for name, *_ in called})
+    return [*found.values()]
 
 
 def used_once(path: Path) -> int:
@@ -87,6 +98,11 @@ def used_once(path: Path) -> int:
 def main() -> None:
     """Prints the figures."""
     sys.path.insert(0, str(ROOT))
+    wanted = sys.argv[1:]
+    found = calls(["eval", str(ROOT / "samples" / "arithmetic.jsonl")])
+    if "tree" in wanted:
+        print("\n".join(f"{'  ' * depth}{name}  {file}" for depth, name, file in found))
+        return
     files = sorted(PACKAGE.rglob("*.py"))
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
     print(f"{sum(lines.values()):,} lines in {len(files)} files")
@@ -95,8 +111,8 @@ def main() -> None:
         rooms = [path for path in files if path.relative_to(PACKAGE).parts[0] in names]
         print(f"{title}: {sum(lines[path] for path in rooms):,} lines")
     print(f"{sum(map(used_once, files))} private functions with one use")
-    functions, places = passed(["eval", str(ROOT / "samples" / "arithmetic.jsonl")])
-    print(f"grpo eval samples/arithmetic.jsonl: {functions} functions in {places} files")
+    functions, places = {call[1:] for call in found}, {file for *_, file in found}
+    print(f"grpo eval samples/arithmetic.jsonl: {len(functions)} functions in {len(places)} files")
 
 
 if __name__ == "__main__":

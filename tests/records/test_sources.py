@@ -198,15 +198,14 @@ def test_lines_are_cut_alike_whatever_the_first_ones_look_like(tmp_path, first, 
 
 @pytest.mark.parametrize("size", [100, 200, 300])
 @pytest.mark.parametrize("pack", [None, packed, zstandard.compress])
-def test_a_file_of_some_megabytes_by_any_number_of_processes(tmp_path, size, pack):
+def test_a_file_of_some_blocks_by_any_number_of_processes(tmp_path, size, pack):
     """Spans, and blocks of what is packed, end where lines end."""
     record = LINE[:-1] + b',"x":"' + os.urandom(size * 50).hex().encode() + b'"}\n'
-    data = record * (6_000_000 // len(record))
+    data = record * (800_000 // len(record))
     (tmp_path / "a").write_bytes(data if pack is None else pack(data))
-    found = [
-        run("eval", tmp_path / "a", "-qv", "dr", "--only", "line", "--unpack", "1G", "-j", jobs)
-        for jobs in (1, 2)
-    ]
+    words = ("eval", tmp_path / "a", "-qv", "dr", "--only", "line", "--jobs")
+    with blocks_of(1 << 17):
+        found = [run(*words, jobs) for jobs in (1, 2)]
     assert found[0].stdout.split() == [*map(str, range(1, 1 + data.count(b"\n")))]
     assert found[1].stdout == found[0].stdout
 

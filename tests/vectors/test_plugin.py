@@ -90,6 +90,7 @@ def test_one_case_by_its_name(run: Run) -> None:
         assert counts(run(PROJECT, option, name)) == [1, 0, 0, 0]
 
 
+@pytest.mark.more
 def test_the_same_over_several_processes(run: Run) -> None:
     few = ("--grpo-vectors", "-k", "clip")
     alone = run(PROJECT, *few)

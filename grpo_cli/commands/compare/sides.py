@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, Cut
 from grpo_cli.commands.compare.answer import ComparedVariant
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
@@ -22,8 +21,6 @@ from grpo_cli.objective.arithmetic.exact_sums import ExactSums
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common
 from grpo_cli.objective.terms import POLICY
-from grpo_cli.records import DecodedChunk, Raw, key_of
-from grpo_cli.records.record import in_chunks, one_by_one
 from grpo_cli.variants.plan import Plan
 
 NUMBERS = (
@@ -49,14 +46,14 @@ class Shares:
         self._rows: dict[tuple[str, int], list[int]] = {}
         self._broken = 0.0
 
-    def add(self, breakdown: Breakdown, parts: Mapping[str, F64]) -> None:
-        """Adds the parts of a gradient, which have different denominators."""
-        responses = breakdown.batch.responses
+    def add(self, breakdown: Breakdown, cut: Cut, parts: Mapping[str, F64]) -> None:
+        """Adds the parts of a gradient, which have different denominators, of some records."""
+        responses, own = breakdown.batch.responses, cut.responses
         positive, negative = breakdown.advantage > 0, breakdown.advantage < 0
         signs = (positive, negative, ~(positive | negative))
         for name, part in parts.items():
-            sums = [responses.sum(np.abs(part) * sign).tolist() for sign in signs]
-            for length, *values in zip(responses.lengths.tolist(), *sums, strict=True):
+            sums = [responses.sum(np.abs(part) * sign)[own].tolist() for sign in signs]
+            for length, *values in zip(responses.lengths[own].tolist(), *sums, strict=True):
                 row = self._rows.setdefault((name, length), [0, 0, 0, 0])
                 row[_RESPONSES] += 1
                 for sign, value in enumerate(values):
@@ -115,26 +112,6 @@ class BatchSide:
         self.shares = Shares()
         self.dots = ExactSums[tuple[str, str]]()
 
-    def add(self, breakdown: Breakdown) -> Mapping[str, F64]:
-        """Adds a breakdown; returns [N] its gradient, without the denominators that count.
-
-        It is in parts where those differ.
-        """
-        self.totals.add(breakdown)
-        parts = {POLICY: breakdown.gradient}
-        if self.plan.batch != "record":
-            responses = breakdown.batch.responses
-            parts = {one.name: one.without_count(responses) for one in breakdown.gradient_parts}
-        self.shares.add(breakdown, parts)
-        return parts
-
-    def meet(self, own: Mapping[str, F64], first: Mapping[str, F64], chunk: Chunk) -> None:
-        """Adds the dot products with the first variant's gradient, exactly over responses."""
-        for name, part in own.items():
-            for other, gradient in first.items():
-                sums = chunk.batch.responses.sum(part * gradient)
-                self.dots[name, other].add(sums)
-
     def merge(self, later: BatchSide) -> None:
         """Adds the sums over records that follow."""
         self.totals.merge(later.totals)
@@ -185,8 +162,10 @@ class Side:
         self.batches: dict[Hashable, BatchSide] = {}
         self.names: dict[Hashable, Mapping[str, Any]] = {}
 
-    def add(self, chunk: Chunk) -> tuple[BatchSide, Mapping[str, F64]]:
-        """Adds a chunk of one batch; returns the sums of its batch, and the chunk's gradient.
+    def add(self, chunk: Chunk) -> Mapping[str, F64]:
+        """Adds a chunk; returns [N] its gradient, without the denominators that count.
+
+        It is in parts where those differ.
 
         Raises:
             InputError: where the records lack what the plan needs.
@@ -194,11 +173,24 @@ class Side:
         breakdown = chunk.run(self.evaluator.evaluate)
         self.references.add(chunk, self.plan, breakdown.objective)
         self.references.check()
-        key = chunk.keys[0] if chunk.keys else ()
-        if chunk.of_batches:
-            self.names.setdefault(key, chunk.of_batches[0])
-        batch = self.of(key)
-        return batch, batch.add(breakdown)
+        parts = {POLICY: breakdown.gradient}
+        if self.plan.batch != "record":
+            responses = breakdown.batch.responses
+            parts = {one.name: one.without_count(responses) for one in breakdown.gradient_parts}
+        for key, cut in chunk.cuts:
+            if chunk.of_batches:
+                self.names.setdefault(key, chunk.of_batches[cut.records.start])
+            self.of(key).totals.add(breakdown, cut)
+            self.of(key).shares.add(breakdown, cut, parts)
+        return parts
+
+    def meet(self, own: Mapping[str, F64], first: Mapping[str, F64], chunk: Chunk) -> None:
+        """Adds the dot products with the first variant's gradient, exactly over responses."""
+        for name, part in own.items():
+            for other, gradient in first.items():
+                sums = chunk.batch.responses.sum(part * gradient)
+                for key, cut in chunk.cuts:
+                    self.of(key).dots[name, other].add(sums[cut.responses])
 
     def of(self, key: Hashable) -> BatchSide:
         """The sums of a batch."""
@@ -250,15 +242,6 @@ class VariantSums(Accumulator[None], Generic[S]):
     def plans(self) -> tuple[Plan, ...]:
         """Those of all variants."""
         return tuple(one.plan for one in self.evaluators)
-
-    def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
-        """Chunks whose records are all of one batch; errors in the places of bad records."""
-        for of_fields, some in groupby(decoded, key=_has_batch_fields):
-            if not of_fields:
-                yield from super().chunks(some)
-                continue
-            for _, items in groupby(one_by_one(some), key=_batch_key):
-                yield from super().chunks(in_chunks(items))
 
     def evaluate(self, chunk: Chunk) -> None:
         """Refuses records that have a column which a variant lacks under another name."""
@@ -321,11 +304,11 @@ class Sides(VariantSums[Side]):
 
         def add(name: str, side: Side) -> None:
             nonlocal first
-            batch, gradient = side.add(chunk)
+            gradient = side.add(chunk)
             if name == self.evaluators[0].plan.variant:
                 first = gradient
             if first is not None:
-                batch.meet(gradient, first, chunk)
+                side.meet(gradient, first, chunk)
 
         self.each(add)
 
@@ -350,12 +333,3 @@ class Sides(VariantSums[Side]):
 
 _NAMED = 4
 """Variants that a note names."""
-
-
-def _has_batch_fields(chunk: DecodedChunk) -> bool:
-    """Whether its records say which batch they belong to."""
-    return chunk.keys is None and any(map(_batch_key, chunk.items))
-
-
-def _batch_key(item: Raw | InputError) -> Hashable:
-    return key_of(item.batch) if isinstance(item, Raw) else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -19,10 +19,10 @@ from grpo_cli.commands.compare.answer import (
 )
 from grpo_cli.objective.signature import instead, plain
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.grid import column, print_fitting
+from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import counted, percent, shown_among, visible
 from grpo_cli.terminal.prose import wrapped
-from grpo_cli.terminal.screen import Screen, mark
+from grpo_cli.terminal.screen import Screen, mark, mark_rows
 from grpo_cli.variants.plan import as_flags
 
 _COLUMNS = (
@@ -37,6 +37,8 @@ _SPARE: Sequence[str] = (
 )
 _SUMS = ("objective", "loss", "policy")
 _PERCENT = ("longest_quarter", "positive_advantage", "negative_advantage")
+_MANY = 20
+"""Variants from which on their order is that of their cosine with the first."""
 _MOST = 6
 """Replaced settings, differences and skipped variants that are printed without --full."""
 
@@ -49,8 +51,7 @@ def print_comparison(
     ``names`` are the columns to print; None for the usual ones.
     """
     if answer.variants:
-        _print_rows(console, screen, answer.variants, names)
-        _print_meaning(console, screen, answer, _COLUMNS if names is None else names)
+        _print_rows(console, screen, answer, names)
         _print_differences(console, screen, answer.differences)
         _print_replaced(console, screen, answer.replaced)
     if answer.skipped:
@@ -58,11 +59,38 @@ def print_comparison(
 
 
 def _print_rows(
-    console: Console,
-    screen: Screen,
-    rows: Sequence[ComparedVariant],
-    names: Sequence[str] | None,
+    console: Console, screen: Screen, answer: Compared, names: Sequence[str] | None
 ) -> None:
+    """Prints the table and what its columns mean; above it where the screen cuts its end."""
+    rows = answer.variants
+    if many := len(rows) >= _MANY and not rows[0].batch:
+        distance = {row.variant: 2.0 if row.cosine is None else -row.cosine for row in rows[1:]}
+        rows = [rows[0], *sorted(rows[1:], key=lambda row: distance[row.variant])]
+    columns = _columns(rows, names)
+    kept, hidden = fitting(columns, _SPARE if names is None else (), screen.width)
+    alike = [[at] for at in range(len(rows))]
+    named = any(one.name == "variant" for one in kept)
+    if many and named and screen.terminal and not chosen().full:
+        kept, alike = _grouped(kept)
+    legend = _meanings(answer, [one.name for one in kept])
+    if many and "cosine" in legend:
+        legend["cosine"] += "; the variants are in its order"
+    if len(alike) < len(rows):
+        legend["variant"] = "+N equal: all numbers here are equal (--full lists the variants)"
+    above = screen.height is not None and len(alike) >= screen.height and not chosen().full
+    if above:
+        _print_legend(console, screen, answer, legend)
+        print_hidden(console, screen, hidden, "--fields")
+        console.print()
+    console.print(grid(kept))
+    mark_rows(console, "variant", [*map(len, alike)])
+    if not above:
+        print_hidden(console, screen, hidden, "--fields")
+        console.print()
+        _print_legend(console, screen, answer, legend)
+
+
+def _columns(rows: Sequence[ComparedVariant], names: Sequence[str] | None) -> list[Column]:
     naming = [name for name in rows[0].batch if name not in NAMES]
     columns = []
     for field in (*naming, *_COLUMNS) if names is None else names:
@@ -74,27 +102,44 @@ def _print_rows(
             columns.append(column(header, texts, show=str, numeric=True))
         else:
             columns.append(column(header, values))
-    print_fitting(console, screen, columns, _SPARE if names is None else (), "variant", "--fields")
+    return columns
 
 
-def _print_meaning(
-    console: Console, screen: Screen, answer: Compared, names: Sequence[str]
-) -> None:
+def _grouped(columns: Sequence[Column]) -> tuple[list[Column], list[list[int]]]:
+    """The columns with one row for variants of equal numbers, and the rows that each stands for."""
+    groups: dict[object, list[int]] = {}
+    numbers = [one.cells for one in columns if one.name != "variant"]
+    for at, cells in enumerate(zip(*numbers, strict=True)):
+        groups.setdefault(tuple(cell.plain for cell in cells), []).append(at)
+    alike = [*groups.values()]
+    kept = [one._replace(cells=[one.cells[at] for at, *_ in alike]) for one in columns]
+    for one in kept:
+        if one.name == "variant":
+            for cell, (_, *others) in zip(one.cells, alike, strict=True):
+                cell.append(f" (+{len(others)} equal)" if others else "")
+    return kept, alike
+
+
+def _meanings(answer: Compared, names: Sequence[str]) -> dict[str, str]:
+    """What the columns mean, of those that are shown."""
     first = answer.variants[0]
-    nouns = ("record", "group", "response", "token")
-    counts = ", ".join(counted(getattr(answer, f"{noun}s"), noun) for noun in nouns)
-    console.print(Text(f"\n{counts}"))
     meanings = {
         "cosine": f"cosine: between the token gradients of a variant and of {first.variant}",
         "longest_quarter": "longest quarter: share of Σ|gradient| in the longest quarter of the "
         f"responses, which has {percent(first.longest_quarter_tokens)} of the tokens",
-        "positive_advantage": "A>0, A<0: share of Σ|gradient| in the tokens with "
-        "a positive (negative) advantage",
+        "A>0": "A>0, A<0: share of Σ|gradient| in the tokens with a positive (negative) advantage",
     }
-    for name, line in meanings.items():
-        if name in names:
-            console.print(wrapped(Text(line, "dim"), screen.reading, 2))
-            mark(console, "the legend", None)
+    return {name: line for name, line in meanings.items() if name in names}
+
+
+def _print_legend(
+    console: Console, screen: Screen, answer: Compared, legend: Mapping[str, str]
+) -> None:
+    nouns = ("record", "group", "response", "token")
+    console.print(Text(", ".join(counted(getattr(answer, f"{noun}s"), noun) for noun in nouns)))
+    for line in legend.values():
+        console.print(wrapped(Text(line, "dim"), screen.reading, 2))
+        mark(console, "the legend", None)
 
 
 def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDifference]) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -52,15 +52,20 @@ Tolerance = Annotated[
         parser=parse_tolerance,
     ),
 ]
-RunArgument = typer.Argument(
-    metavar="RUN", help="A folder, a file or a 'pattern*'.", show_default=False
-)
+
+
+def _run(name: str, text: str) -> Any:
+    return typer.Argument(metavar=name, help=text, show_default=False)
+
+
+_FIRST = _run("RUN_A", "A run: a folder, a file or a 'pattern*'.")
+_SECOND = _run("RUN_B", "The run to compare it with.")
 
 
 def diff(
     *,
-    first: Annotated[str, RunArgument],
-    second: Annotated[str, RunArgument],
+    first: Annotated[str, _FIRST],
+    second: Annotated[str, _SECOND],
     loading: LoadingOptions,
     step: Step = None,
     tolerance: Tolerance = None,
@@ -94,8 +99,8 @@ def diff_runs(
     """Prints where two runs first differ; returns whether they are identical."""
     places = [paths([run]) for run in runs]
     refuse_unopened([*chain(*places)])
+    against = shell_line(["grpo", "trend", runs[0], "--against", runs[1]])
     if all(len(one) == 1 and is_log(Source.of(one[0])) for one in places):
-        against = shell_line(["grpo", "trend", runs[0], "--against", runs[1]])
         reason = f"both files are trainers' logs, which have no tokens: {against} (from 8 steps on)"
         raise InputError(reason, source=runs[0])
     reading, skip = loading.reading(loading.record), loading.on_error == "skip"
@@ -108,7 +113,9 @@ def diff_runs(
     if alone and not (_has_steps(first) or _has_steps(second)):
         step_source = StepSource(files=dict.fromkeys(chain(*places), 0))
     answer = compare(first, second, step_source, tolerance)
-    page.write(answer, lambda console, screen: _print(console, screen, answer), beyond="cut")
+    page.write(
+        answer, lambda console, screen: _print(console, screen, answer, against), beyond="cut"
+    )
     tell_notes(first.notes() | second.notes() | dict.fromkeys(answer.notes), quiet=page.quiet)
     return answer.same
 
@@ -142,7 +149,8 @@ def _has_steps(reader: Reader) -> bool:
     return False
 
 
-def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
+def _print(console: Console, screen: Screen, answer: RunDiff, against: str) -> None:
+    """Prints where the runs differ; ``against`` is the command for runs of different samples."""
     looked = f"{counted(answer.records, 'record')}, {counted(answer.tokens, 'token')}"
     for one in answer.only[:3]:
         console.print(Text(f"step {one.step} is in run {one.run} only", "magenta"))
@@ -156,9 +164,10 @@ def _print(console: Console, screen: Screen, answer: RunDiff) -> None:
         _print_noise(console, screen, answer)
         return
     first = answer.partings[0]
-    until = answer.agreed_until
-    before = "from the first step on" if until is None else f"after step {until}"
-    console.print(Text(f"the runs differ {before} ({looked} compared)", "bold red"))
+    what = "these are different samples" if answer.of_other_samples else "the runs differ"
+    console.print(Text(f"{what} {answer.since} ({looked} compared)", "bold red"))
+    if answer.of_other_samples:
+        console.print(wrapped(Text(f"{against} compares their metrics"), screen.reading, 2))
     parts = [f"step {first.step}", f"record {shown(first.record)}"]
     parts += [] if first.group is None else [f"group {shown(first.group)}"]
     parts += [] if first.response is None else [f"response {first.response}"]

@@ -105,22 +105,31 @@ class RunDiff(Frames, Answer):
         )
         if self.same:
             return f"RunDiff(same: {compared} compared)"
-        until = (
-            "from the first step on"
-            if self.agreed_until is None
-            else f"after step {self.agreed_until}"
-        )
-        return f"RunDiff(differs {until}: {compared} compared)"
+        what = "different samples" if self.of_other_samples else "differs"
+        return f"RunDiff({what} {self.since}: {compared} compared)"
+
+    @property
+    def since(self) -> str:
+        """From when on the runs differ."""
+        until = self.agreed_until
+        return "from the first step on" if until is None else f"after step {until}"
+
+    @property
+    def of_other_samples(self) -> bool:
+        """Whether no step has the same responses in both runs."""
+        if self.agreed_until is not None or not self.partings:
+            return False
+        first = self.partings[0]
+        return first.response is not None and COLUMNS.get(first.column) == COLUMNS["tokens"]
 
     def table(self) -> list[dict[str, Any]]:
         """The first difference of each column."""
         names = ("column", "step", "record", "response", "token", "first", "second", "difference")
-        return [{name: _plain(getattr(one, name)) for name in names} for one in self.partings]
-
-
-def _plain(value: Any) -> Any:
-    """A number or a text; anything else in words."""
-    return value if isinstance(value, str | int | float | None) else shown(value)
+        plain = str | int | float | None  # anything else is in words
+        rows = ({name: getattr(one, name) for name in names} for one in self.partings)
+        return [
+            {n: v if isinstance(v, plain) else shown(v) for n, v in row.items()} for row in rows
+        ]
 
 
 Steps = Iterator[tuple[int, list[Record]]]

@@ -7,7 +7,7 @@ import typer
 from grpo_cli.commands.check.first_record import first_error
 from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.printing import Printing
-from grpo_cli.commands.eval.run import Run, having_note, only_note
+from grpo_cli.commands.eval.run import Run, row_notes
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.place import check_parts, destination
 from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
@@ -67,12 +67,11 @@ def evaluate(
         with bar:
             format.write(run, printing, stream)
         stream.flush()
-        notes = [*having_note(run, printing), *only_note(run, printing)]
         in_table = printing.kind == "table"
         code = run.finish(
             notes_in_table=in_table,
             quiet=printing.quiet,
-            more=notes,
+            more=row_notes(run, printing),
             of_rows=encode is not None
             and printing.output is None
             and not in_table

@@ -13,7 +13,7 @@ import orjson
 from grpo_cli.commands.emit import BARE, TEXT_FORMATS, TextFormat
 from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
-from grpo_cli.commands.eval.run import ROWS, Run, having_note, limited, rows_of, totals_of
+from grpo_cli.commands.eval.run import ROWS, Run, limited, row_notes, rows_of, totals_of
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import SHARES, Level
 from grpo_cli.terminal.destination import naming
@@ -67,7 +67,7 @@ def _encode_text(text: TextFormat, printing: Printing) -> Encode:
 def write_text(text: TextFormat, run: Run, printing: Printing, stream: BinaryIO) -> None:
     """Writes the head where there is anything to print, then the rows as they are computed."""
     first = text.head(printing.names)
-    for pieces in limited(run, printing, first_quoted if text.multiline else _first_lines):
+    for pieces in limited(run, printing.limit, first_quoted if text.multiline else _first_lines):
         if pieces:
             stream.writelines([first, *pieces])
             stream.flush()
@@ -114,7 +114,7 @@ def _write_json(run: Run, printing: Printing, stream: BinaryIO) -> None:
     """
     separator = b""
     with SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
-        for pieces in limited(run, printing, lambda piece, _: (piece, 1)):
+        for pieces in limited(run, printing.limit, lambda piece, _: (piece, 1)):
             for piece in pieces:
                 with naming("a temporary file"):
                     spool.write(separator + piece)
@@ -181,10 +181,11 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
         limit = 0
     elif limit is None:
         limit = _LIMIT.get(level, _USUAL_LIMIT)
-    records = _first_records(run, level, limit)
+    first = limited(run, limit, lambda piece, _: (piece, _count_rows(piece, level)))
+    records = [orjson.loads(piece) for pieces in first for piece in pieces]
     if run.empty or not run.complete:
         return
-    notes = () if printing.quiet else [*run.notices, *having_note(run, printing)]
+    notes = () if printing.quiet else [*run.notices, *row_notes(run, printing)]
     shown = 0
 
     def draw_head(console: Console, screen: Screen, *, brief: bool = False) -> None:
@@ -248,21 +249,11 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
             say(f"… {more:,} more {rows} (use {how})")
 
 
-def _first_records(run: Run, level: Level, limit: int) -> list[dict[str, Any]]:
-    """The records that contain the first ``limit`` rows; the others are only counted."""
-    kept: list[dict[str, Any]] = []
-    rows = 0
-    for pieces in run:
-        for piece in pieces:
-            if limit and rows >= limit:
-                break
-            kept.append(orjson.loads(piece))
-            rows += 1 if level == "record" else _count_rows(kept[-1], level)
-    return kept
-
-
-def _count_rows(record: dict[str, Any], level: Level) -> int:
+def _count_rows(piece: bytes, level: Level) -> int:
     """The rows of a level within a record."""
+    if level == "record":
+        return 1
+    record = orjson.loads(piece)
     if level in ("trajectory", "response"):
         return len(record[ROWS[level]])
     inside = (response[ROWS[level]] for response in record["responses"])

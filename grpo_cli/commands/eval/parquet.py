@@ -63,7 +63,9 @@ def write(run: Run, printing: Printing, stream: BinaryIO) -> None:
     with Sink(stream) as sink:
         schema = None
         for pieces in limited(
-            run, printing, lambda batch, most: (batch.slice(0, most), min(most, batch.num_rows))
+            run,
+            printing.limit,
+            lambda batch, most: (batch.slice(0, most), min(most, batch.num_rows)),
         ):
             schema = _add(sink, pieces, schema)
         if run.empty or not run.complete:

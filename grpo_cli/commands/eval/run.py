@@ -192,52 +192,47 @@ def rows_of(run: Run, level: Level) -> int:
     return int(getattr(run.sums.batches.whole, ROWS[level]))
 
 
-def having_note(run: Run, printing: Printing) -> Iterator[str]:
-    """How many rows ``--having`` left, of how many."""
-    if printing.having is None or not run.complete:
+def row_notes(run: Run, printing: Printing) -> Iterator[str]:
+    """How many rows ``--having`` left; that ``--only`` prints those of records, not the batch's."""
+    if not run.complete:
         return
-    if printing.level == "batch":
+    if printing.having is not None and printing.level == "batch":
         batches = run.batches or [run.total]
         whole = counted(len(batches), "batch", "batches")
         yield f"--having keeps {len(printing.wanted(batches)):,} of {whole}"
-    else:
+    elif printing.having is not None:
         kept = _of(run.sums.shown, rows_of(run, printing.level), printing.level)
         yield f"--having keeps {kept}"
-
-
-def only_note(run: Run, printing: Printing) -> Iterator[str]:
-    """That bare values are a row each, where somebody may have wanted the batch's own."""
-    rows = run.total["records"]
-    if printing.only is None or printing.level != "record" or rows < 2 or not run.complete:
-        return
-    if {*printing.names} & {*OWN["batch"]} and printing.having is None and not printing.limit:
-        yield (
-            f"--only printed {rows:,} lines, one for each record; "
-            f"for the whole batch's: --level batch --only {printing.only}"
-        )
+    elif printing.only is not None and printing.level == "record" and not printing.limit:
+        rows = run.total["records"]
+        if rows > 1 and not {*printing.names}.isdisjoint(OWN["batch"]):
+            yield (
+                f"--only printed {rows:,} lines, one for each record; "
+                f"for the whole batch's: --level batch --only {printing.only}"
+            )
 
 
 def limited(
-    run: Run, printing: Printing, count: Callable[[Any, int], tuple[Any, int]]
+    run: Run, limit: int | None, count: Callable[[Any, int], tuple[Any, int]]
 ) -> Iterator[list[Any]]:
     """Yields the pieces of the first rows; the others are evaluated and not printed.
 
     Args:
         run: the evaluation.
-        printing: says how many rows are printed.
+        limit: how many rows are printed; 0 or None for all.
         count: returns the first rows of a piece, at most so many, and how many they are.
     """
-    if not printing.limit:
+    if not limit:
         yield from run
         return
-    room = printing.limit
+    room = limit
     for pieces in run:
         first = []
-        for piece in pieces if room else ():
+        for piece in pieces if room > 0 else ():
             kept, rows = count(piece, room)
             first.append(kept)
             room -= rows
-            if not room:
+            if room <= 0:
                 break
         yield first
 

@@ -10,6 +10,7 @@ from grpo_cli.batch import F64, Batch
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.kl import NO_REFERENCE
@@ -221,8 +222,5 @@ def _cancelled(batch: Batch) -> int:
 
 
 def _range(batch: Batch, values: F64) -> F64:
-    low, high = np.full(batch.group_count, np.inf), np.full(batch.group_count, -np.inf)
-    np.minimum.at(low, batch.groups, values)
-    np.maximum.at(high, batch.groups, values)
-    spread: F64 = high - low
-    return spread
+    groups = Groups(batch.groups, batch.group_count)
+    return groups.reduce(lambda rows: np.ptp(rows, axis=1), values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,15 @@ from rich.text import Text
 from grpo_cli.commands.explain.explain import Explained
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.grid import Column, column, fitting, grid, print_fitting, print_hidden
+from grpo_cli.terminal.grid import (
+    Column,
+    broken,
+    column,
+    fitting,
+    grid,
+    print_fitting,
+    print_hidden,
+)
 from grpo_cli.terminal.numbers import (
     adding_up,
     brief,
@@ -92,10 +101,10 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
 
 # ---- one record ---------------------------------------------------------------------------------
 
-_SPARE = (
-    *("log_probs_old", "log_probs_new", "log_ratio", "A", "correction", "gradient"),
-    *("clip(ρ)·A", "token"),
-)
+_SPARE = ("gradient", "log_ratio")
+"""What a narrow screen leaves out, the first to go first: nothing is computed from them."""
+_REPEATED = ("position", "token")
+"""Columns that each part of a table begins with, where there is no room for all others."""
 _HEADERS = {
     "free": "ρ·A",
     "bounded": "clip(ρ)·A",
@@ -148,11 +157,13 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
         console.print()
         console.print(wrapped(Text(text), screen.width, 4))
     tables = [[*_columns(one, float(parts[one["index"]]), places)] for one in listed]
-    hidden: dict[str, None] = {}
-    for columns in tables:
-        hidden |= dict.fromkeys(fitting(columns, _SPARE, screen.width)[1])
+    widest: dict[str, Column] = {}
+    for one in itertools.chain.from_iterable(tables):
+        widest[one.name] = max(one, widest.get(one.name, one), key=lambda column: column.width)
+    kept, hidden = fitting([*widest.values()], _SPARE, screen.width)
+    in_parts = broken(kept, _REPEATED, screen.width)
     for response, columns in zip(listed, tables, strict=True):
-        _print_tokens(console, response, [one for one in columns if one.name not in hidden])
+        _print_tokens(console, response, columns, in_parts)
     print_hidden(console, screen, hidden, "--json")
     _heading(console, "3  responses")
     _step(console, screen, record["stages"]["aggregate"])
@@ -193,13 +204,22 @@ def _group(group: Entry, groups: int) -> Iterator[str]:
         yield "  " + ", ".join(texts) + (", …" if count > _MOST else "")
 
 
-def _print_tokens(console: Console, response: Entry, columns: Sequence[Column]) -> None:
-    """Prints a response's tokens, in the columns that all responses have room for."""
+def _print_tokens(
+    console: Console, response: Entry, columns: Sequence[Column], parts: Sequence[Sequence[str]]
+) -> None:
+    """Prints a response's tokens, in a table for each part of the columns."""
     head = f"\n  response {response['index']}: {counted(response['length'], 'token')}"
     if response["advantage"] is not None:
         head += f", A = {shown(response['advantage'])}"
     console.print(Text(f"{head}, w = {_weight(response['weight'])}"))
-    console.print(grid(columns))
+    for at, names in enumerate(parts):
+        if at:
+            console.print()
+        table = [one for one in columns if one.name in names]
+        numbers = zip(*(one.cells for one in table if one.name not in _REPEATED), strict=True)
+        filled = [any(cell.plain.strip() for cell in row) for row in numbers]  # not empty sums
+        cells = ([*itertools.compress(one.cells, filled)] for one in table)
+        console.print(grid([one._replace(cells=x) for one, x in zip(table, cells, strict=True)]))
 
 
 def _columns(response: Entry, contribution: float, places: int) -> Iterator[Column]:

@@ -9,6 +9,10 @@ from typing import Any
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Frames
 from grpo_cli.hyperparameters import Value
+from grpo_cli.mistakes import causes
+
+BY_CHANCE = 0.05
+"""A mistake of which more hits than this are expected by chance may be one of them."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +115,21 @@ class Matched(Frames, Answer):
     mistakes: Sequence[Mistaken] = ()
 
     @property
+    def mistakes_by_chance(self) -> float:
+        """How many mistakes give the number by chance.
+
+        Numbers of mistakes are about as far from the logged one as that is from 0.
+        """
+        return len(causes()) * min(2.0 * self.tolerance / abs(self.target), 1.0)
+
+    @property
     def headline(self) -> str:
         """Whether the number was reproduced, and by which convention."""
         number = f"{self.target_of} {self.target!r}"
         if self.mistakes:
             first = self.mistakes[0]
-            return f"Matched({number}: {first.variant} with a mistake: {first.words})"
+            sure = "" if self.mistakes_by_chance <= BY_CHANCE else "by chance, "
+            return f"Matched({number}: {sure}{first.variant} with a mistake: {first.words})"
         if not self.matches:
             return f"Matched({number}: no convention of {self.tried:,} gives it)"
         match, count = self.matches[0], self.match_count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +22,7 @@ from grpo_cli.commands.options.source import (
 )
 from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.errors import UsageError
-from grpo_cli.terminal.messages import say
+from grpo_cli.terminal.progress import waiting
 
 NO = 1
 
@@ -88,18 +87,17 @@ def match_number(
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
     plan, places = objective.of_one_batch(strict=False), paths(files)
     source = loading.reader(places, work)
-    if sys.stderr.isatty() and not page.quiet:
-        say("trying conventions (up to 30 s for large data)")
-    made = ask(
-        plan,
-        source,
-        places,
-        loading.words,
-        numbers={name: text for name, text in given.items() if text is not None},
-        at=logged_at or (),
-        rtol=rtol,
-        betas=[] if betas is None else [number(one.strip()) for one in betas.split(",")],
-    )
+    with waiting("trying conventions (up to 30 s for large data)", wanted=not page.quiet):
+        made = ask(
+            plan,
+            source,
+            places,
+            loading.words,
+            numbers={name: text for name, text in given.items() if text is not None},
+            at=logged_at or (),
+            rtol=rtol,
+            betas=[] if betas is None else [number(one.strip()) for one in betas.split(",")],
+        )
     pooled = {} if logged_at else source.pooled(plan.batch, ONE_STEP)
     page.write(
         made,

@@ -381,4 +381,10 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
     chosen = needed or missing - {"rollout", "reference", "probable"}
     if chunk.advantages_given:
         chosen -= {"spreads"}  # of rewards, which nothing is made of
-    return [words for name, words in probe.FEATURES.items() if name in chosen]
+    words = dict(probe.FEATURES)
+    if "ratios" in has:  # only not beyond each bound
+        bounds = " and ".join(matches[0].unbound)
+        words["ratios"] = (
+            f"ratios beyond the clip of {bounds} (a later epoch over the same rollouts)"
+        )
+    return [text for name, text in words.items() if name in chosen]

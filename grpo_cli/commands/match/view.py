@@ -9,7 +9,8 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.match.answer import Convention, Matched
+from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched
+from grpo_cli.mistakes import causes
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import is_round, shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
@@ -23,6 +24,7 @@ _MISTAKE = (
     'records carry the number ("expected": {"loss": X})'
 )
 _WHERE = 'grpo verify says where it is, if the records carry the number ("expected": {"loss": X})'
+_MORE = "more digits or more numbers (--kl, --gradient-norm, --logged)"
 _ALSO = 2
 
 
@@ -49,6 +51,17 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         more = f"{len(entries) - most} less likely values fit too (--full)"
         console.print(Text(f"\n… {more}", "dim"))
         mark(console, "convention", sum(map(len, entries[most:])))
+    _print_advice(console, screen, answer)
+
+
+def _print_advice(console: Console, screen: Screen, answer: Matched) -> None:
+    """What data would tell the conventions apart; last, since a low screen goes without it."""
+    if answer.match_count < 2 or not answer.reproduced or not answer.tell_apart:
+        return
+    console.print(Text("\nto tell them apart, use data with", "bold"))
+    for one in answer.tell_apart:
+        console.print(wrapped(Text(f"  {one}"), screen.reading, 4))
+        mark(console, "hint")
 
 
 def _is_near(found: Convention, target: float) -> bool:
@@ -89,6 +102,12 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     if answer.mistakes:
         number = f"no convention gives the {target} ({tried})"
         one, *others = answer.mistakes
+        if answer.mistakes_by_chance > BY_CHANCE:
+            yield number, "bold magenta"
+            some = f"{float(f'{answer.mistakes_by_chance:.2g}'):g} of {len(causes())} mistakes"
+            yield f"{one.variant} with a mistake comes as near: {one.words}", ""
+            yield f"so would about {some} that are tried, by chance: give {_MORE}", ""
+            return
         yield f"{number}, but {one.variant} with this mistake does: {one.words}", "bold magenta"
         yield from ((f"  or: {other.words}", "") for other in others)
         yield _WHERE, ""
@@ -117,10 +136,6 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield _chance(answer), "" if answer.by_chance else "dim"
     else:
         yield _MISTAKE, ""
-    if count > 1 and answer.reproduced and answer.tell_apart:
-        which = "either" if count == 2 else "each"
-        yield f"{which} of them gives your number here; to tell them apart, use data with", "bold"
-        yield from ((f"  {one}", "") for one in answer.tell_apart)
 
 
 def _chance(answer: Matched) -> str:
@@ -134,7 +149,7 @@ def _chance(answer: Matched) -> str:
         return by_chance
     digits = (answer.rtol or 0.0) * abs(answer.target)
     if 2.0 * digits >= answer.tolerance:
-        return f"{by_chance}: give more digits or more numbers (--kl, --gradient-norm, --logged)"
+        return f"{by_chance}: give {_MORE}"
     return (
         f"{by_chance}, since float32 leaves ±{answer.tolerance:.2g} of a sum of terms as large as "
         "these: give more numbers (--kl, --gradient-norm, --logged)"
@@ -186,22 +201,24 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     if found.factor_meaning:
         head.append(f"  {found.factor_meaning}", "magenta")
     console.print(wrapped(head, screen.width, 4))
-    for line in rows if found.variants else ():
-        console.print(wrapped(Text(f"  {line}", "cyan"), screen.width, 4))
-    others = [_label(one) for one in same[1:] if one not in alike]
-    if others:
-        more = f"; and {len(others) - _ALSO} more (--full)" if len(others) > _ALSO else ""
-        also = Text(f"  also {'; '.join(others[:_ALSO])}{more}")
-        console.print(wrapped(also, screen.width, 4))
-    left_open: Mapping[str, float] = next((one.any_from for one in same if one.any_from), {})
-    for line in (*_needed(found.would_need), *_unknown(left_open)):
-        console.print(wrapped(Text(f"  {line}", "magenta"), screen.width, 4))
     for one in same if chosen().full else same[:1]:
         if chosen().full:
             signature = Text(f"  {visible(one.signature)}")
             console.print(wrapped(signature, screen.edge, 4, bars=True))
         console.print(as_command(f"  {one.command}", screen.edge), style="dim")
-    mark(console, "convention", len(same))
+    left_open: Mapping[str, float] = next((one.any_from for one in same if one.any_from), {})
+    for line in (*_needed(found.would_need), *_unknown(left_open)):
+        console.print(wrapped(Text(f"  {line}", "magenta"), screen.width, 4))
+    mark(console, "convention")
+    for at, line in enumerate(rows if found.variants else ()):
+        console.print(wrapped(Text(f"  {line}", "cyan"), screen.width, 4))
+        mark(console, "convention", min(at, 1))
+    others = [_label(one) for one in same[1:] if one not in alike]
+    if others:
+        more = f"; and {len(others) - _ALSO} more (--full)" if len(others) > _ALSO else ""
+        also = Text(f"  also {'; '.join(others[:_ALSO])}{more}")
+        console.print(wrapped(also, screen.width, 4))
+        mark(console, "convention", len(others))
 
 
 def _unknown(edges: Mapping[str, float]) -> Iterator[str]:

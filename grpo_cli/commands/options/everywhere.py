@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -109,8 +109,8 @@ def displayed(command: Command, *, file: bool = False) -> Command:
         *, color: When, full: bool = False, no_pager: bool, help_all: bool, **values: Any
     ) -> NoReturn:
         del help_all  # its callback ends the command
-        suffix = suffix_without_format(values) if formats else ""
-        values |= _options_of(suffix, formats, values)
+        instead = _options_of_suffix(values, formats) if formats else {}
+        values |= instead or {}
         to_file = values.get("output") not in (None, "-")
         full |= to_file  # which has room
         as_json = bool(values.get("json") or values.get("as_json"))
@@ -118,7 +118,7 @@ def displayed(command: Command, *, file: bool = False) -> Command:
         display = Display(color, full=full, pager=not no_pager, to_file=to_file)
         with displaying(display), failures(as_json=as_json):
             refuse_input_as_output(values)
-            if suffix and values["output"] and values["format"] is None:
+            if instead is None:
                 raise UsageError(_unwritable(values["output"], formats, html="html" in values))
             for name, options in bundles.items():
                 values[name] = kinds[name](**{one.name: values.pop(one.name) for one in options})
@@ -147,23 +147,21 @@ _OTHERS = (
 """Formats that no table is written in."""
 
 
-def suffix_without_format(values: Mapping[str, Any]) -> str:
-    """The suffix of --output that says the format, where no flag does; else ""."""
+def _options_of_suffix(values: Mapping[str, Any], formats: Sequence[str]) -> dict[str, Any] | None:
+    """The options that the suffix of --output stands for, where no flag says the format.
+
+    None where the command cannot write that format.
+    """
     output = values.get("output") or ""
-    if any(values.get(name) for name in ("format", "json", "as_json", "only")):
-        return ""
-    if output.endswith("/") or Path(output).is_dir():
-        return ""
+    given = any(values.get(name) for name in ("format", "json", "as_json", "only"))
+    if given or output.endswith("/") or Path(output).is_dir():
+        return {}
     suffix = Path(output).suffix.lower()
-    return suffix if suffix in {*_SUFFIXES, *_PAGES, *_OTHERS} else ""
-
-
-def _options_of(suffix: str, formats: tuple[str, ...], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a suffix stands for; none where the command cannot write that format."""
     if suffix in _PAGES and "html" in values and values["html"] is None:
-        return {"html": values["output"], "output": None}
-    format = _SUFFIXES.get(suffix)
-    return {"format": format} if format in formats else {}
+        return {"html": output, "output": None}
+    if _SUFFIXES.get(suffix) in formats:
+        return {"format": _SUFFIXES[suffix]}
+    return None if suffix in {*_SUFFIXES, *_PAGES, *_OTHERS} else {}
 
 
 def _unwritable(output: str, formats: tuple[str, ...], *, html: bool) -> str:

@@ -41,6 +41,15 @@ Files = Annotated[
     ),
 ]
 
+RunFiles = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN…",
+        help="Files, a folder or a 'pattern*' of one run; or -.",
+        show_default=False,
+    ),
+]
+
 Step = Annotated[
     str | None,
     option(
@@ -75,12 +84,12 @@ class SourceOptions:
     ] = None
     where: Annotated[
         list[str] | None,
-        option("--where", "TEST", "Read only records that match: 'step>=9 && x==1'."),
+        option("--where", "TEST", "Read only matching records: 'step>=9 && env==1'."),
     ] = None
     group: Annotated[str | None, option("--group", "ID", "Read only this group.", "Input")] = None
     group_by: Annotated[
         str | None,
-        option("--group-by", "FIELD,…", "Rows equal in these are one group: step,prompt_id."),
+        option("--group-by", "FIELD,…", "Fields that all rows of a group share: step,uid."),
     ] = None
     group_size: Annotated[
         int | None, option("--group-size", "N", "Every N rows are one group.", "Input", min=1)
@@ -307,10 +316,6 @@ def paths(files: list[str] | None) -> list[str]:
     return ["-"]
 
 
-def _are(names: str) -> str:
-    return "are variants" if "," in names else "is a variant"
-
-
 def refuse_unopened(places: Sequence[str]) -> None:
     """Refuses several files of which some cannot be opened; one alone is refused when it is read.
 
@@ -320,9 +325,8 @@ def refuse_unopened(places: Sequence[str]) -> None:
     errors = [*filter(None, map(unopened, dict.fromkeys(places)))] if len(places) > 1 else []
     for error in errors:
         if error.source and {*error.source.split(",")} <= {*NAMES}:
-            error.message += (
-                f"; {error.source} {_are(error.source)}: write -v {error.source} (several: -v A,B)"
-            )
+            are = "are variants" if "," in error.source else "is a variant"
+            error.message += f"; {error.source} {are}: write -v {error.source} (several: -v A,B)"
     if errors:
         errors[0].others = errors[1:]
         raise errors[0]

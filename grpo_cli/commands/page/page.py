@@ -228,7 +228,7 @@ def finite(value: Any) -> Any:
     """The value with numbers that JSON cannot express as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [finite(one) for one in value]
     if isinstance(value, dict):
         return {name: finite(one) for name, one in value.items()}

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.mismatch import Mismatch
 from grpo_cli.records import DecodedChunk, Raw
+from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.variants.plan import Plan
 
 Owner = tuple[str, str | int | float]
@@ -172,6 +173,45 @@ def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -
     return lost
 
 
+class RewardedGroup(NamedTuple):
+    """A group of records that have rewards and no log-probs.
+
+    Attributes:
+        first: the record that comes first.
+        rewards, lengths: of each response; None where they are unknown.
+    """
+
+    first: NoLogProbsError
+    rewards: list[float | None]
+    lengths: list[int | None]
+
+    @property
+    def group(self) -> Group:
+        """The numbers that the page shows."""
+        known = np.array([one for one in self.rewards if one is not None], dtype=np.float64)
+        lengths = [one for one in self.lengths if one is not None]
+        label = self.first.signal.group
+        rewards = Ragged(np.array([len(known)]), known)
+        facts: dict[str, Any] = {
+            "source": self.first.source,
+            "line": self.first.line,
+            "record": f"line {self.first.line}",
+            "responses": len(self.rewards),
+            "reward_mean": _or_none(means(rewards))[0],
+            "reward_std": _or_none(deviations(rewards))[0],
+            "length_mean": sum(lengths) / len(lengths) if lengths else None,
+            "length_max": max(lengths, default=None),
+            "clip_fraction": None,
+            "log_ratio_max": None,
+            "rewards": self.rewards,
+            "lengths": self.lengths,
+            "group": 0 if label is None else label,
+            "labelled": label is not None,
+            "pointed": [],
+        }
+        return Group(facts, 0, sum(lengths))
+
+
 @dataclass
 class KeptGroups(Accumulator[Breakdown | None]):
     """The groups of the steps that are kept, in the order of the files, and the tokens of some.
@@ -185,6 +225,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
         statistics: those of each step, where the plan wants some.
         steps: the groups of each step.
         mismatches: of each step that a finding on the engines' mismatch points at.
+        rewarded: step, and label or place → the records that have no log-probs.
     """
 
     plan: Plan
@@ -193,6 +234,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
     statistics: BatchStatistics | None
     steps: dict[int, list[Group]] = field(default_factory=dict)
     mismatches: dict[int, Mismatch] = field(default_factory=dict)
+    rewarded: dict[tuple[int, Any], RewardedGroup] = field(default_factory=dict)
 
     headers = True
     settings: ClassVar[tuple[str, ...]] = ("plan", "step_source", "choice", "statistics")
@@ -209,7 +251,11 @@ class KeptGroups(Accumulator[Breakdown | None]):
     def _kept(self, decoded: DecodedChunk) -> DecodedChunk:
         kept: list[Raw | InputError] = []
         source = self.step_source
-        for raw in (one for one in decoded.items if isinstance(one, Raw)):
+        for raw in decoded.items:
+            if isinstance(raw, NoLogProbsError):
+                self._add_rewards(raw)
+            if not isinstance(raw, Raw):
+                continue
             try:
                 step = source.of_record(raw)
             except InputError:
@@ -224,6 +270,23 @@ class KeptGroups(Accumulator[Breakdown | None]):
                 if isinstance(part, Chunk):
                     self.mismatches.setdefault(step.number, Mismatch()).add_batch(part.batch)
         return DecodedChunk(kept, decoded.keys)
+
+    def _add_rewards(self, record: NoLogProbsError) -> None:
+        """Adds a record without log-probs to its group, if its step is kept."""
+        signal, source = record.signal, record.source or ""
+        try:
+            step = self.step_source.number(signal.step, source, record.line)
+        except InputError:
+            return
+        again = self.step_source.abandoned_pass(step, source, record.line)
+        if not again and step in self.choice.steps:
+            name = (source, record.line) if signal.group is None else signal.group
+            self._join((step, name), RewardedGroup(record, signal.rewards, signal.lengths))
+
+    def _join(self, name: tuple[int, Any], later: RewardedGroup) -> None:
+        known = self.rewarded.setdefault(name, later._replace(rewards=[], lengths=[]))
+        known.rewards.extend(later.rewards)
+        known.lengths.extend(later.lengths)
 
     def evaluate(self, chunk: Chunk) -> Breakdown | None:
         """The breakdown of records; None of one that lacks what the objective needs."""
@@ -256,6 +319,16 @@ class KeptGroups(Accumulator[Breakdown | None]):
             self.steps.setdefault(step, []).extend(groups)
         for step, mismatch in later.mismatches.items():
             self.mismatches.setdefault(step, Mismatch()).merge(mismatch)
+        for name, group in later.rewarded.items():
+            self._join(name, group)
+
+    @property
+    def all_groups(self) -> dict[int, list[Group]]:
+        """The groups of each step, those without log-probs last."""
+        found = {step: [*groups] for step, groups in self.steps.items()}
+        for (step, _), one in self.rewarded.items():
+            found.setdefault(step, []).append(one.group)
+        return found
 
     def _groups(
         self, chunk: Chunk, breakdown: Breakdown | None

@@ -55,11 +55,11 @@ def _title(raw: Raw, record: Record, breakdown: Breakdown) -> str:
     known = raw.value if isinstance(raw.value, dict) else {}
     steps = (f" of step {shown(known[name])}" for name in STEP_FIELDS if name in known)
     loss = shown(-float(breakdown.record_objective[0]) + 0.0)
-    clipped = f"{100 * np.mean(breakdown.clip != 0):.3g} %" if len(breakdown.clip) else "none"
+    clipped = np.count_nonzero(breakdown.clip)
     tokens = counted(len(breakdown.clip), "token")
     variant = breakdown.objective.signature.partition("|")[0]
     name = f"record {shown(record.name)}{next(steps, '')}"
-    return f"{name}: {variant} loss {loss}, {clipped} of {tokens} clipped"
+    return f"{name}: {variant} loss {loss}, {clipped:,} of {tokens} clipped"
 
 
 def with_others(

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64
-from grpo_cli.commands.trend.sums import exact_sum
+from grpo_cli.batch import I64
+from grpo_cli.commands.trend.sums import Ragged, exact_sum, short_sums
 from grpo_cli.engine.rows.rows import columns
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import InputError
 
+_SIZED = ("contribution", "gradient")
+"""What the sizes are added up of as well."""
 _MEANS = ("ratio", "log_ratio", "advantage", "mismatch")
-_WAITING = 64
+_WAITING = 8
 """Tables that wait to be merged."""
 
 ROW = (
@@ -37,11 +39,6 @@ RANKS = {
 }
 """Quantity → the column that ranks rows by it."""
 
-_BITS = 20
-"""Bits of a digit: those of 2³³ tokens add up in a float without rounding."""
-_ODD = -(10**6)
-"""In the place of a power: values that are not finite."""
-
 
 @dataclass
 class StringSums:
@@ -50,13 +47,12 @@ class StringSums:
     Attributes:
         texts: [S] the strings, or ids; None for tokens that have neither.
         counts: [S] by name: tokens, low and high (those that were clipped), mismatch.
-        digits: [S] by name and power of 2**_BITS, whole numbers: times the power they add up to
-            the sums, exactly.
+        sums: by name, numbers that add up to the sum of each string exactly.
     """
 
     texts: list[Any] = field(default_factory=list)
-    counts: dict[str, F64] = field(default_factory=dict)
-    digits: dict[tuple[str, int], F64] = field(default_factory=dict)
+    counts: dict[str, I64] = field(default_factory=dict)
+    sums: dict[str, Ragged] = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: Source) -> list[StringSums]:
@@ -65,7 +61,7 @@ class StringSums:
         Raises:
             InputError: for records whose tokens have neither strings nor ids.
         """
-        summed = ("contribution", "gradient", *_MEANS)
+        summed = (*_SIZED, *_MEANS)
         found = columns(source, "token", ("token", "token_id", "clip", *summed))
         texts, clip = found["token"].values or found["token_id"].values, found["clip"].values
         if texts is None:
@@ -76,14 +72,12 @@ class StringSums:
         numbers = {name: found[name].values for name in summed}
         counted = {"tokens": codes, "low": codes[clip < 0], "high": codes[clip > 0]}
         counted["mismatch"] = codes[:0] if numbers["mismatch"] is None else codes
-        counts = {name: _sums(one, len(known)) for name, one in counted.items()}
-        digits: dict[tuple[str, int], F64] = {}
-        for name, values in numbers.items():
-            for power, whole in () if values is None else _digits(values):
-                digits[name, power] = _sums(codes, len(known), whole)
-                if name not in _MEANS:  # the digits of a size are the sizes of the digits
-                    digits[f"|{name}|", power] = _sums(codes, len(known), np.abs(whole))
-        return [cls(known, counts, digits)]
+        counts = {name: np.bincount(one, minlength=len(known)) for name, one in counted.items()}
+        numbers |= {f"|{name}|": np.abs(numbers[name]) for name in _SIZED}
+        order, widths = np.argsort(codes, kind="stable"), np.bincount(codes)
+        given = {name: one for name, one in numbers.items() if one is not None}
+        sums = {name: Ragged(widths, one[order]) for name, one in given.items()}
+        return [cls(known, counts, sums)]
 
     @classmethod
     def merged(cls, tables: Sequence[StringSums]) -> StringSums:
@@ -95,19 +89,18 @@ class StringSums:
         found = cls(known)
         for table, at in zip(tables, places, strict=True):
             for name, counts in table.counts.items():
-                found.counts.setdefault(name, np.zeros(len(known)))[at] += counts
-            for power, digits in table.digits.items():
-                found.digits.setdefault(power, np.zeros(len(known)))[at] += digits
+                found.counts.setdefault(name, np.zeros(len(known), np.int64))[at] += counts
+        order = np.argsort(codes, kind="stable")
+        firsts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        for name in dict.fromkeys(chain.from_iterable(one.sums for one in tables)):
+            every = Ragged.stacked([one.sums.get(name) or one.nothing for one in tables])
+            found.sums[name] = short_sums(every.taken(order).merged(firsts))
         return found
 
-    def sums(self, name: str) -> list[list[float]]:
-        """[S] numbers that add up to each sum exactly."""
-        powers = [
-            values if power == _ODD else np.ldexp(values, power * _BITS)
-            for (of, power), values in self.digits.items()
-            if of == name
-        ]
-        return np.array([*powers, np.zeros(len(self.texts))]).T.tolist()
+    @property
+    def nothing(self) -> Ragged:
+        """No number of any string."""
+        return Ragged(np.zeros(len(self.texts), dtype=np.int64), np.zeros(0))
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each string."""
@@ -115,15 +108,16 @@ class StringSums:
             return []
         counts = self.counts
         found: dict[str, Any] = {"token": self.texts}
-        found["tokens"] = counts["tokens"].astype(np.int64).tolist()
+        found["tokens"] = counts["tokens"].tolist()
         for name, share in (("contribution", "contribution_share"), ("gradient", "share")):
-            sizes = self.sums(f"|{name}|")
-            whole = exact_sum([*chain.from_iterable(sizes)])
-            found[name] = [*map(exact_sum, self.sums(name))]
-            found[share] = _over([*map(exact_sum, sizes)], [whole] * len(sizes))
+            sizes = self.sums[f"|{name}|"]
+            whole = exact_sum(sizes.values.tolist())
+            found[name] = self.sums[name].sums().tolist()
+            found[share] = _over(sizes.sums().tolist(), [whole] * len(self.texts))
         for name in _MEANS:
             counted = counts["mismatch" if name == "mismatch" else "tokens"]
-            found[f"{name}_mean"] = _over([*map(exact_sum, self.sums(name))], counted.tolist())
+            means = self.sums.get(name) or self.nothing
+            found[f"{name}_mean"] = _over(means.sums().tolist(), counted.tolist())
         clipped = {"": counts["low"] + counts["high"], "_low": counts["low"]}
         for side, many in (clipped | {"_high": counts["high"]}).items():
             found[f"clip_fraction{side}"] = _over(many.tolist(), counts["tokens"].tolist())
@@ -148,25 +142,6 @@ class StringTables:
         """A row for each string, those first whose number has the greatest size, then by text."""
         rows, by = StringSums.merged(self._tables).rows(), self._column
         return sorted(rows, key=lambda row: (-abs(row[by] or 0.0), str(row["token"])))
-
-
-def _digits(values: F64) -> Iterator[tuple[int, F64]]:
-    """Powers of 2**_BITS, and [n] the digit of each value there: whole, and with its sign."""
-    finite = np.isfinite(values)
-    if not finite.all():
-        yield _ODD, np.where(finite, 0.0, values)
-        values = np.where(finite, values, 0.0)
-    power = -(-int(np.frexp(np.abs(values).max(initial=0.0))[1]) // _BITS)
-    while values.any():
-        power -= 1
-        digits = np.trunc(np.ldexp(values, -power * _BITS))
-        values = values - np.ldexp(digits, power * _BITS)
-        yield power, digits
-
-
-def _sums(codes: I64, count: int, values: F64 | None = None) -> F64:
-    """[S] the sum of each string's values; without values, how many there are."""
-    return np.bincount(codes, values, count).astype(np.float64)
 
 
 def _codes(texts: Sequence[Any]) -> tuple[I64, list[Any]]:

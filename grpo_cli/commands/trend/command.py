@@ -14,6 +14,7 @@ from grpo_cli.commands.options.place import destination, drawings, tell_written
 from grpo_cli.commands.options.source import (
     Files,
     ReadingOptions,
+    RunFiles,
     paths,
     tell_errors,
     tell_notes,
@@ -24,7 +25,7 @@ from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.conditions import read_condition
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.logs import logs_among, read_finite
+from grpo_cli.commands.trend.logs import logs_among, read_finite, unused
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
 from grpo_cli.commands.trend.options import ReportOptions, StoredOptions, TrendOptions, flags_of
 from grpo_cli.commands.trend.origins import StepSource
@@ -35,7 +36,6 @@ from grpo_cli.commands.trend.view import print_answer, write
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.terminal.messages import failures, say
-from grpo_cli.terminal.numbers import shell_line
 from grpo_cli.variants.plan import Plan
 
 NO = 1
@@ -43,7 +43,7 @@ NO = 1
 
 def trend(
     *,
-    files: Files = None,
+    files: RunFiles = None,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     options: TrendOptions,
@@ -70,7 +70,7 @@ def trend(
 
 def report(
     *,
-    files: Files = None,
+    files: RunFiles = None,
     objective: ObjectiveOptions,
     reading: ReadingOptions,
     options: ReportOptions,
@@ -120,10 +120,8 @@ def answer_run(
         if options.against:
             other, _ = _opened(options.against, plan, reading, options, None, command)
         flags = flags_of(objective, reading)
-        if logged and flags.objective:
-            words = shell_line(flags.objective)
-            unread |= {f"{words} is not used: a log of metrics has no tokens to evaluate": None}
-        flags = Flags() if logged else flags
+        if logged:
+            unread, flags = unread | unused(flags.objective), Flags()
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:

@@ -18,6 +18,7 @@ from grpo_cli.commands.trend.passes import Pass
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.plots import spark
 
 _SAME = 1e-4
 """Relative: frameworks compute in single precision, and some logs are rounded to a few digits."""
@@ -42,7 +43,7 @@ _SHIFTS = (0, 1, -1)
 _FITS = 0.5
 """The share of a series' values above which a shift of the log's steps is none of chance."""
 _LEAST = 3
-_NEAR_STEPS, _NOTEBOOK_COLUMNS = 3, 10
+_NEAR_STEPS, _NOTEBOOK_COLUMNS, _SPARKS = 3, 10, 8
 """Steps on both sides of an event, and columns, that a notebook shows."""
 
 Series = Mapping[str, Mapping[int, float | None]]
@@ -201,7 +202,7 @@ class Trend(Frames, Answer):
         return self.steps.table()
 
     def sections(self) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
-        """The events, the findings, and the steps where the main event began."""
+        """The events, the findings, the run as sparks, and the steps where the main event began."""
         events = [
             {"step": one.step, "what began": one.summary, "fix": one.fix} for one in self.events
         ]
@@ -215,7 +216,10 @@ class Trend(Frames, Answer):
             near = range(max(at - _NEAR_STEPS, 0), min(at + _NEAR_STEPS, last) + 1)
             kept = [rows[place] for place in sorted({0, *near, last})]
             heading = f"Steps around {main.step}, {len(kept)} of {len(rows):,}"
-        few = [{name: row[name] for name in names[:_NOTEBOOK_COLUMNS]} for row in kept]
+        names = names[:_NOTEBOOK_COLUMNS]
+        series = {name: [row[name] for row in rows] for name in names if name != "step"}
+        sparks = {name: spark(values, _SPARKS) for name, values in series.items()}
+        few = [{"step": "run", **sparks}, *({name: row[name] for name in names} for row in kept)]
         return [("Events", events), ("Findings", found), (f"{heading}; .steps has all", few)]
 
     def columns(self) -> dict[str, Array]:

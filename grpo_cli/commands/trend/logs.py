@@ -23,7 +23,9 @@ from grpo_cli.records import Source
 from grpo_cli.records.objects import decode
 from grpo_cli.records.open.streams import budget_of, is_whole, opened, reason, unpacked
 from grpo_cli.records.parse.record import NESTED, STEPS, is_logged
+from grpo_cli.records.tables.pieces import kind_of
 from grpo_cli.records.translate import Notices
+from grpo_cli.terminal.numbers import shell_line
 
 Log = Mapping[str, Mapping[int, float]]
 """Name → step → value."""
@@ -58,7 +60,7 @@ def is_log(source: Source, most: int | None = None) -> bool:
         most: what it may unpack to, as --unpack says; None: by its size.
     """
     path = Path(source.path)
-    if not path.is_file():
+    if not path.is_file() or kind_of(source.head[:9], source.path) is not None:
         return False
     if path.name.endswith((".csv", "trainer_state.json")):
         return True
@@ -129,6 +131,12 @@ def read_log(source: Source, most: int | None = None) -> LogFile:
         reason = f"no row of this log has both a step ({named}, …) and a number"
         raise InputError(reason, source=source.name)
     return LogFile(source.name, numbers)
+
+
+def unused(objective: Sequence[str]) -> Notices:
+    """The note that the flags of an objective, if there are any, are not used for a log."""
+    words = f"{shell_line(objective)} is not used: a log of metrics has no tokens to evaluate"
+    return {words: None} if objective else {}
 
 
 def read_finite(path: str | None, most: int | None) -> tuple[Log | None, Notices]:

@@ -10,12 +10,15 @@ from operator import iconcat
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import EACH, NO_NUMBER, Ragged, StepSums
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.records.parse.turns import is_version, is_whole, version_rows
+from grpo_cli.records.record import Texts
+from grpo_cli.records.tables.cells import number_texts
 from grpo_cli.records.unread import ENDINGS, VERSIONS
 
 _READ = frozenset((*ENDINGS, *VERSIONS, "meta"))
@@ -117,6 +120,17 @@ _PRIME, _OWNERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 """4-grams are compared by 64 bits of a hash of them and of their response."""
 
 
+def _numbered(rows: list[Sequence[Any]]) -> NDArray[Any]:
+    """A number for each token of all rows, which equal ones share: its id, or a hash."""
+    if {*map(type, rows)} == {Texts}:
+        return number_texts(rows)  # type: ignore[arg-type]
+    every: list[Any] = reduce(iconcat, rows, [])
+    words = np.array(every) if every and type(every[0]) is int else None
+    if words is None or words.dtype.kind != "i":  # strings, or ids beyond 64 bits
+        words = np.fromiter(map(hash, every), dtype=np.int64, count=len(every))
+    return words
+
+
 def repetition(chunk: Chunk) -> F64:
     """[R] the share of each response's 4-grams that it had before; NaN where it has none.
 
@@ -129,11 +143,7 @@ def repetition(chunk: Chunk) -> F64:
         rows += given if len(given) == count else ()
     kept = np.array(known, dtype=np.bool_)
     lengths = batch.responses.lengths[kept]
-    every: list[Any] = reduce(iconcat, rows, [])
-    words = np.array(every) if every and type(every[0]) is int else None
-    if words is None or words.dtype.kind != "i":  # strings, or ids beyond 64 bits
-        words = np.fromiter(map(hash, every), dtype=np.int64, count=len(every))
-    words = words.astype(np.uint64)
+    words = _numbered(rows).astype(np.uint64)
     widths = np.array([*map(len, rows)], dtype=np.int64)
     if batch.positions is not None or (widths != lengths).any():
         inside = batch.positions

@@ -36,13 +36,14 @@ class TrendOptions:
     """Which steps, which columns, in which format; what is asked, and what makes the answer no."""
 
     at: Annotated[
-        int | None, option("--at", "STEP", "What happened at STEP: its worst tokens, …")
+        int | None, option("--at", "STEP", "Show one step: its metrics, worst groups and tokens.")
     ] = None
     by: Annotated[
-        str | None, option("--by", "FIELD", "Which rank, environment, prompt, … changed.")
+        str | None, option("--by", "FIELD", "Find which rank, environment or prompt changed.")
     ] = None
     against: Annotated[
-        list[str] | None, option("--against", "RUN", "Which metrics differ from another RUN's.")
+        list[str] | None,
+        option("--against", "RUN", "Find the metrics that differ from another RUN's."),
     ] = None
     step: Step = None
     one_run: Annotated[

@@ -34,12 +34,9 @@ from grpo_cli.records import Record
 from grpo_cli.terminal.numbers import counted, shell_line, shown
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.trainer import not_grpo
+from grpo_cli.variants.trainer import USUAL, not_grpo
 
 _ROWS = 5
-
-_USUAL = {"trl": ("TRL", "trl/dapo"), "verl": ("verl", "verl/vanilla")}
-"""Framework → its name, and the row of its usual loss."""
 
 
 def shared_rows(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
@@ -235,7 +232,7 @@ class Verification:
         if self._rows_left <= 0 or not self._frameworks:
             return ()
         self._rows_left -= 1
-        usual = [_USUAL[name][1] for name in self._frameworks if name in _USUAL]
+        usual = [USUAL[name][1] for name in self._frameworks if name in USUAL]
         rooms = tuple(f"{name}/" for name in self._frameworks)
         found = giving([*dict.fromkeys([*usual, *(x for x in VARIANTS if x.startswith(rooms))])])
         self._rows = [*dict.fromkeys([*self._rows, *found])]
@@ -289,8 +286,8 @@ class Verification:
             if more := sum(count for _, count in rows[_ROWS:]):
                 yield f"… and {more} more with other settings (see the signatures in --json)"
             for framework in frameworks:
-                if framework in _USUAL:
-                    name, row = _USUAL[framework]
+                if framework in USUAL:
+                    name, row = USUAL[framework]
                     yield f"the fields have {name}'s names; -v {row} is its usual loss"
         if self.without_expected and self.without_expected < total:
             yield f'{self.without_expected} of {total} records have no "expected"'

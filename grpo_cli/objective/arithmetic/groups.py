@@ -33,11 +33,6 @@ class Groups:
         return np.bincount(self.index, minlength=self.count)
 
     @cached_property
-    def _order(self) -> I64 | None:
-        sorted_already = bool((self.index[1:] >= self.index[:-1]).all())
-        return None if sorted_already else np.argsort(self.index, kind="stable")
-
-    @cached_property
     def firsts(self) -> F64:
         """[R] 1 for the first response of each group, else 0: they add up to the groups."""
         marks = np.zeros(len(self.index))
@@ -54,7 +49,7 @@ class Groups:
     @cached_property
     def _by_size(self) -> list[tuple[I64, I64]]:
         """For each size: which groups have it, and [n, size] where their responses stand."""
-        order = np.argsort(self.index, kind="stable") if self._order is None else self._order
+        order = np.argsort(self.index, kind="stable")
         starts = np.cumsum(self.sizes) - self.sizes
         found = []
         for size in (np.flatnonzero(np.bincount(self.sizes)[1:]) + 1).tolist():

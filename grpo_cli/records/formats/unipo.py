@@ -52,7 +52,7 @@ def _read(value: Object) -> Iterator[Translated]:
 
 
 def header_of(first: bytes) -> bytes:
-    """What ``headed`` puts into each line of a file with this first line: nothing, but of a header.
+    """What each step of a file with this first line begins with: nothing, but of a header.
 
     Any process can read any line then, wherever the file is cut.
     """
@@ -74,14 +74,10 @@ def with_header(blocks: Iterator[Block]) -> Iterator[Block]:
         if header is None:
             first = next(filter(bytes.strip, block.lines), b"")
             header = header_of(first) if first and not block.document else b""
-        yield block._replace(lines=headed(block.lines, header))
-
-
-def headed(lines: list[bytes], header: bytes) -> list[bytes]:
-    """Lines; each step has the settings of the header."""
-    if not header:
-        return lines
-    return [header + line[1:] if _IS_STEP.match(line) else line for line in lines]
+        if header:
+            own = [header + line[1:] if _IS_STEP.match(line) else line for line in block.lines]
+            block = block._replace(lines=own)
+        yield block
 
 
 def headed_objects(values: list[Any]) -> list[Any]:

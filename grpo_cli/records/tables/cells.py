@@ -9,12 +9,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import TOKEN_COLUMNS, canonical_name
 from grpo_cli.records.objects import as_object, decode
 from grpo_cli.records.places import got
 from grpo_cli.records.record import DecodedChunk, Raw, Texts
+from grpo_cli.records.tables.files import package
 
 JSON = "grpo_json"
 """The column that holds as JSON what has no column of its own."""
@@ -205,6 +207,12 @@ def _is_text(pa: Any, column: Any) -> bool:
 def _texts(column: Any) -> Cells:
     values, offsets = _inner(column)
     return _with_nulls(column, [Texts(values, *both) for both in pairwise(offsets)])
+
+
+def number_texts(rows: Sequence[Texts]) -> NDArray[Any]:
+    """A number for each text of all rows, which equal ones share."""
+    found = package().chunked_array([row.arrow for row in rows]).dictionary_encode()
+    return np.concatenate([one.indices.to_numpy() for one in found.chunks])
 
 
 def _with_nulls(column: Any, cells: Cells) -> Cells:

@@ -99,7 +99,6 @@ def _hacked(since: int, world: World) -> Conditions:
 MISMATCH = r"mismatch\..*|ess"
 KL = r"kl|kl_k1|kl_k3|loss"
 SHARP = r"entropy|nll"
-DEAD = r"groups_equal|groups_all_0|groups_all_1|reward_group_std|gradient_norm"
 RATIOS = r"ratio_p999|clip_low|clip_high|ess|ratio_mean|loss|objective"
 MISMATCH_UP = {r"mismatch\.ess|ess": DOWN, r"mismatch\..*": UP}
 DEAD_UP = {r"groups_equal": UP, r"groups_all_[01]": UP, r"reward_group_std|gradient_norm": DOWN}

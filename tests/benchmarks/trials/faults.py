@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trials.kinds import NAMES, finish, precise
-from trials.product import Record, rows
+from trials.product import Record, table
 from trials.simulate.batches import PAD, Batch, advantages, records, simulate, summed
 from trials.simulate.policies import F64, Random, Rewards, Sampling, Setup
 
@@ -26,7 +26,7 @@ def unedited(batch: Batch, strength: Strength, random: Random) -> Batch:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong; its name and ``named`` are a row of ``faults.csv``.
+    """One thing that goes wrong: a row of ``faults.json``, and what makes it.
 
     Attributes:
         name: what it is called in the report.
@@ -54,13 +54,6 @@ class Fault:
         return self.sure is None or strength in self.sure
 
 
-def plant(
-    strengths: tuple[Strength, ...], kinds: tuple[str, ...], **how: Any
-) -> Callable[..., Fault]:
-    """A fault without its name and its words."""
-    return lambda name, named: Fault(name, strengths, kinds, named, **how)
-
-
 def planted(fault: Fault, strength: Strength, kind: str, random: Random) -> list[Record]:
     """The records of a batch of the kind, with the fault."""
     base = NAMES[kind]
@@ -73,10 +66,6 @@ def planted(fault: Fault, strength: Strength, kind: str, random: Random) -> list
 
 
 # ---- columns that are filled, foreign, random, displaced, not log-probs at all -------------------
-
-
-_WITHOUT = ("second-epoch", "functions", "small-model", "first-pass")
-_WITH = ("vllm", "recomputed", "stale")
 
 
 def _old(batch: Batch) -> F64:
@@ -140,34 +129,7 @@ def _negative(batch: Batch, strength: float, random: Random) -> Batch:
     return batch
 
 
-COLUMNS = {
-    "old zero-filled": plant(((1.0, 0.0), (0.2, 0.0), (0.05, 0.0)), _WITHOUT, edit=_filled),
-    "filler in old": plant(
-        ((1.0, -100.0), (0.05, -100.0), (0.05, -9999.0)), _WITHOUT, edit=_filled
-    ),
-    "old foreign": plant((1.0, 0.5), _WITHOUT, edit=_foreign),
-    "old random": plant(("like", "uniform"), _WITHOUT, edit=_random),
-    "rollout filled with 0.0": plant((0.05, 0.2, 1.0), _WITH, edit=_rollout_filled),
-    "displaced by one": plant(
-        tuple(
-            (column, lag, share)
-            for column in ("log_probs_rollout", "log_probs_old")
-            for lag, share in ((1, 1.0), (-1, 1.0), (1, 0.25))
-        ),
-        _WITH,
-        edit=_displaced,
-    ),
-    "not log-probs": plant(("p", "−log p"), ("vllm", "second-epoch"), edit=_probabilities),
-    "negative entropies": plant((0.02, 0.2, 1.0), ("recomputed", "shaped"), edit=_negative),
-}
-
-
 # ---- the two engines: temperature, truncation, bias, drift, outliers -----------------------------
-
-
-_BOTH = ("vllm", "recomputed", "float8", "stale")
-_TEMPERATURES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.3, 1.5)
-_CLEAR = tuple(value for value in _TEMPERATURES if not 0.9 < value < 1.1)
 
 
 def _raw_engine(setup: Setup, strength: float) -> Setup:
@@ -252,32 +214,6 @@ def _base(batch: Batch, strength: tuple[str, float], random: Random) -> Batch:
     return batch
 
 
-ENGINES = {
-    "temperature, engine raw": plant(_TEMPERATURES, _BOTH, change=_raw_engine, sure=_CLEAR),
-    "temperature, trainer raw": plant(_TEMPERATURES, _BOTH, change=_raw_trainer, sure=_CLEAR),
-    "new alone at another temperature": plant(
-        _TEMPERATURES,
-        ("first-pass", "second-epoch", "functions"),
-        change=_raw_current,
-        sure=tuple(value for value in _TEMPERATURES if not 0.8 < value < 1.2),
-    ),
-    "top-p mass": plant((0.99, 0.95, 0.9, 0.8), _BOTH, change=_nucleus, sure=(0.95, 0.9, 0.8)),
-    "top-k mass": plant((50, 20, 5), _BOTH, change=_top_k, sure=(20, 5)),
-    "mean weight not 1": plant((0.01, 0.03, 0.1, 0.3), _BOTH, edit=_bias, sure=(0.1, 0.3)),
-    "one-sided errors": plant((0.1, 0.3, 1.0), _BOTH, edit=_one_sided, sure=(0.3, 1.0)),
-    "drift with the position": plant(
-        (0.2, 0.5, 1.0, 3.0), ("vllm", "recomputed"), edit=_drift, sure=(1.0, 3.0)
-    ),
-    "outlier tokens": plant((1, 3, 10), ("vllm", "recomputed", "tempered"), edit=_outliers),
-    "packed boundary": plant((0.5, 1.0), ("vllm", "recomputed", "many-groups"), edit=last_foreign),
-    "log base": plant(
-        tuple((c, b) for c in ("log_probs_rollout", "log_probs_old") for b in (2.0, 10.0)),
-        ("vllm", "recomputed", "tempered"),
-        edit=_base,
-    ),
-}
-
-
 # ---- rewards and rows: unequal scales, dead groups, copies ---------------------------------------
 
 
@@ -318,24 +254,7 @@ def _copied(batch: Batch, strength: int, random: Random) -> Batch:
     )
 
 
-GROUPS = {
-    "reward functions on unequal scales": plant(
-        (20.0, 100.0), ("functions",), change=_functions, edit=_dominated, any_severity=True
-    ),
-    "dead groups": plant(
-        (0.5, 1.0), ("vllm", "tempered", "experts"), edit=_dead, any_severity=True
-    ),
-    "copies of rows": plant(
-        (1, 4), ("vllm", "recomputed"), edit=_copied, dump={"layout": "record"}
-    ),
-}
-
-
 # ---- given advantages, next to the rewards that they come from -----------------------------------
-
-
-_GIVEN = ("mini-batches", "second-epoch", "shaped", "hook")
-_WHOLE = {"layout": "record", "rollout": False}
 
 
 def _live(setup: Setup, strength: object) -> Setup:
@@ -409,26 +328,6 @@ def left_out(batch: Batch, strength: str, random: Random) -> Batch:
 def _binary(setup: Setup, strength: object) -> Setup:
     rewards = Rewards(kind="binary", given="group-std", eps=1e-6)
     return replace(setup, rewards=rewards, prompts=4)
-
-
-JUDGED = {
-    "advantages of the other sign": plant((1.0,), _GIVEN, change=_live, edit=_sign, dump=_WHOLE),
-    "advantages not centred": plant(
-        (0.0, 0.3, 1.0), _GIVEN, change=_live, edit=_centre, dump=_WHOLE
-    ),
-    "advantages in another order": plant(
-        (0.5, 1.0), _GIVEN, change=_live, edit=_order, dump=_WHOLE
-    ),
-    "groups by a wrong stride": plant(
-        ("interleaved", "partial"), _GIVEN, change=_live, edit=stride, dump=_WHOLE
-    ),
-    "advantages on another scale": plant(
-        (10.0, 100.0, 1e6), _GIVEN, change=_live, edit=_scale, sure=(100.0, 1e6), dump=_WHOLE
-    ),
-    "leave-one-out std of 0": plant(
-        ("one right",), _GIVEN, change=_binary, edit=left_out, dump=_WHOLE
-    ),
-}
 
 
 # ---- tokens: padding, prompts, ends of text, retokenised and repeated text -----------------------
@@ -515,49 +414,60 @@ def _looping(setup: Setup, strength: tuple[int, float]) -> Setup:
     return replace(setup, text=replace(setup.text, repeats=count, looping=share, shortest=60))
 
 
-_IDS = {"ids": True}
-
-TOKENS = {
-    "padding counted": plant(
-        ((2, "zeros"), (8, "zeros"), (30, "zeros"), (8, "scored"), (30, "scored")),
-        ("vllm", "second-epoch", "recomputed"),
-        edit=_padded,
-        dump={**_IDS, "padding": ""},
-    ),
-    "one pad counted": plant(
-        ("zeros", "scored"),
-        ("vllm", "recomputed"),
-        edit=_one_pad,
-        dump={**_IDS, "padding": "right"},
-    ),
-    "end of text masked": plant(
-        (1.0,), ("vllm", "first-pass"), edit=_end_masked, dump={**_IDS, "padding": "right"}
-    ),
-    "prompt included": plant(
-        ("ids", "no prompt_ids"),
-        ("vllm", "second-epoch"),
-        edit=_prompted,
-        dump={**_IDS, "padding": ""},
-    ),
-    "prompt included, no ids": plant(
-        ("bare",),
-        ("vllm", "second-epoch", "functions"),
-        edit=_prompted,
-        dump={"ids": False, "padding": ""},
-    ),
-    "retokenised": plant(
-        (0.25, 1.0), ("vllm", "recomputed"), edit=retokenised, dump={**_IDS, "padding": ""}
-    ),
-    "degenerate repetition": plant(
-        ((30, 0.25), (50, 0.5)),
-        ("vllm", "second-epoch"),
-        change=_looping,
-        any_severity=True,
-        dump={**_IDS, "padding": ""},
-    ),
+CHANGES: dict[str, Callable[[Setup, Any], Setup]] = {
+    "temperature, engine raw": _raw_engine,
+    "temperature, trainer raw": _raw_trainer,
+    "new alone at another temperature": _raw_current,
+    "top-p mass": _nucleus,
+    "top-k mass": _top_k,
+    "degenerate repetition": _looping,
+    "advantages of the other sign": _live,
+    "advantages not centred": _live,
+    "advantages in another order": _live,
+    "groups by a wrong stride": _live,
+    "advantages on another scale": _live,
+    "leave-one-out std of 0": _binary,
+    "reward functions on unequal scales": _functions,
 }
+"""Faults that change the run."""
+EDITS: dict[str, Callable[[Batch, Any, Random], Batch]] = {
+    "mean weight not 1": _bias,
+    "one-sided errors": _one_sided,
+    "drift with the position": _drift,
+    "outlier tokens": _outliers,
+    "packed boundary": last_foreign,
+    "log base": _base,
+    "old zero-filled": _filled,
+    "filler in old": _filled,
+    "old foreign": _foreign,
+    "old random": _random,
+    "rollout filled with 0.0": _rollout_filled,
+    "displaced by one": _displaced,
+    "not log-probs": _probabilities,
+    "negative entropies": _negative,
+    "padding counted": _padded,
+    "one pad counted": _one_pad,
+    "end of text masked": _end_masked,
+    "prompt included": _prompted,
+    "prompt included, no ids": _prompted,
+    "retokenised": retokenised,
+    "advantages of the other sign": _sign,
+    "advantages not centred": _centre,
+    "advantages in another order": _order,
+    "groups by a wrong stride": stride,
+    "advantages on another scale": _scale,
+    "leave-one-out std of 0": left_out,
+    "reward functions on unequal scales": _dominated,
+    "dead groups": _dead,
+    "copies of rows": _copied,
+}
+"""Faults that change what came of it."""
 
-
-_MADE = ENGINES | COLUMNS | TOKENS | JUDGED | GROUPS
-
-FAULTS = [_MADE[row["name"]](**row) for row in rows(__file__, "faults.csv")]
+FAULTS = [
+    Fault(
+        **row,
+        change=CHANGES.get(row["name"], unchanged),
+        edit=EDITS.get(row["name"], unedited),
+    )
+    for row in table(__file__, "faults.json")
+]

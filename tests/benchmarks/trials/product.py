@@ -51,6 +51,17 @@ def rows(module: str, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+def table(module: str, name: str) -> list[dict[str, Any]]:
+    """The objects of a JSON table next to a module; lists are tuples."""
+
+    def frozen(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: frozen(one) for key, one in value.items()}
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    return [*frozen(json.loads(Path(module).with_name(name).read_bytes()))]
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a command answered: exit code (70 for a crash), ``--json`` document, standard error."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from grpo_cli.hyperparameters import Value
 from grpo_cli.variants import STAGES, VARIANTS
 from grpo_cli.variants.plan import Plan, plan
+from grpo_cli.variants.trainer import USUAL
 
 EPSILONS: Mapping[tuple[float, float], float] = {
     (0.2, 0.2): 1.0,
@@ -116,9 +117,14 @@ def rows(base: Plan, frameworks: Sequence[str] = ()) -> Iterator[Plan]:
 
     Args:
         base: the plan, whose own row comes first.
-        frameworks: their rows come next.
+        frameworks: their rows come next, their usual losses first.
     """
-    others = () if base.asked else sorted(VARIANTS, key=lambda one: strangeness(one, frameworks))
+    usual = {USUAL[name][1] for name in frameworks if name in USUAL}
+
+    def order(name: str) -> tuple[float, bool]:
+        return strangeness(name, frameworks), name not in usual
+
+    others = () if base.asked else sorted(VARIANTS, key=order)
     for name in dict.fromkeys([base.variant, *others]):
         bare = Plan(name, VARIANTS[name], base.swapped, {}, base.batch)
         takes = bare.takes()

@@ -99,7 +99,7 @@ class Page {
   rankedTokens({ by, names, rows, notes }) {
     const table = make("table");
     const worded = rows.some(([, , position, token]) => token !== String(position)); // or these are the tokens' names
-    const value = (one, at) => (names[at].endsWith("share") ? make("data", { value: one }, percent(one)) : names[at] === "clip" ? clipWords(one) : number(one));
+    const value = (one, at) => (names[at] === "clip" ? clipWords(one) : number(one));
     const cells = ([record, response, position, token, at, ...numbers]) => {
       const way = at === null ? record : link(`#record-${at}-response-${response}-token-${position}`, record);
       return [way, shown(response), shown(position), ...(worded ? [token] : []), ...numbers.map(value)];

@@ -165,7 +165,7 @@ function histogram(record, quantity, width) {
   bounds.forEach((bound, side) => {
     if (bound === null) return;
     parts.push(draw("line", { class: "clip", x1: x(bound), x2: x(bound), y1: 0, y2: height }));
-    const words = `${side ? "▴ above" : "▾ below"} ${formatted(bound)}: ${percent(beyond[side] / values.length)}`;
+    const words = `${side ? "▴ above" : "▾ below"} ${formatted(bound)}: ${shown(beyond[side] / values.length, 3)}`;
     const right = side ? x(bound) + LABEL < width : x(bound) < LABEL; // of the line, where there is room
     parts.push(draw("text", { class: "clip", x: x(bound) + (right ? 4 : -4), y: 10, "text-anchor": right ? "start" : "end" }, words));
   });
@@ -177,9 +177,11 @@ function histogram(record, quantity, width) {
   }
   const label = `histogram of ${quantity.words}`;
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
-  const outside = values.filter((value) => value - quantity.middle < low || value - quantity.middle > high).length;
+  const slack = 1e-6 * (high - low);
+  const outside = values.filter((value) => value - quantity.middle < low - slack || value - quantity.middle > high + slack).length;
   const caption = [`Vertical: tokens${log ? " (log scale)" : ""}, ${shown(values.length)} in all`];
-  if (outside) caption.push(`${shown(outside)} further out in the first and last bar`);
+  if (bounds.some((bound) => bound !== null)) caption.push("at a clip bound: the share beyond it");
+  if (outside) caption.push(`the first and the last bar have ${shown(outside)} that ${outside === 1 ? "is" : "are"} further out`);
   return [svg, make("figcaption", {}, `${caption.join("; ")}.`)];
 }
 

@@ -56,16 +56,15 @@ class RunView {
     return make("div.controls", {}, make("label", {}, "find ", this.search), make("label", {}, "steps ", this.ends[0], " to ", this.ends[1]), this.all);
   }
 
-  // Without what the title has: the words of its first clause, the last good step.
+  // Without what the title says: what happened and the last good step, or how far the main metrics moved.
   verdict() {
     const { verdict, findings, moved } = this.run;
-    const [first, ...rest] = verdict.split("; ");
-    const [words] = first.split(" (");
-    const wrong = findings.some(({ severity }) => severity === "warning");
-    const titled = document.title.toLowerCase().includes(words);
-    const said = wrong && !titled ? first : wrong ? first.slice(words.length + 2, -1) : "";
-    const others = rest.filter((part) => !(moved && part.startsWith("first to last")) && !(titled && part.startsWith("last good step")));
-    return [said, ...others, wrong && !titled ? "" : moved].filter(Boolean).join("; ");
+    const [first, ...others] = verdict.split("; ");
+    const rest = others.filter((words) => !/^(last good step|first to last tenth)/.test(words));
+    if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
+    const named = first.split(" (")[0].replace(/: [a-z-]+(?=: )/, ""); // without the rule of check
+    const said = document.title.toLowerCase().replaceAll(",", "").includes(named.toLowerCase().replaceAll(",", ""));
+    return [said ? first.match(/\((.*)\)/)?.[1] : first, ...rest].filter(Boolean).join("; ");
   }
 
   findings() {
@@ -115,6 +114,7 @@ class RunView {
       has ? link(`#step-${onset}`, `step ${onset}`) : `step ${onset}`,
       ` ${arrow(finding)} `,
       main ? make("b", {}, words) : words,
+      " ",
       make("span.links", {}, ...links),
     );
   }
@@ -131,16 +131,20 @@ class RunView {
     const { against, others } = this.run;
     if (!against) return [];
     const table = make("table");
-    const rows = Object.entries(against.metrics).map(([name, [here, there, words]]) => [name, number(here), number(there), words]);
-    fill(table, ["series", "here", "there", "difference"], rows);
-    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict], this.run)), make("div.wide", {}, table)];
+    const heads = ["here", "there", "difference", "since", "since then"];
+    const rows = Object.entries(against.metrics).map(([name, row]) => [name, ...heads.map((head) => number(row[head]))]);
+    fill(table, ["series", ...heads], rows);
+    const hint = "Difference: there − here, ± half of its 95 % interval; since: the step at which it begins; since then: over the steps from there.";
+    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict], this.run)), make("div.wide", {}, table), make("p.hint", {}, hint)];
   }
 
   // What the trainer logged: whether it is what was recomputed, and its own series.
   logged() {
     const { log } = this.run;
     if (!log) return [];
-    const said = log.series.filter((one) => one.said).map((one) => make("li", {}, one.said));
+    const order = ({ said }) => ["differs", "unknown", "agrees"].indexOf(said.split(" ")[0]);
+    const compared = log.series.filter(({ said }) => said).sort((a, b) => order(a) - order(b));
+    const said = compared.map((one) => make("li", {}, make("b", {}, one.said.split(" ")[0]), one.said.replace(/^\S+/, "")));
     const heading = make("h2", {}, `The log, under the names of ${log.framework}`);
     return [heading, said.length ? make("ul.findings", {}, ...said) : null, make("details", { ontoggle: () => this.refresh() }, make("summary", {}, `${log.series.length} logged series`), this.logs)];
   }
@@ -221,7 +225,7 @@ function link(href, words) {
 }
 
 function keptSentence(run, steps) {
-  if (!steps.length) return "A page of records (grpo report FOLDER) has the groups and tokens of each step as well.";
+  if (!steps.length) return "A page of records (grpo report FOLDER -o FILE) has the groups and tokens of each step as well.";
   if (!Object.keys(run.groups).length) return "The page has no groups of responses: the records have no log-probs.";
   const counts = {};
   for (const why of Object.values(run.kept).map((one) => KEPT[one])) counts[why] = (counts[why] ?? 0) + 1;

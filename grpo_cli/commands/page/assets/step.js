@@ -26,6 +26,7 @@ class StepView {
     this.stacked = make("p.hint");
     this.single = this.groups.every(({ labelled, responses }) => labelled && responses === 1);
     this.names = this.groups.map(({ group }, at) => (this.single ? group : at));
+    this.hasLengths = this.groups.every(({ lengths = [] }) => lengths.every((length) => length !== null));
     this.kinds = [...new Set(this.names)];
     this.found = run.findings.filter(({ onset, worst_step: worst }) => onset === step || worst === step);
     this.element = make(
@@ -43,7 +44,7 @@ class StepView {
   heading() {
     const [groups, responses] = [this.groups.length, this.groups.reduce((sum, group) => sum + group.responses, 0)];
     const counts = this.single ? this.kinds.length : groups;
-    return `${shown(responses)} response${responses === 1 ? "" : "s"} of ${shown(counts)} group${counts === 1 ? "" : "s"}, by length and reward`;
+    return `${shown(responses)} response${responses === 1 ? "" : "s"} of ${shown(counts)} group${counts === 1 ? "" : "s"}, by ${this.hasLengths ? "length" : "group"} and reward`;
   }
 
   // ---- numbers
@@ -98,8 +99,10 @@ class StepView {
     const spread = this.single ? [[], [], []] : [["responses"], ["reward std"], ["longest"]]; // of one response they say nothing
     const heads = ["record", ...(many ? ["group"] : []), ...spread[0], "reward", ...spread[1], "length", ...spread[2], "clipped", "largest |log ratio|", ...(this.single ? [] : ["tokens"])];
     const table = make("table");
-    const rows = fill(table, heads, this.groups.map((_, at) => this.row(at, many)));
-    rows.forEach((row, at) => {
+    const cells = this.groups.map((_, at) => this.row(at, many));
+    const known = heads.map((_, column) => cells.some((row) => row[column] !== "–"));
+    const kept = (row) => row.filter((_, column) => known[column]);
+    fill(table, kept(heads), cells.map(kept)).forEach((row, at) => {
       row.addEventListener("pointerenter", () => this.mark(at));
       row.addEventListener("pointerleave", () => this.mark(null));
     });
@@ -118,7 +121,7 @@ class StepView {
     const record = group.block ? link(this.href(at), name) : name;
     return [
       make("span", {}, swatch, record, pointed),
-      ...(many ? [shown(group.group)] : []),
+      ...(many ? [make("span.short", { title: shown(group.group) }, shown(group.group))] : []),
       ...several(shown(group.responses)),
       number(group.reward_mean),
       ...several(number(group.reward_std)),
@@ -126,7 +129,7 @@ class StepView {
       ...several(shown(group.length_max)),
       number(group.clip_fraction),
       number(group.log_ratio_max),
-      ...several(shown(group.tokens)),
+      ...several(shown(group.tokens || null)),
     ];
   }
 
@@ -147,7 +150,7 @@ class StepView {
     this.figure.replaceChildren(...(known ? [this.scatter(Math.min(this.figure.clientWidth || 700, 760))] : []));
     const parts = known ? ["A dot is a response"] : [];
     if (known && this.kinds.length <= PALETTE) parts.push("its colour is the group's (in the table)");
-    if (known && this.isStacked) parts.push("dots with the same reward and about the same length are stacked");
+    if (known && this.isStacked) parts.push("dots that would hide each other are stacked");
     const bare = this.groups.filter(({ block }) => !block).length;
     if (known && bare && bare < this.groups.length) parts.push("filled: the tokens of its group are on this page");
     if (known && bare < this.groups.length) parts.push("click one to open its group");
@@ -164,8 +167,8 @@ class StepView {
       if (!(high > low)) [low, high] = [low - 0.5, high + 0.5];
       return { ticks: marks, at: (value) => from + ((value - low) / (high - low)) * (to - from) };
     };
-    const x = scale(points.flatMap(([, group]) => group.lengths), left + 10, width - 14);
-    const y = scale(points.flatMap(([, group]) => group.rewards), height - 12, 30);
+    const x = scale(points.flatMap(([at, { rewards }]) => rewards.map((_, r) => this.across(at, r))), left + 10, width - 14);
+    const y = scale(points.flatMap(([, { rewards }]) => rewards.filter((reward) => reward !== null)), height - 12, 30);
     const parts = [
       draw("line", { class: "axis", x1: left, x2: width, y1: height, y2: height }),
       draw("line", { class: "axis", x1: left, x2: left, y1: 0, y2: height }),
@@ -174,15 +177,20 @@ class StepView {
       ...x.ticks.map((tick) => draw("text", { x: x.at(tick), y: height + 16, "text-anchor": "middle" }, shown(tick, 4))),
       ...x.ticks.map((tick) => draw("line", { class: "axis", x1: x.at(tick), x2: x.at(tick), y1: height, y2: height + 4 })),
       draw("text", { x: left - 8, y: 12, "text-anchor": "end" }, "reward"),
-      draw("text", { x: width - 4, y: height + 31, "text-anchor": "end" }, "length in tokens"),
+      draw("text", { x: width - 4, y: height + 31, "text-anchor": "end" }, this.hasLengths ? "length in tokens" : "group, in the order of the file"),
       ...this.dots(points, x, y),
     ];
-    return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "group", "aria-label": "responses by length and reward" }, ...parts);
+    return draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "group", "aria-label": this.heading() }, ...parts);
+  }
+
+  // Where a response is across the figure: its length, or its group where lengths are unknown.
+  across(at, r) {
+    return this.hasLengths ? this.groups[at].lengths[r] : at + 1;
   }
 
   // A dot for each response; those that would hide each other are stacked, at the top downwards.
   *dots(points, x, y) {
-    const all = points.flatMap(([at, { lengths, rewards }]) => rewards.map((reward, r) => ({ at, r, reward, cx: x.at(lengths[r]), cy: y.at(reward) })));
+    const all = points.flatMap(([at, { rewards }]) => rewards.map((reward, r) => ({ at, r, reward, cx: x.at(this.across(at, r)), cy: y.at(reward) }))).filter(({ reward }) => reward !== null);
     const stacks = new Map();
     for (const dot of all) {
       const place = `${Math.round(dot.cx / (1.8 * DOT))} ${dot.reward}`;
@@ -202,7 +210,7 @@ class StepView {
 
   dot({ at, r, reward, cx }, cy) {
     const group = this.groups[at];
-    const words = `response ${r} of ${groupWords(this.groups, at)}: reward ${shown(reward, 4)}, length ${shown(group.lengths[r])}`;
+    const words = `response ${r} of ${groupWords(this.groups, at)}: reward ${shown(reward, 4)}${this.hasLengths ? `, length ${shown(group.lengths[r])}` : ""}`;
     const circle = draw("circle", { class: `${group.block ? "kept" : "bare"} ${this.color(at)}`, cx, cy, r: DOT }, draw("title", {}, words));
     circle.of = this.names[at];
     circle.addEventListener("pointerenter", () => this.mark(at));

@@ -46,7 +46,7 @@ const SHOWN = [
   ["log_probs_rollout", "log π_rollout"],
   ["mismatch", "log π_old − log π_rollout"],
   ["entropies", "entropy"],
-  ["log_ratio", "log ρ"],
+  ["log_ratio", "log ratio"],
   ["difference", "log π_θ − log π_old"],
   ["ratio", "ratio ρ"],
   ["advantage", "advantage A"],

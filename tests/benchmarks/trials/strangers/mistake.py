@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trials.product import Record, rows
+from trials.product import Record, table
 from trials.strangers.losses import Case
 from trials.strangers.settings import Wish
 from trials.strangers.world import Random
@@ -96,25 +96,19 @@ class Fault(Entry):
         return self.named_by(text) or re.search(self.also, text, re.IGNORECASE) is not None
 
 
-def wrong_loss(plant: Callable[..., Case], *how: Any, **more: Any) -> Callable[..., Mistake]:
-    """A mistake without its name, thread and words, which a list's ``mistakes.csv`` has."""
-    return lambda name, thread, wanted: Mistake(name, thread, plant, wanted, *how, **more)
+def listed(
+    kind: type[Entry], module: str, name: str, plants: Mapping[str, Callable[..., Any]]
+) -> dict[str, Any]:
+    """The entries of a table by name; of the patterns in ``wanted`` all have to be found."""
+    found: dict[str, Any] = {}
+    for one in table(module, name):
+        more: dict[str, Any] = {"wish": Wish(**one["wish"])} if "wish" in one else {}
+        more |= {"plant": plants[one["name"]], "wanted": _all(*one["wanted"])}
+        found[one["name"]] = kind(**one | more)
+    return found
 
 
-def wrong_column(plant: Callable[..., Any], *how: Any, **more: Any) -> Callable[..., Fault]:
-    """A fault without its name, thread and words, which a list's ``faults.csv`` has."""
-    return lambda name, thread, wanted: Fault(name, thread, plant, wanted, *how, **more)
-
-
-def listed(module: str, name: str, made: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
-    """The entries of a table by name; in ``wanted``, patterns of which all have to be found."""
-    return {
-        one["name"]: made[one["name"]](**one | {"wanted": _all(one)}) for one in rows(module, name)
-    }
-
-
-def _all(entry: Mapping[str, str]) -> str:
-    first, *more = entry["wanted"].split(" && ")
+def _all(first: str, *more: str) -> str:
     return "".join(f"(?=.*(?:{pattern}))" for pattern in (first, *more)) if more else first
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from trials.product import KEYS, Record
 from trials.strangers.dumps import agent, healthy, judged, steps_without_reference, written
-from trials.strangers.mistake import MISMATCH, wrong_column
 from trials.strangers.settings import bfloat16
 from trials.strangers.world import END, Random, World
 from trials.tape import Array
@@ -241,34 +241,31 @@ def expanded_advantages(random: Random, _: Any) -> list[Record]:
     return written(world, advantages=wide[: len(world.ids)])
 
 
-FAULTS = {
-    "trainer's columns one token early": wrong_column(shifted, ("all", "a micro-batch")),
-    "rows moved by their prompts' padding": wrong_column(padded_apart),
-    "engine's log-probs filled up with 0.0": wrong_column(short, ((6, 0.4), (1, 1.0))),
-    "engine certain of likely tokens": wrong_column(certain, (0.5, 0.9)),
-    "old log-probs of other rows": wrong_column(
-        lambda random, _: reordered(random, "log_probs_old")
-    ),
-    "entropies of other rows": wrong_column(lambda random, _: reordered(random, "entropies")),
-    "advantages in another order than the rows": wrong_column(left_behind),
-    "ends left out by a mask of ids": wrong_column(ends_masked, ("turns", "answers"), agent=True),
-    "ends that nothing sampled": wrong_column(closed),
-    "adapter twice in the engine": wrong_column(adapter_twice),
-    "log-probs above 0": wrong_column(above_zero, (0.3, 0.01), refused=True),
-    "packed rows see the rows before": wrong_column(leaking),
-    "retokenised turns": wrong_column(retokenised, (0.6, 0.2), agent=True),
-    "ids that are all 0": wrong_column(empty_ids, also=MISMATCH + r"|end.of.text"),
-    "groups named in strides": wrong_column(strided, refused=True),
-    "engine without the temperature": wrong_column(untempered, (0.6, 1.4)),
-    "reference of zeros": wrong_column(no_reference),
-    "rewards that are all 0": wrong_column(no_reward),
-    "copies within a group": wrong_column(copied, (0.6, 0.2)),
-    "tools' answers counted": wrong_column(tools_counted, ("roles", "engine"), agent=True),
-    "one of two passes in bfloat16": wrong_column(
-        coarse, ("log_probs_old", "log_probs_new"), mild=True
-    ),
-    "engine's column with images expanded": wrong_column(expanded, refused=True),
-    "log-prob of the response at each token": wrong_column(summed),
-    "policy as its own reference": wrong_column(own_reference),
-    "advantages repeated by other lengths": wrong_column(expanded_advantages),
+FAULTS: dict[str, Callable[..., list[Record]]] = {
+    "trainer's columns one token early": shifted,
+    "rows moved by their prompts' padding": padded_apart,
+    "engine's log-probs filled up with 0.0": short,
+    "engine certain of likely tokens": certain,
+    "old log-probs of other rows": reordered,
+    "entropies of other rows": reordered,
+    "advantages in another order than the rows": left_behind,
+    "ends left out by a mask of ids": ends_masked,
+    "ends that nothing sampled": closed,
+    "adapter twice in the engine": adapter_twice,
+    "log-probs above 0": above_zero,
+    "packed rows see the rows before": leaking,
+    "retokenised turns": retokenised,
+    "ids that are all 0": empty_ids,
+    "groups named in strides": strided,
+    "engine without the temperature": untempered,
+    "reference of zeros": no_reference,
+    "rewards that are all 0": no_reward,
+    "copies within a group": copied,
+    "tools' answers counted": tools_counted,
+    "one of two passes in bfloat16": coarse,
+    "engine's column with images expanded": expanded,
+    "log-prob of the response at each token": summed,
+    "policy as its own reference": own_reference,
+    "advantages repeated by other lengths": expanded_advantages,
 }
+"""The faults by name; their strengths and words are rows of ``faults.json``."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -21,17 +21,7 @@ from trials.strangers.losses import (
     weights,
     whitened,
 )
-from trials.strangers.mistake import wrong_loss
-from trials.strangers.settings import Wish
 from trials.tape import Array
-
-KL = r"\b(kl|penalty|k3|k1|beta)\b|β"
-TRL, VERL, PAPER = ("trl",), ("verl",), ("paper",)
-RETURNS = ("-v", "dapo", "--advantage", "returns", "-p", "gamma=1", "--kl", "k1-in-reward")
-SKYRL = ("-v", "skyrl/grpo")
-SEQUENCE: dict[str, Any] = {"sequence": True, "low": 0.02, "high": 0.03}
-TIS: dict[str, Any] = {"correction": "token", "cap": 2.0}
-TOP: dict[str, Any] = {"top": 0.3}
 
 
 def _again(rows: Rows, recipe: Recipe) -> Array:
@@ -146,318 +136,52 @@ def _bonus_of_all(rows: Rows, recipe: Recipe) -> Array:
     return np.asarray((rows.entropies * rows.mask).sum() / rows.mask.sum() / recipe.steps)
 
 
-MISTAKES = {
-    "group's std for the batch's": wrong_loss(
-        lambda case: case.by(advantage="group"),
-        Wish(TRL, recipe={"advantage": "batch"}, framework={"scale_rewards": "batch"}),
-        stage="advantage",
+MISTAKES: dict[str, Callable[..., Case]] = {
+    "group's std for the batch's": lambda case: case.by(advantage="group"),
+    "advantages whitened after their normalisation": lambda case: case.but(advantages=_again),
+    "whitened over the padding": lambda case: case.but(advantages=_padded_statistics),
+    "current log-probs for the old ones, by sequence": lambda case: case.but(log_ratio=_on_policy),
+    "engine's ratio twice": lambda case: case.but(log_ratio=_by_engine),
+    "engine's weight of the current policy": lambda case: case.but(weights=_current_weight),
+    "clip computed, not used": lambda case: case.but(
+        surrogate=lambda rows, recipe, rho, adv: rho * adv
     ),
-    "advantages whitened after their normalisation": wrong_loss(
-        lambda case: case.but(advantages=_again),
-        Wish(("paper", "verl"), ("token",)),
-        stage="advantage",
+    "dual clip not passed on": lambda case: case.by(dual=None),
+    "two-sided bound not passed on": lambda case: case.by(delta=None),
+    "CISPO's ratio bounded below": lambda case: case.but(surrogate=_cispo_window),
+    "SAPO's gate simplified": _sapo,
+    "KL weighted by the token's own ratio": lambda case: case.but(penalty=_token_weighted),
+    "KL's importance weight not passed on": lambda case: case.by(weighted=False),
+    "KL without the term of the draw": lambda case: case.by(scored=False),
+    "k3 of the response's mean log ratio": lambda case: case.but(penalty=_of_the_mean),
+    "KL averaged by response, the policy term by token": lambda case: case.but(
+        reduce_kl=_kl_by_response
     ),
-    "whitened over the padding": wrong_loss(
-        lambda case: case.but(advantages=_padded_statistics),
-        Wish(
-            PAPER,
-            ("token",),
-            beta=False,
-            recipe={"advantage": "whitened"},
-            words=("-v", "dapo", "--advantage", "token-whiten"),
-        ),
-        stage="advantage",
+    "engine's weight on the KL too": lambda case: case.but(
+        penalty=lambda rows, recipe, rho: penalty(rows, recipe, rho) * weights(rows, recipe)
     ),
-    "current log-probs for the old ones, by sequence": wrong_loss(
-        lambda case: case.but(log_ratio=_on_policy),
-        Wish(TRL, ("response",), beta=True, recipe=SEQUENCE, spec={"update": 0.4}),
-        stage="ratio",
+    "KL left out where rewards tie": lambda case: case.but(penalty=_untied),
+    "KL times the context-parallel size": _scaled_kl,
+    "KL in the reward left out": lambda case: case.by(beta=0.0),
+    "k3 with the gradient of the reverse KL": lambda case: case.but(penalty=_unbiased),
+    "engine's weights missing at the sequence level": lambda case: case.by(correction=""),
+    "IcePop's mask not applied": lambda case: case.by(correction="token", cap=np.inf),
+    "masked tokens in the numerator": lambda case: case.but(reduce=_numerator),
+    "ends of turns left out by a mask of ids": _without_ends,
+    "entropy threshold over the padding": lambda case: case.but(weights=_padded_threshold),
+    "ranks divide by their own tokens": _ranks,
+    "padding counted as tokens": lambda case: case.but(reduce=_all_slots),
+    "kept tokens alone divide": _kept_divide,
+    "constant length of 1,000": lambda case: case.by(length=1_000.0),
+    "data-parallel size in the denominator": lambda case: case.but(reduce=_sixteenth),
+    "logged loss divided by the micro-batches again": lambda case: replace(
+        case, logged=lambda loss: loss / case.recipe.steps
     ),
-    "engine's ratio twice": wrong_loss(
-        lambda case: case.but(log_ratio=_by_engine),
-        Wish(
-            ("slime",),
-            recipe=TIS,
-            words=("-v", "slime/tis"),
-            columns=("rollout",),
-            spec={"engine": 0.2},
-        ),
-        stage="ratio",
+    "logged loss times the ranks": lambda case: replace(case, logged=lambda loss: 8.0 * loss),
+    "entropy by token, the policy term by response": lambda case: case.by(same_entropy=False),
+    "entropy times the context-parallel size": lambda case: case.by(
+        entropy=2.0 * case.recipe.entropy
     ),
-    "engine's weight of the current policy": wrong_loss(
-        lambda case: case.but(weights=_current_weight),
-        Wish(
-            ("slime",),
-            recipe=TIS,
-            words=("-v", "slime/tis"),
-            columns=("rollout",),
-            spec={"engine": 0.1},
-        ),
-        stage="correction",
-    ),
-    "clip computed, not used": wrong_loss(
-        lambda case: case.but(surrogate=lambda rows, recipe, rho, adv: rho * adv),
-        Wish(("paper", "verl"), ("token",), spec={"update": 0.4}),
-        stage="clip",
-    ),
-    "dual clip not passed on": wrong_loss(
-        lambda case: case.by(dual=None), Wish(VERL, beta=True, spec={"update": 0.8}), stage="clip"
-    ),
-    "two-sided bound not passed on": wrong_loss(
-        lambda case: case.by(delta=None),
-        Wish(TRL, beta=True, recipe={"delta": 1.5}, spec={"update": 0.6}),
-        stage="clip",
-    ),
-    "CISPO's ratio bounded below": wrong_loss(
-        lambda case: case.but(surrogate=_cispo_window),
-        Wish(
-            TRL,
-            ("items",),
-            recipe={"surrogate": "cispo", "high": 1.4},
-            framework={"loss_type": "cispo"},
-            spec={"update": 0.5},
-        ),
-        stage="clip",
-    ),
-    "SAPO's gate simplified": wrong_loss(
-        _sapo,
-        Wish(
-            TRL,
-            ("response",),
-            recipe={"surrogate": "sapo", "taus": (1.0, 1.5)},
-            hyper={"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.5},
-            framework={"loss_type": "sapo"},
-        ),
-        ("one temperature", "unscaled"),
-        stage="clip",
-    ),
-    "KL weighted by the token's own ratio": wrong_loss(
-        lambda case: case.but(penalty=_token_weighted),
-        Wish(
-            TRL,
-            ("response",),
-            beta=True,
-            recipe={**SEQUENCE, "weighted": True, "beta": 0.1},
-            spec={"reference": 0.5},
-        ),
-        stage="kl",
-    ),
-    "KL's importance weight not passed on": wrong_loss(
-        lambda case: case.by(weighted=False),
-        Wish(
-            TRL,
-            beta=True,
-            recipe={"weighted": True, "beta": 0.1},
-            spec={"reference": 0.5, "update": 0.3},
-        ),
-        stage="kl",
-    ),
-    "KL without the term of the draw": wrong_loss(
-        lambda case: case.by(scored=False),
-        Wish(
-            PAPER,
-            ("token",),
-            beta=True,
-            recipe={"scored": True, "beta": 0.1},
-            words=("-v", "nemo-rl/grpo"),
-            spec={"reference": 0.5},
-            given=True,
-        ),
-        value=False,
-        stage="kl",
-    ),
-    "k3 of the response's mean log ratio": wrong_loss(
-        lambda case: case.but(penalty=_of_the_mean),
-        Wish(PAPER, ("response",), beta=True, recipe={"beta": 0.1}, spec={"reference": 0.5}),
-        stage="kl",
-    ),
-    "KL averaged by response, the policy term by token": wrong_loss(
-        lambda case: case.but(reduce_kl=_kl_by_response),
-        Wish(
-            ("paper", "trl", "verl"),
-            ("token",),
-            beta=True,
-            recipe={"beta": 0.1},
-            spec={"reference": 0.5, "spread": 0.8},
-        ),
-        stage="kl",
-    ),
-    "engine's weight on the KL too": wrong_loss(
-        lambda case: case.but(
-            penalty=lambda rows, recipe, rho: penalty(rows, recipe, rho) * weights(rows, recipe)
-        ),
-        Wish(
-            TRL,
-            beta=True,
-            recipe={**TIS, "beta": 0.1},
-            columns=("rollout",),
-            spec={"engine": 0.4, "reference": 0.5},
-        ),
-        stage="kl",
-    ),
-    "KL left out where rewards tie": wrong_loss(
-        lambda case: case.but(penalty=_untied),
-        Wish(
-            ("paper", "trl"),
-            beta=True,
-            recipe={"beta": 0.1},
-            spec={"reference": 0.5},
-            tied=True,
-        ),
-        stage="kl",
-    ),
-    "KL times the context-parallel size": wrong_loss(
-        _scaled_kl,
-        Wish(
-            PAPER,
-            ("token",),
-            beta=True,
-            recipe={"beta": 0.05, "eps": 1e-6, "lone": True, "kl_reduction": "response"},
-            words=SKYRL,
-            spec={"reference": 0.5},
-        ),
-        (2, 4),
-        stage="kl",
-    ),
-    "KL in the reward left out": wrong_loss(
-        lambda case: case.by(beta=0.0),
-        Wish(
-            PAPER,
-            ("token",),
-            beta=True,
-            recipe={"advantage": "returns", "beta": 0.1, "in_reward": True},
-            words=RETURNS,
-            spec={"reference": 0.6},
-        ),
-        stage="kl",
-    ),
-    "k3 with the gradient of the reverse KL": wrong_loss(
-        lambda case: case.but(penalty=_unbiased),
-        Wish(PAPER, ("response",), beta=True, recipe={"beta": 0.1}, spec={"reference": 0.5}),
-        value=False,
-        stage="kl",
-    ),
-    "engine's weights missing at the sequence level": wrong_loss(
-        lambda case: case.by(correction=""),
-        Wish(
-            TRL,
-            ("response",),
-            recipe={**SEQUENCE, **TIS},
-            columns=("rollout",),
-            spec={"engine": 0.3},
-        ),
-        stage="correction",
-    ),
-    "IcePop's mask not applied": wrong_loss(
-        lambda case: case.by(correction="token", cap=np.inf),
-        Wish(
-            ("slime",),
-            recipe={"correction": "masked", "cap": 2.0},
-            words=("-v", "slime/icepop"),
-            columns=("rollout",),
-            spec={"engine": 0.6},
-        ),
-        stage="correction",
-    ),
-    "masked tokens in the numerator": wrong_loss(
-        lambda case: case.but(reduce=_numerator),
-        Wish(
-            ("paper", "verl"),
-            ("token",),
-            spec={"length": 50.0, "longest": 70},
-            masked="cut",
-        ),
-        stage="mask",
-    ),
-    "ends of turns left out by a mask of ids": wrong_loss(
-        _without_ends, Wish(("span",), columns=("token_ids",)), agent=True, stage="mask"
-    ),
-    "entropy threshold over the padding": wrong_loss(
-        lambda case: case.but(weights=_padded_threshold),
-        Wish(TRL, recipe=TOP, columns=("entropies",), spec={"spread": 0.8}),
-        stage="mask",
-    ),
-    "ranks divide by their own tokens": wrong_loss(
-        _ranks,
-        Wish(("paper", "verl"), ("token",), spec={"size": 8, "spread": 0.8}),
-        (2, 4),
-        stage="aggregation",
-    ),
-    "padding counted as tokens": wrong_loss(
-        lambda case: case.but(reduce=_all_slots),
-        Wish(("paper", "verl"), ("token",)),
-        stage="aggregation",
-    ),
-    "kept tokens alone divide": wrong_loss(
-        _kept_divide,
-        Wish(TRL, ("token", "response"), recipe=TOP, columns=("entropies",)),
-        stage="aggregation",
-    ),
-    "constant length of 1,000": wrong_loss(
-        lambda case: case.by(length=1_000.0),
-        Wish(TRL, ("sum",), recipe={"length": 256.0}),
-        stage="aggregation",
-    ),
-    "data-parallel size in the denominator": wrong_loss(
-        lambda case: case.but(reduce=_sixteenth),
-        Wish(
-            VERL,
-            ("response",),
-            beta=False,
-            hyper={"dp_size": 4, "global_batch_size": 96},
-            spec={"sizes": (8, 8, 8), "length": 35.0},
-        ),
-        stage="scale",
-    ),
-    "logged loss divided by the micro-batches again": wrong_loss(
-        lambda case: replace(case, logged=lambda loss: loss / case.recipe.steps),
-        Wish(TRL, ("token", "response", "sum"), recipe={"steps": 4}),
-        stage="scale",
-    ),
-    "logged loss times the ranks": wrong_loss(
-        lambda case: replace(case, logged=lambda loss: 8.0 * loss),
-        Wish(
-            PAPER,
-            ("token",),
-            beta=True,
-            recipe={"scored": True},
-            words=("-v", "nemo-rl/grpo"),
-            given=True,
-        ),
-        stage="scale",
-    ),
-    "entropy by token, the policy term by response": wrong_loss(
-        lambda case: case.by(same_entropy=False),
-        Wish(
-            VERL,
-            ("response",),
-            recipe={"same_entropy": True, "entropy": 0.1},
-            columns=("entropies",),
-            spec={"spread": 0.9},
-        ),
-        stage="entropy",
-    ),
-    "entropy times the context-parallel size": wrong_loss(
-        lambda case: case.by(entropy=2.0 * case.recipe.entropy),
-        Wish(
-            PAPER,
-            ("token",),
-            beta=True,
-            recipe={
-                "beta": 0.01,
-                "eps": 1e-6,
-                "lone": True,
-                "kl_reduction": "response",
-                "entropy": 0.02,
-            },
-            words=SKYRL,
-            columns=("entropies",),
-        ),
-        stage="entropy",
-    ),
-    "entropy bonus of the dropped tokens too": wrong_loss(
-        lambda case: case.but(bonus=_bonus_of_all),
-        Wish(TRL, recipe={**TOP, "entropy": 0.02}, columns=("entropies",)),
-        stage="entropy",
-    ),
+    "entropy bonus of the dropped tokens too": lambda case: case.but(bonus=_bonus_of_all),
 }
+"""The wrong losses by name; their batches and words are rows of ``mistakes.json``."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trials.product import Record, lines
+from trials.product import Record, lines, table
 from trials.turns.kinds import (
     NAMES,
     Episode,
@@ -23,11 +23,13 @@ from trials.turns.kinds import (
 )
 
 Strength = Any
+Edit = Callable[[list[Episode], Strength, Random], None]
+After = Callable[[Record, list[Episode], Strength, Random], None]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One mistake.
+    """One mistake: a row of ``faults.json``, and what makes it.
 
     Attributes:
         row: its name in the catalogue.
@@ -37,7 +39,7 @@ class Fault:
         codes: the findings that name it.
         edit: changes episodes, before they are written.
         after: changes the record.
-        shape: how episodes are drawn, by strength.
+        shapes: how episodes are drawn, by strength.
     """
 
     row: str
@@ -45,17 +47,18 @@ class Fault:
     strengths: tuple[Strength, ...]
     kinds: tuple[str, ...]
     codes: tuple[str, ...]
-    edit: Callable[[list[Episode], Strength, Random], None] | None = None
-    after: Callable[[Record, list[Episode], Strength, Random], None] | None = None
-    shape: Callable[[Strength], dict[str, Any]] = lambda _: {}
+    edit: Edit | None = None
+    after: After | None = None
+    shapes: tuple[dict[str, Any], ...] = ()
     sure: tuple[Strength, ...] | None = None
 
 
 def planted(fault: Fault, strength: Strength, kind: str, random: Random, name: str) -> list[Record]:
     """A batch with the fault; another one is drawn where it changes no number."""
     base: Kind = NAMES[kind]
+    shape = fault.shapes[fault.strengths.index(strength)] if fault.shapes else {}
     while True:
-        every = drawn(base, random, **fault.shape(strength))
+        every = drawn(base, random, **shape)
         before = base.write(deepcopy(every), deepcopy(random))
         if fault.edit:
             fault.edit(every, strength, random)
@@ -206,104 +209,25 @@ def _missing(every: list[Episode], strength: Strength, random: Random) -> None:
         del one.turns[at]
 
 
-_ROWS = ("lightning", "graded")
-_VARIED = {"narrow": (1, 2), "usual": (1, 5), "wide": (1, 9)}
+EDITS: dict[str, Edit] = {
+    "trajectories counted once per turn": _per_turn,
+    "outcome on the first turn": _first,
+    "turns missing": _missing,
+}
+"""Faults that change episodes, before they are written."""
+AFTER: dict[str, After] = {
+    "groups made of turns": _own_groups,
+    "advantages under the last turn's mask": _last_mask,
+    "advantages by turn begin elsewhere": _moved,
+    "the KL of tools' tokens in the rewards": _penalised,
+    "the outcome on a tool's token": _on_tool,
+    "tools' tokens count": _trained,
+    "tools' tokens count, known by their text": _trained,
+    "histories encoded again": _again,
+}
+"""Faults that change the record."""
 
-FAULTS = (
-    Fault(
-        "turn-counted",
-        "trajectories counted once per turn",
-        tuple((width, std) for width in _VARIED for std in (True, False)),
-        (*_ROWS, "centred", "skyrl"),
-        ("turns-counted",),
-        _per_turn,
-        shape=lambda strength: {"turns": _VARIED[strength[0]]},
-    ),
-    Fault(
-        "turn-groups",
-        "groups made of turns",
-        ("computed", "rewards"),
-        ("lightning", "centred", "graded", "long"),
-        ("turn-groups",),
-        after=_own_groups,
-    ),
-    Fault(
-        "turn-displaced",
-        "advantages under the last turn's mask",
-        tuple((turns, side) for turns in (2, 4, 7) for side in ("right", "left")),
-        ("skyrl",),
-        ("turn-advantages",),
-        after=_last_mask,
-        shape=lambda strength: {"turns": (1, strength[0])},
-    ),
-    Fault(
-        "turn-displaced",
-        "advantages by turn begin elsewhere",
-        (1, 3, "tools"),
-        ("mt-grpo", "mt-grpo holes", "areal", "steps rewarded"),
-        ("turn-advantages",),
-        after=_moved,
-        shape=lambda strength: {"turns": (1, 4), "tokens": (10, 40)},
-    ),
-    Fault(
-        "turn-reward-first",
-        "outcome on the first turn",
-        (1.0, 0.5),
-        ("token rewards", "skyrl", "last turn only"),
-        ("turn-rewards",),
-        _first,
-        shape=lambda _: {"turns": (2, 5)},
-        sure=(1.0,),
-    ),
-    Fault(
-        "tool-tokens-penalised",
-        "the KL of tools' tokens in the rewards",
-        (1.0, 0.3),
-        ("token rewards", "steps rewarded"),
-        ("turn-rewards",),
-        after=_penalised,
-    ),
-    Fault(
-        "turn-reward-first",
-        "the outcome on a tool's token",
-        (1.0, 0.4),
-        ("token rewards", "steps rewarded"),
-        ("turn-rewards",),
-        after=_on_tool,
-    ),
-    Fault(
-        "tool-tokens",
-        "tools' tokens count",
-        (1.0, 0.5, 0.2),
-        ("verl", "areal", "roles", "token rewards"),
-        ("tool-tokens",),
-        after=_trained,
-    ),
-    Fault(
-        "tool-tokens",
-        "tools' tokens count, known by their text",
-        (1.0,),
-        ("trl text",),
-        ("tool-tokens",),
-        after=_trained,
-        shape=lambda _: {"turns": (2, 5)},
-    ),
-    Fault(
-        "turn-prompt",
-        "histories encoded again",
-        (1.0, 0.3, 0.1),
-        ("lightning", "kevin", "rewards alone", "graded"),
-        ("turn-prompt",),
-        after=_again,
-        shape=lambda _: {"turns": (2, 5), "tokens": (14, 40)},
-    ),
-    Fault(
-        "turns-missing",
-        "turns missing",
-        tuple((share, where) for share in (0.02, 0.1, 0.25) for where in ("first", "middle")),
-        ("centred", "long"),
-        ("turns-missing",),
-        _missing,
-        shape=lambda _: {"turns": (3, 7)},
-    ),
-)
+FAULTS = [
+    Fault(**row, edit=EDITS.get(row["name"]), after=AFTER.get(row["name"]))
+    for row in table(__file__, "faults.json")
+]

@@ -101,8 +101,6 @@ ADVANTAGES = {
 
 # ---- denominators and accumulation ---------------------------------------------------------------
 
-Reduce = Callable[[Data, Var, Var], Var]
-
 
 def _type(data: Data) -> str:
     return str(data.framework["loss_type"])
