@@ -198,7 +198,8 @@ def test_compare_and_match_skip_what_needs_the_column_that_a_mix_lacks(grpo, wri
     document = json.loads(grpo("compare", path, "-v", "dr,grpo", "--json").stdout)
     (skipped,) = document["skipped"]
     assert skipped["place"].endswith(f"dump.jsonl:{line}")
-    found = match(path, loss=str(LOSS), stages={"ratio": "token", "surrogate": "clip"})
+    stages = {"ratio": "token", "surrogate": "clip"}
+    found = match(path, loss=str(LOSS), stages=stages, epsilon=0.2)
     assert "grpo" not in [name for one in found.matches for name in one.variants]
 
 
@@ -260,5 +261,6 @@ def test_a_length_that_no_row_has_is_an_error_in_the_same_words(write):
         "max_completion_length: missing; token-sum-norm needs it: give "
         "-p max_completion_length=VALUE, or put it in the record's hyperparameters"
     )
-    found = match(path, loss="0.1", variant="dr", stages={"ratio": "token", "surrogate": "clip"})
+    stages = {"ratio": "token", "surrogate": "clip"}
+    found = match(path, loss="0.1", variant="dr", stages=stages, epsilon=0.2, batch="record")
     assert found.not_tried["token-sum-norm"] == said

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -271,8 +272,9 @@ VERIFIED = [
 ]
 
 
-@pytest.mark.parametrize("file", VERIFIED)
-@pytest.mark.parametrize("flags", [[], ["--beta", "0.125"]])
+@pytest.mark.parametrize(
+    ("file", "flags"), some([*product(VERIFIED, [[], ["--beta", "0.125"]])], 14)
+)
 def test_the_flags_that_verify_evaluated_with_evaluate_the_same(
     file: str, flags: list[str]
 ) -> None:

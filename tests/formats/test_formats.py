@@ -141,7 +141,7 @@ _LOGS = [("trend", name) for name in BOMBS if ".json" in name]  # they might be 
 
 
 @pytest.mark.parametrize(
-    ("verb", "name"), [*some(_EACH, 4), *some(_LOGS, 1), ("explain", "empty-lists.json.zst")]
+    ("verb", "name"), [*some(_EACH, 2), *some(_LOGS, 1), ("explain", "empty-lists.json.zst")]
 )
 def test_a_small_file_takes_little_memory(verb: str, name: str) -> None:
     script = Path(__file__).with_name("bombs.py")
