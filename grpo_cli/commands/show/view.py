@@ -47,6 +47,10 @@ _SPARE_STRINGS = (
 )
 
 
+_FEW = 0.05
+"""The part of the batch below which the rows that stand out are not what carries it."""
+
+
 def print_shown(
     console: Console,
     screen: Screen,
@@ -131,7 +135,9 @@ def _heading(answer: Shown) -> str:
     if answer.carried is None:
         return line
     of = "contribution" if answer.by == "contribution" else "gradient"
-    return f"{line}; together {percent(answer.carried)} of Σ|{of}|"
+    spread = rows < answer.count and answer.carried < _FEW and not answer.having
+    rest = ": no few tokens carry this batch" if spread else ""
+    return f"{line}; together {percent(answer.carried)} of Σ|{of}|{rest}"
 
 
 def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
