@@ -278,10 +278,11 @@ def _text(picture: Picture, response: Response, count: int, *, signs: bool) -> T
     clips = response.row["tokens"]["clip"][:count]
     steps = [picture.step(value) for value in response.values[:count].tolist()]
     for word, step, clip in zip(response.texts, steps, clips, strict=False):
-        ending = "\n" if word.endswith("\n") else ""
-        look = " ".join(filter(None, (style(step), "underline" if clip else "")))
-        text.append(word.removesuffix("\n"), look)
-        text.append((sign(step) if signs else "") + MARKS.get(clip, "") + ending)
+        body = word.removesuffix("\n")
+        inner = body.rstrip(" ") if signs else body  # or a sign would seem the next token's
+        marks = (sign(step) if signs else "") + MARKS.get(clip, "")
+        text.append(inner, " ".join(filter(None, (style(step), "underline" if clip else ""))))
+        text.append(marks + word[len(inner) :])
         if gap:
             text.append(gap)
     if not response.texts:
