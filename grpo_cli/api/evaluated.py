@@ -25,9 +25,8 @@ from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
 from grpo_cli.engine.rows.rows import STEP, read_having
 from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.source import Source
-from grpo_cli.errors import UsageError, did_you_mean, nearest
+from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.terminal.numbers import shown
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -78,7 +77,7 @@ class Evaluated:
     @property
     def headline(self) -> str:
         """The variant, and what was evaluated."""
-        several = f", {len(self.batches):,} batches; mean loss {shown(self.total['loss'])}"
+        several = f", {len(self.batches):,} batches; mean loss {self.total['loss']:.6g}"
         batches = several if self.batches else ""
         return f"Evaluated({self.variant}: {what_was_counted(self.total)}{batches})"
 
@@ -106,10 +105,12 @@ class Evaluated:
             raise AttributeError(name)
         if name in self.total:
             return self.total[name]
-        own = dir(self)
-        near = nearest(name, [one for one in (*own, *self.total) if not one.startswith("_")])
-        hint = f"; did you mean {near if near in own else f'total[{near!r}]'}?"
-        raise AttributeError(f"Evaluated has no attribute {name!r}{hint if near else ''}")
+        hint = did_you_mean(name, [one for one in dir(self) if not one.startswith("_")])
+        raise AttributeError(f"Evaluated has no attribute {name!r}{hint}")
+
+    def __dir__(self) -> list[str]:
+        """The attributes, and the names of ``total``."""
+        return sorted({*super().__dir__(), *self.total})
 
     def document(self) -> dict[str, Any]:
         """The JSON of ``grpo eval --level batch`` as dicts and lists."""

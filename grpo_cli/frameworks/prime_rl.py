@@ -96,6 +96,7 @@ def icepop(
 @choice(
     "surrogate",
     "prime-rl/ref_kl",
+    scales=False,
     stops_gradient="the distance to the teacher is a constant weight",
     divergence_low=0.2,
 )

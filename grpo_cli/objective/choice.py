@@ -199,6 +199,8 @@ class Choice:
         window: for a surrogate that holds the ratio within [1 − epsilon_low, 1 + epsilon_high]:
             "product" where the smaller of both products counts (PPO's clip), "weight" where the
             bounded ratio is a constant weight (CISPO); None for another kind of bound.
+        scales: for a surrogate: whether it is |A| times its value for A = 1 or −1 where a response
+            has one advantage. BAPO's is not: what it clips depends on the other responses' signs.
         total: for an aggregation: whether it adds token terms up instead of averaging them.
         stops_gradient: where the slope leaves out a part of the derivative on purpose: which.
     """
@@ -212,6 +214,7 @@ class Choice:
     unweighted: bool = False
     per_response: bool = False
     window: Literal["product", "weight"] | None = None
+    scales: bool = True
     total: bool = False
     stops_gradient: str = ""
 

@@ -75,18 +75,24 @@ STEP_FIELDS = (
 )
 """Fields that say a record's step, the first that is there."""
 
+_SAYS_STEP = frozenset((*STEP_FIELDS, "meta"))
+
 
 def step_of(value: Mapping[str, Any]) -> str | int | float | None:
     """The step that an object says, itself or in its ``meta``; of joined rows the first's."""
-    meta = value.get("meta")
-    for holder in (value, meta if isinstance(meta, Mapping) else {}):
-        for name in STEP_FIELDS:
-            if name in holder:
-                found = holder[name]
-                found = found[0] if isinstance(found, (list, np.ndarray)) and len(found) else found
-                found = found.item() if isinstance(found, np.generic) else found
-                return found if isinstance(found, str | int | float) else None
-    return None
+    if value.keys().isdisjoint(_SAYS_STEP):
+        return None
+    for name in STEP_FIELDS:
+        if name in value:
+            break
+    else:
+        return step_of(value["meta"]) if isinstance(value["meta"], dict) else None
+    found = value[name]
+    if type(found) is int:
+        return found
+    found = found[0] if isinstance(found, (list, np.ndarray)) and len(found) else found
+    found = found.item() if isinstance(found, np.generic) else found
+    return found if isinstance(found, (str, int, float)) else None
 
 
 ENDINGS = ("truncated", "is_truncated", "finish_reasons", "finish_reason")

@@ -230,6 +230,7 @@ def test_a_result_shows_itself() -> None:
     assert repr(found).startswith("Evaluated(dr: 1 record, 1 group, 2 responses, 2 tokens)\n")
     with pytest.raises(AttributeError, match=r"'los'; did you mean loss\?"):
         found.los  # noqa: B018
+    assert {"clip_fraction", "gradient_norm", "loss", "ratio"} <= {*dir(evaluate(ONE))}
     for name in ("loss", "objective", "clip_fraction", "gradient_norm"):
         assert re.search(rf"\n{name} +{re.escape(f'{getattr(found, name):.6g}')}\n", repr(found)), (
             name

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import io
 import pickle
-import struct
 import sys
 import zipfile
 from collections import OrderedDict
@@ -937,6 +936,8 @@ def _whole_groups(chunks: Iterator[list[Object]]) -> Iterator[list[Object]]:
 
 def _check(rows: list[Any], *, is_mask: bool) -> Any:
     """Makes an array of rows of numbers, or looks at the types of others."""
+    from grpo_cli.records.packed import pack_floats
+
     if isinstance(rows[-1], np.ndarray):
         numbers = np.concatenate(rows).astype(np.float64)
         np.isfinite(numbers).all()
@@ -947,7 +948,7 @@ def _check(rows: list[Any], *, is_mask: bool) -> Any:
         data.strip(b"\0\1")
         return data
     if isinstance(flat[-1], float):
-        numbers = np.frombuffer(struct.pack(f"{len(flat)}d", *flat))
+        numbers = pack_floats(flat)  # which tells false from 0, as cheaply as is known
         np.isfinite([numbers.min(), numbers.max()])
         return numbers
     [*map(type, flat)].count(type(flat[-1]))

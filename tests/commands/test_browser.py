@@ -473,4 +473,6 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     assert browser.run("smooth([1, 1, 1, null, 9, 9, 9, 9], 1).join()") == "1,1,1,,9,9,9,9", (
         "a median keeps a step where it is"
     )
+    medians = "smooth(new Array(20000).fill(1), 500).filter((value) => value === 1).length"
+    assert browser.run(medians) == 200, "a long run has no more than can be seen"
     assert browser.problems == []

@@ -298,6 +298,23 @@ def test_scores_that_are_no_numbers_are_a_finding_in_all_records_alike(tmp_path,
     assert found["message"] == f"{name} is {wrong:g} at 1 of 2 responses"
 
 
+@each(
+    ("rows", "said"),
+    [
+        ([[-1.0, math.nan, math.nan], [-1.0, -2.0, -0.5]], "2 of 6 tokens, all at the ends of"),
+        ([[-1.0, math.nan, -0.5], [-1.0, -2.0, math.nan]], "2 of 6 tokens"),
+        ([[math.nan] * 3, [-1.0, -2.0, -0.5]], "3 of 6 tokens"),
+        ([[-1.0, -2.0, math.nan], [-1.0, -2.0, -0.5]], "1 of 6 tokens"),
+    ],
+)
+def test_nan_at_the_ends_of_responses_is_padding(tmp_path, rows, said):
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps({"log_probs_new": rows, "rewards": [1.0, 0.0]}) + "\n")
+    messages = [one["message"] for one in command.answer("check", path)["findings"]]
+    (found,) = [message for message in messages if message.startswith("log_probs_new is nan")]
+    assert found.removesuffix(" responses: padding counts") == f"log_probs_new is nan at {said}"
+
+
 def test_a_null_reward_is_called_null(tmp_path):
     rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]]}
     path = tmp_path / "in.jsonl"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from itertools import product
@@ -62,6 +63,25 @@ def on_terminal(quick: Path, arguments: list[str], width: int, **variables: str)
         text += piece
     os.close(master)
     return process.wait(timeout=120), text.decode()
+
+
+@pytest.mark.parametrize(("lines", "steps"), [(24, 8), (30, 14), (200, 25)])
+def test_a_short_terminal_shows_the_mean_the_first_and_the_last_steps(
+    quick, tmp_path, lines, steps
+):
+    record = {"log_probs": [[-1.0, -2.0], [-0.5]], "rewards": [1.0, 0.0]}
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(f"{json.dumps(record | {'step': at})}\n" for at in range(25)))
+    words = ["eval", str(path), "-v", "dr", "--batch", "step", "-q"]
+    code, text = on_terminal(quick, words, 80, LINES=str(lines), NO_COLOR="1")
+    printed = text.replace("\r", "").splitlines()
+    assert (code, printed[0]) == (0, "mean of 25 batches")
+    assert len(printed) < lines
+    numbers = [int(line.split()[0]) for line in printed if re.match(r" *\d+ ", line)][:25]
+    half = -(-len(numbers) // 2)
+    assert numbers[:half] == [*range(half)]
+    assert numbers[half:] == [*range(25)][half - len(numbers) :]
+    assert len(numbers) >= steps or len(numbers) == 25
 
 
 def test_a_terminal_has_colour_and_fits(quick, dump):

@@ -128,8 +128,8 @@ def test_a_page_says_what_differs_from_another_run(tmp_path):
     differing = [one["name"] for one in metrics if one["differs"] or one["differs_at_end"]]
     assert [*head["against"]["metrics"]] == differing
     assert head["against"]["verdict"].startswith(f"{len(differing)} of {len(metrics)} metrics")
-    here, there, words = head["against"]["metrics"]["mismatch.k3"]
-    assert words.startswith(f"≠ {there - here:.3g}"[:6])
+    row = head["against"]["metrics"]["mismatch.k3"]
+    assert row["difference"].startswith(f"≠ {row['there'] - row['here']:.3g}"[:6])
 
 
 def test_trend_writes_the_page_of_report(report, made, tmp_path):

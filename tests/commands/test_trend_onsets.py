@@ -466,7 +466,7 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
     assert event["check"] == named_by_check(first["worst"])
     assert event["check"][0].startswith("temperature: ")
     assert document["verdict"].startswith("step 30: temperature: sampling_per_token_logps is more ")
-    assert "(mismatch.k3 4.374e-06 → 0.08659, mismatch.mean_abs" in document["verdict"]
+    assert "(mismatch.k3 4.37e-06 → 0.0866, mismatch.mean_abs" in document["verdict"]
     assert {one["onset"] for one in found} == {30}
     assert {"mismatch.k3", "mismatch.mult"} <= {one["metric"] for one in found}
     for one in found:

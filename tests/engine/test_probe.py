@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from grpo_cli.engine.probe import FEATURES, gradients, probe, same, same_gradient, tell_apart, value
+from grpo_cli.objective.inputs import Inputs
+from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import plan
 
 
@@ -144,3 +146,31 @@ def test_what_is_one_gradient():
     values, slopes = mine[0]
     assert not same_gradient(mine[0], (values + 1e-6, slopes))
     assert not same_gradient(mine[0], (values, slopes + 1e-6))
+
+
+def scales(surrogate):
+    """Whether s(ρ, A) is |A| times its value for A of its sign, on the probe."""
+    batch, inputs = probe(), Inputs(probe())
+    stages, seed = {"surrogate": surrogate}, {"clip_cov_seed": 1}
+    made = plan("grpo", stages=stages, hyperparameters=seed, strict=False)
+    made = made.objective({}, advantages_given=False)
+    found = inputs.call(made.ratio, "ratio")
+    inputs["log_ratio"], inputs["ratio"] = found.log_ratio, found.ratio
+    numbers = np.arange(batch.responses.count)
+    signs, sizes = np.where(numbers % 2 > 0, -1.0, 1.0), 0.3 + numbers
+
+    def sums(advantages):
+        inputs["response_advantage"] = advantages
+        inputs["advantage"] = batch.responses.spread(advantages)
+        return batch.responses.sum(inputs.call(made.surrogate, "surrogate").value)
+
+    of_sign = np.where(signs > 0, sums(np.ones(len(signs))), sums(-np.ones(len(signs))))
+    return np.allclose(sums(signs * sizes), of_sign * sizes, rtol=1e-9, atol=1e-12)
+
+
+def test_which_surrogates_are_multiples_of_the_advantage():
+    """``match`` evaluates those for A of 1 and −1 alone."""
+    choices = STAGES["surrogate"].choices
+    assert {name for name in choices if not scales(name)} == {
+        name for name, choice in choices.items() if not choice.scales
+    }

@@ -227,6 +227,36 @@ def test_nanoseconds_inside_of_other_values(tmp_path):
         assert found["maps"] == [[letter, at]]
 
 
+def test_words_of_rows_are_compared_and_counted_as_those_of_lines(tmp_path):
+    draw = np.random.default_rng(4)
+    rows = [
+        {
+            "log_probs": (-draw.random(12)).tolist(),
+            "reward": float(number % 2),
+            "uid": f"g{number // 4}",
+            "step": number // 8,
+            "tokens": draw.choice(["a", "b", "ä"], 12).tolist(),
+        }
+        for number in range(24)
+    ]
+    by, texts = ("--group-by", "uid"), tmp_path / "in.jsonl"
+    texts.write_text("".join(map("{}\n".format, map(json.dumps, rows))))
+    table = written(tmp_path / "in.parquet", rows, row_group_size=7)
+    repeated = [
+        [step["repetition"] for step in answer("trend", one, *by, "-q")["steps"]]
+        for one in (texts, table)
+    ]
+    assert repeated[0] == repeated[1]
+    assert min(repeated[1]) > 0.0
+    rows[13]["tokens"][5] = "other"
+    changed = written(tmp_path / "changed.parquet", rows)
+    for same in (texts, table):
+        assert run("diff", same, table, *by).exit_code == 0
+        found = run("diff", same, changed, *by)
+        assert found.exit_code == 1
+        assert "other" in found.stdout
+
+
 @pytest.mark.parametrize("key", ["id", "tokens", "uid", "framework"])
 @pytest.mark.parametrize("deep", [False, True])
 def test_text_that_is_no_utf_8(tmp_path, key, deep):

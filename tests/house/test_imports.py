@@ -45,10 +45,9 @@ BELOW: dict[str, set[str]] = {
     "hooks": {"bundle", "errors"},
     "vectors": {"errors", "mistakes"},
     "api": {
-        *("commands", "engine", "variants", "records", "objective", "batch", "errors"),
-        "hyperparameters",
+        *("commands", "engine", "terminal", "variants", "records", "objective", "batch"),
+        *("errors", "hyperparameters"),
     },
-    "fold": {"engine", "variants", "records", "objective", "errors"},
     "commands": {
         *("engine", "terminal", "variants", "records", "objective", "batch"),
         *("bundle", "errors", "hyperparameters", "version", "vectors", "mistakes"),

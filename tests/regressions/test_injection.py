@@ -268,7 +268,7 @@ def test_newlines_alone(bounded):
 
 
 def test_the_errors_that_are_told_in_full_can_be_limited(grpo, dump):
-    name = dump(*['{"log_probs_new": 5}'] * 30)
+    name = dump(*[f'{{"log_probs_new": {5 + at}}}' for at in range(30)])
     outcome = grpo("eval", "--on-error", "skip", "--max-errors", "3", name)
     told = [line for line in outcome.err.splitlines() if b"log_probs_new" in line]
     assert (outcome.code, len(told)) == (3, 3)

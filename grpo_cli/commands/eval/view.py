@@ -50,6 +50,8 @@ SUMS = ("objective", "loss", "policy")
 """Totals that may be 0 but for rounding while the gradient is not."""
 
 _ALIGNED = (*SUMS, "kl")
+_SPARE_LINES = ("policy", "denominator", "objective", "ratio", "evaluated")
+"""Totals that a short terminal goes without: the last three above a table of batches."""
 
 
 def print_totals(
@@ -85,14 +87,15 @@ def print_totals(
         return
     width = screen.edge
     room = None if width is None else max(width - _LABEL, _NARROWEST)
+    left_out = (_SPARE_LINES if batches else _SPARE_LINES[:2]) if brief else ()
     size = total["gradient_norm"]
     texts = [shown_among(total[name], size if name in SUMS else None) for name in _ALIGNED]
     numbers = aligned([text if text.startswith("-") else f" {text}" for text in texts])
     for name, number in zip(_ALIGNED, numbers, strict=True):
-        if not (brief and name == "policy"):
+        if name not in left_out:
             lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
     for name, text in _details(total):
-        if not (brief and name == "denominator"):
+        if name not in left_out:
             lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
     objective = Text(f" {_objective(parts, by_default=by_default)}")
     if brief and not by_default:
@@ -189,10 +192,14 @@ def print_batches(
 
 
 def _ends(whole: Column, most: int, between: str) -> Column:
-    """A column's first and last cells, ``most`` in all, and a mark between them."""
-    last = most // 2
-    first, rest = whole.cells[: most - last], whole.cells[len(whole.cells) - last :]
-    return whole._replace(cells=[*first, Text(between.rjust(whole.width), "dim"), *rest])
+    """A column's first and last cells, ``most`` in all, and a mark between them.
+
+    Of one the last is in the place of the mark.
+    """
+    last = max(most // 2, 1)
+    first, rest = whole.cells[: most - most // 2], whole.cells[-last:]
+    mark = [Text(between.rjust(whole.width), "dim")] if most > 1 else []
+    return whole._replace(cells=[*first, *mark, *rest])
 
 
 _SPARE_TOTALS = (

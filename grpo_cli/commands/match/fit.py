@@ -101,24 +101,15 @@ def factors_of(base: Plan, chunk: Chunk) -> list[Factor]:
 # ---- hits ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Hits:
-    """What fits: [H] conventions, factors, and β: 0 for the row's own, else its place + 1."""
-
-    convention: NDArray[np.int64]
-    factor: NDArray[np.int64]
-    beta: NDArray[np.int64]
-
-
-def hits(values: Values, factors: Sequence[Factor], target: LoggedNumber) -> Hits:
-    """The conventions that give the number, to its digits."""
+def hits(values: Values, factors: Sequence[Factor], target: LoggedNumber) -> NDArray[np.int64]:
+    """[3, H] values that are the number, to its digits: value, factor, β's place + 1 (0: own)."""
     parts = [np.zeros((3, 0), np.int64)]
     for at, factor in enumerate(factors):
         off = np.abs(factor.times * values.own - target.value)
         own = np.flatnonzero(off <= target.half + FLOAT32 * abs(factor.times) * values.size)
         for found, beta in ((own, np.zeros_like(own)), *_solved(values, factor, target)):
             parts.append(np.array([found, np.full(len(found), at), beta]))
-    return Hits(*np.concatenate(parts, axis=1))
+    return np.concatenate(parts, axis=1)
 
 
 def _solved(

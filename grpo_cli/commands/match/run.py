@@ -16,7 +16,6 @@ from grpo_cli.commands.match.fit import (
     GRID_BITS,
     Chance,
     Factor,
-    Hits,
     Scan,
     hits,
     rough_bits,
@@ -345,16 +344,17 @@ class Run:
         return found
 
 
-def _keys(found: Hits, scanned: Scan) -> NDArray[np.int64]:
+def _keys(found: NDArray[np.int64], scanned: Scan) -> NDArray[np.int64]:
     """Every convention, factor and β that fits, as one sorted number each."""
-    starts, ends = scanned.starts[found.convention], scanned.starts[found.convention + 1]
+    value, factor, beta = found
+    starts, ends = scanned.starts[value], scanned.starts[value + 1]
     counts = ends - starts
     at = np.repeat((starts - (np.cumsum(counts) - counts)).astype(np.int32), counts)
     at += np.arange(len(at), dtype=np.int32)
     keys = scanned.order[at].astype(np.int64)
     del at  # there may be millions
     keys <<= 2 * _BITS
-    keys += np.repeat(((found.factor << _BITS) + found.beta).astype(np.int32), counts)
+    keys += np.repeat(((factor << _BITS) + beta).astype(np.int32), counts)
     keys.sort()
     return keys
 

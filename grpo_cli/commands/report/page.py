@@ -21,7 +21,7 @@ from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.against import LEAST_COMMON, compare_runs
 from grpo_cli.commands.trend.questions.at import metrics_at
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows_of
-from grpo_cli.commands.trend.questions.view import verdict_against, with_error
+from grpo_cli.commands.trend.questions.view import since_then, verdict_against, with_error
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.view import known, usual, verdict_of
@@ -62,7 +62,13 @@ def page_of(
         if len({*steps.numbers} & {*answer.steps.numbers}) >= LEAST_COMMON:
             compared = compare_runs([answer.steps], [steps])
             differing = {
-                one.name: [one.first, one.second, with_error(one, compared.steps[0])]
+                one.name: {
+                    "here": one.first,
+                    "there": one.second,
+                    "difference": with_error(one, compared.steps[0]),
+                    "since": one.since,
+                    "since then": since_then(one),
+                }
                 for one in compared.differing
             }
             whole["against"] = {"verdict": verdict_against(compared), "metrics": differing}

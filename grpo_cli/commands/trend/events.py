@@ -27,7 +27,6 @@ from grpo_cli.commands.trend.watched import (
     watch,
     watch_logged,
 )
-from grpo_cli.terminal.numbers import brief
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -60,6 +59,8 @@ _NAMED, _THEN = 3, 3
 """Series of an event that its sentence names with their numbers, and of those that followed."""
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
 """What ends the first clause of a sentence of ``grpo check``."""
+_LARGE = 1000
+"""From which on a number has no digits after the point."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ def _gain(event: Event, steps: Steps) -> str:
         change, error = mean_change(before, after)
         if not change > _LEAST_GAIN * error:
             return ""
-        parts.append(f"{name} {brief(np.median(before))} → {brief(np.median(after))}")
+        parts.append(f"{name} {_rounded(np.median(before))} → {_rounded(np.median(after))}")
     return ", ".join(parts)
 
 
@@ -336,9 +337,12 @@ def _in_numbers(finding: Finding) -> str:
     name, before, after = finding.metric, finding.before, finding.after
     if after is None:
         return f"{name} not finite"
-    return (
-        f"{name} {brief(after)}" if before is None else f"{name} {brief(before)} → {brief(after)}"
-    )
+    return f"{name} {'' if before is None else f'{_rounded(before)} → '}{_rounded(after)}"
+
+
+def _rounded(value: float) -> str:
+    """A number with 3 significant digits, or all of a large one's before the point."""
+    return f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
 
 
 def _is_single(finding: Finding) -> bool:

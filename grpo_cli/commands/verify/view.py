@@ -41,13 +41,13 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
     told = answer.causes if _are_told(answer, len(differing)) else ()
     everywhere = answer.explained == len(differing)
     possible = [{*row.first.possible} for row in differing if row.first]
-    for row in shown_rows:
+    for at, row in enumerate(shown_rows):
         assert row.first is not None
         console.print()
         first = row.first
         some = [words for words in first.possible if all(words in each for each in possible)]
         first = replace(first, possible=some)  # what fits some of the records fits by chance
-        if everywhere and len(told) == 1 and first.pattern:
+        if first.pattern and (at or (everywhere and len(told) == 1)):  # the hint is said once
             pattern = first.pattern.removesuffix(HINT)
             first = replace(first, pattern=None if pattern == DIFFERS else pattern)
         for line in _paragraph(row, first, answer.causes, told, everywhere=everywhere):
@@ -99,7 +99,7 @@ def _replayed(answer: Replay) -> Iterator[Text]:
 def _are_told(answer: Verified, differing: int) -> bool:
     """Whether the verdict says the causes, which no record then repeats."""
     given = answer.agreeing > answer.explained or answer.agreeing == differing
-    return bool(answer.explained) and differing > 1 and not given
+    return answer.explained > 1 and not given
 
 
 def _paragraph(
@@ -195,7 +195,9 @@ def _verdict(answer: Verified, differing: int) -> Text:
             by = f"{as_which}, but{some} {verb} with {_simplest(answer.agrees_with)}: add -v {row}"
             return Text.assemble((differ, "bold red"), by)
         if not _are_told(answer, differing):  # a cause of one record follows
-            return Text(differ, "bold red")
+            several = answer.explained and differing > 1
+            by = "; no cause explains more than one of them" if several else ""
+            return Text.assemble((differ, "bold red"), by)
         rows = [row.first.causes for row in answer.records if row.first]
         alike = min(sum(words in row for row in rows) for words in answer.causes)
         every = "all" if answer.explained == differing else f"{answer.explained:,} of them"

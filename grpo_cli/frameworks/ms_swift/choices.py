@@ -81,7 +81,7 @@ def rlsd(
     return PerToken(np.where(own < 0, own * factor, own if rlsd_negative_only else own * factor))
 
 
-@choice("surrogate", "ms-swift/real", real_tau=0.5)
+@choice("surrogate", "ms-swift/real", scales=False, real_tau=0.5)
 def real(
     log_ratio: F64, advantage: F64, responses: Segments, groups: Groups, *, real_tau: float
 ) -> Surrogate:

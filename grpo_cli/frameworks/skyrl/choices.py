@@ -192,7 +192,7 @@ kl_cov_divided = _divided(
         Cui et al., 2025 (arXiv 2505.22617); SkyRL a9564572.
 """,
 )
-choice("surrogate", "skyrl/kl_cov", kl_cov_ratio=0.2, ppo_kl_coef=1.0)(kl_cov_divided)
+choice("surrogate", "skyrl/kl_cov", scales=False, kl_cov_ratio=0.2, ppo_kl_coef=1.0)(kl_cov_divided)
 clip_cov_divided = _divided(
     clip_cov,
     """SkyRL's clip_cov: ``clip-cov`` of A/N, so that its bounds are on the covariance over N.
@@ -203,7 +203,7 @@ clip_cov_divided = _divided(
         Cui et al., 2025 (arXiv 2505.22617); SkyRL a9564572.
 """,
 )
-choice("surrogate", "skyrl/clip_cov", **BAND, clip_cov_seed=0)(clip_cov_divided)
+choice("surrogate", "skyrl/clip_cov", scales=False, **BAND, clip_cov_seed=0)(clip_cov_divided)
 
 
 _USUAL: Usual = {

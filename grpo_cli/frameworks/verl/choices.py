@@ -60,8 +60,8 @@ def sequence_token(
 _DPPO: Usual = {"epsilon_low": 0.2, "epsilon_high": 0.2, "dual_clip": 3.0}
 _DPPO_STOPS = "the truncated ratio is a constant weight of log π_θ"
 
-choice("surrogate", "verl/kl_cov", kl_cov_ratio=0.0002, ppo_kl_coef=0.1)(kl_cov)
-choice("surrogate", "verl/clip_cov", **BAND, clip_cov_seed=0)(clip_cov)
+choice("surrogate", "verl/kl_cov", scales=False, kl_cov_ratio=0.0002, ppo_kl_coef=0.1)(kl_cov)
+choice("surrogate", "verl/clip_cov", scales=False, **BAND, clip_cov_seed=0)(clip_cov)
 
 
 @choice("surrogate", "verl/dppo_tv", stops_gradient=_DPPO_STOPS, **_DPPO)

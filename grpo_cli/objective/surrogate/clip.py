@@ -142,6 +142,7 @@ def _clipped(
 @choice(
     "surrogate",
     "bapo",
+    scales=False,
     bapo_target=1.0,
     bapo_low_start=0.6,
     bapo_low_max=0.9,

@@ -200,7 +200,7 @@ def dropping(
     return Surrogate(value, side(above, below), value, None)
 
 
-@choice("surrogate", "dro", "kimi15", dro_beta=0.05)
+@choice("surrogate", "dro", "kimi15", scales=False, dro_beta=0.05)
 def dro(
     token_log_ratio: F64, advantage: F64, log_probs_new: F64, *, dro_beta: ByToken
 ) -> Surrogate:

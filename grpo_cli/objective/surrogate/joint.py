@@ -21,7 +21,7 @@ from grpo_cli.objective.results import Surrogate, side, times, unbound
 from grpo_cli.objective.surrogate.clip import clip, of_records
 
 
-@choice("surrogate", "kl-cov", "kl_cov", kl_cov_ratio=0.0002, ppo_kl_coef=1.0)
+@choice("surrogate", "kl-cov", "kl_cov", scales=False, kl_cov_ratio=0.0002, ppo_kl_coef=1.0)
 def kl_cov(
     ratio: F64,
     log_ratio: F64,
@@ -72,7 +72,7 @@ BAND: Usual = {
 }
 
 
-@choice("surrogate", "clip-cov", "clip_cov", **BAND)
+@choice("surrogate", "clip-cov", "clip_cov", scales=False, **BAND)
 def clip_cov(
     ratio: F64,
     log_ratio: F64,
@@ -210,7 +210,7 @@ choice("surrogate", "gmpo", "geo_mean", epsilon_low=0.4, epsilon_high=0.4)(
 )
 
 
-@choice("surrogate", "real", real_tau=0.5)
+@choice("surrogate", "real", scales=False, real_tau=0.5)
 def real(
     log_ratio: F64, advantage: F64, responses: Segments, groups: Groups, *, real_tau: float
 ) -> Surrogate:

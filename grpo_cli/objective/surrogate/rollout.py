@@ -42,7 +42,7 @@ choice("surrogate", "dppo-kl-rollout", divergence_low=0.05, divergence_high=0.05
 )
 
 
-@choice("surrogate", "dro-rollout", dro_beta=0.05)
+@choice("surrogate", "dro-rollout", scales=False, dro_beta=0.05)
 def dro_rollout(
     log_probs_new: F64, log_probs_rollout: F64, advantage: F64, *, dro_beta: ByToken
 ) -> Surrogate:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.first_record import PER_NAT
@@ -27,8 +28,19 @@ def find_non_finite(view: View) -> Iterator[Finding]:
             yield Finding(
                 {"column": name, "tokens": bad[part].sum(), "of": part.stop - part.start},
                 **view.first_token(record, bad),
+                kind="padding" if _are_ends(view, bad, part) else "",
                 words={"name": view.key(name), "value": values[part][np.argmax(bad[part])]},
             )
+
+
+def _are_ends(view: View, bad: NDArray[np.bool_], part: slice) -> bool:
+    """Whether what is bad ends responses that begin well, by more than a token each."""
+    inside, positions = bad[part], view.responses.positions[part]
+    last = np.append(positions[1:] == 0, True)
+    begins = inside & ~np.append(False, inside[:-1])
+    over = inside & ~last & ~np.append(inside[1:], False)
+    several = int(inside.sum()) > int(begins.sum())
+    return several and not over.any() and not inside[positions == 0].any()
 
 
 @rule("probabilities")

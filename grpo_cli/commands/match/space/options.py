@@ -6,18 +6,12 @@ from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-
-from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.changes import Change, changed
-from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.errors import GrpoError
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
-from grpo_cli.objective.results import Ratio, Surrogate
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan, own_values
 from grpo_cli.variants.trainer import frameworks_of
@@ -171,7 +165,6 @@ class Sample:
         self.bound: dict[Key, Bound] = {}
         self._objectives: dict[Key, Objective] = {}
         self._per_response: dict[Key, bool] = {}
-        self._by_sign: dict[str, bool] = {}
 
     def objective(self, row: Plan) -> Objective:
         """A row's objective for the record.
@@ -184,12 +177,7 @@ class Sample:
         return self._objectives[row.key]
 
     def per_response(self, wanted: Key, row: Plan, *changes: Change) -> bool:
-        """Whether a response has one advantage.
-
-        Args:
-            wanted: the advantage's key.
-            row: with the changes, it has it.
-            changes: made in the row.
+        """Whether a response has one advantage in a row with changes; ``wanted`` is its key.
 
         Raises:
             GrpoError: where the record lacks what it needs.
@@ -199,13 +187,6 @@ class Sample:
             evaluated = evaluate(self.record.batch, objective)
             self._per_response[wanted] = evaluated.response_advantage is not None
         return self._per_response[wanted]
-
-    def by_sign(self, surrogate: str, row: Plan, one: Change) -> bool:
-        """Whether s(|A|·sign A) = |A|·s(sign A) where a response has one advantage."""
-        if surrogate not in self._by_sign:
-            objective = self.record.objective(changed(row, one))
-            self._by_sign[surrogate] = scales_with_advantage(objective)
-        return self._by_sign[surrogate]
 
 
 class Stages:
@@ -262,27 +243,3 @@ class Stages:
             made = changed(self.row, one).bound(stage, settings, advantages_given=given)
             self._bound[wanted] = made
         return self._bound[wanted]
-
-
-def scales_with_advantage(objective: Objective) -> bool:
-    """Whether s(ρ, A) is |A| times its value where all A are 1, or all are −1, on the probe.
-
-    BAPO's is not: what it clips depends on the signs of the other responses.
-    """
-    responses, inputs = probe.probe().responses, Inputs(probe.probe())
-    numbers = np.arange(responses.count)
-    signs, sizes = np.where(numbers % 2 > 0, -1.0, 1.0), 0.3 + numbers
-
-    def values(advantages: F64) -> F64:
-        inputs["response_advantage"] = advantages
-        inputs["advantage"] = responses.spread(advantages)
-        surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
-        return responses.sum(surrogate.value)
-
-    try:
-        ratio: Ratio = inputs.call(objective.ratio, "ratio")
-        inputs["log_ratio"], inputs["ratio"] = ratio.log_ratio, ratio.ratio
-        of_sign = np.where(signs > 0, values(np.ones(len(signs))), values(-np.ones(len(signs))))
-        return bool(np.allclose(values(signs * sizes), of_sign * sizes, rtol=1e-9, atol=1e-12))
-    except GrpoError:
-        return False

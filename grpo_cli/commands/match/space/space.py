@@ -6,10 +6,11 @@ weights. So J of tens of thousands of conventions comes from some hundred vector
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from grpo_cli.commands.match.space.options import (
 )
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
+from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.inputs import missing
 from grpo_cli.objective.pipeline import estimates_kl
 from grpo_cli.variants import STAGES
@@ -202,14 +204,9 @@ class Space:
     beta: F64
     bits: F64
 
-    def __init__(
-        self,
-        options: Options,
-        grids: Sequence[Grid],
-        reasons: dict[str, str],
-        same: dict[str, list[str]],
-    ) -> None:
-        self.options, self.grids, self.reasons, self.same = options, grids, reasons, same
+    def __init__(self, builder: _Builder, grids: Sequence[Grid]) -> None:
+        self.options, self.grids = builder.options, grids
+        self.reasons, self.same = builder.reasons, builder.same
         combined = {axes: axes.combined() for axes in dict.fromkeys(one.axes for one in grids)}
         columns = [grid.columns(at, *combined[grid.axes]) for at, grid in enumerate(grids)]
         for name in [*columns[0]]:
@@ -260,7 +257,7 @@ def build(
     grids = [grid for row in rows if builder.is_new(row) for grid in builder.grids(row)]
     if not grids:
         raise InputError(next(iter(builder.reasons.values()), "no convention can be tried"))
-    return Space(builder.options, grids, builder.reasons, builder.same)
+    return Space(builder, grids)
 
 
 class _Builder:
@@ -276,15 +273,17 @@ class _Builder:
         self.reasons: dict[str, str] = {}
         self.same: dict[str, list[str]] = {}
         self._rows: dict[Key, list[str]] = {}
-        self._axes: dict[tuple[Change, ...], Axis] = {}
         self._known_numbers: dict[Key, Index] = {}
-        self._changes: dict[Key, Sequence[Change]] = {}
+        # Rows share the changes and the axes that are made for them.
+        self._axis, self._epsilons, self._own = cache(Axis), cache(_epsilons), cache(_own_values)
+        self._penalised = cache(self._penalised_advantages)
         lengths: Sequence[Any] = () if tried.LENGTH in given else tried.LENGTHS
         if tried.LENGTH in base.flags.keys() - base.takes():  # for the other rows and changes
             lengths = [base.flags[tried.LENGTH]]
         others = tried.advantages(base, rewards=sample.record.batch.rewards is not None)
         self._advantages = [NO_CHANGE, *others]
-        self._lacking = "" if sample.record.advantages_given or not others else _no_advantages()
+        lacking = missing("advantages", bind("advantage", "given"), "advantage")
+        self._lacking = "" if sample.record.advantages_given or not others else str(lacking)
         quick = depth is Depth.QUICK
         self._pairs = [NO_CHANGE] if quick else [NO_CHANGE, *tried.pairs(base)]
         self._betas = [Change({}, {"beta": beta}) for beta in betas]
@@ -328,21 +327,17 @@ class _Builder:
         if not objective.kl_in_reward:
             yield self._grid(stages, self._advantages, pairs, [*own, *self._kls])
             return
-        make = partial(self._penalised, per_response=per_response)
-        advantages = self._shared(per_response, make)
-        yield self._grid(stages, advantages, pairs, own)
+        yield self._grid(stages, self._penalised(per_response=per_response), pairs, own)
         if self._kls:
             other = Stages(self._sample, changed(row, self._kls[0]))
             yield self._grid(other, self._advantages, pairs, self._kls)
 
-    def _with_own(self, stages: Stages) -> Iterator[Change]:
+    def _with_own(self, stages: Stages) -> Sequence[Change]:
         """The row with its surrogate's own values, where the records put others in their place."""
         if not self._sample.record.settings:
-            return
+            return []
         replaced = stages.row.replaced(stages.objective.parts)
-        own = {name: value for name, (value, _) in replaced.items()}
-        if own:
-            yield from self._shared(tuple(own.items()), lambda: [Change({}, own, 1, 1.0)])
+        return self._own(tuple([(name, value) for name, (value, _) in replaced.items()]))
 
     def _with_epsilons(self, stages: Stages, pairs: Sequence[Change]) -> Iterator[Change]:
         """The policy changes with each ε that is searched."""
@@ -356,43 +351,28 @@ class _Builder:
             taken = tuple([name for name in _EPSILON if name in takes])
             if taken:
                 long = stages.bound("ratio", pair).name.startswith("sequence")
-                make = partial(_epsilons, pair, taken, of_sequences=long)
-                yield from self._shared((pair, taken, long), make)
+                yield from self._epsilons(pair, taken, of_sequences=long)
 
-    def _penalised(self, *, per_response: bool) -> Iterator[Change]:
+    def _penalised_advantages(self, *, per_response: bool) -> Sequence[Change]:
         """Advantages where the KL is in the reward: some with other β, if none is known."""
-        yield from self._advantages
         if "beta" in self._given or self._depth is not Depth.WIDE:
-            return
+            return self._advantages
         advantages = self._advantages[:4] if per_response else [NO_CHANGE]
-        for beta, bits in tried.BETAS.items():
-            if bits <= 3.0 or beta in (0.002, 0.003, 0.03, 0.15, 0.2):
-                yield from (one.and_(Change({}, {"beta": beta}, 0, bits)) for one in advantages)
+        betas = [
+            Change({}, {"beta": beta}, 0, bits)
+            for beta, bits in tried.BETAS.items()
+            if bits <= 3.0 or beta in (0.002, 0.003, 0.03, 0.15, 0.2)
+        ]
+        return [*self._advantages, *(one.and_(beta) for beta in betas for one in advantages)]
 
-    def _shared(self, wanted: Key, make: Callable[[], Iterable[Change]]) -> Sequence[Change]:
-        """Changes that several rows have, made once."""
-        if wanted not in self._changes:
-            self._changes[wanted] = [*make()]
-        return self._changes[wanted]
-
-    def _axis(self, changes: Sequence[Change]) -> Axis:
-        wanted = tuple(changes)
-        if wanted not in self._axes:
-            self._axes[wanted] = Axis(changes)
-        return self._axes[wanted]
-
-    def _grid(
-        self,
-        stages: Stages,
-        advantages: Sequence[Change],
-        pairs: Sequence[Change],
-        kls: Sequence[Change],
-    ) -> Grid:
+    def _grid(self, stages: Stages, *changes: Sequence[Change]) -> Grid:
+        """A row's grid of advantage, policy and KL changes, and of aggregations."""
         row, objective, options = stages.row, stages.objective, self.options
         weights = self._aggregates
         if tried.LENGTH in stages.takes:
             weights = [*weights, *self._lengths]
-        axes = Axes(*map(self._axis, (advantages, pairs, kls, weights)))
+        axes = Axes(*[self._axis(tuple(one)) for one in (*changes, weights)])
+        _, pairs, kls = changes
         all_tokens = keeps_tokens(objective.correction)
         policy = self._policies(stages, axes, all_tokens=all_tokens)
         kl = np.array([self._kls_of(stages, one, pairs) for one in kls], np.int32)
@@ -407,10 +387,10 @@ class _Builder:
             policy=policy,
             kl=kl,
             weight=weight,
-            kl_weight=self._own_weight(stages, "kl_aggregate"),
+            kl_weight=self._weight(stages, NO_CHANGE, "kl_aggregate"),
             entropy=_NONE if entropy is None else options.entropies.number(key(entropy), row),
-            entropy_weight=self._own_weight(stages, "entropy_aggregate"),
-            beta=np.array([self._beta(stages, one) for one in kls]),
+            entropy_weight=self._weight(stages, NO_CHANGE, "entropy_aggregate"),
+            beta=np.array([_beta(stages, one) for one in kls]),
         )
 
     def _policies(self, stages: Stages, axes: Axes, *, all_tokens: bool) -> Index:
@@ -488,7 +468,7 @@ class _Builder:
     def _policy(self, stages: Stages, one: Change) -> int:
         """The number of the policy term by sign; −1 where A enters in another way."""
         _, surrogate, correction = bound = stages.policy(one)
-        if not (self._sample.by_sign(surrogate.name, stages.row, one) and keeps_tokens(correction)):
+        if not (surrogate.choice.scales and keeps_tokens(correction)):
             return _NONE
         return self.options.policies.number(policy_key(*bound), stages.row, one)
 
@@ -519,39 +499,33 @@ class _Builder:
         detail = "weighted" if weighted else ""
         return self.options.kls.number(wanted, stages.row, kl, weighing, detail=detail)
 
-    def _beta(self, stages: Stages, kl: Change) -> float:
-        """The β that a row has with a KL."""
-        try:
-            bound = stages.bound("kl", kl)
-        except GrpoError:
-            return 0.0
-        return 0.0 if bound.choice.in_reward else float(bound.values.get("beta") or 0.0)
-
-    def _weight(self, stages: Stages, one: Change) -> int:
-        """The number of an aggregation of all terms."""
-        wanted = key(stages.bound("aggregate", one))
-        return self.options.weights.number(wanted, stages.row, one, detail="aggregate")
-
-    def _own_weight(self, stages: Stages, stage: str) -> int:
-        """The number of an aggregation that a term has for itself; −1 where it has none."""
-        bound = getattr(stages.objective, stage)
-        if bound is None:
+    def _weight(self, stages: Stages, one: Change, stage: str = "aggregate") -> int:
+        """The number of an aggregation of all terms, or of one alone; −1 where there is none."""
+        if getattr(stages.objective, stage) is None:
             return _NONE
-        return self.options.weights.number(key(bound), stages.row, detail=stage)
+        wanted = key(stages.bound(stage, one))
+        return self.options.weights.number(wanted, stages.row, one, detail=stage)
 
 
-def _no_advantages() -> str:
-    """Why advantages of the records are not tried."""
-    return str(missing("advantages", bind("advantage", "given"), "advantage"))
+def _beta(stages: Stages, kl: Change) -> float:
+    """The β that a row has with a KL."""
+    with suppress(GrpoError):
+        bound = stages.bound("kl", kl)
+        return 0.0 if bound.choice.in_reward else float(bound.values.get("beta") or 0.0)
+    return 0.0
 
 
-def _epsilons(pair: Change, taken: Sequence[str], *, of_sequences: bool) -> Iterator[Change]:
+def _own_values(values: Sequence[tuple[str, Value]]) -> Sequence[Change]:
+    return [Change({}, dict(values), 1, 1.0)] if values else []
+
+
+def _epsilons(pair: Change, taken: Sequence[str], *, of_sequences: bool) -> Sequence[Change]:
     """A policy change with each ε that is searched; some are usual for a sequence's ratio alone."""
-    known: set[Key] = set()
+    found: dict[Key, Change] = {}
     further = tried.OF_SEQUENCES if of_sequences else {}
     for (low, high), bits in (*tried.EPSILONS.items(), *further.items()):
         both = {"epsilon_low": low, "epsilon_high": high}
         flags = {name: both[name] for name in taken}
-        if pair.bits + bits <= _COSTLY and tuple(flags.values()) not in known:
-            known.add(tuple(flags.values()))
-            yield pair.and_(Change({}, flags, 0, bits))
+        if pair.bits + bits <= _COSTLY:
+            found.setdefault((*flags.values(),), pair.and_(Change({}, flags, 0, bits)))
+    return [*found.values()]

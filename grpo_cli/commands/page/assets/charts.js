@@ -14,6 +14,9 @@ const DECADE = 10;
 // A run of so many steps has a bold line as well, of medians.
 const LONG = 100;
 
+// So many medians are on a bold line.
+const SMOOTH = 200;
+
 // A pointer that moved so many pixels marks a range.
 const DRAG = 6;
 
@@ -153,7 +156,7 @@ class Chart {
     for (const other of others) yield line("line other", other);
     const long = values.length >= LONG;
     yield line(long ? "line pale" : "line", values);
-    if (long) yield line("smooth", smooth(values, reach(run.steps)));
+    if (long) yield line("smooth", smooth(values, reach(run.steps), first, last + 1));
   }
 
   // Where its findings begin and are worst, the last good step, and the steps that can be opened.
@@ -246,11 +249,15 @@ const isConstant = (metric) => !(range(metric).high > range(metric).low);
 // How many steps on either side a smoothed value is the median of, which keeps steps sharp.
 const reach = (steps) => Math.max(2, Math.round(steps.length / 40));
 
-function smooth(values, width) {
-  return values.map((own, at) => {
-    const near = values.slice(Math.max(at - width, 0), at + width + 1).filter((value) => value !== null);
-    return own === null ? null : near.sort((a, b) => a - b)[near.length >> 1];
-  });
+// Medians of so many steps on either side, from one place to another: at most SMOOTH of them, and nothing between.
+function smooth(values, width, first = 0, last = values.length) {
+  const each = Math.max(Math.floor((last - first) / SMOOTH), 1);
+  const found = new Array(values.length);
+  for (let at = first; at < last; at += each) {
+    const near = Float64Array.from(values.slice(Math.max(at - width, 0), at + width + 1).filter((value) => value !== null));
+    found[at] = values[at] === null ? null : near.sort()[near.length >> 1];
+  }
+  return found;
 }
 
 // The least and largest value of a series and of those beside it; `log`: on a logarithmic axis.
@@ -302,7 +309,7 @@ function path(values, x, y, width, first, last) {
 function extremes(values, begin, end) {
   let [least, most] = [null, null];
   for (let at = begin; at < end; at++) {
-    if (values[at] === null) continue;
+    if (values[at] === null || values[at] === undefined) continue;
     if (least === null || values[at] < values[least]) least = at;
     if (most === null || values[at] > values[most]) most = at;
   }

@@ -114,6 +114,7 @@ class RunView {
       has ? link(`#step-${onset}`, `step ${onset}`) : `step ${onset}`,
       ` ${arrow(finding)} `,
       main ? make("b", {}, words) : words,
+      " ",
       make("span.links", {}, ...links),
     );
   }
@@ -130,9 +131,11 @@ class RunView {
     const { against, others } = this.run;
     if (!against) return [];
     const table = make("table");
-    const rows = Object.entries(against.metrics).map(([name, [here, there, words]]) => [name, number(here), number(there), words]);
-    fill(table, ["series", "here", "there", "difference"], rows);
-    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict], this.run)), make("div.wide", {}, table)];
+    const heads = ["here", "there", "difference", "since", "since then"];
+    const rows = Object.entries(against.metrics).map(([name, row]) => [name, ...heads.map((head) => number(row[head]))]);
+    fill(table, ["series", ...heads], rows);
+    const hint = "Difference: there − here, ± half of its 95 % interval; since: the step at which it begins; since then: over the steps from there.";
+    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict], this.run)), make("div.wide", {}, table), make("p.hint", {}, hint)];
   }
 
   // What the trainer logged: whether it is what was recomputed, and its own series.

@@ -131,7 +131,7 @@ def print_comparison(
             "difference": with_error(one, first),
             "at the end": with_error(one, first, at_end=True),
             "since": one.since,
-            "since then": _since_then(one),
+            "since then": since_then(one),
         }
         for one in answer.metrics
         if one.name not in equal
@@ -183,8 +183,10 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
     )
     half, mark = value - low, "≠" if differs else " "
     about = f"{mark} {_with_half(value, half)}"
-    if not differs or abs(value) > half or one.since != first:
+    if not differs or abs(value) > half:
         return about
+    if one.since is not None and one.since != first:  # the means of all steps cannot tell it
+        return f"{mark} {float(f'{value:.3g}'):+g} (since {one.since})"
     return f"{about} ({f'× {factor:.3g}' if factor else 'one way all along'})"
 
 
@@ -192,11 +194,14 @@ def _with_half(value: float, half: float) -> str:
     return f"{float(f'{value:.3g}'):+g} ±{float(f'{half:.2g}'):g}"
 
 
-def _since_then(one: Difference) -> str:
-    """The difference since its onset, with half its interval; a dash where there is none."""
+def since_then(one: Difference) -> str:
+    """The difference since its onset, with half its interval if that is the smaller; or a dash."""
     if one.since_then is None or one.since_low is None:
         return "–"
-    return _with_half(one.since_then, one.since_then - one.since_low)
+    half = one.since_then - one.since_low
+    if half >= abs(one.since_then):  # the onset tells it, which the mean of so few steps does not
+        return f"{float(f'{one.since_then:.3g}'):+g}"
+    return _with_half(one.since_then, half)
 
 
 # ---- tables -------------------------------------------------------------------------------------
