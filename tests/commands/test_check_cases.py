@@ -178,7 +178,7 @@ def test_what_is_printed(grpo, dump):
     )
     bare = {name: one[name] for name in ("id", "log_probs_new", "log_probs_old", "rewards")}
     assert last(bare, copy.deepcopy(bare) | {"id": 9}) == (
-        "skipped checks in all 2 records: padding, end of text and repetition (no "
+        "skipped checks in all 2 records: end of text and repetition (no "
         "token_ids or tokens), retokenised ids (no token_ids, no sampled_token_ids or "
         "sampled_ids), advantages against rewards (no advantages), truncation except by equal "
         "lengths (no max_completion_length or truncated), rollout mismatch (no "

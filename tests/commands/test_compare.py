@@ -173,6 +173,20 @@ def test_every_number_of_a_row(tmp_path):
         assert row["positive_advantage"] + row["negative_advantage"] < 1.0 or not beta
 
 
+def test_each_batch_is_compared_as_if_it_were_alone(tmp_path):
+    records = grouped(LENGTHS, REWARDS) + grouped(LENGTHS[::-1], [*REWARDS[1:], 0.4])
+    steps = [one | {"step": at % 4 // 2} for at, one in enumerate(records)]
+    path = write(tmp_path / "a", steps)
+    words = ("compare", "-v", ",".join(COMPARED), "--beta", "0.3")
+    rows = answer(*words, path, "--batch", "step")["variants"]
+    for step in (0, 1):
+        alone = answer(*words, path, "--where", f"step=={step}")["variants"]
+        own = [row for row in rows if row["step"] == step]
+        for row, other in zip(own, alone, strict=True):
+            kept = other.keys() - {"signature"}
+            assert {name: row[name] for name in kept} == {name: other[name] for name in kept}
+
+
 def test_a_gradient_of_0_has_no_direction(tmp_path):
     dead = record(7, [3, 8], [1.0, 1.0])
     first, second = compared(write(tmp_path / "a", [dead]), "grpo", "dr")["variants"]

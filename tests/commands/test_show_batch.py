@@ -126,6 +126,16 @@ def test_token_strings_add_up(path: Path, by: str) -> None:
     assert {row["token"] for row in some} == {one for one, of in sums.items() if len(of) > 20}
 
 
+def test_token_strings_of_many_pieces_add_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = write(
+        path.with_name("b.jsonl"), [one | {"step": at} for at in range(8) for one in RECORDS]
+    )
+    words = ("show", whole, "-v", "dr", "--strings", "--json", "--jobs", "1")
+    together = run(*words).stdout
+    in_blocks(monkeypatch, 500)
+    assert run(*words).stdout == together
+
+
 def test_ids_stand_for_strings(tmp_path: Path) -> None:
     one = {"log_probs_new": [[-1.0, -2.0], [-1.5]], "rewards": [1.0, 0.0]}
     dump = write(tmp_path / "a.jsonl", [one | {"token_ids": [[7, 8], [7]]}] * 2)

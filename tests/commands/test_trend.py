@@ -97,6 +97,23 @@ def test_the_numbers_of_a_step_are_those_of_their_definitions(tmp_path: Path) ->
     assert type(found["length_p95"]) is int
 
 
+def test_divergences_of_nearly_equal_columns_keep_their_digits(tmp_path: Path) -> None:
+    """Of differences d near 1e-7, by their series: e^d − 1 − d = d²/2 + d³/6, e^2d − 1 = 2d + 2d²."""
+    old = [-1.0, -2.0, -0.5, -3.0]
+    off = [3e-7, -1e-7, 2e-7, -5e-8]
+    columns = {"log_probs_new": [old], "log_probs_old": [old]}
+    for name in ("log_probs_rollout", "log_probs_ref"):
+        columns[name] = [[one - d for one, d in zip(old, off, strict=True)]]
+    found = metrics(write(tmp_path / "a.jsonl", [{"step": 1, "rewards": [1.0], **columns}]))
+    d = [one - other for one, other in zip(old, columns["log_probs_rollout"][0], strict=True)]
+    k3 = statistics.mean(one * one / 2 + one**3 / 6 for one in d)
+    assert found["mismatch.k3"] == pytest.approx(k3, rel=1e-8, abs=0.0)
+    ref = statistics.mean(one * one / 2 - one**3 / 6 for one in d)
+    assert found["kl_k3"] == pytest.approx(ref, rel=1e-8, abs=0.0)
+    chi2 = statistics.mean(2 * one + 2 * one * one for one in d)
+    assert found["mismatch.chi2"] == pytest.approx(chi2, rel=1e-12, abs=0.0)
+
+
 def test_deciles_of_the_position(tmp_path: Path) -> None:
     rows = {name: [[-1.0] * 20, [-1.0] * 3] for name in COLUMNS}
     rows["log_probs_rollout"] = [[-1.0 - at for at in range(20)], [-1.0, -1.0, -2.0]]

@@ -348,3 +348,20 @@ def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:
     assert "fell at step 20" in shown
     assert "possible cause" not in shown
     assert "possible cause" in run("trend", SAMPLES / "temperature.jsonl.gz").stdout
+
+
+def test_the_part_that_falls_steadily(tmp_path: Path) -> None:
+    """Of two environments, the log-probs of one go to 0: its first and last sixth differ."""
+    draw = random.Random(1)
+    rows = []
+    for step, env in ((step, env) for step in range(60) for env in ("a", "b")):
+        size = 0.3 ** (step / 20) if env == "b" else 0.05
+        lines = [[-size * draw.uniform(0.8, 1.2) for _ in range(20)] for _ in range(2)]
+        rows.append({"step": step, "env": env, "log_probs": lines, "rewards": [1.0, 0.0]})
+    path = write(tmp_path / "a.jsonl", rows)
+    (found,) = [one for one in answer("trend", path)["findings"] if one["metric"] == "nll"]
+    assert found["kind"] == "trend"
+    (said,) = [
+        one for one in answer("trend", path, "--by", "env")["verdicts"] if one.startswith("nll")
+    ]
+    assert said.startswith("nll from step 50 on: only env b of 2 changed")

@@ -601,3 +601,14 @@ def test_what_makes_a_loss_nan_is_its_cause(tmp_path, changes, mistake, value) -
     (first, second) = (row["first"] for row in found["records"])
     assert first["mistakes"] == second["mistakes"] == ([mistake] if mistake else [])
     assert (first["pattern"] or "").startswith("your number is NaN") is (mistake is None)
+
+
+def test_what_explains_one_record_of_several_is_no_verdict(tmp_path) -> None:
+    """Two records with a mistake each: their causes stand with them, and the hint once."""
+    rows = [dapo(at) for at in range(2)]
+    rows[0]["expected"] = {"loss": -rows[0]["expected"]["loss"]}
+    rows[1]["expected"] = {"loss": evaluate(rows[1], stages={"ratio": "sequence"}).loss}
+    shown = " ".join(run("verify", write(tmp_path / "a.jsonl", rows), "--full").stdout.split())
+    assert "2 of 2 records differ; no cause explains more than one of them" in shown
+    assert shown.count("record loss_gradient as well") == 1
+    assert shown.count(" cause ") == 1 + 2  # the verdict, and each record

@@ -118,6 +118,8 @@ class Families:
         first = one if head is None else head[0]
         plain = not one.plan.swapped and not one.plan.flags
         if plain and one.times == first.times:
+            if not first.rows:  # its command has to evaluate the row that it is called by
+                first.plan, first.measured = one.plan, one.measured
             names = self._same.get(one.plan.variant, [one.plan.variant])
             first.rows += [name for name in names if name not in first.rows]
         return head is None

@@ -64,7 +64,7 @@ class Search:
         """
         sample = Sample(questions[0].first.first, self.recorded)
         work = sum(question.data.work for question in questions)
-        given = self._given(questions[0])
+        given = known(self.base, questions[0].first, doubted=self.doubted)
         settled = "epsilon" in given and ("beta" in given or bool(self.betas))
         depths = [depth for depth in Depth if work <= _MOST_WORK[depth]]
         if work <= _LARGE:
@@ -108,9 +108,6 @@ class Search:
                     one.needs = {name: need}
                     kept.append(one)
         return kept
-
-    def _given(self, question: Question) -> set[str]:
-        return known(self.base, question.first, doubted=self.doubted)
 
     def _search(self, questions: Sequence[Question], sample: Sample, depth: Depth) -> Run:
         first = questions[0].first
@@ -185,7 +182,8 @@ class Search:
             near = question.target.half
             kept = [one for one in kept if abs(one.difference) <= near + FLOAT32 * one.size]
             kept = [one for one in kept if all_agree(one, question)]
-            if len(questions) == 1 and "epsilon" not in self._given(question):
+            given = known(self.base, question.first, doubted=self.doubted)
+            if len(questions) == 1 and "epsilon" not in given:
                 for one in confirmed:
                     assert one.totals is not None
                     objective = question.first.objective(one.plan)

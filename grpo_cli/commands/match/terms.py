@@ -139,11 +139,8 @@ class Terms:
         """[R] Σ k, or β·Σ k, of each."""
 
         def one(_: int, objective: Objective) -> F64:
-            if self._options.solve:
-                return self._kl(objective)
-            if not objective.beta:
-                return np.zeros(self.batch.responses.count)
-            return objective.beta * self._kl(objective)
+            beta = 1.0 if self._options.solve else objective.beta
+            return beta * self._kl(objective) if beta else np.zeros(self.batch.responses.count)
 
         return self._rows(self._options.kls.plans, one)
 

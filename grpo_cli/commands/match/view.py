@@ -248,7 +248,7 @@ def _needed(needs: Mapping[str, float]) -> Iterator[str]:
     if needs.get("beta", -1.0) > 0:
         ways.append(f"with β = {needs['beta']:.6g}")
     factor = needs.get("factor", 1.0)  # a number of more digits gives any other
-    if factor != 1.0 and (is_round(factor) or is_round(1.0 / factor)):
+    if abs(factor - 1.0) > _NEAR and (is_round(factor) or is_round(1.0 / factor)):
         ways.append(f"multiplied by {needs['factor']:.6g}")
     if ways:
         yield f"{', or '.join(ways)}, this gives your number"

@@ -47,6 +47,10 @@ _SPARE_STRINGS = (
 )
 
 
+_FEW = 0.05
+"""The part of the batch below which the rows that stand out are not what carries it."""
+
+
 def print_shown(
     console: Console,
     screen: Screen,
@@ -131,7 +135,9 @@ def _heading(answer: Shown) -> str:
     if answer.carried is None:
         return line
     of = "contribution" if answer.by == "contribution" else "gradient"
-    return f"{line}; together {percent(answer.carried)} of Σ|{of}|"
+    spread = rows < answer.count and answer.carried < _FEW and not answer.having
+    rest = ": no few tokens carry this batch" if spread else ""
+    return f"{line}; together {percent(answer.carried)} of Σ|{of}|{rest}"
 
 
 def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
@@ -272,10 +278,11 @@ def _text(picture: Picture, response: Response, count: int, *, signs: bool) -> T
     clips = response.row["tokens"]["clip"][:count]
     steps = [picture.step(value) for value in response.values[:count].tolist()]
     for word, step, clip in zip(response.texts, steps, clips, strict=False):
-        ending = "\n" if word.endswith("\n") else ""
-        look = " ".join(filter(None, (style(step), "underline" if clip else "")))
-        text.append(word.removesuffix("\n"), look)
-        text.append((sign(step) if signs else "") + MARKS.get(clip, "") + ending)
+        body = word.removesuffix("\n")
+        inner = body.rstrip(" ") if signs else body  # or a sign would seem the next token's
+        marks = (sign(step) if signs else "") + MARKS.get(clip, "")
+        text.append(inner, " ".join(filter(None, (style(step), "underline" if clip else ""))))
+        text.append(marks + word[len(inner) :])
         if gap:
             text.append(gap)
     if not response.texts:

@@ -245,13 +245,13 @@ class ChunkSums:
         """The trainer against the engine, with ``difference`` d = log π_trainer − log π_engine."""
         size = np.abs(difference)
         with np.errstate(over="ignore", divide="ignore"):
-            weight = np.exp(difference)
-            self._by_token("mismatch_square", weight * weight)
-            both = np.maximum(weight, 1.0 / weight)
+            excess = np.expm1(difference)  # w − 1: near 1 a sum of w would lose its digits
+            self._by_token("mismatch_square_excess", excess * (excess + 2.0))
+            both = np.exp(size)
             if self._logged:
-                self._by_token("inverse_weight", np.exp(-difference))
+                self._by_token("inverse_excess", np.expm1(-difference))
         self._by_token("mismatch_d", difference, "mismatch")
-        for name, values in (("weight", weight), ("size", size), ("both", both)):
+        for name, values in (("excess", excess), ("size", size), ("both", both)):
             self._by_token(f"mismatch_{name}", values)
         self._columns["bins", "mismatch"] = Ragged(self._units["tokens"].lengths, bins(size))
         self._find("mismatch", "tokens", size)
@@ -365,7 +365,7 @@ class ChunkSums:
 def _k3(difference: F64) -> F64:
     """k3 = e^d − d − 1, where ``difference`` is d, from the policy that sampled to the other."""
     with np.errstate(over="ignore"):
-        found: F64 = np.exp(difference) - difference - 1.0
+        found: F64 = np.expm1(difference) - difference
     return found
 
 

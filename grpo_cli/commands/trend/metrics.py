@@ -177,7 +177,7 @@ def _ratio_tail(step: StepValues) -> F64:
 
 def _mismatch_k3(step: StepValues) -> F64:
     """Mean of e^d − 1 − d: of KL(engine ‖ trainer), with d = log π_trainer − log π_engine."""
-    return (step.sum("mismatch_weight") - step.sum("mismatch_d")) / step.count("mismatch") - 1.0
+    return (step.sum("mismatch_excess") - step.sum("mismatch_d")) / step.count("mismatch")
 
 
 def mean_of(name: str, over: str = "", *, sign: int = 1) -> Read:
@@ -191,15 +191,21 @@ def _share_of(part: str, whole: str) -> Read:
     return lambda step: step.share(part, whole)
 
 
-def _effective(name: str, square: str, over: str) -> Read:
-    """Reads (Σ w)² / (N·Σ w²), the share of a sample that is left when it is weighted."""
+def _effective(total: F64, squares: F64, count: F64) -> F64:
+    """(Σ w)² / (N·Σ w²), the share of a sample that is left when it is weighted."""
+    known = np.isfinite(total) & np.isfinite(squares) & (squares != 0.0)
+    return np.where(known, total / count * (total / squares), np.nan)
 
-    def read(step: StepValues) -> F64:
-        total, squares = step.sum(name), step.sum(square)
-        known = np.isfinite(total) & np.isfinite(squares) & (squares != 0.0)
-        return np.where(known, total / step.count(over) * (total / squares), np.nan)
 
-    return read
+def _ratio_ess(step: StepValues) -> F64:
+    return _effective(step.sum("ratio"), step.sum("ratio_squared"), step.count("evaluated_tokens"))
+
+
+def _mismatch_ess(step: StepValues) -> F64:
+    """Of the weights w = e^d, of which Σ (w − 1) and Σ (w² − 1) are known."""
+    count = step.count("mismatch")
+    total, squares = step.sum("mismatch_excess"), step.sum("mismatch_square_excess")
+    return _effective(count + total, count + squares, count)
 
 
 def _of_responses(name: str) -> Read:
@@ -263,13 +269,13 @@ ALL = (
     _of_update("longest_quarter", _of_responses("longest_quarter"), 23),
     _of_ratio("ratio_mean", mean_of("ratio", "evaluated_tokens"), 21),
     _of_ratio("ratio_p999", _ratio_tail, 18),
-    _of_ratio("ess", _effective("ratio", "ratio_squared", "evaluated_tokens"), 20),
+    _of_ratio("ess", _ratio_ess, 20),
     # ---- the trainer against the engine
     _columns("mismatch", "weight_versions")("staleness", _share_of("lag", "versions"), 22),
     _of_mismatch("k1", mean_of("mismatch_d", "mismatch", sign=-1), 19),
     _of_mismatch("k3", _mismatch_k3, 8),
-    _of_mismatch("chi2", lambda step: step.mean("mismatch_square", "mismatch") - 1.0, 31),
-    _of_mismatch("ess", _effective("mismatch_weight", "mismatch_square", "mismatch"), 25),
+    _of_mismatch("chi2", mean_of("mismatch_square_excess", "mismatch"), 31),
+    _of_mismatch("ess", _mismatch_ess, 25),
     _of_mismatch("mean_abs", mean_of("mismatch_size", "mismatch"), 10),
     _of_mismatch("mult", mean_of("mismatch_both", "mismatch"), 32),
     _of_mismatch("p999", lambda step: step.quantile("mismatch", 0.999), 9),

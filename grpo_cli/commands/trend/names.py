@@ -41,7 +41,7 @@ def _probs_diff_std(step: StepValues) -> F64:
 
 def _policy_kl_error(step: StepValues) -> F64:
     """Mean of e^−d + d − 1, with d = log π_trainer − log π_engine."""
-    return (step.sum("inverse_weight") + step.sum("mismatch_d")) / step.count("mismatch") - 1.0
+    return (step.sum("inverse_excess") + step.sum("mismatch_d")) / step.count("mismatch")
 
 
 def _shortest(step: StepValues) -> F64:
@@ -108,7 +108,7 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "token_mult_prob_error": METRICS["mismatch.mult"].read,
         "gen_kl_error": METRICS["mismatch.k3"].read,
         "policy_kl_error": _policy_kl_error,
-        "sampling_importance_ratio": mean_of("mismatch_weight", "mismatch"),
+        "sampling_importance_ratio": lambda step: 1.0 + step.mean("mismatch_excess", "mismatch"),
     },
     "slime": {
         "rollout/raw_reward": METRICS["reward_mean"].read,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -44,17 +44,28 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
     for at, row in enumerate(shown_rows):
         assert row.first is not None
         console.print()
-        first = row.first
-        some = [words for words in first.possible if all(words in each for each in possible)]
-        first = replace(first, possible=some)  # what fits some of the records fits by chance
-        if first.pattern and (at or (everywhere and len(told) == 1)):  # the hint is said once
-            pattern = first.pattern.removesuffix(HINT)
-            first = replace(first, pattern=None if pattern == DIFFERS else pattern)
+        first = _brief(row.first, possible, hint=not at and not (everywhere and len(told) == 1))
         for line in _paragraph(row, first, answer.causes, told, everywhere=everywhere):
             console.print(wrapped(line, screen.reading, 11))
     if rest := len(differing) - len(shown_rows):
         more = counted(rest, "more record")
         console.print(Text(f"\n… {more} differ{'s' if rest == 1 else ''} (see --full or --json)"))
+
+
+def _brief(first: Difference, possible: Sequence[Collection[str]], *, hint: bool) -> Difference:
+    """A difference without what is not worth a line.
+
+    Args:
+        first: the difference.
+        possible: what fits each record; what does not fit all of them fits by chance.
+        hint: whether to keep what would narrow the causes down, which is said once.
+    """
+    some = [words for words in first.possible if all(words in each for each in possible)]
+    pattern = first.pattern
+    if pattern and not hint:
+        pattern = pattern.removesuffix(HINT)
+        pattern = None if pattern == DIFFERS else pattern
+    return replace(first, possible=some, pattern=pattern)
 
 
 def _firsts(differing: Sequence[Verdict], answer: Verified) -> Sequence[Verdict]:

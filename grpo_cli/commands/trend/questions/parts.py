@@ -12,10 +12,12 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.trend.detectors import TREND
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
+from grpo_cli.commands.trend.steady import PARTS
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.engine import Reader
 from grpo_cli.records.choose.where import read_path
@@ -110,8 +112,16 @@ class _Window(NamedTuple):
 
 
 def windows_of(steps: Steps, events: Iterable[Event]) -> list[_Window]:
-    """The steps around what was found, in the order of the events."""
-    return windows(steps, [(one.metric, one.onset) for event in events for one in event.findings])
+    """The steps around what was found, in the order of the events.
+
+    What goes one way from the first step on is compared between the run's first and last sixth.
+    """
+    found = [one for event in events for one in event.findings]
+    size, numbers = len(steps) // PARTS, steps.numbers
+    steady = [
+        _Window(one.metric, numbers[:size], numbers[-size:]) for one in found if one.kind == TREND
+    ]
+    return steady + windows(steps, [(one.metric, one.onset) for one in found if one.kind != TREND])
 
 
 def windows(steps: Steps, changes: Iterable[tuple[str, int]], width: int = FUTURE) -> list[_Window]:
