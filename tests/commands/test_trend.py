@@ -98,7 +98,7 @@ def test_the_numbers_of_a_step_are_those_of_their_definitions(tmp_path: Path) ->
 
 
 def test_divergences_of_nearly_equal_columns_keep_their_digits(tmp_path: Path) -> None:
-    """Of differences d near 1e-7, by their series: e^d − 1 − d = d²/2 + d³/6, e^2d − 1 = 2d + 2d²."""
+    """Of differences d near 1e-7, by series: e^d − 1 − d = d²/2 + d³/6, e^2d − 1 = 2d + 2d²."""
     old = [-1.0, -2.0, -0.5, -3.0]
     off = [3e-7, -1e-7, 2e-7, -5e-8]
     columns = {"log_probs_new": [old], "log_probs_old": [old]}
