@@ -68,6 +68,11 @@ class Run(Evaluation):
         """A field that says steps → the steps of the records."""
         return self._reader.facts.steps
 
+    @property
+    def of_one_run(self) -> bool:
+        """Whether no two files seem to be of different runs."""
+        return not any(two_runs(self._reader))
+
     def _print_skipped(self) -> None:
         self._printed = tell_errors(self.skipped, self._printed, as_json=self._as_json)
 
