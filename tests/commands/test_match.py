@@ -855,3 +855,11 @@ def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> No
     exact = match(str(path), loss=repr(float(np.mean(losses))), stages=stages, epsilon=0.2)
     assert "by chance" not in exact.headline
     assert "by chance, grpo with a mistake" in replace(exact, tolerance=5e-4).headline
+
+
+def test_the_row_that_records_name_gives_the_number_also_with_its_own_stage_as_a_flag() -> None:
+    path = "samples/bundles/trl.bundle.jsonl"
+    loss = evaluate(path, "trl/grpo").loss
+    for flags in ((), ("--ratio", "token")):
+        shown = " ".join(run("match", path, "--loss", repr(loss), *flags).stdout.split())
+        assert "the records name trl/grpo, which gives this number" in shown

@@ -174,7 +174,8 @@ def _released(answer: Matched) -> Iterator[str]:
         )
     if recorded:
         name = recorded.variants[0]
-        given = "gives this number" if name in agree else f"gives {shown(recorded.value)} instead"
+        gives_it = name in agree or abs(recorded.difference) <= answer.tolerance
+        given = "gives this number" if gives_it else f"gives {shown(recorded.value)} instead"
         yield f"the records name {name}, which {given}"
 
 
