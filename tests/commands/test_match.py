@@ -858,7 +858,7 @@ def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> No
 
 
 def test_the_row_that_records_name_gives_the_number_also_with_its_own_stage_as_a_flag() -> None:
-    path = "samples/bundles/trl.bundle.jsonl"
+    path = str(Path(__file__).parents[2] / "samples/bundles/trl.bundle.jsonl")
     loss = evaluate(path, "trl/grpo").loss
     for flags in ((), ("--ratio", "token")):
         shown = " ".join(run("match", path, "--loss", repr(loss), *flags).stdout.split())
