@@ -58,6 +58,9 @@ def penalties(case: Case) -> Iterator[Cause]:
             "KL to the old policy instead of the reference",
             lambda case: case.with_columns(log_probs_ref=case.batch.log_probs_old),
         )
+        if case.batch.log_probs_old is not None:
+            words = "KL of the old policy (π_old in place of π_θ) to the reference: no gradient"
+            yield Cause("kl-from-old", words, _from_old)
     yield from _weights(own)
     for name, choice in STAGES["kl"].choices.items():
         if name == own.name or choice.absent or choice.in_reward:
@@ -117,6 +120,13 @@ def _reversed(case: Case) -> Breakdown:
     new, ref = case.column("log_probs_new"), case.column("log_probs_ref")
     turned = tapped(case.objective.kl, lambda kl: kl._replace(grad_log_prob=-kl.grad_log_prob))
     return case.evaluated(replace(case.batch, log_probs_ref=new - ref + new), kl=turned)
+
+
+def _from_old(case: Case) -> Breakdown:
+    new, old = case.column("log_probs_new"), case.column("log_probs_old")
+    still = tapped(case.objective.kl, lambda kl: kl._replace(grad_log_prob=0.0 * kl.value))
+    reference = case.column("log_probs_ref") + (new - old)
+    return case.evaluated(replace(case.batch, log_probs_ref=reference), kl=still)
 
 
 # ---- two at once --------------------------------------------------------------------------------
