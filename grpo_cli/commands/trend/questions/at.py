@@ -15,7 +15,7 @@ from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, owners
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.inspection import of_step
-from grpo_cli.commands.trend.onsets import FUTURE, PAST
+from grpo_cli.commands.trend.onsets import FUTURE, PAST, medians
 from grpo_cli.commands.trend.questions.noise import robust_size
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
@@ -158,15 +158,14 @@ def _ends(steps: Steps) -> list[int]:
 
 def metrics_at(steps: Steps, place: int) -> Iterator[MetricAt]:
     """Each metric at a step, by its place, and around it."""
-    for name, column in steps.metrics.items():
-        known = steps.watch(name)
+    for name, value in steps[place].metrics.items():
+        known, column = steps.watch(name), steps.metrics[name]
         past, future = column[max(0, place - PAST) : place], column[place + 1 :][:FUTURE]
         past, future = past[~np.isnan(past)], future[~np.isnan(future)]
-        value = steps.values(name)[place]
         if value is None and not len(past) and not len(future):
             continue
         others = past if len(past) >= _LEAST else future
-        before, after = (float(np.median(one)) if len(one) else None for one in (past, future))
+        before, after = (float(medians(one)) if len(one) else None for one in (past, future))
         found = MetricAt(name, before, value, after, None)
         if value is not None and len(others) >= _LEAST:
             values = np.append(others, float(value))
