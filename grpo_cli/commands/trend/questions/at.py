@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -166,7 +166,7 @@ def metrics_at(steps: Steps, place: int) -> Iterator[MetricAt]:
             continue
         others = past if len(past) >= _LEAST else future
         before, after = (float(medians(one)) if len(one) else None for one in (past, future))
-        found = MetricAt(name, before, value, after, None)
+        size, scale, spread = None, "x", None
         if value is not None and len(others) >= _LEAST:
             values = np.append(others, float(value))
             if known is not None and known.scale == "growth":  # of the whole run, not of a part
@@ -175,8 +175,7 @@ def metrics_at(steps: Steps, place: int) -> Iterator[MetricAt]:
             least = 0.0 if known is None else float(known.noise(values)[-1])
             scale = "x" if known is None or scaled is values else _SCALES[known.scale]
             size, spread = robust_size(float(scaled[-1]), scaled[:-1], least)
-            found = replace(found, size=size, scale=scale, spread=spread)
-        yield found
+        yield MetricAt(name, before, value, after, size, scale, spread)
 
 
 def _by_size(one: MetricAt) -> float:
