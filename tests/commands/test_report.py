@@ -447,10 +447,12 @@ def test_every_number_is_the_float64_of_eval(grpo, tmp_path, variant):
     assert [sides[side] for side in block.clip] == numbers(record, "clip")
 
 
-@pytest.mark.parametrize("way", ["f8", "f4"])
-def test_log_probs_are_those_of_the_file(grpo, dump, tmp_path, way):
-    values = -np.random.default_rng(1).gamma(1.0, 1.0, (2, 40)).astype(way).astype(np.float64)
-    old = np.where(np.arange(80).reshape(2, 40) % 20 == 7, -1.5, values)
+@pytest.mark.parametrize(("way", "tokens"), [("f8", 40), ("f4", 40), ("f8", 20_000)])
+def test_log_probs_are_those_of_the_file(grpo, dump, tmp_path, way, tokens):
+    """Of 20,000 tokens the low bytes are stored, in several blocks."""
+    draw = np.random.default_rng(1)
+    values = -draw.gamma(1.0, 1.0, (2, tokens)).astype(way).astype(np.float64)
+    old = np.where(np.arange(2 * tokens).reshape(2, tokens) % 20 == 7, -1.5, values)
     columns = {"log_probs_new": values, "log_probs_old": old, "log_probs_ref": old - 1.0}
     path, out = dump({name: one.tolist() for name, one in columns.items()}), tmp_path / "page.html"
     assert grpo("show", path, "--html", out).exit_code == 0
