@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import statistics
 import zlib
@@ -179,6 +180,17 @@ def test_groups_have_the_rewards_and_lengths_of_their_records(report, made):
             pairs = zip(record["log_probs_new"], record["log_probs_old"], strict=True)
             changes = [abs(a - b) for new, old in pairs for a, b in zip(new, old, strict=True)]
             assert group["log_ratio_max"] == pytest.approx(max(changes))
+            new = [one for row in record["log_probs_new"] for one in row]
+            assert group["nll"] == pytest.approx(-statistics.mean(new))
+            assert group["nll_least"] == new.count(max(new))
+
+
+def test_groups_are_worst_in_what_trend_says(report, made):
+    groups = blocks(report())["run"]["groups"]
+    for step in ("0", "20"):
+        found = {one["record"]: one["worst_in"] for one in trend(made[0], "--at", step)["groups"]}
+        here = {one["record"]: one["worst_in"] for one in groups[step] if one["worst_in"]}
+        assert here == found
 
 
 def test_what_findings_point_at_is_kept(report):
@@ -304,6 +316,20 @@ def test_records_of_rewards_alone_have_groups_without_tokens(tmp_path, flags):
         assert [one["reward_mean"] for one in groups] == [2 / 3, 0.5]
         assert [one["reward_std"] for one in groups] == pytest.approx([3**-0.5, 0.25])
         assert {one["block"] for one in groups} == {None}
+
+
+def test_groups_have_their_mean_entropy_and_kl(found_in):
+    record = {"rewards": [1, 0, 1, 0], "groups": ["a", "b", "a", "b"]}
+    record["log_probs_new"] = [[-0.25, -0.5], [-1e-6], [-1.0], [-1e-6, -1.0, -1e-6]]
+    record["log_probs_ref"] = [[-0.5, -0.5], [-0.5], [-2.0], [-0.5, -0.5, -1e-6]]
+    record["entropies"] = [[0.5, 1.5], [0.1], [4.0], [0.2, 2.0, 0.3]]
+    record["log_probs_old"] = None
+    a, b = found_in(record)["run"]["groups"]["1"]
+    assert (a["group"], b["group"]) == ("a", "b")
+    assert (a["entropy"], a["nll"], a["nll_least"]) == (2.0, 1.75 / 3, 1)
+    assert (b["entropy"], b["nll_least"]) == (pytest.approx(0.65), 3)
+    k3 = [math.expm1(d) - d for d in (-0.25, 0.0, -1.0)]
+    assert a["kl_k3"] == pytest.approx(sum(k3) / 3)
 
 
 def test_a_group_of_one_has_no_standard_deviation(found_in):
