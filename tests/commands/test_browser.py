@@ -425,7 +425,9 @@ def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
         assert f"record {wanted['id']} of" in alone
         assert "evaluated alone" in alone
         assert tab.run("page.view.record.objective") == wanted["objective"]
-    way = tab.run("document.querySelector('details td a').hash")  # the batch's first token
+    follow(tab, tab.run("document.querySelectorAll('.batch tr a')[1].hash"))
+    assert tab.run("page.view.record.id") == evaluated(grpo, DATA, 1)["id"], "a row leads to it"
+    way = tab.run("document.querySelector('td a[href*=token]').hash")  # the batch's first token
     follow(tab, way)
     record, response, position = map(int, re.findall(r"\d+", way))
     assert tab.run("page.view.record.id") == evaluated(grpo, DATA, record)["id"]
