@@ -103,8 +103,6 @@ def _title(answer: Trend) -> str:
         return f"{event.heading}." + ("" if good is None else f" Last good step: {good:,}.")
     _, moved = moves(answer.steps)
     title = answer.verdict.partition(";")[0]
-    if moved and title.startswith("no change found"):
-        title = f"no sudden change in {len(answer.steps):,} steps"
     return f"{title[:1].upper()}{title[1:]}{'; ' if moved else ''}{', '.join(moved)}."
 
 
