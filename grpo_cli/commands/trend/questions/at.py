@@ -12,7 +12,7 @@ import numpy as np
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
-from grpo_cli.commands.report.groups import Choice, KeptGroups, owners
+from grpo_cli.commands.report.groups import Choice, KeptGroups, owners, worst_in
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.inspection import of_step
 from grpo_cli.commands.trend.onsets import FUTURE, PAST, medians
@@ -191,13 +191,7 @@ def _groups(step: Step, reader: Reader, run: Run) -> list[Mapping[str, Any]]:
     rows: list[Mapping[str, Any]] = []
     for group in found.get(step.number, ()):
         facts = group.facts
-        kinds = [
-            kind
-            for kind, place in step.worst.items()
-            if (place.source, place.record) == (facts["source"], facts["record"])
-            and place.response in facts["pointed"]
-        ]
-        if kinds:
+        if kinds := worst_in(facts, step.worst):
             head = {name: facts[name] for name in ("group", "record", "source", "line")}
             rows.append(head | {"worst_in": kinds} | {name: facts[name] for name in FACTS})
     return sorted(rows, key=lambda row: -len(row["worst_in"]))
