@@ -12,7 +12,7 @@ from files import each, some
 from formats import dumps
 from fuzz import product
 
-from grpo_cli import InputError, check, compare, evaluate, match
+from grpo_cli import InputError, check, compare, evaluate, match, verify
 
 DATA = {
     "nemo-rl": dumps.nemo_rl(),
@@ -223,3 +223,9 @@ def test_settings_elsewhere_and_swapped_letters(dump):
     assert (
         "the trainer used dapo, not grpo" in evaluate(dump(given | {"variant": "dapo"})).notices[0]
     )
+    for framework in ("trl/dapo", {"name": "trl/dapo"}):
+        named = dump(given | {"framework": framework, "expected": {"loss": 1.0}})
+        assert "the trainer used trl/dapo, not grpo" in evaluate(named).notices[0]
+        assert verify(named).records[0].variant == "trl/dapo"
+    other = evaluate(dump(given | {"framework": "huggingface/trl"}))
+    assert not [one for one in other.notices if "the trainer used" in one]
