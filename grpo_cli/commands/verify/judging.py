@@ -42,7 +42,7 @@ from grpo_cli.records.fields import read_fields
 from grpo_cli.records.record import blaming, in_chunks, one_by_one
 from grpo_cli.records.whole import whole_records
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.trainer import Reading, choose, completed, frameworks_of
+from grpo_cli.variants.trainer import Reading, choose, completed, frameworks_of, named_row
 
 Plans = dict[tuple[str, bool], Plan]
 """(framework, whether advantages are given) → its plan."""
@@ -128,6 +128,8 @@ class Judging(Accumulator[Any]):
 
     def _kind_of(self, value: Mapping[str, Any], *, given: bool) -> Kind:
         framework = None if self.variant else value.get("framework")
+        if isinstance(framework, str) and (row := named_row(value)):
+            framework = {"name": row}
         return Kind(repr(framework), given, framework)
 
     def _of_kind(self, kind: Kind | None, group: Iterable[Any], plans: Plans) -> Iterator[Any]:
