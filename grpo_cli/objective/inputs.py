@@ -23,7 +23,7 @@ NEEDS = {
     "log_ratio_ref": "log-probs under the reference",
     "log_probs_ref": "log-probs under the reference",
     "log_probs_rollout": "log-probs from the inference engine",
-    "probs_old": "it with ratios, to compare π_θ = ρ·π_old with the reference",
+    "probs_old": "probs_old, because π_θ = ρ·π_old is compared with the reference",
     "rewards": "one reward per response",
     "task_rewards": "one reward per response",
     "reward_columns": "one reward per response and reward function",
@@ -34,7 +34,7 @@ NEEDS = {
     "reward_baselines": "the reward of a greedy response to the prompt, per response",
     "turn_rewards": "one reward per turn",
     "turn_scores": "one reward per turn, or one per response",
-    "states": "an id of the state that each turn began in",
+    "states": "the id of the state in which each turn began",
     "token_rewards": "one reward per token",
 }
 """What to say of a column that a record lacks."""
