@@ -23,7 +23,7 @@ NEEDS = {
     "log_ratio_ref": "log-probs under the reference",
     "log_probs_ref": "log-probs under the reference",
     "log_probs_rollout": "log-probs from the inference engine",
-    "probs_old": "probs_old, because π_θ = ρ·π_old is compared with the reference",
+    "probs_old": "it with ratios, to compare π_θ = ρ·π_old with the reference",
     "rewards": "one reward per response",
     "task_rewards": "one reward per response",
     "reward_columns": "one reward per response and reward function",

@@ -167,8 +167,8 @@ def _dead(dead: int, groups: int, responses: int) -> str:
 def _on_policy(still: int, records: int, gradient_norm: float) -> str:
     if still == records:
         return (
-            "on-policy (every ratio is exactly 1): judge by the gradient, not by the loss; the "
-            f"gradient norm is {shown(gradient_norm)}"
+            "on-policy (every ratio is exactly 1): judge by the gradient (norm "
+            f"{shown(gradient_norm)}), not by the loss"
         )
     are = "is" if still == 1 else "are"
     return (
