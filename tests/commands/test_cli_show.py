@@ -437,10 +437,8 @@ def test_a_page_has_all_records_that_fit_and_says_what_it_lacks(grpo, dump, tmp_
     assert "note: the page ends before a record that cannot be read: " in ends
     monkeypatch.setattr("grpo_cli.commands.show.page._MOST", 17)
     fits = grpo("show", str(dump(*records)), *out).stderr
-    words = (
-        "the page has the first 2 records (17 tokens at most) and those of the tokens that stand"
-    )
-    assert f"{words} out; --record c draws the next" in fits
+    words = "the page has the first 2 records (at most 17 tokens) and the records of the listed"
+    assert f"{words} tokens; --record c draws the next record" in fits
     assert words in Page((tmp_path / "page.html").read_text()).data["settings"]
     path = str(dump(*records, TOKENS | {"id": "d", "rewards": [1.0, 99.0]}))
     grpo("show", path, "-v", "dr", "--top", "2", *out)

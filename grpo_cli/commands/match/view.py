@@ -20,10 +20,13 @@ _SHOWN = 3
 _NEAR = 1e-3
 _NAMES = 6
 _MISTAKE = (
-    "if the number is your own code's, it may hold a mistake: grpo verify names it, where the "
-    'records carry the number ("expected": {"loss": X})'
+    "if your own code computed the number, the code may have a mistake: grpo verify names it if "
+    'the records hold the number ("expected": {"loss": X})'
 )
-_WHERE = 'grpo verify says where it is, if the records carry the number ("expected": {"loss": X})'
+_WHERE = (
+    "grpo verify says where the mistake is, if the records hold the number "
+    '("expected": {"loss": X})'
+)
 _MORE = "more digits or more numbers (--kl, --gradient-norm, --logged)"
 _ALSO = 2
 
@@ -106,7 +109,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
             yield number, "bold magenta"
             some = f"{float(f'{answer.mistakes_by_chance:.2g}'):g} of {len(causes())} mistakes"
             yield f"{one.variant} with a mistake comes as near: {one.words}", ""
-            yield f"so would about {some} that are tried, by chance: give {_MORE}", ""
+            yield f"about {some} come as near by chance: give {_MORE}", ""
             return
         yield f"{number}, but {one.variant} with this mistake does: {one.words}", "bold magenta"
         yield from ((f"  or: {other.words}", "") for other in others)

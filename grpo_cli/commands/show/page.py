@@ -101,8 +101,8 @@ def with_others(
             if tokens > _MOST:
                 there = counted(len(drawn), "record")
                 return drawn, (
-                    f"the page has the first {there} ({_MOST:,} tokens at most) and those of the "
-                    f"tokens that stand out; --record {shown(record.name)} draws the next"
+                    f"the page has the first {there} (at most {_MOST:,} tokens) and the records of "
+                    f"the listed tokens; --record {shown(record.name)} draws the next record"
                 )
             drawn.append(OnPage.of(raw, record, Chunk.of([record]).run(evaluator.evaluate)))
     except GrpoError as error:

@@ -159,7 +159,7 @@ class StoredOptions:
     """What of a run a page stores."""
 
     steps: Annotated[
-        int, option("--steps", "N", "Steps to store, those of findings first (40).", "Page", min=1)
+        int, option("--steps", "N", "Steps to store, first those of findings (40).", "Page", min=1)
     ] = 40
     groups: Annotated[
         int, option("--groups", "N", "Random groups per step, after the worst (2).", "Page", min=0)
@@ -167,7 +167,7 @@ class StoredOptions:
     tokens: Annotated[
         int,
         option(
-            "--tokens", "N", "Tokens to store, those of findings first (500000).", "Page", min=0
+            "--tokens", "N", "Tokens to store, first those of findings (500000).", "Page", min=0
         ),
     ] = 500_000
     seed: Annotated[

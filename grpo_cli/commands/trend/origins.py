@@ -377,7 +377,7 @@ class Origins:
                 for line, high, to, _ in order.returns:
                     yield (
                         f"{source}:{line}: the run was resumed at step {to}: {high - to + 1:,} "
-                        f"steps ({to} to {high}) were trained again; changes are looked for in the "
+                        f"steps ({to} to {high}) were trained again; grpo looks for changes in the "
                         "last pass over each step (--one-run joins the passes)"
                     )
                 continue

@@ -331,14 +331,14 @@ class Verification:
             within = self._empty.tolerance()
             of = f" ({within.rtol * NOISE_OF_SUMS:g} of the summed sizes of the loss's terms)"
             of = of if within.atol is None else ""
-            yield f"{records} {verb} by atol alone{of}: --atol 0 compares by rtol"
+            yield f"{records} {verb} only within atol{of}: --atol 0 compares by rtol alone"
         if self.ignored:
             yield f"not compared: {', '.join(self.ignored)}"
         for key, name in self.rounded.items():
             yield f"{key} was rounded to {name}, and is compared to that precision"
         for key, count in self.metrics.items():
             records = f"{counted(count, 'record')} ({self.first_metrics[key]})"
-            yield f"{key} differs in {records}; metrics are noted, not judged"
+            yield f"{key} differs in {records}; metrics do not change the verdict"
         if left := self._memory.left_out:
             records = counted(left, "differing record")
             yield f"no cause was searched for in {records} (--causes N searches more)"
@@ -396,6 +396,6 @@ def _losses_of_batches(
     words = [*replace(plan, batch=batch).words, "--level", "batch", "--only", key]
     command = shell_line(["grpo", "eval", *reader.paths, *words])
     return (
-        f"each record expects the {key} {whole}, and is compared with that, not with its own: "
-        f"{command} prints it"
+        f'"expected" of each record holds the {key} {whole}, but verify computes the {key} of the '
+        f"record alone; {command} prints the {key} {whole}"
     )

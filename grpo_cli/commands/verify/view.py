@@ -222,7 +222,7 @@ def _verdict(answer: Verified, differing: int) -> Text:
         every = "all" if answer.explained == differing else f"{answer.explained:,} of them"
         by = f", {every} explained by{':' if len(_listed(answer.causes)) < 2 else ''} "
         if alike < answer.explained:
-            by = f", {every} by one mistake with other numbers in each, in the first: "
+            by = f", {every} by one mistake, with numbers that differ by record; in the first: "
         lines = _listed(answer.causes)
         which = lines[0] if len(lines) < 2 else f"each of the {len(lines)} causes below"
         return Text.assemble((differ, "bold red"), by, which)

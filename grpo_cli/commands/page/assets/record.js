@@ -43,7 +43,7 @@ class RecordView {
   part() {
     const { responses, response_count: all } = this.record;
     if (responses.length === all) return null;
-    return make("p.hint", {}, `These numbers are those of the whole record; this group has ${responses.length} of its ${all} responses.`);
+    return make("p.hint", {}, `These numbers cover the whole record; this group has ${responses.length} of its ${all} responses.`);
   }
 
   *prompts() {
@@ -181,7 +181,7 @@ function histogram(record, quantity, width) {
   const outside = values.filter((value) => value - quantity.middle < low - slack || value - quantity.middle > high + slack).length;
   const caption = [`Vertical: tokens${log ? " (log scale)" : ""}, ${shown(values.length)} in all`];
   if (bounds.some((bound) => bound !== null)) caption.push("at a clip bound: the tokens beyond it");
-  if (outside) caption.push(`the first and the last bar have ${shown(outside)} that ${outside === 1 ? "is" : "are"} further out`);
+  if (outside) caption.push(`the first and the last bar have ${shown(outside)} beyond the axis`);
   return [svg, make("figcaption", {}, `${caption.join("; ")}.`)];
 }
 

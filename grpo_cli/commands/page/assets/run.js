@@ -93,7 +93,7 @@ class RunView {
       named ? make("h3", {}, make("b", {}, heading)) : null,
       fix && !(check.length && fix.endsWith(checkWords(check[0]))) ? make("p", {}, make("b", {}, "what to do: "), fix) : null,
       ...check.map((words) => make("p", {}, make("b", {}, "grpo check: "), checkWords(words))),
-      ordered.length > 1 ? make("details", { open }, make("summary", {}, `${ordered.length} findings in order of time`), list) : list,
+      ordered.length > 1 ? make("details", { open }, make("summary", {}, `${ordered.length} findings, by step`), list) : list,
       command && command !== before?.[0].command ? make("p", {}, make("code", {}, command)) : null,
     );
   }
@@ -134,7 +134,7 @@ class RunView {
     const heads = ["here", "there", "difference", "since", "since then"];
     const rows = Object.entries(against.metrics).map(([name, row]) => [name, ...heads.map((head) => number(row[head]))]);
     fill(table, ["series", ...heads], rows);
-    const hint = "Difference: there − here, ± half of its 95 % interval; since: the step at which it begins; since then: over the steps from there.";
+    const hint = "Difference: other run − this run, ± half of its 95 % confidence interval; since: the step at which the difference begins; since then: the difference from that step on.";
     return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict], this.run)), make("div.wide", {}, table), make("p.hint", {}, hint)];
   }
 
@@ -226,7 +226,7 @@ function link(href, words) {
 }
 
 function keptSentence(run, steps) {
-  if (!steps.length) return "A page of records (grpo report FOLDER -o FILE) has the groups and tokens of each step as well.";
+  if (!steps.length) return "This page is made from a log. A page made from records (grpo report FOLDER -o FILE) also has groups and tokens.";
   if (!Object.keys(run.groups).length) return "The page has no groups of responses: the records have no log-probs.";
   const counts = {};
   for (const why of Object.values(run.kept).map((one) => KEPT[one])) counts[why] = (counts[why] ?? 0) + 1;
@@ -237,9 +237,9 @@ function keptSentence(run, steps) {
     parts.push(`The page has the series of all ${shown(run.steps.length)} steps and the groups of ${shown(steps.length)}: ${why.join(", ")}.`);
   }
   const tokens = Object.values(run.groups).some((groups) => groups.some(({ block }) => block));
-  if (tokens) parts.push(`It has the tokens of the worst groups of each step and of ${shown(run.sampled)} random ones (seed ${run.seed}).`);
-  else if (!run.lost) parts.push("It has no tokens: the records have no log-probs to evaluate.");
-  if (run.lost) parts.push(`${shown(run.lost)} of these groups have no tokens: the page has ${shown(run.most)} at most and those of findings (--tokens).`);
+  if (tokens) parts.push(`In each step it has the tokens of the worst groups and of ${shown(run.sampled)} random groups (seed ${run.seed}).`);
+  else if (!run.lost) parts.push("The page has no tokens: the records have no log-probs to evaluate.");
+  if (run.lost) parts.push(`${shown(run.lost)} of these groups have no tokens: the page stores at most ${shown(run.most)} tokens, and those of findings (--tokens).`);
   return parts.join(" ");
 }
 

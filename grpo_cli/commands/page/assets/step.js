@@ -65,7 +65,7 @@ class StepView {
     const table = this.metricTable(others);
     if (others.length && first.length) yield make("details", {}, make("summary", {}, `${others.length} other metrics`), table);
     else if (others.length) yield* [make("h2", {}, "Metrics"), table];
-    yield make("p.hint", {}, "Before and after: medians of at most 30 and 12 steps. Deviation: from the steps before (or those after, if fewer than five are before), in their robust standard deviations.", this.found.length ? " ▲ ▼: a finding begins at this step; ○: it is worst here." : "");
+    yield make("p.hint", {}, "Before and after: medians of at most 30 and 12 steps. Deviation: from the steps before, in their robust standard deviations. With fewer than five steps before, the steps after are used.", this.found.length ? " ▲ ▼: a finding begins at this step; ○: a finding is worst at this step." : "");
   }
 
   findingOf(name) {
@@ -165,11 +165,11 @@ class StepView {
     const known = this.groups.some((group) => group.reward_mean !== null);
     this.figure.replaceChildren(...(known ? [this.scatter(Math.min(this.figure.clientWidth || 700, 760))] : []));
     const parts = known ? ["A dot is a response"] : [];
-    if (known && this.kinds.length <= PALETTE) parts.push("its colour is the group's (in the table)");
-    if (known && this.isStacked) parts.push("dots that would hide each other are stacked");
+    if (known && this.kinds.length <= PALETTE) parts.push("its colour shows the group, as in the table");
+    if (known && this.isStacked) parts.push("dots at one place are stacked");
     const bare = this.groups.filter(({ block }) => !block).length;
-    if (known && bare && bare < this.groups.length) parts.push("filled: the tokens of its group are on this page");
-    if (known && bare < this.groups.length) parts.push("click one to open its group");
+    if (known && bare && bare < this.groups.length) parts.push("a filled dot: this page has the tokens of the group");
+    if (known && bare < this.groups.length) parts.push("click a dot to open its group");
     this.stacked.textContent = parts.length ? `${parts.join("; ")}.` : "";
   }
 

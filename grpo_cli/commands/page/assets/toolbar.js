@@ -9,7 +9,7 @@ const HELP = [
   ["f", "fold or unfold; F all"],
   ["c", "next colour"],
   ["s", "next order"],
-  ["Esc", "close, then one level up"],
+  ["Esc", "close; again: one level up"],
 ];
 
 class Toolbar {
