@@ -17,6 +17,7 @@ from grpo_cli.commands.verify.causes.case import (
     Cause,
     bound_to,
     is_typed,
+    on_top,
     swapped,
     tapped,
 )
@@ -143,11 +144,7 @@ def weights_and_denominators(case: Case) -> Iterator[Cause]:
             continue
         for cause in denominators(again, unnamed=False):
             words = f"{weight.words}, and {cause.words}"
-            yield Cause(cause.mistake, words, partial(_both, first=weight, second=cause))
-
-
-def _both(case: Case, first: Cause, second: Cause) -> Breakdown:
-    return second.evaluate(replace(case, breakdown=first.evaluate(case)))
+            yield Cause(cause.mistake, words, partial(on_top, first=weight, second=cause))
 
 
 # ---- solved -------------------------------------------------------------------------------------
