@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -581,3 +582,35 @@ def test_a_baseline_by_another_rule() -> None:
 
     found = said([0.0, -0.3, 0.5, 0.35], group_ids=groups)
     assert "baseline: the reward of the first response of the group instead of the mean" in found
+
+
+# ---- a mistake on top of a usual setting ---------------------------------------------------------
+
+REWARDS = [1.0, 0.0, 0.25, 0.5]
+OTHER_EPS = [
+    (reward - statistics.fmean(REWARDS)) / (statistics.stdev(REWARDS) + 1e-4) for reward in REWARDS
+]
+
+
+@each(
+    ("words", "numbers"),
+    [
+        (ADDED, compute(a=OTHER_EPS, beta=-BETA)),
+        ("wrong sign of the advantages", compute(a=[-a for a in OTHER_EPS])),
+        ("KL weighted by the ratio", compute(a=OTHER_EPS, penalty=weighted)),
+    ],
+)
+def test_a_mistake_on_top_of_another_std_eps(words, numbers) -> None:
+    said = f"std_eps 0.0001 instead of 1e-08, and {words}"
+    check(said, numbers, advantages=None, rewards=REWARDS)
+
+
+def test_a_pair_that_does_not_explain_all_records_is_not_named() -> None:
+    given = {**RECORD, "rewards": REWARDS}
+    del given["advantages"]
+    good, bad = compute(a=OTHER_EPS, beta=-BETA), compute(a=[a**3 for a in OTHER_EPS], beta=0.07)
+    rows = [{**given, "id": n, "expected": expects(each)} for n, each in enumerate((good, good))]
+    found = verify(rows, rtol=1e-8, **FLAGS)
+    assert (found.explained, found.differing) == (2, 2)
+    rows.append({**given, "id": 2, "expected": expects(bad)})
+    assert all(not one.first.causes for one in verify(rows, rtol=1e-8, **FLAGS).records)

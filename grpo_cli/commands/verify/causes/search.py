@@ -270,7 +270,7 @@ class Memory:
         found, key = explained(suspect.case), self._key(suspect.objective)
         if found.causes:
             self._known = [(key, found.causes), *self._known][:_KEPT]
-        elif self._pairs_left and not found.possible and not is_undefined(suspect.case):
+        elif self._pairs_left and not is_undefined(suspect.case):
             self._pairs_left -= 1
             found = found._replace(causes=paired(suspect.case, rows(suspect.case.record)))
             self._pairs += [(key, found.causes)] if found.causes else []
