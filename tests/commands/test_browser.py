@@ -129,6 +129,20 @@ def test_a_real_record_is_seen(browse, grpo):
     assert above == beyond[1] > 0
 
 
+def test_a_scale_ends_at_what_occurs_and_no_button_leads_nowhere(browse, dump):
+    old = [[-1.0] * 40, [-1.0] * 40]
+    new = [[-1.0 + 0.001 * at for at in range(40)], [-1.0 - 0.002 * at for at in range(40)]]
+    logs = {"log_probs_new": new, "log_probs_old": old, "log_probs_ref": None}
+    tab = browse(dump(logs | {"rewards": [1.0, 0.0]}), "-v", "dr")
+    scale = tab.run("document.querySelector('.legend').innerText")
+    assert "1.04" in scale
+    assert "≥" not in scale, "no token is above the largest ratio"
+    off = "[...document.querySelectorAll('.jumps button:disabled')].map((one) => one.innerText)"
+    assert tab.run(off) == ["most clipped", "‹ clipped", "clipped ›"]
+    browse(DATA, "--record", "grpo/3")
+    assert tab.run(off) == []
+
+
 def test_the_colour_is_the_number_s(browse, grpo):
     tab = browse(DATA, "--record", "grpo/3", "--color-by", "gradient")
     record = evaluated(grpo, DATA, 3)
