@@ -120,6 +120,10 @@ def test_a_real_record_is_seen(browse, grpo):
     beyond = [sum(one < 0.8 for one in ratios), sum(one > 1.2 for one in ratios)]
     told = [f"{count} of {len(ratios)}" for count in beyond]
     assert words == [f"▾ below 0.8: {told[0]}", f"▴ above 1.2: {told[1]}"]
+    low, high = (column(record, "clip").count(side) for side in ("low", "high"))
+    caption = tab.run("document.querySelector('.histogram figcaption').textContent")
+    assert f"clipped: ▾ {low}, ▴ {high}" in caption
+    assert ("the sign of the advantage decides" in caption) is ([low, high] != beyond)
     heights = "[...document.querySelectorAll('rect.bin title')].map((one) => one.textContent)"
     bars = [re.findall(r"\d[\d.e-]*", one) for one in tab.run(heights)]
     edges = {float(end) for _, *ends in bars for end in ends}
