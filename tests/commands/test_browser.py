@@ -311,6 +311,8 @@ def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
     tab, records, folder = browse_run
     found = tab.run("[...document.querySelectorAll('.findings li')].map((one) => one.textContent)")
     assert any("mismatch.k3" in one for one in found)
+    commands = tab.run("[...document.querySelectorAll('.event code')].map((one) => one.innerText)")
+    assert ["  # worst at step" in one for one in commands[:2]] == [False, True]
     worst = "[...document.querySelectorAll('.links a')].find((one) => /token/.test(one.hash)).hash"
     address = tab.run(worst)
     follow(tab, address)
@@ -423,6 +425,7 @@ def test_a_run_fits_every_width(browse_run, width):
         for part in ("html", ".wide"):
             parts = f"[...document.querySelectorAll('{part}')]"
             assert tab.run(f"{parts}.every((one) => one.scrollWidth <= one.clientWidth)"), part
+    assert "mismatch ▲, length" in tab.run("document.body.innerText"), "where a finding points"
 
 
 def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
