@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from grpo_cli.commands.page.page import (
     finite,
     html,
     still_record,
+    still_totals,
     text_fields,
 )
 from grpo_cli.commands.show.batch import COLUMN, readable_token, show_rows
@@ -29,7 +31,7 @@ from grpo_cli.errors import GrpoError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.unread import STEP_FIELDS
-from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.numbers import counted, markup, shown
 from grpo_cli.variants.plan import Plan
 
 _MOST = 200_000
@@ -159,6 +161,13 @@ def _records_of(owners: Set[tuple[str, str]], reader: Reader, plan: Plan) -> Ite
                 yield OnPage.of(raw, record, Chunk.of([record]).run(evaluator.evaluate))
 
 
+def _still_batch(first: OnPage, ranked: dict[str, Any] | None) -> Iterator[str]:
+    """The numbers of a batch, and whose the numbers below are."""
+    if ranked is not None:
+        yield still_totals(ranked["total"])
+        yield f"<h2>{markup(first.title)} (evaluated alone)</h2>\n"
+
+
 _OF_RECORD = ("loss", "response_count", "tokens", "clip_fraction", "gradient_norm")
 _OF_BATCH = (
     *("objective", "loss", "policy", "kl", "gradient_norm", "clip_fraction", "ratio_mean"),
@@ -199,6 +208,6 @@ def page_of(
         command=command_line(),
         signature=first.signature,
         settings=settings | {"records": named},
-        still=still_record(picture),
+        still=chain(_still_batch(first, ranked), still_record(picture)),
         blocks=[(f"record-{at}", one.block) for at, one in enumerate(records)],
     )

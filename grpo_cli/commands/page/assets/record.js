@@ -180,7 +180,11 @@ function histogram(record, quantity, width) {
   const slack = 1e-6 * (high - low);
   const outside = values.filter((value) => value - quantity.middle < low - slack || value - quantity.middle > high + slack).length;
   const caption = [`Vertical: tokens${log ? " (log scale)" : ""}, ${shown(values.length)} in all`];
-  if (bounds.some((bound) => bound !== null)) caption.push("at a clip bound: the tokens beyond it");
+  if (bounds.some((bound) => bound !== null)) {
+    const sides = [-1, 1].map((side) => record.clip.filter((one) => one === side).length);
+    const why = sides.every((count, side) => count === beyond[side]) ? "" : " (the sign of the advantage decides)";
+    caption.push(`at a clip bound: the tokens beyond it; clipped: ▾ ${shown(sides[0])}, ▴ ${shown(sides[1])}${why}`);
+  }
   if (outside) caption.push(`the first and the last bar have ${shown(outside)} beyond the axis`);
   return [svg, make("figcaption", {}, `${caption.join("; ")}.`)];
 }

@@ -83,7 +83,7 @@ class RunView {
 
   // What is usually done about an event, what check says of its worst record, and its findings in their order.
   event({ heading, check, fix }, findings, before, named) {
-    const { command } = findings[0];
+    const commands = commandsOf(findings[0]).filter((one) => !before || !commandsOf(before[0]).includes(one));
     const ordered = [...findings].sort((a, b) => a.onset - b.onset);
     const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
     const list = make("ul.findings", {}, ...ordered.map((one) => this.finding(one, one === findings[0])));
@@ -94,7 +94,7 @@ class RunView {
       fix && !(check.length && fix.endsWith(checkWords(check[0]))) ? make("p", {}, make("b", {}, "what to do: "), fix) : null,
       ...check.map((words) => make("p", {}, make("b", {}, "grpo check: "), checkWords(words))),
       ordered.length > 1 ? make("details", { open }, make("summary", {}, `${ordered.length} findings, by step`), list) : list,
-      command && command !== before?.[0].command ? make("p", {}, make("code", {}, command)) : null,
+      commands.length ? make("p", {}, ...commands.map((one) => make("code", {}, one))) : null,
     );
   }
 
@@ -200,6 +200,12 @@ class RunView {
 const sentences = (parts, { metrics }) =>
   parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, (word) => begun(word, metrics))}.`).join(" ");
 const begun = (word, metrics) => (metrics.some(({ name }) => name === word) ? word : `${word[0].toUpperCase()}${word.slice(1)}`);
+
+// What shows where a finding begins, and where it is worst.
+function commandsOf({ command, onset, kind, worst_step: worst, worst_command: there }) {
+  const later = there && worst !== onset && kind !== "trend";
+  return [command, later ? there.replace("  # step", "  # worst at step") : null].filter(Boolean);
+}
 
 // What check says, without the name of the rule: "at step 21: entropies are too small …".
 const checkWords = (words) => words.replace(/^(at step \d+: )?[a-z][a-z-]*: /, (_, when = "") => when);
