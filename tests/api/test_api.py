@@ -616,6 +616,7 @@ def test_an_answer_is_short_in_a_shell() -> None:
 RUN = str(SAMPLES / "run/temperature.jsonl.gz")
 PROMPTS = {
     "2 records, 2 groups, 4 responses": lambda: evaluate([ONE, ONE], "dr"),
+    "each record a batch; mean loss": lambda: evaluate([ONE, ONE], batch="record"),
     "step        loss": lambda: evaluate([ONE | {"step": 1}, ONE | {"step": 2}], batch="step"),
     "2 of 4 tokens, by contribution": lambda: show([ONE, ONE], "dr", top=2),
     "variant ": lambda: compare([ONE, ONE], "dr,grpo"),
