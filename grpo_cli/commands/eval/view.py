@@ -52,7 +52,7 @@ SUMS = ("objective", "loss", "policy")
 
 _ALIGNED = (*SUMS, "kl")
 _SPARE_LINES = ("policy", "denominator", "objective", "ratio", "evaluated")
-"""Totals that a short terminal goes without: the last three above a table of batches."""
+"""Totals that a short terminal goes without: the last one above a table of batches."""
 
 
 def print_totals(
@@ -88,7 +88,7 @@ def print_totals(
         return
     width = screen.edge
     room = None if width is None else max(width - _LABEL, _NARROWEST)
-    left_out = (_SPARE_LINES if batches else _SPARE_LINES[:2]) if brief else ()
+    left_out = (_SPARE_LINES if batches else _SPARE_LINES[:4]) if brief else ()
     size = total["gradient_norm"]
     texts = [shown_among(total[name], size if name in SUMS else None) for name in _ALIGNED]
     numbers = aligned([text if text.startswith("-") else f" {text}" for text in texts])
