@@ -478,7 +478,11 @@ def trend(
         framework = framework_of(logged)
         source = StepSource.of_flag(step, reader.paths)
         run = Run(reader, plan, source, framework, one_run=one_run)
-        flags = Flags(objective, reading_flags(where, group_by, group_size))
+        named: dict[str, Any] = {"stages": stages, "group_by": group_by, "group_size": group_size}
+        given: dict[str, Any] = {"variant": variant} if variant != "grpo" else {}
+        given |= {name: one for name, one in named.items() if one} | values
+        given["where"] = listed(where)
+        flags = Flags(objective, reading_flags(where, group_by, group_size), given)
         found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
         found = replace(found, verdict=of_arguments(found.verdict))
         return _noting(found, reader.notes(plan), run.lacks, run.notices)

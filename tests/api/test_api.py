@@ -297,6 +297,18 @@ def test_mistakes_are_told_by_the_names_of_arguments(said: str) -> None:
     assert " -p " not in str(error.value)
 
 
+def test_findings_of_data_in_memory_have_a_call_that_goes_on() -> None:
+    rewards = [[1.0, 0.0]] * 20 + [[9.0, 8.0]] * 20
+    run = [ONE | {"step": at, "rewards": one, "env": "a"} for at, one in enumerate(rewards)]
+    found = trend(run, "dapo", where="env==a", epsilon_high=0.3).findings[0]
+    call = "show(data, variant='dapo', epsilon_high=0.3, where=['env==a', 'step==20'])"
+    assert found.command == call
+    assert eval(call, {"show": show, "data": run}).total["records"] == 1
+    assert trend(run).findings[0].command == "show(data, where='step==20')"
+    with pytest.raises(KeyError, match="did you mean reward_mean"):
+        trend(run).steps[3]["rewardmean"]
+
+
 def test_notices_name_arguments_too() -> None:
     given = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1, 0], "advantages": [1.0, -1.0]}
     told = " ".join(evaluate(given, "dr").notices)
@@ -464,7 +476,11 @@ def test_commands_of_an_answer_read_the_data_as_it_was_read(tmp_path: Path) -> N
         for command in (finding.command, finding.cause, finding.worst_command):
             assert "--group-by step,uid --where" in str(command)
     run = grpo_cli.trend(records, "dr", **how)
-    assert {(one.command, one.cause, one.worst_command) for one in run.findings} == {(None,) * 3}
+    call = "show(data, variant='dr', group_by='step,uid', where=['uid!=3', 'step=="
+    for one in run.findings:
+        assert one.cause is None
+        assert str(one.command).startswith(call)
+        assert str(one.worst_command).startswith(call)
     data = [one | {"old_log_probs": [-1.5 + 0.4 * at]} for at, one in enumerate(records[:4])]
     found = match(data, loss="0.25", epsilon_low=0.1, **how)
     names = {"data": data, "evaluate": evaluate}
@@ -616,6 +632,7 @@ def test_an_answer_is_short_in_a_shell() -> None:
 RUN = str(SAMPLES / "run/temperature.jsonl.gz")
 PROMPTS = {
     "2 records, 2 groups, 4 responses": lambda: evaluate([ONE, ONE], "dr"),
+    "each record a batch; mean loss": lambda: evaluate([ONE, ONE], batch="record"),
     "step        loss": lambda: evaluate([ONE | {"step": 1}, ONE | {"step": 2}], batch="step"),
     "2 of 4 tokens, by contribution": lambda: show([ONE, ONE], "dr", top=2),
     "variant ": lambda: compare([ONE, ONE], "dr,grpo"),

@@ -77,20 +77,10 @@ def print_shown(
     if names is not None:
         console.print(grid([column(n, [row[n] for row in answer.rows]) for n in names]))
     elif answer.of == "token":
-        print_tokens(console, screen, _by_response(answer.rows), answer.by)
+        print_tokens(console, screen, answer.rows, answer.by)
     else:
         _print_columns(console, screen, [*_of_strings(answer.rows)], _SPARE_STRINGS)
     print_signature(console, screen, answer.signature)
-
-
-def _by_response(rows: Sequence[Row]) -> list[Row]:
-    """The rows of each response together; the responses, and its rows, in the order they had."""
-    responses: dict[Any, list[Row]] = {}
-    for row in rows:
-        responses.setdefault((row["source"], row["line"], row["id"], row["response"]), []).append(
-            row
-        )
-    return [row for own in responses.values() for row in own]
 
 
 def print_signature(console: Console, screen: Screen, signature: str) -> None:
