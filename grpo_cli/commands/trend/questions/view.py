@@ -111,6 +111,8 @@ def print_comparison(
     first, differ = answer.steps[0], answer.differing
     console.print(wrapped(Text(verdict_against(answer), "bold"), screen.reading, 2))
     explained = "difference: second − first, ± half of its 95 % interval"
+    if min(answer.runs) == 1:
+        explained += ", for the noise of steps and for how far two seeds may wander apart"
     if answer.has_end:
         last = max(answer.steps[2] // 4, 30)
         explained += f"; at the end: over the last {last} steps"
@@ -139,7 +141,7 @@ def print_comparison(
     note = f"\nequal: {', '.join(equal)}" if equal else ""
     hide = [] if differ else ["since", "since then"]
     hide += [] if answer.has_end else ["at the end"]
-    spare = ("first", "second", "since")
+    spare = ("since then", "since", "first", "second")  # both sides as long as there is room
     _print_rows(console, screen, rows, spare=spare, hide=hide, note=note, indent=2)
 
 
