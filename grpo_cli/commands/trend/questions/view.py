@@ -158,7 +158,7 @@ def verdict_against(answer: RunComparison) -> str:
     found = f"{len(answer.differing)} of {len(answer.metrics)} metrics differ " + (
         "beyond the runs of each side"
         if min(mine, yours) > 1
-        else "by more than two seeds of one run usually do"
+        else "by more than two seeds of one setting usually do"
     )
     about = f"{found}, over {count:,} steps ({first} to {last})"
     if answer.too_few:
@@ -167,7 +167,7 @@ def verdict_against(answer: RunComparison) -> str:
         about += ", too few to decide on the others" if answer.differing and others else ""
         about = about if answer.differing else few
     if answer.largest and len(answer.differing) < len(answer.metrics):
-        of = " of these" if answer.differing else ""
+        of = " of the others" if answer.differing else ""
         about += f"; the largest differences{of}: {', '.join(answer.largest)}"
         about += " (in standard deviations of the first run)"
     return about + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
