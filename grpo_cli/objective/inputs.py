@@ -62,11 +62,11 @@ class MisnamedColumnError(InputError):
 
         Args:
             column: which.
-            needed_by: a row's name, or a command's.
+            needed_by: what does: a variant, or a command.
             misnamed: the key, and how it is read.
         """
         key, advice = misnamed
-        message = f"{column} is missing, but {needed_by} needs it; grpo does not read this key"
+        message = f"{column} is missing, but {needed_by} needs it; this key is not read"
         return cls(f"{message}: {advice}", path=key)
 
 
@@ -78,7 +78,9 @@ def refuse_misnamed(batch: Batch, objective: Objective) -> None:
     """
     for name in objective.needed_log_probs if batch.misnamed else ():
         if name in batch.misnamed:
-            raise MisnamedColumnError.of(name, objective.name, batch.misnamed[name])
+            raise MisnamedColumnError.of(
+                name, f"the variant {objective.name}", batch.misnamed[name]
+            )
 
 
 def missing(name: str, bound: Bound, stage: str, detail: str = "") -> MissingColumnError:

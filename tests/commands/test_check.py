@@ -346,9 +346,9 @@ def test_every_fault_of_a_group_is_reported_and_the_odd_column_is_blamed(tmp_pat
         "got 1",
         f"grpo: {tmp_path}/in.jsonl:3: log_probs_new[1]: expected a finite number, got NaN",
     ]
-    last = result.stdout.splitlines()[-1]
-    assert last.startswith("1 record cannot be read; ")
-    assert "in the other record, " in last
+    first = result.stdout.splitlines()[0]
+    assert first.startswith("1 record cannot be read; ")
+    assert "in the other record, " in first
 
 
 def test_every_fault_of_an_object_is_reported(tmp_path):

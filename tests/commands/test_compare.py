@@ -217,6 +217,29 @@ def test_standard_input_is_read_as_often_as_a_file(grpo, tmp_path, words):
     assert found.stdout == wanted.stdout.replace(str(path), "<stdin>")
 
 
+@pytest.mark.parametrize(
+    ("variants", "words"),
+    [
+        ("trl/dapo,unsloth/dapo", "both variants agree: loss "),
+        ("grpo,dr", "grpo and dr differ: losses "),
+        ("trl/dapo,unsloth/dapo,dr", "trl/dapo and unsloth/dapo agree; losses from "),
+        ("grpo,dr,gspo", "no two of 3 variants agree; losses from "),
+    ],
+)
+def test_the_first_sentence_says_which_variants_agree(variants, words, tmp_path):
+    asked = ("compare", write(tmp_path / "a", telling()), "-v", variants)
+    assert run(*asked).stdout.startswith(words)
+    losses = {one["variant"]: one["loss"] for one in answer(*asked)["variants"]}
+    if words.startswith("grpo and dr"):
+        one, other = losses["grpo"], losses["dr"]
+        gap = 100 * abs(one - other) / max(abs(one), abs(other))
+        assert f" {one:.6g} and {other:.6g}, {gap:.2g}% apart\n" in run(*asked).stdout
+    if words.startswith("no two"):
+        low, high = min(losses, key=losses.get), max(losses, key=losses.get)
+        said = " ".join(run(*asked).stdout.partition("\n\n")[0].split())
+        assert f"from {losses[low]:.6g} ({low}) to {losses[high]:.6g} ({high}); nearest" in said
+
+
 def test_fields_choose_the_columns_of_every_format(tmp_path):
     asked = ("compare", write(tmp_path / "a", telling()), "-v", "grpo,dr")
     wanted = answer(*asked)["variants"]

@@ -268,7 +268,7 @@ def test_few_steps_decide_what_is_clear(tmp_path: Path) -> None:
     assert differs == {"length_mean": True, "loss": False}
     assert found["largest"] == ["loss"]
     said = " ".join(run("trend", *words).stdout.split())
-    assert "too few to decide on the others; the largest differences of these: loss" in said
+    assert "too few to decide on the others; the largest differences of the others: loss" in said
 
 
 def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:

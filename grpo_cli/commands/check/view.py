@@ -26,7 +26,7 @@ _STYLES = {"error": "bold red", "warning": "bold magenta", "info": "bold cyan"}
 def print_findings(
     console: Console, screen: Screen, answer: Checked, unread: int = 0, *, quiet: bool = False
 ) -> None:
-    """Prints the findings kind by kind, the worst first, then how many there are.
+    """Prints how many findings there are, then these kind by kind, the worst first.
 
     Args:
         console, screen: where.
@@ -34,12 +34,17 @@ def print_findings(
         unread: records that could not be read, besides those of the answer.
         quiet: whether to print only errors and warnings, without what was not checked.
     """
+    _print_counts(console, answer, unread)
     rows = [row for row in answer.findings if not (quiet and row.severity == "info")]
     for severity in _STYLES:
         for code in dict.fromkeys(row.code for row in rows if row.severity == severity):
             of_kind = [row for row in rows if (row.code, row.severity) == (code, severity)]
             more = answer.more_by_severity.get(code, {}).get(severity, 0)
+            console.print()
             _print_kind(console, screen.reading, of_kind, more)
+    others = answer.mismatch, answer.denominators, answer.advantages
+    if rows and not quiet and any([*others, answer.not_checked, answer.not_compared]):
+        console.print()
     if answer.mismatch is not None and not quiet:
         for words in mismatch_lines(answer.mismatch, _of_mismatch(answer.findings)):
             console.print(wrapped(Text(words), screen.reading, 4))
@@ -64,6 +69,9 @@ def print_findings(
         where = "all" if whole else f"{answer.not_compared:,} of {answer.records:,}"
         words = f"log-probs were not compared with each other in {where} records with errors"
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
+
+
+def _print_counts(console: Console, answer: Checked, unread: int) -> None:
     counts, records = answer.conclusion
     style = "bold green" if answer.ok else "bold red"
     if unread:
@@ -85,7 +93,6 @@ def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int
         console.print(Text(f"  … {more:,} more {first.code} (--limit 0 for all)", "dim"))
     for advice in dict.fromkeys(row.advice for row in rows):
         console.print(wrapped(Text(f"  → {advice}", "dim"), width, 4))
-    console.print()
 
 
 def _of_mismatch(findings: Sequence[Finding]) -> Iterable[str]:

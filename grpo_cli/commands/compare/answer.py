@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
+from math import isclose
 from typing import Any
 
 from grpo_cli.commands.answer import Answer, what_was_counted
 from grpo_cli.commands.eval.run import SUMMED
 from grpo_cli.commands.frames import Array, Frames, columns_of
-from grpo_cli.terminal.numbers import counted
+from grpo_cli.terminal.numbers import counted, shown_among
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,43 @@ class Compared(Frames, Answer):
         variants, counts = counted(len(self.variants), "variant"), what_was_counted(vars(self))
         return f"Compared({variants} on {counts}{skipped})"
 
+    @property
+    def verdict(self) -> str:
+        """Which variants agree in loss and gradient, and how far the losses of the others are.
+
+        "" of one variant, and of several batches.
+        """
+        rows = self.variants
+        if len(rows) < 2 or any(one.batch for one in rows):
+            return ""
+        groups: list[list[ComparedVariant]] = []
+        for row in rows:
+            same = next((group for group in groups if _agree(group[0], row)), None)
+            if same is None:
+                groups.append([row])
+            else:
+                same.append(row)
+        if len(groups) == 1:
+            every = "both" if len(rows) == 2 else f"all {len(rows)}"
+            return f"{every} variants agree: loss {_loss(rows[0])}"
+        firsts = sorted((each[0] for each in groups), key=lambda one: one.loss)
+        low, high = firsts[0], firsts[-1]
+        if len(rows) == 2:
+            one, other = rows
+            losses = f"losses {_loss(one)} and {_loss(other)}, {_gap(one, other):.2g}% apart"
+            return f"{one.variant} and {other.variant} differ: {losses}"
+        alike = sorted((each for each in groups if len(each) > 1), key=len, reverse=True)
+        parts = [f"{_listed([one.variant for one in each])} agree" for each in alike[:_GROUPS]]
+        if len(alike) > _GROUPS:
+            parts.append(f"{counted(len(alike) - _GROUPS, 'more group')} of equal variants")
+        parts = parts or [f"no two of {len(rows)} variants agree"]
+        parts.append(f"losses from {_loss(low)} ({low.variant}) to {_loss(high)} ({high.variant})")
+        if not alike:
+            one, other = min(pairwise(firsts), key=lambda pair: _gap(*pair))
+            nearest = f"{one.variant} and {other.variant}, {_gap(one, other):.2g}% apart"
+            parts.append(f"nearest: {nearest}")
+        return "; ".join(parts)
+
     def table(self) -> list[dict[str, Any]]:
         """The variants' numbers, the most asked for first."""
         rows = [one.fields() for one in self.variants]
@@ -115,6 +154,45 @@ class Compared(Frames, Answer):
     def columns(self) -> dict[str, Array]:
         """The variants' rows as arrays by name; a number that is unknown is NaN."""
         return columns_of([one.fields() for one in self.variants])
+
+
+_SAME = 1e-4
+"""Relative: what is equal in single precision, as for ``verify``."""
+_ROUNDING = 1e-9
+"""Of the gradient's norm: a smaller difference of losses is what is left of terms that cancel."""
+_GROUPS, _NAMED = 2, 4
+"""Groups of equal variants, and variants of a group, that the verdict names."""
+
+
+def _agree(one: ComparedVariant, other: ComparedVariant) -> bool:
+    """Whether two variants have one loss and one gradient."""
+    norm = one.gradient_norm or 0.0
+    pairs = (one.gradient_norm, other.gradient_norm), (one.cosine, other.cosine)
+    alike = all(
+        mine == yours
+        or (mine is not None and yours is not None and isclose(mine, yours, rel_tol=_SAME))
+        for mine, yours in pairs
+    )
+    return alike and isclose(one.loss, other.loss, rel_tol=_SAME, abs_tol=_ROUNDING * norm)
+
+
+def _gap(one: ComparedVariant, other: ComparedVariant) -> float:
+    """The difference of two losses, in percent of the larger; 0 where rounding explains it."""
+    gap = abs(one.loss - other.loss)
+    if gap <= _ROUNDING * (one.gradient_norm or 0.0):
+        return 0.0
+    return 100.0 * gap / max(abs(one.loss), abs(other.loss))
+
+
+def _loss(row: ComparedVariant) -> str:
+    return shown_among(row.loss, row.gradient_norm)
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    if rest > 1:
+        return f"{', '.join(names[:_NAMED])} and {rest} others"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 _FIRST = (

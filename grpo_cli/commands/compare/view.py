@@ -46,10 +46,13 @@ _MOST = 6
 def print_comparison(
     console: Console, screen: Screen, answer: Compared, names: Sequence[str] | None = None
 ) -> None:
-    """Prints one line per variant, what the shares mean, and the variants left out.
+    """Prints which variants agree, a line for each, what the shares mean, and those left out.
 
     ``names`` are the columns to print; None for the usual ones.
     """
+    if names is None and answer.verdict:
+        console.print(wrapped(Text(answer.verdict, "bold"), screen.reading, 2))
+        console.print()
     if answer.variants:
         _print_rows(console, screen, answer, names)
         _print_differences(console, screen, answer.differences)

@@ -179,7 +179,7 @@ def _by_step(reader: Reader, step_source: StepSource) -> Steps:
     def numbered() -> Iterator[tuple[int, Raw, Record]]:
         for raw, record in reader.records(as_lists=False):
             if OLD in record.misnamed:
-                misnamed = MisnamedColumnError.of(OLD, "diff", record.misnamed[OLD])
+                misnamed = MisnamedColumnError.of(OLD, "grpo diff", record.misnamed[OLD])
                 reader.bad(located(misnamed, record))
             else:
                 yield step_source.of_record(raw).number, raw, record

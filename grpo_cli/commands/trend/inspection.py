@@ -76,8 +76,8 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
     if not named or worst == event.step:
         return [*named.values()]
     begun = messages_of(None, onset)
-    if (shown := first_place(event.first, steps)) is not None:
-        begun |= messages_of(shown, onset)
+    if begun and (shown := first_place(event.first, steps)) is not None:
+        begun |= {code: text for code, text in messages_of(shown, onset).items() if code in begun}
     return [begun.get(code, f"at step {worst}: {text}") for code, text in named.items()]
 
 

@@ -167,11 +167,20 @@ class _Sample(NamedTuple):
         return float(self.cost.mean()) / mean if sure and self.agree else 1.0
 
     @property
-    def low(self) -> float:
-        """The share of tokens whose entropy is below half of the least that their p allows."""
+    def least(self) -> F64:
+        """The least entropy that a token's p allows: all others are one word."""
         p = np.exp(-self.cost)
-        least = self.cost * p - (1.0 - p) * np.log(np.maximum(1.0 - p, 1e-300))
-        return float(np.mean((self.entropy < _BELOW * least) & (least > 1e-3)))
+        return self.cost * p - (1.0 - p) * np.log(np.maximum(1.0 - p, 1e-300))
+
+    @property
+    def too_low(self) -> NDArray[np.bool_]:
+        """The tokens whose entropy is below half of the least."""
+        return (self.entropy < _BELOW * self.least) & (self.least > 1e-3)
+
+    @property
+    def low(self) -> float:
+        """The share of these tokens."""
+        return float(np.mean(self.too_low))
 
     @property
     def slope(self) -> float:
@@ -248,4 +257,8 @@ def find_wrong_entropies(view: View) -> Iterator[Finding]:
             )
         elif low > _OFTEN:
             evidence = {"share": low, "tokens": len(one.cost)}
+            at = int(np.argmax(one.too_low))
+            place = view.place(view.tokens_of(one.record).start + at)
+            where = f"response {place['response']}, token {place['token']}"
+            words |= {"where": where, "entropy": one.entropy[at], "least": one.least[at]}
             yield Finding(evidence, one.record, kind="small", words=words)

@@ -110,7 +110,9 @@ def print_comparison(
     """Prints the metrics that differ, then the others; ``named``: the runs of both sides."""
     first, differ = answer.steps[0], answer.differing
     console.print(wrapped(Text(verdict_against(answer), "bold"), screen.reading, 2))
-    explained = "difference: second − first, ± half of its 95 % confidence interval"
+    explained = "difference: second − first, ± half of its 95 % interval"
+    if min(answer.runs) == 1:
+        explained += ", for the noise of steps and for how far two seeds may wander apart"
     if answer.has_end:
         last = max(answer.steps[2] // 4, 30)
         explained += f"; at the end: over the last {last} steps"
@@ -139,7 +141,7 @@ def print_comparison(
     note = f"\nequal: {', '.join(equal)}" if equal else ""
     hide = [] if differ else ["since", "since then"]
     hide += [] if answer.has_end else ["at the end"]
-    spare = ("first", "second", "since")
+    spare = ("since then", "since", "first", "second")  # both sides as long as there is room
     _print_rows(console, screen, rows, spare=spare, hide=hide, note=note, indent=2)
 
 
@@ -156,7 +158,7 @@ def verdict_against(answer: RunComparison) -> str:
     found = f"{len(answer.differing)} of {len(answer.metrics)} metrics differ " + (
         "beyond the runs of each side"
         if min(mine, yours) > 1
-        else "by more than two seeds of one run usually do"
+        else "by more than two seeds of one setting usually do"
     )
     about = f"{found}, over {count:,} steps ({first} to {last})"
     if answer.too_few:
@@ -165,7 +167,7 @@ def verdict_against(answer: RunComparison) -> str:
         about += ", too few to decide on the others" if answer.differing and others else ""
         about = about if answer.differing else few
     if answer.largest and len(answer.differing) < len(answer.metrics):
-        of = " of these" if answer.differing else ""
+        of = " of the others" if answer.differing else ""
         about += f"; the largest differences{of}: {', '.join(answer.largest)}"
         about += " (in standard deviations of the first run)"
     return about + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
