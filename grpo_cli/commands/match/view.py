@@ -58,7 +58,7 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
 
 
 def _print_advice(console: Console, screen: Screen, answer: Matched) -> None:
-    """What data would tell the conventions apart; last, since a low screen goes without it."""
+    """What data would distinguish the conventions; last, since a low screen goes without it."""
     if answer.match_count < 2 or not answer.reproduced or not answer.tell_apart:
         return
     console.print(Text("\nto tell them apart, use data with", "bold"))

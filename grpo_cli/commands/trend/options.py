@@ -101,7 +101,7 @@ class TrendOptions:
         )
 
     def columns(self, *, logged: bool = False) -> list[str] | None:
-        """The columns that are asked for, beside the step; None for those that say something.
+        """The columns that are asked for, without the step; None for those that say something.
 
         Raises:
             UsageError: for an unknown one; of a log (``logged``) any may be there.

@@ -369,7 +369,7 @@ class Origins:
         return {name: one.returns for name, one in self.files.items() if one.is_resumed}
 
     def returns(self, *, resumed: bool = False) -> Iterator[str]:
-        """A note for each file whose steps go back; ``resumed``: passes are told apart."""
+        """A note for each file whose steps go back; ``resumed``: passes are numbered."""
         for source, order in self.files.items():
             if not 0 < len(order.returns) <= _MOST:
                 continue

@@ -131,7 +131,7 @@ _FEW_VALUES, _GLANCE = 12, 64
 
 
 def _apart(values: F64) -> F64:
-    """[n] how far the different values so far are apart at most, if all are multiples of one."""
+    """[n] the largest gap of the different values so far, if all are multiples of one."""
     new = np.zeros(len(values))
     new[np.unique(values, return_index=True)[1]] = 1.0
     span = np.maximum.accumulate(values) - np.minimum.accumulate(values)

@@ -260,7 +260,7 @@ function smooth(values, width, first = 0, last = values.length) {
   return found;
 }
 
-// The least and largest value of a series and of those beside it; `log`: on a logarithmic axis.
+// The least and largest value of a series and of its neighbours; `log`: on a logarithmic axis.
 function range({ log, values, others = [] }) {
   let [low, high, least] = [Infinity, -Infinity, Infinity];
   for (const value of [...values, ...others.flat()]) {

@@ -1,4 +1,4 @@
-// A step: its numbers beside those of the steps around it, its responses by length and reward, and its groups.
+// A step: its numbers and those of the steps around it, its responses by length and reward, and its groups.
 
 // So many groups have a colour each.
 const PALETTE = 8;
@@ -200,11 +200,11 @@ class StepView {
     const rows = [...new Set(all.map(({ cy }) => cy))].sort((a, b) => a - b);
     const gap = rows.slice(1).reduce((least, row, at) => Math.min(least, row - rows[at]), 250);
     const tallest = Math.max(...[...stacks.values()].map((stack) => stack.length));
-    const apart = Math.min(2 * DOT, (0.45 * gap) / tallest);
+    const spacing = Math.min(2 * DOT, (0.45 * gap) / tallest);
     const middle = y.at(y.ticks[0]) / 2 + y.at(y.ticks[y.ticks.length - 1]) / 2;
     this.isStacked = tallest > 1;
     for (const stack of stacks.values()) {
-      for (const [nth, dot] of stack.entries()) yield this.dot(dot, dot.cy + (dot.cy < middle ? 1 : -1) * nth * apart);
+      for (const [nth, dot] of stack.entries()) yield this.dot(dot, dot.cy + (dot.cy < middle ? 1 : -1) * nth * spacing);
     }
   }
 
