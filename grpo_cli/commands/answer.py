@@ -51,8 +51,10 @@ class Answer:
 
     def sections(self) -> Sequence[tuple[str, Sequence[Mapping[str, Any]]]]:
         """Heading and rows of each table of a notebook: the table; without one, all lists."""
-        lists = [[*map(as_row, value)] for value in self.fields().values() if _has_rows(value)]
-        return [("", rows) for rows in ([self.table()] if self.table() else lists)]
+        if rows := self.table():
+            return [("", rows)]
+        named = self.fields().items()
+        return [(n.replace("_", " "), [*map(as_row, x)]) for n, x in named if _has_rows(x)]
 
     def __repr__(self) -> str:
         """The headline, the table and how many notices there are."""

@@ -46,8 +46,8 @@ def frameworks_of(keys: Collection[str]) -> tuple[str, ...]:
 def named_row(value: Any) -> str | None:
     """The row of the framework that computed a decoded record, where the record says so.
 
-    Its ``framework`` says so, or TRL's setting beside fields that have TRL's names; or a word that
-    names a variant.
+    Its ``framework`` says so, by its settings or a variant's name (``"trl/dapo"``), or TRL's
+    setting beside fields that have TRL's names; or a word that names a variant.
     """
     record = value if isinstance(value, dict) else {}
     if "framework" not in record:
@@ -58,6 +58,9 @@ def named_row(value: Any) -> str | None:
         row = f"trl/{record.get('loss_type')}"
         return row if frameworks_of(record) == ("trl",) and NAMES.get(row) == row else None
     settings = record["framework"]
+    word = settings.get("name") if isinstance(settings, dict) else settings
+    if isinstance(word, str) and "/" in word and word in NAMES:
+        return NAMES[word]
     if not isinstance(settings, dict):
         return None
     loss = settings.get("loss_type") or settings.get("policy_loss")

@@ -261,12 +261,15 @@ MISTAKES = {
     "path or paths, got NoneType": lambda: compare(None),  # type: ignore[arg-type]
     "[0]: expected log_probs_new": lambda: evaluate(pa.table({"a": [1]})),
     "no file matches this pattern": lambda: evaluate("nowhere/*.jsonl"),
-    "limit: expected 0 or more": lambda: check(EMPTY, limit=-1),
+    "limit: expected a whole number": lambda: check(EMPTY, limit=-1),
+    "at least 1, got '8'": lambda: evaluate(EMPTY, group_size="8"),  # type: ignore[arg-type]
+    "betas: expected a number": lambda: match(EMPTY, loss=0.1, betas="x"),
+    "tolerance: expected a number": lambda: diff(DAPO, DAPO, tolerance="x"),  # type: ignore[arg-type]
     "format: expected one of canonical": lambda: next(read(DAPO, format="verll")),
     "level: expected one of batch, record": lambda: evaluate(EMPTY, "dr").columns("tokens"),  # type: ignore[arg-type]
     "totals_only": lambda: evaluate(EMPTY, "dr", totals_only=True).ratio,
     "evaluated in 2 parts": lambda: evaluate([EMPTY, {**EMPTY, "tokens": None}], "dr").breakdown,
-    "rtol: expected a number >= 0": lambda: verify(EMPTY, rtol=-1.0),
+    "rtol: expected a number of at least 0": lambda: verify(EMPTY, rtol=-1.0),
     'no record has "expected"': lambda: verify(EMPTY),
     "no correction is called 'trl/mine'": lambda: verify(MINE),
     "none of the variants uses it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
@@ -685,7 +688,7 @@ def test_every_answer_with_rows_is_a_table_of_arrow(found: Any, columns: list[st
     [
         (lambda: evaluate(RUN, batch="step"), [">⋮<", ">mean of the batches<"]),
         (lambda: trend(RUN), [">Findings<", "last good step 29", "rose at step 30", ">29<", "▁"]),
-        (lambda: trend(SAMPLES / "run/healthy.jsonl.gz"), ["no change found", ">reward_mean<"]),
+        (lambda: trend(SAMPLES / "run/healthy.jsonl.gz"), ["no sudden change", ">reward_mean<"]),
         (lambda: grpo_cli.explain([ONE], "dr"), [">positive_advantages<", ">reward<", ">weight<"]),
     ],
 )

@@ -118,8 +118,8 @@ def test_a_real_record_is_seen(browse, grpo):
     assert tab.run("page.quantity(page.view.record).name") == "ratio"
     words = tab.run("[...document.querySelectorAll('svg text.clip')].map((one) => one.textContent)")
     beyond = [sum(one < 0.8 for one in ratios), sum(one > 1.2 for one in ratios)]
-    shares = [f"{count / len(ratios):.3g}" for count in beyond]
-    assert words == [f"▾ below 0.8: {shares[0]}", f"▴ above 1.2: {shares[1]}"]
+    told = [f"{count} of {len(ratios)}" for count in beyond]
+    assert words == [f"▾ below 0.8: {told[0]}", f"▴ above 1.2: {told[1]}"]
     heights = "[...document.querySelectorAll('rect.bin title')].map((one) => one.textContent)"
     bars = [re.findall(r"\d[\d.e-]*", one) for one in tab.run(heights)]
     edges = {float(end) for _, *ends in bars for end in ends}
@@ -425,7 +425,9 @@ def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
         assert f"record {wanted['id']} of" in alone
         assert "evaluated alone" in alone
         assert tab.run("page.view.record.objective") == wanted["objective"]
-    way = tab.run("document.querySelector('details td a').hash")  # the batch's first token
+    follow(tab, tab.run("document.querySelectorAll('.batch tr a')[1].hash"))
+    assert tab.run("page.view.record.id") == evaluated(grpo, DATA, 1)["id"], "a row leads to it"
+    way = tab.run("document.querySelector('td a[href*=token]').hash")  # the batch's first token
     follow(tab, way)
     record, response, position = map(int, re.findall(r"\d+", way))
     assert tab.run("page.view.record.id") == evaluated(grpo, DATA, record)["id"]

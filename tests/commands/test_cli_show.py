@@ -404,7 +404,15 @@ def test_a_page_of_several_records_lists_the_tokens_of_the_batch(grpo, dump, tmp
     path = str(dump(TOKENS | {"id": "a"}, TOKENS | {"id": "b", "rewards": [1.0, 5.0]}))
     settings = json.loads(Page(page(grpo, path, tmp_path, "--top", "5")).data["settings"])
     answer = json.loads(grpo("show", path, "--top", "5", "--json").stdout)
-    assert settings["ranked"]["title"].startswith("2 records as one batch: loss ")
+    assert settings["ranked"]["title"].startswith("2 records as one batch: grpo loss ")
+    assert settings["ranked"]["heading"].startswith("the 5 of 16 tokens with the largest |contr")
+    total = {name: answer["total"][name] for name in settings["ranked"]["total"]}
+    assert settings["ranked"]["total"] == total
+    lines = grpo("eval", path, "--level", "record", "-f", "jsonl", "--batch", "record").stdout
+    for line, one in zip(lines.splitlines(), settings["records"], strict=True):
+        names = ("loss", "response_count", "tokens", "clip_fraction", "gradient_norm")
+        assert one["numbers"][1:] == [json.loads(line)[name] for name in names]
+    assert [one["numbers"][0] for one in settings["records"]] == [0.5, 3.0]
     rows = settings["ranked"]["rows"]
     numbers = ["ratio", "advantage", "clip", "contribution", "contribution_share"]
     assert settings["ranked"]["names"] == [name.replace("_", " ") for name in numbers]

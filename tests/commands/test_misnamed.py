@@ -12,7 +12,7 @@ from files import each, some
 from formats import dumps
 from fuzz import product
 
-from grpo_cli import InputError, compare, evaluate, match
+from grpo_cli import InputError, check, compare, evaluate, match, verify
 
 DATA = {
     "nemo-rl": dumps.nemo_rl(),
@@ -59,6 +59,19 @@ def test_from_python(dump):
         assert wanted in str(caught.value) or "--map log_probs_old=old_lp" in str(caught.value)
     told = evaluate({**RECORD, "log_probs_old": OLDER}, "dr")
     assert told.notices == ["ignored columns: old_lp"]
+
+
+def test_check_reports_an_error(dump):
+    """Wherever the misspelt key is, so that a gate in CI stops there."""
+    (one,) = check(RECORD).findings
+    assert (one.severity, one.code) == ("error", "on-policy")
+    assert 'record["log_probs_old"] = record["old_lp"] reads it' in one.advice
+    rows = [
+        {"logprobs": ROWS[k], "old_lp": OLDER[k], "rewards": float(k), "uid": "a"} for k in (0, 1)
+    ]
+    assert check(dump(RECORD, RECORD)).counts["on-policy"] == 2
+    assert check(dump(*rows, name="rows.jsonl")).severities["error"] == 2
+    assert check({**RECORD, "log_probs_old": OLDER}).severities["error"] == 0
 
 
 # ---- every way of reading ---------------------------------------------------------------------
@@ -210,3 +223,9 @@ def test_settings_elsewhere_and_swapped_letters(dump):
     assert (
         "the trainer used dapo, not grpo" in evaluate(dump(given | {"variant": "dapo"})).notices[0]
     )
+    for framework in ("trl/dapo", {"name": "trl/dapo"}):
+        named = dump(given | {"framework": framework, "expected": {"loss": 1.0}})
+        assert "the trainer used trl/dapo, not grpo" in evaluate(named).notices[0]
+        assert verify(named).records[0].variant == "trl/dapo"
+    other = evaluate(dump(given | {"framework": "huggingface/trl"}))
+    assert not [one for one in other.notices if "the trainer used" in one]

@@ -463,7 +463,8 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
     (event,) = [one for one in document["events"] if one["severity"] == "warning"]
     assert (event["step"], event["metrics"][0]) == (30, "mismatch.k3")
     first = next(one for one in found if one["metric"] == "mismatch.k3")
-    assert event["check"] == named_by_check(first["worst"])
+    assert event["check"] == named_by_check(first["worst"] | {"record": "30/0"})
+    assert event["check"] != named_by_check(first["worst"])  # which is of another step
     assert event["check"][0].startswith("temperature: ")
     assert document["verdict"].startswith("step 30: temperature: sampling_per_token_logps is more ")
     assert "(mismatch.k3 4.37e-06 → 0.0866, mismatch.mean_abs" in document["verdict"]
@@ -508,7 +509,12 @@ def test_what_check_names_in_the_worst_record(kind: str, tmp_path: Path) -> None
     likely = next(one for one in document["findings"] if one["metric"] == first["metrics"][0])
     later = f"at step {likely['worst_step']}: "  # where the step at which it began has it not
     named = [one.removeprefix(later) for one in first["check"]]
-    assert named == [*named_by_check(likely["worst"])] != []
+    words = shlex.split(likely["cause"])
+    begun = likely["worst"] | {"source": words[2], "record": words[words.index("--record") + 1]}
+    by_code = {one.partition(": ")[0]: one for one in named_by_check(begun)}
+    codes = [one.partition(": ")[0] for one in named_by_check(likely["worst"])]
+    assert [one.partition(": ")[0] for one in named] == codes != []
+    assert all(one == by_code.get(one.partition(": ")[0], one) for one in first["check"])
     assert "rollout-mismatch" not in first["summary"]
     if kind == "folder":
         return
@@ -596,8 +602,8 @@ def verdict(path: Path, *flags: str) -> tuple[str, int]:
     steps = answer("trend", path, *flags)["steps"]
     watched = {*steps[0]} - UNWATCHED - {"step", "file", "worst"}
     counts = [sum(step[name] is not None for step in steps) for name in watched]
-    below = " ".join(shown.partition("no change found in ")[2].split())
-    return "no change found in " + below, sum(count >= 16 for count in counts)
+    below = " ".join(shown.partition("no sudden change in ")[2].split())
+    return "no sudden change in " + below, sum(count >= 16 for count in counts)
 
 
 @each("lacking", [(), *((one,) for one in NEEDED), (*NEEDED, "log_probs_old")])
@@ -611,7 +617,7 @@ def test_a_verdict_says_how_many_series_it_is_of_and_which_there_are_not(
     limits = "; no published limit passed"
     assumed = "log_probs_old" in lacking
     count -= len(RATIOS) if assumed else 0
-    assert said.startswith(f"no change found in {count} series over 20 steps{limits}")
+    assert said.startswith(f"no sudden change in {count} series over 20 steps{limits}")
     for column, names in NEEDED.items():
         needs = "needs" if len(names) == 1 else "need"
         assert (f"{', '.join(names)} ({needs} {column})" in said) == (column in lacking)

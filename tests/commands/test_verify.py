@@ -612,3 +612,22 @@ def test_what_explains_one_record_of_several_is_no_verdict(tmp_path) -> None:
     assert "2 of 2 records differ; no cause explains more than one of them" in shown
     assert shown.count("record loss_gradient as well") == 1
     assert shown.count(" cause ") == 1 + 2  # the verdict, and each record
+
+
+@pytest.mark.parametrize("factor", [1.01, 36.195])
+def test_one_factor_of_all_losses_is_in_the_first_line(tmp_path: Path, factor: float) -> None:
+    """Whether or not somebody may have typed it; not where the records have other ratios."""
+    rows = [record(number, [7, 5], [1.0, 0.25]) for number in range(3)]
+    losses = [row.total["loss"] for row in (evaluate(one, "dapo") for one in rows)]
+    for row, loss in zip(rows, losses, strict=True):
+        row["expected"] = {"loss": factor * loss}
+    words = f"3 of 3 records differ: your loss is grpo's times {factor:g} in each"
+    path = write(tmp_path / "a.jsonl", rows)
+    assert run("verify", path, "-v", "dapo").stdout.startswith(f"{words} (rtol 0.0001)\n")
+    assert words in verify(rows, "dapo").headline
+    rows[1]["expected"]["loss"] *= 1.001
+    path = write(tmp_path / "a.jsonl", rows)
+    first, *lines = run("verify", path, "-v", "dapo").stdout.splitlines()
+    assert first == "3 of 3 records differ (rtol 0.0001)"
+    assert any(f"where    your loss is grpo's times {factor:g}" in line for line in lines)
+    assert verify(rows, "dapo").headline.endswith("differ: cause not recognised)")

@@ -110,6 +110,12 @@ def test_wrong_penalties(weight, words, numbers) -> None:
     check(words, numbers, flags={"kl_weight": weight})
 
 
+def test_a_kl_of_the_old_policy_has_no_gradient() -> None:
+    old = iter([x for row in subtract(FAR, MOVES) for x in row])
+    numbers = compute(penalty=lambda *_: (k3(next(old))[0], 0.0))
+    check("KL of the old policy (π_old in place of π_θ) to the reference: no gradient", numbers)
+
+
 def test_a_kl_with_weights_of_its_own_and_a_beta_that_nobody_typed() -> None:
     numbers = compute(kl_weight=lambda row: 1.0 / LENGTHS[row], beta=0.0512345)
     words = KL_OVER.format("its response's tokens × 1 (a sum over responses)")
@@ -288,6 +294,19 @@ def count(at: Sequence[int], times: float) -> list[float]:
 def test_tokens_that_do_not_count_or_count_twice(at, words) -> None:
     for said, times in TIMES.items():
         check(words.format(said), compute(counts=count(at, times)))
+
+
+def test_last_tokens_alone_or_twice_with_their_denominators() -> None:
+    last, every = "the last token of every response", count(LAST, 2.0)
+    alone = [float(at in LAST) for at in range(10)]
+    ends = f"only {last} counts"
+    check(f"{ends} (the denominators stay)", compute(counts=alone))
+    numbers = compute(counts=alone, weight=lambda _: 1 / 4)
+    check(f"{ends}, in the denominator too", numbers)
+    numbers = compute(counts=every, weight=lambda row: 1 / (4 * (LENGTHS[row] + 1)))
+    check(f"{last} is doubled, in the denominator too", numbers)
+    numbers = compute(counts=every, weight=lambda _: 1 / 14)
+    check(f"{last} is doubled, in the denominator too", numbers, stages={"aggregate": "token-mean"})
 
 
 @each(

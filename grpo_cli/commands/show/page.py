@@ -9,12 +9,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_cli.commands.options.everywhere import command_line
-from grpo_cli.commands.page.page import Drawn, blocks, html, still_record, text_fields
+from grpo_cli.commands.page.page import (
+    Drawn,
+    blocks,
+    finite,
+    html,
+    still_record,
+    text_fields,
+)
 from grpo_cli.commands.show.batch import COLUMN, readable_token, show_rows
 from grpo_cli.commands.show.picture import Picture
+from grpo_cli.commands.show.view import heading
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.rows.rows import rows
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
@@ -27,12 +37,16 @@ _MOST = 200_000
 
 
 class OnPage(NamedTuple):
-    """A record of a page: its heading, where it was read, its objective, and its numbers."""
+    """A record of a page: its heading, where it was read, its objective, and its numbers.
+
+    ``numbers`` has those of its row in the table of records, ``block`` those of its tokens.
+    """
 
     name: str
     title: str
     place: str
     signature: str
+    numbers: Sequence[Any]
     block: str
 
     @classmethod
@@ -41,8 +55,14 @@ class OnPage(NamedTuple):
         place = place_of(record)
         signature = breakdown.objective.signature
         whole = Drawn(text_fields(raw.value), 0, range(len(record.widths)))
-        (numbers,) = blocks([record], breakdown, [whole])
-        return cls(shown(record.name), _title(raw, record, breakdown), place, signature, numbers)
+        (block,) = blocks([record], breakdown, [whole])
+        (row,) = rows(Source([record], breakdown), "response")
+        rewards = [one["reward"] for one in row["responses"]]
+        is_known = bool(rewards) and all(isinstance(one, int | float) for one in rewards)
+        reward = sum(rewards) / len(rewards) if is_known else None
+        numbers = finite([reward, *(row[name] for name in _OF_RECORD)])
+        title = _title(raw, record, breakdown)
+        return cls(shown(record.name), title, place, signature, numbers, block)
 
 
 def place_of(record: Record) -> str:
@@ -113,14 +133,21 @@ def ranked_tokens(
     places = {(one.place, one.name): at for at, one in enumerate(records)}
     share = "contribution_share" if by == "contribution" else "share"
     names = [*dict.fromkeys((*_OF_TOKEN, COLUMN.get(by, by), share))]
-    total, rows = answer.total, []
+    total, listed = answer.total, []
     for row, owner in zip(answer.rows, owners, strict=True):
         place = (row["response"], row["position"], readable_token(row), places.get(owner))
-        rows.append([owner[1], *place, *(row[name] for name in names)])
-    title = f"{counted(total['records'], 'record')} as one batch: loss {shown(total['loss'])}"
-    named = [name.replace("_", " ") for name in names]
-    settings = {"title": title, "by": COLUMN.get(by, by).replace("_", " "), "names": named}
-    return settings | {"rows": rows, "notes": [*answer.notices]}
+        listed.append([owner[1], *place, *(row[name] for name in names)])
+    loss = f"{answer.variant} loss {shown(total['loss'])}"
+    settings: dict[str, Any] = finite(
+        {
+            "title": f"{counted(total['records'], 'record')} as one batch: {loss}",
+            "heading": heading(answer),
+            "total": {name: total[name] for name in _OF_BATCH if total[name] is not None},
+            "names": [name.replace("_", " ") for name in names],
+            "rows": listed,
+        }
+    )
+    return settings | {"notes": [*answer.notices]}
 
 
 def _records_of(owners: Set[tuple[str, str]], reader: Reader, plan: Plan) -> Iterator[OnPage]:
@@ -132,6 +159,11 @@ def _records_of(owners: Set[tuple[str, str]], reader: Reader, plan: Plan) -> Ite
                 yield OnPage.of(raw, record, Chunk.of([record]).run(evaluator.evaluate))
 
 
+_OF_RECORD = ("loss", "response_count", "tokens", "clip_fraction", "gradient_norm")
+_OF_BATCH = (
+    *("objective", "loss", "policy", "kl", "gradient_norm", "clip_fraction", "ratio_mean"),
+    *("records", "groups", "responses", "tokens"),
+)
 _OF_TOKEN = ("ratio", "advantage", "clip")
 """The columns of every table of tokens."""
 

@@ -71,7 +71,7 @@ def print_shown(
     whole = f"{counted(total['records'], 'record')}, {counted(total['tokens'], 'token')}"
     line = f"{answer.variant} on {whole}: {totals}"
     console.print(wrapped(Text(line, "bold"), screen.width, 2))
-    console.print(wrapped(Text(_heading(answer), "bold"), screen.width, 2))
+    console.print(wrapped(Text(heading(answer), "bold"), screen.width, 2))
     if not answer.rows:
         return
     if names is not None:
@@ -120,7 +120,8 @@ def _print_columns(
     print_hidden(console, screen, hidden, "--fields")
 
 
-def _heading(answer: Shown) -> str:
+def heading(answer: Shown) -> str:
+    """What is listed, of how many, and how much of the batch they carry."""
     rows, noun = len(answer.rows), "token string" if answer.of == "string" else "token"
     all_of_them = counted(answer.count, noun)
     if answer.having:

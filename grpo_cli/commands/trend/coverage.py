@@ -114,7 +114,7 @@ class Coverage:
         series = f"{self.watched} series" if self.watched > 1 else "1 series"
         if moved := ", ".join(_moved(self._run)):
             moved = f"; first to last tenth: {moved}"
-        return f"no change found in {series} over {self.steps:,} steps{limits}{moved}"
+        return f"no sudden change in {series} over {self.steps:,} steps{limits}{moved}"
 
     @property
     def gaps(self) -> list[str]:

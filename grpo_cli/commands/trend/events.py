@@ -120,7 +120,8 @@ class Event(Answer):
         "step 18: updates moved the policy too far (kl_k3 0.0056 → 0.148, ess 0.99 → 0.62)". What
         ``grpo check`` names in its worst record comes first.
         """
-        cause = f"{', '.join(self.codes)}: " if self.codes else ""
+        codes = [one for one in self.codes if not self._words.startswith(one)]
+        cause = f"{', '.join(codes)}: " if codes else ""
         wrong = [one for one in self.findings if one.severity == WARNING] or self.findings
         later = [one for one in wrong if one.onset > self.step + _SURE]
         said = [*later, *([self.first] if self.first.kind in (IMPOSSIBLE, STUCK) else [])]

@@ -235,6 +235,13 @@ def _evidence(step: Step, name: str, kind: str | None, *, falls: bool) -> Place 
     return (step.lowest if falls and name not in _LARGEST else step.worst).get(kind)
 
 
+def first_place(finding: Finding, steps: Steps) -> Place | None:
+    """The place that a finding's commands name in the step where it began."""
+    step, column = steps[steps.numbers.index(finding.onset)], METRICS.get(finding.metric)
+    kind = None if column is None else column.worst
+    return _evidence(step, finding.metric, kind, falls=finding.direction == DOWN)
+
+
 def _commands(
     name: str, begun: Step, worst: Step, flags: Flags, *, falls: bool = False
 ) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from grpo_cli.commands.check.run import check
 from grpo_cli.commands.check.view import mismatch_lines
 from grpo_cli.commands.report.groups import steps_of_mismatch
 from grpo_cli.commands.trend.events import Event
+from grpo_cli.commands.trend.findings import first_place
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import WARNING, Step, Steps
+from grpo_cli.commands.trend.step import WARNING, Place, Step, Steps
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.objective.mismatch import Mismatch
@@ -47,7 +48,8 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
 def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
     """The errors and warnings of ``grpo check`` in the worst record of an event, one of a code.
 
-    What the step at which the event began has not is a consequence, and has its step before it.
+    The message is that of the step at which the event began, of the record that the commands name
+    there. What that step has not is a consequence, and has its step before it.
     """
     pointed = [one for one in (event.first, *event.others) if one.worst is not None]
     if not pointed or (place := pointed[0].worst) is None:
@@ -56,21 +58,27 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
     def step_reader(number: int) -> Reader:
         return of_step(run.reader, steps[steps.numbers.index(number)], run.step_source)
 
-    worst = pointed[0].worst_step
-    reader = step_reader(worst)
-    if place.source in reader.paths:  # standard input has another name in places
-        reader = reader.only({}, [place.source])
-    reader.reading = replace(reader.reading, record=str(place.record))
-    named: dict[str, str] = {}
-    for row in _wrong_in(reader):
-        if row.record == place.record:  # not another one of that number
-            named.setdefault(row.code, f"{row.code}: {row.message}")
-    if named and worst != event.step:
-        begun = {row.code for row in _wrong_in(step_reader(event.first.onset))}
-        return [
-            text if code in begun else f"at step {worst}: {text}" for code, text in named.items()
-        ]
-    return [*named.values()]
+    def messages_of(place: Place | None, number: int) -> dict[str, str]:
+        """The first message of each code, as ``grpo check --record`` prints them."""
+        reader = step_reader(number)
+        if place is not None:
+            if place.source in reader.paths:  # standard input has another name in places
+                reader = reader.only({}, [place.source])
+            reader.reading = replace(reader.reading, record=str(place.record))
+        found: dict[str, str] = {}
+        for row in _wrong_in(reader):
+            if place is None or row.record == place.record:  # not another one of that number
+                found.setdefault(row.code, f"{row.code}: {row.message}")
+        return found
+
+    worst, onset = pointed[0].worst_step, event.first.onset
+    named = messages_of(place, worst)
+    if not named or worst == event.step:
+        return [*named.values()]
+    begun = messages_of(None, onset)
+    if (shown := first_place(event.first, steps)) is not None:
+        begun |= messages_of(shown, onset)
+    return [begun.get(code, f"at step {worst}: {text}") for code, text in named.items()]
 
 
 def _wrong_in(reader: Reader) -> list[Finding]:

@@ -188,7 +188,9 @@ def print_events(
         if event.fix and not event.codes:
             console.print(wrapped(Text(f"  fix: {event.fix}"), screen.reading, 4))
         for finding in event.check:
-            console.print(wrapped(Text(f"  check: {visible(finding)}"), screen.reading, 4))
+            code, _, message = finding.partition(": ")
+            words = message if message.startswith(code) else finding  # the code is not said twice
+            console.print(wrapped(Text(f"  check: {visible(words)}"), screen.reading, 4))
         if not logged:
             print_command(console, screen, event)
     moved = [one for event in events if event.severity == INFO for one in event.findings]

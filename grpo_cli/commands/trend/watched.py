@@ -141,13 +141,16 @@ def _apart(values: F64) -> F64:
 
 def _grain(values: F64) -> F64:
     """[n] the least difference of values so far if these are few, else 0."""
-    many = len(np.unique(values[:_GLANCE])) > _FEW_VALUES  # so that later ones do not matter
-    kinds, first = np.unique(values[:_GLANCE] if many else values, return_index=True)
-    found, known = np.zeros(len(values)), np.sort(first)[: _FEW_VALUES + 1].tolist()
-    for count, at in enumerate(known, 1):
-        few = 1 < count <= _FEW_VALUES
-        found[at:] = np.diff(kinds[first <= at]).min() if few else 0.0
-    return found
+    kinds, first = np.unique(values[:_GLANCE], return_index=True)
+    if len(kinds) <= _FEW_VALUES and len(values) > _GLANCE:  # else later ones do not matter
+        kinds, first = np.unique(values, return_index=True)
+    order = np.argsort(first)[: _FEW_VALUES + 1]
+    new, at = kinds[order], first[order]
+    earlier, apart = np.tri(len(new), k=-1, dtype=np.bool_), np.full((len(new),) * 2, np.inf)
+    np.subtract(new[:, None], new, out=apart, where=earlier)
+    least = np.minimum.accumulate(np.abs(apart).min(axis=1, initial=np.inf))
+    least[:1] = least[_FEW_VALUES:] = 0.0
+    return np.repeat(least, np.diff(at, append=len(values)))
 
 
 def _logarithms(values: F64) -> F64:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isclose, isfinite
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
@@ -46,6 +47,14 @@ class Difference(Answer):
     located: Sequence[str] = ()
     possible: Sequence[str] = ()
     agrees_with: Sequence[str] = ()
+
+    @property
+    def factor(self) -> float | None:
+        """What yours is of grpo's, of one number of a whole record; None if that is no number."""
+        if self.response is not None or self.of > 1 or not self.got:
+            return None
+        ratio = self.expected / self.got
+        return ratio if isfinite(ratio) else None
 
 
 @dataclass(frozen=True)
@@ -124,15 +133,39 @@ class Verified(Frames, Answer):
     records: Sequence[Verdict]
 
     @property
+    def factor(self) -> float | None:
+        """What yours are of grpo's numbers where every differing record has the same ratio.
+
+        None if a record differs first in something else than one number of the whole record, or
+        two ratios differ by more than the relative tolerance.
+        """
+        firsts = [row.first for row in self.records if row.first is not None]
+        ratios = [one.factor for one in firsts]
+        known = [one for one in ratios if one is not None]
+        if not known or len(known) < len(ratios) or len({one.key for one in firsts}) > 1:
+            return None
+        alike = all(isclose(one, known[0], rel_tol=self.rtol) for one in known)
+        return known[0] if alike else None
+
+    @property
+    def why(self) -> str:
+        """What explains the differing records, or the one factor in all of them; else ""."""
+        if self.agreeing > self.explained or self.agreeing == self.differing:
+            return f"{self.agreeing} agree with {self.agrees_with[0]}"
+        if self.causes or self.factor is None:
+            return "; ".join(self.causes)
+        key = next(row.first.key for row in self.records if row.first)
+        each = " in each" if self.differing > 1 else ""
+        return f"your {key} is grpo's times {self.factor:.5g}{each}"
+
+    @property
     def headline(self) -> str:
         """How many records differ, and why; or that all agree."""
         plural, verb = ("", "s") if self.verified == 1 else ("s", "")
         of, name = f"{self.verified} record{plural}", type(self).__name__
         if not self.differing:
             return f"{name}(agrees: {of} agree{verb})"
-        why = "; ".join(self.causes) or "cause not recognised"
-        if self.agreeing > self.explained or self.agreeing == self.differing:
-            why = f"{self.agreeing} agree with {self.agrees_with[0]}"
+        why = self.why or "cause not recognised"
         return f"{name}(differs: {self.differing} of {of} differ{verb}: {why})"
 
     def table(self) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ from grpo_cli.records.fields import read_fields
 from grpo_cli.records.record import blaming, in_chunks, one_by_one
 from grpo_cli.records.whole import whole_records
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.trainer import Reading, choose, completed, frameworks_of
+from grpo_cli.variants.trainer import Reading, choose, completed, frameworks_of, named_row
 
 Plans = dict[tuple[str, bool], Plan]
 """(framework, whether advantages are given) → its plan."""
@@ -128,6 +128,8 @@ class Judging(Accumulator[Any]):
 
     def _kind_of(self, value: Mapping[str, Any], *, given: bool) -> Kind:
         framework = None if self.variant else value.get("framework")
+        if isinstance(framework, str) and (row := named_row(value)):
+            framework = {"name": row}
         return Kind(repr(framework), given, framework)
 
     def _of_kind(self, kind: Kind | None, group: Iterable[Any], plans: Plans) -> Iterator[Any]:
@@ -262,15 +264,19 @@ class Judging(Accumulator[Any]):
             )
         return plans[key]
 
+    def row_plan(self, row: str, record: Record) -> Plan:
+        """The plan of a record as another row."""
+        return completed(
+            Reading(row),
+            advantages_given=record.advantages is not None,
+            stages=self.stages,
+            hyperparameters=self.hyperparameters,
+        )
+
     def as_row(self, row: str, record: Record, within: Tolerance) -> Verdict | None:
         """The verdict on a record as another row; None where that cannot be evaluated."""
         try:
-            plan = completed(
-                Reading(row),
-                advantages_given=record.advantages is not None,
-                stages=self.stages,
-                hyperparameters=self.hyperparameters,
-            )
+            plan = self.row_plan(row, record)
             breakdown = Evaluator(plan).evaluate(Chunk.of([record]))
             question = Question(record, plan, read_expectations(record), None, within)
             (found,) = judge([question], breakdown)

@@ -132,7 +132,10 @@ def _paragraph(
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
     yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}")
     if first.pattern:
-        yield Text.assemble(("  where    ", "cyan"), first.pattern)
+        where = first.pattern
+        if first.factor is not None:  # no factor that somebody may have typed, but one to read
+            where = where.replace(DIFFERS, f"your {first.key} is grpo's times {first.factor:.5g}")
+        yield Text.assemble(("  where    ", "cyan"), where)
     causes = sorted(first.causes, key=lambda words: words not in shared)
     found = _listed(causes) or ["not recognised"]
     if in_verdict and {*in_verdict} <= {*causes}:
@@ -210,6 +213,9 @@ def _verdict(answer: Verified, differing: int) -> Text:
         if not _in_verdict(answer, differing):  # a cause of one record follows
             several = answer.explained and differing > 1
             by = "; no cause explains more than one of them" if several else ""
+            if not answer.explained:
+                why = f": {answer.why}" if answer.why else ""
+                by = f"{why} ({_within(answer)})"
             return Text.assemble((differ, "bold red"), by)
         rows = [row.first.causes for row in answer.records if row.first]
         alike = min(sum(words in row for row in rows) for words in answer.causes)
@@ -223,9 +229,12 @@ def _verdict(answer: Verified, differing: int) -> Text:
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     agree = "agrees" if answer.verified == 1 else "agree"
     keys = keys or [*_compared(answer)]
-    within = f"rtol {answer.rtol:g}"
-    within += "" if answer.atol is None else f", atol {answer.atol:g}"
-    return Text(f"{records} {agree}: {', '.join(keys)} ({within})", "bold green")
+    return Text(f"{records} {agree}: {', '.join(keys)} ({_within(answer)})", "bold green")
+
+
+def _within(answer: Verified) -> str:
+    """The tolerance."""
+    return f"rtol {answer.rtol:g}" + ("" if answer.atol is None else f", atol {answer.atol:g}")
 
 
 def _compared(answer: Verified) -> dict[str, None]:

@@ -65,7 +65,10 @@ def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
 
 @rule("on-policy")
 def find_on_policy(view: View) -> Iterator[Finding]:
-    """Finds records whose ratios are all exactly 1: old = new at every token, or no old at all."""
+    """Finds records whose ratios are all exactly 1: old = new at every token, or no old at all.
+
+    It is an error if a key that nothing reads resembles the missing column, as in every command.
+    """
     new = view.columns.get("log_probs_new")
     if new is None:
         return
@@ -76,9 +79,15 @@ def find_on_policy(view: View) -> Iterator[Finding]:
         equal &= view.count(new != old) == 0
     elif {"log_probs_old", "ratios"} & {*view.packed.columns}:
         return
+    unread = None if old is not None else view.packed.misnamed.get("log_probs_old")
     for record in np.flatnonzero(equal).tolist():
+        evidence = {"tokens": view.tokens[record]}
+        if unread is not None:
+            words = {"name": unread.key, "fix": unread.advice}
+            yield Finding(evidence, record, kind="misnamed", words=words)
+            continue
         kind = ("missing" if old is None else "equal") + ("" if has_gradient[record] else "-dead")
-        yield Finding({"tokens": view.tokens[record]}, record, kind=kind)
+        yield Finding(evidence, record, kind=kind)
 
 
 _NOTABLE_NOISE = 0.01

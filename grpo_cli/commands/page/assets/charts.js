@@ -143,6 +143,7 @@ class Chart {
       yield draw("line", { class: mark === 0 && low < 0 ? "axis zero" : "axis faint", x1: LEFT - 4, x2: width, y1: y(mark), y2: y(mark) });
     }
     yield draw("line", { class: "axis", x1: LEFT - 4, x2: width, y1: TALL, y2: TALL });
+    yield draw("text", { x: LEFT - 18, y: TALL + 13, "text-anchor": "end" }, "step");
     const onsets = this.findings.map(({ onset }) => steps.indexOf(onset)).filter((at) => this.isSeen(at));
     const free = (step) => onsets.every((at) => Math.abs(this.xOf(step) - x(at)) > ROOM);
     for (const step of ticks(steps[first], steps[last], Math.max(Math.min(Math.floor(width / 50), steps[last] - steps[first]), 1)).filter(free)) {

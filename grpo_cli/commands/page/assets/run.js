@@ -105,7 +105,7 @@ class RunView {
     const links = worst !== onset && has ? ["worst at ", link(`#step-${worst}`, `step ${worst}`)] : [];
     if (group >= 0) {
       const token = place.token === null ? "" : `-token-${place.token}-by-${finding.by}`;
-      links.push(links.length ? ": " : "there: ", link(`#step-${worst}-group-${group}-response-${place.response}${token}`, evidence(finding)));
+      links.push(links.length ? ": " : "there: ", link(`#step-${worst}-group-${group}-response-${place.response}${token}`, evidence(finding, this.run.groups[worst][group])));
     }
     const words = sentence.replace(` at step ${onset}:`, ":");
     return make(
@@ -205,10 +205,11 @@ const begun = (word, metrics) => (metrics.some(({ name }) => name === word) ? wo
 const checkWords = (words) => words.replace(/^(at step \d+: )?[a-z][a-z-]*: /, (_, when = "") => when);
 
 // What the place of a finding is, with its number.
-function evidence({ by, direction, worst: { value } }) {
+function evidence({ by, direction, worst: { value } }, group) {
   const [words, about] = EVIDENCE[by] ?? ["its worst token", ""];
   const which = typeof words === "string" ? words : words[direction === "down" ? 1 : 0];
-  return about ? `${which} (${about(shown(value, 4))})` : which;
+  const ties = by === "log_prob" && direction === "down" && group.nll_least > 1 ? `; ${shown(group.nll_least)} of the group's ${shown(group.tokens)} tokens tie` : "";
+  return about ? `${which} (${about(shown(value, 4))}${ties})` : which;
 }
 
 const EVIDENCE = {

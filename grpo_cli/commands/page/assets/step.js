@@ -97,7 +97,7 @@ class StepView {
     yield make("h2", {}, this.single ? "Responses" : "Groups");
     const many = new Set(this.groups.map(({ group }) => group)).size > 1;
     const spread = this.single ? [[], [], []] : [["responses"], ["reward std"], ["longest"]]; // of one response they say nothing
-    const heads = ["record", ...(many ? ["group"] : []), ...spread[0], "reward", ...spread[1], "length", ...spread[2], "clipped", "largest |log ratio|", ...(this.single ? [] : ["tokens"])];
+    const heads = ["record", ...(many ? ["group"] : []), ...spread[0], "reward", ...spread[1], "length", ...spread[2], "clipped", "largest |log ratio|", ...this.extra(), ...(this.single ? [] : ["tokens"]), "worst in"];
     const table = make("table");
     const cells = this.groups.map((_, at) => this.row(at, many));
     const known = heads.map((_, column) => cells.some((row) => row[column] !== "–"));
@@ -107,7 +107,7 @@ class StepView {
       row.addEventListener("pointerleave", () => this.mark(null));
     });
     const words = ["A link leads to the tokens of a group."];
-    if (this.groups.some(({ pointed }) => pointed.length)) words.push(" ▲: this group has a finding or an extreme value of the step.");
+    if (this.groups.some(({ pointed }) => pointed.length)) words.push(" Worst in: the group has the step's largest value of a token, response or record; ▲: a finding points there.");
     if (this.groups.some(({ block }) => block)) yield make("p.hint", {}, ...words);
     yield make("div.wide", {}, table);
   }
@@ -115,12 +115,11 @@ class StepView {
   row(at, many) {
     const group = this.groups[at];
     const name = shown(group.record);
-    const pointed = group.pointed.length ? " ▲" : "";
     const several = (...cells) => (this.single ? [] : cells);
     const swatch = this.kinds.length <= PALETTE ? make(`i.swatch.${this.color(at)}`) : "";
     const record = group.block ? link(this.href(at), name) : name;
     return [
-      make("span", {}, swatch, record, pointed),
+      make("span", {}, swatch, record),
       ...(many ? [make("span.short", { title: shown(group.group) }, shown(group.group))] : []),
       ...several(shown(group.responses)),
       number(group.reward_mean),
@@ -129,8 +128,25 @@ class StepView {
       ...several(shown(group.length_max)),
       number(group.clip_fraction),
       number(group.log_ratio_max),
+      ...this.extra().map((name) => number(group[name])),
       ...several(shown(group.tokens || null)),
+      this.worstIn(at),
     ];
+  }
+
+  // The metrics of tokens that have a finding here, or are unusual.
+  extra() {
+    const size = (name) => Math.abs(this.run.around[this.step]?.[name]?.[2] ?? 0);
+    return ["entropy", "nll", "kl_k3"].filter((name) => this.findingOf(name) || size(name) >= UNUSUAL);
+  }
+
+  // What the step is worst in, of all groups in this one; ▲ where a finding points there.
+  worstIn(at) {
+    const here = ({ worst_step: worst, worst: place }) => place && worst === this.step && groupOf(this.run, worst, place) === at;
+    const kind = ({ by, direction }) => `${direction === "down" && ["length", "log_prob"].includes(by) ? "lowest " : ""}${by === "log_prob" ? "nll" : by}`;
+    const found = this.found.filter(here).map(kind);
+    const kinds = [...new Set([...found, ...this.groups[at].worst_in])];
+    return kinds.length ? make("span.about", {}, kinds.map((one) => (found.includes(one) ? `${one} ▲` : one)).join(", ")) : "–";
   }
 
   color(at) {
