@@ -93,11 +93,34 @@ def _grouping(by: Sequence[str], size: int | None) -> Grouping | None:
     if by and size is not None:
         raise UsageError("group_by contradicts group_size; keep one")
     if size is not None:
-        if size < 1:
-            raise UsageError(f"group_size: expected 1 or more, got {size}")
-        return Grouping(size=size)
+        return Grouping(size=whole("group_size", size, 1))
     names = [name.strip() for one in by for name in one.split(",")]
     return Grouping(tuple(read_path(name, "group_by") for name in names)) if by else None
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """The whole number of an argument.
+
+    Raises:
+        UsageError: for anything else, or one below ``least``.
+    """
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise UsageError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+    return int(value)
+
+
+def not_negative(name: str, value: Any) -> float | None:
+    """The number of an argument, or None.
+
+    Raises:
+        UsageError: for anything else, or one below 0.
+    """
+    if value is None:
+        return None
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 <= value < float("inf"):
+        raise UsageError(f"{name}: expected a number of at least 0, got {value!r}")
+    return float(value)
 
 
 def listed(texts: str | Sequence[str]) -> list[str]:

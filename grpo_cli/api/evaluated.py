@@ -25,8 +25,10 @@ from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
 from grpo_cli.engine.rows.rows import STEP, read_having
 from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.source import Source
+from grpo_cli.engine.totals import is_mean
 from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.terminal.numbers import counted
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -63,7 +65,8 @@ class Evaluated:
         notices: what was taken for granted, as a missing log_probs_old.
         parts: the records, and every number of theirs; empty where only totals were asked for.
         batches: with ``batch="step"`` or other fields, the numbers of each batch behind those that
-            name it; ``total`` is then their mean.
+            name it; ``total`` is then their mean. With ``batch="record"`` it is empty:
+            ``columns("record")`` has each record's.
         variant: the name of the variant.
     """
 
@@ -77,9 +80,11 @@ class Evaluated:
     @property
     def headline(self) -> str:
         """The variant, and what was evaluated."""
-        several = f", {len(self.batches):,} batches; mean loss {self.total['loss']:.6g}"
-        batches = several if self.batches else ""
-        return f"Evaluated({self.variant}: {what_was_counted(self.total)}{batches})"
+        batches = counted(len(self.batches), "batch", "batches") if self.batches else ""
+        if not batches and is_mean(self.total):
+            batches = "each record a batch"
+        mean = f", {batches}; mean loss {self.total['loss']:.6g}" if batches else ""
+        return f"Evaluated({self.variant}: {what_was_counted(self.total)}{mean})"
 
     def __repr__(self) -> str:
         """The main numbers, those of each batch, the signature, and how many notices there are."""
@@ -96,8 +101,14 @@ class Evaluated:
 
     def __str__(self) -> str:
         """All totals, a line each."""
-        named = [(name, value) for name, value in self.total.items() if value is not None]
-        return text_table([*named, ("variant", self.variant)])
+        return text_table([*self._named(), ("variant", self.variant)])
+
+    def _named(self) -> list[tuple[str, Any]]:
+        """The totals that are known, the main ones first, a norm with what it is the norm of."""
+        norm = {"gradient_norm": "gradient_norm of the mean loss"} if is_mean(self.total) else {}
+        first = [name for name in _MAIN if name in self.total]
+        names = dict.fromkeys([*first, *self.total])
+        return [(norm.get(n, n), self.total[n]) for n in names if self.total[n] is not None]
 
     def __getattr__(self, name: str) -> Any:
         """A number of ``total``, or where another is; only names that are no field come here."""
@@ -119,10 +130,11 @@ class Evaluated:
 
     def _repr_html_(self) -> str:
         """The main numbers of each batch and the totals as tables, for notebooks."""
-        shown = [(name, value) for name, value in self.total.items() if value is not None]
+        shown = self._named()
         rows = self._batch_rows()
         tables = [html_rows(rows)] if rows else []
-        tables.append(html_table(("", "mean of the batches" if rows else "batch"), shown))
+        mean = rows or is_mean(self.total)
+        tables.append(html_table(("", "mean of the batches" if mean else "batch"), shown))
         return html_page(self.headline, tables, [self.signature, *self.notices])
 
     @property

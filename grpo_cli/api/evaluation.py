@@ -65,7 +65,9 @@ def evaluate(
         group_size: every so many rows are one group. Default: as ``group_by`` says.
         totals_only: keeps the totals alone, so that files of any size need little memory.
             Default: False.
-        **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
+        **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``;
+            ``grpo explain VARIANT`` lists those of a variant, ``grpo variants --hyperparameters``
+            all.
 
     Returns:
         The totals as attributes (``loss``, ``kl``, ``clip_fraction``, …; ``total`` has all by
@@ -180,7 +182,9 @@ _ELSEWHERE = {
     "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',
     "at": "the command has it: grpo trend RUN --at STEP",
     "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
-    "against": "diff(first, second) compares two runs; grpo trend FILE --against FILE draws both",
+    "against": "diff(first, second) says where equal runs first differ; the command compares "
+    "metrics: grpo trend FILE --against FILE; frames of steps can be joined: "
+    'trend(first).to_pandas().merge(trend(second).to_pandas(), on="step")',
     "limit": "it is an argument of check and show",
     "record": 'records are chosen by their fields: where="id==3"',
     **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),

@@ -16,10 +16,12 @@ from grpo_cli.api.data import (
     Path,
     Record,
     listed,
+    not_negative,
     of_arguments,
     reader_of,
     reading_flags,
     speaking_of_arguments,
+    whole,
 )
 from grpo_cli.api.evaluation import Hyperparameter, checked, one_variant, planned
 from grpo_cli.commands.answer import Answer
@@ -178,8 +180,8 @@ def match(
             reading_flags(where, group_by, group_size),
             numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
             at=() if logged is None else (logged,),
-            rtol=rtol,
-            betas=betas,
+            rtol=not_negative("rtol", rtol),
+            betas=[not_negative("betas", one) or 0.0 for one in np.atleast_1d(betas).tolist()],
         )
         return _noting(found, reader.notes(), reader.pooled(batch))
 
@@ -255,13 +257,10 @@ def verify(
         variant = one_variant(variant or "", hyperparameters)
         values = checked(hyperparameters)
         given = {"rtol": rtol, "atol": atol, "metrics_rtol": metrics_rtol}
-        for name, value in given.items():
-            if value is not None and not 0 <= value < float("inf"):
-                raise UsageError(f"{name}: expected a number >= 0, got {value}")
-        within = tolerances(rtol, atol, metrics_rtol)
+        within = tolerances(*(not_negative(name, value) for name, value in given.items()))
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         judging = partial(Judging, variant, stages or {}, values, within)
-        run = Verification(judging, reader, causes)
+        run = Verification(judging, reader, whole("causes", causes))
         answer = run.result()
         if not answer.records:
             raise InputError('no record has "expected": put the result of your own loss there')
@@ -271,7 +270,7 @@ def verify(
 def check(
     data: Data,
     *,
-    limit: int = 3,
+    limit: int = 0,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
     group_size: int | None = None,
@@ -285,7 +284,8 @@ def check(
     Args:
         data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
             whose rows are records.
-        limit: findings of one kind in full; 0 for all. Default: 3.
+        limit: how many findings of each code and severity are kept, ``more`` counting the others;
+            0 for all. Default: 0.
         where: only records that match, as ``"step==120 && env!=math"``. Default: all.
         group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
             Default: each row is a record.
@@ -301,10 +301,8 @@ def check(
     from grpo_cli.commands.check.run import check as run
 
     with speaking_of_arguments():
-        if limit < 0:
-            raise UsageError(f"limit: expected 0 or more, got {limit}")
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
-        found = run(reader, limit)
+        found = run(reader, whole("limit", limit))
         findings = [replace(one, advice=of_arguments(one.advice)) for one in found.findings]
         return _noting(replace(found, findings=findings), reader.notes())
 
@@ -361,9 +359,7 @@ def show(
         if by not in COLORS:
             hint = did_you_mean(str(by), COLORS)
             raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
-        rows = hyperparameters.pop("limit", top)
-        if not isinstance(rows, int) or rows < 0:
-            raise UsageError(f"top: expected a whole number of at least 0, got {rows!r}")
+        rows = whole("top", hyperparameters.pop("limit", top))
         variant = one_variant(variant, hyperparameters)
         plan = planned(variant, stages, hyperparameters, batch)
         reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
@@ -410,8 +406,7 @@ def diff(
     from grpo_cli.commands.trend.origins import StepSource
 
     with speaking_of_arguments():
-        if tolerance is not None and not tolerance >= 0.0:
-            raise UsageError(f"tolerance: expected 0 or more, got {tolerance}")
+        tolerance = not_negative("tolerance", tolerance)
         readers = [
             reader_of(run, where=where, group_by=group_by, group_size=group_size)[0]
             for run in (first, second)
@@ -483,7 +478,11 @@ def trend(
         framework = framework_of(logged)
         source = StepSource.of_flag(step, reader.paths)
         run = Run(reader, plan, source, framework, one_run=one_run)
-        flags = Flags(objective, reading_flags(where, group_by, group_size))
+        named: dict[str, Any] = {"stages": stages, "group_by": group_by, "group_size": group_size}
+        given: dict[str, Any] = {"variant": variant} if variant != "grpo" else {}
+        given |= {name: one for name, one in named.items() if one} | values
+        given["where"] = listed(where)
+        flags = Flags(objective, reading_flags(where, group_by, group_size), given)
         found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
         found = replace(found, verdict=of_arguments(found.verdict))
         return _noting(found, reader.notes(plan), run.lacks, run.notices)
@@ -559,6 +558,7 @@ def explain(
     from grpo_cli.commands.explain.explain import explain as explain_loss
 
     with speaking_of_arguments():
+        response = None if response is None else whole("response", response)
         if isinstance(topic, str | os.PathLike):
             described = describe_topic(os.fspath(topic), of_record=response is not None)
             if described is not None:

@@ -51,8 +51,10 @@ class Answer:
 
     def sections(self) -> Sequence[tuple[str, Sequence[Mapping[str, Any]]]]:
         """Heading and rows of each table of a notebook: the table; without one, all lists."""
-        lists = [[*map(as_row, value)] for value in self.fields().values() if _has_rows(value)]
-        return [("", rows) for rows in ([self.table()] if self.table() else lists)]
+        if rows := self.table():
+            return [("", rows)]
+        named = self.fields().items()
+        return [(n.replace("_", " "), [*map(as_row, x)]) for n, x in named if _has_rows(x)]
 
     def __repr__(self) -> str:
         """The headline, the table and how many notices there are."""
@@ -213,7 +215,15 @@ def _as_document(value: Any) -> Any:
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """An HTML table; numbers are right-justified."""
-    head = "".join(f"<th>{markup(name)}</th>" for name in heads)
+    rows = [*rows]
+    numbers = [
+        all(isinstance(x, int | float | None) for x in one) for one in zip(*rows, strict=True)
+    ]
+    sides = ["right" if one else "left" for one in numbers] or ["left"] * len(heads)
+    head = "".join(
+        f'<th style="text-align:{side};{_PADDING}">{markup(name)}</th>'
+        for name, side in zip(heads, sides, strict=True)
+    )
     body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -233,9 +243,12 @@ def html_page(headline: str, tables: Sequence[str], notes: Iterable[str] = ()) -
     return f"<div><div>{markup(headline)}</div>{''.join(tables)}{lines}</div>"
 
 
+_PADDING = "padding:0.1em 0.6em"
+
+
 def _html_cell(value: Any) -> str:
     if isinstance(value, float):
-        return f'<td style="text-align:right" title="{value!r}">{value:.6g}</td>'
+        return f'<td style="text-align:right;{_PADDING}" title="{value!r}">{value:.6g}</td>'
     if isinstance(value, int) and not isinstance(value, bool):
-        return f'<td style="text-align:right">{value}</td>'
-    return f'<td style="text-align:left">{markup("–" if value is None else str(value))}</td>'
+        return f'<td style="text-align:right;{_PADDING}">{value}</td>'
+    return f'<td style="text-align:left;{_PADDING}">{markup("–" if value is None else str(value))}</td>'

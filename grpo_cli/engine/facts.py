@@ -128,7 +128,7 @@ class InputFacts:
         for name, steps in self.steps.items():
             if len(steps) > 1:  # a prompt may come back in a later step
                 key = f"{name},{key}"
-        advantage = ", with the advantage that it gives" if given else ""
+        advantage = ", with its given advantage" if given else ""
         return f"each record is a group of its own{advantage}; --group-by {key} joins them"
 
     def collect(

@@ -248,11 +248,19 @@ class Totals:
         words = " or ".join(sorted(self.of))
         if self.batch == "input":
             return words
-        return f"{'records' if self.batch == 'record' else 'batches'}, of means over {words}"
+        return f"{'records' if self.batch == 'record' else 'batches'}{_OF_MEANS}{words}"
 
     def signature(self) -> str:
         """The signature of the batch."""
         return line(self.signed)
+
+
+_OF_MEANS = ", of means over "
+
+
+def is_mean(total: Mapping[str, Any]) -> bool:
+    """Whether totals by name are the mean of several batches, as their denominator says."""
+    return total["records"] > 1 and _OF_MEANS in total["denominator_of"]
 
 
 class Sizes(ExactSums[tuple[Hashable, str]]):

@@ -34,7 +34,7 @@ NEEDS = {
     "reward_baselines": "the reward of a greedy response to the prompt, per response",
     "turn_rewards": "one reward per turn",
     "turn_scores": "one reward per turn, or one per response",
-    "states": "an id of the state that each turn began in",
+    "states": "the id of the state in which each turn began",
     "token_rewards": "one reward per token",
 }
 """What to say of a column that a record lacks."""

@@ -69,7 +69,7 @@ class Row(Generic[T]):
         """Its title, and the names of its stages."""
         stages = (self.advantage, self.ratio, self.surrogate, self.kl, self.correction)
         names = ", ".join(str(getattr(one, "name", one)) for one in (*stages, self.aggregate))
-        return f"Row({self.title!r}: {names})"
+        return f"Variant({self.title!r}: {names})"
 
     def named(
         self, title: str, note: str, *, paper: str | None = None, aliases: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ def failures(*, as_json: bool = False, hint: str = "") -> Iterator[None]:
 
 
 def tell(error: GrpoError, *, as_json: bool) -> None:
-    """Prints an error: a line, or one JSON object beside JSON; one each where it is several."""
+    """Prints an error, or each of several: a line, or a JSON object where the output is JSON."""
     for one in error.each if isinstance(error, InputError) else [error]:
         if as_json and not chosen().to_file:
             _print(escaped_json(orjson.dumps({"error": described(one)})).decode())

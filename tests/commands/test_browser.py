@@ -118,8 +118,12 @@ def test_a_real_record_is_seen(browse, grpo):
     assert tab.run("page.quantity(page.view.record).name") == "ratio"
     words = tab.run("[...document.querySelectorAll('svg text.clip')].map((one) => one.textContent)")
     beyond = [sum(one < 0.8 for one in ratios), sum(one > 1.2 for one in ratios)]
-    shares = [f"{count / len(ratios):.3g}" for count in beyond]
-    assert words == [f"▾ below 0.8: {shares[0]}", f"▴ above 1.2: {shares[1]}"]
+    told = [f"{count} of {len(ratios)}" for count in beyond]
+    assert words == [f"▾ below 0.8: {told[0]}", f"▴ above 1.2: {told[1]}"]
+    low, high = (column(record, "clip").count(side) for side in ("low", "high"))
+    caption = tab.run("document.querySelector('.histogram figcaption').textContent")
+    assert f"clipped: ▾ {low}, ▴ {high}" in caption
+    assert ("the sign of the advantage decides" in caption) is ([low, high] != beyond)
     heights = "[...document.querySelectorAll('rect.bin title')].map((one) => one.textContent)"
     bars = [re.findall(r"\d[\d.e-]*", one) for one in tab.run(heights)]
     edges = {float(end) for _, *ends in bars for end in ends}
@@ -127,6 +131,20 @@ def test_a_real_record_is_seen(browse, grpo):
     assert sum(int(count) for count, *_ in bars) == len(ratios)
     above = sum(int(count) for count, low, _ in bars if float(low) >= 1.2)
     assert above == beyond[1] > 0
+
+
+def test_a_scale_ends_at_what_occurs_and_no_button_leads_nowhere(browse, dump):
+    old = [[-1.0] * 40, [-1.0] * 40]
+    new = [[-1.0 + 0.001 * at for at in range(40)], [-1.0 - 0.002 * at for at in range(40)]]
+    logs = {"log_probs_new": new, "log_probs_old": old, "log_probs_ref": None}
+    tab = browse(dump(logs | {"rewards": [1.0, 0.0]}), "-v", "dr")
+    scale = tab.run("document.querySelector('.legend').innerText")
+    assert "1.04" in scale
+    assert "≥" not in scale, "no token is above the largest ratio"
+    off = "[...document.querySelectorAll('.jumps button:disabled')].map((one) => one.innerText)"
+    assert tab.run(off) == ["most clipped", "‹ clipped", "clipped ›"]
+    browse(DATA, "--record", "grpo/3")
+    assert tab.run(off) == []
 
 
 def test_the_colour_is_the_number_s(browse, grpo):
@@ -293,6 +311,8 @@ def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
     tab, records, folder = browse_run
     found = tab.run("[...document.querySelectorAll('.findings li')].map((one) => one.textContent)")
     assert any("mismatch.k3" in one for one in found)
+    commands = tab.run("[...document.querySelectorAll('.event code')].map((one) => one.innerText)")
+    assert ["  # worst at step" in one for one in commands[:2]] == [False, True]
     worst = "[...document.querySelectorAll('.links a')].find((one) => /token/.test(one.hash)).hash"
     address = tab.run(worst)
     follow(tab, address)
@@ -405,6 +425,7 @@ def test_a_run_fits_every_width(browse_run, width):
         for part in ("html", ".wide"):
             parts = f"[...document.querySelectorAll('{part}')]"
             assert tab.run(f"{parts}.every((one) => one.scrollWidth <= one.clientWidth)"), part
+    assert "mismatch ▲, length" in tab.run("document.body.innerText"), "where a finding points"
 
 
 def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
@@ -425,7 +446,9 @@ def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
         assert f"record {wanted['id']} of" in alone
         assert "evaluated alone" in alone
         assert tab.run("page.view.record.objective") == wanted["objective"]
-    way = tab.run("document.querySelector('details td a').hash")  # the batch's first token
+    follow(tab, tab.run("document.querySelectorAll('.batch tr a')[1].hash"))
+    assert tab.run("page.view.record.id") == evaluated(grpo, DATA, 1)["id"], "a row leads to it"
+    way = tab.run("document.querySelector('td a[href*=token]').hash")  # the batch's first token
     follow(tab, way)
     record, response, position = map(int, re.findall(r"\d+", way))
     assert tab.run("page.view.record.id") == evaluated(grpo, DATA, record)["id"]

@@ -282,7 +282,7 @@ def test_the_formula_of_the_advantages_is_named(formula, name, grpo, tmp_path):
 def test_the_denominator_is_printed(grpo):
     shown = grpo("check", "samples/run/healthy.jsonl.gz").stdout.replace("\n  ", " ")
     line = "denominator of trl/grpo (responses × gradient_accumulation_steps, of token means)"
-    assert f"\n{line}: 22 dead groups count in it\n" in shown
+    assert f"\n{line}: 22 dead groups are counted\n" in shown
 
 
 @pytest.mark.parametrize("column", ["tokens", "token_ids"])

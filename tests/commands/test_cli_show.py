@@ -404,7 +404,15 @@ def test_a_page_of_several_records_lists_the_tokens_of_the_batch(grpo, dump, tmp
     path = str(dump(TOKENS | {"id": "a"}, TOKENS | {"id": "b", "rewards": [1.0, 5.0]}))
     settings = json.loads(Page(page(grpo, path, tmp_path, "--top", "5")).data["settings"])
     answer = json.loads(grpo("show", path, "--top", "5", "--json").stdout)
-    assert settings["ranked"]["title"].startswith("2 records as one batch: loss ")
+    assert settings["ranked"]["title"].startswith("2 records as one batch: grpo loss ")
+    assert settings["ranked"]["heading"].startswith("the 5 of 16 tokens with the largest |contr")
+    total = {name: answer["total"][name] for name in settings["ranked"]["total"]}
+    assert settings["ranked"]["total"] == total
+    lines = grpo("eval", path, "--level", "record", "-f", "jsonl", "--batch", "record").stdout
+    for line, one in zip(lines.splitlines(), settings["records"], strict=True):
+        names = ("loss", "response_count", "tokens", "clip_fraction", "gradient_norm")
+        assert one["numbers"][1:] == [json.loads(line)[name] for name in names]
+    assert [one["numbers"][0] for one in settings["records"]] == [0.5, 3.0]
     rows = settings["ranked"]["rows"]
     numbers = ["ratio", "advantage", "clip", "contribution", "contribution_share"]
     assert settings["ranked"]["names"] == [name.replace("_", " ") for name in numbers]
@@ -429,10 +437,8 @@ def test_a_page_has_all_records_that_fit_and_says_what_it_lacks(grpo, dump, tmp_
     assert "note: the page ends before a record that cannot be read: " in ends
     monkeypatch.setattr("grpo_cli.commands.show.page._MOST", 17)
     fits = grpo("show", str(dump(*records)), *out).stderr
-    words = (
-        "the page has the first 2 records (17 tokens at most) and those of the tokens that stand"
-    )
-    assert f"{words} out; --record c draws the next" in fits
+    words = "the page has the first 2 records (at most 17 tokens) and the records of the listed"
+    assert f"{words} tokens; --record c draws the next record" in fits
     assert words in Page((tmp_path / "page.html").read_text()).data["settings"]
     path = str(dump(*records, TOKENS | {"id": "d", "rewards": [1.0, 99.0]}))
     grpo("show", path, "-v", "dr", "--top", "2", *out)

@@ -52,7 +52,7 @@ def test_what_is_not_served_is_told_once_for_each_thing_that_is_missing(grpo):
         "clip_cov_seed is missing: give -p clip_cov_seed=VALUE, or put it in the record's",
         "log_probs_rollout is missing: log-probs from the inference engine",
         "turn_rewards is missing: one reward per turn",
-        "state_ids is missing: an id of the state that each turn began in",
+        "state_ids is missing: the id of the state in which each turn began",
         "rejection_threshold is missing: give -p rejection_threshold=VALUE, or put it in",
         "reward_baselines is missing: the reward of a greedy response to the prompt, per",
     ]

@@ -408,14 +408,14 @@ def test_runs_that_begin_at_any_two_numbers_are_the_same_run(
     [
         (
             [(0, 1, 2), (0, 2, 1)],
-            "run 2 goes back from step 2 to 1: grpo compares its first",
+            "run 2 goes back from step 2 to 1: grpo compares the first pass of this run",
             False,
         ),
         ([(2, 1, 0), (2, 1, 0)], "both runs go back from step 2 to 1: grpo compares neigh", True),
         ([(0, 1, 1, 2), (0, 1, 2)], None, False),  # a step that is longer
         # a run that was resumed: its first pass is compared, and what follows both
-        ([(0, 1, 2, 1, 2), (0, 1, 2)], "run 1 goes back from step 2 to 1: grpo compares its", True),
-        ([(0, 1), (0, 1, 0, 1, 2)], "run 2 goes back from step 1 to 0: grpo compares its", False),
+        ([(0, 1, 2, 1, 2), (0, 1, 2)], "run 1 goes back from step 2 to 1: grpo compares the", True),
+        ([(0, 1), (0, 1, 0, 1, 2)], "run 2 goes back from step 1 to 0: grpo compares the", False),
     ],
 )
 def test_steps_that_go_back_are_told(orders: Any, told: Any, same: bool, tmp_path: Path) -> None:

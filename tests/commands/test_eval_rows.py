@@ -234,8 +234,8 @@ DEAD = TWO | {"group_ids": ["a", "a"]}
 NOTES = [
     ([ONE | {"mask": [[0, 0], [0], []]}], ["no unmasked token, so J = 0"]),
     ([ONE, DEAD, ONE], [
-        "1 of 3 records is on-policy (every ratio is exactly 1): the loss says nothing there, "
-        "the gradient does",
+        "1 of 3 records is on-policy (every ratio is exactly 1): there, judge by the "
+        "gradient, not by the loss",
         "1 of 3 groups is dead: all its advantages are 0",
         "2 of 8 responses have no token that counts",
     ]),
@@ -247,14 +247,14 @@ NOTES = [
         "every group has one response, so every advantage is 0 (--group-by FIELD joins rows)",
     ]),
     ([TWO, ONE | {"rewards": [1, 0, 1]}], [
-        "1 of 2 records is on-policy (every ratio is exactly 1): the loss says nothing there, "
-        "the gradient does",
+        "1 of 2 records is on-policy (every ratio is exactly 1): there, judge by the "
+        "gradient, not by the loss",
         "2 of 3 groups are dead: all their advantages are 0",
         "1 of 5 responses has no token that counts",
     ]),
     ([DEAD | {"rewards": [1.0, 0.0]}], [
-        "on-policy (every ratio is exactly 1): the loss says nothing, the gradient does; "
-        "its norm is 0.353553",
+        "on-policy (every ratio is exactly 1): judge by the gradient (norm 0.353553), not by "
+        "the loss",
     ]),
 ]  # fmt: skip
 
@@ -315,7 +315,7 @@ def test_a_narrow_table_has_whole_numbers_and_goes_without_columns(
 
 def test_a_table_says_that_losses_of_records_do_not_add_up(tmp_path: Path) -> None:
     path = str(write(tmp_path / "two.jsonl", RECORDS["plain"]))
-    line = "\nloss is each record's own; for its part of the batch: --fields id,contribution\n"
+    line = "\nloss: of each record alone; for its part of the batch: --fields id,contribution\n"
     assert line in run("eval", path).stdout
     for more in (["--batch", "record"], ["--fields", "id,loss"], ["--record", "0"]):
         assert line not in run("eval", path, *more).stdout

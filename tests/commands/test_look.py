@@ -214,7 +214,7 @@ def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo
     screen(80, 24)
     path = dump(*({"step": step} for step in range(40)))
     shown = grpo("trend", str(path)).stdout.splitlines()
-    assert shown[0].startswith("no change found in ")
+    assert shown[0].startswith("no sudden change in ")
     assert shown[0].endswith(" series over 40 steps; no published limit passed")
     first = [line.split()[0] for line in shown if line.strip()]
     bars = next(at for at, word in enumerate(first) if word.startswith("▁"))
@@ -370,7 +370,7 @@ def test_a_screen_of_24_lines_has_the_loss_rows_and_every_note(grpo, tmp_path, s
     screen(80, 24)
     found = grpo("eval", tmp_path / "a.jsonl", "--level", level, "--beta", "0")
     head, _, table = found.stdout.partition("\n\n")
-    assert "\nloss " in head
+    assert head.startswith("loss ")
     assert re.search(r"\nvariant +grpo \(", head)
     printed = [line for line in table.splitlines() if re.match(r" ?\d+ ", line)]
     assert len(printed) >= 4 or level == "token"
@@ -378,7 +378,9 @@ def test_a_screen_of_24_lines_has_the_loss_rows_and_every_note(grpo, tmp_path, s
     used = len(found.stdout.splitlines()) + len(said)
     assert used == 23 or (used < 23 and level == "token")  # where a new table would begin
     assert max(map(len, [*found.stdout.splitlines(), *said])) <= 80
-    assert (found.stdout + found.stderr).count("…") == 1
+    assert "\nsignature " in head
+    assert "not shown: policy, denominator, objective, ratio (see --full)" in head
+    assert (table + found.stderr).count("…") == 1
     count = {"record": 60, "response": 120}.get(level)
     assert count is None or f"… {count - len(printed)} more {level}s" in said[0]
     note = "grpo: note: the trainer used trl/dapo, not grpo: choose -v trl/dapo or -v grpo"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import statistics
 import zlib
@@ -94,7 +95,7 @@ def test_a_run_without_findings_says_how_far_it_moved(dump, tmp_path):
     pairs = enumerate([one - 0.1, one + 0.1] for one in rewards)
     path = dump(*(logs | {"step": at, "rewards": pair} for at, pair in pairs))
     page = page_of(path, tmp_path / "page.html")
-    assert "<h1>No sudden change in 16 steps; reward_mean 0.2 → 0.55.</h1>" in page
+    assert "<h1>No sudden change in 13 series over 16 steps; reward_mean 0.2 → 0.55.</h1>" in page
     assert "mean of the first 4 steps to that of the last 4" in blocks(page)["run"]["moved"]
     few = dump(*(logs | {"step": at, "rewards": [0.0, 1.0]} for at in range(7)))
     assert blocks(page_of(few, tmp_path / "few.html"))["run"]["moved"] == ""
@@ -179,6 +180,17 @@ def test_groups_have_the_rewards_and_lengths_of_their_records(report, made):
             pairs = zip(record["log_probs_new"], record["log_probs_old"], strict=True)
             changes = [abs(a - b) for new, old in pairs for a, b in zip(new, old, strict=True)]
             assert group["log_ratio_max"] == pytest.approx(max(changes))
+            new = [one for row in record["log_probs_new"] for one in row]
+            assert group["nll"] == pytest.approx(-statistics.mean(new))
+            assert group["nll_least"] == new.count(max(new))
+
+
+def test_groups_are_worst_in_what_trend_says(report, made):
+    groups = blocks(report())["run"]["groups"]
+    for step in ("0", "20"):
+        found = {one["record"]: one["worst_in"] for one in trend(made[0], "--at", step)["groups"]}
+        here = {one["record"]: one["worst_in"] for one in groups[step] if one["worst_in"]}
+        assert here == found
 
 
 def test_what_findings_point_at_is_kept(report):
@@ -304,6 +316,20 @@ def test_records_of_rewards_alone_have_groups_without_tokens(tmp_path, flags):
         assert [one["reward_mean"] for one in groups] == [2 / 3, 0.5]
         assert [one["reward_std"] for one in groups] == pytest.approx([3**-0.5, 0.25])
         assert {one["block"] for one in groups} == {None}
+
+
+def test_groups_have_their_mean_entropy_and_kl(found_in):
+    record = {"rewards": [1, 0, 1, 0], "groups": ["a", "b", "a", "b"]}
+    record["log_probs_new"] = [[-0.25, -0.5], [-1e-6], [-1.0], [-1e-6, -1.0, -1e-6]]
+    record["log_probs_ref"] = [[-0.5, -0.5], [-0.5], [-2.0], [-0.5, -0.5, -1e-6]]
+    record["entropies"] = [[0.5, 1.5], [0.1], [4.0], [0.2, 2.0, 0.3]]
+    record["log_probs_old"] = None
+    a, b = found_in(record)["run"]["groups"]["1"]
+    assert (a["group"], b["group"]) == ("a", "b")
+    assert (a["entropy"], a["nll"], a["nll_least"]) == (2.0, 1.75 / 3, 1)
+    assert (b["entropy"], b["nll_least"]) == (pytest.approx(0.65), 3)
+    k3 = [math.expm1(d) - d for d in (-0.25, 0.0, -1.0)]
+    assert a["kl_k3"] == pytest.approx(sum(k3) / 3)
 
 
 def test_a_group_of_one_has_no_standard_deviation(found_in):
@@ -447,10 +473,12 @@ def test_every_number_is_the_float64_of_eval(grpo, tmp_path, variant):
     assert [sides[side] for side in block.clip] == numbers(record, "clip")
 
 
-@pytest.mark.parametrize("way", ["f8", "f4"])
-def test_log_probs_are_those_of_the_file(grpo, dump, tmp_path, way):
-    values = -np.random.default_rng(1).gamma(1.0, 1.0, (2, 40)).astype(way).astype(np.float64)
-    old = np.where(np.arange(80).reshape(2, 40) % 20 == 7, -1.5, values)
+@pytest.mark.parametrize(("way", "tokens"), [("f8", 40), ("f4", 40), ("f8", 20_000)])
+def test_log_probs_are_those_of_the_file(grpo, dump, tmp_path, way, tokens):
+    """Of 20,000 tokens the low bytes are stored, in several blocks."""
+    draw = np.random.default_rng(1)
+    values = -draw.gamma(1.0, 1.0, (2, tokens)).astype(way).astype(np.float64)
+    old = np.where(np.arange(2 * tokens).reshape(2, tokens) % 20 == 7, -1.5, values)
     columns = {"log_probs_new": values, "log_probs_old": old, "log_probs_ref": old - 1.0}
     path, out = dump({name: one.tolist() for name, one in columns.items()}), tmp_path / "page.html"
     assert grpo("show", path, "--html", out).exit_code == 0

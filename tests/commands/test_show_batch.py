@@ -201,3 +201,18 @@ def test_fields_choose_the_columns_of_every_format(path: Path) -> None:
     assert lines[1:] == [f"{row['position']},{row['ratio']!r}" for row in rows]
     assert "position" in run(*asked).stdout
     assert "did you mean ratio?" in run("show", path, "--fields", "rato").stderr
+
+
+def test_the_rows_of_a_screen_are_in_their_order_and_record_names_the_id(grpo, tmp_path):
+    record = {
+        "log_probs": [[-0.5, -3.0], [-0.7, -1.0]],
+        "old_log_probs": [[-0.6, -0.6], [-0.6, -1.0]],
+    }
+    (tmp_path / "a.json").write_text(json.dumps([record | {"id": "a", "rewards": [1, 0]}] * 2))
+    how = ("show", tmp_path / "a.json", "--top", "8")
+    rows = json.loads(grpo(*how, "--json").stdout)["rows"]
+    printed = grpo(*how).stdout.partition("───\n")[2].splitlines()[:8]
+    assert [line.split()[1:3] for line in printed] == [
+        [str(row["response"]), str(row["position"])] for row in rows
+    ]
+    assert "id" in grpo(*how, "--fields", "record,token").stdout

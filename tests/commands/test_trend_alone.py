@@ -88,7 +88,7 @@ def test_a_sound_log_is_silent(tmp_path: Path) -> None:
         document = answer("trend", written(path, SOUND, count))
         assert wrong(document) == []
         assert len(document["steps"]) == count
-    assert document["verdict"].startswith("no change found in 8 series over 80 steps")
+    assert document["verdict"].startswith("no sudden change in 8 series over 80 steps")
 
 
 @each("name", PLANTED)
@@ -119,7 +119,7 @@ def test_what_a_log_says_is_one_event_with_a_fix(tmp_path: Path) -> None:
     result = run("trend", path, "--limit", "2", "--fail-on", "findings")
     assert result.exit_code == 1
     shown = " ".join(result.stdout.split())
-    assert shown.startswith("step 51: the engine's log-probs moved away from the trainer's (")
+    assert shown.startswith("step 51: the log-probs of engine and trainer moved apart (")
     for part in ("step 51 shift", "fix: compare precision", "only records show"):
         assert part in shown
     brief = run("trend", path, "--fail-on", "findings", "-q")

@@ -46,7 +46,7 @@ def test_what_is_ungrouped_is_said_alike(tmp_path: Path) -> None:
     """The hint has the file's own keys; the page counts groups as the metrics do."""
     path, page = write(tmp_path / "run.jsonl", rows(6)), tmp_path / "run.html"
     hint = (
-        "each record is a group of its own, with the advantage that it gives; "
+        "each record is a group of its own, with its given advantage; "
         "--group-by global_step,prompt_id joins them"
     )
     for words in (("eval", path), ("trend", path), ("report", path, "-o", page)):

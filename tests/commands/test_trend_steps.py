@@ -276,7 +276,7 @@ def test_what_a_pass_that_was_repeated_showed(tmp_path: Path) -> None:
             *((2, step) for step in range(40, 91)),
         ]
         assert [each["onset"] for each in one["passes"][0]["findings"]] == [44]
-    words = "steps 40 to 55 were trained twice, since the run was resumed at step 40; the first"
+    words = "steps 40 to 55 were trained twice: the run was resumed at step 40; the first"
     shown = run("trend", path, "-v", "dr", "--fields", "reward_mean", "--limit", "0").stdout
     assert words in " ".join(shown.split())
     assert [line.split()[:2] for line in shown.splitlines()].count(["40", "2"]) == 1

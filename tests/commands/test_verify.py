@@ -212,7 +212,7 @@ def test_a_metric_that_differs_does_not_make_the_loss_wrong(tmp_path) -> None:
     (said,) = [line for line in result.stderr.splitlines() if "low_mean differs" in line]
     assert re.fullmatch(
         r"grpo: note: metrics.clip_ratio/low_mean differs in 1 record "
-        r"\(\S+: yours 0.5, grpo's \S+\); metrics are noted, not judged",
+        r"\(\S+: yours 0.5, grpo's \S+\); metrics do not change the verdict",
         said,
     )
     assert "clip_ratio/high_max agree; clip_ratio/low_mean differs in 1 record" in result.stdout
@@ -373,7 +373,7 @@ def test_one_verdict_comes_first_and_then_a_record_for_each_cause(tmp_path) -> N
         row["expected"] = {"objective": number * seen.objective, "gradient": slopes}
     write(path, rows[1:3])
     said = " ".join(run("verify", path).stdout.split())
-    words = "all by one mistake with other numbers in each, in the first: "
+    words = "all by one mistake, with numbers that differ by record; in the first: "
     assert said.startswith(f"2 of 2 records differ, {words}")
 
 
@@ -519,9 +519,9 @@ def test_the_cause_of_a_record_is_first_the_one_that_explains_all(tmp_path: Path
 def test_a_sum_that_agrees_by_the_absolute_tolerance_alone_is_noted(tmp_path: Path) -> None:
     loss = evaluate(TRL, "grpo").loss
     path = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss + 3e-6}}])
-    near = "1 record agrees by atol alone (3e-06 of the summed sizes of the loss's terms)"
+    near = "1 record agrees only within atol (3e-06 of the summed sizes of the loss's terms)"
     assert abs(loss) < 0.03
-    assert f"note: {near}: --atol 0 compares by rtol\n" in run("verify", path).stderr
+    assert f"note: {near}: --atol 0 compares by rtol alone\n" in run("verify", path).stderr
     exact = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss}}])
     assert "atol alone" not in run("verify", exact).stderr
 

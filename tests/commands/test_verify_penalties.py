@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -108,6 +109,12 @@ PENALTIES += [("ratio", *one) for one in WEIGHTED.items()]
 @each(("weight", "words", "numbers"), some(PENALTIES, 10))
 def test_wrong_penalties(weight, words, numbers) -> None:
     check(words, numbers, flags={"kl_weight": weight})
+
+
+def test_a_kl_of_the_old_policy_has_no_gradient() -> None:
+    old = iter([x for row in subtract(FAR, MOVES) for x in row])
+    numbers = compute(penalty=lambda *_: (k3(next(old))[0], 0.0))
+    check("KL of the old policy (π_old in place of π_θ) to the reference: no gradient", numbers)
 
 
 def test_a_kl_with_weights_of_its_own_and_a_beta_that_nobody_typed() -> None:
@@ -288,6 +295,19 @@ def count(at: Sequence[int], times: float) -> list[float]:
 def test_tokens_that_do_not_count_or_count_twice(at, words) -> None:
     for said, times in TIMES.items():
         check(words.format(said), compute(counts=count(at, times)))
+
+
+def test_last_tokens_alone_or_twice_with_their_denominators() -> None:
+    last, every = "the last token of every response", count(LAST, 2.0)
+    alone = [float(at in LAST) for at in range(10)]
+    ends = f"only {last} counts"
+    check(f"{ends} (the denominators stay)", compute(counts=alone))
+    numbers = compute(counts=alone, weight=lambda _: 1 / 4)
+    check(f"{ends}, in the denominator too", numbers)
+    numbers = compute(counts=every, weight=lambda row: 1 / (4 * (LENGTHS[row] + 1)))
+    check(f"{last} is doubled, in the denominator too", numbers)
+    numbers = compute(counts=every, weight=lambda _: 1 / 14)
+    check(f"{last} is doubled, in the denominator too", numbers, stages={"aggregate": "token-mean"})
 
 
 @each(
@@ -562,3 +582,35 @@ def test_a_baseline_by_another_rule() -> None:
 
     found = said([0.0, -0.3, 0.5, 0.35], group_ids=groups)
     assert "baseline: the reward of the first response of the group instead of the mean" in found
+
+
+# ---- a mistake on top of a usual setting ---------------------------------------------------------
+
+REWARDS = [1.0, 0.0, 0.25, 0.5]
+OTHER_EPS = [
+    (reward - statistics.fmean(REWARDS)) / (statistics.stdev(REWARDS) + 1e-4) for reward in REWARDS
+]
+
+
+@each(
+    ("words", "numbers"),
+    [
+        (ADDED, compute(a=OTHER_EPS, beta=-BETA)),
+        ("wrong sign of the advantages", compute(a=[-a for a in OTHER_EPS])),
+        ("KL weighted by the ratio", compute(a=OTHER_EPS, penalty=weighted)),
+    ],
+)
+def test_a_mistake_on_top_of_another_std_eps(words, numbers) -> None:
+    said = f"std_eps 0.0001 instead of 1e-08, and {words}"
+    check(said, numbers, advantages=None, rewards=REWARDS)
+
+
+def test_a_pair_that_does_not_explain_all_records_is_not_named() -> None:
+    given = {**RECORD, "rewards": REWARDS}
+    del given["advantages"]
+    good, bad = compute(a=OTHER_EPS, beta=-BETA), compute(a=[a**3 for a in OTHER_EPS], beta=0.07)
+    rows = [{**given, "id": n, "expected": expects(each)} for n, each in enumerate((good, good))]
+    found = verify(rows, rtol=1e-8, **FLAGS)
+    assert (found.explained, found.differing) == (2, 2)
+    rows.append({**given, "id": 2, "expected": expects(bad)})
+    assert all(not one.first.causes for one in verify(rows, rtol=1e-8, **FLAGS).records)

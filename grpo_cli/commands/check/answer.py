@@ -101,7 +101,8 @@ class Checked(Frames, Answer):
     def headline(self) -> str:
         """Whether the data are sane, and how many findings of what kind there are."""
         codes = ", ".join(self.counts)
-        verdict = "ok" if self.ok else "not ok"
+        fine = "no error" if self.severities.get("warning") else "ok"
+        verdict = fine if self.ok else "not ok"
         return f"Checked({verdict}: {' in '.join(self.conclusion)}{codes and f'; {codes}'})"
 
     def table(self) -> list[dict[str, Any]]:
@@ -109,6 +110,11 @@ class Checked(Frames, Answer):
         names = ("severity", "code", "record", "response", "token", "message")
         found = sorted(self.findings, key=lambda one: [*self.severities].index(one.severity))
         return [{name: getattr(one, name) for name in names} for one in found]
+
+    def __repr__(self) -> str:
+        """The headline and the table, and which findings are left out of it."""
+        left = (f"… {many:,} more {code} (limit=0 for all)" for code, many in self.more.items())
+        return "\n".join([super().__repr__(), *left])
 
     @property
     def conclusion(self) -> tuple[str, str]:

@@ -126,7 +126,7 @@ def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]
             verb = "explain" if cause.name.endswith("s") else "explains"
             lines.append(f"  {cause.name} {verb} {cause.explains:.0%} of the KL ({where})")
     if named := " and ".join(codes):
-        lines.append(f"  see first what was found above: {named}")
+        lines.append(f"  first look at the findings above: {named}")
     elif found.named is None:
         alike = "all tokens differ by similar amounts, as with " + (
             "noise" if found.normal else "another temperature, precision or kernel"
@@ -141,7 +141,7 @@ def _denominator(row: Denominator) -> str:
     for kind, name in (("empty_responses", "empty response"), ("dead_groups", "dead group")):
         count = getattr(row, kind)
         if count:
-            verb = "count in it" if getattr(row, f"{kind}_count") else "do not count"
+            verb = "are counted" if getattr(row, f"{kind}_count") else "are not counted"
             names_by_verb.setdefault(verb, []).append(counted(count, name))
     listed = ", ".join(f"{' and '.join(names)} {verb}" for verb, names in names_by_verb.items())
     return f"denominator of {row.variant} ({row.denominator}): {listed}"

@@ -63,12 +63,12 @@ def compare(
     grpo compare rollouts.jsonl --variants all --json | jq '.variants[].loss'
     grpo compare run-a/rollouts run-b/rollouts
 
-    A flag applies to the variants that take it. A variant that needs columns the
-    data lack is listed with the reason. Cosines are with the first variant's
-    gradient; many variants are in their order. With --variants, all files are one
-    input. Two runs without flags of an objective are compared token by token, as
-    `grpo diff` does; their metrics by `grpo trend --against`. Files whose names
-    differ only by a step or a rank are one run.
+    A flag applies to the variants that take it. Variants that cannot be evaluated
+    are listed with the reason. Cosines are with the gradient of the first
+    variant; many variants are sorted by cosine. With --variants, all files are
+    one input. Without flags of an objective, two runs are compared token by
+    token, as by `grpo diff`; `grpo trend --against` compares their metrics. Files
+    whose names differ only by a step or a rank are one run.
     """  # noqa: D301 - \b is for the help's formatter
     two = files if files is not None and len(files) == 2 else None
     asks_variants = variants is not None or columns is not None or stages.are_given

@@ -77,7 +77,7 @@ def _print_rows(
         kept, alike = _grouped(kept)
     legend = _meanings(answer, [one.name for one in kept])
     if many and "cosine" in legend:
-        legend["cosine"] += "; the variants are in its order"
+        legend["cosine"] += "; variants are sorted by it"
     if len(alike) < len(rows):
         legend["variant"] = "+N equal: all numbers here are equal (--full lists the variants)"
     above = screen.height is not None and len(alike) >= screen.height and not chosen().full
@@ -161,7 +161,7 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDi
         console.print(wrapped(line, screen.reading, 2))
         mark(console, "difference")
     if len(rows) > _MOST and not chosen().full:
-        more = f"… {len(rows) - _MOST:,} more differences in rows of one name (--full)"
+        more = f"… {len(rows) - _MOST:,} more differences between variants of one name (--full)"
         console.print(Text(more, "dim"))
         mark(console, "difference", len(rows) - _MOST)
 

@@ -77,12 +77,13 @@ def diff(
     grpo diff run-a/rollouts run-b/rollouts
     grpo diff before.jsonl after.jsonl --tolerance 1e-6
 
-    `grpo compare RUN RUN` does this too, and `grpo trend RUN --against RUN` gives
-    each metric's difference with its interval. Records of a step are paired by id,
-    or else in order. Causes come before effects: samples, rewards, the engine's
-    log-probs, the old policy's, the reference's, settings, advantages, the
-    policy's. Differences of rounding or of bfloat16 are listed as noise, unless
-    there is a --tolerance. Exits with 1 if the runs differ, even by noise only.
+    `grpo compare RUN RUN` does this too. `grpo trend RUN --against RUN` gives the
+    difference of each metric, with its confidence interval. Records of a step are
+    paired by id, or else in order. Columns are listed with causes before effects:
+    samples, rewards, log-probs of engine, old policy and reference, settings,
+    advantages, log-probs of the policy. Differences of rounding or bfloat16 are
+    listed as noise, unless --tolerance is given. Exits with 1 if the runs differ,
+    even if only by noise.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         same = diff_runs((first, second), loading, step, tolerance, page)
@@ -194,7 +195,7 @@ def _print_noise(console: Console, screen: Screen, answer: RunDiff) -> None:
     """Says how far columns differ where nothing stands out."""
     until = "" if answer.agreed_until is None else f" up to step {answer.agreed_until}"
     for one in answer.noise:
-        engine = f"an engine's noise, {one.mean:.1g} in the mean"
+        engine = f"an engine's noise, {one.mean:.1g} on average"
         why = "rounding" if one.kind == "rounding" else engine
         text = f"{one.column} differs by ≤ {one.largest:.1g}{until}: {why}"
         text += f" ({one.differing:,} of {one.numbers:,})"

@@ -230,9 +230,7 @@ def _aligned(
             run = "both runs go" if all(again) else f"run {again.index(True) + 1} goes"
             note = "grpo compares neighbouring records, not whole steps"
             if not all(again):
-                note = (
-                    f"grpo compares its first pass over the steps up to {high}, not its later one"
-                )
+                note = f"grpo compares the first pass of this run (up to step {high}) only"
             if not any(one.startswith(f"{run} back") for one in answer.notes):
                 answer.notes.append(f"{run} back from step {high} to {min(there)}: {note}")
         if again[0] != again[1]:

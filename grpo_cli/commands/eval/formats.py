@@ -153,7 +153,7 @@ _JSON = Format(
 
 _LIMIT = {"token": 200}
 _USUAL_LIMIT = 50
-_ALONE = "loss is each record's own; for its part of the batch: --fields id,contribution"
+_ALONE = "loss: of each record alone; for its part of the batch: --fields id,contribution"
 
 
 def _next(run: Run) -> str:

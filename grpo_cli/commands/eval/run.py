@@ -109,8 +109,8 @@ class Run(Evaluation):
         if self._error is not None:
             if of_rows and not self._as_json and not quiet and self._has_rows:
                 say(
-                    "note: stopped at an error: the rows above are of the records before it, and "
-                    "there is no total (--on-error skip leaves out records that cannot be read)"
+                    "note: stopped at an error: the rows above are of the records before the "
+                    "error, and there is no total (--on-error skip skips unreadable records)"
                 )
             tell(self._error, as_json=self._as_json)
             return self._error.exit_code
@@ -167,13 +167,13 @@ def _dead(dead: int, groups: int, responses: int) -> str:
 def _on_policy(still: int, records: int, gradient_norm: float) -> str:
     if still == records:
         return (
-            "on-policy (every ratio is exactly 1): the loss says nothing, the gradient does; its "
-            f"norm is {shown(gradient_norm)}"
+            "on-policy (every ratio is exactly 1): judge by the gradient (norm "
+            f"{shown(gradient_norm)}), not by the loss"
         )
     are = "is" if still == 1 else "are"
     return (
-        f"{_of(still, records, 'record')} {are} on-policy (every ratio is exactly 1): the loss "
-        "says nothing there, the gradient does"
+        f"{_of(still, records, 'record')} {are} on-policy (every ratio is exactly 1): there, "
+        "judge by the gradient, not by the loss"
     )
 
 

@@ -24,6 +24,7 @@ from grpo_cli.engine.rows.fields import (
     spare,
 )
 from grpo_cli.engine.rows.source import same
+from grpo_cli.engine.totals import is_mean
 from grpo_cli.objective.signature import MIXED, Parts, plain
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import (
@@ -51,7 +52,7 @@ SUMS = ("objective", "loss", "policy")
 
 _ALIGNED = (*SUMS, "kl")
 _SPARE_LINES = ("policy", "denominator", "objective", "ratio", "evaluated")
-"""Totals that a short terminal goes without: the last three above a table of batches."""
+"""Totals that a short terminal goes without: the last one above a table of batches."""
 
 
 def print_totals(
@@ -87,29 +88,28 @@ def print_totals(
         return
     width = screen.edge
     room = None if width is None else max(width - _LABEL, _NARROWEST)
-    left_out = (_SPARE_LINES if batches else _SPARE_LINES[:2]) if brief else ()
+    left_out = (_SPARE_LINES if batches else _SPARE_LINES[:4]) if brief else ()
     size = total["gradient_norm"]
     texts = [shown_among(total[name], size if name in SUMS else None) for name in _ALIGNED]
     numbers = aligned([text if text.startswith("-") else f" {text}" for text in texts])
     for name, number in zip(_ALIGNED, numbers, strict=True):
         if name not in left_out:
             lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
-    for name, text in _details(total):
+    for name, text in _details(total, of_mean=is_mean(total)):
         if name not in left_out:
             lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
     objective = Text(f" {_objective(parts, by_default=by_default)}")
-    if brief and not by_default:
-        objective.append(" (signature: --level batch)", "dim")
     lines.add_row(_label("variant"), wrapped(objective, room, 1))
-    if not brief:
-        lines.add_row(
-            _label("signature"), Text(f" {short_signature(signature, screen.width, _LABEL)}")
-        )
+    lines.add_row(_label("signature"), Text(f" {short_signature(signature, screen.width, _LABEL)}"))
     for note in notes(total):
         lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
     if batches:
         console.print(Text(f"mean of {counted(batches, 'batch', 'batches')}", "bold"))
+    elif is_mean(total):
+        console.print(Text(f"mean of {counted(total['records'], 'record')}, each a batch", "bold"))
     console.print(lines)
+    if left_out:
+        console.print(Text(f"not shown: {', '.join(left_out)} (see --full)", "dim"))
 
 
 def short_signature(signature: str, width: int | None, begin: int) -> str:
@@ -145,7 +145,7 @@ def _label(name: str) -> Text:
     return Text(name.replace("_", " "), "cyan")
 
 
-def _details(total: Row) -> Iterator[tuple[str, str]]:
+def _details(total: Row, *, of_mean: bool) -> Iterator[tuple[str, str]]:
     if total["entropy"] is not None:
         yield "entropy", shown(total["entropy"])
     yield "denominator", f"{shown(total['denominator'])} ({total['denominator_of']})"
@@ -160,7 +160,8 @@ def _details(total: Row) -> Iterator[tuple[str, str]]:
             f"mean {shown(total['ratio_mean'])}, "
             f"min {shown(total['ratio_min'])}, max {shown(total['ratio_max'])}",
         )
-    yield "gradient_norm", shown(total["gradient_norm"])
+    of = " (of the mean loss, not the mean of the norms)" if of_mean else ""
+    yield "gradient_norm", f"{shown(total['gradient_norm'])}{of}"
     yield "evaluated", what_was_counted(total)
 
 

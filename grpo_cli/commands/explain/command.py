@@ -41,7 +41,7 @@ def explain_topic(
     loading: LoadingOptions,
     page: PageOptions,
 ) -> int:
-    """Explain why a file's loss is what it is; or a variant, a choice or a word.
+    """Explain the loss of a file, or a variant, a choice or a word.
 
     \b
     grpo explain rollouts.jsonl --variant dr --record 3
@@ -50,9 +50,9 @@ def explain_topic(
     grpo explain clip/dual-capped
     grpo explain trainer_state.json
 
-    For a file: what J is made of, the reasons that apply to this data, and the
-    arithmetic of one record (the first, or that of --record). A name of
-    a variant means the variant, unless a file has this path.
+    For a file, prints the parts of J, the reasons for the loss in this data, and
+    the arithmetic of one record (the first, or that of --record). A name of a
+    variant means the variant, unless a file has this path.
     """  # noqa: D301 - \b is for the help's formatter
     asked = loading.record is not None or response is not None
     unpack = read_size(loading.unpack)

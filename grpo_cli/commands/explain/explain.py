@@ -199,7 +199,13 @@ class Described(Answer):
     kind: Literal["variant", "choice", "vector", "word", "log"]
     content: Mapping[str, Any]
 
-    __repr__ = Answer.__str__
+    def __repr__(self) -> str:
+        """The page; of a choice its description, symbols and hyperparameters too."""
+        lines = [self.__str__()]
+        for choice in self.content["choices"] if self.kind == "choice" else ():
+            meanings = (choice["symbols"] | choice["hyperparameters"]).items()
+            lines += ["", *choice["description"], *(f"{name}  {means}" for name, means in meanings)]
+        return "\n".join(lines)
 
     def fields(self) -> dict[str, Any]:
         """The page alone."""

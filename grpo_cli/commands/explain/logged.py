@@ -33,7 +33,7 @@ UNKNOWN = (
     "whether log-probs, masks and groups are correct (grpo check RECORDS)",
     "what the loss would be under another convention, and which convention this is (grpo match "
     "RECORDS --loss X)",
-    "whether trainer and engine agree, unless the log says so",
+    "whether trainer and engine agree, unless the log has a metric of it",
 )
 """Questions that no log answers."""
 

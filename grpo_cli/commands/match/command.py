@@ -71,13 +71,14 @@ def match_number(
     grpo match rollouts.jsonl --loss 0.0543 --kl 0.0123 --gradient-norm 1.27
     grpo match run.jsonl --logged loss=metrics.loss
 
-    Tries every variant, or that of -v alone, unmodified, then with one or two stages
-    replaced, with the sign flipped, and with the factors of gradient accumulation and
-    data parallelism. Solves for β and ε where they are unknown. Stages and
-    hyperparameters that you set by flags stay fixed. Your digits set the tolerance: 0.0256 means
-    ±0.00005, but no less than the rounding of float32. Prints the likeliest first: few
-    changes, and rows of the framework whose names the records use. Exits with 1 if
-    nothing gives the number, or only chance does.
+    Tries every variant (with -v only that one) unmodified, then with one or two
+    stages replaced, with the sign flipped, and with the factors of gradient
+    accumulation and data parallelism. Solves for β and ε where they are unknown.
+    Stages and hyperparameters that you set by flags stay fixed. Your digits set
+    the tolerance: 0.0256 means ±0.00005, but at least the rounding of float32.
+    Prints the likeliest first: few changes, and variants of the framework whose
+    field names the records use. Exits with 1 if nothing gives the number, or if
+    all matches may be chance.
     """  # noqa: D301 - \b is for the help's formatter
     for place in files or ():
         if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", str(place)) and not Path(place).exists():

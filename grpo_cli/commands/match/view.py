@@ -20,10 +20,13 @@ _SHOWN = 3
 _NEAR = 1e-3
 _NAMES = 6
 _MISTAKE = (
-    "if the number is your own code's, it may hold a mistake: grpo verify names it, where the "
-    'records carry the number ("expected": {"loss": X})'
+    "if your own code computed the number, the code may have a mistake: grpo verify names it if "
+    'the records hold the number ("expected": {"loss": X})'
 )
-_WHERE = 'grpo verify says where it is, if the records carry the number ("expected": {"loss": X})'
+_WHERE = (
+    "grpo verify says where the mistake is, if the records hold the number "
+    '("expected": {"loss": X})'
+)
 _MORE = "more digits or more numbers (--kl, --gradient-norm, --logged)"
 _ALSO = 2
 
@@ -55,7 +58,7 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
 
 
 def _print_advice(console: Console, screen: Screen, answer: Matched) -> None:
-    """What data would tell the conventions apart; last, since a low screen goes without it."""
+    """What data would distinguish the conventions; last, since a low screen goes without it."""
     if answer.match_count < 2 or not answer.reproduced or not answer.tell_apart:
         return
     console.print(Text("\nto tell them apart, use data with", "bold"))
@@ -106,7 +109,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
             yield number, "bold magenta"
             some = f"{float(f'{answer.mistakes_by_chance:.2g}'):g} of {len(causes())} mistakes"
             yield f"{one.variant} with a mistake comes as near: {one.words}", ""
-            yield f"so would about {some} that are tried, by chance: give {_MORE}", ""
+            yield f"about {some} come as near by chance: give {_MORE}", ""
             return
         yield f"{number}, but {one.variant} with this mistake does: {one.words}", "bold magenta"
         yield from ((f"  or: {other.words}", "") for other in others)
@@ -192,7 +195,7 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     head = Text.assemble((f"{found.value!r}", "bold"), f"  off by {found.difference:.3g}")
     scale = found.sign_flipped, found.factor
     alike = [one for one in same if (one.sign_flipped, one.factor) == scale and one.variants]
-    rows = [", ".join(one.variants) for one in alike]  # each line is a convention
+    rows = [", ".join(one.variants) + _alias(one) for one in alike]  # each line is a convention
     if found.variants and len(rows) == 1:
         head.append(f"  {rows.pop()}", "cyan")
     elif not found.variants:
@@ -220,6 +223,11 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
         also = Text(f"  also {'; '.join(others[:_ALSO])}{more}")
         console.print(wrapped(also, screen.width, 4))
         mark(console, "convention", len(others))
+
+
+def _alias(found: Convention) -> str:
+    """Says of several variants that they are counted once."""
+    return " (one convention)" if len(found.variants) > 1 else ""
 
 
 def _unknown(edges: Mapping[str, float]) -> Iterator[str]:

@@ -73,6 +73,7 @@ def known(flag: str, name: str, names: Iterable[str], advice: str = "") -> str:
     if name in names:
         return name
     spelled = name.casefold().replace(" ", "_")  # as the head of a table has it
+    spelled = "id" if spelled == "record" else spelled
     if len(same := [one for one in names if one.casefold() == spelled]) == 1:
         return same[0]
     near = nearest(name, names)

@@ -163,7 +163,7 @@ class RecordOption:
 ON_ERROR = option(
     "--on-error",
     "stop|skip",
-    "At a bad record: stop or skip it (default: stop; check: skip).",
+    "Stop at an unreadable record, or skip it (default: stop; check: skip).",
     "Input",
 )
 

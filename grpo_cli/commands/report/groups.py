@@ -14,9 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64, I64, Batch
 from grpo_cli.commands.page.page import Drawn, blocks, text_fields
-from grpo_cli.commands.trend.measure import rewards_of
+from grpo_cli.commands.trend.measure import k3, rewards_of
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.responses import deviations, means
 from grpo_cli.commands.trend.step import Finding, Place, Steps
@@ -99,6 +99,16 @@ def steps_of_mismatch(finding: Finding) -> tuple[int, ...]:
     return (finding.worst_step, finding.onset) if finding.metric.startswith("mismatch.") else ()
 
 
+def worst_in(facts: Mapping[str, Any], worst: Mapping[str, Place]) -> list[str]:
+    """What a step is worst in, of its places by kind those that are in this group."""
+    owner, pointed = (facts["source"], facts["record"]), facts["pointed"]
+    return [
+        kind
+        for kind, place in worst.items()
+        if (place.source, place.record) == owner and place.response in pointed
+    ]
+
+
 def owners(places: Iterable[Place]) -> dict[Owner, frozenset[int]]:
     """The responses of places, by the records that hold them."""
     found: dict[Owner, frozenset[int]] = {}
@@ -110,6 +120,10 @@ def owners(places: Iterable[Place]) -> dict[Owner, frozenset[int]]:
 
 FOUND, WORST = -2, -1
 """The priorities of groups that a finding points at, and of the worst of a step."""
+
+
+_OF_TOKENS = ("entropy", "nll", "kl_k3", "nll_least")
+"""What is known of a group from its tokens' log-probs and entropies; null of rewards alone."""
 
 
 @dataclass
@@ -203,6 +217,7 @@ class RewardedGroup(NamedTuple):
             "length_max": max(lengths, default=None),
             "clip_fraction": None,
             "log_ratio_max": None,
+            **dict.fromkeys(_OF_TOKENS),
             "rewards": self.rewards,
             "lengths": self.lengths,
             "group": 0 if label is None else label,
@@ -369,7 +384,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
 def _facts(
     chunk: Chunk, breakdown: Breakdown | None, order: I64, sizes: I64
 ) -> dict[str, list[Any]]:
-    """The rewards and lengths of groups, and how far their tokens went.
+    """The rewards and lengths of groups, how far their tokens went, and their mean entropy and KL.
 
     Args:
         chunk: records.
@@ -401,6 +416,38 @@ def _facts(
         with np.errstate(invalid="ignore"):
             facts["clip_fraction"] = _or_none(clipped / tokens)
         facts["log_ratio_max"] = _or_none(np.where(tokens > 0, largest, NO_NUMBER))
+    return facts | _token_facts(chunk.batch, order, sizes)
+
+
+def _token_facts(batch: Batch, order: I64, sizes: I64) -> dict[str, list[Any]]:
+    """Means over the tokens of groups as ``trend`` has them of a step, in nats.
+
+    ``nll_least`` is how many tokens have the group's smallest −log π: where several have it, none
+    of them is evidence.
+    """
+    new, reference, responses = batch.log_probs_new, batch.log_probs_ref, batch.responses
+    columns = {
+        "entropy": batch.entropies,
+        "nll": None if new is None else -new,
+        "kl_k3": None if new is None or reference is None else k3(reference - new),
+    }
+    facts: dict[str, list[Any]] = dict.fromkeys(_OF_TOKENS, [None] * len(sizes))
+
+    def added(values: NDArray[Any]) -> NDArray[Any]:
+        return Ragged(sizes, responses.sum(values)[order]).reduced(np.add, 0)
+
+    tokens = Ragged(sizes, responses.lengths[order]).reduced(np.add, 0)
+    with np.errstate(invalid="ignore"):
+        for name, values in columns.items():
+            if values is not None:
+                facts[name] = _or_none(added(values) / tokens)
+    if new is not None:
+        likely = Ragged(responses.lengths, new).reduced(np.maximum, -np.inf)
+        likely = Ragged(sizes, likely[order]).reduced(np.maximum, -np.inf)
+        group = np.empty(responses.count, dtype=np.int64)
+        group[order] = np.repeat(np.arange(len(sizes)), sizes)
+        ties = new == responses.spread(likely[group])
+        facts["nll_least"] = added(ties.astype(np.int64)).tolist()
     return facts
 
 

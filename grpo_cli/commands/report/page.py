@@ -11,7 +11,7 @@ import numpy as np
 
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
-from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens
+from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens, worst_in
 from grpo_cli.commands.report.legend import legend
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.events import Event, main_event
@@ -103,8 +103,6 @@ def _title(answer: Trend) -> str:
         return f"{event.heading}." + ("" if good is None else f" Last good step: {good:,}.")
     _, moved = moves(answer.steps)
     title = answer.verdict.partition(";")[0]
-    if moved and title.startswith("no change found"):
-        title = f"no sudden change in {len(answer.steps):,} steps"
     return f"{title[:1].upper()}{title[1:]}{'; ' if moved else ''}{', '.join(moved)}."
 
 
@@ -164,7 +162,8 @@ def _of_records(
         rows = groups[str(step)] = []
         for group in several:
             name = f"block-{len(blocks)}" if group.block else None
-            rows.append(group.facts | {"tokens": group.tokens, "block": name})
+            worst = worst_in(group.facts, steps[steps.numbers.index(step)].worst)
+            rows.append(group.facts | {"worst_in": worst, "tokens": group.tokens, "block": name})
             blocks += [(name, group.block)] if name is not None else []
     kept = {str(number): why for number, why in choice.steps.items()}
     sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost, "most": stored.tokens}

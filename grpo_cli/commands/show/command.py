@@ -140,9 +140,10 @@ def show(
     grpo show rollouts.jsonl --record step-12 --response 3 --by gradient
     grpo show rollouts.jsonl --record step-12 --html page.html
 
-    Without --record, the tokens of all records are ranked, and their numbers are
-    the batch's. With --record, or for a file with one record, prints a heat map of
-    its own numbers: blue is above the middle, red below; ▾ is clipped low, ▴ high.
+    Without --record, ranks the tokens of all records by their numbers in the
+    batch. With --record, or for a file with one record, prints a heat map of the
+    record evaluated alone: blue is above the middle, red below; ▾ is clipped low,
+    ▴ clipped high.
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     _check_flags(options, page)

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from grpo_cli.commands.options.everywhere import command_line
-from grpo_cli.commands.page.page import Drawn, blocks, html, still_record, text_fields
+from grpo_cli.commands.page.page import (
+    Drawn,
+    blocks,
+    finite,
+    html,
+    still_record,
+    still_totals,
+    text_fields,
+)
 from grpo_cli.commands.show.batch import COLUMN, readable_token, show_rows
 from grpo_cli.commands.show.picture import Picture
+from grpo_cli.commands.show.view import heading
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.engine.rows.rows import rows
+from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.unread import STEP_FIELDS
-from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.numbers import counted, markup, shown
 from grpo_cli.variants.plan import Plan
 
 _MOST = 200_000
@@ -27,12 +39,16 @@ _MOST = 200_000
 
 
 class OnPage(NamedTuple):
-    """A record of a page: its heading, where it was read, its objective, and its numbers."""
+    """A record of a page: its heading, where it was read, its objective, and its numbers.
+
+    ``numbers`` has those of its row in the table of records, ``block`` those of its tokens.
+    """
 
     name: str
     title: str
     place: str
     signature: str
+    numbers: Sequence[Any]
     block: str
 
     @classmethod
@@ -41,8 +57,14 @@ class OnPage(NamedTuple):
         place = place_of(record)
         signature = breakdown.objective.signature
         whole = Drawn(text_fields(raw.value), 0, range(len(record.widths)))
-        (numbers,) = blocks([record], breakdown, [whole])
-        return cls(shown(record.name), _title(raw, record, breakdown), place, signature, numbers)
+        (block,) = blocks([record], breakdown, [whole])
+        (row,) = rows(Source([record], breakdown), "response")
+        rewards = [one["reward"] for one in row["responses"]]
+        is_known = bool(rewards) and all(isinstance(one, int | float) for one in rewards)
+        reward = sum(rewards) / len(rewards) if is_known else None
+        numbers = finite([reward, *(row[name] for name in _OF_RECORD)])
+        title = _title(raw, record, breakdown)
+        return cls(shown(record.name), title, place, signature, numbers, block)
 
 
 def place_of(record: Record) -> str:
@@ -81,8 +103,8 @@ def with_others(
             if tokens > _MOST:
                 there = counted(len(drawn), "record")
                 return drawn, (
-                    f"the page has the first {there} ({_MOST:,} tokens at most) and those of the "
-                    f"tokens that stand out; --record {shown(record.name)} draws the next"
+                    f"the page has the first {there} (at most {_MOST:,} tokens) and the records of "
+                    f"the listed tokens; --record {shown(record.name)} draws the next record"
                 )
             drawn.append(OnPage.of(raw, record, Chunk.of([record]).run(evaluator.evaluate)))
     except GrpoError as error:
@@ -113,14 +135,21 @@ def ranked_tokens(
     places = {(one.place, one.name): at for at, one in enumerate(records)}
     share = "contribution_share" if by == "contribution" else "share"
     names = [*dict.fromkeys((*_OF_TOKEN, COLUMN.get(by, by), share))]
-    total, rows = answer.total, []
+    total, listed = answer.total, []
     for row, owner in zip(answer.rows, owners, strict=True):
         place = (row["response"], row["position"], readable_token(row), places.get(owner))
-        rows.append([owner[1], *place, *(row[name] for name in names)])
-    title = f"{counted(total['records'], 'record')} as one batch: loss {shown(total['loss'])}"
-    named = [name.replace("_", " ") for name in names]
-    settings = {"title": title, "by": COLUMN.get(by, by).replace("_", " "), "names": named}
-    return settings | {"rows": rows, "notes": [*answer.notices]}
+        listed.append([owner[1], *place, *(row[name] for name in names)])
+    loss = f"{answer.variant} loss {shown(total['loss'])}"
+    settings: dict[str, Any] = finite(
+        {
+            "title": f"{counted(total['records'], 'record')} as one batch: {loss}",
+            "heading": heading(answer),
+            "total": {name: total[name] for name in _OF_BATCH if total[name] is not None},
+            "names": [name.replace("_", " ") for name in names],
+            "rows": listed,
+        }
+    )
+    return settings | {"notes": [*answer.notices]}
 
 
 def _records_of(owners: Set[tuple[str, str]], reader: Reader, plan: Plan) -> Iterator[OnPage]:
@@ -132,6 +161,18 @@ def _records_of(owners: Set[tuple[str, str]], reader: Reader, plan: Plan) -> Ite
                 yield OnPage.of(raw, record, Chunk.of([record]).run(evaluator.evaluate))
 
 
+def _still_batch(first: OnPage, ranked: dict[str, Any] | None) -> Iterator[str]:
+    """The numbers of a batch, and whose the numbers below are."""
+    if ranked is not None:
+        yield still_totals(ranked["total"])
+        yield f"<h2>{markup(first.title)} (evaluated alone)</h2>\n"
+
+
+_OF_RECORD = ("loss", "response_count", "tokens", "clip_fraction", "gradient_norm")
+_OF_BATCH = (
+    *("objective", "loss", "policy", "kl", "gradient_norm", "clip_fraction", "ratio_mean"),
+    *("records", "groups", "responses", "tokens"),
+)
 _OF_TOKEN = ("ratio", "advantage", "clip")
 """The columns of every table of tokens."""
 
@@ -167,6 +208,6 @@ def page_of(
         command=command_line(),
         signature=first.signature,
         settings=settings | {"records": named},
-        still=still_record(picture),
+        still=chain(_still_batch(first, ranked), still_record(picture)),
         blocks=[(f"record-{at}", one.block) for at, one in enumerate(records)],
     )

@@ -71,26 +71,16 @@ def print_shown(
     whole = f"{counted(total['records'], 'record')}, {counted(total['tokens'], 'token')}"
     line = f"{answer.variant} on {whole}: {totals}"
     console.print(wrapped(Text(line, "bold"), screen.width, 2))
-    console.print(wrapped(Text(_heading(answer), "bold"), screen.width, 2))
+    console.print(wrapped(Text(heading(answer), "bold"), screen.width, 2))
     if not answer.rows:
         return
     if names is not None:
         console.print(grid([column(n, [row[n] for row in answer.rows]) for n in names]))
     elif answer.of == "token":
-        print_tokens(console, screen, _by_response(answer.rows), answer.by)
+        print_tokens(console, screen, answer.rows, answer.by)
     else:
         _print_columns(console, screen, [*_of_strings(answer.rows)], _SPARE_STRINGS)
     print_signature(console, screen, answer.signature)
-
-
-def _by_response(rows: Sequence[Row]) -> list[Row]:
-    """The rows of each response together; the responses, and its rows, in the order they had."""
-    responses: dict[Any, list[Row]] = {}
-    for row in rows:
-        responses.setdefault((row["source"], row["line"], row["id"], row["response"]), []).append(
-            row
-        )
-    return [row for own in responses.values() for row in own]
 
 
 def print_signature(console: Console, screen: Screen, signature: str) -> None:
@@ -120,7 +110,8 @@ def _print_columns(
     print_hidden(console, screen, hidden, "--fields")
 
 
-def _heading(answer: Shown) -> str:
+def heading(answer: Shown) -> str:
+    """What is listed, of how many, and how much of the batch they carry."""
     rows, noun = len(answer.rows), "token string" if answer.of == "string" else "token"
     all_of_them = counted(answer.count, noun)
     if answer.having:

@@ -61,9 +61,9 @@ def trend(
     grpo trend run-a/rollouts --against run-b/rollouts
 
     RUN is a folder, a pattern or files; each step is one batch. A finding is a
-    shift, a drift, or a limit that a framework publishes, with the command that
-    shows where it began; --at STEP names the worst tokens of a step. p999 is exact
-    to 0.2 %. Exits with 1 if --fail-on holds.
+    shift, a drift, or a limit that the run exceeds. A command with each finding
+    shows where it began; --at STEP names the worst tokens of a step. p999 is
+    accurate to 0.2 %. Exits with 1 if --fail-on holds.
     """  # noqa: D301 - \b is for the help's formatter
     answer_run(files, objective, reading, options, stored)
 

@@ -108,13 +108,13 @@ class Coverage:
             are = f"there {'is' if self.steps == 1 else 'are'} {self.steps}"
             return f"too few steps: shifts and drifts need {LEAST} steps, {are}{limits}"
         if not self.watched and self._unknown:
-            return f"no series is watched, so no change is looked for{limits}"
+            return f"no series is watched, so grpo looks for no change{limits}"
         if not self.watched:
             return f"no series has values at {LEAST} steps, so no change can be found{limits}"
         series = f"{self.watched} series" if self.watched > 1 else "1 series"
         if moved := ", ".join(_moved(self._run)):
             moved = f"; first to last tenth: {moved}"
-        return f"no change found in {series} over {self.steps:,} steps{limits}{moved}"
+        return f"no sudden change in {series} over {self.steps:,} steps{limits}{moved}"
 
     @property
     def gaps(self) -> list[str]:
@@ -129,7 +129,7 @@ class Coverage:
         if self._unknown:
             more = len(self._unknown) - _NAMED
             named = ", ".join(self._unknown[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-            sentences.append(f"not watched, as no rule says how they go wrong: {named}")
+            sentences.append(f"not watched, because no rule says which changes are bad: {named}")
         if self._assumed:
             sentences.append(
                 f"constant by assumption: {', '.join(self._assumed)} (log_probs_old is missing, "

@@ -277,11 +277,14 @@ _VALUES = {
 def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> str | None:
     """What shows the worst token of a step, or its responses where no token is to blame.
 
-    Where the objective cannot be evaluated, that is left to ``grpo check``. Data in memory have no
-    path that a command could name: None.
+    Where the objective cannot be evaluated, that is left to ``grpo check``. Of data in memory,
+    which have no path, it is a call; None where no field says the step.
     """
     if not step.file:
-        return None
+        tests = [*flags.arguments.get("where", ()), f"{step.key}=={step.number}"]
+        named = {**flags.arguments, "where": tests if len(tests) > 1 else tests[0]}
+        given = "".join(f", {name}={value!r}" for name, value in named.items())
+        return None if step.key is None else f"show(data{given})"
     if step.logged:
         return shell_line(["grpo", "explain", step.file])
     comment, there = f"  # step {step.number}", _there(step, place)

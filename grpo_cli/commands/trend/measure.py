@@ -218,10 +218,10 @@ class ChunkSums:
             self._measure_ratios(breakdown)
         if batch.log_probs_ref is not None and new is not None:
             difference = batch.log_probs_ref - new
-            k3 = _k3(difference)
+            estimate = k3(difference)
             self._by_token("kl_k1", -difference, "kl")
-            self._by_token("kl_k3", k3)
-            self._find("kl", "tokens", k3)
+            self._by_token("kl_k3", estimate)
+            self._find("kl", "tokens", estimate)
         trainer = new if old is None else old
         if batch.log_probs_rollout is not None and trainer is not None:
             self._measure_mismatch(trainer - batch.log_probs_rollout)
@@ -276,7 +276,7 @@ class ChunkSums:
         distance, size = np.abs(np.exp(old) - np.exp(rollout)), np.abs(old - rollout)
         self._by_token("probs_diff", distance, "probs_diff")
         self._by_token("probs_diff_2", distance * distance, "probs_diff_2")
-        self._by_token("new_k3", _k3(new - rollout), "new_k3")
+        self._by_token("new_k3", k3(new - rollout), "new_k3")
         means = self._chunk.batch.responses.mean(size)
         self._average("sample_logp_difference", "responses", means, self._with_tokens("responses"))
         self._sum("probs_diff_max", "tokens", distance, "largest")
@@ -362,7 +362,7 @@ class ChunkSums:
         self._columns["worst", name] = Ragged(noted.astype(np.int64), found)
 
 
-def _k3(difference: F64) -> F64:
+def k3(difference: F64) -> F64:
     """k3 = e^d − d − 1, where ``difference`` is d, from the policy that sampled to the other."""
     with np.errstate(over="ignore"):
         found: F64 = np.expm1(difference) - difference

@@ -101,7 +101,7 @@ class TrendOptions:
         )
 
     def columns(self, *, logged: bool = False) -> list[str] | None:
-        """The columns that are asked for, beside the step; None for those that say something.
+        """The columns that are asked for, without the step; None for those that say something.
 
         Raises:
             UsageError: for an unknown one; of a log (``logged``) any may be there.
@@ -159,7 +159,7 @@ class StoredOptions:
     """What of a run a page stores."""
 
     steps: Annotated[
-        int, option("--steps", "N", "Steps to store, those of findings first (40).", "Page", min=1)
+        int, option("--steps", "N", "Steps to store, first those of findings (40).", "Page", min=1)
     ] = 40
     groups: Annotated[
         int, option("--groups", "N", "Random groups per step, after the worst (2).", "Page", min=0)
@@ -167,7 +167,7 @@ class StoredOptions:
     tokens: Annotated[
         int,
         option(
-            "--tokens", "N", "Tokens to store, those of findings first (500000).", "Page", min=0
+            "--tokens", "N", "Tokens to store, first those of findings (500000).", "Page", min=0
         ),
     ] = 500_000
     seed: Annotated[

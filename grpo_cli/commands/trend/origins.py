@@ -369,7 +369,7 @@ class Origins:
         return {name: one.returns for name, one in self.files.items() if one.is_resumed}
 
     def returns(self, *, resumed: bool = False) -> Iterator[str]:
-        """A note for each file whose steps go back; ``resumed``: passes are told apart."""
+        """A note for each file whose steps go back; ``resumed``: passes are numbered."""
         for source, order in self.files.items():
             if not 0 < len(order.returns) <= _MOST:
                 continue
@@ -377,7 +377,7 @@ class Origins:
                 for line, high, to, _ in order.returns:
                     yield (
                         f"{source}:{line}: the run was resumed at step {to}: {high - to + 1:,} "
-                        f"steps ({to} to {high}) were trained again; changes are looked for in the "
+                        f"steps ({to} to {high}) were trained again; grpo looks for changes in the "
                         "last pass over each step (--one-run joins the passes)"
                     )
                 continue

@@ -57,7 +57,7 @@ def passes_of(steps: Steps, found: Sequence[Finding], flags: Flags) -> list[Pass
         happened = events(own, then)
         wrong = [one.summary for one in happened if one.severity == WARNING]
         sentence = (
-            f"steps {begun:,} to {then.numbers[-1]:,} were trained twice, since the run was "
+            f"steps {begun:,} to {then.numbers[-1]:,} were trained twice: the run was "
             f"resumed at step {begun:,}; the first time (pass {number}), "
             f"{'; '.join(wrong) if wrong else 'nothing else was found'}"
         )

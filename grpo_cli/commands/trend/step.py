@@ -19,6 +19,7 @@ from grpo_cli.commands.trend.metrics import METRICS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.sums import KINDS, LOWEST, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
+from grpo_cli.errors import did_you_mean
 
 WARNING, INFO = "warning", "info"
 _KEPT = (("count", "samples"), ("count", "tokens"))
@@ -79,8 +80,17 @@ class Step(Answer):
         head = {"step": self.number} | ({"pass": self.in_pass} if self.in_pass else {})
         return {**head, "file": self.file, **self.metrics, "worst": dict(self.worst)}
 
+    @property
+    def headline(self) -> str:
+        """The step and the metrics that it has."""
+        known = ((name, value) for name, value in self.metrics.items() if value is not None)
+        return f"Step({self.number}: {', '.join(f'{name} {value:.6g}' for name, value in known)})"
+
     def __getitem__(self, name: str) -> Any:
-        return self.fields()[name]
+        row = self.fields()
+        if name not in row:
+            raise KeyError(f"{name}{did_you_mean(name, row)}")
+        return row[name]
 
 
 class NotFinite(NamedTuple):
@@ -265,10 +275,12 @@ class Flags(NamedTuple):
     Attributes:
         objective: which objective.
         reading: how the files are read.
+        arguments: both as arguments of a call, which goes on with data in memory.
     """
 
     objective: Sequence[str] = ()
     reading: Sequence[str] = ()
+    arguments: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def words(self) -> list[str]:
@@ -287,8 +299,8 @@ class Finding:
             cannot be).
         onset: the step at which it began.
         sentence: what happened, in numbers.
-        command: what shows the step at which it began: its worst record and token; None, as the
-            others, of data in memory, which have no path.
+        command: what shows the step at which it began: its worst record and token; of data in
+            memory a call, or None where no field says the step.
         worst_step: the step that is farthest from what was usual.
         worst: where in that step.
         score: by how many standard errors; of a limit, infinite.
@@ -320,3 +332,7 @@ class Finding:
     period: int = 0
     before: float | None = None
     after: float | None = None
+
+    def __repr__(self) -> str:
+        """What happened."""
+        return f"Finding({self.kind}: {self.sentence})"

@@ -29,7 +29,7 @@ from grpo_cli.terminal.screen import Screen, screen_of, written
 _OTHERS = 4
 """Series of an event whose sentences are printed."""
 _UNKNOWN = (
-    "only records show which responses and tokens caused it, whether log-probs, masks and groups "
+    "only records show which responses and tokens caused this, whether log-probs, masks and groups "
     "are correct (grpo check), and which formula gives these numbers (grpo match)"
 )
 NEAR = 5

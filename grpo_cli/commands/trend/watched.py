@@ -131,7 +131,7 @@ _FEW_VALUES, _GLANCE = 12, 64
 
 
 def _apart(values: F64) -> F64:
-    """[n] how far the different values so far are apart at most, if all are multiples of one."""
+    """[n] the largest gap of the different values so far, if all are multiples of one."""
     new = np.zeros(len(values))
     new[np.unique(values, return_index=True)[1]] = 1.0
     span = np.maximum.accumulate(values) - np.minimum.accumulate(values)
@@ -141,13 +141,16 @@ def _apart(values: F64) -> F64:
 
 def _grain(values: F64) -> F64:
     """[n] the least difference of values so far if these are few, else 0."""
-    many = len(np.unique(values[:_GLANCE])) > _FEW_VALUES  # so that later ones do not matter
-    kinds, first = np.unique(values[:_GLANCE] if many else values, return_index=True)
-    found, known = np.zeros(len(values)), np.sort(first)[: _FEW_VALUES + 1].tolist()
-    for count, at in enumerate(known, 1):
-        few = 1 < count <= _FEW_VALUES
-        found[at:] = np.diff(kinds[first <= at]).min() if few else 0.0
-    return found
+    kinds, first = np.unique(values[:_GLANCE], return_index=True)
+    if len(kinds) <= _FEW_VALUES and len(values) > _GLANCE:  # else later ones do not matter
+        kinds, first = np.unique(values, return_index=True)
+    order = np.argsort(first)[: _FEW_VALUES + 1]
+    new, at = kinds[order], first[order]
+    earlier, apart = np.tri(len(new), k=-1, dtype=np.bool_), np.full((len(new),) * 2, np.inf)
+    np.subtract(new[:, None], new, out=apart, where=earlier)
+    least = np.minimum.accumulate(np.abs(apart).min(axis=1, initial=np.inf))
+    least[:1] = least[_FEW_VALUES:] = 0.0
+    return np.repeat(least, np.diff(at, append=len(values)))
 
 
 def _logarithms(values: F64) -> F64:
@@ -175,11 +178,12 @@ _ENGINE = (
 )
 AHEAD = "lower the learning rate or the number of updates per batch; go back to the last good step"
 NOT_FINITE = (
-    "go back to the checkpoint before that step; look there for the logarithm of 0, a mean over no "
-    "tokens, or weights that are NaN since the update before"
+    "go back to the checkpoint before that step; look at that step for a log of 0, a mean over no "
+    "tokens, or weights that have been NaN since an earlier update"
 )
 _GRADIENT = (
-    f"if it rises, {AHEAD}; if it falls, look for groups of equal rewards and for longer responses"
+    f"if the norm rises, {AHEAD}; if it falls, look for groups of equal rewards and for longer "
+    "responses"
 )
 _ENTROPY = (
     "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
@@ -187,7 +191,7 @@ _ENTROPY = (
 )
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
-    "larger groups, or check the verifier; or filter such groups"
+    "larger groups, or check the verifier; or filter groups of equal rewards"
 )
 
 TABLE = (
@@ -259,7 +263,7 @@ TABLE = (
         "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
-        fix="check whether the reward favours length (reward_length_corr; of each response: grpo "
+        fix="check whether the reward favours length (reward_length_corr; each response: grpo "
             "eval RUN --level response -f csv); normalise the loss by tokens",
     ),
     Watch(
@@ -279,7 +283,8 @@ TABLE = (
                 "raw_reward", "reward/mean", "rewards/mean"),
     ),
     Watch("eval/", DOWN, DOWN, bounds=_STEADIER,
-          fix="go back to the checkpoint before; the reward may be gamed: read what it pays for"),
+          fix="go back to the previous checkpoint; the reward may be hacked: read the responses "
+              "that it favours"),
     Watch("rewards/", DOWN, DOWN, bounds=_STEADY,
           fix="check what this reward function has returned since then"),
 )  # fmt: skip
@@ -292,8 +297,8 @@ SIGNED = "mismatch.k1"
 _SURE = ("the policy became less sure of its tokens", "the policy became too sure of its tokens")
 _FAR = ("one update moved the policy too far",) * 2
 _MEANINGS: Mapping[str, tuple[str, str]] = {
-    "staleness": ("the engine's weights fell behind the trainer's", ""),
-    "mismatch": ("the engine's log-probs moved away from the trainer's",) * 2,
+    "staleness": ("the engine's weights fell behind the trainer's weights", ""),
+    "mismatch": ("the log-probs of engine and trainer moved apart",) * 2,
     **dict.fromkeys(("ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"), _FAR),
     "reward_length_corr": ("within groups, longer responses got more reward", ""),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
@@ -302,7 +307,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "repetition": ("responses began to repeat themselves", ""),
     "truncated": ("more responses were cut off", ""),
     "length_mean": ("responses became longer", "responses became shorter"),
-    "groups_equal": ("more groups had rewards that are all equal", ""),
+    "groups_equal": ("more groups had equal rewards (no policy gradient)", ""),
     "groups_all_0": ("more groups had no right answer", ""),
     "reward_group_std": ("", "rewards within a group became more equal"),
     "reward_mean": ("", "the reward fell"),

@@ -60,7 +60,7 @@ def list_variants(
     grpo variants --changes
     grpo variants --json | jq -r '.variants[].name'
 
-    Flags accept the frameworks' names of a choice too. A name with an @ is a
+    Flags also accept the names that frameworks give a choice. A name with an @ is a
     framework's objective as an earlier release computed it; --all or a pattern
     with an @ lists these. `grpo explain NAME` explains one.
     """  # noqa: D301 - \b is for the help's formatter

@@ -85,12 +85,12 @@ def verify(
     policy_loss, advantages, ratio, kl, gradient or loss_gradient,
     clip_fraction, gradient_norm, metrics. Each record is a batch of its own.
     Names the first difference: its stage, response, token and cause; --full
-    prints all. The record's `framework` names the objective where --variant
-    does not. If only the field names are a framework's, its other variants are
-    tried on records that differ. Default tolerances: rtol 1e-4 (float32); atol
-    for a loss rtol × 0.03 × Σ|term|, for gradients rtol × the largest, for
-    other lists rtol × 0.1 × the largest. `metrics` decide only if a record
-    expects nothing else. Exits with 1 if a number differs.
+    prints all. The record's `framework` names the objective if --variant does
+    not. If only the field names identify a framework, verify also tries its
+    other variants on records that differ. Default tolerances: rtol is 1e-4 (float32).
+    atol is rtol × 0.03 × Σ|term| for a loss, rtol × the largest value for
+    gradients, and a tenth of this for other lists. `metrics` decide only if a
+    record expects nothing else. Exits with 1 if a number differs.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if stages.batch != "record":

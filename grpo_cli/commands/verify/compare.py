@@ -245,8 +245,8 @@ def _cancelled(batch: Batch) -> F64:
     low, high = np.full((2, batch.group_count), np.nan)
     np.fmin.at(low, batch.groups, rewards)
     np.fmax.at(high, batch.groups, rewards)
-    apart = high - low
-    size = np.maximum(np.abs(low), np.abs(high)) / np.where(apart > 0.0, apart, np.inf)
+    gap = high - low
+    size = np.maximum(np.abs(low), np.abs(high)) / np.where(gap > 0.0, gap, np.inf)
     np.fmax.at(times, batch.records.index, 0.2 * size[batch.groups])
     return times
 

@@ -264,15 +264,19 @@ class Judging(Accumulator[Any]):
             )
         return plans[key]
 
+    def row_plan(self, row: str, record: Record) -> Plan:
+        """The plan of a record as another row."""
+        return completed(
+            Reading(row),
+            advantages_given=record.advantages is not None,
+            stages=self.stages,
+            hyperparameters=self.hyperparameters,
+        )
+
     def as_row(self, row: str, record: Record, within: Tolerance) -> Verdict | None:
         """The verdict on a record as another row; None where that cannot be evaluated."""
         try:
-            plan = completed(
-                Reading(row),
-                advantages_given=record.advantages is not None,
-                stages=self.stages,
-                hyperparameters=self.hyperparameters,
-            )
+            plan = self.row_plan(row, record)
             breakdown = Evaluator(plan).evaluate(Chunk.of([record]))
             question = Question(record, plan, read_expectations(record), None, within)
             (found,) = judge([question], breakdown)

@@ -18,6 +18,7 @@ from grpo_cli.commands.verify.answer import (
     Verdict,
     Verified,
 )
+from grpo_cli.commands.verify.causes.case import Cause
 from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.causes.search import Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
@@ -97,6 +98,8 @@ class Verification:
         self._differing = False
         self._given: list[tuple[Verdict, Suspect]] = []
         self._most = most
+        self._otherwise: list[tuple[Verdict, Suspect]] = []
+        self._paired: dict[int, Verdict] = {}
         self.without_expected = 0
         self.loss_key = ""
         self.undefined = 0
@@ -113,7 +116,7 @@ class Verification:
         Raises:
             InputError: at the first record that cannot be judged, unless those are skipped.
         """
-        verdicts = self._reconsidered((*self._verdicts(),))
+        verdicts = self._reconsidered(self._with_pairs((*self._verdicts(),)))
         within = self._within or self._empty.tolerance()
         firsts = [each.first for each in verdicts if each.first]
         causes, explained = shared_causes(firsts)
@@ -190,6 +193,8 @@ class Verification:
             if rows and verdict.first is not None:
                 verdict = replace(verdict, first=replace(verdict.first, agrees_with=rows))
                 self._given += [(verdict, suspect)] if len(self._given) < self._most else []
+            if id(verdict) not in self._paired and len(self._otherwise) < self._most:
+                self._otherwise.append((verdict, suspect))
             found = verdict.first
             if part is not None and found is not None:
                 case = suspect.case
@@ -198,6 +203,22 @@ class Verification:
         if part is not None:
             self._bundle.add_verdict(part, verdict, stage)
         return verdict
+
+    def _with_pairs(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+        """Where one mistake does not do: a setting and a mistake, if they explain all records.
+
+        Records that one of the two explains, or a row, are asked again.
+        """
+        found = dict(self._paired)
+        for verdict, suspect in self._otherwise if found else ():
+            if (causes := self._memory.paired(suspect)) and verdict.first is not None:
+                first = replace(verdict.first, agrees_with=())
+                found[id(verdict)] = _named(replace(verdict, first=first), causes)
+        differing = [found.get(id(verdict)) for verdict in verdicts if verdict.first]
+        names = [{*each.first.mistakes} if each and each.first else set() for each in differing]
+        if not names or not set.intersection(*names):
+            return verdicts
+        return tuple(found.get(id(verdict), verdict) for verdict in verdicts)
 
     def _reconsidered(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
         """Where rows give some records alone: the mistake that explains the others, if it fits all.
@@ -242,25 +263,32 @@ class Verification:
         """Adds why a record differs, or what is known of that."""
         assert verdict.first is not None
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            found = self._memory.explained(suspect) or Explained(None)
+            found = self._memory.explained(suspect, self._usual_rows) or Explained(None)
             causes = tuple(cause.words for cause in found.causes)
             where = found.where or Located("")
             if found.where is None and (self._locate_all or causes not in self._answers):
                 where = located(suspect.case)
         self._answers.add(causes)
-        stages = tuple(dict.fromkeys(cause.stage for cause in found.causes))
         first = replace(
             verdict.first,
-            stage=stages[0] if stages else verdict.first.stage,
-            cause=" or ".join(causes) or None,
-            causes=causes,
-            stages=stages,
-            mistakes=tuple(dict.fromkeys(cause.mistake for cause in found.causes)),
             pattern=where.words or None,
             located=where.stages,
             possible=tuple(cause.words for cause in found.possible),
         )
-        return replace(verdict, first=first)
+        plain = replace(verdict, first=first)
+        named = _named(plain, found.causes)
+        if not any(cause.setting for cause in found.causes):
+            return named
+        self._paired[id(plain)] = named
+        return plain
+
+    def _usual_rows(self, record: Record) -> Sequence[Plan]:
+        """The plan of the usual loss of the framework that names the fields, if it is one."""
+        rows = [USUAL[name][1] for name in self._frameworks if name in USUAL]
+        try:
+            return [self._empty.row_plan(row, record) for row in rows if not self._empty.variant]
+        except GrpoError:
+            return []
 
     def tell(self, *, as_json: bool, quiet: bool) -> None:
         """Prints the errors and the notes."""
@@ -303,17 +331,33 @@ class Verification:
             within = self._empty.tolerance()
             of = f" ({within.rtol * NOISE_OF_SUMS:g} of the summed sizes of the loss's terms)"
             of = of if within.atol is None else ""
-            yield f"{records} {verb} by atol alone{of}: --atol 0 compares by rtol"
+            yield f"{records} {verb} only within atol{of}: --atol 0 compares by rtol alone"
         if self.ignored:
             yield f"not compared: {', '.join(self.ignored)}"
         for key, name in self.rounded.items():
             yield f"{key} was rounded to {name}, and is compared to that precision"
         for key, count in self.metrics.items():
             records = f"{counted(count, 'record')} ({self.first_metrics[key]})"
-            yield f"{key} differs in {records}; metrics are noted, not judged"
+            yield f"{key} differs in {records}; metrics do not change the verdict"
         if left := self._memory.left_out:
             records = counted(left, "differing record")
             yield f"no cause was searched for in {records} (--causes N searches more)"
+
+
+def _named(verdict: Verdict, causes: Sequence[Cause]) -> Verdict:
+    """A verdict that says why its record differs."""
+    assert verdict.first is not None
+    stages = tuple(dict.fromkeys(cause.stage for cause in causes))
+    words = tuple(cause.words for cause in causes)
+    first = replace(
+        verdict.first,
+        stage=stages[0] if stages else verdict.first.stage,
+        cause=" or ".join(words) or None,
+        causes=words,
+        stages=stages,
+        mistakes=tuple(dict.fromkeys(cause.mistake for cause in causes)),
+    )
+    return replace(verdict, first=first)
 
 
 def _losses_of_batches(
@@ -352,6 +396,6 @@ def _losses_of_batches(
     words = [*replace(plan, batch=batch).words, "--level", "batch", "--only", key]
     command = shell_line(["grpo", "eval", *reader.paths, *words])
     return (
-        f"each record expects the {key} {whole}, and is compared with that, not with its own: "
-        f"{command} prints it"
+        f'"expected" of each record holds the {key} {whole}, but verify computes the {key} of the '
+        f"record alone; {command} prints the {key} {whole}"
     )

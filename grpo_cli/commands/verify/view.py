@@ -38,14 +38,16 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
     if answer.metrics_differ or any(map(_metrics, answer.records)):
         console.print(wrapped(_metrics_verdict(answer), screen.reading, 2))
     shown_rows = differing if chosen().full else _firsts(differing, answer)
-    told = answer.causes if _are_told(answer, len(differing)) else ()
+    in_verdict = answer.causes if _in_verdict(answer, len(differing)) else ()
     everywhere = answer.explained == len(differing)
     possible = [{*row.first.possible} for row in differing if row.first]
     for at, row in enumerate(shown_rows):
         assert row.first is not None
         console.print()
-        first = _brief(row.first, possible, hint=not at and not (everywhere and len(told) == 1))
-        for line in _paragraph(row, first, answer.causes, told, everywhere=everywhere):
+        first = _brief(
+            row.first, possible, hint=not at and not (everywhere and len(in_verdict) == 1)
+        )
+        for line in _paragraph(row, first, answer.causes, in_verdict, everywhere=everywhere):
             console.print(wrapped(line, screen.reading, 11))
     if rest := len(differing) - len(shown_rows):
         more = counted(rest, "more record")
@@ -107,7 +109,7 @@ def _replayed(answer: Replay) -> Iterator[Text]:
             yield Text(f"             {_record(first)}, {_number(first)}: {numbers}")
 
 
-def _are_told(answer: Verified, differing: int) -> bool:
+def _in_verdict(answer: Verified, differing: int) -> bool:
     """Whether the verdict says the causes, which no record then repeats."""
     given = answer.agreeing > answer.explained or answer.agreeing == differing
     return answer.explained > 1 and not given
@@ -117,13 +119,13 @@ def _paragraph(
     row: Verdict,
     first: Difference,
     shared: Sequence[str],
-    told: Sequence[str],
+    in_verdict: Sequence[str],
     *,
     everywhere: bool,
 ) -> Iterator[Text]:
     """A record; of several causes those that explain the most records come first.
 
-    Causes that the verdict told of all records are not repeated.
+    Causes that the verdict names for all records are not repeated.
     """
     yield Text.assemble(("differs ", "bold red"), f"{_record(row)}, evaluated as {row.variant}")
     yield Text.assemble(("  at       ", "cyan"), _where(first))
@@ -136,7 +138,7 @@ def _paragraph(
         yield Text.assemble(("  where    ", "cyan"), where)
     causes = sorted(first.causes, key=lambda words: words not in shared)
     found = _listed(causes) or ["not recognised"]
-    if told and {*told} <= {*causes}:
+    if in_verdict and {*in_verdict} <= {*causes}:
         found = [] if everywhere else ["see above"]
     if first.agrees_with:
         found = [f"another variant: this agrees with {_simplest(first.agrees_with)}"]
@@ -208,7 +210,7 @@ def _verdict(answer: Verified, differing: int) -> Text:
             as_which = f" from {names[0]}" if len({*names}) == 1 else ""
             by = f"{as_which}, but{some} {verb} with {_simplest(answer.agrees_with)}: add -v {row}"
             return Text.assemble((differ, "bold red"), by)
-        if not _are_told(answer, differing):  # a cause of one record follows
+        if not _in_verdict(answer, differing):  # a cause of one record follows
             several = answer.explained and differing > 1
             by = "; no cause explains more than one of them" if several else ""
             if not answer.explained:
@@ -220,7 +222,7 @@ def _verdict(answer: Verified, differing: int) -> Text:
         every = "all" if answer.explained == differing else f"{answer.explained:,} of them"
         by = f", {every} explained by{':' if len(_listed(answer.causes)) < 2 else ''} "
         if alike < answer.explained:
-            by = f", {every} by one mistake with other numbers in each, in the first: "
+            by = f", {every} by one mistake, with numbers that differ by record; in the first: "
         lines = _listed(answer.causes)
         which = lines[0] if len(lines) < 2 else f"each of the {len(lines)} causes below"
         return Text.assemble((differ, "bold red"), by, which)

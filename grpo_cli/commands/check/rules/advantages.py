@@ -422,7 +422,7 @@ def _extra_scale(given: Scores, lines: Lines) -> str:
 
 
 _BASELINES_APART = 0.02
-"""Two baselines differ where they are this far apart, in ranges of the rewards."""
+"""Two baselines differ where this far from each other, in ranges of the rewards."""
 
 
 @rule("turns-counted")

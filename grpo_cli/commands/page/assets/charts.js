@@ -105,7 +105,7 @@ class Chart {
     this.area = draw("rect", { class: "area", y: 0, height: TALL });
     const { steps } = charts.run;
     const name = `${metric.name}${this.log ? " (log)" : ""}`;
-    const label = `${name}, steps ${steps[charts.range[0]]} to ${steps[charts.range[1]]}; arrow keys: a step; Enter opens it; + and − zoom, Escape resets`;
+    const label = `${name}, steps ${steps[charts.range[0]]} to ${steps[charts.range[1]]}; arrow keys move by a step, Enter opens it, + and − zoom, Escape resets`;
     this.svg = draw("svg", { viewBox: `0 0 ${width} ${TALL + FOOT}`, role: "img", tabindex: 0, "aria-label": label }, ...this.axes(), this.area, ...this.lines(), ...this.marks(), this.cursor);
     this.element = make("figure.chart", {}, make("figcaption", {}, make("span", { title: name }, name), this.value), make("p.about", { title: metric.about }, metric.about ?? ""), this.svg);
     this.point(null);
@@ -143,6 +143,7 @@ class Chart {
       yield draw("line", { class: mark === 0 && low < 0 ? "axis zero" : "axis faint", x1: LEFT - 4, x2: width, y1: y(mark), y2: y(mark) });
     }
     yield draw("line", { class: "axis", x1: LEFT - 4, x2: width, y1: TALL, y2: TALL });
+    yield draw("text", { x: LEFT - 18, y: TALL + 13, "text-anchor": "end" }, "step");
     const onsets = this.findings.map(({ onset }) => steps.indexOf(onset)).filter((at) => this.isSeen(at));
     const free = (step) => onsets.every((at) => Math.abs(this.xOf(step) - x(at)) > ROOM);
     for (const step of ticks(steps[first], steps[last], Math.max(Math.min(Math.floor(width / 50), steps[last] - steps[first]), 1)).filter(free)) {
@@ -260,7 +261,7 @@ function smooth(values, width, first = 0, last = values.length) {
   return found;
 }
 
-// The least and largest value of a series and of those beside it; `log`: on a logarithmic axis.
+// The least and largest value of a series and of its neighbours; `log`: on a logarithmic axis.
 function range({ log, values, others = [] }) {
   let [low, high, least] = [Infinity, -Infinity, Infinity];
   for (const value of [...values, ...others.flat()]) {

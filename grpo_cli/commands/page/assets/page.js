@@ -1,5 +1,8 @@
 // The page: which quantity, which order, which token; the bar, the keys, and jumps.
 
+// The table of more records is folded.
+const MANY = 30;
+
 class Page {
   constructor(settings) {
     this.top = settings.top;
@@ -92,20 +95,32 @@ class Page {
     const count = make("span", {}, ` of ${shown(records.length)} on this page${more ? `; ${more}` : ""}`);
     const alone = ranked ? make("h2", {}, `${title} (evaluated alone; ${place})`) : "";
     this.path.replaceChildren(make("label", {}, "record ", select), count, alone);
-    this.batch ??= ranked ? this.path.parentNode.insertBefore(this.rankedTokens(ranked), this.path) : null;
+    if (ranked && !this.batch) this.path.before((this.batch = this.wholeBatch(ranked, records)));
+  }
+
+  // The numbers of the batch, its records with the way to each, and the tokens that stand out.
+  wholeBatch(ranked, records) {
+    const totals = Object.entries(ranked.total).map(([name, value]) => make("div", {}, make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, shown(value))));
+    const table = make("table");
+    const cells = ({ name, numbers }, at) => [link(`#record-${at}`, name), ...numbers.map((value) => number(value))];
+    fill(table, ["record", "reward", "loss alone", "responses", "tokens", "clip fraction", "gradient norm"], records.map(cells));
+    const list = make("details", { open: records.length <= MANY ? "" : null }, make("summary", {}, make("b", {}, "Records, each evaluated alone")), make("div.wide", {}, table));
+    return make("section.batch", {}, make("dl.totals", {}, ...totals), list, this.rankedTokens(ranked));
   }
 
   // The tokens of all records that stand out, with the way to each.
-  rankedTokens({ by, names, rows, notes }) {
+  rankedTokens({ heading, names, rows, notes }) {
     const table = make("table");
     const worded = rows.some(([, , position, token]) => token !== String(position)); // or these are the tokens' names
-    const value = (one, at) => (names[at] === "clip" ? clipWords(one) : number(one));
+    const percent = (one) => make("data", { value: one, title: String(one) }, `${(100 * one).toFixed(2)}%`);
+    const isShare = (name) => name.endsWith("share");
+    const value = (one, at) => (names[at] === "clip" ? clipWords(one) : isShare(names[at]) && typeof one === "number" ? percent(one) : number(one));
     const cells = ([record, response, position, token, at, ...numbers]) => {
       const way = at === null ? record : link(`#record-${at}-response-${response}-token-${position}`, record);
       return [way, shown(response), shown(position), ...(worded ? [token] : []), ...numbers.map(value)];
     };
     fill(table, ["record", "response", "position", ...(worded ? ["token"] : []), ...names], rows.map(cells));
-    const words = make("b", {}, `The tokens with the largest |${by}| of the batch; below, each record alone`);
+    const words = make("b", {}, `${heading[0].toUpperCase()}${heading.slice(1)}`);
     const hints = notes.map((note) => make("p.hint", {}, `${note}.`));
     return make("details", { open: "" }, make("summary", {}, words), ...hints, make("div.wide", {}, table));
   }

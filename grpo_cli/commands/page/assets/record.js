@@ -43,7 +43,7 @@ class RecordView {
   part() {
     const { responses, response_count: all } = this.record;
     if (responses.length === all) return null;
-    return make("p.hint", {}, `These numbers are those of the whole record; this group has ${responses.length} of its ${all} responses.`);
+    return make("p.hint", {}, `These numbers cover the whole record; this group has ${responses.length} of its ${all} responses.`);
   }
 
   *prompts() {
@@ -136,7 +136,7 @@ function furthestOf(ranges, size, most) {
 const LOGARITHMIC = 50;
 
 // So many pixels has the label of a clip bound.
-const LABEL = 125;
+const LABEL = 150;
 
 // How many tokens have which value. Bars end at the clip bounds; what is beyond an edge is in the last bar.
 function histogram(record, quantity, width) {
@@ -165,9 +165,9 @@ function histogram(record, quantity, width) {
   bounds.forEach((bound, side) => {
     if (bound === null) return;
     parts.push(draw("line", { class: "clip", x1: x(bound), x2: x(bound), y1: 0, y2: height }));
-    const words = `${side ? "▴ above" : "▾ below"} ${formatted(bound)}: ${shown(beyond[side] / values.length, 3)}`;
+    const words = `${side ? "▴ above" : "▾ below"} ${formatted(bound)}: ${shown(beyond[side])} of ${shown(values.length)}`;
     const right = side ? x(bound) + LABEL < width : x(bound) < LABEL; // of the line, where there is room
-    parts.push(draw("text", { class: "clip", x: x(bound) + (right ? 4 : -4), y: 10, "text-anchor": right ? "start" : "end" }, words));
+    parts.push(draw("text", { class: "clip", x: x(bound) + (right ? 4 : -4), y: width < 3 * LABEL ? 10 + 12 * side : 10, "text-anchor": right ? "start" : "end" }, words));
   });
   parts.push(draw("line", { class: "axis", x1: left - 4, x2: width, y1: height, y2: height }));
   const [first, last] = isRatio ? [Math.exp(low), Math.exp(high)] : [low + quantity.middle, high + quantity.middle];
@@ -180,8 +180,12 @@ function histogram(record, quantity, width) {
   const slack = 1e-6 * (high - low);
   const outside = values.filter((value) => value - quantity.middle < low - slack || value - quantity.middle > high + slack).length;
   const caption = [`Vertical: tokens${log ? " (log scale)" : ""}, ${shown(values.length)} in all`];
-  if (bounds.some((bound) => bound !== null)) caption.push("at a clip bound: the share beyond it");
-  if (outside) caption.push(`the first and the last bar have ${shown(outside)} that ${outside === 1 ? "is" : "are"} further out`);
+  if (bounds.some((bound) => bound !== null)) {
+    const sides = [-1, 1].map((side) => record.clip.filter((one) => one === side).length);
+    const why = sides.every((count, side) => count === beyond[side]) ? "" : " (the sign of the advantage decides)";
+    caption.push(`at a clip bound: the tokens beyond it; clipped: ▾ ${shown(sides[0])}, ▴ ${shown(sides[1])}${why}`);
+  }
+  if (outside) caption.push(`the first and the last bar have ${shown(outside)} beyond the axis`);
   return [svg, make("figcaption", {}, `${caption.join("; ")}.`)];
 }
 

@@ -37,6 +37,7 @@ async function openRecord(page, settings) {
   page.open(record);
   const { response, token } = address();
   if (response !== null) page.jumps.goTo(response, token);
+  else if (location.hash && settings.ranked) page.path.scrollIntoView();
 }
 
 async function begin() {

@@ -83,7 +83,7 @@ class RunView {
 
   // What is usually done about an event, what check says of its worst record, and its findings in their order.
   event({ heading, check, fix }, findings, before, named) {
-    const { command } = findings[0];
+    const commands = commandsOf(findings[0]).filter((one) => !before || !commandsOf(before[0]).includes(one));
     const ordered = [...findings].sort((a, b) => a.onset - b.onset);
     const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
     const list = make("ul.findings", {}, ...ordered.map((one) => this.finding(one, one === findings[0])));
@@ -93,8 +93,8 @@ class RunView {
       named ? make("h3", {}, make("b", {}, heading)) : null,
       fix && !(check.length && fix.endsWith(checkWords(check[0]))) ? make("p", {}, make("b", {}, "what to do: "), fix) : null,
       ...check.map((words) => make("p", {}, make("b", {}, "grpo check: "), checkWords(words))),
-      ordered.length > 1 ? make("details", { open }, make("summary", {}, `${ordered.length} findings in order of time`), list) : list,
-      command && command !== before?.[0].command ? make("p", {}, make("code", {}, command)) : null,
+      ordered.length > 1 ? make("details", { open }, make("summary", {}, `${ordered.length} findings, by step`), list) : list,
+      commands.length ? make("p", {}, ...commands.map((one) => make("code", {}, one))) : null,
     );
   }
 
@@ -105,7 +105,7 @@ class RunView {
     const links = worst !== onset && has ? ["worst at ", link(`#step-${worst}`, `step ${worst}`)] : [];
     if (group >= 0) {
       const token = place.token === null ? "" : `-token-${place.token}-by-${finding.by}`;
-      links.push(links.length ? ": " : "there: ", link(`#step-${worst}-group-${group}-response-${place.response}${token}`, evidence(finding)));
+      links.push(links.length ? ": " : "there: ", link(`#step-${worst}-group-${group}-response-${place.response}${token}`, evidence(finding, this.run.groups[worst][group])));
     }
     const words = sentence.replace(` at step ${onset}:`, ":");
     return make(
@@ -134,7 +134,7 @@ class RunView {
     const heads = ["here", "there", "difference", "since", "since then"];
     const rows = Object.entries(against.metrics).map(([name, row]) => [name, ...heads.map((head) => number(row[head]))]);
     fill(table, ["series", ...heads], rows);
-    const hint = "Difference: there − here, ± half of its 95 % interval; since: the step at which it begins; since then: over the steps from there.";
+    const hint = "Difference: other run − this run, ± half of its 95 % confidence interval; since: the step at which the difference begins; since then: the difference from that step on.";
     return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict], this.run)), make("div.wide", {}, table), make("p.hint", {}, hint)];
   }
 
@@ -201,14 +201,21 @@ const sentences = (parts, { metrics }) =>
   parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, (word) => begun(word, metrics))}.`).join(" ");
 const begun = (word, metrics) => (metrics.some(({ name }) => name === word) ? word : `${word[0].toUpperCase()}${word.slice(1)}`);
 
+// What shows where a finding begins, and where it is worst.
+function commandsOf({ command, onset, kind, worst_step: worst, worst_command: there }) {
+  const later = there && worst !== onset && kind !== "trend";
+  return [command, later ? there.replace("  # step", "  # worst at step") : null].filter(Boolean);
+}
+
 // What check says, without the name of the rule: "at step 21: entropies are too small …".
 const checkWords = (words) => words.replace(/^(at step \d+: )?[a-z][a-z-]*: /, (_, when = "") => when);
 
 // What the place of a finding is, with its number.
-function evidence({ by, direction, worst: { value } }) {
+function evidence({ by, direction, worst: { value } }, group) {
   const [words, about] = EVIDENCE[by] ?? ["its worst token", ""];
   const which = typeof words === "string" ? words : words[direction === "down" ? 1 : 0];
-  return about ? `${which} (${about(shown(value, 4))})` : which;
+  const ties = by === "log_prob" && direction === "down" && group.nll_least > 1 ? `; ${shown(group.nll_least)} of the group's ${shown(group.tokens)} tokens tie` : "";
+  return about ? `${which} (${about(shown(value, 4))}${ties})` : which;
 }
 
 const EVIDENCE = {
@@ -225,7 +232,7 @@ function link(href, words) {
 }
 
 function keptSentence(run, steps) {
-  if (!steps.length) return "A page of records (grpo report FOLDER -o FILE) has the groups and tokens of each step as well.";
+  if (!steps.length) return "This page is made from a log. A page made from records (grpo report FOLDER -o FILE) also has groups and tokens.";
   if (!Object.keys(run.groups).length) return "The page has no groups of responses: the records have no log-probs.";
   const counts = {};
   for (const why of Object.values(run.kept).map((one) => KEPT[one])) counts[why] = (counts[why] ?? 0) + 1;
@@ -236,9 +243,9 @@ function keptSentence(run, steps) {
     parts.push(`The page has the series of all ${shown(run.steps.length)} steps and the groups of ${shown(steps.length)}: ${why.join(", ")}.`);
   }
   const tokens = Object.values(run.groups).some((groups) => groups.some(({ block }) => block));
-  if (tokens) parts.push(`It has the tokens of the worst groups of each step and of ${shown(run.sampled)} random ones (seed ${run.seed}).`);
-  else if (!run.lost) parts.push("It has no tokens: the records have no log-probs to evaluate.");
-  if (run.lost) parts.push(`${shown(run.lost)} of these groups have no tokens: the page has ${shown(run.most)} at most and those of findings (--tokens).`);
+  if (tokens) parts.push(`In each step it has the tokens of the worst groups and of ${shown(run.sampled)} random groups (seed ${run.seed}).`);
+  else if (!run.lost) parts.push("The page has no tokens: the records have no log-probs to evaluate.");
+  if (run.lost) parts.push(`${shown(run.lost)} of these groups have no tokens: the page stores at most ${shown(run.most)} tokens, and those of findings (--tokens).`);
   return parts.join(" ");
 }
 

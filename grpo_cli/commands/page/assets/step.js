@@ -1,4 +1,4 @@
-// A step: its numbers beside those of the steps around it, its responses by length and reward, and its groups.
+// A step: its numbers and those of the steps around it, its responses by length and reward, and its groups.
 
 // So many groups have a colour each.
 const PALETTE = 8;
@@ -65,7 +65,7 @@ class StepView {
     const table = this.metricTable(others);
     if (others.length && first.length) yield make("details", {}, make("summary", {}, `${others.length} other metrics`), table);
     else if (others.length) yield* [make("h2", {}, "Metrics"), table];
-    yield make("p.hint", {}, "Before and after: medians of at most 30 and 12 steps. Deviation: from the steps before (or those after, if fewer than five are before), in their robust standard deviations.", this.found.length ? " ▲ ▼: a finding begins at this step; ○: it is worst here." : "");
+    yield make("p.hint", {}, "Before and after: medians of at most 30 and 12 steps. Deviation: from the steps before, in their robust standard deviations. With fewer than five steps before, the steps after are used.", this.found.length ? " ▲ ▼: a finding begins at this step; ○: a finding is worst at this step." : "");
   }
 
   findingOf(name) {
@@ -97,7 +97,7 @@ class StepView {
     yield make("h2", {}, this.single ? "Responses" : "Groups");
     const many = new Set(this.groups.map(({ group }) => group)).size > 1;
     const spread = this.single ? [[], [], []] : [["responses"], ["reward std"], ["longest"]]; // of one response they say nothing
-    const heads = ["record", ...(many ? ["group"] : []), ...spread[0], "reward", ...spread[1], "length", ...spread[2], "clipped", "largest |log ratio|", ...(this.single ? [] : ["tokens"])];
+    const heads = ["record", ...(many ? ["group"] : []), ...spread[0], "reward", ...spread[1], "length", ...spread[2], "clipped", "largest |log ratio|", ...this.extra(), ...(this.single ? [] : ["tokens"]), "worst in"];
     const table = make("table");
     const cells = this.groups.map((_, at) => this.row(at, many));
     const known = heads.map((_, column) => cells.some((row) => row[column] !== "–"));
@@ -107,7 +107,7 @@ class StepView {
       row.addEventListener("pointerleave", () => this.mark(null));
     });
     const words = ["A link leads to the tokens of a group."];
-    if (this.groups.some(({ pointed }) => pointed.length)) words.push(" ▲: a finding or an extreme of the step is in this group.");
+    if (this.groups.some(({ pointed }) => pointed.length)) words.push(" Worst in: the group has the step's largest value of a token, response or record; ▲: a finding points there.");
     if (this.groups.some(({ block }) => block)) yield make("p.hint", {}, ...words);
     yield make("div.wide", {}, table);
   }
@@ -115,12 +115,11 @@ class StepView {
   row(at, many) {
     const group = this.groups[at];
     const name = shown(group.record);
-    const pointed = group.pointed.length ? " ▲" : "";
     const several = (...cells) => (this.single ? [] : cells);
     const swatch = this.kinds.length <= PALETTE ? make(`i.swatch.${this.color(at)}`) : "";
     const record = group.block ? link(this.href(at), name) : name;
     return [
-      make("span", {}, swatch, record, pointed),
+      make("span", {}, swatch, record),
       ...(many ? [make("span.short", { title: shown(group.group) }, shown(group.group))] : []),
       ...several(shown(group.responses)),
       number(group.reward_mean),
@@ -129,8 +128,25 @@ class StepView {
       ...several(shown(group.length_max)),
       number(group.clip_fraction),
       number(group.log_ratio_max),
+      ...this.extra().map((name) => number(group[name])),
       ...several(shown(group.tokens || null)),
+      this.worstIn(at),
     ];
+  }
+
+  // The metrics of tokens that have a finding here, or are unusual.
+  extra() {
+    const size = (name) => Math.abs(this.run.around[this.step]?.[name]?.[2] ?? 0);
+    return ["entropy", "nll", "kl_k3"].filter((name) => this.findingOf(name) || size(name) >= UNUSUAL);
+  }
+
+  // What the step is worst in, of all groups in this one; ▲ where a finding points there.
+  worstIn(at) {
+    const here = ({ worst_step: worst, worst: place }) => place && worst === this.step && groupOf(this.run, worst, place) === at;
+    const kind = ({ by, direction }) => `${direction === "down" && ["length", "log_prob"].includes(by) ? "lowest " : ""}${by === "log_prob" ? "nll" : by}`;
+    const found = this.found.filter(here).map(kind);
+    const kinds = [...new Set([...found, ...this.groups[at].worst_in])];
+    return kinds.length ? make("span.about", {}, kinds.map((one) => (found.includes(one) ? `${one} ▲` : one)).join(", ")) : "–";
   }
 
   color(at) {
@@ -149,11 +165,11 @@ class StepView {
     const known = this.groups.some((group) => group.reward_mean !== null);
     this.figure.replaceChildren(...(known ? [this.scatter(Math.min(this.figure.clientWidth || 700, 760))] : []));
     const parts = known ? ["A dot is a response"] : [];
-    if (known && this.kinds.length <= PALETTE) parts.push("its colour is the group's (in the table)");
-    if (known && this.isStacked) parts.push("dots that would hide each other are stacked");
+    if (known && this.kinds.length <= PALETTE) parts.push("its colour shows the group, as in the table");
+    if (known && this.isStacked) parts.push("dots at one place are stacked");
     const bare = this.groups.filter(({ block }) => !block).length;
-    if (known && bare && bare < this.groups.length) parts.push("filled: the tokens of its group are on this page");
-    if (known && bare < this.groups.length) parts.push("click one to open its group");
+    if (known && bare && bare < this.groups.length) parts.push("a filled dot: this page has the tokens of the group");
+    if (known && bare < this.groups.length) parts.push("click a dot to open its group");
     this.stacked.textContent = parts.length ? `${parts.join("; ")}.` : "";
   }
 
@@ -200,11 +216,11 @@ class StepView {
     const rows = [...new Set(all.map(({ cy }) => cy))].sort((a, b) => a - b);
     const gap = rows.slice(1).reduce((least, row, at) => Math.min(least, row - rows[at]), 250);
     const tallest = Math.max(...[...stacks.values()].map((stack) => stack.length));
-    const apart = Math.min(2 * DOT, (0.45 * gap) / tallest);
+    const spacing = Math.min(2 * DOT, (0.45 * gap) / tallest);
     const middle = y.at(y.ticks[0]) / 2 + y.at(y.ticks[y.ticks.length - 1]) / 2;
     this.isStacked = tallest > 1;
     for (const stack of stacks.values()) {
-      for (const [nth, dot] of stack.entries()) yield this.dot(dot, dot.cy + (dot.cy < middle ? 1 : -1) * nth * apart);
+      for (const [nth, dot] of stack.entries()) yield this.dot(dot, dot.cy + (dot.cy < middle ? 1 : -1) * nth * spacing);
     }
   }
 

@@ -74,11 +74,11 @@ function clipSentence(record, t) {
   const range = record.clip_range;
   if (side) {
     const bound = range ? ` at ${shown(range[side === "low" ? 0 : 1])}` : "";
-    return `${MARKS[side]} clipped ${side}${bound}: its gradient is cut`;
+    return `${MARKS[side]} clipped ${side}${bound}: the clip changes the gradient of this token`;
   }
   if (record.columns.advantage?.[t] === 0) return "not clipped: the advantage is 0";
   if (range && (ratio < range[0] || ratio > range[1])) {
-    return `not clipped: outside ${shown(range[0])} to ${shown(range[1])}, where the bound does not act`;
+    return `not clipped: the ratio is outside ${shown(range[0])} to ${shown(range[1])}, but this bound does not act on this token`;
   }
   return "not clipped";
 }

@@ -9,7 +9,7 @@ const HELP = [
   ["f", "fold or unfold; F all"],
   ["c", "next colour"],
   ["s", "next order"],
-  ["Esc", "close, then one level up"],
+  ["Esc", "close; again: one level up"],
 ];
 
 class Toolbar {
@@ -27,7 +27,8 @@ class Toolbar {
       }
       return select;
     };
-    const button = (words, title, action) => make("button", { type: "button", title, onclick: action }, words);
+    const button = (words, title, action, off = false) => make("button", { type: "button", title, onclick: action, disabled: off }, words);
+    const none = !record.clip.some((side) => side);
     this.colorSelect = choice(
       "colour by",
       record.quantities.map(({ name }) => [name, name.replaceAll("_", " ")]),
@@ -49,9 +50,9 @@ class Toolbar {
         "span.jumps",
         {},
         button("fold all", "fold or unfold all responses (F)", () => page.foldAll()),
-        button("most clipped", "the response with the most clipped tokens (m)", () => page.jumps.mostClipped()),
-        button("‹ clipped", "previous clipped token (p)", () => page.jumps.nextClipped(-1)),
-        button("clipped ›", "next clipped token (n)", () => page.jumps.nextClipped(1)),
+        button("most clipped", "the response with the most clipped tokens (m)", () => page.jumps.mostClipped(), none),
+        button("‹ clipped", "previous clipped token (p)", () => page.jumps.nextClipped(-1), none),
+        button("clipped ›", "next clipped token (n)", () => page.jumps.nextClipped(1), none),
         button("‹ extreme", "the next less extreme token (i)", () => page.jumps.nextOutlier(-1)),
         button("extreme ›", "the next most extreme token (o)", () => page.jumps.nextOutlier(1)),
       ),
@@ -70,16 +71,17 @@ class Toolbar {
     const quantity = page.quantity(page.view.record);
     const scale = Number(quantity.scale);
     const number = (distance) => shown(quantity.name === "ratio" ? Math.exp(distance) : quantity.middle + distance, 4);
-    const end = (sign) => number(sign * scale);
     const [low, high] = quantity.range.map((value) => value - quantity.middle);
-    // A quantity that is never below its middle has no colours there.
-    const steps = COLORS.map((_, step) => step).filter((step) => (low < 0 || step >= STEPS) && (high > 0 || step <= STEPS));
-    const first = make("span", {}, low < 0 ? `${low < -scale ? "≤ " : ""}${end(-1)}` : number(0));
-    const last = make("span", {}, high > 0 ? `${high > scale ? "≥ " : ""}${end(1)}` : number(0));
-    const all = make("span.hint", {}, `all: ${number(low)} to ${number(high)}`);
+    // Only colours that occur; the numbers at the ends are the extremes, or where the colour is full.
+    const [least, most] = [Math.min(low, 0), Math.max(high, 0)];
+    const [from, to] = [least, most].map((distance) => STEPS + stepOf(quantity.middle + distance, quantity));
+    const steps = COLORS.map((_, step) => step).filter((step) => step >= from && step <= to);
+    const first = make("span", {}, least < -scale ? `≤ ${number(-scale)}` : number(least));
+    const last = make("span", {}, most > scale ? `≥ ${number(scale)}` : number(most));
+    const all = least < -scale || most > scale ? make("span.hint", {}, `all: ${number(low)} to ${number(high)}`) : "";
     const bar = [first, make("span.steps", {}, ...steps.map((step) => make(`i.s${step}`))), last, all];
     this.legend.replaceChildren(
-      ...(scale ? bar : [make("span", {}, `${end(1)} at every token`)]),
+      ...(scale ? bar : [make("span", {}, `${number(0)} at every token`)]),
       make("span.low", {}, "▾ clipped low"),
       make("span.high", {}, "▴ clipped high"),
     );

@@ -28,8 +28,8 @@ LEAST_COMMON = 8
 _CHANCE = 0.05
 """How probable it is that any metric is called different where none is (Bonferroni's bound)."""
 _ONE_SEED = (
-    "one run on each side: two seeds may differ by more than one pair of runs shows; name several "
-    "runs on each side, as RUN RUN --against RUN --against RUN"
+    "one run on each side cannot show how far two seeds differ; name several runs on each side, as "
+    "RUN RUN --against RUN --against RUN"
 )
 Columns = tuple[F64, F64, Sequence[int]]
 """[runs, n] the values of a metric on both sides, and the numbers of the steps."""

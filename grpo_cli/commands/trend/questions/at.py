@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,10 @@ import numpy as np
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
-from grpo_cli.commands.report.groups import Choice, KeptGroups, owners
+from grpo_cli.commands.report.groups import Choice, KeptGroups, owners, worst_in
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.inspection import of_step
-from grpo_cli.commands.trend.onsets import FUTURE, PAST
+from grpo_cli.commands.trend.onsets import FUTURE, PAST, medians
 from grpo_cli.commands.trend.questions.noise import robust_size
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
@@ -158,16 +158,15 @@ def _ends(steps: Steps) -> list[int]:
 
 def metrics_at(steps: Steps, place: int) -> Iterator[MetricAt]:
     """Each metric at a step, by its place, and around it."""
-    for name, column in steps.metrics.items():
-        known = steps.watch(name)
+    for name, value in steps[place].metrics.items():
+        known, column = steps.watch(name), steps.metrics[name]
         past, future = column[max(0, place - PAST) : place], column[place + 1 :][:FUTURE]
         past, future = past[~np.isnan(past)], future[~np.isnan(future)]
-        value = steps.values(name)[place]
         if value is None and not len(past) and not len(future):
             continue
         others = past if len(past) >= _LEAST else future
-        before, after = (float(np.median(one)) if len(one) else None for one in (past, future))
-        found = MetricAt(name, before, value, after, None)
+        before, after = (float(medians(one)) if len(one) else None for one in (past, future))
+        size, scale, spread = None, "x", None
         if value is not None and len(others) >= _LEAST:
             values = np.append(others, float(value))
             if known is not None and known.scale == "growth":  # of the whole run, not of a part
@@ -176,8 +175,7 @@ def metrics_at(steps: Steps, place: int) -> Iterator[MetricAt]:
             least = 0.0 if known is None else float(known.noise(values)[-1])
             scale = "x" if known is None or scaled is values else _SCALES[known.scale]
             size, spread = robust_size(float(scaled[-1]), scaled[:-1], least)
-            found = replace(found, size=size, scale=scale, spread=spread)
-        yield found
+        yield MetricAt(name, before, value, after, size, scale, spread)
 
 
 def _by_size(one: MetricAt) -> float:
@@ -193,13 +191,7 @@ def _groups(step: Step, reader: Reader, run: Run) -> list[Mapping[str, Any]]:
     rows: list[Mapping[str, Any]] = []
     for group in found.get(step.number, ()):
         facts = group.facts
-        kinds = [
-            kind
-            for kind, place in step.worst.items()
-            if (place.source, place.record) == (facts["source"], facts["record"])
-            and place.response in facts["pointed"]
-        ]
-        if kinds:
+        if kinds := worst_in(facts, step.worst):
             head = {name: facts[name] for name in ("group", "record", "source", "line")}
             rows.append(head | {"worst_in": kinds} | {name: facts[name] for name in FACTS})
     return sorted(rows, key=lambda row: -len(row["worst_in"]))

@@ -116,9 +116,9 @@ def print_comparison(
     if answer.has_end:
         last = max(answer.steps[2] // 4, 30)
         explained += f"; at the end: over the last {last} steps"
-    explained += "; ≠: more than chance explains, given how many metrics there are"
+    explained += "; ≠: more than chance explains for so many metrics"
     if differ:
-        explained += ", or a change from one step on (since; since then: over the steps from there)"
+        explained += ", or a change at a step (since; since then: the difference from that step on)"
     console.print(wrapped(Text(explained, "dim"), screen.reading))
     first_run, second_run = (visible(_listed(one)) for one in named)
     sides = Text(f"first: {first_run}; second: {second_run}")

@@ -443,6 +443,7 @@ class Cause(NamedTuple):
         of: the stage, where that is another one than the catalogue says.
         equal: whether it only says what the record equals, which many mistakes may.
         by_record: whether it can be evaluated for several records at once.
+        setting: the other setting that it is on top of, in words; "" for a mistake alone.
     """
 
     mistake: str
@@ -451,6 +452,7 @@ class Cause(NamedTuple):
     of: str = ""
     equal: bool = False
     by_record: bool = False
+    setting: str = ""
 
     @property
     def stage(self) -> str:
@@ -483,6 +485,11 @@ def is_typed(value: float) -> bool:
         abs(x - float(f"{x:{of}}")) <= 3e-5 * abs(x) for x, of in ((value, ".4g"), (over, ".2g"))
     )
     return is_round(value) or any(near)
+
+
+def on_top(case: Case, first: Cause, second: Cause) -> Breakdown:
+    """What the record gives with two mistakes, the second made in what the first gives."""
+    return second.evaluate(replace(case, breakdown=first.evaluate(case)))
 
 
 def catalogued(key: str, evaluate: Callable[[Case], Breakdown], of: str = "") -> Cause:

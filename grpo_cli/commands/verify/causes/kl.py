@@ -17,6 +17,7 @@ from grpo_cli.commands.verify.causes.case import (
     Cause,
     bound_to,
     is_typed,
+    on_top,
     swapped,
     tapped,
 )
@@ -58,6 +59,9 @@ def penalties(case: Case) -> Iterator[Cause]:
             "KL to the old policy instead of the reference",
             lambda case: case.with_columns(log_probs_ref=case.batch.log_probs_old),
         )
+        if case.batch.log_probs_old is not None:
+            words = "KL of the old policy (π_old in place of π_θ) to the reference: no gradient"
+            yield Cause("kl-from-old", words, _from_old)
     yield from _weights(own)
     for name, choice in STAGES["kl"].choices.items():
         if name == own.name or choice.absent or choice.in_reward:
@@ -119,6 +123,13 @@ def _reversed(case: Case) -> Breakdown:
     return case.evaluated(replace(case.batch, log_probs_ref=new - ref + new), kl=turned)
 
 
+def _from_old(case: Case) -> Breakdown:
+    new, old = case.column("log_probs_new"), case.column("log_probs_old")
+    still = tapped(case.objective.kl, lambda kl: kl._replace(grad_log_prob=0.0 * kl.value))
+    reference = case.column("log_probs_ref") + (new - old)
+    return case.evaluated(replace(case.batch, log_probs_ref=reference), kl=still)
+
+
 # ---- two at once --------------------------------------------------------------------------------
 
 
@@ -133,11 +144,7 @@ def weights_and_denominators(case: Case) -> Iterator[Cause]:
             continue
         for cause in denominators(again, unnamed=False):
             words = f"{weight.words}, and {cause.words}"
-            yield Cause(cause.mistake, words, partial(_both, first=weight, second=cause))
-
-
-def _both(case: Case, first: Cause, second: Cause) -> Breakdown:
-    return second.evaluate(replace(case, breakdown=first.evaluate(case)))
+            yield Cause(cause.mistake, words, partial(on_top, first=weight, second=cause))
 
 
 # ---- solved -------------------------------------------------------------------------------------

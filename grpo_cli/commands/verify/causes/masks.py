@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, tapped
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import ENTROPY, KL
 
 Flags = NDArray[np.bool_]
@@ -90,6 +91,7 @@ MASKS: Sequence[tuple[str, Callable[[Case], Flags]]] = (
     ("edge-masked.ends", lambda case: case.mask & ~_edge(case, last=True, runs=True)),
     ("edge-masked.starts", lambda case: case.mask & ~_edge(case, last=False, runs=True)),
     ("edge-masked.longest", lambda case: case.mask & _shorter(case)),
+    ("edge-masked.only", partial(_edge, last=True)),
 )
 """Key of the catalogue, and the tokens that count instead."""
 
@@ -178,6 +180,28 @@ def edges(case: Case) -> Iterator[Cause]:
         for times, suffix in _TIMES:
             words = f"the {where} token of every response is {suffix}"
             yield Cause("edge-token", words, partial(_times, pick=pick, times=times))
+    words = "only the last token of every response counts (the denominators stay)"
+    others = partial(_times, pick=lambda case: ~last(case), times=0.0)
+    yield Cause("edge-token", words, others)
+    words = "the last token of every response is doubled, in the denominator too"
+    yield Cause("edge-token", words, _repeated)
+
+
+def _repeated(case: Case) -> Breakdown:
+    """The last token of every response twice, as if it were longer by one token."""
+    lengths, tokens = case.batch.responses.lengths, np.where(last(case), 2.0, 1.0)
+
+    def longer(weights: Weights) -> Weights:
+        own, counts = weights.numerator, weights.counts
+        if counts is not None and np.array_equal(counts, lengths):
+            counts = counts + 1.0
+        elif np.allclose(own * np.maximum(lengths, 1), 1.0):
+            own = 1.0 / (lengths + 1)
+        return weights._replace(numerator=own, counts=counts, tokens=tokens)
+
+    own, of_kl = case.objective.aggregate, case.objective.kl_aggregate
+    stages = {"aggregate": tapped(own, longer), "kl_aggregate": of_kl and tapped(of_kl, longer)}
+    return case.evaluated(**stages)
 
 
 def _times(case: Case, pick: Callable[[Case], Flags], times: float) -> Breakdown:

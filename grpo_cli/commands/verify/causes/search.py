@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from os import environ
@@ -18,6 +20,7 @@ from grpo_cli.commands.verify.causes import (
     inputs,
     kl,
     masks,
+    pairs,
     statistics,
     turns,
 )
@@ -26,6 +29,8 @@ from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.causes.suspects import COUNTS, Suspect
 from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
 from grpo_cli.objective.objective import Objective
+from grpo_cli.records import Record
+from grpo_cli.variants.plan import Plan
 
 MOST = 4
 """Causes named, where several explain a record equally well."""
@@ -90,6 +95,9 @@ SURE = 1.5e-6
 BY_CHANCE = 0.05
 """Where more mistakes than that are expected to give a lone loss by chance, none is named."""
 
+PAIRED = 4
+"""Settings that a mistake is tried on, of which each may agree by chance."""
+
 FITS = 1e-4
 """What an answer to another record may leave here."""
 
@@ -127,11 +135,28 @@ def explained(case: Case) -> Explained:
     return others._replace(where=where)
 
 
-def _searched(case: Case, wanted: Callable[[Cause], bool]) -> Explained:
+def paired(case: Case, rows: Sequence[Plan]) -> Sequence[Cause]:
+    """Searches for a common mistake on top of another usual setting, which alone does not do."""
+    for setting in pairs.settings(case, rows):
+        with suppress(*IMPOSSIBLE):
+            again = replace(case, breakdown=setting.evaluate(case))
+            if np.isinf(case.misfit(again.breakdown)):
+                found = _searched(again, lambda _: True, TIERS[:2], BY_CHANCE / PAIRED)
+                if found.causes:
+                    return [pairs.both(setting, cause) for cause in found.causes]
+    return ()
+
+
+def _searched(
+    case: Case,
+    wanted: Callable[[Cause], bool],
+    tiers: Sequence[Sequence[tuple[Source, int]]] = TIERS,
+    by_chance: float = BY_CHANCE,
+) -> Explained:
     fitting: dict[str, tuple[float, Cause]] = {}
     losses: list[float] = []
     alone = max(SURE, case.rounding) if case.has_one_number else 0.0
-    for number, tier in enumerate(TIERS):
+    for number, tier in enumerate(tiers):
         worst = alone if alone and number else np.inf
         for source, most in tier:
             tried = filter(wanted, _possible(case, source))
@@ -151,7 +176,7 @@ def _searched(case: Case, wanted: Callable[[Cause], bool]) -> Explained:
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
     best.sort(key=lambda cause: not cause.is_common)
     where = Located("")
-    if case.has_one_number and matches_by_chance(case, losses) > BY_CHANCE:
+    if case.has_one_number and matches_by_chance(case, losses) > by_chance:
         return Explained(where, (), best[:MOST])
     named = [cause for cause in best if not cause.equal]
     return Explained(where, named[:MOST], () if named else best[:MOST])
@@ -218,33 +243,59 @@ class Memory:
         left_out: records that were not searched, since ``most`` had been.
     """
 
+    _pairs_left = 3
+
     def __init__(self, most: int) -> None:
         self._left = most
         self._known: list[tuple[Key, Sequence[Cause]]] = []
+        self._pairs: list[tuple[Key, Sequence[Cause]]] = []
         self._last: tuple[Objective, Key] | None = None
         self.left_out = 0
 
-    def explained(self, suspect: Suspect) -> Explained | None:
-        """Says why a record differs, and where if it was searched; None where it was not."""
+    def explained(
+        self, suspect: Suspect, rows: Callable[[Record], Sequence[Plan]]
+    ) -> Explained | None:
+        """Says why a record differs, and where if it was searched; None where it was not.
+
+        Args:
+            suspect: the record.
+            rows: gives the plans of the rows that are usual where a record comes from.
+        """
+        if known := self._fitting(suspect, self._known) or self.paired(suspect):
+            return Explained(None, known)
+        if self._left <= 0:
+            self.left_out += 1
+            return None
+        self._left -= 1
+        found, key = explained(suspect.case), self._key(suspect.objective)
+        if found.causes:
+            self._known = [(key, found.causes), *self._known][:_KEPT]
+        elif self._pairs_left and not is_undefined(suspect.case):
+            self._pairs_left -= 1
+            found = found._replace(causes=paired(suspect.case, rows(suspect.case.record)))
+            self._pairs += [(key, found.causes)] if found.causes else []
+        return found
+
+    def paired(self, suspect: Suspect) -> Sequence[Cause]:
+        """The mistakes on top of another setting, found before, that explain a record too."""
+        return self._fitting(suspect, self._pairs)
+
+    def _fitting(
+        self, suspect: Suspect, answers: list[tuple[Key, Sequence[Cause]]]
+    ) -> Sequence[Cause]:
+        """The first of the answers that explains a record, which is then tried first."""
 
         def fits(cause: Cause) -> bool:
             found = suspect.misfit(cause)
             return (misfit(cause, suspect.case) if np.isnan(found) else found) <= FITS
 
-        key = self._key(suspect.objective)
-        for at, (of, known) in enumerate(self._known):
+        key = self._key(suspect.objective) if answers else ()
+        for at, (of, known) in enumerate(answers):
             fitting = [cause for cause in known if of == key and fits(cause)]
             if fitting:
-                self._known.insert(0, self._known.pop(at))
-                return Explained(None, fitting)
-        if self._left <= 0:
-            self.left_out += 1
-            return None
-        self._left -= 1
-        found = explained(suspect.case)
-        if found.causes:
-            self._known = [(key, found.causes), *self._known][:_KEPT]
-        return found
+                answers.insert(0, answers.pop(at))
+                return fitting
+        return ()
 
     def _key(self, objective: Objective) -> Key:
         """The stages and their values: an answer to other ones would be worded otherwise.

@@ -145,7 +145,7 @@ class Rule(NamedTuple):
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "steps": ("", "all tokens are steps, also those that the mask leaves out (tools, padding)"),
-    "end": ("", "the critic's value behind the last token (padding) follows it, instead of 0"),
+    "end": ("", "the value after the last token is the critic's at the padding, instead of 0"),
     "gap": ("", "the return is reset at each gap of the mask: only the last turn has the reward"),
     "penalised": (
         "",

@@ -265,6 +265,7 @@ TOKENS = {
     "last tokens dropped": _rows(_last, 0.0),
     "first tokens dropped": _rows(_first, 0.0),
     "last tokens doubled": _rows(_last, 2.0),
+    "last tokens alone": _rows(lambda data, random: ~_last(data, random), 0.0),
     "one token dropped": _rows(_one_token, 0.0),
     "one token doubled": _rows(_one_token, 2.0),
     "a response dropped": _rows(_one_row, 0.0),

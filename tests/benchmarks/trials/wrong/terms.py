@@ -331,6 +331,7 @@ KLS = {
     "k2 for k3": _kl(lambda d, t: (t - d.ref) * (t - d.ref) * 0.5),
     "|log ratio| for k3": _kl(lambda d, t: np.abs(t - d.ref)),
     "KL to the old policy": _kl(lambda d, t: _k3(d.old - t)),
+    "KL of the old policy": _kl(lambda d, t: _k3(d.ref - d.old) + 0.0 * t),
     "d² for k3": _kl(lambda d, t: (t - d.ref) * (t - d.ref)),
     "k3 bounded at 0.02": _kl(
         lambda d, t: tape.clamp(k3(d, t), -1.0, 0.02),

@@ -1,0 +1,45 @@
+"""Another usual setting, with which a record is compared again: a mistake may come on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from grpo_cli.commands.verify.causes.case import Case, Cause, on_top, swapped
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.choice import Bound
+from grpo_cli.variants.plan import Plan
+
+STD_EPS = (1e-4, 1e-6, 1e-8)
+"""What TRL, verl and papers add to the std."""
+
+
+def settings(case: Case, rows: Sequence[Plan]) -> Iterator[Cause]:
+    """Yields the usual rows of the framework that names the fields, then every usual std_eps."""
+    for plan in rows:
+        words = f"{plan.variant} instead of {case.objective.name} (add -v {plan.variant})"
+        yield Cause("", words, partial(_as_row, plan=plan), "advantage")
+    own = case.objective.advantage
+    stated = own.values.get("std_eps")
+    for eps in STD_EPS if isinstance(stated, float) else ():
+        if eps != stated:
+            words = f"std_eps {eps:g} instead of {stated:g}"
+            bound = Bound(own.name, own.choice, {**own.values, "std_eps": eps})
+            yield swapped("std-eps", "advantage", words, bound)._replace(by_record=True)
+
+
+def _as_row(case: Case, plan: Plan) -> Breakdown:
+    return Chunk.of([case.record]).run(Evaluator(plan).evaluate)
+
+
+def both(setting: Cause, mistake: Cause) -> Cause:
+    """The mistake on top of the setting."""
+    return mistake._replace(
+        words=f"{setting.words}, and {mistake.words}",
+        evaluate=partial(on_top, first=setting, second=mistake),
+        of=mistake.stage,
+        by_record=setting.by_record and mistake.by_record,
+        setting=setting.words,
+    )
