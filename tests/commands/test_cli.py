@@ -65,7 +65,7 @@ def on_terminal(quick: Path, arguments: list[str], width: int, **variables: str)
     return process.wait(timeout=120), text.decode()
 
 
-@pytest.mark.parametrize(("lines", "steps"), [(24, 8), (30, 14), (200, 25)])
+@pytest.mark.parametrize(("lines", "steps"), [(24, 6), (30, 12), (200, 25)])
 def test_a_short_terminal_shows_the_mean_the_first_and_the_last_steps(
     quick, tmp_path, lines, steps
 ):
