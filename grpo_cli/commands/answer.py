@@ -251,4 +251,5 @@ def _html_cell(value: Any) -> str:
         return f'<td style="text-align:right;{_PADDING}" title="{value!r}">{value:.6g}</td>'
     if isinstance(value, int) and not isinstance(value, bool):
         return f'<td style="text-align:right;{_PADDING}">{value}</td>'
-    return f'<td style="text-align:left;{_PADDING}">{markup("–" if value is None else str(value))}</td>'
+    text = markup("–" if value is None else str(value))
+    return f'<td style="text-align:left;{_PADDING}">{text}</td>'
