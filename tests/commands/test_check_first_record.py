@@ -205,7 +205,7 @@ def test_an_error_is_1_though_eval_could_not_read_it(grpo, tmp_path):
     assert grpo("eval", path, "--beta", "0").exit_code == 3
     result = grpo("check", path)
     assert result.exit_code == 1
-    assert result.stdout.startswith("error probabilities\n")
+    assert "\n\nerror probabilities\n" in result.stdout
     assert "dump.jsonl:2, record dapo/1" in " ".join(result.stdout.split())
     assert "→ take the natural logarithm" in result.stdout
 
