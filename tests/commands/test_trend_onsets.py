@@ -659,3 +659,22 @@ def test_a_fall_from_the_first_step_on_in_records(tmp_path: Path) -> None:
     assert "; last good step 59; " in document["verdict"]
     result = run("report", path, "-v", "dr", "-o", tmp_path / "a.html")
     assert result.exit_code == 0, result.stderr
+
+
+def test_an_event_begins_with_its_cause_not_with_an_effect(tmp_path: Path) -> None:
+    """Longer responses from step 15 on lower the gradient norm, whose onset is found at 14."""
+    draw = np.random.default_rng(3)
+    rows = [
+        {
+            "step": step,
+            "length_mean": (13.0 if step >= 15 else 6.5) + 1e-3 * draw.normal(),
+            "gradient_norm": (0.05 if step >= 14 else 0.075) + 1e-3 * draw.normal(),
+        }
+        for step in range(30)
+    ]
+    path = tmp_path / "log.csv"
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+    path.write_text("\n".join(lines))
+    found = answer("trend", path)
+    assert [one["onset"] for one in found["findings"]] == [14, 15]
+    assert (found["events"][0]["step"], found["last_good_step"]) == (15, 14)

@@ -304,7 +304,12 @@ def _event(together: Sequence[Finding]) -> Event:
             one.onset,
         ),
     )
-    return Event(begun, first, others)
+    causes = [
+        one.onset
+        for one in together
+        if one.severity != INFO and not (changed and one.metric in {*_UPDATE, "gradient_norm"})
+    ]
+    return Event(min([first.onset, *causes]), first, others)  # effects are not its beginning
 
 
 def _rank(finding: Finding) -> int:
@@ -391,7 +396,7 @@ def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
     What went wrong steadily from the first step on has no step before it.
     """
     onsets = [
-        finding.onset
+        max(finding.onset, event.step)  # what is only an effect does not begin before its cause
         for event in found
         if event.severity == WARNING and event.end is None
         for finding in event.findings
