@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from grpo_cli.commands.diff.diff import Parting, RunDiff, compare
 from grpo_cli.commands.options.objective import tolerance as parse_tolerance
-from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.option import argument, option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import (
     LoadingOptions,
@@ -54,18 +54,10 @@ Tolerance = Annotated[
 ]
 
 
-def _run(name: str, text: str) -> Any:
-    return typer.Argument(metavar=name, help=text, show_default=False)
-
-
-_FIRST = _run("RUN_A", "A run: a folder, a file or a 'pattern*'.")
-_SECOND = _run("RUN_B", "The run to compare it with.")
-
-
 def diff(
     *,
-    first: Annotated[str, _FIRST],
-    second: Annotated[str, _SECOND],
+    first: Annotated[str, argument("RUN_A", "A run: a folder, a file or a 'pattern*'.")],
+    second: Annotated[str, argument("RUN_B", "The run to compare it with.")],
     loading: LoadingOptions,
     step: Step = None,
     tolerance: Tolerance = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from grpo_cli.commands.explain.choice import print_choice
@@ -15,6 +14,7 @@ from grpo_cli.commands.explain.view import print_why, print_worked
 from grpo_cli.commands.help.words import print_word
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import ObjectiveOptions
+from grpo_cli.commands.options.option import argument
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import RESPONSE, LoadingOptions, finish, paths
 from grpo_cli.commands.vectors.view import print_vector
@@ -24,11 +24,10 @@ from grpo_cli.terminal.screen import Screen
 
 Topic = Annotated[
     str | None,
-    typer.Argument(
-        metavar="NAME|FILE",
-        help="A variant, a choice, a word, a test case, or a file.",
+    argument(
+        "NAME|FILE",
+        "A variant, a choice, a word, a test case, or a file.",
         autocompletion=complete.variants,
-        show_default=False,
     ),
 ]
 

@@ -55,7 +55,7 @@ class DeadGroups:
             return
         rewards, advantage = batch.summed_rewards, breakdown.objective.advantage
         if rewards is not None:
-            self.differ += int(np.count_nonzero(_range(batch, rewards)[dead]))
+            self.differ += int(np.count_nonzero(_groups(batch).ranges(rewards)[dead]))
         if advantage.choice.given:
             self.given = True
             return
@@ -216,11 +216,11 @@ def _cancelled(batch: Batch) -> int:
         return 0
     if np.isnan(batch.rewards).any():  # what is summed differs from response to response
         return 0
-    whole = _range(batch, whole_rewards)
-    single = np.max([_range(batch, column) for column in batch.rewards.T], axis=0)
+    groups = _groups(batch)
+    whole = groups.ranges(whole_rewards)
+    single = np.max([groups.ranges(column) for column in batch.rewards.T], axis=0)
     return int(np.count_nonzero((whole <= 1e-9 * single) & (single > 0)))
 
 
-def _range(batch: Batch, values: F64) -> F64:
-    groups = Groups(batch.groups, batch.group_count)
-    return groups.reduce(lambda rows: np.ptp(rows, axis=1), values)
+def _groups(batch: Batch) -> Groups:
+    return Groups(batch.groups, batch.group_count)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.commands.options.option import argument
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.records.fields import ALIASES
@@ -29,11 +29,7 @@ _CANONICAL = {
 
 Pattern = Annotated[
     str | None,
-    typer.Argument(
-        metavar="NAME",
-        help="Only formats and fields of this name, e.g. verl or log_probs_old.",
-        show_default=False,
-    ),
+    argument("NAME", "Only formats and fields of this name, e.g. verl or log_probs_old."),
 ]
 
 

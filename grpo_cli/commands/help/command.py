@@ -20,6 +20,7 @@ from grpo_cli.commands.help.view import (
     topics,
 )
 from grpo_cli.commands.help.words import Word, look_up, names_of_words, print_word
+from grpo_cli.commands.options.option import argument
 from grpo_cli.errors import UsageError, nearest
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.paging import print_page
@@ -28,11 +29,10 @@ from grpo_cli.terminal.screen import Screen
 
 Topic = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="TOPIC|COMMAND|FLAG",
-        help="A page, a command, a word or a flag; default: a list.",
+    argument(
+        "TOPIC|COMMAND|FLAG",
+        "A page, a command, a word or a flag; default: a list.",
         autocompletion=lambda incomplete: [n for n in _names() if n.startswith(incomplete)],
-        show_default=False,
     ),
 ]
 

@@ -21,6 +21,7 @@ from grpo_cli.commands.match.terms import Measured, Terms, distinct
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.errors import GrpoError
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.variants.plan import Plan
 
@@ -61,11 +62,7 @@ def _spreads(batch: Batch) -> F64:
     values = batch.advantages if values is None else values
     if values is None:
         return np.zeros(0)
-    low, high = np.full(batch.group_count, np.inf), np.full(batch.group_count, -np.inf)
-    np.minimum.at(low, batch.groups, values)
-    np.maximum.at(high, batch.groups, values)
-    spreads: F64 = np.round(high - low, 6)
-    return spreads
+    return np.round(Groups(batch.groups, batch.group_count).ranges(values), 6)
 
 
 def _from_zero(column: str, batch: Batch) -> F64:

@@ -31,3 +31,14 @@ def option(flags: str, metavar: str, text: str, panel: Panel | None = None, **mo
         show_default=False,
         **more,
     )
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """A positional argument for ``Annotated``.
+
+    Args:
+        metavar: what it is called.
+        text: what it is, for ``--help``.
+        more: what ``typer.Argument`` takes.
+    """
+    return typer.Argument(metavar=metavar, help=text, show_default=False, **more)

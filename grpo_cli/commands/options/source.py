@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import typer
-
 from grpo_cli import hyperparameters
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.option import argument, option
 from grpo_cli.engine import Reader
 from grpo_cli.engine.facts import ERRORS_KEPT, Skipped
 from grpo_cli.errors import InputError, UsageError
@@ -34,20 +32,12 @@ _FORMATS = (CANONICAL, *FORMATS)
 
 Files = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="FILE…",
-        help="JSON, JSONL, Parquet, Arrow, npz, …; a folder; or -.",
-        show_default=False,
-    ),
+    argument("FILE…", "JSON, JSONL, Parquet, Arrow, npz, …; a folder; or -."),
 ]
 
 RunFiles = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="RUN…",
-        help="Files, a folder or a 'pattern*' of one run; or -.",
-        show_default=False,
-    ),
+    argument("RUN…", "Files, a folder or a 'pattern*' of one run; or -."),
 ]
 
 Step = Annotated[

@@ -39,6 +39,8 @@ _EFFECTS = {"gradient_norm", "reward_group_std"}
 """What becomes less because responses or rewards changed."""
 _UPDATE = {"ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
 """What becomes more with every change of the policy: of all there is, it says least."""
+_FOLLOWING = {*_UPDATE, "gradient_norm"}
+"""What follows from responses or rewards that changed."""
 _RESPONSES = RANKS["entropy"]
 KL = "kl_k3"
 _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
@@ -299,7 +301,7 @@ def _event(together: Sequence[Finding]) -> Event:
         (one for one in together if one is not first),
         key=lambda one: (
             one.severity == INFO,
-            changed and one.metric in {*_UPDATE, "gradient_norm"},
+            changed and one.metric in _FOLLOWING,
             _rank(one),
             one.onset,
         ),
@@ -307,7 +309,7 @@ def _event(together: Sequence[Finding]) -> Event:
     causes = [
         one.onset
         for one in together
-        if one.severity != INFO and not (changed and one.metric in {*_UPDATE, "gradient_norm"})
+        if one.severity != INFO and not (changed and one.metric in _FOLLOWING)
     ]
     return Event(min([first.onset, *causes]), first, others)  # effects are not its beginning
 

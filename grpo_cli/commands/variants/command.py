@@ -12,7 +12,7 @@ from rich.text import Text
 
 from grpo_cli.commands.explain.variant import choice_line, origin, stages
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.option import argument, option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.hyperparameters import HYPERPARAMETERS
@@ -23,11 +23,10 @@ from grpo_cli.variants.registry import FRAMEWORKS, framework
 
 Pattern = Annotated[
     str | None,
-    typer.Argument(
-        metavar="PATTERN",
-        help="Only a framework's, or names that match: trl, 'verl/*'.",
+    argument(
+        "PATTERN",
+        "Only a framework's, or names that match: trl, 'verl/*'.",
         autocompletion=complete.variants,
-        show_default=False,
     ),
 ]
 

@@ -6,11 +6,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
 from rich.text import Text
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.option import option
+from grpo_cli.commands.options.option import argument, option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.vectors.view import print_flags, print_vectors
 from grpo_cli.errors import UsageError
@@ -20,9 +19,7 @@ from grpo_cli.vectors import export, listed, listed_flags
 
 Pattern = Annotated[
     str | None,
-    typer.Argument(
-        metavar="PATTERN", help="Only names that match, e.g. 'clip/*'.", show_default=False
-    ),
+    argument("PATTERN", "Only names that match, e.g. 'clip/*'."),
 ]
 Flag = Annotated[
     str | None,

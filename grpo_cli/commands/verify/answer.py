@@ -148,9 +148,14 @@ class Verified(Frames, Answer):
         return known[0] if alike else None
 
     @property
+    def is_of_another_row(self) -> bool:
+        """Whether another row explains more of the differing records than mistakes do, or all."""
+        return self.agreeing > self.explained or self.agreeing == self.differing
+
+    @property
     def why(self) -> str:
         """What explains the differing records, or the one factor in all of them; else ""."""
-        if self.agreeing > self.explained or self.agreeing == self.differing:
+        if self.is_of_another_row:
             return f"{self.agreeing} agree with {self.agrees_with[0]}"
         if self.causes or self.factor is None:
             return "; ".join(self.causes)

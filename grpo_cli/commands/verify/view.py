@@ -38,7 +38,7 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
     if answer.metrics_differ or any(map(_metrics, answer.records)):
         console.print(wrapped(_metrics_verdict(answer), screen.reading, 2))
     shown_rows = differing if chosen().full else _firsts(differing, answer)
-    in_verdict = answer.causes if _in_verdict(answer, len(differing)) else ()
+    in_verdict = answer.causes if _in_verdict(answer) else ()
     everywhere = answer.explained == len(differing)
     possible = [{*row.first.possible} for row in differing if row.first]
     for at, row in enumerate(shown_rows):
@@ -109,10 +109,9 @@ def _replayed(answer: Replay) -> Iterator[Text]:
             yield Text(f"             {_record(first)}, {_number(first)}: {numbers}")
 
 
-def _in_verdict(answer: Verified, differing: int) -> bool:
+def _in_verdict(answer: Verified) -> bool:
     """Whether the verdict says the causes, which no record then repeats."""
-    given = answer.agreeing > answer.explained or answer.agreeing == differing
-    return answer.explained > 1 and not given
+    return answer.explained > 1 and not answer.is_of_another_row
 
 
 def _paragraph(
@@ -202,7 +201,7 @@ def _verdict(answer: Verified, differing: int) -> Text:
     records = counted(answer.verified, "record")
     if differing:
         differ = f"{differing:,} of {records} {'differs' if differing == 1 else 'differ'}"
-        if answer.agreeing > answer.explained or (answer.agreeing == differing):
+        if answer.is_of_another_row:
             some = "" if answer.agreeing == differing else f" {answer.agreeing:,} of them"
             row = answer.agrees_with[0]
             verb = "agrees" if answer.agreeing == 1 else "agree"
@@ -210,7 +209,7 @@ def _verdict(answer: Verified, differing: int) -> Text:
             as_which = f" from {names[0]}" if len({*names}) == 1 else ""
             by = f"{as_which}, but{some} {verb} with {_simplest(answer.agrees_with)}: add -v {row}"
             return Text.assemble((differ, "bold red"), by)
-        if not _in_verdict(answer, differing):  # a cause of one record follows
+        if not _in_verdict(answer):  # a cause of one record follows
             several = answer.explained and differing > 1
             by = "; no cause explains more than one of them" if several else ""
             if not answer.explained:

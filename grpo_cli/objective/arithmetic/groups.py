@@ -75,6 +75,10 @@ class Groups:
         """[count] the exactly rounded sum of each group's values [R]."""
         return self._once("sum", values, lambda: self.reduce(row_sums, values))
 
+    def ranges(self, values: F64) -> F64:
+        """[count] the largest less the smallest of each group's values [R]."""
+        return self.reduce(lambda rows: np.ptp(rows, axis=1), values)
+
     def offsets(self, values: F64) -> F64:
         """[R] each value less its group's mean, rounded once; 0 where all are equal."""
         return self._once("offsets", values, lambda: self.map(row_offsets, values))
@@ -109,6 +113,10 @@ class Penalised(Groups):
         super().__init__(groups.index, groups.count)
         self._groups = groups
         self._rewards, self._task_rewards, self._penalties = rewards, task_rewards, penalties
+
+    def ranges(self, values: F64) -> F64:
+        """[count] the largest less the smallest of each group's values [R]."""
+        return self.reduce(lambda rows: np.ptp(rows, axis=1), values)
 
     def offsets(self, values: F64) -> F64:
         """As ``Groups`` has it; of the rewards, r − r̄ less p − p̄."""

@@ -188,12 +188,16 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
     if not differs or abs(value) > half:
         return about
     if one.since is not None and one.since != first:  # the means of all steps cannot tell it
-        return f"{mark} {float(f'{value:.3g}'):+g} (since {one.since})"
+        return f"{mark} {_signed(value)} (since {one.since})"
     return f"{about} ({f'× {factor:.3g}' if factor else 'one way all along'})"
 
 
+def _signed(value: float) -> str:
+    return f"{float(f'{value:.3g}'):+g}"
+
+
 def _with_half(value: float, half: float) -> str:
-    return f"{float(f'{value:.3g}'):+g} ±{float(f'{half:.2g}'):g}"
+    return f"{_signed(value)} ±{float(f'{half:.2g}'):g}"
 
 
 def since_then(one: Difference) -> str:
@@ -202,7 +206,7 @@ def since_then(one: Difference) -> str:
         return "–"
     half = one.since_then - one.since_low
     if half >= abs(one.since_then):  # the onset tells it, which the mean of so few steps does not
-        return f"{float(f'{one.since_then:.3g}'):+g}"
+        return _signed(one.since_then)
     return _with_half(one.since_then, half)
 
 

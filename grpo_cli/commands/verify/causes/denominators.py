@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.mistakes import worded
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
@@ -87,10 +88,7 @@ def _of_live_groups(case: Case) -> float:
     rewards, groups = case.batch.rewards, case.batch.groups
     if rewards is None or rewards.ndim > 1 or case.objective.advantage.choice.given:
         return np.nan
-    low, high = np.full(case.batch.group_count, np.inf), np.full(case.batch.group_count, -np.inf)
-    np.minimum.at(low, groups, rewards)
-    np.maximum.at(high, groups, rewards)
-    live = (high > low)[groups]
+    live = (Groups(groups, case.batch.group_count).ranges(rewards) > 0.0)[groups]
     return np.nan if live.all() else float(case.batch.responses.lengths[live].sum())
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.terminal.numbers import counted
 
 LARGEST_EXPONENT = 88.72
@@ -60,16 +61,13 @@ def _of_rewards(case: Case) -> Iterator[tuple[str, str]]:
     rewards, groups = case.batch.rewards, case.batch.groups
     if rewards is None or case.batch.advantages is not None or rewards.ndim > 1:
         return
-    sizes = np.bincount(groups)
-    if alone := int(np.count_nonzero(sizes == 1)):
+    known = Groups(groups, case.batch.group_count)
+    if alone := int(np.count_nonzero(known.sizes == 1)):
         words = (
             f"{counted(alone, 'group')} with one response: the std of one reward is NaN (ddof 1)"
         )
         yield "singleton-group", f"{words}; set its advantage to 0"
-    low, high = np.full(len(sizes), np.inf), np.full(len(sizes), -np.inf)
-    np.minimum.at(low, groups, rewards)
-    np.maximum.at(high, groups, rewards)
-    if equal := int(np.count_nonzero((low == high) & (sizes > 1))):
+    if equal := int(np.count_nonzero((known.ranges(rewards) == 0.0) & (known.sizes > 1))):
         words = f"{counted(equal, 'group')} with equal rewards: (r − mean) / std is 0/0 there"
         yield "std-eps", f"{words}; add an eps to the std"
 
