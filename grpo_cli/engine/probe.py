@@ -125,7 +125,7 @@ Valued = Callable[..., float | None]
 """``value`` of one objective."""
 
 
-def tell_apart(
+def distinguishing(
     left: Valued, right: Valued, missing: frozenset[str], known: Collection[str] = ()
 ) -> set[str]:
     """The missing features, but for those known, of which each makes two objectives differ."""

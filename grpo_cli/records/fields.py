@@ -205,7 +205,7 @@ def read_fields(record: Mapping[str, object]) -> Fields:
 
 
 def logged_metrics(record: Mapping[str, object]) -> tuple[str, ...]:
-    """The keys of columns under which a record has one plain number, beside nested log-probs.
+    """The keys of columns under which a record has one plain number, with nested log-probs.
 
     That is what a trainer logs of a step, such as its mean entropy: no column.
     """

@@ -23,7 +23,7 @@ _READABLE, _LEAST, _MOST, _WIDEST = 44, 32, 64, 100
 """Cells that a column of words has, if others can be left out; at least; at most; and the most of
 all columns."""
 
-_TOLD = 2
+_NAMED = 2
 """Hidden columns that are named where a line has no room for all: those that went last."""
 
 _HARDLY = 2
@@ -220,8 +220,8 @@ def print_hidden(console: Console, screen: Screen, names: Collection[str], remed
         listed = ", ".join(names)
         where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
         long = len(f"{where}: {listed} (see {remedy})") > (screen.width or 0)
-        if long and len(names) > _TOLD and not chosen().full:
-            first = names[-_TOLD:]
+        if long and len(names) > _NAMED and not chosen().full:
+            first = names[-_NAMED:]
             listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
         text = Text(f"{where}: {listed} (see {remedy})", "dim")
         above = "" if screen.terminal else "\n"  # where lines are few, rows are worth more

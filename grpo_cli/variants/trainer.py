@@ -47,7 +47,7 @@ def named_row(value: Any) -> str | None:
     """The row of the framework that computed a decoded record, where the record says so.
 
     Its ``framework`` says so, by its settings or a variant's name (``"trl/dapo"``), or TRL's
-    setting beside fields that have TRL's names; or a word that names a variant.
+    setting with fields that have TRL's names; or a word that names a variant.
     """
     record = value if isinstance(value, dict) else {}
     if "framework" not in record:

@@ -8,7 +8,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-from grpo_cli.engine.probe import FEATURES, gradients, probe, same, same_gradient, tell_apart, value
+from grpo_cli.engine.probe import (
+    FEATURES,
+    distinguishing,
+    gradients,
+    probe,
+    same,
+    same_gradient,
+    value,
+)
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import plan
@@ -100,9 +108,9 @@ def test_what_a_feature_tells_apart():
     by_response = objective("dapo", aggregate="response-mean")
     lengths = frozenset({"lengths"})
     both = partial(value, by_token), partial(value, by_response)
-    assert tell_apart(*both, lengths) == lengths
-    assert tell_apart(*both, lengths | {"rollout"}) == lengths
-    assert tell_apart(both[0], both[0], lengths) == set()
+    assert distinguishing(*both, lengths) == lengths
+    assert distinguishing(*both, lengths | {"rollout"}) == lengths
+    assert distinguishing(both[0], both[0], lengths) == set()
     assert same(value(by_token, lengths), value(by_response, lengths))
     assert not same(value(by_token), value(by_response))
     assert math.isfinite(value(by_token, probable=True))
@@ -129,9 +137,9 @@ def test_each_missing_feature_is_tried_by_itself(differ, missing, found):
         return float(bool(each == "right" and has & differ))
 
     left, right = partial(valued, "left"), partial(valued, "right")
-    assert tell_apart(left, right, frozenset(missing)) == found
+    assert distinguishing(left, right, frozenset(missing)) == found
     for known in found:
-        assert tell_apart(left, right, frozenset(missing), {known}) == found - {known}
+        assert distinguishing(left, right, frozenset(missing), {known}) == found - {known}
 
 
 def test_what_is_one_gradient():

@@ -379,7 +379,7 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
     needed: set[str] = set()
     for one, other in zip(matches[1:20], valued[1:], strict=True):
         if one.times == matches[0].times:
-            needed |= probe.tell_apart(valued[0], other, missing, needed)
+            needed |= probe.distinguishing(valued[0], other, missing, needed)
     chosen = needed or missing - {"rollout", "reference", "probable"}
     if chunk.advantages_given:
         chosen -= {"spreads"}  # of rewards, which nothing is made of

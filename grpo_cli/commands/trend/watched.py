@@ -118,7 +118,7 @@ class Watch(NamedTuple):
         if self.scale == "share":  # of counts of a sample, whose size is that of its least share
             parts = np.concatenate([values[None], 1.0 - values[None]])
             least = np.where(parts > 0.0, parts, np.inf).min(axis=0)
-            least = np.minimum(least, _apart(values))
+            least = np.minimum(least, _largest_gap(values))
             return np.sqrt(np.minimum.accumulate(np.minimum(least, 1.0))) / 2
         return _grain(self.scaled(values)) / 2
 
@@ -130,7 +130,7 @@ _FEW_VALUES, _GLANCE = 12, 64
 """So many different values, or fewer, are shares of a few groups."""
 
 
-def _apart(values: F64) -> F64:
+def _largest_gap(values: F64) -> F64:
     """[n] the largest gap of the different values so far, if all are multiples of one."""
     new = np.zeros(len(values))
     new[np.unique(values, return_index=True)[1]] = 1.0

@@ -80,7 +80,10 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
             mask = read_mask(names["mask"], record[names["mask"]], shape)
         columns = {name: read_column(key, record[key], shape, mask) for name, key in found.columns}
     except InputError:
-        keys = [*dict(found.columns).values(), *(names[name] for name in _BESIDE if name in names)]
+        keys = [
+            *dict(found.columns).values(),
+            *(names[name] for name in _PER_TOKEN if name in names),
+        ]
         refuse_odd_shape(shape, {key: record[key] for key in keys})
         raise
     derived = derive(columns, names, shape, mask)
@@ -114,7 +117,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
     return result
 
 
-_BESIDE = ("mask", "tokens", "token_ids")
+_PER_TOKEN = ("mask", "tokens", "token_ids")
 """Columns of tokens besides those of numbers."""
 
 

@@ -421,7 +421,7 @@ def _extra_scale(given: Scores, lines: Lines) -> str:
     return "the std of the batch" if alike and scaled and whitened else ""
 
 
-_BASELINES_APART = 0.02
+_BASELINES_DIFFER = 0.02
 """Two baselines differ where this far from each other, in ranges of the rewards."""
 
 
@@ -461,7 +461,7 @@ def _baselines(
         mean = float(part.rewards.mean())
         by_turn = float(turns[own] @ part.rewards / turns[own].sum())
         straight = line.slope[0] > 0.0 and line.left[0] <= _SHIFT
-        if straight and abs(by_turn - mean) >= _BASELINES_APART * spread:
+        if straight and abs(by_turn - mean) >= _BASELINES_DIFFER * spread:
             rows = np.repeat(part.rewards, turns[own])
             stds = line.slope[0] * np.array([rows.std(ddof=1), rows.std()])
             alone = (np.abs(stds - 1.0) <= 10.0 * _SHIFT).any()

@@ -172,7 +172,7 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
         )
 
 
-_NEARER, _APART = 2.0, 0.02
+_NEARER, _FAR = 2.0, 0.02
 
 
 @rule("reference")
@@ -192,7 +192,7 @@ def find_engines_with_reference_weights(view: View) -> Iterator[Finding]:
         for one in (reference, *policies)
     )
     far = np.minimum.reduce(others)
-    hit = (view.tokens >= _LEAST_TOKENS) & (far >= _APART) & (_NEARER * near < far)
+    hit = (view.tokens >= _LEAST_TOKENS) & (far >= _FAR) & (_NEARER * near < far)
     for record in np.flatnonzero(hit).tolist():
         yield Finding(
             {"to_reference": near[record], "to_policy": far[record]},
