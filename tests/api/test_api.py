@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import product
@@ -739,3 +740,11 @@ def test_a_package_that_is_not_installed_is_an_import_error(
         evaluate(EMPTY, "dr").to_polars()
     assert isinstance(caught.value, grpo_cli.UsageError)
     assert caught.value.name == "polars"
+
+
+def test_a_traceback_shows_the_callers_line_and_the_errors_public_name() -> None:
+    with pytest.raises(InputError) as caught:
+        evaluate({"log_probs": [[0.5]], "rewards": [1.0]})
+    text = "".join(traceback.format_exception(caught.value))
+    assert text.count("File ") == 1
+    assert "\ngrpo_cli.InputError: " in text
