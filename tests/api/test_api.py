@@ -144,7 +144,9 @@ def test_columns_are_the_rows_of_the_command(level: str, variant: str, tmp_path:
     result = evaluate(path, variant)
     usual = [name for name in lines[0] if name not in ("variant", "signature")]
     names = [name for name in result.columns(level) if name != "step"]  # type: ignore[arg-type]
-    assert names[: len(usual)] == usual or level == "record"
+    assert names[: len(usual)] == usual or level in ("record", "token")
+    assert {*usual} <= {*names}
+    assert level != "token" or names[4:7] == ["ratio", "advantage", "clip"]
     found = result.columns(level, fields=[*lines[0]])  # type: ignore[arg-type]
     assert [*found] == [*lines[0]]
     for name in lines[0]:
