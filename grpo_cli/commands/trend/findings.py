@@ -298,7 +298,7 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
         words = ["eval", *there, "--level", "response", *flags.words]
     else:
         color = {"nll": "log_prob", None: "ratio"}.get(kind, kind) or "ratio"
-        token_of = ["--response", str(place.response), "--color-by", color]
+        token_of = ["--response", str(place.response), "--by", color]
         if kind is not None and place == step.lowest.get(kind):  # show lists the largest
             token_of = ["--having", f"{color}>={-place.value!r}", "--by", color]
         words = ["show", *there, *token_of, *flags.words]
