@@ -186,6 +186,7 @@ _ELSEWHERE = {
     "metrics: grpo trend FILE --against FILE; frames of steps can be joined: "
     'trend(first).to_pandas().merge(trend(second).to_pandas(), on="step")',
     "limit": "it is an argument of check and show",
+    "response": 'columns have it: evaluate(…).columns(having="response==3"), or show',
     "record": 'records are chosen by their fields: where="id==3"',
     **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
     **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
