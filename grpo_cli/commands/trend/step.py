@@ -84,7 +84,7 @@ class Step(Answer):
     def headline(self) -> str:
         """The step and the metrics that it has."""
         known = ((name, value) for name, value in self.metrics.items() if value is not None)
-        return f"Step({self.number}: {', '.join(f'{name} {value:.6g}' for name, value in known)})"
+        return f"step {self.number}: {', '.join(f'{name} {value:.6g}' for name, value in known)}"
 
     def __getitem__(self, name: str) -> Any:
         row = self.fields()
