@@ -352,7 +352,9 @@ def _constants(rows: _Rows) -> dict[str, Any]:
         if single and of_response:
             kept[key] = [*map(only_element, cells)]
             continue
-        at = None if _are_equal(cells) else _differs_at(cells)
+        whole = one if isinstance(one, str) else listed(one)
+        others = () if _are_equal(cells) else enumerate(cells)
+        at = next((at for at, two in others if two is not one and listed(two) != whole), None)
         if at is None:
             kept[key] = one
         elif key in fields.hyperparameters:
@@ -361,14 +363,6 @@ def _constants(rows: _Rows) -> dict[str, Any]:
         elif key in STEP_FIELDS:
             kept[key] = [*cells]
     return kept
-
-
-def _differs_at(cells: Sequence[Any]) -> int | None:
-    """The first cell that is not as the first of all; None where all are."""
-    one = cells[0]
-    whole = one if isinstance(one, str) else listed(one)
-    others = enumerate(cells)
-    return next((at for at, two in others if two is not one and listed(two) != whole), None)
 
 
 def _label(record: dict[str, Any], label: object, rows: Sequence[Raw], *, by_size: bool) -> None:
