@@ -164,6 +164,10 @@ class Steps(Frames, Sequence[Step]):
         """The steps with other metrics, which may be infinite, as what a framework logs."""
         return Steps(self._sums, metrics)
 
+    def read_each(self) -> list[Steps]:
+        """The runs that they are of, as ``Run`` has it of records: one."""
+        return [self]
+
     def watch(self, name: str) -> Watch | None:
         """How a metric is watched; None where it is not."""
         return watch_logged(name) if self.logged else watch(name)
