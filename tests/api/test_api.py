@@ -719,7 +719,8 @@ def test_findings_are_in_the_order_of_the_verdict() -> None:
     run = trend(RUN)
     assert run.findings == [one for event in run.events for one in event.findings]
     assert run.verdict.count(run.findings[0].metric)
-    assert f"; last good step {run.last_good_step}; " in run.headline == repr(run).split("\n")[0]
+    assert f"; last good step {run.last_good_step}; " in run.headline
+    assert f"Trend({run.headline})" == repr(run).split("\n")[0]
 
 
 def test_a_page_without_numbers_begins_with_its_table() -> None:

@@ -63,7 +63,7 @@ class Shown(Frames, Answer):
         of = "gradient" if self.by != "contribution" else "contribution"
         share = "" if self.carried is None else f"; together {percent(self.carried)} of Σ|{of}|"
         rows = f"{len(self.rows)} of {counted(self.count, noun)}{held}, by {self.by}"
-        return f"Shown({self.variant}: {rows}{share})"
+        return f"{self.variant}: {rows}{share}"
 
     def table(self) -> list[Mapping[str, Any]]:
         """The tokens or token strings, in the columns that a terminal shows of them."""
