@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -258,16 +257,18 @@ _KEY = re.compile(r"\w*[_,][\w,]*|uid|prompt|step|task")
 _VALUE = re.compile(r"[A-Z…]+|[-+.\d][\d.e+-]*")
 
 
-@contextmanager
-def speaking_of_arguments() -> Iterator[None]:
-    """Errors that pass here name arguments where they named flags."""
-    try:
-        yield
-    except GrpoError as error:
-        if isinstance(error, InputError):
-            error.message = of_arguments(error.message)
-        error.args = tuple(of_arguments(str(word)) for word in error.args)
-        raise
+class speaking_of_arguments:  # noqa: N801 - read as a verb phrase: with speaking_of_arguments()
+    """Errors that pass here name arguments where they named flags, and no frame of ours below."""
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, GrpoError):
+            if isinstance(error, InputError):
+                error.message = of_arguments(error.message)
+            error.args = tuple(of_arguments(str(word)) for word in error.args)
+            error.__traceback__, error.__suppress_context__ = None, True
 
 
 def of_arguments(text: str) -> str:
