@@ -13,8 +13,8 @@ import numpy as np
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.records import Block, DecodedChunk, Piece, Raw, Reading, Source
-from grpo_cli.records.choose.grouping import Grouping
-from grpo_cli.records.choose.where import read_conditions, read_path
+from grpo_cli.records.choose.grouping import Grouping, read_grouping
+from grpo_cli.records.choose.where import read_conditions
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
@@ -76,7 +76,7 @@ def read(
         reading = Reading(
             format=format,
             where=read_conditions(listed(where)),
-            grouping=_grouping(listed(group_by), group_size),
+            grouping=_grouping(group_by, group_size),
             record=None if record is None else str(record),
             unpack=read_size(unpack),
         )
@@ -88,13 +88,8 @@ def read(
             yield canonical(raw, place)
 
 
-def _grouping(by: Sequence[str], size: int | None) -> Grouping | None:
-    if by and size is not None:
-        raise UsageError("group_by contradicts group_size; keep one")
-    if size is not None:
-        return Grouping(size=whole("group_size", size, 1))
-    names = [name.strip() for one in by for name in one.split(",")]
-    return Grouping(tuple(read_path(name, "group_by") for name in names)) if by else None
+def _grouping(by: str | Sequence[str], size: int | None) -> Grouping | None:
+    return read_grouping(listed(by), None if size is None else whole("group_size", size, 1))
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
@@ -151,7 +146,7 @@ def reader_of(
         where, group_by, group_size: as ``read`` takes them.
     """
     how: dict[str, Any] = {"where": read_conditions(listed(where))}
-    how["grouping"] = _grouping(listed(group_by), group_size)
+    how["grouping"] = _grouping(group_by, group_size)
     if isinstance(data, Mapping):
         return Reader([_MEMORY], Held(objects=(data,), alone=True, **how)), []
     if hasattr(data, "collect"):  # lazy frames of polars; those with rows have none

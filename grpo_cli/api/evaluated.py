@@ -85,14 +85,14 @@ class Evaluated:
         if not batches and is_mean(self.total):
             batches = "each record a batch"
         mean = f", {batches}; mean loss {self.total['loss']:.6g}" if batches else ""
-        return f"Evaluated({self.variant}: {what_was_counted(self.total)}{mean})"
+        return f"{self.variant}: {what_was_counted(self.total)}{mean}"
 
     def __repr__(self) -> str:
         """The main numbers, those of each batch, the signature, and how many notices there are."""
         rows = self._batch_rows()
         numbers = {name: self.total[name] for name in _MAIN if self.total[name] is not None}
         table = text_of_rows(rows) if rows else text_of_numbers(numbers)
-        lines = [self.headline, table, f"signature  {self.signature}"]
+        lines = [f"Evaluated({self.headline})", table, f"signature  {self.signature}"]
         return "\n".join([*lines, *notice_line(self.notices)])
 
     def _batch_rows(self) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import gzip
 import json
 import os
 import pickle
@@ -573,7 +574,8 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
     [
         (lambda: match(ONE, -0.5), "give each number by its name: loss=-0.5"),
         (lambda: evaluate(ONE, level="token"), r"there is no argument level; .*to_polars"),
-        (lambda: grpo_cli.trend(RUN, against=RUN), r"there is no argument against; diff\("),
+        (lambda: evaluate(ONE, against=RUN), "no argument against; it is an argument of trend"),
+        (lambda: grpo_cli.trend(RUN, against=RUN, log="x"), "against cannot be combined with log"),
         (lambda: compare(GRPO, DAPO), r"variants: expected names, .* got the file .*; diff\("),
         (lambda: compare([ONE], [ONE]), r"variants: expected names, .* got list; diff\("),
         (lambda: evaluate(ONE, params={"beta": 0.1}), r"evaluate\(data, \*\*params\)$"),
@@ -722,7 +724,8 @@ def test_findings_are_in_the_order_of_the_verdict() -> None:
     run = trend(RUN)
     assert run.findings == [one for event in run.events for one in event.findings]
     assert run.verdict.count(run.findings[0].metric)
-    assert f"; last good step {run.last_good_step}; " in run.headline == repr(run).split("\n")[0]
+    assert f"; last good step {run.last_good_step}; " in run.headline
+    assert f"Trend({run.headline})" == repr(run).split("\n")[0]
 
 
 def test_a_page_without_numbers_begins_with_its_table() -> None:
@@ -742,6 +745,16 @@ def test_a_package_that_is_not_installed_is_an_import_error(
         evaluate(EMPTY, "dr").to_polars()
     assert isinstance(caught.value, grpo_cli.UsageError)
     assert caught.value.name == "polars"
+
+
+def test_trend_against_another_run_is_what_the_command_answers() -> None:
+    healthy = str(SAMPLES / "run/healthy.jsonl.gz")
+    found = trend(RUN, against=healthy)
+    assert same(found.document(), answer("trend", RUN, "--against", healthy))
+    runs = [gzip.decompress(Path(one).read_bytes()).splitlines() for one in (RUN, healthy)]
+    first, second = ([*map(json.loads, lines)] for lines in runs)
+    assert trend(first, against=second).document() == found.document()
+    assert "RUN RUN" not in found.notices[0]
 
 
 def test_a_traceback_shows_the_callers_line_and_the_errors_public_name() -> None:

@@ -59,7 +59,7 @@ class Shown(Frames, Answer):
     @property
     def headline(self) -> str:
         """What is listed, of how many, and how much of the batch they carry."""
-        return f"Shown({self.variant}: {self.heading})"
+        return f"{self.variant}: {self.heading}"
 
     @property
     def heading(self) -> str:

@@ -84,7 +84,7 @@ class Step(Answer):
     def headline(self) -> str:
         """The step and the metrics that it has."""
         known = ((name, value) for name, value in self.metrics.items() if value is not None)
-        return f"Step({self.number}: {', '.join(f'{name} {value:.6g}' for name, value in known)})"
+        return f"step {self.number}: {', '.join(f'{name} {value:.6g}' for name, value in known)}"
 
     def __getitem__(self, name: str) -> Any:
         row = self.fields()
@@ -164,6 +164,10 @@ class Steps(Frames, Sequence[Step]):
         """The steps with other metrics, which may be infinite, as what a framework logs."""
         return Steps(self._sums, metrics)
 
+    def read_each(self) -> list[Steps]:
+        """The runs that they are of, as ``Run`` has it of records: one."""
+        return [self]
+
     def watch(self, name: str) -> Watch | None:
         """How a metric is watched; None where it is not."""
         return watch_logged(name) if self.logged else watch(name)
@@ -202,8 +206,7 @@ class Steps(Frames, Sequence[Step]):
     def __getitem__(self, at: slice) -> Steps: ...
     def __getitem__(self, at: int | slice) -> Step | Steps:
         if not isinstance(at, slice):
-            row = [_plain(name, column[at].item()) for name, column in self.metrics.items()]
-            return self._step(range(len(self))[at], row)
+            return self._step(range(len(self))[at], [self.value(name, at) for name in self.metrics])
         return self.chosen(np.arange(len(self))[at])
 
     def chosen(self, rows: I64) -> Steps:
@@ -226,6 +229,10 @@ class Steps(Frames, Sequence[Step]):
         if name in _WHOLE:
             return [_plain(name, value) for value in column]
         return [value if value == value else None for value in column]
+
+    def value(self, name: str, at: int) -> float | None:
+        """A metric of a step, by its place; None where it has none."""
+        return _plain(name, self.metrics[name][at].item())
 
     def _step(self, at: int, row: Sequence[float | None]) -> Step:
         return Step(
