@@ -15,7 +15,7 @@ from grpo_cli.commands.explain.logged import explain_log
 from grpo_cli.commands.explain.variant import describe_variant
 from grpo_cli.commands.explain.why import Reason, why
 from grpo_cli.commands.explain.worked import worked
-from grpo_cli.commands.help.words import look_up
+from grpo_cli.commands.help.words import look_up, names_of_words
 from grpo_cli.commands.trend.logs import is_log
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
@@ -23,10 +23,10 @@ from grpo_cli.engine.evaluation import measured
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import References, lacks_kl, without_kl
 from grpo_cli.engine.totals import Totals
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import InputError, UsageError, nearest
 from grpo_cli.records import Source
 from grpo_cli.terminal.numbers import shown
-from grpo_cli.variants import NAMES
+from grpo_cli.variants import NAMES, STAGES
 from grpo_cli.variants.plan import Plan, plan
 from grpo_cli.vectors import describe
 from grpo_cli.vectors.case import FILES
@@ -232,6 +232,10 @@ def describe_topic(
             raise UsageError(f"{topic} is a {found.kind}: --record is only for files")
         return found
     if topic != "-" and "." not in topic and not exists:
+        choices = (name for stage in STAGES.values() for name in stage.choices)
+        word = nearest(topic, [*names_of_words(), *choices], cutoff=0.75)
+        if word and not nearest(topic, NAMES, cutoff=0.75):
+            raise UsageError(f"there is no name {topic!r}; did you mean {word}?")
         plan(topic)  # which names the variants that are near
     return None
 
