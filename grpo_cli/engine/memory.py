@@ -10,7 +10,6 @@ from functools import cache
 
 _CONTAINERS = 50_000  # decoded lists between two collections; the usual 700 are some 30 records
 _KEPT = 31 << 20  # the largest block for which the C library learns to keep memory (malloc(3))
-
 _GROWTH, _LARGE_PAGE = 28 << 20, 2 << 20  # two such blocks are kept; of x86, and of most ARM
 _MADV_HUGEPAGE = 14  # linux/mman.h
 
