@@ -11,6 +11,7 @@ from grpo_cli.commands.explain.explain import Described, Explained
 from grpo_cli.commands.match.answer import Convention, Matched
 from grpo_cli.commands.show.batch import Shown
 from grpo_cli.commands.trend.comparison import Trend
+from grpo_cli.commands.trend.questions.against import RunComparison
 from grpo_cli.commands.verify.answer import Difference, Verdict, Verified
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Explained",
     "Finding",
     "Matched",
+    "RunComparison",
     "RunDiff",
     "Shown",
     "Trend",

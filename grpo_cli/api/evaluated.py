@@ -84,14 +84,14 @@ class Evaluated:
         if not batches and is_mean(self.total):
             batches = "each record a batch"
         mean = f", {batches}; mean loss {self.total['loss']:.6g}" if batches else ""
-        return f"Evaluated({self.variant}: {what_was_counted(self.total)}{mean})"
+        return f"{self.variant}: {what_was_counted(self.total)}{mean}"
 
     def __repr__(self) -> str:
         """The main numbers, those of each batch, the signature, and how many notices there are."""
         rows = self._batch_rows()
         numbers = {name: self.total[name] for name in _MAIN if self.total[name] is not None}
         table = text_of_rows(rows) if rows else text_of_numbers(numbers)
-        lines = [self.headline, table, f"signature  {self.signature}"]
+        lines = [f"Evaluated({self.headline})", table, f"signature  {self.signature}"]
         return "\n".join([*lines, *notice_line(self.notices)])
 
     def _batch_rows(self) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ class Evaluated:
         """The rows of a level as arrays by name.
 
         They have the values that ``grpo eval --level LEVEL`` prints. Rows of records that say
-        their step begin with ``step``.
+        their step begin with ``step``; of tokens the numbers that are asked for most come first.
 
         >>> from grpo_cli import evaluate
         >>> result = evaluate("samples/dr_grpo.json", "dr")
@@ -367,6 +367,10 @@ _ASKED_FOR = ("variant", "signature")
 """Columns that say the same in every row, or nearly: only where ``fields`` names them."""
 
 
+_FIRST = ("id", "response", "position", "token", "ratio", "advantage", "clip", "contribution")
+"""Columns of tokens that come first: those that a data frame should print."""
+
+
 def _leading(parts: Sequence[Source]) -> tuple[str, ...]:
     """What rows begin with: the fields that name their batch, else the step where one is known."""
     says_step = any(one.step is not None for part in parts for one in part.records)
@@ -393,8 +397,9 @@ def columns(parts: Sequence[Source], level: Level, only: Sequence[str] = ()) -> 
             found[name] = array([None if one != one else one for one in flat])
         else:
             found[name] = np.concatenate(pieces)
-    if not only:
+    if not only and level != "token":
         return found
+    only = only or (*_leading(parts), *_FIRST, *found)
     return {
         key: found[key]
         for name in only

@@ -182,14 +182,11 @@ _ELSEWHERE = {
     "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',
     "at": "the command has it: grpo trend RUN --at STEP",
     "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
-    "against": "diff(first, second) says where equal runs first differ; the command compares "
-    "metrics: grpo trend FILE --against FILE; frames of steps can be joined: "
-    'trend(first).to_pandas().merge(trend(second).to_pandas(), on="step")',
     "limit": "it is an argument of check and show",
     "record": 'records are chosen by their fields: where="id==3"',
     **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
     **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
-    **dict.fromkeys(("log", "step", "one_run"), _OF_TREND),
+    **dict.fromkeys(("against", "log", "step", "one_run"), _OF_TREND),
     "only": _IN_TOTAL,
     **dict.fromkeys(("json", "format", "output"), _AS_JSON),
     **dict.fromkeys(("html", "plot"), "the command has it: grpo help pictures"),

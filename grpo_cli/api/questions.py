@@ -32,6 +32,7 @@ from grpo_cli.commands.explain.explain import Described, Explained
 from grpo_cli.commands.match.answer import Matched
 from grpo_cli.commands.show.batch import Shown
 from grpo_cli.commands.trend.comparison import Trend
+from grpo_cli.commands.trend.questions.against import RunComparison
 from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.errors import InputError, UsageError, did_you_mean
 from grpo_cli.variants import NAMES
@@ -383,7 +384,7 @@ def diff(
     >>> diff(*runs).agreed_until
     29
 
-    Two runs of different seeds differ from the first token on: ``grpo trend RUN --against RUN``
+    Two runs of different seeds differ from the first token on: ``trend(first, against=second)``
     compares their metrics.
 
     Args:
@@ -415,10 +416,16 @@ def diff(
         return _noting(found, *(reader.notes() for reader in readers), found.notes)
 
 
+@overload
+def trend(
+    data: Data, variant: str = "grpo", *, against: Data, **arguments: Any
+) -> RunComparison: ...
+@overload
 def trend(
     data: Data,
     variant: str = "grpo",
     *,
+    against: None = None,
     step: str | None = None,
     log: str | os.PathLike[str] | None = None,
     one_run: bool = False,
@@ -428,8 +435,23 @@ def trend(
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
-) -> Trend:
-    """A run step by step, and when something changed.
+) -> Trend: ...
+def trend(
+    data: Data,
+    variant: str = "grpo",
+    *,
+    against: Data | None = None,
+    step: str | None = None,
+    log: str | os.PathLike[str] | None = None,
+    one_run: bool = False,
+    where: str | Sequence[str] = (),
+    group_by: str | Sequence[str] = (),
+    group_size: int | None = None,
+    stages: Stages = None,
+    batch: Literal["input", "record"] = "input",
+    **hyperparameters: Hyperparameter,
+) -> Trend | RunComparison:
+    """A run step by step, and when something changed; or which metrics differ from another run's.
 
     >>> run = trend("samples/run/temperature.jsonl.gz", "trl/grpo")
     >>> run.last_good_step, run.findings[0].sentence
@@ -438,6 +460,7 @@ def trend(
     Args:
         data: the run, as ``evaluate`` takes data; or a trainer's log, or several.
         variant: a variant's name or alias. Default: "grpo".
+        against: another run, whose metrics are compared with this one's. Default: none.
         step: the field that has a record's step; "file": each file is a step. Default: the first of
             the usual names that the records have.
         log: a trainer's log to compare with the records. Default: none.
@@ -452,7 +475,8 @@ def trend(
 
     Returns:
         ``verdict`` (a sentence), ``last_good_step``, ``findings`` and ``events``, the earliest
-        first, and ``steps``, whose metrics are attributes.
+        first, and ``steps``, whose metrics are attributes. With ``against``: ``metrics``, a row for
+        each with both means and their ``difference``, those that differ first.
 
     Raises:
         UsageError: for an unknown name, or files of several runs.
@@ -462,22 +486,36 @@ def trend(
     from grpo_cli.commands.trend.comparison import framework_of
     from grpo_cli.commands.trend.logs import logs_among, read_finite, unused
     from grpo_cli.commands.trend.origins import StepSource
+    from grpo_cli.commands.trend.questions.against import compare_runs
     from grpo_cli.commands.trend.run import Run
-    from grpo_cli.commands.trend.step import Flags
+    from grpo_cli.commands.trend.step import Flags, Steps
 
     with speaking_of_arguments():
         variant = one_variant(variant, hyperparameters)
         values = checked(hyperparameters)
         plan = planned(variant, stages, values, batch)
-        reader, words = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
-        alone = logs_among(reader, words) if log is None else None
-        if alone is not None:
-            return _noting(trend_of(None, alone, Flags())[0], unused(objective))
-        logged, _ = read_finite(None if log is None else os.fspath(log), reader.reading.unpack)
+        if log is not None and against is not None:
+            raise UsageError("against cannot be combined with log")
+        logged, _ = read_finite(None if log is None else os.fspath(log), None)
         framework = framework_of(logged)
-        source = StepSource.of_flag(step, reader.paths)
-        run = Run(reader, plan, source, framework, one_run=one_run)
+
+        def opened(data: Data) -> Run | Steps:
+            reader, words = reader_of(data, where=where, group_by=group_by, group_size=group_size)
+            alone = logs_among(reader, words) if log is None else None
+            source = StepSource.of_flag(step, reader.paths)
+            own = Run(reader, plan, source, framework, one_run=one_run)
+            return own if alone is None else alone
+
+        run = opened(data)
+        if against is not None:
+            both = run, opened(against)
+            compared = compare_runs(*(one.read_each() for one in both))
+            notes = (one.reader.notes(plan) for one in both if isinstance(one, Run))
+            also = (one.partition(", as RUN")[0] for one in compared.notes)  # flags as an example
+            return _noting(compared, *notes, also)
+        if isinstance(run, Steps):
+            return _noting(trend_of(None, run, Flags())[0], unused(objective))
         named: dict[str, Any] = {"stages": stages, "group_by": group_by, "group_size": group_size}
         given: dict[str, Any] = {"variant": variant} if variant != "grpo" else {}
         given |= {name: one for name, one in named.items() if one} | values
@@ -485,7 +523,7 @@ def trend(
         flags = Flags(objective, reading_flags(where, group_by, group_size), given)
         found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
         found = replace(found, verdict=of_arguments(found.verdict))
-        return _noting(found, reader.notes(plan), run.lacks, run.notices)
+        return _noting(found, run.reader.notes(plan), run.lacks, run.notices)
 
 
 @overload

@@ -41,9 +41,9 @@ class Answer:
 
     @property
     def headline(self) -> str:
-        """One line: the short fields as they are, the others by their size."""
+        """One line, as a title: the short fields as they are, the others by their size."""
         values = ((name, _in_short(value)) for name, value in self.fields().items())
-        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in values)})"
+        return ", ".join(f"{name}={text}" for name, text in values)
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """The rows that a prompt and a notebook show below the headline."""
@@ -59,7 +59,7 @@ class Answer:
     def __repr__(self) -> str:
         """The headline, the table and how many notices there are."""
         rows = self.table()
-        parts = [self.headline, *([text_of_rows(rows)] if rows else [])]
+        parts = [f"{type(self).__name__}({self.headline})", *([text_of_rows(rows)] if rows else [])]
         return "\n".join([*parts, *notice_line(self.notices)])
 
     def __str__(self) -> str:

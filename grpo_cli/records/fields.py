@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -239,8 +239,8 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
         elif key in hyperparameters.KNOWN:
             settings.append(key)
         elif key not in (ACTION, GROUPS):
-            _refuse_slip(key)
             unknown.append(key)
+    _refuse_slips(unknown)
     if GROUPS in keys and GROUPS not in nulls:
         names.setdefault("group_ids", GROUPS)
     if ACTION in keys and ACTION not in nulls:  # the policy; or what it was, where that is known
@@ -271,13 +271,23 @@ def fields_of(keys: tuple[str, ...]) -> Fields | None:
         return None
 
 
-def _refuse_slip(key: str) -> None:
+def _refuse_slips(keys: Iterable[str]) -> None:
+    """Refuses keys that are one typing slip off known names; the error is at the first."""
+    meant = {key: name for key in keys if (name := _meant(key))}
+    if meant:
+        first, *others = meant
+        listed = ", ".join(f"{key} ({meant[key]}?)" for key in others)
+        also = f" Also unknown: {listed}" if others else ""
+        raise InputError(f"unknown key; did you mean {meant[first]}?{also}", path=first)
+
+
+def _meant(key: str) -> str:
+    """The known name that a key is one typing slip off; "" where there is none."""
     if not _SHORTEST_TYPO <= len(key) <= _LONGEST_TYPO or key in _INNOCENT:
-        return
+        return ""
     near = [name for name in _KNOWN if _one_slip(key, name)]
-    if near:
-        listed = {f"{name}s" for name in near if f"{name}s" in _KNOWN}  # a column has the plural
-        raise InputError(f"unknown key; did you mean {min(listed or near)}?", path=key)
+    listed = {f"{name}s" for name in near if f"{name}s" in _KNOWN}  # a column has the plural
+    return min(listed or near, default="")
 
 
 def _one_slip(a: str, b: str) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import doctest
+import gzip
 import json
 import os
 import pickle
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import product
@@ -143,7 +145,9 @@ def test_columns_are_the_rows_of_the_command(level: str, variant: str, tmp_path:
     result = evaluate(path, variant)
     usual = [name for name in lines[0] if name not in ("variant", "signature")]
     names = [name for name in result.columns(level) if name != "step"]  # type: ignore[arg-type]
-    assert names[: len(usual)] == usual or level == "record"
+    assert names[: len(usual)] == usual or level in ("record", "token")
+    assert {*usual} <= {*names}
+    assert level != "token" or names[4:7] == ["ratio", "advantage", "clip"]
     found = result.columns(level, fields=[*lines[0]])  # type: ignore[arg-type]
     assert [*found] == [*lines[0]]
     for name in lines[0]:
@@ -570,7 +574,8 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
     [
         (lambda: match(ONE, -0.5), "give each number by its name: loss=-0.5"),
         (lambda: evaluate(ONE, level="token"), r"there is no argument level; .*to_polars"),
-        (lambda: grpo_cli.trend(RUN, against=RUN), r"there is no argument against; diff\("),
+        (lambda: evaluate(ONE, against=RUN), "no argument against; it is an argument of trend"),
+        (lambda: grpo_cli.trend(RUN, against=RUN, log="x"), "against cannot be combined with log"),
         (lambda: compare(GRPO, DAPO), r"variants: expected names, .* got the file .*; diff\("),
         (lambda: compare([ONE], [ONE]), r"variants: expected names, .* got list; diff\("),
         (lambda: evaluate(ONE, params={"beta": 0.1}), r"evaluate\(data, \*\*params\)$"),
@@ -719,7 +724,8 @@ def test_findings_are_in_the_order_of_the_verdict() -> None:
     run = trend(RUN)
     assert run.findings == [one for event in run.events for one in event.findings]
     assert run.verdict.count(run.findings[0].metric)
-    assert f"; last good step {run.last_good_step}; " in run.headline == repr(run).split("\n")[0]
+    assert f"; last good step {run.last_good_step}; " in run.headline
+    assert f"Trend({run.headline})" == repr(run).split("\n")[0]
 
 
 def test_a_page_without_numbers_begins_with_its_table() -> None:
@@ -739,3 +745,21 @@ def test_a_package_that_is_not_installed_is_an_import_error(
         evaluate(EMPTY, "dr").to_polars()
     assert isinstance(caught.value, grpo_cli.UsageError)
     assert caught.value.name == "polars"
+
+
+def test_trend_against_another_run_is_what_the_command_answers() -> None:
+    healthy = str(SAMPLES / "run/healthy.jsonl.gz")
+    found = trend(RUN, against=healthy)
+    assert same(found.document(), answer("trend", RUN, "--against", healthy))
+    runs = [gzip.decompress(Path(one).read_bytes()).splitlines() for one in (RUN, healthy)]
+    first, second = ([*map(json.loads, lines)] for lines in runs)
+    assert trend(first, against=second).document() == found.document()
+    assert "RUN RUN" not in found.notices[0]
+
+
+def test_a_traceback_shows_the_callers_line_and_the_errors_public_name() -> None:
+    with pytest.raises(InputError) as caught:
+        evaluate({"log_probs": [[0.5]], "rewards": [1.0]})
+    text = "".join(traceback.format_exception(caught.value))
+    assert text.count("File ") == 1
+    assert "\ngrpo_cli.InputError: " in text

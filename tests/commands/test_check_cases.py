@@ -306,3 +306,29 @@ def test_infos_hide_no_warning_of_their_code() -> None:
     assert found.more["ratio-noise"] == 2
     assert found.more_by_severity["ratio-noise"] == {"info": 2}
     assert [one["severity"] for one in found.table()][:1] == ["warning"]
+
+
+def departing(changed: range) -> list[dict]:
+    """24 records of a group, in some of which a reward was changed after its advantage."""
+    draw, made = np.random.default_rng(5), []
+    for number in range(24):
+        rewards = np.round(draw.normal(size=8), 3)
+        advantages = rewards - rewards.mean()
+        rewards[0] -= 0.01 * (number in changed)
+        log_probs = draw.normal(-3, 0.5, (8, 6)).tolist()
+        scores = {"rewards": rewards.tolist(), "advantages": advantages.tolist()}
+        made.append(scores | {"id": number, "log_probs_new": log_probs})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changed", "at"), [(range(12, 24), [12]), (range(4, 24), []), (range(6, 24, 2), []), ((), [])]
+)
+@pytest.mark.parametrize("size", [1, 5, 24])
+def test_advantages_that_cease_to_follow_the_rewards_are_a_warning(changed, at, size, tmp_path):
+    made = departing(changed)
+    for first in range(0, len(made), size):  # a file is a piece, whose facts merge
+        lines = [json.dumps(one) + "\n" for one in made[first : first + size]]
+        (tmp_path / f"{first:02}.jsonl").write_text("".join(lines), encoding="utf-8")
+    found = [one for one in check(sorted(tmp_path.iterdir())).findings if one.code == "advantages"]
+    assert [(one.record, one.severity) for one in found] == [(one, "warning") for one in at]

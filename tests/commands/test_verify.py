@@ -630,4 +630,4 @@ def test_one_factor_of_all_losses_is_in_the_first_line(tmp_path: Path, factor: f
     first, *lines = run("verify", path, "-v", "dapo").stdout.splitlines()
     assert first == "3 of 3 records differ (rtol 0.0001)"
     assert any(f"where    your loss is grpo's times {factor:g}" in line for line in lines)
-    assert verify(rows, "dapo").headline.endswith("differ: cause not recognised)")
+    assert verify(rows, "dapo").headline.endswith("differ: cause not recognised")

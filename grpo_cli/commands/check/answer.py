@@ -103,7 +103,7 @@ class Checked(Frames, Answer):
         codes = ", ".join(self.counts)
         fine = "no error" if self.severities.get("warning") else "ok"
         verdict = fine if self.ok else "not ok"
-        return f"Checked({verdict}: {' in '.join(self.conclusion)}{codes and f'; {codes}'})"
+        return f"{verdict}: {' in '.join(self.conclusion)}{codes and f'; {codes}'}"
 
     def table(self) -> list[dict[str, Any]]:
         """The findings and where they are, the worst first."""

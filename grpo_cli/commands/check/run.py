@@ -144,6 +144,8 @@ class Check(Accumulator[Any]):
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
         self._add_located(found, 0)
+        if self.findings.count_by(0, 2)["advantages", "error"]:
+            self.findings.drop("advantages", "departed")
         constants = self.findings.count_by(0, 1)["advantages", "constant"]
         if constants <= self._memory.tilted:
             self.findings.drop("advantages", "constant")

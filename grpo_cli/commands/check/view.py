@@ -15,6 +15,7 @@ from grpo_cli.commands.check.answer import (
     NotChecked,
 )
 from grpo_cli.commands.check.notes import FEWER_THAN
+from grpo_cli.commands.check.rules.advantages import ANOTHER
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
@@ -52,7 +53,7 @@ def print_findings(
     for row in () if quiet else answer.denominators:
         console.print(wrapped(Text(_denominator(row)), screen.reading, 2))
     if answer.advantages and not quiet:
-        named = {"another function of the rewards": "no formula that grpo knows"}
+        named = {ANOTHER: "no formula that grpo knows"}
         listed = (
             f"{named.get(one, one)} in {counted(many, 'group')}"
             for one, many in answer.advantages.items()
@@ -82,15 +83,14 @@ def _print_counts(console: Console, answer: Checked, unread: int) -> None:
 
 
 def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int) -> None:
-    first = rows[0]
-    console.print(
-        Text.assemble((first.severity, _STYLES[first.severity]), " ", (first.code, "bold"))
-    )
+    severity, code = rows[0].severity, rows[0].code
+    count = f": {len(rows) + more:,} findings, the first (--limit 0 for all)" if more else ""
+    console.print(Text.assemble((severity, _STYLES[severity]), " ", (code, "bold"), count))
+    if more:  # the first of each kind
+        rows = [*{row.advice: row for row in reversed(rows)}.values()][::-1]
     for row in rows:
         found = Text.assemble("  ", (_place(row), "cyan"), f": {visible(row.message)}")
         console.print(wrapped(found, width, 4))
-    if more:
-        console.print(Text(f"  … {more:,} more {first.code} (--limit 0 for all)", "dim"))
     for advice in dict.fromkeys(row.advice for row in rows):
         console.print(wrapped(Text(f"  → {advice}", "dim"), width, 4))
 

@@ -104,7 +104,7 @@ class Compared(Frames, Answer):
         """What was compared."""
         skipped = f"; skipped {', '.join(one.variant for one in self.skipped)}" * bool(self.skipped)
         variants, counts = counted(len(self.variants), "variant"), what_was_counted(vars(self))
-        return f"Compared({variants} on {counts}{skipped})"
+        return f"{variants} on {counts}{skipped}"
 
     @property
     def verdict(self) -> str:

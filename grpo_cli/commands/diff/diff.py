@@ -104,9 +104,9 @@ class RunDiff(Frames, Answer):
             if number or self.same
         )
         if self.same:
-            return f"RunDiff(same: {compared} compared)"
+            return f"same: {compared} compared"
         what = "different samples" if self.of_other_samples else "differs"
-        return f"RunDiff({what} {self.since}: {compared} compared)"
+        return f"{what} {self.since}: {compared} compared"
 
     @property
     def since(self) -> str:

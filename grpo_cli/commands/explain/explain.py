@@ -58,7 +58,7 @@ class Explained(Answer):
         """The variant and the loss."""
         named = "".join(f", {name} {value}" for name, value in (self.batch or {}).items())
         numbers = (f"{name} {shown(self.total[name])}" for name in ("loss", "gradient_norm"))
-        return f"Explained({self.variant}{named}: {', '.join(numbers)})"
+        return f"{self.variant}{named}: {', '.join(numbers)}"
 
     def table(self) -> list[Mapping[str, str]]:
         """The reasons, the decisive first."""

@@ -129,9 +129,9 @@ class Matched(Frames, Answer):
         if self.mistakes:
             first = self.mistakes[0]
             sure = "" if self.mistakes_by_chance <= BY_CHANCE else "by chance, "
-            return f"Matched({number}: {sure}{first.variant} with a mistake: {first.words})"
+            return f"{number}: {sure}{first.variant} with a mistake: {first.words}"
         if not self.matches:
-            return f"Matched({number}: no convention of {self.tried:,} gives it)"
+            return f"{number}: no convention of {self.tried:,} gives it"
         match, count = self.matches[0], self.match_count
         name, *also = match.variants or ("a changed variant",)
         name += f" (also {', '.join(also)})" if also else ""
@@ -142,7 +142,7 @@ class Matched(Frames, Answer):
             if self.entry_count > 1:
                 values = f"have {self.entry_count} different values"
             others = f"; {count} conventions fit and {values}"
-        return f"Matched({number}: {sure}{name} gives {match.value!r}{others})"
+        return f"{number}: {sure}{name} gives {match.value!r}{others}"
 
     def table(self) -> list[dict[str, Any]]:
         """A convention of each value that fits, the likeliest first; else the nearest."""

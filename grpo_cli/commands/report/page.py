@@ -21,7 +21,7 @@ from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.against import LEAST_COMMON, compare_runs
 from grpo_cli.commands.trend.questions.at import metrics_at
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows_of
-from grpo_cli.commands.trend.questions.view import since_then, verdict_against, with_error
+from grpo_cli.commands.trend.questions.view import since_then, with_error
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.view import known, usual, verdict_of
@@ -71,7 +71,7 @@ def page_of(
                 }
                 for one in compared.differing
             }
-            whole["against"] = {"verdict": verdict_against(compared), "metrics": differing}
+            whole["against"] = {"verdict": compared.headline, "metrics": differing}
     for gone in answer.passes:
         words = f"pass {gone.number}, steps {gone.first_step} to {gone.last_step}"
         other_runs[words] = answer.steps.whole.until(gone.number).since(gone.first_step)

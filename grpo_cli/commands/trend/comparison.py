@@ -195,7 +195,7 @@ class Trend(Frames, Answer):
     @property
     def headline(self) -> str:
         """What happened."""
-        return f"Trend({self.variant and f'{self.variant}: '}{self.verdict})"
+        return f"{self.variant and f'{self.variant}: '}{self.verdict}"
 
     def table(self) -> list[dict[str, Any]]:
         """The steps, in the columns that a terminal shows of them."""

@@ -84,7 +84,7 @@ class Step(Answer):
     def headline(self) -> str:
         """The step and the metrics that it has."""
         known = ((name, value) for name, value in self.metrics.items() if value is not None)
-        return f"Step({self.number}: {', '.join(f'{name} {value:.6g}' for name, value in known)})"
+        return f"step {self.number}: {', '.join(f'{name} {value:.6g}' for name, value in known)}"
 
     def __getitem__(self, name: str) -> Any:
         row = self.fields()
@@ -163,6 +163,10 @@ class Steps(Frames, Sequence[Step]):
     def with_metrics(self, metrics: Mapping[str, F64]) -> Steps:
         """The steps with other metrics, which may be infinite, as what a framework logs."""
         return Steps(self._sums, metrics)
+
+    def read_each(self) -> list[Steps]:
+        """The runs that they are of, as ``Run`` has it of records: one."""
+        return [self]
 
     def watch(self, name: str) -> Watch | None:
         """How a metric is watched; None where it is not."""

@@ -167,11 +167,11 @@ class Verified(Frames, Answer):
     def headline(self) -> str:
         """How many records differ, and why; or that all agree."""
         plural, verb = ("", "s") if self.verified == 1 else ("s", "")
-        of, name = f"{self.verified} record{plural}", type(self).__name__
+        of = f"{self.verified} record{plural}"
         if not self.differing:
-            return f"{name}(agrees: {of} agree{verb})"
+            return f"agrees: {of} agree{verb}"
         why = self.why or "cause not recognised"
-        return f"{name}(differs: {self.differing} of {of} differ{verb}: {why})"
+        return f"differs: {self.differing} of {of} differ{verb}: {why}"
 
     def table(self) -> list[dict[str, Any]]:
         """Where each record first differs."""

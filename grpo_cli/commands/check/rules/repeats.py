@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.rules.advantages import count_tilted
+from grpo_cli.commands.check.rules.advantages import (
+    NO_DEPARTURE,
+    Departure,
+    count_tilted,
+    find_departed_advantages,
+    find_departure,
+)
 from grpo_cli.commands.check.rules.rewards import count_sizes, describe_uneven
 from grpo_cli.records.unread import STEP_FIELDS
 
@@ -42,6 +48,7 @@ class Facts:
             "moved" where the old log-probs differ from both) or not ("differing"); and how many
             have old log-probs of the trainer, not of the engine that sampled ("trained").
         steps: the steps of these records, three at most.
+        departure: where advantages cease to follow a formula.
         tilted: records of one group whose advantages are on a line that is not their group's.
     """
 
@@ -55,6 +62,7 @@ class Facts:
     first: dict[int, Place] = field(default_factory=dict)
     references: Counter[str] = field(default_factory=Counter)
     steps: tuple[str, ...] = ()
+    departure: Departure = NO_DEPARTURE
     tilted: int = 0
     step_key: str = ""
 
@@ -63,7 +71,7 @@ def collect_facts(view: View) -> Facts:
     """Collects what is kept of a view."""
     key = view.names.get("group_ids", "")
     facts = Facts(list(view.places), view.counts.tolist(), key, "advantages" in view.names)
-    facts.tilted = count_tilted(view)
+    facts.tilted, facts.departure = count_tilted(view), find_departure(view)
     new = view.columns.get("log_probs_new")
     if new is not None:
         # Two samples are equal with probability e^L, L being the log-prob of the response.
@@ -228,6 +236,7 @@ class InputMemory:
         self._references: Counter[str] = Counter()
         self._steps: tuple[str, ...] = ()
         self._reference: Place | None = None
+        self._departure = NO_DEPARTURE
         self.tilted = 0
 
     def add(self, facts: Facts) -> Iterator[Located]:
@@ -269,6 +278,7 @@ class InputMemory:
             self._reference = self._reference or facts.places[0]
         self._sizes += facts.sizes
         self.tilted += facts.tilted
+        self._departure = self._departure.merge(facts.departure)
         self._first = facts.first | self._first
 
     def finish(self, *, uneven_found: bool) -> Iterator[Located]:
@@ -282,6 +292,9 @@ class InputMemory:
         if self._reference is not None:
             for finding in find_equal_references(self._references, len(self._steps)):
                 yield "reference", finding, self._reference
+        if (departed := self._departure.place) is not None:
+            for finding in find_departed_advantages(self._departure):
+                yield "advantages", finding, departed
         if len(self._sizes) > 1 and not uneven_found:
             rarest = min(self._sizes, key=self._sizes.__getitem__)
             yield "uneven-groups", describe_uneven(self._sizes), self._first[rarest]

@@ -7,11 +7,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.frames import Frames
 from grpo_cli.commands.trend.detectors import Change, changes
 from grpo_cli.commands.trend.questions.noise import (
     Estimate,
@@ -88,7 +90,7 @@ class Difference(Answer):
 
 
 @dataclass(frozen=True)
-class RunComparison(Answer):
+class RunComparison(Frames, Answer):
     """The answer of ``trend --against``.
 
     Attributes:
@@ -106,6 +108,33 @@ class RunComparison(Answer):
     metrics: Sequence[Difference]
     notes: Sequence[str]
     largest: Sequence[str]
+
+    @property
+    def headline(self) -> str:
+        """How many metrics of two runs differ, over which steps."""
+        first, last, count = self.steps
+        mine, yours = self.runs
+        found = f"{len(self.differing)} of {len(self.metrics)} metrics differ " + (
+            "beyond the runs of each side"
+            if min(mine, yours) > 1
+            else "by more than two seeds of one setting usually do"
+        )
+        about = f"{found}, over {count:,} steps ({first} to {last})"
+        if self.too_few:
+            few = f"{count} steps ({first} to {last}) are too few to decide"
+            others = len(self.differing) < len(self.metrics)
+            about += ", too few to decide on the others" if self.differing and others else ""
+            about = about if self.differing else few
+        if self.largest and len(self.differing) < len(self.metrics):
+            of = " of the others" if self.differing else ""
+            about += f"; the largest differences{of}: {', '.join(self.largest)}"
+            about += " (in standard deviations of the first run)"
+        return about + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each metric, those beyond noise first."""
+        names = ("name", "first", "second", "difference", "low", "high", "differs", "since")
+        return [{name: getattr(one, name) for name in names} for one in self.metrics]
 
     @property
     def differing(self) -> list[Difference]:

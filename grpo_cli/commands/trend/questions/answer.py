@@ -60,10 +60,7 @@ def answer_question(
         run.reader.keep_input()
     notes: Notices = {}
     if other is not None:
-        each, others = (
-            [one] if isinstance(one, Steps) else one.read_each() for one in (run, other)
-        )
-        compared = compare_runs(each, others)
+        compared = compare_runs(run.read_each(), other.read_each())
         names = named, options.against or ()
         draw: Draw = partial(print_comparison, answer=compared, named=names)
         options.page.write(compared, draw, rows=compared.metrics)

@@ -109,7 +109,7 @@ def print_comparison(
 ) -> None:
     """Prints the metrics that differ, then the others; ``named``: the runs of both sides."""
     first, differ = answer.steps[0], answer.differing
-    console.print(wrapped(Text(verdict_against(answer), "bold"), screen.reading, 2))
+    console.print(wrapped(Text(answer.headline, "bold"), screen.reading, 2))
     explained = "difference: second − first, ± half of its 95 % interval"
     if min(answer.runs) == 1:
         explained += ", for the noise of steps and for how far two seeds may wander apart"
@@ -149,28 +149,6 @@ def _listed(named: Sequence[str]) -> str:
     """The files and folders of a side of a comparison, where they are many the first and last."""
     more = f" … {named[-1]} ({len(named)} files)"
     return ", ".join(named) if len(named) <= _MOST_NAMED else named[0] + more
-
-
-def verdict_against(answer: RunComparison) -> str:
-    """How many metrics of two runs differ, over which steps."""
-    first, last, count = answer.steps
-    mine, yours = answer.runs
-    found = f"{len(answer.differing)} of {len(answer.metrics)} metrics differ " + (
-        "beyond the runs of each side"
-        if min(mine, yours) > 1
-        else "by more than two seeds of one setting usually do"
-    )
-    about = f"{found}, over {count:,} steps ({first} to {last})"
-    if answer.too_few:
-        few = f"{count} steps ({first} to {last}) are too few to decide"
-        others = len(answer.differing) < len(answer.metrics)
-        about += ", too few to decide on the others" if answer.differing and others else ""
-        about = about if answer.differing else few
-    if answer.largest and len(answer.differing) < len(answer.metrics):
-        of = " of the others" if answer.differing else ""
-        about += f"; the largest differences{of}: {', '.join(answer.largest)}"
-        about += " (in standard deviations of the first run)"
-    return about + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
 
 
 def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
