@@ -475,10 +475,11 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
         assert words[words.index("--record") + 1] == "30/0"  # the onset, not the worst step
         assert f" {one['worst_step']}/0 " in one["worst_command"]
         told = re.search(r"# step 30, token #(\d+) of response (\d+): .* ([\d.]+)$", one["command"])
-        assert told is not None
+        if told is None:
+            assert "the record with the lowest mean −log π" in one["command"]
+            continue
         place, response, size = told.groups()
         top = run(*words[1:]).stdout.rpartition("─\n")[2].split("\n")[0].split()
-        top = top["--having" in words :]  # rows of tokens begin with their record
         assert top[:2] == [response, place]
         sizes = [abs(float(one)) for one in top if re.fullmatch(r"[-−]?[\d.]+", one)]
         nearest = min(sizes, key=lambda one: abs(one - float(size)))
