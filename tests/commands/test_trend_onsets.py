@@ -439,7 +439,8 @@ def test_a_condition_on_findings_counts_them(tmp_path: Path) -> None:
         path = series(tmp_path / "a.jsonl", dict.fromkeys(names, shift))
         flags = ("-p", "reward_weights=" + ",".join("0" for _ in names), "--fail-on", " findings ")
         result = run("trend", path, "-v", "dr", *flags)
-        assert (result.exit_code, f"--fail-on findings: {told}" in result.stderr) == (1, True), result.stderr
+        held = f"--fail-on findings: {told}" in result.stderr
+        assert (result.exit_code, held) == (1, True), result.stderr
 
 
 @each("text", ["nothing", "rewards/>1", "k3>1", "mismatch.k3>x", "loss=1"])
