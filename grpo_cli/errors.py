@@ -36,6 +36,7 @@ class GrpoError(Exception):
 class UsageError(GrpoError):
     """A flag, a name or a value that cannot be used (exit code 2)."""
 
+    __module__ = "grpo_cli"  # as it is imported, and as a traceback names it
     exit_code = 2
 
 
@@ -58,6 +59,8 @@ class InputError(GrpoError):
         others: more errors, each of one line: of the same record, or of other inputs.
         repeats: how many later records have the same errors; they are printed once.
     """
+
+    __module__ = "grpo_cli"
 
     def __init__(
         self,

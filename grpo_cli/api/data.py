@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +13,8 @@ import numpy as np
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.records import Block, DecodedChunk, Piece, Raw, Reading, Source
-from grpo_cli.records.choose.grouping import Grouping
-from grpo_cli.records.choose.where import read_conditions, read_path
+from grpo_cli.records.choose.grouping import Grouping, read_grouping
+from grpo_cli.records.choose.where import read_conditions
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
@@ -77,7 +76,7 @@ def read(
         reading = Reading(
             format=format,
             where=read_conditions(listed(where)),
-            grouping=_grouping(listed(group_by), group_size),
+            grouping=_grouping(group_by, group_size),
             record=None if record is None else str(record),
             unpack=read_size(unpack),
         )
@@ -89,13 +88,8 @@ def read(
             yield canonical(raw, place)
 
 
-def _grouping(by: Sequence[str], size: int | None) -> Grouping | None:
-    if by and size is not None:
-        raise UsageError("group_by contradicts group_size; keep one")
-    if size is not None:
-        return Grouping(size=whole("group_size", size, 1))
-    names = [name.strip() for one in by for name in one.split(",")]
-    return Grouping(tuple(read_path(name, "group_by") for name in names)) if by else None
+def _grouping(by: str | Sequence[str], size: int | None) -> Grouping | None:
+    return read_grouping(listed(by), None if size is None else whole("group_size", size, 1))
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
@@ -152,7 +146,7 @@ def reader_of(
         where, group_by, group_size: as ``read`` takes them.
     """
     how: dict[str, Any] = {"where": read_conditions(listed(where))}
-    how["grouping"] = _grouping(listed(group_by), group_size)
+    how["grouping"] = _grouping(group_by, group_size)
     if isinstance(data, Mapping):
         return Reader([_MEMORY], Held(objects=(data,), alone=True, **how)), []
     if hasattr(data, "collect"):  # lazy frames of polars; those with rows have none
@@ -263,16 +257,18 @@ _KEY = re.compile(r"\w*[_,][\w,]*|uid|prompt|step|task")
 _VALUE = re.compile(r"[A-Z…]+|[-+.\d][\d.e+-]*")
 
 
-@contextmanager
-def speaking_of_arguments() -> Iterator[None]:
-    """Errors that pass here name arguments where they named flags."""
-    try:
-        yield
-    except GrpoError as error:
-        if isinstance(error, InputError):
-            error.message = of_arguments(error.message)
-        error.args = tuple(of_arguments(str(word)) for word in error.args)
-        raise
+class speaking_of_arguments:  # noqa: N801 - read as a verb phrase: with speaking_of_arguments()
+    """Errors that pass here name arguments where they named flags, and no frame of ours below."""
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, GrpoError):
+            if isinstance(error, InputError):
+                error.message = of_arguments(error.message)
+            error.args = tuple(of_arguments(str(word)) for word in error.args)
+            error.__traceback__, error.__suppress_context__ = None, True
 
 
 def of_arguments(text: str) -> str:

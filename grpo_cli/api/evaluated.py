@@ -172,7 +172,7 @@ class Evaluated:
         """The rows of a level as arrays by name.
 
         They have the values that ``grpo eval --level LEVEL`` prints. Rows of records that say
-        their step begin with ``step``.
+        their step begin with ``step``; of tokens the numbers that are asked for most come first.
 
         >>> from grpo_cli import evaluate
         >>> result = evaluate("samples/dr_grpo.json", "dr")
@@ -367,6 +367,10 @@ _ASKED_FOR = ("variant", "signature")
 """Columns that say the same in every row, or nearly: only where ``fields`` names them."""
 
 
+_FIRST = ("id", "response", "position", "token", "ratio", "advantage", "clip", "contribution")
+"""Columns of tokens that come first: those that a data frame should print."""
+
+
 def _leading(parts: Sequence[Source]) -> tuple[str, ...]:
     """What rows begin with: the fields that name their batch, else the step where one is known."""
     says_step = any(one.step is not None for part in parts for one in part.records)
@@ -393,8 +397,9 @@ def columns(parts: Sequence[Source], level: Level, only: Sequence[str] = ()) -> 
             found[name] = array([None if one != one else one for one in flat])
         else:
             found[name] = np.concatenate(pieces)
-    if not only:
+    if not only and level != "token":
         return found
+    only = only or (*_leading(parts), *_FIRST, *found)
     return {
         key: found[key]
         for name in only

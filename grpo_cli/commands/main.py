@@ -220,7 +220,8 @@ def _option_meant(flag: str) -> str:
         more = f" and {len(others) - 3} more" if others[3:] else ""
         have = "have" if others[1:] else "has"
         return f"{', '.join(others[:3])}{more} {have} it (grpo help {flag})"
-    near = nearest(flag, own, cutoff=0.75)
+    meant = {name: name for name in own} | {name: one for name, one in _SAME.items() if one in own}
+    near = meant.get(nearest(flag, meant, cutoff=0.75))
     return f"did you mean {near}?" if near else ""
 
 

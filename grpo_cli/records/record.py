@@ -285,6 +285,8 @@ class Record:
 CHUNK_BYTES, CHUNK_RECORDS = 1 << 18, 1 << 10
 """Text decoded together: enough that numpy's overhead is small, and so few objects that they stay
 in cache until they are packed, and dropped."""
+_DECODED_BYTES = 4 * CHUNK_BYTES
+"""Text of objects that are put together once they exist, so that each chunk has several groups."""
 
 
 class DecodedChunk(NamedTuple):
@@ -303,13 +305,13 @@ class DecodedChunk(NamedTuple):
 def in_chunks(items: Iterable[Raw | InputError]) -> Iterator[DecodedChunk]:
     """Puts objects together as they come."""
     waiting: list[Raw | InputError] = []
-    room = CHUNK_BYTES
+    room = _DECODED_BYTES
     for item in items:
         waiting.append(item)
         room -= item.size if isinstance(item, Raw) else 0
         if room <= 0 or len(waiting) == CHUNK_RECORDS:
             yield DecodedChunk(waiting)
-            waiting, room = [], CHUNK_BYTES
+            waiting, room = [], _DECODED_BYTES
     if waiting:
         yield DecodedChunk(waiting)
 

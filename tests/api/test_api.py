@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import product
@@ -144,7 +145,9 @@ def test_columns_are_the_rows_of_the_command(level: str, variant: str, tmp_path:
     result = evaluate(path, variant)
     usual = [name for name in lines[0] if name not in ("variant", "signature")]
     names = [name for name in result.columns(level) if name != "step"]  # type: ignore[arg-type]
-    assert names[: len(usual)] == usual or level == "record"
+    assert names[: len(usual)] == usual or level in ("record", "token")
+    assert {*usual} <= {*names}
+    assert level != "token" or names[4:7] == ["ratio", "advantage", "clip"]
     found = result.columns(level, fields=[*lines[0]])  # type: ignore[arg-type]
     assert [*found] == [*lines[0]]
     for name in lines[0]:
@@ -752,3 +755,11 @@ def test_trend_against_another_run_is_what_the_command_answers() -> None:
     first, second = ([*map(json.loads, lines)] for lines in runs)
     assert trend(first, against=second).document() == found.document()
     assert "RUN RUN" not in found.notices[0]
+
+
+def test_a_traceback_shows_the_callers_line_and_the_errors_public_name() -> None:
+    with pytest.raises(InputError) as caught:
+        evaluate({"log_probs": [[0.5]], "rewards": [1.0]})
+    text = "".join(traceback.format_exception(caught.value))
+    assert text.count("File ") == 1
+    assert "\ngrpo_cli.InputError: " in text

@@ -23,7 +23,7 @@ from grpo_cli.commands.emit import JSONL
 from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.cluster import run
-from grpo_cli.engine.cluster.parts import PartFolder, Parts
+from grpo_cli.engine.cluster.parts import PartFolder
 from grpo_cli.engine.cluster.tasks import ClusterError, versions
 from grpo_cli.engine.evaluation import EvaluationSums
 from grpo_cli.engine.evaluator import Evaluator
@@ -224,7 +224,7 @@ def test_parts_are_whole_where_a_node_is_killed(cluster, files, tmp_path):
     cluster.wait_for_nodes()
     encode = partial(encode_lines, level="token", fields=("id", "line", "ratio"), lines=JSONL)
     reader = Reader(files, skip=True, on="ray", task_bytes=8_000)
-    part_folder = PartFolder(Parts(str(tmp_path / "out"), ".jsonl"), {"a": 1}, resume=False)
+    part_folder = PartFolder(str(tmp_path / "out"), ".jsonl", about={"a": 1})
     found = Evaluation(reader, plan("dr"), encode=encode, part_folder=part_folder)
     with part_folder:
         for number, _ in enumerate(found):
@@ -245,8 +245,7 @@ def test_parts_in_a_store_whose_connections_fail(cluster, store, files):
 
     def write(*, resume: bool) -> PartFolder:
         reader = Reader(files, skip=True, on="ray", task_bytes=60_000)
-        parts = Parts("s3://runs/out", ".jsonl")
-        listed = PartFolder(parts, {"a": 1}, resume=resume)
+        listed = PartFolder("s3://runs/out", ".jsonl", about={"a": 1}, resume=resume)
         with listed:
             for _ in Evaluation(reader, plan("dr"), encode=encode, part_folder=listed):
                 pass

@@ -344,7 +344,8 @@ def test_every_fault_of_a_group_is_reported_and_the_odd_column_is_blamed(tmp_pat
     assert result.stderr.splitlines()[:2] == [
         f"grpo: {tmp_path}/in.jsonl:2: log_probs_new: expected 2 numbers (as log_probs_old has), "
         "got 1",
-        f"grpo: {tmp_path}/in.jsonl:3: log_probs_new[1]: expected a finite number, got NaN",
+        f"grpo: {tmp_path}/in.jsonl:3: log_probs_new[1]: expected a finite number, got NaN; "
+        "mask such tokens or drop their responses",
     ]
     first = result.stdout.splitlines()[0]
     assert first.startswith("1 record cannot be read; ")

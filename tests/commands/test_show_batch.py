@@ -216,3 +216,16 @@ def test_the_rows_of_a_screen_are_in_their_order_and_record_names_the_id(grpo, t
         [str(row["response"]), str(row["position"])] for row in rows
     ]
     assert "id" in grpo(*how, "--fields", "record,token").stdout
+
+
+def test_rows_of_several_steps_say_theirs(tmp_path: Path) -> None:
+    """They come first, as the fields of --batch do; rows of one step have no such column."""
+    path = write(tmp_path / "a.jsonl", [record(0), record(1)])
+    for words, firsts in (
+        ((), "step"),
+        (("--where", "step==1"), "id"),
+        (("--batch", "step"), "step"),
+    ):
+        rows = json.loads(run("show", path, "--json", "--top", "0", *words).stdout)["rows"]
+        assert {next(iter(row)) for row in rows} == {firsts}
+        assert firsts == "id" or {row["step"] for row in rows} == {0, 1}

@@ -21,7 +21,6 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def sizes(block: int = 1 << 20, task: int | None = None, room: int = 3, seed: int = 0) -> None:
         monkeypatch.setitem(Reader.__init__.__kwdefaults__, "block_bytes", block)
         monkeypatch.setitem(Reader.__init__.__kwdefaults__, "task_bytes", task)
-        monkeypatch.setattr(run, "session", lambda on, jobs: None)
-        monkeypatch.setattr(run, "Cluster", lambda _, job, jobs: Played(job, room, seed))
+        monkeypatch.setattr(run, "session", lambda on, jobs: Played(room, seed))
 
     return sizes

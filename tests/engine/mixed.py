@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_cli.engine.cluster import tasks
-from grpo_cli.engine.cluster.tasks import Answer, Job
+from grpo_cli.engine.cluster.tasks import Job, Result
 from grpo_cli.errors import GrpoError
 from grpo_cli.records.open import blocks
 
@@ -84,17 +84,20 @@ def unnamed(folder: Path) -> list[str]:
 
 
 class Played:
-    """In the place of ``grpo_cli.engine.cluster.run.Cluster``."""
+    """In the place of ``grpo_cli.engine.cluster.session.Session``."""
 
-    def __init__(self, job: Job[Any] | None, room: int, seed: int) -> None:
-        self.job, self.limit, self.random = job, room, random.Random(seed)
+    def __init__(self, room: int, seed: int) -> None:
+        self.limit, self.random = room, random.Random(seed)
         self.values: dict[int, Any] = {}
         self.counts: dict[int, Any] = {}  # of ranges: other tasks refer to them
         self.work: dict[int, Any] = {}
         self.most = self.count = 0
 
-    def room(self) -> int:
+    def room(self, jobs: int | None) -> int:
         return self.limit
+
+    def put(self, job: Job) -> Job:
+        return job
 
     def later(self, function: Any, *arguments: Any) -> int:
         self.count += 1
@@ -106,10 +109,12 @@ class Played:
         ref = self.later(blocks.look, wanted)
         return ref, -ref
 
-    def evaluate(self, number: int, portion: Any, *before: Any) -> int:
-        return self.later(self._evaluated, number, portion, *before)
+    def evaluate(self, job: Job, number: int, portion: Any, *before: Any) -> int:
+        return self.later(self._evaluated, job, number, portion, *before)
 
-    def _evaluated(self, number: int, portion: Any, *before: Any) -> Answer:
+    def _evaluated(
+        self, job: Job, number: int, portion: Any, *before: Any
+    ) -> list[Result | GrpoError]:
         """What Ray makes of it: references become values, once what they refer to is done."""
         if before:
             data, lines, *counts = before
@@ -119,8 +124,7 @@ class Played:
                 if isinstance(self.counts[ref], GrpoError):
                     raise self.counts[ref]
             before = self.values.pop(data), lines, *(self.counts[ref] for ref in counts)
-        assert self.job is not None
-        return tasks.evaluate(self.job, number, portion, *before)
+        return tasks.evaluate(job, number, portion, *before)
 
     def wait(self, refs: list[int]) -> list[int]:
         waiting = [ref for ref in refs if ref in self.work]
@@ -134,7 +138,7 @@ class Played:
             found = function(*arguments)
         except GrpoError as error:
             found = error
-        if isinstance(found, tuple) and not isinstance(found, Answer):  # of a range
+        if isinstance(found, tuple):  # of a range
             found, self.values[-ref] = found
         if function is blocks.look or isinstance(found, int):
             self.counts[ref] = found
@@ -147,6 +151,6 @@ class Played:
             raise found
         return found
 
-    def cancel(self, refs: list[int]) -> None:
+    def cancel(self, refs: list[int], *, wait: bool) -> None:
         for ref in refs:
             self.work.pop(ref, None)

@@ -14,7 +14,7 @@ from command import run as grpo
 from mixed import Played
 
 from grpo_cli.engine.cluster import run, tasks
-from grpo_cli.engine.cluster.tasks import Answer, Files, portions
+from grpo_cli.engine.cluster.tasks import Files, Job, portions
 from grpo_cli.records import PLAIN, Source
 from grpo_cli.records.open import blocks
 
@@ -58,10 +58,10 @@ def test_versions_that_differ_are_an_error(
 
 
 class MadeUp(Played):
-    """Answers that nobody has worked for."""
+    """Results that nobody has worked for."""
 
-    def evaluate(self, number: int, portion: Any, *before: Any) -> int:
-        return self.later(lambda: Answer([(1, None)]))  # type: ignore[arg-type]
+    def evaluate(self, job: Any, number: int, portion: Any, *before: Any) -> int:
+        return self.later(lambda: [(1, None)])
 
 
 def made_up(count: int) -> Iterator[Files]:
@@ -89,9 +89,9 @@ def held(count: int) -> int:
     """The most bytes that so many portions take at once."""
     gc.collect()
     tracemalloc.start()
-    played = MadeUp(None, 8, 1_016)
-    answers = run.Flow(played, made_up(count))  # type: ignore[arg-type]
-    assert sum(size for answer in answers for size, _ in answer.results) == count
+    played = MadeUp(8, 1_016)
+    results = run.Flow(played, Job(None, {}), made_up(count))  # type: ignore[arg-type]
+    assert sum(size for size, _ in results) == count  # type: ignore[misc]
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert not played.work

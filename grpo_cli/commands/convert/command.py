@@ -79,10 +79,8 @@ def convert(
         raise UsageError("--bundle writes JSONL on this machine: leave out --on and Parquet")
     run = Conversion(reader, as_table=kind == "parquet", as_json=json, as_bundle=bundle)
     if check_parts(output, reader, resume=resume):
-        from grpo_cli.engine.cluster.parts import Parts  # of a cluster
-
-        parts = Parts(str(output), f".{kind}", PACKS[kind])
-        with part_folder(parts, reader, {"convert": kind}, resume=resume) as folder:
+        about = {"convert": kind}
+        with part_folder(str(output), kind, PACKS[kind], reader, about, resume=resume) as folder:
             for _ in run.pieces(folder):
                 pass
     else:

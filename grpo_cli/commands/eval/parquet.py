@@ -18,7 +18,7 @@ from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import Run, limited, totals_of
 from grpo_cli.commands.options.place import part_folder
 from grpo_cli.engine import Reader
-from grpo_cli.engine.cluster.parts import Pack, PartFolder, Parts, joined
+from grpo_cli.engine.cluster.parts import Pack, PartFolder, joined
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import KINDS, Level
 from grpo_cli.engine.rows.rows import Column, columns, row_segments
@@ -211,9 +211,9 @@ def folder_of(printing: Printing, plan: Plan, reader: Reader) -> PartFolder:
     if printing.kind not in _PACKS or printing.level == "batch" or printing.limit:
         kinds = ", ".join(_PACKS)
         raise UsageError(f"parts need --format {kinds}; leave out --limit and --level batch")
-    parts = Parts(printing.output, f".{printing.kind}", _PACKS[printing.kind](printing))
     about = {
         "objective": [plan.variant, *sorted({**plan.swapped, **plan.flags}.items()), plan.batch],
         "rows": [printing.kind, printing.level, printing.names, printing.nest],
     }
-    return part_folder(parts, reader, about, resume=printing.resume)
+    pack = _PACKS[printing.kind](printing)
+    return part_folder(printing.output, printing.kind, pack, reader, about, resume=printing.resume)

@@ -94,7 +94,10 @@ class Printing:
         if self.only is not None:
             kind, others = ONLY, {"fields": self.listed, "format": self.format, "json": self.json}
             if given := [flag for flag, value in others.items() if value]:
-                raise UsageError(f"--only prints bare values, without --{given[0]}")
+                raise UsageError(
+                    f"--only prints bare values, without --{given[0]}; "
+                    f"for columns: --fields {self.only}"
+                )
         if kind == "parquet" and self.output in (None, "-"):
             raise UsageError("--format parquet is binary: write it with -o FILE")
         if self.nest and kind != "jsonl":

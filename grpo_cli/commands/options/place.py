@@ -17,7 +17,7 @@ from grpo_cli.terminal.messages import say
 from grpo_cli.version import VERSION
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.cluster.parts import PartFolder, Parts
+    from grpo_cli.engine.cluster.parts import Pack, PartFolder
 
 Resume = Annotated[
     bool, option("--resume", "", "With --on and -o FOLDER/: write only missing parts.", "Running")
@@ -84,12 +84,13 @@ def to_folder(output: str | None) -> bool:
 
 
 def part_folder(
-    parts: Parts, reader: Reader, about: Mapping[str, Any], *, resume: bool
+    output: str, kind: str, pack: Pack, reader: Reader, about: Mapping[str, Any], *, resume: bool
 ) -> PartFolder:
     """The folder into which workers of a cluster write parts.
 
     Args:
-        parts: what they are.
+        output, kind: the folder, and the format of its files.
+        pack: writes rows in this format.
         reader: the files.
         about: what else than the input and how it is read changes their bytes.
         resume: whether to go on with parts that are there.
@@ -106,7 +107,7 @@ def part_folder(
         "inputs": reader.inputs,
         "task size": reader.task_bytes,
     }
-    return PartFolder(parts, about, resume=resume)
+    return PartFolder(output, f".{kind}", pack, about=about, resume=resume)
 
 
 def check_parts(output: str | None, reader: Reader, *, resume: bool) -> bool:

@@ -14,7 +14,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.facts import ERRORS_KEPT, Skipped
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Reading
-from grpo_cli.records.choose.grouping import Grouping
+from grpo_cli.records.choose.grouping import read_grouping
 from grpo_cli.records.choose.where import Path, read_conditions, read_path
 from grpo_cli.records.fields import ALIASES, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS
@@ -101,11 +101,12 @@ class SourceOptions:
         """
         if self.from_ is not None:
             complete.known("--from", self.from_, _FORMATS)
+        by = [] if self.group_by is None else [self.group_by]
         return Reading(
             format=self.from_,
             mapped=tuple(map(_mapping, self.mapped or ())),
             where=read_conditions(self.where),
-            grouping=self._grouping(),
+            grouping=read_grouping(by, self.group_size, anywhere=self.group_anywhere),
             record=record,
             group=self.group,
             unpack=read_size(self.unpack),
@@ -126,18 +127,6 @@ class SourceOptions:
         given += [(flag, one) for flag, values in many.items() for one in values or ()]
         words = [word for pair in given for word in pair]
         return words + (["--group-anywhere"] if self.group_anywhere else [])
-
-    def _grouping(self) -> Grouping | None:
-        if self.group_by is not None and self.group_size is not None:
-            raise UsageError("--group-by contradicts --group-size; keep one")
-        if self.group_anywhere and self.group_by is None:
-            raise UsageError("--group-anywhere only works with --group-by")
-        if self.group_size is not None:
-            return Grouping(size=self.group_size)
-        if self.group_by is None:
-            return None
-        by = tuple(read_path(one.strip(), "--group-by") for one in self.group_by.split(","))
-        return Grouping(by, anywhere=self.group_anywhere)
 
 
 @dataclass(frozen=True, kw_only=True)

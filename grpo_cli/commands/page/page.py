@@ -216,43 +216,30 @@ def deflated(head: Mapping[str, Any], *parts: bytes) -> str:
     """JSON and what follows it, as ``readBlock`` takes them; NaN and infinities in it as text.
 
     Most of it are the low bytes of numbers, which no level makes smaller. They are stored as they
-    are, in blocks of the same zlib stream: level 1 would take three times as long for nothing.
+    are, at level 0 within the zlib stream: level 1 would take three times as long for nothing.
     """
     try:
         text = json.dumps(head, allow_nan=False).encode()
     except ValueError:
         text = json.dumps(finite(head), allow_nan=False).encode()
-    packer, adler, found = zlib.compressobj(1, wbits=-zlib.MAX_WBITS), 1, [_ZLIB]
+    adler, found = 1, [b"\x78\x01"]  # how a zlib stream starts
     for dense, run in groupby([len(text).to_bytes(4, "little"), text, *parts], _is_dense):
         data = b"".join(run)
         adler = zlib.adler32(data, adler)
-        if dense:
-            found += [packer.flush(zlib.Z_FULL_FLUSH), *_stored(data)]
-        else:
-            found.append(packer.compress(data))
-    found += [packer.flush(), adler.to_bytes(4, "big")]
+        packer = zlib.compressobj(0 if dense else 1, wbits=-zlib.MAX_WBITS)
+        found += [packer.compress(data), packer.flush(zlib.Z_FULL_FLUSH)]
+    found += [zlib.compressobj(wbits=-zlib.MAX_WBITS).flush(), adler.to_bytes(4, "big")]
     return b64encode(b"".join(found)).decode()
 
 
-_ZLIB = b"\x78\x01"
-"""How a zlib stream of level 1 starts."""
 _LEAST_STORED, _SAMPLE, _DIFFERENT = 1_000, 128, 92
 """Bytes from which on storing pays; of so many random bytes 101 differ, of seven random bits 81."""
-_MOST_STORED = 65_535
 
 
 def _is_dense(part: bytes) -> bool:
     """Whether bytes are as good as random."""
     step = len(part) // _SAMPLE
     return len(part) >= _LEAST_STORED and len({*part[: step * _SAMPLE : step]}) >= _DIFFERENT
-
-
-def _stored(data: bytes) -> Iterator[bytes]:
-    """Blocks of deflate (RFC 1951, 3.2.4) that hold bytes as they are; they start at a byte."""
-    for start in range(0, len(data), _MOST_STORED):
-        size = min(len(data) - start, _MOST_STORED)
-        yield bytes([0]) + size.to_bytes(2, "little") + (_MOST_STORED - size).to_bytes(2, "little")
-        yield data[start : start + size]
 
 
 def finite(value: Any) -> Any:

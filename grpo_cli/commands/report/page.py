@@ -137,10 +137,11 @@ def _of_records(
     groups: dict[str, list[dict[str, Any]]] = {}
     for step, several in sorted(read.all_groups.items()):
         rows = groups[str(step)] = []
+        worst = steps[steps.numbers.index(step)].worst
         for group in several:
             name = f"block-{len(blocks)}" if group.block else None
-            worst = worst_in(group.facts, steps[steps.numbers.index(step)].worst)
-            rows.append(group.facts | {"worst_in": worst, "tokens": group.tokens, "block": name})
+            more = {"worst_in": worst_in(group.facts, worst), "tokens": group.tokens}
+            rows.append(group.facts | more | {"block": name})
             blocks += [(name, group.block)] if name is not None else []
     kept = {str(number): why for number, why in choice.steps.items()}
     sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost, "most": stored.tokens}

@@ -18,7 +18,7 @@ from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES
-from grpo_cli.engine.rows.rows import columns, read_having
+from grpo_cli.engine.rows.rows import STEP, columns, read_having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.grouping import batch_fields
@@ -107,11 +107,13 @@ class FirstTokens:
         by: the column that ranks them, by its size.
         count: how many at most; 0 for all.
         around: how many tokens before and after each are shown as text.
+        fields: columns besides the usual ones.
     """
 
     by: str
     count: int
     around: int = 8
+    fields: tuple[str, ...] = ()
 
     def __call__(self, source: Source) -> list[Row]:
         """The rows, in the order of the tokens."""
@@ -124,7 +126,7 @@ class FirstTokens:
         chosen = np.sort(places[first(sizes, self.count)])
         mask = np.zeros(source.batch.responses.total, dtype=np.bool_)
         mask[chosen] = True
-        found = columns(source.only(lambda _: mask), "token", (*source.by, *_NAMES))
+        found = columns(source.only(lambda _: mask), "token", (*source.by, *self.fields, *_NAMES))
         listed = [
             [None] * len(chosen)
             if column.values is None
@@ -246,7 +248,7 @@ def show_rows(
         run = make(reader, plan, encode=StringSums.of, rows=True)
     else:
         shares = rank in SHARES or (wanted is not None and wanted.needs_shares)
-        encode = FirstTokens(rank, top)
+        encode = FirstTokens(rank, top, fields=(STEP.name,))
         run = make(reader, plan, encode=encode, rows=True, shares=shares, having=wanted)
     found: Any = StringTables(by) if strings else Ranked(top)
     for pieces in run:
@@ -265,6 +267,8 @@ def show_rows(
         if not rows and count:
             raise UsageError(f"--by {by}: {LACKING.get(by, 'no token has it')}")
     rows = rows[: top or None]
+    if STEP.name not in fields and (plan.batch != "input" or not reader.pooled(plan.batch)):
+        rows = [{name: row[name] for name in row if name != STEP.name} for row in rows]
     share = "contribution_share" if by == "contribution" else "share"
     carried = sum(row[share] for row in rows) if plan.batch == "input" else None
     total = {} if isinstance(run, Run) and run.empty else run.total

@@ -13,7 +13,7 @@ import numpy as np
 from grpo_cli.batch import I64
 from grpo_cli.commands.trend.sums import Ragged, exact_sum, short_sums
 from grpo_cli.engine.rows.rows import columns
-from grpo_cli.engine.rows.source import Source
+from grpo_cli.engine.rows.source import Source, fraction
 from grpo_cli.errors import InputError
 
 _SIZED = ("contribution", "gradient")
@@ -113,14 +113,14 @@ class StringSums:
             sizes = self.sums[f"|{name}|"]
             whole = exact_sum(sizes.values.tolist())
             found[name] = self.sums[name].sums().tolist()
-            found[share] = _over(sizes.sums().tolist(), [whole] * len(self.texts))
+            found[share] = fraction(sizes.sums().tolist(), [whole] * len(self.texts))
         for name in _MEANS:
             counted = counts["mismatch" if name == "mismatch" else "tokens"]
             means = self.sums.get(name) or self.nothing
-            found[f"{name}_mean"] = _over(means.sums().tolist(), counted.tolist())
+            found[f"{name}_mean"] = fraction(means.sums().tolist(), counted.tolist())
         clipped = {"": counts["low"] + counts["high"], "_low": counts["low"]}
         for side, many in (clipped | {"_high": counts["high"]}).items():
-            found[f"clip_fraction{side}"] = _over(many.tolist(), counts["tokens"].tolist())
+            found[f"clip_fraction{side}"] = fraction(many.tolist(), counts["tokens"].tolist())
         lists = [found[name] for name in ROW]
         return [dict(zip(ROW, row, strict=True)) for row in zip(*lists, strict=True)]
 
@@ -148,8 +148,3 @@ def _codes(texts: Sequence[Any]) -> tuple[I64, list[Any]]:
     """[n] the number of each text among those that differ, and these."""
     numbers: defaultdict[Any, int] = defaultdict(count().__next__)
     return np.array([*map(numbers.__getitem__, texts)], dtype=np.int64), [*numbers]
-
-
-def _over(sums: Sequence[float], counts: Sequence[float]) -> list[float | None]:
-    """Each sum over its count; None of nothing."""
-    return [one / count if count else None for one, count in zip(sums, counts, strict=True)]

@@ -127,7 +127,7 @@ def heading(answer: Shown) -> str:
         return line
     of = "contribution" if answer.by == "contribution" else "gradient"
     spread = rows < answer.count and answer.carried < _FEW and not answer.having
-    rest = ": no few tokens carry this batch" if spread else ""
+    rest = ": the batch is not carried by a few tokens" if spread else ""
     return f"{line}; together {percent(answer.carried)} of Σ|{of}|{rest}"
 
 

@@ -43,7 +43,7 @@ from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 
-_NOT_FINITE = re.compile(r"expected a finite number, got (NaN|-?inf)$")
+_NOT_FINITE = re.compile(r"expected a finite number, got (NaN|-?inf)\b")
 _MOST = 256
 """Tables of sums that wait to be joined."""
 
@@ -288,7 +288,7 @@ def broken_columns(
     for row, error in sorted(broken.items()):
         if row not in numbers:
             continue  # of another pass
-        value = error.message.rpartition(" ")[2]
+        value = error.message.partition(", got ")[2].partition(";")[0]
         where = f"{error.path} is {value} ({error.source}:{error.line}, ignored)"
         column = error.path.rpartition(".")[2].partition("[")[0]
         known = found.get(column, NotFinite((), where))

@@ -206,8 +206,7 @@ class Steps(Frames, Sequence[Step]):
     def __getitem__(self, at: slice) -> Steps: ...
     def __getitem__(self, at: int | slice) -> Step | Steps:
         if not isinstance(at, slice):
-            row = [_plain(name, column[at].item()) for name, column in self.metrics.items()]
-            return self._step(range(len(self))[at], row)
+            return self._step(range(len(self))[at], [self.value(name, at) for name in self.metrics])
         return self.chosen(np.arange(len(self))[at])
 
     def chosen(self, rows: I64) -> Steps:
@@ -230,6 +229,10 @@ class Steps(Frames, Sequence[Step]):
         if name in _WHOLE:
             return [_plain(name, value) for value in column]
         return [value if value == value else None for value in column]
+
+    def value(self, name: str, at: int) -> float | None:
+        """A metric of a step, by its place; None where it has none."""
+        return _plain(name, self.metrics[name][at].item())
 
     def _step(self, at: int, row: Sequence[float | None]) -> Step:
         return Step(

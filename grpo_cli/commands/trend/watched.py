@@ -128,6 +128,7 @@ _EARLY = 12
 """Steps from which on what a healthy run accumulates is a share of the steps so far."""
 _FEW_VALUES, _GLANCE = 12, 64
 """So many different values, or fewer, are shares of a few groups."""
+_EARLIER = np.tri(_FEW_VALUES + 1, k=-1, dtype=np.bool_)
 
 
 def _largest_gap(values: F64) -> F64:
@@ -146,8 +147,8 @@ def _grain(values: F64) -> F64:
         kinds, first = np.unique(values, return_index=True)
     order = np.argsort(first)[: _FEW_VALUES + 1]
     new, at = kinds[order], first[order]
-    earlier, apart = np.tri(len(new), k=-1, dtype=np.bool_), np.full((len(new),) * 2, np.inf)
-    np.subtract(new[:, None], new, out=apart, where=earlier)
+    apart = np.full((len(new),) * 2, np.inf)
+    np.subtract(new[:, None], new, out=apart, where=_EARLIER[: len(new), : len(new)])
     least = np.minimum.accumulate(np.abs(apart).min(axis=1, initial=np.inf))
     least[:1] = least[_FEW_VALUES:] = 0.0
     return np.repeat(least, np.diff(at, append=len(values)))

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -32,48 +31,18 @@ def joined(pieces: Sequence[Any], stream: BinaryIO, *, head: bytes = b"") -> Non
     stream.writelines([head, *pieces])
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Where workers write rows.
-
-    Attributes:
-        folder: which every worker can write to; a path with a scheme is one in a store.
-        suffix: how a file's name ends.
-        pack: writes the rows of a task as a file.
-        run: what is the same in the names of all parts of a run, and of no other.
-    """
-
-    folder: str
-    suffix: str
-    pack: Pack = joined
-    run: str = ""
-
-    def name(self, number: int, skipped: int = 0) -> str:
-        """The file of a task; that of one which left out records is not kept by a later run."""
-        left_out = f"-{skipped}-skipped" if skipped else ""
-        return f"part-{number:06}-{self.run}{left_out}{self.suffix}"
-
-    def write(self, number: int, values: Sequence[Folded[Any]]) -> None:
-        """Writes the rows of a task; nothing where there are none, or it ends in an error."""
-        pieces = [piece for value in values for piece in value.sums.pieces]
-        for value in values:
-            value.sums.pieces = []
-        if pieces and all(value.sums.error is None for value in values):
-            skipped = sum(len(value.skipped) for value in values)
-            with _writing(self.folder, self.name(number, skipped)) as stream:
-                self.pack(pieces, stream)
-
-
 class PartFolder:
-    """The folder of a run's parts, as the process sees it that gives out tasks.
+    """The folder of a run's parts. Workers, which it travels to, write them.
 
     Args:
-        parts: where they go; the folder is made if it is not there.
+        folder: which every worker can write to, made if it is not there; a path with a scheme is
+            one in a store.
+        suffix: how a file's name ends.
+        pack: writes the rows of a task as a file.
         about: everything that changes a byte of them.
         resume: whether to keep the parts of an earlier run that left out no record.
 
     Attributes:
-        parts: where they go, with the name of the run.
         kept: how many parts of an earlier run were kept.
         complete: whether the run that a block writes them in came to its end.
 
@@ -83,30 +52,59 @@ class PartFolder:
 
     complete = True
 
-    def __init__(self, parts: Parts, about: Mapping[str, Any], *, resume: bool) -> None:
-        path = parts.folder if is_remote(parts.folder) else str(Path(parts.folder).absolute())
-        run = hashlib.sha256(json.dumps(dict(about)).encode()).hexdigest()[:12]
-        self.parts = Parts(path.rstrip("/"), parts.suffix, parts.pack, run)
-        self.kept = 0
-        self._end = 0
+    def __init__(
+        self,
+        folder: str,
+        suffix: str,
+        pack: Pack = joined,
+        *,
+        about: Mapping[str, Any],
+        resume: bool = False,
+    ) -> None:
+        path = folder if is_remote(folder) else str(Path(folder).absolute())
+        self._folder, self._suffix, self._pack = path.rstrip("/"), suffix, pack
+        self._run = hashlib.sha256(json.dumps(dict(about)).encode()).hexdigest()[:12]
+        self.kept = self._end = 0
         try:
-            self._there = set(_names(path))
+            self._there = {*self._names()}
         except OSError as error:
-            raise UsageError(f"--output: cannot write {parts.folder}: {error.strerror}") from None
+            raise UsageError(f"--output: cannot write {folder}: {error.strerror}") from None
         known = [name for name in self._there if name.startswith("part-")]
         if known and not resume:
             raise UsageError(f"--output: {path} already has parts: --resume continues with them")
         if self._there and not known:
             raise UsageError(f"--output: {path} is not empty and has no parts")
-        if any(f"-{run}" not in name or not name.endswith(parts.suffix) for name in known):
+        if any(f"-{self._run}" not in name or not name.endswith(suffix) for name in known):
             raise UsageError(
                 f"--resume: the parts in {path} belong to another run (other input, objective, "
                 "flags or version of grpo)"
             )
 
+    def _names(self) -> list[str]:
+        """The files that are there."""
+        if is_remote(self._folder):
+            return remote.names(self._folder)
+        Path(self._folder).mkdir(parents=True, exist_ok=True)
+        return [path.name for path in Path(self._folder).iterdir()]
+
+    def _name(self, number: int, skipped: int = 0) -> str:
+        """The file of a task; that of one which left out records is not kept by a later run."""
+        left_out = f"-{skipped}-skipped" if skipped else ""
+        return f"part-{number:06}-{self._run}{left_out}{self._suffix}"
+
+    def write(self, number: int, values: Sequence[Folded[Any]]) -> None:
+        """Writes the rows of a task; nothing where there are none, or it ends in an error."""
+        pieces = [piece for value in values for piece in value.sums.pieces]
+        for value in values:
+            value.sums.pieces = []
+        if pieces and all(value.sums.error is None for value in values):
+            skipped = sum(len(value.skipped) for value in values)
+            with _writing(self._folder, self._name(number, skipped)) as stream:
+                self._pack(pieces, stream)
+
     def keeps(self, number: int) -> bool:
         """Whether the part of a task is there already."""
-        found = self.parts.name(number) in self._there
+        found = self._name(number) in self._there
         self.kept += found
         return found
 
@@ -120,23 +118,15 @@ class PartFolder:
     def __exit__(self, kind: object, *_: object) -> None:
         """Removes what was not written to its end, and the parts of tasks behind an error."""
         complete = kind is None and self.complete
-        for name in _names(self.parts.folder):
+        for name in self._names():
             number = name.removeprefix("part-").partition("-")[0]
             behind = not complete and number.isdecimal() and int(number) >= self._end
             if not (name.startswith(".part-") or behind):
                 continue
-            if is_remote(self.parts.folder):
-                remote.remove(f"{self.parts.folder}/{name}")
+            if is_remote(self._folder):
+                remote.remove(f"{self._folder}/{name}")
             else:
-                (Path(self.parts.folder) / name).unlink(missing_ok=True)
-
-
-def _names(folder: str) -> list[str]:
-    """The files in a folder, which is made if it is not there."""
-    if is_remote(folder):
-        return remote.names(folder)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return [path.name for path in Path(folder).iterdir()]
+                (Path(self._folder) / name).unlink(missing_ok=True)
 
 
 @contextmanager

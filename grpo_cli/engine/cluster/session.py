@@ -1,4 +1,4 @@
-"""Ray: one that is started here, or a cluster that is there."""
+"""Ray: one that is started here, or a cluster that is there; and its tasks."""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ import atexit
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from grpo_cli.engine.cluster.tasks import ClusterError, versions
+from grpo_cli.engine.cluster.tasks import ClusterError, Job, Portion, evaluate, versions
 from grpo_cli.errors import GrpoError, UsageError
+from grpo_cli.records.open.blocks import Range, look
+from grpo_cli.records.open.remote import Address
+
+Ref = Any
+"""Stands for what a task returns, once it is over."""
 
 _STORE = 1 << 30  # bytes of shared memory, where Ray is started here
 _RETRIES = 5
 _IDLE = 60_000  # milliseconds until a worker that has nothing to do is ended
 _BEGUN = 300.0  # seconds for the first worker of a Ray that is started here
-_ENDED = 10.0  # seconds for Ray to end in order
+_ENDED = 10.0  # seconds for Ray, or for tasks that are given up, to end in order
 _ATTEMPTS = 3
 # Ray's words where the process that the head starts for each client ended at once, or kept silent.
 _NOT_SERVED = (
@@ -30,24 +36,23 @@ _NOT_SERVED = (
     *("psutil.ZombieProcess", "psutil.NoSuchProcess"),  # the head looks at one that has just ended
 )
 _LOOK_AGAIN = 5.0  # seconds after which a cluster may have grown
+_LOOK, _LONG = 1.0, 60.0  # seconds after which Ctrl-C is noticed, and those after which a wait is
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "CRITICAL"}
 
 
 class Session:
-    """A connection to Ray; there is one in a process.
-
-    Attributes:
-        ray: the package.
-        here: whether it was started here.
-    """
+    """A connection to Ray; there is one in a process."""
 
     def __init__(self, address: str | None, jobs: int | None) -> None:
-        self.ray = _package()
-        self.here = address is None
+        self._ray = _package()
+        self._here = address is None
         self._folder = ""
-        self._looked = 0.0
-        self._size = 1, 1
-        self._functions: dict[Any, Any] = {}
-        self._first: Any = None
+        self._looked, self._size = 0.0, (1, 1)
+        # A task that takes no core has a worker besides those of the cores, which Ray soon ends and
+        # starts again for the next: that is for reading from afar, and too dear for what is short.
+        task = self._ray.remote(max_retries=_RETRIES)
+        self._look, self._evaluate = task(look), task(evaluate)
+        self._first: Ref = None
         self._started = 0.0
         atexit.register(self.close)
         with _kept_signals(), _connecting(address):
@@ -60,7 +65,7 @@ class Session:
         from grpo_cli.engine.pool import cores
 
         self._folder = tempfile.mkdtemp(prefix="grpo-ray-")
-        self.ray.init(
+        self._ray.init(
             address="local",
             num_cpus=jobs or cores(),
             object_store_memory=_STORE,
@@ -73,7 +78,7 @@ class Session:
             },
             **_QUIET,
         )
-        self._first, self._started = self.call(versions), time.monotonic()
+        self._first, self._started = self._ray.remote(versions).remote(), time.monotonic()
 
     def _join(self, address: str) -> None:
         """Joins a cluster, to which this package travels.
@@ -83,49 +88,86 @@ class Session:
         package = {"py_modules": [str(Path(__file__).parents[2])]}
         for left in reversed(range(_ATTEMPTS)):
             try:
-                self.ray.init(address=address, runtime_env=package, **_QUIET)
+                self._ray.init(address=address, runtime_env=package, **_QUIET)
                 return
             except Exception as error:
                 if not left or not any(words in str(error) for words in _NOT_SERVED):
                     raise
-                self.ray.shutdown()
-
-    def call(self, function: Any, *arguments: Any, **options: Any) -> Any:
-        """Has a worker call a function; the references to what it returns.
-
-        A task that takes no core has a worker besides those of the cores, which Ray soon ends, and
-        starts again for the next: that is for reading from afar, and too dear for what is short.
-        """
-        if function not in self._functions:
-            self._functions[function] = self.ray.remote(function)
-        wanted = {"max_retries": _RETRIES, "num_cpus": 1, **options}
-        return self._functions[function].options(**wanted).remote(*arguments)
+                self._ray.shutdown()
 
     def size(self) -> tuple[int, int]:
         """How many cores and machines the cluster has; it may grow and shrink."""
         if time.monotonic() - self._looked > _LOOK_AGAIN:
             self._looked = time.monotonic()
-            cores = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
-            self._size = cores, sum(bool(node["Alive"]) for node in self.ray.nodes())
+            cores = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+            self._size = cores, sum(bool(node["Alive"]) for node in self._ray.nodes())
         return self._size
 
-    def check_begun(self) -> None:
-        """Refuses to wait longer for the first worker of a Ray that was started here.
+    def room(self, jobs: int | None) -> int:
+        """How many tasks may be under way, or wait for it, at once."""
+        return 2 * self.size()[0] if jobs is None or self._here else jobs
+
+    def put(self, job: Job) -> Ref:
+        """Sends what tasks have in common."""
+        return self._ray.put(job)
+
+    def look(self, wanted: Range) -> tuple[Ref, Ref]:
+        """Counts the lines of a range; keeps the bytes of a remote one."""
+        far = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
+        options = far if isinstance(wanted.path, Address) else {}
+        count, data = self._look.options(num_returns=2, **options).remote(wanted)
+        return count, data
+
+    def evaluate(self, job: Ref, number: int, portion: Portion, *before: Ref) -> Ref:
+        """Evaluates a portion."""
+        return self._evaluate.remote(job, number, portion, *before)
+
+    def wait(self, refs: Sequence[Ref]) -> list[Ref]:
+        """Waits until a task is over; those that are. Says so where it takes long.
 
         Raises:
-            ClusterError: where none has begun in five minutes.
+            ClusterError: where a Ray that was started here has no worker in five minutes.
         """
-        if self._first is not None and time.monotonic() - self._started > _BEGUN:
-            if not self.ray.wait([self._first], timeout=0)[0]:
-                raise ClusterError(f"cannot start Ray: no worker started within {_BEGUN:.0f} s")
-            self._first = None
+        wait, waited = self._ray.wait, 0.0
+        while not wait(refs, num_returns=1, timeout=_LOOK, fetch_local=False)[0]:
+            if self._first is not None and time.monotonic() - self._started > _BEGUN:
+                if not wait([self._first], timeout=0)[0]:
+                    raise ClusterError(f"cannot start Ray: no worker started within {_BEGUN:.0f} s")
+                self._first = None
+            waited += _LOOK
+            if waited % _LONG == 0.0:
+                text = f"none of {len(refs)} tasks has finished after {waited:.0f} s"
+                with suppress(AttributeError, OSError):  # there may be no standard error
+                    sys.stderr.write(f"grpo: note: waiting for Ray: {text}\n")
+                    sys.stderr.flush()
+        over: list[Ref] = wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0]
+        return over
+
+    def get(self, ref: Ref, place: str) -> Any:
+        """What a task returned; ``place`` says in an error what it worked on.
+
+        Raises:
+            GrpoError: where it failed.
+        """
+        try:
+            return self._ray.get(ref)
+        except self._ray.exceptions.RayError as error:
+            if isinstance(cause := getattr(error, "cause", None), GrpoError):
+                raise cause from None
+            raise ClusterError(f"{_why(error)} on {place}; everything before it is done") from None
+
+    def cancel(self, refs: Sequence[Ref], *, wait: bool) -> None:
+        """Gives up tasks, and waits where one may yet write a part behind an error."""
+        _within(_ENDED, lambda: [self._ray.cancel(ref, force=True) for ref in refs])
+        if refs and wait:
+            self._ray.wait(refs, num_returns=len(refs), timeout=_ENDED, fetch_local=False)
 
     def close(self) -> None:
         """Ends what was started here, and what is under way elsewhere.
 
         A Ray that lost a process may wait for it for ever; then its others are killed.
         """
-        if not within(_ENDED, self.ray.shutdown):
+        if not _within(_ENDED, self._ray.shutdown):
             from ray._private import worker
 
             atexit.unregister(worker.shutdown)  # which would wait again
@@ -135,7 +177,21 @@ class Session:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def within(seconds: float, function: Callable[[], object]) -> bool:
+def _why(error: Exception) -> str:
+    """What happened to a task, in a few words."""
+    kind = type(error).__name__
+    if kind == "OutOfMemoryError":
+        return "cluster workers ran out of memory"
+    if kind in ("WorkerCrashedError", "NodeDiedError", "ActorDiedError"):
+        return "cluster workers died repeatedly"
+    if "Lost" in kind or "Owner" in kind:
+        return "the cluster lost input data"
+    cause = getattr(error, "cause", None)
+    text = str(cause if cause is not None else error).strip().splitlines()
+    return f"a cluster task failed ({type(cause or error).__name__}: {text[-1:] or ''})"
+
+
+def _within(seconds: float, function: Callable[[], object]) -> bool:
     """Whether a call is over in time; its errors are ignored."""
 
     def run() -> None:
@@ -148,7 +204,6 @@ def within(seconds: float, function: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
-_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "CRITICAL"}
 _SESSIONS: dict[str | None, Session] = {}
 
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from grpo_cli.engine import memory
-from grpo_cli.engine.accumulator import A, Folded, FoldPiece
-from grpo_cli.engine.cluster.parts import Parts
+from grpo_cli.engine.accumulator import Folded, FoldPiece
+from grpo_cli.engine.cluster.parts import PartFolder
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Piece, Reading, Source
 from grpo_cli.records.open.blocks import Bytes, Range, blocks_of
 from grpo_cli.records.open.streams import version_of
 from grpo_cli.version import VERSION
+
+
+class ClusterError(GrpoError):
+    """The cluster is not as it should be, or failed."""
+
+    exit_code = 70
 
 
 class Files(NamedTuple):
@@ -47,14 +52,12 @@ def portions(sources: Sequence[Source], reading: Reading, size: int) -> Iterator
         cut: Sequence[Portion] | None = None
         if source.path == "-":
             cut = list(reading.pieces(source, size))
-        elif _size(source) > size:
+        elif (own := _size(source)) > size:
             cut = reading.ranges(source, size)
         if cut is None:
             together.append(source)
-            held += _size(source)
-            if held < size:
-                continue
-        if together:
+            held += own
+        if together and (cut is not None or held >= size):
             yield Files(tuple(together), held)
             together, held = [], 0
         yield from cut or ()
@@ -69,23 +72,6 @@ def _size(source: Source) -> int:
         return 0  # the worker that reads it says what is wrong
 
 
-Result = tuple[int, Folded[Any]]
-"""The bytes of a file, range or piece, and its sums."""
-
-
-class Answer(NamedTuple):
-    """The results of a task, and why the rest of its input could not be read."""
-
-    results: list[Result]
-    fault: Exception | None = None
-
-
-class ClusterError(GrpoError):
-    """The cluster is not as it should be, or failed."""
-
-    exit_code = 70
-
-
 def versions() -> dict[str, str]:
     """The versions on which a number, or the meaning of what travels, may depend."""
     return {
@@ -96,40 +82,28 @@ def versions() -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class Job(Generic[A]):
+class Job(NamedTuple):
     """What is done with every portion.
 
     Attributes:
         work: adds up its pieces.
         versions: those of the process that asks.
-        parts: where rows are written; None where they travel.
+        folder: where rows are written; None where they travel.
     """
 
-    work: FoldPiece[A]
+    work: FoldPiece[Any]
     versions: dict[str, str]
-    parts: Parts | None = None
+    folder: PartFolder | None = None
 
-    def check(self) -> None:
-        """Refuses to compute with other versions.
 
-        Raises:
-            ClusterError: where they differ.
-        """
-        mine = versions()
-        for name, theirs in self.versions.items():
-            if mine[name] != theirs:
-                raise ClusterError(f"{name} is {mine[name]} on a worker and {theirs} here")
+Result = tuple[int, Folded[Any]]
+"""The bytes of a file, range or piece, and its sums."""
 
 
 def evaluate(
-    job: Job[A],
-    number: int,
-    portion: Portion,
-    data: Bytes | None = None,
-    *counts: int,
-) -> Answer:
-    """The task: what a portion comes to, up to where reading fails; its rows are written.
+    job: Job, number: int, portion: Portion, data: Bytes | None = None, *counts: int
+) -> list[Result | GrpoError]:
+    """The task: the results of a portion, and last the error at which it ends; writes its rows.
 
     Args:
         job: what to do.
@@ -139,23 +113,26 @@ def evaluate(
         counts: the lines of the ranges before it in its file.
     """
     memory.settle()
-    results: list[Result] = []
+    found: list[Result] = []
+    faults: list[GrpoError] = []
     try:
-        job.check()
+        mine = versions()
+        for name, theirs in job.versions.items():
+            if mine[name] != theirs:
+                raise ClusterError(f"{name} is {mine[name]} on a worker and {theirs} here")
         for source, size, pieces in _inputs(job, portion, sum(counts), data):
-            faults: list[GrpoError] = []
-            results.append((size, job.work(_until(pieces, source, faults))))
+            found.append((size, job.work(_until_error(pieces, source, faults))))
             if faults:
-                return Answer(results, faults[0])
-        if job.parts is not None:
-            job.parts.write(number, [folded for _, folded in results])
+                break
+        if job.folder is not None and not faults:
+            job.folder.write(number, [folded for _, folded in found])
     except GrpoError as error:
-        return Answer(results, error)
-    return Answer(results)
+        faults.append(error)
+    return [*found, *faults]
 
 
 def _inputs(
-    job: Job[Any], portion: Portion, before: int, data: Bytes | None
+    job: Job, portion: Portion, before: int, data: Bytes | None
 ) -> Iterator[tuple[str, int, Iterable[Piece]]]:
     """The file, the bytes and the pieces of each part of a portion."""
     if isinstance(portion, Files):
@@ -168,7 +145,7 @@ def _inputs(
         yield portion.source, portion.size, (portion,)
 
 
-def _until(pieces: Iterable[Piece], source: str, faults: list[GrpoError]) -> Iterator[Piece]:
+def _until_error(pieces: Iterable[Piece], source: str, faults: list[GrpoError]) -> Iterator[Piece]:
     """Yields pieces until one cannot be read; why goes to ``faults``."""
     try:
         yield from pieces

@@ -311,10 +311,9 @@ def read_having(
     for one in read_conditions(texts, flag):
         known = [name for name in names if name in (one.path[0], spelled(one.path))]
         if not known:
-            hint = did_you_mean(spelled(one.path), names)
+            hint = did_you_mean(spelled(one.path), names) or f" (there are {', '.join(names)})"
             raise UsageError(
-                f"{flag} at --level {level}: there is no column {spelled(one.path)!r}{hint} "
-                f"(there are {', '.join(names)})"
+                f"{flag} at --level {level}: there is no column {spelled(one.path)!r}{hint}"
             )
         if known[-1] == "clip":
             one = _of_clip(one, flag)

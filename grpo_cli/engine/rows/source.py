@@ -247,7 +247,7 @@ def whole(values: NDArray[Any]) -> list[int | float]:
     return [int(one) if float(one).is_integer() else one for one in values.tolist()]
 
 
-def fraction(parts: list[Any], wholes: list[int]) -> list[float | None]:
+def fraction(parts: Sequence[Any], wholes: Sequence[float]) -> list[float | None]:
     """Each part of its whole; None where there is nothing."""
     return [part / whole if whole else None for part, whole in zip(parts, wholes, strict=True)]
 

@@ -114,10 +114,6 @@ class Penalised(Groups):
         self._groups = groups
         self._rewards, self._task_rewards, self._penalties = rewards, task_rewards, penalties
 
-    def ranges(self, values: F64) -> F64:
-        """[count] the largest less the smallest of each group's values [R]."""
-        return self.reduce(lambda rows: np.ptp(rows, axis=1), values)
-
     def offsets(self, values: F64) -> F64:
         """As ``Groups`` has it; of the rewards, r − r̄ less p − p̄."""
         if values is not self._rewards:

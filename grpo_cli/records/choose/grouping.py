@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import orjson
 
-from grpo_cli.errors import InputError, did_you_mean, nearest
+from grpo_cli.errors import InputError, UsageError, did_you_mean, nearest
 from grpo_cli.records.choose.rows import (
     merge,
     of_two_steps,
@@ -52,6 +52,25 @@ class Grouping(NamedTuple):
     def named(self) -> str:
         """The fields, for messages."""
         return ",".join(map(spelled, self.by))
+
+
+def read_grouping(
+    by: Sequence[str], size: int | None, *, anywhere: bool = False
+) -> Grouping | None:
+    """How rows go together, as ``--group-by``, ``--group-size`` and ``--group-anywhere`` say.
+
+    Raises:
+        UsageError: for flags that contradict each other, and what is no field.
+    """
+    if by and size is not None:
+        raise UsageError("--group-by contradicts --group-size; keep one")
+    if anywhere and not by:
+        raise UsageError("--group-anywhere only works with --group-by")
+    if size is not None:
+        return Grouping(size=size)
+    names = [name.strip() for one in by for name in one.split(",")]
+    fields = tuple(read_path(name, "--group-by") for name in names)
+    return Grouping(fields, anywhere=anywhere) if by else None
 
 
 @dataclass(slots=True)

@@ -118,12 +118,20 @@ def _check_steps(rows: _Rows, by: str) -> None:
     path = step_field(raws[0])
     if path is None:
         return
-    steps = [_step_at(one, path[1:]) for one in rows.columns[str(path[0])]]
+    cells = rows.columns[str(path[0])]
+    if _are_equal(cells):
+        return
+    steps = [_step_at(one, path[1:]) for one in cells]
     at = next((at for at, one in enumerate(steps) if one != steps[0]), None)
     if at is None or _is_of_trajectories(path[-1], steps, rows):
         return
     name = spelled_in_file(raws[0], path)
     raise _at(raws[at], of_two_steps(name, steps[at], steps[0], _where(raws[0]), by), name)
+
+
+def _are_equal(cells: Sequence[Any]) -> bool:
+    """Whether all cells are one text or one whole number."""
+    return {*map(type, cells)} <= {int, str} and cells.count(cells[0]) == len(cells)
 
 
 def of_two_steps(name: str, step: Any, first: Any, place: str, by: str) -> str:
@@ -250,6 +258,8 @@ def _are_single(
     kinds = {type(one[0]) if type(one) is list and one else None for one in cells}
     if kinds.isdisjoint((list, np.ndarray)):
         return [True] * len(raws)
+    if kinds == {np.ndarray} and {*map(len, cells)} == {1}:  # as tables of responses have them
+        return [False] * len(raws)
     nested = [type(one) is list and len(one) > 0 and is_list(one[0]) for one in cells]
     ids = columns.get(fields.names.get("group_ids", ""))
     for at in compress(range(len(raws)), nested):
@@ -343,7 +353,7 @@ def _constants(rows: _Rows) -> dict[str, Any]:
             kept[key] = [*map(only_element, cells)]
             continue
         whole = one if isinstance(one, str) else listed(one)
-        others = enumerate(cells)
+        others = () if _are_equal(cells) else enumerate(cells)
         at = next((at for at, two in others if two is not one and listed(two) != whole), None)
         if at is None:
             kept[key] = one

@@ -175,20 +175,13 @@ def scalars(text: bytes, path: Path) -> list[Any]:
         ValueError: where one of them is no scalar, a key may be written in another way, or the
             last key may be the index of a list.
     """
-    key = path[-1]
-    if (
-        isinstance(key, int)
-        or _INDEX.fullmatch(key)
-        or not key.isascii()
-        or not key.isprintable()
-        or '"' in key
-    ):
-        raise ValueError
-    mark = b'"' + key.encode() + b'"'
-    if b"\\" in text and b"\\u" in text:  # a single character is found much faster
+    mark = _mark(path[-1])
+    if not mark or (b"\\" in text and b"\\u" in text):  # one character is found much faster
         raise ValueError
     found, at = [], text.find(mark)
-    last = text.rfind(mark, at)  # faster than to go on to the end
+    # Numbers are most of a text: a letter of the key is missed faster than the key.
+    alone = any(text.find(one, at + len(mark)) < 0 for one in mark[1:-1])
+    last = at if alone else text.rfind(mark, at)  # faster than to go on to the end
     while at >= 0:
         at += len(mark)
         one = _AFTER.match(text, at)
@@ -197,6 +190,14 @@ def scalars(text: bytes, path: Path) -> list[Any]:
         found.append(_exact(one[1]))
         at = text.find(mark, at) if at <= last else -1
     return found
+
+
+@lru_cache
+def _mark(key: str | int) -> bytes:
+    """A key as texts have it; nothing where they may write it in another way, or for an index."""
+    if isinstance(key, int) or _INDEX.fullmatch(key) or '"' in key:
+        return b""
+    return b'"' + key.encode() + b'"' if key.isascii() and key.isprintable() else b""
 
 
 def _exact(text: bytes) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from io import BufferedIOBase, BufferedReader, RawIOBase
+from io import BufferedIOBase, BytesIO, RawIOBase
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,6 @@ from grpo_cli.records.open.streams import (
     BLOCK,
     NOTHING,
     SHORTER,
-    Pieces,
     blocks,
     budget_of,
     is_whole,
@@ -227,8 +226,6 @@ def _whole(each: Iterator[Lines], limit: Budget) -> list[bytes]:
 
 Bytes = NDArray[np.uint8]
 _BEYOND = 16 << 10  # bytes behind a range that are read with it: its last line ends there
-_SCANNED = 1 << 20  # so much that it stays in cache
-_END = ord("\n")
 
 
 class Range(NamedTuple):
@@ -275,20 +272,9 @@ def look(wanted: Range) -> tuple[int, Bytes | None]:
     Raises:
         InputError: where it cannot be read, or is not of the version that is meant.
     """
-    last = wanted.end - 1
-    if isinstance(wanted.path, Address):
-        size = wanted.version.size
-        data = read_bytes(wanted.path, wanted.before, min(size, wanted.end + _BEYOND))
-        found = np.frombuffer(data, np.uint8)
-        return _count(found[: last - wanted.before]), found
-    read = _reading(wanted)
-    starts = range(wanted.before, last, _SCANNED)
-    counted = (np.frombuffer(read(at, min(last, at + _SCANNED)), np.uint8) for at in starts)
-    return sum(map(_count, counted)), None
-
-
-def _count(data: Bytes) -> int:
-    return int(np.count_nonzero(data == _END))
+    data = _read(wanted, wanted.before, wanted.end + _BEYOND)
+    count = data.count(b"\n", 0, wanted.end - 1 - wanted.before)
+    return count, np.frombuffer(data, np.uint8) if isinstance(wanted.path, Address) else None
 
 
 def blocks_of(wanted: Range, before: int = 0, data: Bytes | None = None) -> Iterator[Block]:
@@ -303,9 +289,8 @@ def blocks_of(wanted: Range, before: int = 0, data: Bytes | None = None) -> Iter
         InputError: where it cannot be read any more, or is not of the version that is meant.
     """
     first = before + (2 if wanted.start else 1)
-    stream = BufferedReader(Pieces(_lines_of(wanted, _reading(wanted, data))), BLOCK)
     try:
-        for number, lines in blocks(stream, BLOCK):
+        for number, lines in blocks(BytesIO(_lines_of(wanted, data)), BLOCK):
             yield Block(wanted.source, first + number - 1, lines)
     except InputError as error:
         error.source = error.source or wanted.source
@@ -313,46 +298,35 @@ def blocks_of(wanted: Range, before: int = 0, data: Bytes | None = None) -> Iter
         raise
 
 
-def _lines_of(wanted: Range, read: Callable[[int, int], bytes]) -> Iterator[bytes]:
-    """The bytes of whole lines that begin in a range."""
-    begun, at = not wanted.start, wanted.before
-    while at < wanted.version.size:
-        beyond = at + max(_BEYOND, at - wanted.end)
-        end = min(wanted.end, at + BLOCK) if at < wanted.end else beyond
-        part = read(at, min(end, wanted.version.size))
-        start, at = at, at + len(part)
-        begin = 0
-        if not begun:
-            begin = part.find(b"\n") + 1
-            if start + begin >= wanted.end or (not begin and at >= wanted.end):
-                return  # no line begins here
-            if not begin:
-                continue
-            begun = True
-        stop = part.find(b"\n", max(begin, wanted.end - 1 - start)) + 1
-        if at >= wanted.end and stop:
-            yield part[begin:stop]
-            return
-        yield part[begin:]
+def _lines_of(wanted: Range, data: Bytes | None) -> bytes:
+    """The bytes of whole lines that begin in a range, of the last one at most ``LIMIT``."""
+    at, begin = wanted.before, 0
+    text = _read(wanted, at, wanted.end + _BEYOND) if data is None else data.tobytes()
+    if wanted.start:
+        begin = text.find(b"\n", 0, wanted.end - 1 - at) + 1
+        if not begin:
+            return b""  # no line begins here
+    last = wanted.end - 1 - at
+    while (stop := text.find(b"\n", last)) < 0 and at + len(text) < wanted.version.size:
+        if len(text) - last > LIMIT:
+            break
+        last = max(last, len(text))
+        text += _read(wanted, at + len(text), at + 2 * len(text))
+    return text[begin : stop + 1 or None]
 
 
-def _reading(wanted: Range, data: Bytes | None = None) -> Callable[[int, int], bytes]:
-    """What reads bytes from one offset to another, from those that were kept where they have them.
+def _read(wanted: Range, start: int, end: int) -> bytes:
+    """Bytes of a range's file from one offset to another, or to its end.
 
     Raises:
-        InputError: (what it returns) where they cannot be read, or are of another version.
+        InputError: where they cannot be read, or are of another version.
     """
-
-    def read(start: int, end: int) -> bytes:
-        if data is not None and end <= wanted.before + len(data):
-            return data[start - wanted.before : end - wanted.before].tobytes()
-        try:
-            found = read_bytes(wanted.path, start, end)
-            same = isinstance(wanted.path, Address) or version_of(wanted.path) == wanted.version
-        except OSError as error:
-            raise InputError(reason(error), source=wanted.source) from None
-        if not same or len(found) < end - start:
-            raise InputError(CHANGED, source=wanted.source)
-        return found
-
-    return read
+    end = min(end, wanted.version.size)
+    try:
+        found = read_bytes(wanted.path, start, end)
+        same = isinstance(wanted.path, Address) or version_of(wanted.path) == wanted.version
+    except OSError as error:
+        raise InputError(reason(error), source=wanted.source) from None
+    if not same or len(found) < end - start:
+        raise InputError(CHANGED, source=wanted.source)
+    return found

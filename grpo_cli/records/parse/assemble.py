@@ -34,6 +34,8 @@ _EXPECTED = {
     "token_rewards": WITHIN,
     "turn_ids": "a whole number",
 }
+_ROUNDING = 0.01
+"""The most that a log-sum-exp in bfloat16 is off, in nats."""
 
 
 def layout(record: Record, settings: Mapping[str, Value] | None = None) -> Hashable:
@@ -160,10 +162,12 @@ def _fault(record: Record, number: int, name: str, own: F64, at: int, packed: Pa
     """The error for the number at ``at`` of a record's ``own`` ones of a column."""
     value = float(own[at])
     kind = _EXPECTED.get(name, "a number") if name not in packed.derived else "a number"
-    kind = kind if np.isfinite(value) else "a finite number"
-    message = f"expected {kind}, got {places.got(value)}"
-    if name in LOG_PROBS:
-        message += guess_values(own)  # of the record alone, whatever it is assembled with
+    advice = guess_values(own) if name in LOG_PROBS else ""  # of the record alone
+    if not np.isfinite(value):
+        kind, advice = "a finite number", advice or "; mask such tokens or drop their responses"
+    elif name in LOG_PROBS and not advice:
+        advice = f"; dump log_softmax at the sampled token{', clamped at 0' * (value <= _ROUNDING)}"
+    message = f"expected {kind}, got {places.got(value)}{advice}"
     if name == "turn_ids" and value.is_integer() and abs(value) <= 2**53:
         message = f"expected no lower turn id than an earlier token's, got {places.got(value)}"
     place = places.index(at, record.nested, record.widths, record.shape)

@@ -158,8 +158,8 @@ def _ends(steps: Steps) -> list[int]:
 
 def metrics_at(steps: Steps, place: int) -> Iterator[MetricAt]:
     """Each metric at a step, by its place, and around it."""
-    for name, value in steps[place].metrics.items():
-        known, column = steps.watch(name), steps.metrics[name]
+    for name, column in steps.metrics.items():
+        known, value = steps.watch(name), steps.value(name, place)
         past, future = column[max(0, place - PAST) : place], column[place + 1 :][:FUTURE]
         past, future = past[~np.isnan(past)], future[~np.isnan(future)]
         if value is None and not len(past) and not len(future):
