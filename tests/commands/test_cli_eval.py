@@ -25,8 +25,8 @@ def test_fields_choose_and_order(grpo, dump):
 def test_only_prints_bare_values(grpo, dump):
     path = str(dump({}, {}))
     loss = json.loads(grpo("eval", path, "--json").stdout)["total"]["loss"]
-    assert float(grpo("eval", path, "--only", "loss").stdout) == loss
-    assert len(grpo("eval", path, "--only", "id,loss").stdout.splitlines()) == 2
+    assert float(grpo("eval", path, "--only", "loss", "--level", "batch").stdout) == loss
+    assert len(grpo("eval", path, "--only", "loss").stdout.splitlines()) == 2
     assert grpo("eval", path, "--only", "length", "--level", "response").stdout == "2\n1\n2\n1\n"
     assert len(grpo("eval", path, "--only", "ratio", "--level", "token").stdout.split()) == 6
     pairs = grpo("eval", path, "--only", "response,position", "--level", "token").stdout

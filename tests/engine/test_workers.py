@@ -172,7 +172,7 @@ def test_an_output_that_was_interrupted_is_not_there(large: Path, tmp_path: Path
 
 def test_rows_come_while_the_input_still_does() -> None:
     """``grpo eval RUN | head`` has the first rows while others are computed."""
-    flags = ("eval", "-v", "dr", "--jobs", "1", "--level", "record", "--only", "tokens")
+    flags = ("eval", "-v", "dr", "--jobs", "1", "--only", "tokens")
     words = [sys.executable, "-m", "grpo_cli", *flags]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdin.write((LINE + "\n").encode() * 2_000)  # more than a block

@@ -226,7 +226,7 @@ def told(case: list[str], path: Path, known: set[str]) -> list[str]:
     if "nothing can be evaluated" in made.stderr:
         rows += after("~", run("trend", path, "-qf", "jsonl", "--fields", _SIGNAL, *flags).stdout)
     else:
-        words = ("-qv", "dr", "--level", "record", "--only", "objective", "--on-error", "skip")
+        words = ("-qv", "dr", "--only", "objective", "--on-error", "skip")
         numbers = run("eval", path, *words, *flags)
         faults = [one for one in after("=", numbers.stderr) if not one.startswith("= skipped")]
         rows += after("=", numbers.stdout) + faults

@@ -106,7 +106,7 @@ def commands(folder: Path) -> Iterator[list[str]]:
         for level in ("batch", "record", "response", "token"):
             for kind in ("table", "json", "jsonl", "csv"):
                 yield ["eval", sample, "-v", variant, "--level", level, "-f", kind]
-        yield ["eval", sample, "-v", variant, "--level", "record", "--only", "loss"]
+        yield ["eval", sample, "-v", variant, "--only", "loss"]
         for command in ("compare", "explain", "check", "verify", "show", "convert"):
             yield [command, sample]
         yield ["match", sample, "--loss", "0.1"]

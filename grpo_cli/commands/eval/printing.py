@@ -45,7 +45,6 @@ class Printing:
     ``of_batches`` checks it, and sets what follows from it:
 
     Attributes:
-        level: what a row is; by itself a record, or what ``--only`` prints the values of.
         by: the fields that ``--batch`` names.
         kind: the format's name.
         fields: the fields of a row, in this order; None for the usual ones.
@@ -55,9 +54,7 @@ class Printing:
         shares: whether shares are wanted before the whole batch was read.
     """
 
-    asked_level: Annotated[
-        Level | None, option("--level", "LEVEL", f"{', '.join(get_args(Level))}.")
-    ] = None
+    level: Annotated[Level, option("--level", "LEVEL", f"{', '.join(get_args(Level))}.")] = "record"
     format: Annotated[FormatName | None, format_option(FormatName)] = None
     json: Json = False
     listed: Annotated[str | None, fields_option(complete.fields)] = None
@@ -66,7 +63,7 @@ class Printing:
         option(
             "--only",
             "A,B,…",
-            "Print only these values of the batch (or of each row, with --level).",
+            "Print only these values, one row per line.",
             autocompletion=complete.fields,
         ),
     ] = None
@@ -79,7 +76,6 @@ class Printing:
     tests: HavingOption = None
     limit: Annotated[int | None, LIMIT] = None
     quiet: Quiet = False
-    level: Level = "record"
     by: tuple[str, ...] = ()
     kind: str = "table"
     fields: tuple[str, ...] | None = None
@@ -106,16 +102,14 @@ class Printing:
             raise UsageError("--format parquet is binary: write it with -o FILE")
         if self.nest and kind != "jsonl":
             raise UsageError("--nest is for --format jsonl; json is always nested")
-        of_batch = (*by, *FIELDS["batch"], *(ACCUMULATED if by else ()))
-        level = self.asked_level or ("batch" if self._is_of(of_batch) else "record")
-        known = of_batch if level == "batch" else (*by, *FIELDS[level])
-        extra, fields = {*EXTRAS[level]}, self._fields(known, level)
+        level, extra = self.level, {*EXTRAS[self.level]}
+        known = (*by, *FIELDS[level], *(ACCUMULATED if by and level == "batch" else ()))
+        fields = self._fields(known)
         having = read_having(self.tests, level, known)
         asked = tuple(name for name in fields or () if name in extra)
         read = {*asked, *(extra.intersection(having.names) if having is not None else ())}
         return replace(
             self,
-            level=level,
             by=by,
             kind=kind,
             fields=fields,
@@ -125,17 +119,11 @@ class Printing:
             shares=not read.isdisjoint(SHARES),
         )
 
-    def _is_of(self, batch: Sequence[str]) -> bool:
-        """Whether ``--only`` names the numbers of batches, and nothing chooses among records."""
-        chosen = self.tests or self.limit is not None
-        names = (name.strip() for name in (self.only or "").split(","))
-        return not chosen and {*batch}.issuperset(names)
-
-    def _fields(self, known: Sequence[str], level: Level) -> tuple[str, ...] | None:
+    def _fields(self, known: Sequence[str]) -> tuple[str, ...] | None:
         given = self.listed if self.only is None else self.only
         if given is None:
             return None
-        where = f"{'--fields' if self.only is None else '--only'} at --level {level}"
+        where = f"{'--fields' if self.only is None else '--only'} at --level {self.level}"
         names = dict.fromkeys(name.strip() for name in given.split(","))
         advice = "; if records have it, --batch {} adds it and makes each of its values a batch"
         found = (complete.known(where, one, known, advice.format(one)) for one in names)

@@ -8,7 +8,7 @@ from typing import Any
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.engine.rows.fields import Level
+from grpo_cli.engine.rows.fields import OWN, Level
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.terminal.numbers import counted, shell_line, shown
@@ -194,7 +194,7 @@ def rows_of(run: Run, level: Level) -> int:
 
 
 def row_notes(run: Run, printing: Printing) -> Iterator[str]:
-    """How many rows ``--having`` left."""
+    """How many rows ``--having`` left; that ``--only`` prints those of records, not the batch's."""
     if not run.complete:
         return
     if printing.having is not None and printing.level == "batch":
@@ -204,6 +204,13 @@ def row_notes(run: Run, printing: Printing) -> Iterator[str]:
     elif printing.having is not None:
         kept = _of(run.sums.shown, rows_of(run, printing.level), printing.level)
         yield f"--having keeps {kept}"
+    elif printing.only is not None and printing.level == "record" and not printing.limit:
+        rows = run.total["records"]
+        if rows > 1 and not {*printing.names}.isdisjoint(OWN["batch"]):
+            yield (
+                f"--only printed {rows:,} lines, one for each record; "
+                f"for the whole batch's: --level batch --only {printing.only}"
+            )
 
 
 def limited(
