@@ -243,7 +243,7 @@ def test_a_command_is_one_for_the_shell_however_it_is_broken(width):
 
 def test_findings_hang_and_break_between_words(grpo):
     shown = grpo("trend", str(SAMPLES / "run" / "temperature.jsonl.gz"), "-v", "trl/grpo").stdout
-    said = shown.partition("--fields)")[2].partition("\nsignature ")[0].splitlines()
+    said = shown.partition("steps\n\n")[2].partition("\n\n")[0].splitlines()
     words = [line for line in said if SAMPLES.name not in line and "--" not in line]
     assert max(map(len, words)) <= 80
     first = next(at for at, line in enumerate(said) if line.startswith("step 30  shift  mismatch"))
