@@ -251,6 +251,12 @@ def test_a_flag_has_one_text_in_all_commands(grpo):
         ("help pass_at_k", "pass-at-k, pass_at_k, passk, grpo_passk: Leave-one-out"),
         ("help scale_rewards", "what advantages are divided by: the std of the group"),
         ("help num_iterations", "updates for each generation"),
+        ("help response-mean", "response-mean, seq-mean-token-mean, sequence_mean: --aggregate"),
+        ("help aggregate", "response-mean, token-mean, token-sum"),
+        ("help verl", "grpo variants verl"),
+        ("help sanity", "grpo check FILE"),
+        ("help csv", "CSV of W&B"),
+        ("help old logprobs", "the field log_probs_old"),
     ],
 )
 def test_a_word_is_explained(grpo, words, said):

@@ -248,7 +248,7 @@ def _named(topic: str) -> Described | None:
         return Described("variant", page if word is None else page | {"word": word.fields()})
     if is_choice(topic) and not is_file:
         page = describe_choice(topic)
-        if word is None:
+        if word is None or topic.replace("-", "_") not in names_of_words():
             return Described("choice", page)
         if topic in {one["choice"] for one in page["choices"]}:
             return Described("choice", page | {"word": word.fields()})
