@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+import sys
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -399,3 +400,11 @@ def test_pages_in_a_pipe_have_no_comments_and_no_links_to_files() -> None:
 )
 def test_symptoms_are_words(words: str) -> None:
     assert run("help", *words.split()).exit_code == 0
+
+
+def test_the_help_of_a_command_goes_to_the_pager_and_tables_that_do_not_fit_are_lists(shell):
+    line = "script -qec 'stty rows 24 cols 80; $GRPO {}' /dev/null"
+    command = {"GRPO": f"{sys.executable} -m grpo_cli", "PAGER": "sed s/^/paged:/"}
+    assert "paged:Usage: " in shell(line.format("eval --help"), **command).stdout
+    page = shell(line.format("help input"), **command).stdout
+    assert "command: grpo eval train_data_step7.jsonl -v nemo-rl/grpo" in page
