@@ -407,4 +407,6 @@ def test_the_help_of_a_command_goes_to_the_pager_and_tables_that_do_not_fit_are_
     command = {"GRPO": f"{sys.executable} -m grpo_cli", "PAGER": "sed s/^/paged:/"}
     assert "paged:Usage: " in shell(line.format("eval --help"), **command).stdout
     page = shell(line.format("help input"), **command).stdout
-    assert "command: grpo eval train_data_step7.jsonl -v nemo-rl/grpo" in page
+    assert "command: grpo eval train_data_step7.jsonl -v nemo-rl/grpo" in re.sub(
+        r"\x1b\[[\d;]*m", "", page
+    )

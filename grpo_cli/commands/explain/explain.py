@@ -219,7 +219,7 @@ def describe_topic(
         unpack: what a packed log may unpack to, as --unpack says; None: by its size.
 
     Raises:
-        UsageError: for a record of what is no file, or a variant that there is not.
+        UsageError: for a record of what is no file, or a variant that does not exist.
     """
     exists = Path(topic).exists()
     if not exists and (topic.lower() in NAMES or is_choice(topic.lower())):
