@@ -20,7 +20,6 @@ from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.hyperparameters import Value
-from grpo_cli.objective.inputs import MisnamedColumnError
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path
 from grpo_cli.terminal.numbers import shell_line
@@ -83,7 +82,7 @@ def ask(
     for one in run.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
     answer = result(run, questions, words)
-    few = len(questions) == 1 and isinstance(questions[0].data, InMemory)
+    few = len(questions) == 1 and isinstance(questions[0].data, InMemory) and not source.skipped
     if run.sure or target is None or others or not few or any(map(_is_slip, run.nearest)):
         return answer
     mistaken = replace(answer, mistakes=_mistakes(plan, source, target))
@@ -182,7 +181,7 @@ def read_questions(
     for value, members in _by_step(source, path):
         parts = [*without_misnamed(assembled(record for _, record in members), base)]
         for part in parts:
-            if isinstance(part, MisnamedColumnError):
+            if isinstance(part, InputError):
                 source.bad(part)
         good = [part for part in parts if isinstance(part, Chunk)]
         if good:
