@@ -179,6 +179,8 @@ _AS_JSON = "document() of the result has the JSON of the command"
 _ELSEWHERE = {
     "level": 'give it to the result: evaluate(…).to_polars("token"), or to_pandas, columns',
     "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',
+    "batch": 'each record is a batch here; evaluate(data, batch="step") gives the loss of a step',
+    "totals_only": "it is an argument of evaluate",
     "at": "the command has it: grpo trend RUN --at STEP",
     "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
     "limit": "it is an argument of check and show",
