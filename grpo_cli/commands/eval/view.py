@@ -82,8 +82,10 @@ def print_totals(
     lines.add_column(no_wrap=True)
     lines.add_column(no_wrap=True)
     if names is not None:
+        row = {"variant": parts[0].name, "signature": signature, **total}
         for name in names:
-            lines.add_row(_label(name), Text(shown(total[name])))
+            value = row.get(name)
+            lines.add_row(_label(name), Text(value if isinstance(value, str) else shown(value)))
         console.print(lines)
         return
     width = screen.edge
