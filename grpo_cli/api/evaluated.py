@@ -21,6 +21,7 @@ from grpo_cli.commands.answer import (
     what_was_counted,
 )
 from grpo_cli.commands.frames import Array, array, arrow_table, pandas_frame, polars_frame
+from grpo_cli.commands.show.batch import AT_PROMPT
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
 from grpo_cli.engine.rows.rows import STEP, read_having
 from grpo_cli.engine.rows.rows import columns as columns_of
@@ -367,10 +368,6 @@ _ASKED_FOR = ("variant", "signature")
 """Columns that say the same in every row, or nearly: only where ``fields`` names them."""
 
 
-_FIRST = ("id", "response", "position", "token", "ratio", "advantage", "clip", "contribution")
-"""Columns of tokens that come first: those that a data frame should print."""
-
-
 def _leading(parts: Sequence[Source]) -> tuple[str, ...]:
     """What rows begin with: the fields that name their batch, else the step where one is known."""
     says_step = any(one.step is not None for part in parts for one in part.records)
@@ -399,7 +396,7 @@ def columns(parts: Sequence[Source], level: Level, only: Sequence[str] = ()) -> 
             found[name] = np.concatenate(pieces)
     if not only and level != "token":
         return found
-    only = only or (*_leading(parts), *_FIRST, *found)
+    only = only or (*_leading(parts), *AT_PROMPT, *found)
     return {
         key: found[key]
         for name in only

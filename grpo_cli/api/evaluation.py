@@ -183,6 +183,7 @@ _ELSEWHERE = {
     "at": "the command has it: grpo trend RUN --at STEP",
     "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
     "limit": "it is an argument of check and show",
+    "response": 'columns have it: evaluate(…).columns(having="response==3"), or show',
     "record": 'records are chosen by their fields: where="id==3"',
     **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
     **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),

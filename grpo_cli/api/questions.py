@@ -56,7 +56,7 @@ def compare(
     """Evaluates several variants on the same data.
 
     >>> compare("samples/arithmetic.jsonl", ["dr", "dapo"])
-    Compared(2 variants on 1 record, 1 group, 4 responses, 19 tokens)
+    Compared(dr and dapo differ: losses -0.70575 and -0.263093, 63% apart)
     variant       loss    policy  kl  clip_fraction  ratio_mean  gradient_norm    cosine
     dr       -0.70575   0.70575    0       0.210526    0.992234       0.479937  1
     dapo     -0.263093  0.263093   0       0.157895    0.992234       0.183991  0.951162
@@ -531,7 +531,6 @@ def explain(  # type: ignore[overload-overlap]  # a path is an iterable of texts
     topic: Path,
     variant: str = "grpo",
     *,
-    response: int | None = None,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
     group_size: int | None = None,
@@ -544,7 +543,6 @@ def explain(
     topic: Record | Iterable[Path] | Iterable[Record],
     variant: str = "grpo",
     *,
-    response: int | None = None,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
     group_size: int | None = None,
@@ -556,7 +554,6 @@ def explain(
     topic: Data,
     variant: str = "grpo",
     *,
-    response: int | None = None,
     where: str | Sequence[str] = (),
     group_by: str | Sequence[str] = (),
     group_size: int | None = None,
@@ -575,7 +572,6 @@ def explain(
     Args:
         topic: data as ``evaluate`` takes it; or a name, or a trainer's log.
         variant: a variant's name or alias. Default: "grpo".
-        response: the only response whose tokens are worked out. Default: all.
         where: only records that match, as ``"step==120 && env!=math"``. Default: all.
         group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
             Default: each row is a record.
@@ -589,21 +585,20 @@ def explain(
         and ``record``, with the arithmetic of one; of a name, its description.
 
     Raises:
-        UsageError: for an unknown name, or a response that there is not.
+        UsageError: for an unknown name.
         InputError: for data that cannot be read.
     """
     from grpo_cli.commands.explain.explain import describe_topic
     from grpo_cli.commands.explain.explain import explain as explain_loss
 
     with speaking_of_arguments():
-        response = None if response is None else whole("response", response)
         if isinstance(topic, str | os.PathLike):
-            described = describe_topic(os.fspath(topic), of_record=response is not None)
+            described = describe_topic(os.fspath(topic))
             if described is not None:
                 return described
         variant = one_variant(variant, hyperparameters)
         plan = planned(variant, stages, hyperparameters, batch or "input")
         reader, _ = reader_of(topic, where=where, group_by=group_by, group_size=group_size)
-        found = explain_loss(plan, reader, response, last_step=batch is None)
+        found = explain_loss(plan, reader, last_step=batch is None)
         reasons = [{**one, "text": of_arguments(one["text"])} for one in found.why]
         return _noting(replace(found, why=reasons), reader.notes(plan))

@@ -229,6 +229,7 @@ _SAME = {
     "--clip": "--epsilon",
     "--loss-type": "--variant",
     "--algorithm": "--variant",
+    "--color-by": "--by",
     "--sort": "--by",
     "--order-by": "--by",
     "--set": "--param",

@@ -119,11 +119,6 @@ class EvaluationSums(Accumulator[Breakdown]):
         if self.of_first is None:
             self.of_first = later.of_first
 
-    @property
-    def sentences(self) -> Notices:
-        """All facts to tell once, in their order."""
-        return (self.of_first or {}) | self.notices
-
 
 @dataclass
 class StatisticsSums(Accumulator[BatchStatistics]):
@@ -264,7 +259,8 @@ class Evaluation:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
         pooled = {} if sums.error is not None else reader.pooled(plan.batch, self._advice)
-        found = first | other | reader.notes() | self._notices | sums.sentences | no_kl | more
+        said = (sums.of_first or {}) | sums.notices
+        found = first | other | reader.notes() | self._notices | said | no_kl | more
         return [text for text in found | pooled if plan.asked or text != GIVEN]
 
     def _replaced(self) -> Iterator[str]:

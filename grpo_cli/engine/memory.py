@@ -10,7 +10,6 @@ from functools import cache
 
 _CONTAINERS = 50_000  # decoded lists between two collections; the usual 700 are some 30 records
 _KEPT = 31 << 20  # the largest block for which the C library learns to keep memory (malloc(3))
-
 _GROWTH, _LARGE_PAGE = 28 << 20, 2 << 20  # two such blocks are kept; of x86, and of most ARM
 _MADV_HUGEPAGE = 14  # linux/mman.h
 
@@ -23,9 +22,8 @@ def settle() -> None:
     of the time with short responses). And the C library gives pages of more than 128 KiB back at
     once, and gets them anew for the next column, until a larger block was released: this one, no
     page of which is ever touched, saves a third of the page faults with long responses and nine
-    of ten with short ones (about another tenth of the time); a second such block would come from
-    what is kept, and its pages be touched. Arrow's own allocator keeps 25 MB of Parquet columns
-    that are done with; the C library's does not.
+    of ten with short ones (about another tenth of the time). Arrow's own allocator keeps 25 MB of
+    Parquet columns that are done with; the C library's does not.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     gc.set_threshold(_CONTAINERS, 20, 20)

@@ -148,7 +148,7 @@ def test_a_scale_ends_at_what_occurs_and_no_button_leads_nowhere(browse, dump):
 
 
 def test_the_colour_is_the_number_s(browse, grpo):
-    tab = browse(DATA, "--record", "grpo/3", "--color-by", "gradient")
+    tab = browse(DATA, "--record", "grpo/3", "--by", "gradient")
     record = evaluated(grpo, DATA, 3)
     looks = (
         "[...document.querySelectorAll('bdi.t')].map((one) => +one.className.match(/s(\\d+)/)[1])"

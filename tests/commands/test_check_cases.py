@@ -309,9 +309,9 @@ def test_infos_hide_no_warning_of_their_code() -> None:
 
 
 def departing(changed: range) -> list[dict]:
-    """24 records of a group, in some of which a reward was changed after its advantage."""
+    """48 records of a group, in some of which a reward was changed after its advantage."""
     draw, made = np.random.default_rng(5), []
-    for number in range(24):
+    for number in range(48):
         rewards = np.round(draw.normal(size=8), 3)
         advantages = rewards - rewards.mean()
         rewards[0] -= 0.01 * (number in changed)
@@ -322,9 +322,9 @@ def departing(changed: range) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("changed", "at"), [(range(12, 24), [12]), (range(4, 24), []), (range(6, 24, 2), []), ((), [])]
+    ("changed", "at"), [(range(12, 48), [12]), (range(4, 48), []), (range(12, 48, 2), []), ((), [])]
 )
-@pytest.mark.parametrize("size", [1, 5, 24])
+@pytest.mark.parametrize("size", [1, 5, 48])
 def test_advantages_that_cease_to_follow_the_rewards_are_a_warning(changed, at, size, tmp_path):
     made = departing(changed)
     for first in range(0, len(made), size):  # a file is a piece, whose facts merge

@@ -226,7 +226,7 @@ def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo
 
 COMMAND = (
     "grpo show 'runs/first try/steps of the run.jsonl.gz' --record 59/0 --response 7 "
-    "--color-by gradient -v trl/grpo --fields id,objective,loss,tokens,clip_fraction"
+    "--by gradient -v trl/grpo --fields id,objective,loss,tokens,clip_fraction"
 )
 
 
@@ -243,7 +243,7 @@ def test_a_command_is_one_for_the_shell_however_it_is_broken(width):
 
 def test_findings_hang_and_break_between_words(grpo):
     shown = grpo("trend", str(SAMPLES / "run" / "temperature.jsonl.gz"), "-v", "trl/grpo").stdout
-    said = shown.partition("--fields)")[2].partition("\nsignature ")[0].splitlines()
+    said = shown.partition("steps\n\n")[2].partition("\n\n")[0].splitlines()
     words = [line for line in said if SAMPLES.name not in line and "--" not in line]
     assert max(map(len, words)) <= 80
     first = next(at for at, line in enumerate(said) if line.startswith("step 30  shift  mismatch"))

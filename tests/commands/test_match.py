@@ -854,7 +854,7 @@ def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> No
     stages = {"kl": "none", "ratio": "token", "aggregate": "response-mean"}
     exact = match(str(path), loss=repr(float(np.mean(losses))), stages=stages, epsilon=0.2)
     assert "by chance" not in exact.headline
-    assert "by chance, grpo with a mistake" in replace(exact, tolerance=5e-4).headline
+    assert "by chance, grpo with a mistake" in replace(exact, tolerance=5e-4, rtol=1e-2).headline
 
 
 def test_the_row_that_records_name_gives_the_number_also_with_its_own_stage_as_a_flag() -> None:

@@ -299,7 +299,7 @@ def test_variants_as_json_and_as_a_table(grpo):
         ("show x --by rato", "did you mean ratio?"),
         ("show x --step 25", "write --where step==25"),
         ("eval x --step=25", "write --where step==25"),
-        ("eval x --step name", "compare, trend, diff and 1 more have it (grpo help --step)"),
+        ("eval x --step name", "trend, diff, report have it (grpo help --step)"),
         ("eval x --set beta=0", "did you mean --param?"),
         ("eval x --cliip 0.3", "did you mean --epsilon?"),
         ("show x --ordr-by kl", "did you mean --by?"),

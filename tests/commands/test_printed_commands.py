@@ -208,7 +208,7 @@ def test_what_a_command_line_in_prose_is() -> None:
     text = (
         "grpo: this is a log: grpo explain 'a dump.jsonl' reads it, grpo trend RUN --log LOG "
         "puts it beside; grpo eval FILE… --beta 0, or grpo eval FILE… -v dapo (which has none)\n "
-        " grpo show 'it'\"'\"'s a run.jsonl' --record 'it'\"'\"'s 3' \\\n    --color-by ratio  # "
+        " grpo show 'it'\"'\"'s a run.jsonl' --record 'it'\"'\"'s 3' \\\n    --by ratio  # "
         "step 3, token #1\n(run grpo check for all findings) or grpo explain gspo; grpo variants."
     )
     assert [one.words for one in printed(text)] == [
@@ -216,7 +216,7 @@ def test_what_a_command_line_in_prose_is() -> None:
         ("trend", "RUN", "--log", "LOG"),
         ("eval", "FILE…", "--beta", "0"),
         ("eval", "FILE…", "-v", "dapo"),
-        ("show", "it's a run.jsonl", "--record", "it's 3", "--color-by", "ratio"),
+        ("show", "it's a run.jsonl", "--record", "it's 3", "--by", "ratio"),
         ("check",),
         ("explain", "gspo"),
         ("variants",),

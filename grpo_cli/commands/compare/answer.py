@@ -101,10 +101,10 @@ class Compared(Frames, Answer):
 
     @property
     def headline(self) -> str:
-        """What was compared."""
+        """Which variants agree, or what was compared."""
         skipped = f"; skipped {', '.join(one.variant for one in self.skipped)}" * bool(self.skipped)
         variants, counts = counted(len(self.variants), "variant"), what_was_counted(vars(self))
-        return f"{variants} on {counts}{skipped}"
+        return f"{self.verdict or f'{variants} on {counts}'}{skipped}"
 
     @property
     def verdict(self) -> str:

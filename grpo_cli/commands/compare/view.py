@@ -37,6 +37,7 @@ _SPARE: Sequence[str] = (
 )
 _SUMS = ("objective", "loss", "policy")
 _PERCENT = ("longest_quarter", "positive_advantage", "negative_advantage")
+_WORDS = {"kl_weight": "the weight of each token's KL"}
 _MANY = 20
 """Variants from which on their order is that of their cosine with the first."""
 _MOST = 6
@@ -152,7 +153,7 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDi
     for row in rows if chosen().full else rows[:_MOST]:
         first, *others = row.variants
         values = [
-            f"{name} ({plain(mine)} against {plain(theirs)})"
+            f"{_WORDS.get(name, name)} ({plain(mine)} against {plain(theirs)})"
             for name, (mine, theirs) in row.hyperparameters.items()
         ]
         listed = " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))

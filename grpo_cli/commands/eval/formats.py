@@ -159,7 +159,7 @@ _ALONE = "loss: of each record alone; for its part of the batch: --fields id,con
 
 def _next(run: Run) -> str:
     """What to ask next of the same files."""
-    if run.of_one_run and any(len(steps) > 1 for steps in run.steps.values()):
+    if run.of_steps:
         return "next: grpo trend FILE (what changed when), grpo explain FILE (why this loss)"
     return "next: grpo explain FILE (why this loss), grpo show FILE (which tokens)"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from grpo_cli.commands.eval.printing import Printing
@@ -64,14 +64,10 @@ class Run(Evaluation):
         return [*super().notices, *two_runs(self._reader)]
 
     @property
-    def steps(self) -> Mapping[str, Collection[Any]]:
-        """A field that says steps → the steps of the records."""
-        return self._reader.facts.steps
-
-    @property
-    def of_one_run(self) -> bool:
-        """Whether no two files seem to be of different runs."""
-        return not any(two_runs(self._reader))
+    def of_steps(self) -> bool:
+        """Whether the records are of several steps, and no two files seem to be of two runs."""
+        several = any(len(steps) > 1 for steps in self._reader.facts.steps.values())
+        return several and not any(two_runs(self._reader))
 
     def _print_skipped(self) -> None:
         self._printed = tell_errors(self.skipped, self._printed, as_json=self._as_json)

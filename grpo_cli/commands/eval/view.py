@@ -132,7 +132,8 @@ def _objective(parts: Parts, *, by_default: bool) -> str:
     low, high = (values["surrogate"].get(f"epsilon_{side}") for side in ("low", "high"))
     beta = values["kl"].get("beta")
     clip = f"clip {plain(low)}" if low == high else f"clip {plain(low)} low, {plain(high)} high"
-    kl = f"KL {stages['kl'].name}, β = {plain(beta)}" if beta else "no KL"
+    weighted = " weighted by the ratio" if "ratio" in str(values["kl"].get("kl_weight")) else ""
+    kl = f"KL {stages['kl'].name}{weighted}, β = {plain(beta)}" if beta else "no KL"
     kl = "β = 0" if beta == 0.0 else kl
     if MIXED in (stages["kl"].name, beta):
         kl = "KL by the settings of each record"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from grpo_cli.mistakes import causes
 
 BY_CHANCE = 0.05
 """A mistake of which more hits than this are expected by chance may be one of them."""
+_FLOAT32 = 1.5e-6
+"""What float32 leaves of a loss."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,9 @@ class Matched(Frames, Answer):
 
         Numbers of mistakes are about as far from the logged one as that is from 0.
         """
-        return len(causes()) * min(2.0 * self.tolerance / abs(self.target), 1.0)
+        size = abs(self.target)  # not that of conventions, whose terms may be far larger
+        room = min(self.tolerance, max(self.rtol or math.inf, _FLOAT32) * size)
+        return len(causes()) * min(2.0 * room / size, 1.0)
 
     @property
     def headline(self) -> str:

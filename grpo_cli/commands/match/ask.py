@@ -12,7 +12,7 @@ from typing import Any
 from grpo_cli.commands.match.answer import Convention, Matched, Mistaken, Released
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
-from grpo_cli.commands.match.run import REFERENCE, Candidate, Run
+from grpo_cli.commands.match.run import RARE, REFERENCE, Candidate, Run
 from grpo_cli.commands.match.search import TOO_LARGE, Search
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
@@ -84,9 +84,12 @@ def ask(
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
     answer = result(run, questions, words)
     few = len(questions) == 1 and isinstance(questions[0].data, InMemory)
-    if run.reproduced or target is None or others or not few or any(map(_is_slip, run.nearest)):
+    if run.sure or target is None or others or not few or any(map(_is_slip, run.nearest)):
         return answer
-    return replace(answer, mistakes=_mistakes(plan, source, target))
+    mistaken = replace(answer, mistakes=_mistakes(plan, source, target))
+    if run.reproduced and mistaken.mistakes_by_chance > min(RARE, run.matches[0].chance):
+        return answer
+    return mistaken
 
 
 _PLAIN = ("grpo", "dr", "dapo")

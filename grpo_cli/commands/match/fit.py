@@ -152,7 +152,9 @@ def rough_bits(off: F64, half: float, size: F64) -> F64:
 # ---- chance --------------------------------------------------------------------------------------
 
 _WINDOW = 0.2
-"""The part of the number around it in which tried values are counted."""
+"""The part of the number around it in which tried values are counted,"""
+_WIDER = 2.0
+"""or so often what its digits leave open: of one digit, that may be half of the number."""
 _AT_ITS_END = 1.0 + 2.0**-36
 """A value at the window's very end is in it, whichever way its sum was rounded."""
 
@@ -160,14 +162,14 @@ _AT_ITS_END = 1.0 + 2.0**-36
 class Chance:
     """How many conventions hit a number by chance, by their bits at most.
 
-    Counted: the tried values within a fifth of the number on either side, times the share of that
-    window which the number's digits leave.
+    Counted: the tried values within a fifth of the number on either side, or within twice what its
+    digits leave open, times the share of that window which the digits leave open.
     """
 
     def __init__(self, values: Values, factors: Sequence[Factor], target: LoggedNumber) -> None:
         self._counts = np.zeros(64)
         self._half = target.half
-        self._window = _WINDOW * abs(target.value)
+        self._window = max(_WINDOW * abs(target.value), _WIDER * target.half)
         for factor in factors if target.value else ():
             self._count(values, factor, target)
 

@@ -20,8 +20,9 @@ _SHOWN = 3
 _NEAR = 1e-3
 _NAMES = 6
 _MISTAKE = (
-    "if your own code computed the number, the code may have a mistake: grpo verify names it if "
-    'the records hold the number ("expected": {"loss": X})'
+    "if your own code computed the number, the code may have a mistake: grpo verify looks for it "
+    'in the loss of each record, or better the gradient of each token ("expected": {"loss": X, '
+    '"loss_gradient": [[…]]})'
 )
 _WHERE = (
     "grpo verify says where the mistake is, if the records hold the number "
@@ -102,6 +103,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         target += f" and {numbers - 1} more number{'' if numbers == 2 else 's'}"
     tried = f"{answer.tried:,} tried, ±{answer.tolerance:.2g}"
     count, entries = answer.match_count, answer.entry_count
+    some = "one convention gives" if count == 1 else f"{count} conventions give"
     if answer.mistakes:
         number = f"no convention gives the {target} ({tried})"
         one, *others = answer.mistakes
@@ -111,11 +113,13 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
             yield f"{one.variant} with a mistake comes as near: {one.words}", ""
             yield f"about {some} come as near by chance: give {_MORE}", ""
             return
-        yield f"{number}, but {one.variant} with this mistake does: {one.words}", "bold magenta"
+        does = f"{number}, but {one.variant} with this mistake does"
+        if answer.reproduced:
+            does = f"{some} the {target} ({tried}); {one.variant} with this mistake is likelier"
+        yield f"{does}: {one.words}", "bold magenta"
         yield from ((f"  or: {other.words}", "") for other in others)
         yield _WHERE, ""
         return
-    some = "one convention gives" if count == 1 else f"{count} conventions give"
     if not count:
         slip = next((one for one in answer.nearest if _slip(one.would_need)), None)
         but = f"; {slip.variants[0]} {_slip(slip.would_need)} does" if slip else ""

@@ -122,7 +122,7 @@ FOUND, WORST = -2, -1
 """The priorities of groups that a finding points at, and of the worst of a step."""
 
 
-_OF_TOKENS = ("entropy", "nll", "kl_k3", "nll_least")
+_OF_TOKENS = ("entropy", "nll", "kl_k3")
 """What is known of a group from its tokens' log-probs and entropies; null of rewards alone."""
 
 
@@ -420,11 +420,7 @@ def _facts(
 
 
 def _token_facts(batch: Batch, order: I64, sizes: I64) -> dict[str, list[Any]]:
-    """Means over the tokens of groups as ``trend`` has them of a step, in nats.
-
-    ``nll_least`` is how many tokens have the group's smallest −log π: where several have it, none
-    of them is evidence.
-    """
+    """Means over the tokens of groups as ``trend`` has them of a step, in nats."""
     new, reference, responses = batch.log_probs_new, batch.log_probs_ref, batch.responses
     columns = {
         "entropy": batch.entropies,
@@ -441,13 +437,6 @@ def _token_facts(batch: Batch, order: I64, sizes: I64) -> dict[str, list[Any]]:
         for name, values in columns.items():
             if values is not None:
                 facts[name] = _or_none(added(values) / tokens)
-    if new is not None:
-        likely = Ragged(responses.lengths, new).reduced(np.maximum, -np.inf)
-        likely = Ragged(sizes, likely[order]).reduced(np.maximum, -np.inf)
-        group = np.empty(responses.count, dtype=np.int64)
-        group[order] = np.repeat(np.arange(len(sizes)), sizes)
-        ties = new == responses.spread(likely[group])
-        facts["nll_least"] = added(ties.astype(np.int64)).tolist()
     return facts
 
 

@@ -7,13 +7,12 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens, worst_in
 from grpo_cli.commands.report.legend import legend
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
+from grpo_cli.commands.trend.coverage import moves, tenth
 from grpo_cli.commands.trend.events import Event, main_event
 from grpo_cli.commands.trend.inspection import with_mismatches
 from grpo_cli.commands.trend.metrics import metric
@@ -101,31 +100,9 @@ def _title(answer: Trend) -> str:
     event, good = main_event(answer.events), answer.last_good_step
     if event is not None:
         return f"{event.heading}." + ("" if good is None else f" Last good step: {good:,}.")
-    _, moved = moves(answer.steps)
+    moved = [*moves(answer.steps)]
     title = answer.verdict.partition(";")[0]
     return f"{title[:1].upper()}{title[1:]}{'; ' if moved else ''}{', '.join(moved)}."
-
-
-_MOVES = ("entropy", "kl_k3", "kl", "reward_mean")
-_TENTH, _LEAST_SIZE = 10, 4
-
-
-def moves(steps: Steps) -> tuple[int, list[str]]:
-    """How far the main metrics moved: "entropy 1.19 → 1.08", and of how many steps the means are.
-
-    Means of the first and the last tenth of the steps, at least four; none of less than eight.
-    """
-    size = max(len(steps) // _TENTH, _LEAST_SIZE)
-    found: dict[str, str] = {}
-    for name, column in steps.metrics.items():
-        row, (first, last) = steps.watch(name), (column[:size], column[-size:])
-        if row is None or row.name not in _MOVES or len(steps) < 2 * size:
-            continue
-        if not (np.isnan(first).any() or np.isnan(last).any() or np.ptp(column) == 0):
-            found[row.name] = f"{name} {first.mean():.3g} → {last.mean():.3g}"
-    if "kl_k3" in found:
-        found.pop("kl", None)
-    return size, [found[name] for name in _MOVES if name in found]
 
 
 def _still(answer: Trend) -> Iterator[str]:
@@ -182,7 +159,7 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
     """What the page's script reads of a run without kept groups."""
     steps = answer.steps
     columns = {name: metric(name) for name in known(steps)}
-    size, moved = moves(steps)
+    size, moved = tenth(len(steps)), [*moves(steps)]
     return {
         "verdict": answer.verdict,
         "outlook": [one.sentence for one in answer.passes],

@@ -84,7 +84,7 @@ class ShowOptions:
     by: Annotated[
         str | None,
         option(
-            "--by --color-by",
+            "--by",
             "NUMBER",
             f"Number that ranks and colours: {', '.join(COLORS)}.",
             parser=_named,

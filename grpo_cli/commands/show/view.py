@@ -12,7 +12,6 @@ from rich.text import Text
 
 from grpo_cli.commands.show.batch import COLUMN, Shown, readable_token
 from grpo_cli.commands.show.picture import (
-    COLORS,
     MARKS,
     Picture,
     Response,
@@ -47,10 +46,6 @@ _SPARE_STRINGS = (
 )
 
 
-_FEW = 0.05
-"""The part of the batch below which the rows that stand out are not what carries it."""
-
-
 def print_shown(
     console: Console,
     screen: Screen,
@@ -71,7 +66,7 @@ def print_shown(
     whole = f"{counted(total['records'], 'record')}, {counted(total['tokens'], 'token')}"
     line = f"{answer.variant} on {whole}: {totals}"
     console.print(wrapped(Text(line, "bold"), screen.width, 2))
-    console.print(wrapped(Text(heading(answer), "bold"), screen.width, 2))
+    console.print(wrapped(Text(answer.heading, "bold"), screen.width, 2))
     if not answer.rows:
         return
     if names is not None:
@@ -108,27 +103,6 @@ def _print_columns(
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--fields")
-
-
-def heading(answer: Shown) -> str:
-    """What is listed, of how many, and how much of the batch they carry."""
-    rows, noun = len(answer.rows), "token string" if answer.of == "string" else "token"
-    all_of_them = counted(answer.count, noun)
-    if answer.having:
-        all_of_them += f" where {' and '.join(answer.having)}"
-    if not rows:
-        return f"no {noun} to show ({all_of_them})"
-    if answer.of == "token" and not answer.rows[0][COLUMN.get(answer.by, answer.by)]:
-        return f"the {COLORS[answer.by]} of every token is 0 (try another --by)"
-    line = f"{all_of_them}, by {COLORS[answer.by]}"
-    if rows < answer.count:
-        line = f"the {rows:,} of {all_of_them} with {ranked_by(answer.by)}"
-    if answer.carried is None:
-        return line
-    of = "contribution" if answer.by == "contribution" else "gradient"
-    spread = rows < answer.count and answer.carried < _FEW and not answer.having
-    rest = ": the batch is not carried by a few tokens" if spread else ""
-    return f"{line}; together {percent(answer.carried)} of Σ|{of}|{rest}"
 
 
 def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:

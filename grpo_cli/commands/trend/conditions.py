@@ -16,7 +16,7 @@ from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.metrics import metric as metric_of
 from grpo_cli.commands.trend.step import WARNING, Finding, Steps
 from grpo_cli.errors import UsageError
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import counted, shown
 
 _TESTS: Mapping[str, Callable[[F64, float], NDArray[np.bool_]]] = {
     ">=": operator.ge,
@@ -40,7 +40,7 @@ class Condition(NamedTuple):
         """Why it holds, in a sentence; None if it does not."""
         if not self.metric:
             wrong = sum(one.severity == WARNING for one in findings)
-            return ("one finding" if wrong == 1 else f"{wrong} findings") if wrong else None
+            return f"{FINDINGS}: {counted(wrong, 'finding')}" if wrong else None
         values = steps.metrics.get(self.metric, np.zeros(0))
         for at in np.flatnonzero(_TESTS[self.test](values, self.bound)).tolist():
             value = steps.values(self.metric)[at]

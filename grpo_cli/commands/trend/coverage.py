@@ -26,7 +26,12 @@ _TENTH, _MOVED, _LEAST_MOVED = 10, 5.0, 0.1
 where a metric has moved, which it may do all along, without an onset."""
 
 
-def _moved(steps: Steps) -> Iterator[str]:
+def tenth(count: int) -> int:
+    """The steps of a run's first and last tenth, at least four."""
+    return max(count // _TENTH, 4)
+
+
+def moves(steps: Steps) -> Iterator[str]:
     """The main metrics whose means differ between the first and the last tenth of the steps."""
     for name, column in steps.metrics.items():
         if (row := steps.watch(name)) is None or row.name not in _MAIN:
@@ -34,7 +39,7 @@ def _moved(steps: Steps) -> Iterator[str]:
         values = column[~np.isnan(column)]
         if len(values) < LEAST:
             continue
-        size = max(len(values) // _TENTH, 4)
+        size = tenth(len(values))
         first, last = values[:size], values[-size:]
         begun, ended = float(first.mean()), float(last.mean())
         change, error = mean_change(first, last)
@@ -112,7 +117,7 @@ class Coverage:
         if not self.watched:
             return f"no series has values at {LEAST} steps, so no change can be found{limits}"
         series = f"{self.watched} series" if self.watched > 1 else "1 series"
-        if moved := ", ".join(_moved(self._run)):
+        if moved := ", ".join(moves(self._run)):
             moved = f"; first to last tenth: {moved}"
         return f"no sudden change in {series} over {self.steps:,} steps{limits}{moved}"
 

@@ -292,16 +292,19 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
     if place is not None and token:
         value = f"{_VALUES.get(kind or '', '')} {shown(place.value)}".lstrip()
         comment += f", token #{place.token} of response {place.response}: {value}"
+    certain = kind == "nll" and place is not None and place == step.lowest.get(kind)
+    if place is not None and certain:
+        comment += f", the record with the lowest mean −log π: {shown(place.value)}"
     if step.metrics.get("objective", 0.0) is None:
         words = ["check", *there, *flags.reading]
+    elif certain:
+        words = ["show", *there, "--by", "log_prob", *flags.words]
     elif place is None or not token:
         words = ["eval", *there, "--level", "response", *flags.words]
     else:
         color = {"nll": "log_prob", None: "ratio"}.get(kind, kind) or "ratio"
-        token_of = ["--response", str(place.response), "--color-by", color]
-        if kind is not None and place == step.lowest.get(kind):  # show lists the largest
-            token_of = ["--having", f"{color}>={-place.value!r}", "--by", color]
-        words = ["show", *there, *token_of, *flags.words]
+        words = ["show", *there, "--response", str(place.response), "--by", color]
+        words += flags.words
     return shell_line(["grpo", *words]) + comment
 
 

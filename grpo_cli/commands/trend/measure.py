@@ -211,7 +211,8 @@ class ChunkSums:
         if new is not None:
             self._by_token("log_prob", new, "log_prob")
             self._find("nll", "tokens", -new)
-            self._find(LOWEST["nll"], "tokens", new)
+            means = np.where(batch.record_tokens.lengths, batch.record_tokens.mean(new), NO_NUMBER)
+            self._find(LOWEST["nll"], "records", means)  # of tokens many tie
         if batch.entropies is not None:
             self._by_token("entropy", batch.entropies, "entropy")
         if breakdown is not None:

@@ -58,7 +58,7 @@ class Step(Answer):
             the records lack what it is made of.
         worst: what to look at: "ratio", "mismatch", "kl", "nll" (a token each), "length" (a
             response) and "gradient" (a record).
-        lowest: where "nll" (a token) and "length" (a response) are lowest.
+        lowest: where "nll" (the mean of a record) and "length" (a response) are lowest.
         shares_file: whether the file has records of other steps.
         key: the field of the file's objects that says the step; None where the file's name does.
         logged: whether it is a row of a log, so that there are no records of it.

@@ -200,10 +200,6 @@ class StepSums:
             more = Ragged.stacked([known, more]).taken(pairs).merged(np.arange(0, len(pairs), 2))
         self.columns["sum", name] = more
 
-    def each(self) -> Iterator[StepSums]:
-        """Each step alone, in order."""
-        return (self.taken(np.array([at])) for at in range(len(self)))
-
     def taken(self, rows: I64) -> StepSums:
         """Some rows, in their order."""
         sources = [self.sources[row] for row in rows.tolist()]

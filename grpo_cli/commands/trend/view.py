@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.coverage import Coverage
@@ -77,7 +78,8 @@ def print_steps(
         head = name.removeprefix(prefix)
         columns.append(_column(head, [values[at] for at in places], line, places))
     found = [one.metric for one in findings]
-    spare = () if fields else sparing(names, found, logged=steps.logged)
+    same = {name for name in names if name not in own and _is_steady(steps.metrics[name])}
+    spare = () if fields else sparing(names, found, same, logged=steps.logged)
     kept, hidden = fitting(columns, [name.removeprefix(prefix) for name in spare], screen.width)
     console.print(grid(kept))
     if len(places) < len(steps):
@@ -101,13 +103,26 @@ _UNWATCHED = 99
 """The ``spare`` of a series of a log that no rule watches."""
 
 
-def sparing(names: Sequence[str], found: Sequence[str] = (), *, logged: bool = False) -> list[str]:
+def _is_steady(values: F64) -> bool:
+    """Whether nine of ten values are one number."""
+    counts = np.unique(values[~np.isnan(values)], return_counts=True)[1]
+    return bool(10 * counts.max(initial=0) >= 9 * counts.sum())
+
+
+def sparing(
+    names: Sequence[str],
+    found: Sequence[str] = (),
+    steady: Collection[str] = (),
+    *,
+    logged: bool = False,
+) -> list[str]:
     """The columns that a narrow terminal goes without, the first to go first.
 
     Args:
         names: all of them.
         found: those with a finding, the first in front: that one, reward and loss go last, and
             whether longer responses get more reward.
+        steady: those that say nothing new, which go first.
         logged: whether they are of a log, where each has the place of the metric that it is.
     """
     rows = {name: watch_logged(name) for name in names}
@@ -118,7 +133,7 @@ def sparing(names: Sequence[str], found: Sequence[str] = (), *, logged: bool = F
         return _UNWATCHED if one is None or (logged and row is None) else one.spare
 
     order = [*reversed(names)]
-    order.sort(key=spare, reverse=True)
+    order.sort(key=lambda name: (name in steady, spare(name)), reverse=True)
     last = {*found[:1], *({_HACKED} & {*found})}
     last |= {name for name, row in rows.items() if row and row.name in _LAST}
     order.sort(key=lambda name: 2 if name in last else int(name in found))
@@ -275,7 +290,7 @@ def print_answer(
     quiet: bool,
     brief: bool,
 ) -> None:
-    """Prints the steps, as many as leave room on the screen for what they come to.
+    """Prints what happened, then the steps, as many as the screen has room for.
 
     Args:
         notes: that are going to be printed below.
@@ -289,9 +304,11 @@ def print_answer(
     noted = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
     lengths = ((_OTHERS, False), *((most, True) for most in range(_OTHERS, -1, -1)))
     for most, terse in lengths:  # the shortest where none fits
-        conclusion = _conclusion(screen, answer, covered, most, quiet=quiet, terse=terse)
-        below = lines_of(conclusion, screen)
-        if height is None or below + noted + _AROUND + _LEAST_LIMIT <= height:
+        events = _events(screen, answer, most)
+        basis = _basis(screen, answer, covered, quiet=quiet, terse=terse)
+        around = lines_of(events + basis, screen) + noted + _AROUND
+        fits = height is None or around + _LEAST_LIMIT <= height
+        if fits:
             break
 
     def draw(console: Console, screen: Screen) -> None:
@@ -302,16 +319,18 @@ def print_answer(
         console.print(verdict)
         if brief:
             return
+        if fits:  # else the steps are what a short screen has room for
+            console.file.write(events)
         console.print()
         if plot:
             _print_charts(console, screen, answer, columns)
         else:
-            room = _USUAL_LIMIT if height is None else height - below - noted - _AROUND
+            room = _USUAL_LIMIT if height is None else height - around
             most = min(max(room, _LEAST_LIMIT), _USUAL_LIMIT) if limit is None else limit
             most = 0 if chosen().full else most
             found = answer.findings
             print_steps(console, screen, answer.steps.whole, columns, most, found, _onsets(answer))
-        console.file.write(conclusion)
+        console.file.write(basis if fits else events + basis)
 
     print_page(stream, draw, "page" if limit is not None or plot else "cut", notes=notes)
 
@@ -343,25 +362,29 @@ def _print_charts(
         console.print(Text(line))
 
 
-def _conclusion(
-    screen: Screen, answer: Trend, covered: Coverage, others: int, *, quiet: bool, terse: bool
-) -> str:
-    """What the run comes to.
-
-    Args:
-        screen, answer, covered: where to, and of what.
-        others: sentences of each event on the series that followed.
-        quiet: without what was not computed, and the signature.
-        terse: these in a line each, which --full has whole.
-    """
+def _events(screen: Screen, answer: Trend, most: int) -> str:
+    """What happened in each pass; ``most``: sentences of an event on the series that followed."""
     console = screen.console()
-    most = None if chosen().full else others
-    print_events(console, screen, answer.events, most, logged=answer.steps.logged)
+    print_events(
+        console, screen, answer.events, None if chosen().full else most, logged=answer.steps.logged
+    )
     for one in answer.passes:
         console.print(wrapped(Text(f"\n{visible(one.sentence)}", "bold"), screen.reading, 2))
         for event in one.events:
             if event.severity == WARNING and not answer.steps.logged:
                 print_command(console, screen, event)
+    return written(console)
+
+
+def _basis(screen: Screen, answer: Trend, covered: Coverage, *, quiet: bool, terse: bool) -> str:
+    """What the answer is based on.
+
+    Args:
+        screen, answer, covered: where to, and of what.
+        quiet: without what was not computed, and the signature.
+        terse: these in a line each, which --full has whole.
+    """
+    console = screen.console()
     if not quiet:
         _print_basis(console, screen, answer, covered, terse=terse)
     if answer.log is not None:

@@ -99,7 +99,7 @@ class Verification:
         self._given: list[tuple[Verdict, Suspect]] = []
         self._most = most
         self._otherwise: list[tuple[Verdict, Suspect]] = []
-        self._paired: dict[int, Verdict] = {}
+        self._of_all: dict[int, Verdict] = {}
         self.without_expected = 0
         self.loss_key = ""
         self.undefined = 0
@@ -116,7 +116,7 @@ class Verification:
         Raises:
             InputError: at the first record that cannot be judged, unless those are skipped.
         """
-        verdicts = self._reconsidered(self._with_pairs((*self._verdicts(),)))
+        verdicts = self._reconsidered(self._with_causes_of_all((*self._verdicts(),)))
         within = self._within or self._empty.tolerance()
         firsts = [each.first for each in verdicts if each.first]
         causes, explained = shared_causes(firsts)
@@ -193,7 +193,7 @@ class Verification:
             if rows and verdict.first is not None:
                 verdict = replace(verdict, first=replace(verdict.first, agrees_with=rows))
                 self._given += [(verdict, suspect)] if len(self._given) < self._most else []
-            if id(verdict) not in self._paired and len(self._otherwise) < self._most:
+            if id(verdict) not in self._of_all and len(self._otherwise) < self._most:
                 self._otherwise.append((verdict, suspect))
             found = verdict.first
             if part is not None and found is not None:
@@ -204,14 +204,14 @@ class Verification:
             self._bundle.add_verdict(part, verdict, stage)
         return verdict
 
-    def _with_pairs(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
-        """Where one mistake does not do: a setting and a mistake, if they explain all records.
+    def _with_causes_of_all(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+        """Where no mistake alone does: what explains all records that differ, if anything does.
 
         Records that one of the two explains, or a row, are asked again.
         """
-        found = dict(self._paired)
+        found = dict(self._of_all)
         for verdict, suspect in self._otherwise if found else ():
-            if (causes := self._memory.paired(suspect)) and verdict.first is not None:
+            if (causes := self._memory.for_all(suspect)) and verdict.first is not None:
                 first = replace(verdict.first, agrees_with=())
                 found[id(verdict)] = _named(replace(verdict, first=first), causes)
         differing = [found.get(id(verdict)) for verdict in verdicts if verdict.first]
@@ -277,9 +277,9 @@ class Verification:
         )
         plain = replace(verdict, first=first)
         named = _named(plain, found.causes)
-        if not any(cause.setting for cause in found.causes):
+        if not any(cause.for_all for cause in found.causes):
             return named
-        self._paired[id(plain)] = named
+        self._of_all[id(plain)] = named
         return plain
 
     def _usual_rows(self, record: Record) -> Sequence[Plan]:

@@ -105,7 +105,7 @@ class RunView {
     const links = worst !== onset && has ? ["worst at ", link(`#step-${worst}`, `step ${worst}`)] : [];
     if (group >= 0) {
       const token = place.token === null ? "" : `-token-${place.token}-by-${finding.by}`;
-      links.push(links.length ? ": " : "there: ", link(`#step-${worst}-group-${group}-response-${place.response}${token}`, evidence(finding, this.run.groups[worst][group])));
+      links.push(links.length ? ": " : "there: ", link(`#step-${worst}-group-${group}-response-${place.response}${token}`, evidence(finding)));
     }
     const words = sentence.replace(` at step ${onset}:`, ":");
     return make(
@@ -211,15 +211,14 @@ function commandsOf({ command, onset, kind, worst_step: worst, worst_command: th
 const checkWords = (words) => words.replace(/^(at step \d+: )?[a-z][a-z-]*: /, (_, when = "") => when);
 
 // What the place of a finding is, with its number.
-function evidence({ by, direction, worst: { value } }, group) {
+function evidence({ by, direction, worst: { value } }) {
   const [words, about] = EVIDENCE[by] ?? ["its worst token", ""];
   const which = typeof words === "string" ? words : words[direction === "down" ? 1 : 0];
-  const ties = by === "log_prob" && direction === "down" && group.nll_least > 1 ? `; ${shown(group.nll_least)} of the group's ${shown(group.tokens)} tokens tie` : "";
-  return about ? `${which} (${about(shown(value, 4))}${ties})` : which;
+  return about ? `${which} (${about(shown(value, 4))})` : which;
 }
 
 const EVIDENCE = {
-  log_prob: [["its least likely token", "its most likely token"], (value) => `−log π ${value}`],
+  log_prob: [["its least likely token", "its record with the lowest mean"], (value) => `−log π ${value}`],
   ratio: ["its most extreme ratio", (value) => `|log ratio| ${value}`],
   kl: ["its token with the largest KL", (value) => `k3 ${value}`],
   mismatch: ["its token with the largest mismatch", (value) => `${value} nats`],

@@ -34,6 +34,7 @@ class StepView {
       {},
       ...(new Set(run.files).size > 1 ? [make("p", {}, run.files[this.at])] : []),
       ...this.found.slice(0, 1).map((one) => make("p.said", {}, `${arrow(one)} ${one.sentence}`)),
+      ...this.found.slice(0, 1).map((one) => make("p", {}, make("code", {}, (one.onset === step ? one.command : one.worst_command) ?? ""))),
       ...(step === run.last_good ? [make("p.said", {}, "The last good step.")] : []),
       make("div.columns", {}, make("section", {}, ...this.metrics()), this.groups.length ? make("section", {}, make("h2", {}, this.heading()), this.figure, this.stacked) : null),
       run.alone ? make("p.hint", {}, sentences([run.alone], run)) : null,

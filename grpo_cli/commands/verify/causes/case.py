@@ -443,7 +443,7 @@ class Cause(NamedTuple):
         of: the stage, where that is another one than the catalogue says.
         equal: whether it only says what the record equals, which many mistakes may.
         by_record: whether it can be evaluated for several records at once.
-        setting: the other setting that it is on top of, in words; "" for a mistake alone.
+        for_all: whether it is named only if it explains all records that differ.
     """
 
     mistake: str
@@ -452,7 +452,7 @@ class Cause(NamedTuple):
     of: str = ""
     equal: bool = False
     by_record: bool = False
-    setting: str = ""
+    for_all: bool = False
 
     @property
     def stage(self) -> str:

@@ -261,26 +261,11 @@ def windows(case: Case) -> Iterator[Cause]:
         typed = all(map(is_round, pair))
         # an ε that moves no token in or out is fitted to the loss alone: tried if it is round
         if _within(pair, spans) and words and (seen or typed):
-            yield Cause("epsilon-other", words, partial(_with_window, pair=pair))
+            yield Cause("epsilon-other", words, partial(with_window, pair=pair))
 
 
-_USUAL = (0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5)
-
-
-def usual_windows(case: Case) -> Iterator[Cause]:
-    """Yields ε that people set, on both sides, where a loss is all that is expected."""
-    surrogate = case.objective.surrogate
-    if not case.is_loss_alone or surrogate.choice.window != "product":
-        return
-    own = tuple(float(surrogate.values[name] or 0.0) for name in ("epsilon_low", "epsilon_high"))
-    meant = " and ".join(f"{one:g}" for one in dict.fromkeys(own))
-    for epsilon in _USUAL:
-        if (epsilon, epsilon) != own:
-            words = f"ε is {epsilon:g} instead of {meant}"
-            yield Cause("epsilon-other", words, partial(_with_window, pair=(epsilon, epsilon)))
-
-
-def _with_window(case: Case, pair: Pair) -> Breakdown:
+def with_window(case: Case, pair: Pair) -> Breakdown:
+    """Evaluates the record with other ε_low and ε_high."""
     return bounded(case, bounds=lambda *_: (1.0 - pair[0], 1.0 + pair[1]))
 
 

@@ -165,17 +165,6 @@ def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
         yield Cause("kl-beta", words, made, equal=not is_typed(factor * beta))
 
 
-def strength_of_loss(case: Case) -> Iterator[Cause]:
-    """Yields the β that gives a loss, which is linear in it, if it has at most two digits."""
-    beta, ours = case.objective.beta, float(case.without_policy.record_objective[0])
-    if not case.is_loss_alone or case.loss is None or not beta or not ours:
-        return
-    factor = (case.loss - float(case.breakdown.record_objective[0])) / ours + 1.0
-    if factor > 0.0 and abs(factor - 1.0) > 1e-4 and is_round(factor * beta, 1e-5):
-        words = f"β is {factor * beta:.2g} instead of {beta:g}"
-        yield Cause("kl-beta", words, partial(Case.with_coefficient, name=KL, factor=factor))
-
-
 def _unused(case: Case, wanted: F64, *, unround: bool) -> Iterator[Cause]:
     """Yields the β, and the estimator, of a KL that the objective does not have."""
     ours = case.breakdown.gradient

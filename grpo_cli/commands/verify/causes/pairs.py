@@ -41,5 +41,5 @@ def both(setting: Cause, mistake: Cause) -> Cause:
         evaluate=partial(on_top, first=setting, second=mistake),
         of=mistake.stage,
         by_record=setting.by_record and mistake.by_record,
-        setting=setting.words,
+        for_all=True,
     )

@@ -19,6 +19,7 @@ from grpo_cli.commands.verify.causes import (
     denominators,
     inputs,
     kl,
+    loss_settings,
     masks,
     pairs,
     statistics,
@@ -79,7 +80,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
     ),
     ((kl.weights_and_denominators, 2), (partial(kl.strength, unround=True), 1)),
     ((denominators.separate_factors, 1),),
-    ((clips.usual_windows, 1), (kl.strength_of_loss, 1)),
+    ((loss_settings.of_loss, 1),),
     ((choices.any_choice, 1),),
 )
 """Sources of causes, and how many of each are named where several fit.
@@ -248,7 +249,8 @@ class Memory:
     def __init__(self, most: int) -> None:
         self._left = most
         self._known: list[tuple[Key, Sequence[Cause]]] = []
-        self._pairs: list[tuple[Key, Sequence[Cause]]] = []
+        self._for_all: list[tuple[Key, Sequence[Cause]]] = []
+        self._searched: list[Case] = []
         self._last: tuple[Objective, Key] | None = None
         self.left_out = 0
 
@@ -261,24 +263,36 @@ class Memory:
             suspect: the record.
             rows: gives the plans of the rows that are usual where a record comes from.
         """
-        if known := self._fitting(suspect, self._known) or self.paired(suspect):
+        if known := self._fitting(suspect, self._known) or self.for_all(suspect):
             return Explained(None, known)
         if self._left <= 0:
             self.left_out += 1
             return None
         self._left -= 1
         found, key = explained(suspect.case), self._key(suspect.objective)
-        if found.causes:
+        self._searched.append(suspect.case)
+        if any(cause.for_all for cause in found.causes):
+            self._for_all += [(key, found.causes)]
+        elif found.causes:
             self._known = [(key, found.causes), *self._known][:_KEPT]
-        elif self._pairs_left and not is_undefined(suspect.case):
-            self._pairs_left -= 1
-            found = found._replace(causes=paired(suspect.case, rows(suspect.case.record)))
-            self._pairs += [(key, found.causes)] if found.causes else []
+        elif not is_undefined(suspect.case):
+            found = found._replace(causes=self._of_all(suspect.case, rows))
+            self._for_all += [(key, found.causes)] if found.causes else []
         return found
 
-    def paired(self, suspect: Suspect) -> Sequence[Cause]:
-        """The mistakes on top of another setting, found before, that explain a record too."""
-        return self._fitting(suspect, self._pairs)
+    def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
+        """What explains a record that no mistake alone does, to be named if it explains all."""
+        for cause in loss_settings.shared(self._searched) if len(self._searched) > 1 else ():
+            if all(np.isfinite(misfit(cause, one)) for one in self._searched):
+                return [cause]
+        if not self._pairs_left:
+            return ()
+        self._pairs_left -= 1
+        return paired(case, rows(case.record))
+
+    def for_all(self, suspect: Suspect) -> Sequence[Cause]:
+        """What was found before to be named if it explains all, if it explains a record too."""
+        return self._fitting(suspect, self._for_all)
 
     def _fitting(
         self, suspect: Suspect, answers: list[tuple[Key, Sequence[Cause]]]

@@ -1,0 +1,178 @@
+"""The ε or β that gives the losses of records, where losses are all that says what is wrong.
+
+Some ε gives any one loss. That one round value gives the loss of every record is no chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.clips import window_words, with_window
+from grpo_cli.objective.terms import KL
+
+BY_CHANCE = 0.02
+"""Where more values than that are expected to give the losses by chance, none is named."""
+ROUNDING = 1.5e-6
+"""What float32 leaves of a loss, as a share of the sizes that it is made of."""
+_USUAL = (0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5)
+_ROUND = np.array(
+    [
+        *(float(f"{digits}e{power}") for power in range(-5, -1) for digits in range(10, 100)),
+        *(float(f"{0.105 + 0.01 * step:.3f}") for step in range(90)),
+        1.0,
+    ]
+)
+"""[K] what people set: two digits, or three that end in 5."""
+
+
+class _Guess(NamedTuple):
+    """Values of one setting, or of two, that are tried together, the usual ones before others.
+
+    Attributes:
+        values: [K, 2] ε_low and ε_high, or [K, 1] β.
+        off: each record's [K] loss with them less the one that is expected.
+        cause: makes the cause of the values that fit, the roundest first.
+    """
+
+    values: F64
+    off: Sequence[F64]
+    cause: Callable[[F64], Cause]
+
+
+def of_loss(case: Case) -> Iterator[Cause]:
+    """Yields the ε or the β that gives a loss, where a loss is all that is expected."""
+    if case.is_loss_alone:
+        yield from shared([case])
+
+
+def shared(cases: Sequence[Case]) -> Iterator[Cause]:
+    """Yields the ε or the β that gives the losses of all records, unless chance might.
+
+    Values of one setting are tried before those of two, and the usual ones before others.
+    """
+    if any(case.loss is None or case.gradient is not None for case in cases):
+        return
+    rooms = [_room(case) for case in cases]
+    for guess in chain(_windows(cases), _betas(cases)):
+        fitting = np.ones(len(guess.values), np.bool_)
+        expected = float(len(guess.values))
+        for off, room in zip(guess.off, rooms, strict=True):
+            fitting &= np.abs(off) <= room
+            spread = float(np.sqrt(12.0) * off.std())  # of numbers that are spread evenly
+            expected *= min(2.0 * room / spread, 1.0) if spread else 1.0
+        if fitting.any() and expected <= BY_CHANCE:
+            yield guess.cause(guess.values[fitting])._replace(for_all=True)
+
+
+def _room(case: Case) -> float:
+    """What the digits of a loss leave open."""
+    size = abs(case.loss or 0.0) + 0.1 * float(case.breakdown.record_scale[0])
+    return max(case.loss_room, ROUNDING * size)
+
+
+# ---- ε -------------------------------------------------------------------------------------------
+
+
+def _windows(cases: Sequence[Case]) -> Iterator[_Guess]:
+    """Yields ε on one side or the same on both, then both."""
+    if any(case.objective.surrogate.choice.window != "product" for case in cases):
+        return
+    (low, high), *others = {_own(case) for case in cases}
+    if others:
+        return
+    cause = partial(_window, own=(low, high))
+    for values in (np.array(_USUAL), _ROUND):
+        lows, highs = np.full(len(values), low), np.full(len(values), high)
+        pairs = np.concatenate([(lows, values), (values, highs), (values, values)], axis=1).T
+        pairs = pairs[(pairs != (low, high)).any(axis=1)]
+        yield _Guess(pairs, [_loss_off(case, *pairs.T) for case in cases], cause)
+    if len(cases) > 1:  # one loss is given by many pairs
+        below, above = _ROUND[low != _ROUND], _ROUND[high != _ROUND]
+        pairs = np.stack(np.meshgrid(below, above, indexing="ij"), axis=-1).reshape(-1, 2)
+        yield _Guess(pairs, [_both_off(case, below, above) for case in cases], cause)
+
+
+def _own(case: Case) -> tuple[float, float]:
+    """The ε_low and ε_high that the record is evaluated with."""
+    values = case.objective.surrogate.values
+    return float(values["epsilon_low"] or 0.0), float(values["epsilon_high"] or 0.0)
+
+
+def _window(fitting: F64, own: tuple[float, float]) -> Cause:
+    """The roundest pair of those that fit, with the range of the others."""
+    low, high = min(fitting.tolist(), key=lambda pair: sum(len(f"{one:g}") for one in pair))
+    words = f"ε is {low:g} instead of {' and '.join(f'{one:g}' for one in dict.fromkeys(own))}"
+    if low != high or (fitting != low).any():
+        spans = tuple(zip(fitting.min(axis=0).tolist(), fitting.max(axis=0).tolist(), strict=True))
+        words = window_words((low, high), own, spans, [least == most for least, most in spans])
+    return Cause("epsilon-other", words, partial(with_window, pair=(low, high)))
+
+
+def _loss_off(case: Case, low: F64, high: F64) -> F64:
+    """[K] J with ε_low and ε_high less the J that is expected."""
+    assert case.loss is not None
+    b = case.breakdown
+    weight = b.token_weight * b.advantage
+    off = np.full(len(low), float(b.record_objective[0]) - case.loss)
+    for turn, own, epsilon in zip((-1.0, 1.0), _own(case), (low, high), strict=True):
+        mine = turn * b.advantage > 0
+        bounds = np.concatenate([[own], epsilon]) + turn
+        sums = turn * _capped_sums(turn * b.ratio[mine], weight[mine], bounds)
+        off += sums[1:] - sums[0]
+    return off
+
+
+def _both_off(case: Case, low: F64, high: F64) -> F64:
+    """[K·L] it with every ε_low [K] and ε_high [L], which bound tokens of either sign of A."""
+    own_low, own_high = _own(case)
+    of_low = _loss_off(case, low, np.full(len(low), own_high))
+    of_high = _loss_off(case, np.full(len(high), own_low), high)
+    own = _loss_off(case, np.array([own_low]), np.array([own_high]))
+    return (of_low[:, None] + of_high[None, :] - own).ravel()
+
+
+def _capped_sums(ratio: F64, weight: F64, bounds: F64) -> F64:
+    """[K] Σ w·min(ρ, bound) of each bound, from one sort and running sums."""
+    order = np.argsort(ratio)
+    ratio, weight = ratio[order], weight[order]
+    below = np.concatenate([[0.0], np.cumsum(ratio * weight)])
+    above = np.concatenate([[0.0], np.cumsum(weight[::-1])])[::-1]
+    at = np.searchsorted(ratio, bounds)
+    result: F64 = below[at] + bounds * above[at]
+    return result
+
+
+# ---- β -------------------------------------------------------------------------------------------
+
+
+def _betas(cases: Sequence[Case]) -> Iterator[_Guess]:
+    """Yields β: the loss is linear in it."""
+    betas, penalties = {case.objective.beta for case in cases}, [_penalty(case) for case in cases]
+    own = betas.pop()
+    if betas or not own or not any(penalties):
+        return
+    values = _ROUND[own != _ROUND]
+    off = [
+        float(case.breakdown.record_objective[0]) - (case.loss or 0.0) + (values / own - 1.0) * kl
+        for case, kl in zip(cases, penalties, strict=True)
+    ]
+    yield _Guess(values[:, None], off, partial(_beta, own=own))
+
+
+def _penalty(case: Case) -> float:
+    """What the KL adds to J."""
+    return float(case.without_policy.record_objective[0])
+
+
+def _beta(fitting: F64, own: float) -> Cause:
+    beta = min(fitting[:, 0].tolist(), key=lambda value: len(f"{value:g}"))
+    words = f"β is {beta:g} instead of {own:g}"
+    made = partial(Case.with_coefficient, name=KL, factor=beta / own)
+    return Cause("kl-beta", words, made)
