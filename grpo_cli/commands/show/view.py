@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -56,20 +56,11 @@ _SPARE_STRINGS = (
 
 
 def print_shown(
-    console: Console,
-    screen: Screen,
-    answer: Shown,
-    names: Sequence[str] | None = None,
-    notes: Iterable[str] = (),
+    console: Console, screen: Screen, answer: Shown, names: Sequence[str] | None = None
 ) -> None:
-    """Prints the batch in a line, how much of it the rows carry, and the rows, or these columns.
-
-    ``notes``: what the numbers cannot be read without, which comes first.
-    """
+    """Prints the batch in a line, how much of it the rows carry, and the rows, or these columns."""
     if not answer.total:
         return
-    for note in notes:
-        console.print(wrapped(Text(f"note: {note}", "magenta"), screen.width, 2))
     total = answer.total
     totals = f"loss {shown(total['loss'])}, gradient norm {shown(total['gradient_norm'])}"
     whole = f"{counted(total['records'], 'record')}, {counted(total['tokens'], 'token')}"
