@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 
@@ -38,6 +38,16 @@ class UsageError(GrpoError):
 
     __module__ = "grpo_cli"  # as it is imported, and as a traceback names it
     exit_code = 2
+
+
+class Listing(UsageError):  # noqa: N818 - an answer, no error
+    """The names that may stand for a ``?``, with their meanings: an answer (exit code 0)."""
+
+    exit_code = 0
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        super().__init__(f"one of {', '.join(names)}")
+        self.names = names
 
 
 class PackageError(UsageError, ImportError):

@@ -356,3 +356,50 @@ def test_slips_in_flags(words, message):
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert message in result.stderr
     assert len(result.stderr) < 320
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("eval - --fields ?", "loss "),
+        ("eval - --only ?", "loss "),
+        ("eval - --level token --fields ?", "log_ratio "),
+        ("eval - --map ?", "log_probs_old "),
+        ("eval - --from ?", "verl "),
+        ("eval - --batch ?", "record "),
+        ("eval - --kl ?", "k3 "),
+        ("eval - -v ?", "dapo "),
+        ("eval - -p ?", "epsilon_low "),
+        ("trend - --fail-on ?", "findings"),
+        ("trend - --fields ?", "clip_low"),
+    ],
+)
+def test_a_question_mark_lists_what_a_flag_takes(words: str, name: str) -> None:
+    result = run(*words.split(), stdin=json.dumps(RESPONSE))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert any(line.startswith(name) for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("field", ["signature", "variant", "trajectories", "turns"])
+def test_every_total_can_be_printed(field: str) -> None:
+    words = ("eval", "-", "--level", "batch", "--fields", f"loss,{field}")
+    printed = run(*words, stdin=json.dumps(RESPONSE))
+    assert printed.exit_code == 0, printed.stderr
+    assert printed.stdout.splitlines()[-1].split()[0] == field
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--batch step --batch record", "--batch is given twice"),
+        ("-v grpo -v dr", "--variant is given twice; for several: grpo compare -v A,B"),
+        ("-v all", "for several: grpo compare -v all"),
+        ("-v trl/*", "for several: grpo compare -v 'trl/*'"),
+        ("--batch 3", "--batch: expected input, record or FIELD[,FIELD], got '3'"),
+        ("--fields foo", "(--fields '?' lists all"),
+    ],
+)
+def test_the_flag_that_was_meant(words: str, message: str) -> None:
+    result = run("eval", "-", *words.split(), stdin=json.dumps(RESPONSE))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr

@@ -128,9 +128,14 @@ def explain(
         f"this explains only {named}, the last of {count:,} batches in the input: grpo trend "
         "follows a run step by step, --batch input joins all records into one batch"
     )
-    of_run = [reason for reason in whole.why if reason["code"] == "rising"]
-    why = [{"code": "last-batch", "text": text}, *of_run, *found.why]
+    of_run = [reason for reason in whole.why if reason["code"] in _OF_RUN]
+    of_batch = [reason for reason in found.why if reason["code"] not in _OF_RUN]
+    why = [{"code": "last-batch", "text": text}, *of_run, *of_batch]
     return replace(found, batch=dict(of_last), why=why)
+
+
+_OF_RUN = ("ungrouped", "rising")
+"""Reasons that are seen in all batches: the fields that join rows include the step."""
 
 
 def _order(step: Any) -> tuple[bool, float, str]:

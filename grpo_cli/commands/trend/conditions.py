@@ -73,7 +73,7 @@ def read_condition(text: str, *, logged: bool = False) -> Condition:
         return Condition(text)
     found = _CONDITION.fullmatch(text)
     if text.strip() == "?":
-        complete.known("--fail-on", "?", METRICS)
+        complete.known("--fail-on", "?", (FINDINGS, *METRICS))
     if found is None:
         raise UsageError(f"--fail-on: expected METRIC>NUMBER or {FINDINGS}, got {text!r}")
     name = found[1]
