@@ -261,7 +261,7 @@ class Evaluation:
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
         pooled = {} if sums.error is not None else reader.pooled(plan.batch, self._advice)
         said = (sums.of_first or {}) | sums.notices
-        found = first | other | reader.notes() | self._notices | said | no_kl | more
+        found = first | other | reader.facts.sentences(plan) | self._notices | said | no_kl | more
         if MIXED in advantages and GIVEN in found:
             found = {SOME_GIVEN if text == GIVEN else text: None for text in found}
         return [text for text in found | pooled if plan.asked or text != GIVEN]

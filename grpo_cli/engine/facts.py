@@ -13,6 +13,7 @@ from grpo_cli.records.choose.grouping import steps_in
 from grpo_cli.records.fields import METRICS, fields_of, logged_metrics, read_fields
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look
+from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import named_row
 
 ERRORS_KEPT = 20
@@ -108,10 +109,9 @@ class InputFacts:
                 del self.notices[text]
         self.unread.stop(line, path)
 
-    @property
-    def sentences(self) -> Notices:
-        """The notices, and one on the keys that nothing reads."""
-        return self.notices | self.unread.note()
+    def sentences(self, *plans: Plan) -> Notices:
+        """The notices, and one on keys that nothing reads; not on settings that the plans have."""
+        return self.notices | self.unread.note([plan.values for plan in plans])
 
     def ungrouped(
         self, records: int, groups: int, responses: int, *, given: bool = False
