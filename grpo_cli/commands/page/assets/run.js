@@ -181,8 +181,9 @@ class RunView {
     const open = [...found, ...varied.filter((metric) => rank(metric) > 1)];
     const rest = varied.filter((metric) => rank(metric) < 2);
     const columns = columnsOf(this.shown.clientWidth || 700);
-    if (open.length) open.push(...rest.splice(0, (columns - (open.length % columns)) % columns));
-    return [open.length ? open : rest, open.length ? rest : [], others.filter(isConstant)];
+    const spare = open.length ? rest.filter(({ name }) => name !== "objective").slice(0, (columns - (open.length % columns)) % columns) : []; // J is −loss
+    const folded = open.length ? rest.filter((metric) => !spare.includes(metric)) : [];
+    return [open.length ? [...open, ...spare] : rest, folded, others.filter(isConstant)];
   }
 
   refresh() {
