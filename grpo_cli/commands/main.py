@@ -233,6 +233,8 @@ _SAME = {
     "--sort": "--by",
     "--order-by": "--by",
     "--set": "--param",
+    "--strict": "--fail-on",
+    "--ignore": "--quiet",
 }
 """Other tools' names for a flag."""
 

@@ -46,11 +46,11 @@ class Skipped:
         for error in later.first:
             if not self.most:
                 self.first.append(error)
-            elif (same := self._by_words.get(error.words)) is not None:
+            elif (same := self._by_words.get(words := frozenset(error.alike))) is not None:
                 same.repeats += 1 + error.repeats
-            elif len(self.first) < self.most:
+            elif sum(map(len, self._by_words)) < self.most:
                 self.first.append(error)
-                self._by_words[error.words] = error
+                self._by_words[words] = error
 
     @property
     def more(self) -> int:
