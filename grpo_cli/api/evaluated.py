@@ -124,6 +124,14 @@ class Evaluated:
         """The attributes, and the names of ``total``."""
         return sorted({*super().__dir__(), *self.total})
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the objective and all totals are equal."""
+        return isinstance(other, Evaluated) and self.document() == other.document()
+
+    def __hash__(self) -> int:
+        """Of the objective."""
+        return hash(self.signature)
+
     def document(self) -> dict[str, Any]:
         """The JSON of ``grpo eval --level batch`` as dicts and lists."""
         found = {"variant": self.variant, "signature": self.signature, "total": dict(self.total)}

@@ -13,6 +13,7 @@ from grpo_cli.api.data import Data, of_arguments, plain, reader_of, speaking_of_
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.batch import F64
 from grpo_cli.commands.eval.run import notes, two_runs
+from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import record_sizes
@@ -108,18 +109,16 @@ def _evaluated(
     said = (*run.notices, *two_runs(reader), *notes(run.total))
     notices = [of_arguments(note) for note in said]
     if made.batch != "record":  # whose sizes each part has
-        parts = [
-            Source(one.records, one.breakdown, partial(_sizes, run if rows else None, one))
-            for one in parts
-        ]
+        batches = run.sums.batches if rows else None
+        parts = [Source(one.records, one.breakdown, partial(_sizes, batches, one)) for one in parts]
     return Evaluated(run.total, run.signature, notices, parts, run.batches, made.variant)
 
 
-def _sizes(run: Evaluation | None, source: Source) -> F64:
-    """[M, 2] the ``Sizes`` of each record's batch; without a run it is its own."""
-    if run is None:
+def _sizes(batches: BatchTotals | None, source: Source) -> F64:
+    """[M, 2] the ``Sizes`` of each record's batch; without batches it is its own."""
+    if batches is None:
         return record_sizes(source.breakdown)
-    return np.array([run.sums.batches.size(one.batch or {}) for one in source.records])
+    return np.array([batches.size(one.batch or {}) for one in source.records])
 
 
 def one_variant(variant: Any, others: dict[str, Any]) -> Any:
@@ -180,6 +179,8 @@ _AS_JSON = "document() of the result has the JSON of the command"
 _ELSEWHERE = {
     "level": 'give it to the result: evaluate(…).to_polars("token"), or to_pandas, columns',
     "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',
+    "batch": 'each record is a batch here; evaluate(data, batch="step") gives the loss of a step',
+    "totals_only": "it is an argument of evaluate",
     "at": "the command has it: grpo trend RUN --at STEP",
     "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
     "limit": "it is an argument of check and show",

@@ -34,7 +34,7 @@ from grpo_cli.commands.show.batch import Shown
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.questions.against import RunComparison
 from grpo_cli.commands.verify.answer import Verified
-from grpo_cli.errors import InputError, UsageError, did_you_mean
+from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import as_flags
 
@@ -170,7 +170,7 @@ def match(
     with speaking_of_arguments():
         asked = one_variant(variant or "", hyperparameters)
         plan = planned(asked or "grpo", stages, hyperparameters, batch, strict=False)
-        plan = replace(plan, asked=bool(asked))
+        plan = replace(plan.of_one_batch(), asked=bool(asked))
         reader, words = reader_of(
             data, jobs=None, where=where, group_by=group_by, group_size=group_size
         )
@@ -264,7 +264,7 @@ def verify(
         run = Verification(judging, reader, whole("causes", causes))
         answer = run.result()
         if not answer.records:
-            raise InputError('no record has "expected": put the result of your own loss there')
+            raise run.nothing()
         return _noting(answer, run.notes())
 
 
@@ -493,7 +493,7 @@ def trend(
     with speaking_of_arguments():
         variant = one_variant(variant, hyperparameters)
         values = checked(hyperparameters)
-        plan = planned(variant, stages, values, batch)
+        plan = planned(variant, stages, values, batch).of_one_batch()
         objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
         if log is not None and against is not None:
             raise UsageError("against cannot be combined with log")

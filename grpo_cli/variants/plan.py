@@ -56,6 +56,20 @@ class Plan:
         batch = [] if self.batch == "input" else ["--batch", self.batch]
         return as_flags(self.variant, self.swapped, self.flags) + batch
 
+    def of_one_batch(self) -> Plan:
+        """The plan, for a command that answers for one batch.
+
+        Raises:
+            UsageError: where ``--batch`` names fields.
+        """
+        if self.batch not in ("input", "record"):
+            field = self.batch.partition(",")[0]
+            raise UsageError(
+                f"--batch {self.batch}: this command answers for one batch; --where {field}==N "
+                "chooses its records"
+            )
+        return self
+
     @cached_property
     def key(self) -> Hashable:
         """What it is, to be looked up."""

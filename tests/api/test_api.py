@@ -242,7 +242,12 @@ def test_a_result_shows_itself() -> None:
     assert max(map(len, str(found).splitlines())) < 60
     compared = str(compare(dict(EMPTY, log_probs_old=None), "dr,dapo"))
     assert re.search(r"\nvariant +loss", compared)
-    assert pickle.loads(pickle.dumps(found)).loss == found.loss
+    # choices that are closures, and sizes of batches
+    for variant, batch in ("trl/grpo", "input"), ("verl/vanilla", "record"):
+        found = evaluate(DAPO, variant, batch=batch)
+        loaded = pickle.loads(pickle.dumps(found))
+        assert loaded == found
+        assert (loaded.columns()["gradient"] == found.columns()["gradient"]).all()
     assert grpo_cli.__version__ in found.signature
 
 

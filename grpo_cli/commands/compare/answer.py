@@ -103,8 +103,11 @@ class Compared(Frames, Answer):
     def headline(self) -> str:
         """Which variants agree, or what was compared."""
         skipped = f"; skipped {', '.join(one.variant for one in self.skipped)}" * bool(self.skipped)
-        variants, counts = counted(len(self.variants), "variant"), what_was_counted(vars(self))
-        return f"{self.verdict or f'{variants} on {counts}'}{skipped}"
+        variants = counted(len({one.variant for one in self.variants}), "variant")
+        batches = len({tuple(one.batch.values()) for one in self.variants})
+        each = f"{batches} batches of " if batches > 1 else ""
+        counts = f"{variants} on {each}{what_was_counted(vars(self))}"
+        return f"{self.verdict or counts}{skipped}"
 
     @property
     def verdict(self) -> str:

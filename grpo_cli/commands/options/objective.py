@@ -114,19 +114,6 @@ class StageOptions:
 class ObjectiveOptions(StageOptions, VariantOption):
     """Which objective: a variant, the stages replaced, the hyperparameters set."""
 
-    def of_one_batch(self, *, strict: bool = True) -> Plan:
-        """The objective, checked, for a command that answers for one batch.
-
-        Raises:
-            UsageError: also where ``--batch`` names fields.
-        """
-        if self.batch not in (None, "input", "record"):
-            raise UsageError(
-                f"--batch {self.batch}: this command answers for one batch; "
-                f"--where '{self.batch.partition(',')[0]}==N' chooses its records"
-            )
-        return self.plan(strict=strict)
-
     def plan(self, *, strict: bool = True) -> Plan:
         """The objective, checked; ``strict`` as ``variants.plan.plan`` has it.
 

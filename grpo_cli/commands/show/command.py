@@ -217,7 +217,7 @@ def _show_record(
     reader: Reader, objective: ObjectiveOptions, options: ShowOptions, page: PageOptions
 ) -> None:
     """Draws one record: on the terminal, as a page, as a picture."""
-    plan = objective.of_one_batch()
+    plan = objective.plan().of_one_batch()
     if options.html is not None:
         reader.keep_input()  # its tokens are ranked in another pass
     records = reader.records()
