@@ -36,8 +36,8 @@ MOST = 30
 NEAREST = 5
 RARE = 0.01
 """Hits by chance below which a convention is named: well below 1."""
-MANY = 0.3
-"""Hits by chance from which on a hit says nothing: not well below 1."""
+MANY = 0.05
+"""Hits by chance from which on a hit says nothing: so many of made-up numbers are hit so."""
 _NAMES = 12
 """Changed conventions of one value that are compared on the probe; unmodified rows all are."""
 _CANDIDATES = 200
