@@ -57,6 +57,15 @@ class Convention(Answer):
     any_from: Mapping[str, float]
     replaced: Mapping[str, Value]
 
+    @property
+    def name(self) -> str:
+        """The first variants that are this convention, or the one of which it is a change."""
+        if not self.variants:
+            return f"{self.signature.partition('|')[0]} (changed)"
+        first, *also = self.variants
+        more = f" and {len(also) - _ALSO} more" if len(also) > _ALSO else ""
+        return f"{first} (also {', '.join(also[:_ALSO])}{more})" if also else first
+
 
 @dataclass(frozen=True)
 class Released(Answer):
@@ -138,8 +147,6 @@ class Matched(Frames, Answer):
         if not self.matches:
             return f"{number}: no convention of {self.tried:,} gives it"
         match, count = self.matches[0], self.match_count
-        name, *also = match.variants or ("a changed variant",)
-        name += f" (also {', '.join(also)})" if also else ""
         sure = "" if self.reproduced else "by chance, "
         others = ""
         if count > 1:
@@ -147,7 +154,7 @@ class Matched(Frames, Answer):
             if self.entry_count > 1:
                 values = f"have {self.entry_count} different values"
             others = f"; {count} conventions fit and {values}"
-        return f"{number}: {sure}{name} gives {match.value!r}{others}"
+        return f"{number}: {sure}{match.name} gives {match.value!r}{others}"
 
     def table(self) -> list[dict[str, Any]]:
         """A convention of each value that fits, the likeliest first; else the nearest."""
@@ -156,12 +163,13 @@ class Matched(Frames, Answer):
             {
                 "value": one.value,
                 "difference": one.difference,
-                "variant": ", ".join(one.variants) or "(changed)",
+                "variant": one.name,
                 "command": one.command,
             }
             for one in sorted(entries.values(), key=lambda one: one.entry)[:_ENTRIES]
         ]
 
 
+_ALSO = 2
 _ENTRIES = 5
 """Values that a prompt lists; ``matches`` has all."""

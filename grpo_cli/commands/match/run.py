@@ -36,8 +36,9 @@ MOST = 30
 NEAREST = 5
 RARE = 0.01
 """Hits by chance below which a convention is named: well below 1."""
-MANY = 0.3
-"""Hits by chance from which on a hit says nothing: not well below 1."""
+MANY = 0.05
+"""Hits by chance from which on a hit says nothing; of 95 made-up numbers of one to three digits
+none was hit below it, and 9 below 0.3."""
 _NAMES = 12
 """Changed conventions of one value that are compared on the probe; unmodified rows all are."""
 _CANDIDATES = 200

@@ -157,8 +157,13 @@ class Verified(Frames, Answer):
         """What explains the differing records, or the one factor in all of them; else ""."""
         if self.is_of_another_row:
             return f"{self.agreeing} agree with {self.agrees_with[0]}"
-        if self.causes or self.factor is None:
-            return "; ".join(self.causes)
+        if self.causes:
+            some = "" if self.explained == self.differing else f"{self.explained} of them: "
+            rest = len(self.causes) - 1
+            also = f" ({rest} other{'s fit' if rest > 1 else ' fits'} too)" if rest else ""
+            return f"{some}{self.causes[0]}{also}"
+        if self.factor is None:
+            return ""
         key = next(row.first.key for row in self.records if row.first)
         each = " in each" if self.differing > 1 else ""
         return f"your {key} is grpo's times {self.factor:.5g}{each}"
@@ -183,7 +188,7 @@ class Verified(Frames, Answer):
                 "token": one.first.token,
                 "yours": one.first.expected,
                 "grpo": one.first.got,
-                "cause": one.first.cause,
+                "mistake": one.first.mistakes[0] if one.first.mistakes else None,
             }
             for one in self.records
             if one.first is not None

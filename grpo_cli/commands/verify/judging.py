@@ -76,6 +76,7 @@ class Judging(Accumulator[Any]):
         references: which of them have a reference.
         frameworks: those whose field names records use that name no framework.
         loss_key: where a record that expects nothing has a loss, "" where none does.
+        acting: names of ``UNTESTED``, and whether that acts in some records.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "given")
@@ -95,12 +96,14 @@ class Judging(Accumulator[Any]):
         self.references = References()
         self.frameworks: dict[str, None] = {}
         self.loss_key = ""
+        self.acting: set[tuple[str, bool]] = set()
 
     def merge(self, later: Judging) -> None:
         """Adds the records that follow; refuses those with a reference among some without."""
         self.items += later.items
         self.frameworks |= later.frameworks
         self.loss_key = self.loss_key or later.loss_key
+        self.acting |= later.acting
         self.references.merge(later.references)
         self.error = self.references.error
 
@@ -240,7 +243,9 @@ class Judging(Accumulator[Any]):
                     raise
             kinds = [question.kind for question in questions]
             if kinds.count(kinds[0]) == len(kinds):
-                return judge(questions, Evaluator(plan).evaluate(chunk))
+                breakdown = Evaluator(plan).evaluate(chunk)
+                self.acting |= acting(breakdown)
+                return judge(questions, breakdown)
             runs = groupby(questions, lambda one: one.kind)
             each = (assembled(one.record for one in run) for _, run in runs)
             found = self._each(plan, chain.from_iterable(each), part)
@@ -283,6 +288,28 @@ class Judging(Accumulator[Any]):
         except GrpoError:
             return None
         return found.verdict if isinstance(found, Judged) else None
+
+
+UNTESTED = {
+    "advantage": "the advantages (all are 0)",
+    "ratio": "the ratio and its clip (every ratio is 1)",
+    "clip": "the clip (no token is clipped)",
+    "kl": "the KL (it is 0)",
+}
+"""Parts of an objective, and how it is said that they do not act, so that agreeing says little."""
+
+
+def acting(breakdown: Breakdown) -> set[tuple[str, bool]]:
+    """Names of ``UNTESTED`` that an objective has, and whether each acts in these records."""
+    objective, found = breakdown.objective, {("advantage", bool(breakdown.advantage.any()))}
+    if objective.surrogate.choice.window is not None:
+        moved = bool((breakdown.ratio != 1.0).any())
+        found |= (
+            {("ratio", True), ("clip", bool(breakdown.clip.any()))} if moved else {("ratio", False)}
+        )
+    if objective.beta and breakdown.kl is not None:
+        found.add(("kl", bool(breakdown.kl.any())))
+    return found
 
 
 # ---- records of one kind -------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.causes.search import Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import NOISE_OF_SUMS, Tolerance
-from grpo_cli.commands.verify.judging import Judged, Judging
+from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
 from grpo_cli.commands.verify.replay import Bundle, stage_of
 from grpo_cli.commands.verify.stages import Part
 from grpo_cli.engine import Evaluation, Reader
@@ -96,7 +96,7 @@ class Verification:
         self._within: Tolerance | None = None
         self._without_kl: list[Plan] = []
         self._plan: Plan | None = None
-        self._of_batches: str | None = None
+        self._of_batches: tuple[str, str] | None = None
         self._good = 0
         self._frameworks: dict[str, None] = {}
         self._rows: Sequence[str] = ()
@@ -108,6 +108,7 @@ class Verification:
         self._of_all: dict[int, Verdict] = {}
         self.without_expected = 0
         self._loss_key = ""
+        self._acting: set[tuple[str, bool]] = set()
         self.undefined = 0
         self.by_scale = 0
         self.rows_taken: dict[str, int] = {}
@@ -130,7 +131,11 @@ class Verification:
         if len(self.rows_taken) == 1 and self._plan is not None:
             self._of_batches = _losses_of_batches(self._reader, self._plan, verdicts, within.rtol)
         if self._of_batches is not None:
-            verdicts = [replace(each, agrees=True, first=None, also=()) for each in verdicts]
+            compared = (self._of_batches[0],)
+            verdicts = [
+                replace(each, agrees=True, compared=compared, first=None, also=())
+                for each in verdicts
+            ]
             causes, explained, self._rows, agreeing = (), 0, (), 0
         found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
@@ -170,6 +175,7 @@ class Verification:
             items, sums.items = sums.items, []
             self._frameworks |= sums.frameworks
             self._loss_key = self._loss_key or sums.loss_key
+            self._acting |= sums.acting
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
@@ -336,7 +342,13 @@ class Verification:
         if self.without_expected and self.without_expected < total:
             yield f'{self.without_expected} of {total} records have no "expected"'
         if self._of_batches is not None:
-            yield self._of_batches
+            yield self._of_batches[1]
+        never = {
+            name for name, acts in self._acting if not acts and (name, True) not in self._acting
+        }
+        idle = [why for name, why in UNTESTED.items() if name in never]
+        if idle and not self._differing:
+            yield f"these records do not test {', '.join(idle)}"
         if self.undefined:
             records = counted(self.undefined, "record")
             why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
@@ -378,8 +390,8 @@ def _named(verdict: Verdict, causes: Sequence[Cause]) -> Verdict:
 
 def _losses_of_batches(
     reader: Reader, plan: Plan, verdicts: Sequence[Verdict], rtol: float
-) -> str | None:
-    """The note where records expect the loss of their whole batch, which is right for that.
+) -> tuple[str, str] | None:
+    """What was compared, and a note, where records expect the right loss of their whole batch.
 
     A trainer logs one loss for a step. Records of several prompts that repeat it differ from their
     own losses, although nothing is wrong. It costs a pass, and only where no record agrees and
@@ -408,10 +420,10 @@ def _losses_of_batches(
     found: list[Any] = [row[key] for row in run.batches or [run.total]]
     if not all(any(isclose(one, each, rel_tol=rtol) for each in found) for one in yours):
         return None
-    whole = "of its whole step" if batch != "input" else "of all records together"
+    whole = f"{key} of the whole {'step' if batch != 'input' else 'input'}"
     words = [*replace(plan, batch=batch).words, "--level", "batch", "--only", key]
     command = shell_line(["grpo", "eval", *reader.paths, *words])
-    return (
-        f'"expected" of each record holds the {key} {whole}, but verify computes the {key} of the '
-        f"record alone; {command} prints the {key} {whole}"
+    return whole, (
+        f'"expected" of each record holds the {whole}, but verify computes the {key} of the '
+        f"record alone; {command} prints the {whole}"
     )
