@@ -21,7 +21,15 @@ from grpo_cli.commands.answer import (
     text_table,
     what_was_counted,
 )
-from grpo_cli.commands.frames import Array, array, arrow_table, pandas_frame, polars_frame
+from grpo_cli.commands.frames import (
+    Array,
+    Columns,
+    array,
+    arrow_table,
+    pandas_frame,
+    polars_frame,
+    with_values,
+)
 from grpo_cli.commands.show.batch import AT_PROMPT
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
 from grpo_cli.engine.rows.rows import STEP, read_having
@@ -201,7 +209,7 @@ class Evaluated:
             Each of several reward functions is a column, ``reward.NAME`` or ``reward.0``.
 
         Raises:
-            UsageError: for a level or a column that there is not, or where only totals were kept.
+            UsageError: for a level or a column that does not exist, or where only totals were kept.
         """
         if level not in get_args(Level):
             hint = did_you_mean(str(level), get_args(Level))
@@ -236,16 +244,17 @@ class Evaluated:
         """The rows of a level as an Arrow table, null for NaN.
 
         Args:
-            level, fields, having: as for ``columns``.
+            level, fields, having: as for ``columns``; without ``fields``, the columns that have a
+                value in some row.
 
         Returns:
             A ``pyarrow.Table``.
 
         Raises:
-            UsageError: for a level or a column that there is not.
+            UsageError: for a level or a column that does not exist.
             PackageError: where pyarrow is not installed.
         """
-        return arrow_table(self.columns(level, fields=fields, having=having))
+        return arrow_table(self._in_frame(level, fields, having))
 
     def to_pandas(
         self,
@@ -259,16 +268,16 @@ class Evaluated:
         Take its columns by ``frame["clip"]``: ``frame.clip`` is a method of pandas.
 
         Args:
-            level, fields, having: as for ``columns``.
+            level, fields, having: as for ``to_arrow``.
 
         Returns:
             A ``pandas.DataFrame``.
 
         Raises:
-            UsageError: for a level or a column that there is not.
+            UsageError: for a level or a column that does not exist.
             PackageError: where pandas is not installed.
         """
-        return pandas_frame(self.columns(level, fields=fields, having=having))
+        return pandas_frame(self._in_frame(level, fields, having))
 
     def to_polars(
         self,
@@ -280,16 +289,21 @@ class Evaluated:
         """The rows of a level as a data frame of polars, null for NaN.
 
         Args:
-            level, fields, having: as for ``columns``.
+            level, fields, having: as for ``to_arrow``.
 
         Returns:
             A ``polars.DataFrame``.
 
         Raises:
-            UsageError: for a level or a column that there is not.
+            UsageError: for a level or a column that does not exist.
             PackageError: where polars is not installed.
         """
-        return polars_frame(self.columns(level, fields=fields, having=having))
+        return polars_frame(self._in_frame(level, fields, having))
+
+    def _in_frame(self, level: Level, fields: Texts, having: Texts) -> Columns:
+        """The columns that are asked for, or else those that have a value."""
+        found = self.columns(level, fields=fields, having=having)
+        return found if fields else with_values(found)
 
     # ---- one array per response ---------------------------------------------------------------
 
