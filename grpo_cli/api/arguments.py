@@ -73,7 +73,7 @@ _ELSEWHERE = {
     "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',
     "batch": 'each record is a batch here; evaluate(data, batch="step") gives the loss of a step',
     "totals_only": "it is an argument of evaluate",
-    "at": "the command has it: grpo trend RUN --at STEP",
+    "at": _OF_TREND,
     "fail_on": "the command has it: grpo trend RUN --fail-on TEST",
     "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
     "limit": "it is an argument of check and show",

@@ -540,6 +540,16 @@ def test_what_a_row_shows_is_an_attribute(name: str) -> None:
             _ = event.comand
 
 
+def test_trend_answers_the_questions_of_the_command() -> None:
+    assert trend(RUN, at=30).document() == answer("trend", RUN, "--at", "30")
+    parts = trend(RUN, by="step")
+    assert {one["part"] for one in answer("trend", RUN, "--by", "step")["parts"]} == {
+        one.part for one in parts.parts
+    }
+    with pytest.raises(GrpoError, match="against cannot be combined with at"):
+        trend(RUN, at=30, against=RUN)  # type: ignore[call-overload]
+
+
 def _metric(finding: Any) -> str:
     return str(finding.metric)
 
