@@ -78,7 +78,7 @@ _ELSEWHERE = {
     "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
     "limit": "it is an argument of check and show",
     "response": 'columns have it: evaluate(…).columns(having="response==3"), or show',
-    "record": 'records are chosen by their fields: where="id==3"',
+    "record": 'records are chosen by their fields: where="id==3"; show and read take it',
     **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
     **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
     **dict.fromkeys(("against", "log", "step", "one_run"), _OF_TREND),

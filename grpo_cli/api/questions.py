@@ -311,6 +311,7 @@ def show(
     top: int = 20,
     strings: bool = False,
     having: Texts = (),
+    record: str | int | None = None,
     where: Texts = (),
     group_by: Texts = (),
     group_size: int | None = None,
@@ -332,6 +333,8 @@ def show(
         top: how many rows; 0 for all. Default: 20.
         strings: whether a row is a token string. Default: False, a row is a token.
         having: only rows that fit, as ``"clip==high && contribution_share>0.01"``. Default: all.
+        record: only this record, as a batch of its own: its id, or else its number from 0; a
+            notebook shows its tokens in colours. Default: all.
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         stages, batch, **hyperparameters: as ``evaluate`` takes them.
 
@@ -344,6 +347,7 @@ def show(
     """
     from grpo_cli.commands.show.batch import show_rows
     from grpo_cli.commands.show.picture import COLORS
+    from grpo_cli.commands.show.record import with_picture
 
     if by not in COLORS:
         hint = did_you_mean(str(by), COLORS)
@@ -351,9 +355,13 @@ def show(
     rows = whole("top", top)
     variant = one_variant(variant)
     plan = planned(variant, stages, hyperparameters, batch)
-    reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
+    how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
+    reader, _ = reader_of(data, record=None if record is None else str(record), **how)
+    reader.keep_input()
     tests = listed(having)
     found = show_rows(reader, plan, by=by, top=rows, strings=strings, having=tests)[0]
+    if found.total["records"] == 1:
+        found = with_picture(found, reader, plan, by)
     return _noting(found, found.notices)
 
 

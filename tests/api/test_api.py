@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import doctest
 import gzip
 import json
@@ -538,6 +539,16 @@ def test_what_a_row_shows_is_an_attribute(name: str) -> None:
         )
         with pytest.raises(AttributeError, match="Event has no attribute 'comand'; did you mean c"):
             _ = event.comand
+
+
+def test_a_record_that_is_shown_has_its_tokens_in_colours() -> None:
+    found = show([ONE, EMPTY], record="some", by="gradient")
+    drawn = re.search('data:image/svg.xml;base64,([^"]+)', found._repr_html_())
+    assert drawn is not None
+    assert "record some: tokens by gradient" in base64.b64decode(drawn[1]).decode()
+    assert {row["id"] for row in found.rows} == {"some"}
+    assert found.document() == show(EMPTY, by="gradient").document()
+    assert "svg" not in show([ONE, EMPTY])._repr_html_()
 
 
 def test_trend_answers_the_questions_of_the_command() -> None:
