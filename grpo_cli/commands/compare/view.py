@@ -81,7 +81,8 @@ def _print_rows(
         legend["cosine"] += "; variants are sorted by it"
     if len(alike) < len(rows):
         legend["variant"] = "+N equal: all numbers here are equal (--full lists the variants)"
-    above = screen.height is not None and len(alike) >= screen.height and not chosen().full
+    cut = screen.height is not None and len(alike) >= screen.height and not chosen().full
+    above = cut and not many  # of many, the rows that fit say more than the legend
     if above:
         _print_legend(console, screen, answer, legend)
         print_hidden(console, screen, hidden, "--fields")
@@ -160,11 +161,11 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDi
         more = f", and use different choices for {', '.join(row.stages)}" if row.stages else " only"
         line = Text(f"{first} and {', '.join(others)} differ in {listed}{more}")
         console.print(wrapped(line, screen.reading, 2))
-        mark(console, "difference")
+        mark(console, "variant difference")
     if len(rows) > _MOST and not chosen().full:
         more = f"… {len(rows) - _MOST:,} more differences between variants of one name (--full)"
         console.print(Text(more, "dim"))
-        mark(console, "difference", len(rows) - _MOST)
+        mark(console, "variant difference", len(rows) - _MOST)
 
 
 def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) -> None:

@@ -244,7 +244,8 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
         if grouping.size and (held := responses_of(rows[0])) > 1:
             raise InputError(
                 f"one record has {held} responses, but --group-size is for rows of one response: "
-                "put group_size into the record",
+                f"add group_size {grouping.size} to the record (to arrays: np.savez(…, group_size="
+                f"{grouping.size}))",
                 source=rows[0].source,
                 line=rows[0].line,
             )
