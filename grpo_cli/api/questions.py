@@ -14,6 +14,7 @@ import numpy as np
 from grpo_cli.api.arguments import asked, of_arguments
 from grpo_cli.api.data import (
     Data,
+    Held,
     Path,
     Record,
     Texts,
@@ -478,12 +479,13 @@ def trend(
     """
     from grpo_cli.commands.trend.answer import trend_of
     from grpo_cli.commands.trend.comparison import framework_of
-    from grpo_cli.commands.trend.logs import logs_among, read_finite, unused
+    from grpo_cli.commands.trend.logs import log_of, logs_among, read_finite, steps_of, unused
     from grpo_cli.commands.trend.origins import StepSource
     from grpo_cli.commands.trend.questions.against import compare_runs
     from grpo_cli.commands.trend.questions.answer import answer_of_parts, answer_of_step
     from grpo_cli.commands.trend.run import Run
     from grpo_cli.commands.trend.step import Flags, Steps
+    from grpo_cli.records.parse.record import is_logged
 
     variant = one_variant(variant)
     values = {name: plain(value) for name, value in hyperparameters.items()}
@@ -499,6 +501,9 @@ def trend(
     def opened(data: Data) -> Run | Steps:
         reader, words = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         alone = logs_among(reader, words) if log is None else None
+        rows = reader.reading.objects if isinstance(reader.reading, Held) else ()
+        if log is None and rows and is_logged(rows[0]):
+            alone = steps_of([log_of(rows, "data")])
         source = StepSource.of_flag(step, reader.paths)
         own = Run(reader, plan, source, framework, one_run=one_run)
         return own if alone is None else alone

@@ -541,6 +541,16 @@ def test_what_a_row_shows_is_an_attribute(name: str) -> None:
             _ = event.comand
 
 
+def test_a_log_is_read_from_memory_as_from_its_file(tmp_path: Path) -> None:
+    usual = {"loss": 0.1, "reward": 0.5, "grad_norm": 0.3}
+    rows = [usual | {"step": n, "kl": 0.01 + 0.2 * (n > 20)} for n in range(40)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert trend(rows).document() == trend(pa.Table.from_pylist(rows)).document()
+    assert trend(rows).verdict == trend(path).verdict
+    assert trend(rows, at=21).verdict == trend(path, at=21).verdict
+
+
 def test_a_record_that_is_shown_has_its_tokens_in_colours() -> None:
     found = show([ONE, EMPTY], record="some", by="gradient")
     drawn = re.search('data:image/svg.xml;base64,([^"]+)', found._repr_html_())
