@@ -21,7 +21,7 @@ _MOST = 2**63 - 1
 
 
 class HyperparameterError(GrpoError):
-    """A hyperparameter's value outside its meaning; the caller adds the place."""
+    """A hyperparameter's value out of range; the caller adds the place."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")

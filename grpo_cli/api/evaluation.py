@@ -64,7 +64,7 @@ def evaluate(
         group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
             Default: each row is a record.
         group_size: every so many rows are one group. Default: as ``group_by`` says.
-        totals_only: keeps the totals alone, so that files of any size need little memory.
+        totals_only: keeps only the totals, so that files of any size need little memory.
             Default: False.
         **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``;
             ``grpo explain VARIANT`` lists those of a variant, ``grpo variants --hyperparameters``
@@ -76,7 +76,7 @@ def evaluate(
         rows by ``to_polars``, ``to_pandas``, ``to_arrow`` and ``columns``.
 
     Raises:
-        UsageError: for an unknown name, or a value outside its meaning.
+        UsageError: for an unknown name, or a value out of range.
         InputError: for data that cannot be read, with its place in the record.
 
     References:

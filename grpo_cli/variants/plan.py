@@ -340,7 +340,7 @@ def plan(
             others, which may.
 
     Raises:
-        UsageError: for an unknown name (the near match is named), a value outside its meaning, or
+        UsageError: for an unknown name (the near match is named), a value out of range, or
             a hyperparameter that the chosen stages do not take.
     """
     if (missing := UNSERVED.get(variant.lower().rpartition("/")[2])) is not None:

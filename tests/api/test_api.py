@@ -280,7 +280,11 @@ MISTAKES = {
     "totals_only": lambda: evaluate(EMPTY, "dr", totals_only=True).ratio,
     "evaluated in 2 parts": lambda: evaluate([EMPTY, {**EMPTY, "tokens": None}], "dr").breakdown,
     "rtol: expected a number of at least 0": lambda: verify(EMPTY, rtol=-1.0),
-    'no record has "expected"': lambda: verify(EMPTY),
+    'no record has "expected": put the result': lambda: verify(EMPTY),
+    'have "loss": record["expected"] = {"loss": rec': lambda: verify([EMPTY | {"loss": 1}]),
+    'a batch here; evaluate(data, batch="step")': lambda: verify(EMPTY, batch="step"),
+    'batch="step": this command answers for': lambda: match(EMPTY, loss=0.1, batch="step"),
+    'one batch; where="foo==N" chooses': lambda: trend(EMPTY, batch="foo"),  # type: ignore[call-overload]
     "no correction is called 'trl/mine'": lambda: verify(MINE),
     "none of the variants uses it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
     "group_by contradicts group_size": lambda: next(read(DAPO, group_by="uid", group_size=2)),

@@ -389,14 +389,16 @@ def unrelated(one: Sample) -> Said | None:
     all_of, logs = correlation(p, q), correlation(one.a, one.b)
     z = math.atanh(0.8) - math.atanh(min(max(all_of, -0.999), 0.999))
     far = len(p) >= 24 and z * math.sqrt(max(len(p) - 3, 0)) > 4.5
-    if far and all_of < 0.3 and logs < 0.3:
+    if far and all_of < 0.3 and logs < 0.3 and np.mean(change**2) > 0.0625:
         rows = len(one.widths)
         return {"correlation": all_of, "tokens": len(p), "rows": rows}
     ends = np.cumsum(one.widths)
     parts = [slice(end - width, end) for end, width in zip(ends, one.widths, strict=True)]
     each = [correlation(p[part], q[part]) for part in parts]
     low = [
-        width >= 12 and of < 0.3 and correlation(one.a[part], one.b[part]) < 0.3
+        width >= 12
+        and max(of, correlation(one.a[part], one.b[part])) < 0.3
+        and np.mean(change[part] ** 2) > 0.0625
         for width, of, part in zip(one.widths, each, parts, strict=True)
     ]
     if not any(low):
@@ -450,6 +452,12 @@ def without(width: int, odd: int, shorts: int) -> Sample:
     return sample(np.concatenate(a), np.concatenate(b), [width] * odd + [11] * shorts)
 
 
+def sure(change: float) -> Sample:
+    """Probabilities near 1 under noise; ``change``: the root mean square of the log ratio."""
+    a, b = np.random.default_rng(6).exponential(size=(2, 200))
+    return sample(*(-change / np.sqrt(np.mean((a - b) ** 2)) * np.array([a, b])))
+
+
 def test_unrelated():
     """6·(1 + ln(6·0.5·exp(−z²/2)/6)) < ln 1e-6, z being (atanh 0.8 − atanh 0.3)·√(12 − 3)."""
     bounds = [
@@ -457,6 +465,7 @@ def test_unrelated():
         (without(60, 1, 12), True), (without(52, 1, 12), True), (without(48, 1, 12), False),
         *((reversed_in([w] * n, 900), found) for w, n, found in (
             (11, 12, False), (12, 12, True), (60, 1, True), (12, 1, False))),
+        *((sure(change), found) for change, found in ((0.04, False), (0.24, False), (0.26, True))),
     ]  # fmt: skip
     agrees("unrelated", [foreign(one) for one in drawn(300, 4)], UPDATE, unrelated, bounds)
 

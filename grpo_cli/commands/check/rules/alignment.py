@@ -257,7 +257,7 @@ _RELATED = 0.8
 _LITTLE = 0.3
 _UNRELATED_SIGMAS = 4.5
 _UNRELATED_CHANCE = math.log(1e-6)
-_MOVES = 0.001
+_VARIES, _MOVES = 0.001, 0.25
 _SURE, _LEVEL = 0.2, 0.25
 
 
@@ -273,6 +273,8 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     alone are below 0.3 that chance makes so many once in a million (Chernoff). A model that is
     sure of nothing (the probabilities spread by less than 0.2, as in tests with random weights)
     can be moved anywhere by one large step, which also moves the mean: then the means must agree.
+    Probabilities that are all near 1 do not correlate under the least noise, so the log-probs must
+    differ by a quarter of a nat (root mean square).
     """
     p, q = np.exp(pair.first), np.exp(pair.second)
     whole = _correlate(pair.samples, p, q)
@@ -283,8 +285,11 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     if not found.any() and not low.any():
         return
     comparable = _can_correlate(pair, p, q)
-    found &= comparable & (_correlate(pair.samples, pair.first, pair.second) < _LITTLE)
-    low &= _correlate(rows, pair.first, pair.second) < _LITTLE
+    square = pair.log_ratio * pair.log_ratio
+    for segments, hit in ((pair.samples, found), (rows, low)):
+        hit &= _correlate(segments, pair.first, pair.second) < _LITTLE
+        hit &= segments.mean(square) > _MOVES * _MOVES
+    found &= comparable
     for sample in np.flatnonzero(found).tolist():
         yield Finding(
             {
@@ -326,7 +331,7 @@ def _correlate(segments: Segments, first: F64, second: F64) -> F64:
     a = first - segments.spread(segments.mean(first))
     b = second - segments.spread(segments.mean(second))
     aa, bb, ab = segments.sum(a * a), segments.sum(b * b), segments.sum(a * b)
-    enough = (aa > _MOVES * _MOVES * segments.lengths) & (bb > 0.0)
+    enough = (aa > _VARIES * _VARIES * segments.lengths) & (bb > 0.0)
     found: F64 = np.where(enough, ab / np.sqrt(np.where(enough, aa * bb, 1.0)), 1.0)
     return found
 
