@@ -539,28 +539,10 @@ def trend(
 
 
 @overload
-def explain(  # type: ignore[overload-overlap]  # a path is an iterable of texts
-    topic: Path,
-    variant: str = "grpo",
-    *,
-    where: Texts = (),
-    group_by: Texts = (),
-    group_size: int | None = None,
-    stages: Stages = None,
-    batch: str | None = None,
-    **hyperparameters: Hyperparameter,
-) -> Explained | Described: ...
+def explain(topic: Path, variant: str = "grpo", **arguments: Any) -> Explained | Described: ...
 @overload
 def explain(
-    topic: Record | Iterable[Path] | Iterable[Record],
-    variant: str = "grpo",
-    *,
-    where: Texts = (),
-    group_by: Texts = (),
-    group_size: int | None = None,
-    stages: Stages = None,
-    batch: str | None = None,
-    **hyperparameters: Hyperparameter,
+    topic: Record | Iterable[Path] | Iterable[Record], variant: str = "grpo", **arguments: Any
 ) -> Explained: ...
 @asked
 def explain(
