@@ -181,11 +181,7 @@ class Evaluated:
         return self.parts[0].breakdown
 
     def columns(
-        self,
-        level: Level = "token",
-        *,
-        fields: Texts = (),
-        having: Texts = (),
+        self, level: Level = "token", *, fields: Texts = (), having: Texts = ()
     ) -> dict[str, Array]:
         """The rows of a level as arrays by name.
 
@@ -234,13 +230,7 @@ class Evaluated:
             parts = [part.only(wanted.mask) for part in parts]
         return columns(parts, level, names)
 
-    def to_arrow(
-        self,
-        level: Level = "token",
-        *,
-        fields: Texts = (),
-        having: Texts = (),
-    ) -> Any:
+    def to_arrow(self, level: Level = "token", *, fields: Texts = (), having: Texts = ()) -> Any:
         """The rows of a level as an Arrow table, null for NaN.
 
         Args:
@@ -257,47 +247,18 @@ class Evaluated:
         return arrow_table(self._in_frame(level, fields, having))
 
     def to_pandas(
-        self,
-        level: Level = "token",
-        *,
-        fields: Texts = (),
-        having: Texts = (),
+        self, level: Level = "token", *, fields: Texts = (), having: Texts = ()
     ) -> pandas.DataFrame:
-        """The rows of a level as a data frame of pandas.
+        """As ``to_arrow``, a data frame of pandas, NaN for null.
 
         Take its columns by ``frame["clip"]``: ``frame.clip`` is a method of pandas.
-
-        Args:
-            level, fields, having: as for ``to_arrow``.
-
-        Returns:
-            A ``pandas.DataFrame``.
-
-        Raises:
-            UsageError: for a level or column that does not exist.
-            PackageError: where pandas is not installed.
         """
         return pandas_frame(self._in_frame(level, fields, having))
 
     def to_polars(
-        self,
-        level: Level = "token",
-        *,
-        fields: Texts = (),
-        having: Texts = (),
+        self, level: Level = "token", *, fields: Texts = (), having: Texts = ()
     ) -> polars.DataFrame:
-        """The rows of a level as a data frame of polars, null for NaN.
-
-        Args:
-            level, fields, having: as for ``to_arrow``.
-
-        Returns:
-            A ``polars.DataFrame``.
-
-        Raises:
-            UsageError: for a level or column that does not exist.
-            PackageError: where polars is not installed.
-        """
+        """As ``to_arrow``, a data frame of polars."""
         return polars_frame(self._in_frame(level, fields, having))
 
     def _in_frame(self, level: Level, fields: Texts, having: Texts) -> Columns:

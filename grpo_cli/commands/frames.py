@@ -44,19 +44,11 @@ class Frames:
         return arrow_table(with_values(self.columns()))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a data frame of pandas.
-
-        Raises:
-            PackageError: where pandas is not installed.
-        """
+        """The rows as a data frame of pandas."""
         return pandas_frame(with_values(self.columns()))
 
     def to_polars(self) -> polars.DataFrame:
-        """The rows as a data frame of polars.
-
-        Raises:
-            PackageError: where polars is not installed.
-        """
+        """The rows as a data frame of polars."""
         return polars_frame(with_values(self.columns()))
 
 
