@@ -21,7 +21,15 @@ from grpo_cli.commands.answer import (
     text_table,
     what_was_counted,
 )
-from grpo_cli.commands.frames import Array, array, arrow_table, pandas_frame, polars_frame
+from grpo_cli.commands.frames import (
+    Array,
+    Columns,
+    array,
+    arrow_table,
+    pandas_frame,
+    polars_frame,
+    with_values,
+)
 from grpo_cli.commands.show.batch import AT_PROMPT
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
 from grpo_cli.engine.rows.rows import STEP, read_having
@@ -173,11 +181,7 @@ class Evaluated:
         return self.parts[0].breakdown
 
     def columns(
-        self,
-        level: Level = "token",
-        *,
-        fields: Texts = (),
-        having: Texts = (),
+        self, level: Level = "token", *, fields: Texts = (), having: Texts = ()
     ) -> dict[str, Array]:
         """The rows of a level as arrays by name.
 
@@ -226,17 +230,12 @@ class Evaluated:
             parts = [part.only(wanted.mask) for part in parts]
         return columns(parts, level, names)
 
-    def to_arrow(
-        self,
-        level: Level = "token",
-        *,
-        fields: Texts = (),
-        having: Texts = (),
-    ) -> Any:
+    def to_arrow(self, level: Level = "token", *, fields: Texts = (), having: Texts = ()) -> Any:
         """The rows of a level as an Arrow table, null for NaN.
 
         Args:
-            level, fields, having: as for ``columns``.
+            level, fields, having: as for ``columns``; without ``fields``, the columns that have a
+                value in some row.
 
         Returns:
             A ``pyarrow.Table``.
@@ -245,51 +244,27 @@ class Evaluated:
             UsageError: for a level or column that does not exist.
             PackageError: where pyarrow is not installed.
         """
-        return arrow_table(self.columns(level, fields=fields, having=having))
+        return arrow_table(self._in_frame(level, fields, having))
 
     def to_pandas(
-        self,
-        level: Level = "token",
-        *,
-        fields: Texts = (),
-        having: Texts = (),
+        self, level: Level = "token", *, fields: Texts = (), having: Texts = ()
     ) -> pandas.DataFrame:
-        """The rows of a level as a data frame of pandas.
+        """As ``to_arrow``, a data frame of pandas, NaN for null.
 
         Take its columns by ``frame["clip"]``: ``frame.clip`` is a method of pandas.
-
-        Args:
-            level, fields, having: as for ``columns``.
-
-        Returns:
-            A ``pandas.DataFrame``.
-
-        Raises:
-            UsageError: for a level or column that does not exist.
-            PackageError: where pandas is not installed.
         """
-        return pandas_frame(self.columns(level, fields=fields, having=having))
+        return pandas_frame(self._in_frame(level, fields, having))
 
     def to_polars(
-        self,
-        level: Level = "token",
-        *,
-        fields: Texts = (),
-        having: Texts = (),
+        self, level: Level = "token", *, fields: Texts = (), having: Texts = ()
     ) -> polars.DataFrame:
-        """The rows of a level as a data frame of polars, null for NaN.
+        """As ``to_arrow``, a data frame of polars."""
+        return polars_frame(self._in_frame(level, fields, having))
 
-        Args:
-            level, fields, having: as for ``columns``.
-
-        Returns:
-            A ``polars.DataFrame``.
-
-        Raises:
-            UsageError: for a level or column that does not exist.
-            PackageError: where polars is not installed.
-        """
-        return polars_frame(self.columns(level, fields=fields, having=having))
+    def _in_frame(self, level: Level, fields: Texts, having: Texts) -> Columns:
+        """The columns that are asked for, or else those that have a value."""
+        found = self.columns(level, fields=fields, having=having)
+        return found if fields else with_values(found)
 
     # ---- one array per response ---------------------------------------------------------------
 

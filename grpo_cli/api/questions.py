@@ -14,6 +14,7 @@ import numpy as np
 from grpo_cli.api.arguments import asked, of_arguments
 from grpo_cli.api.data import (
     Data,
+    Held,
     Path,
     Record,
     Texts,
@@ -34,6 +35,8 @@ from grpo_cli.commands.match.answer import Matched
 from grpo_cli.commands.show.batch import Shown
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.questions.against import RunComparison
+from grpo_cli.commands.trend.questions.at import StepAnswer
+from grpo_cli.commands.trend.questions.parts import PartsAnswer
 from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.variants import NAMES
@@ -309,6 +312,7 @@ def show(
     top: int = 20,
     strings: bool = False,
     having: Texts = (),
+    record: str | int | None = None,
     where: Texts = (),
     group_by: Texts = (),
     group_size: int | None = None,
@@ -330,6 +334,8 @@ def show(
         top: how many rows; 0 for all. Default: 20.
         strings: whether a row is a token string. Default: False, a row is a token.
         having: only rows that fit, as ``"clip==high && contribution_share>0.01"``. Default: all.
+        record: only this record, as a batch of its own: its id, or else its number from 0; a
+            notebook shows its tokens in colours. Default: all.
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         stages, batch, **hyperparameters: as ``evaluate`` takes them.
 
@@ -342,6 +348,7 @@ def show(
     """
     from grpo_cli.commands.show.batch import show_rows
     from grpo_cli.commands.show.picture import COLORS
+    from grpo_cli.commands.show.record import with_picture
 
     if by not in COLORS:
         hint = did_you_mean(str(by), COLORS)
@@ -349,9 +356,13 @@ def show(
     rows = whole("top", top)
     variant = one_variant(variant)
     plan = planned(variant, stages, hyperparameters, batch)
-    reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
+    how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
+    reader, _ = reader_of(data, record=None if record is None else str(record), **how)
+    reader.keep_input()
     tests = listed(having)
     found = show_rows(reader, plan, by=by, top=rows, strings=strings, having=tests)[0]
+    if found.total["records"] == 1:
+        found = with_picture(found, reader, plan, by)
     return _noting(found, found.notices)
 
 
@@ -404,26 +415,26 @@ def trend(
     data: Data, variant: str = "grpo", *, against: Data, **arguments: Any
 ) -> RunComparison: ...
 @overload
+def trend(data: Data, variant: str = "grpo", *, by: str, **arguments: Any) -> PartsAnswer: ...
+@overload
+def trend(data: Data, variant: str = "grpo", *, at: int, **arguments: Any) -> StepAnswer: ...
+@overload
 def trend(
     data: Data,
     variant: str = "grpo",
     *,
+    at: None = None,
+    by: None = None,
     against: None = None,
-    step: str | None = None,
-    log: str | os.PathLike[str] | None = None,
-    one_run: bool = False,
-    where: Texts = (),
-    group_by: Texts = (),
-    group_size: int | None = None,
-    stages: Stages = None,
-    batch: Literal["input", "record"] = "input",
-    **hyperparameters: Hyperparameter,
+    **arguments: Any,
 ) -> Trend: ...
 @asked
 def trend(
     data: Data,
     variant: str = "grpo",
     *,
+    at: int | None = None,
+    by: str | None = None,
     against: Data | None = None,
     step: str | None = None,
     log: str | os.PathLike[str] | None = None,
@@ -434,8 +445,8 @@ def trend(
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
-) -> Trend | RunComparison:
-    """A run step by step, and when something changed; or which metrics differ from another run's.
+) -> Trend | StepAnswer | PartsAnswer | RunComparison:
+    """A run step by step, and when something changed; or one of three questions about it.
 
     >>> run = trend("samples/run/temperature.jsonl.gz", "trl/grpo")
     >>> run.last_good_step, run.findings[0].sentence
@@ -444,6 +455,9 @@ def trend(
     Args:
         data: the run, as ``evaluate`` takes data; or a trainer's log, or several.
         variant: a variant's name or alias. Default: "grpo".
+        at: a step, to see what happened there. Default: none.
+        by: a field, as "rank" or "env", to see which of its values carry the changes of the run, or
+            those ``at`` a step. Default: none.
         against: another run, whose metrics are compared with this one's. Default: none.
         step: the field that has a record's step; "file": each file is a step. Default: the first of
             the usual names that the records have.
@@ -456,7 +470,8 @@ def trend(
     Returns:
         ``verdict`` (a sentence), ``last_good_step``, ``findings`` and ``events``, the earliest
         first, and ``steps``, whose metrics are attributes. With ``against``: ``metrics``, a row for
-        each with both means and their ``difference``, those that differ first.
+        each with both means and their ``difference``, those that differ first. With ``at``:
+        ``metrics`` around the step, and its worst groups and tokens; with ``by``: ``changes``.
 
     Raises:
         UsageError: for an unknown name, or files of several runs.
@@ -464,24 +479,31 @@ def trend(
     """
     from grpo_cli.commands.trend.answer import trend_of
     from grpo_cli.commands.trend.comparison import framework_of
-    from grpo_cli.commands.trend.logs import logs_among, read_finite, unused
+    from grpo_cli.commands.trend.logs import log_of, logs_among, read_finite, steps_of, unused
     from grpo_cli.commands.trend.origins import StepSource
     from grpo_cli.commands.trend.questions.against import compare_runs
+    from grpo_cli.commands.trend.questions.answer import answer_of_parts, answer_of_step
     from grpo_cli.commands.trend.run import Run
     from grpo_cli.commands.trend.step import Flags, Steps
+    from grpo_cli.records.parse.record import is_logged
 
     variant = one_variant(variant)
     values = {name: plain(value) for name, value in hyperparameters.items()}
     plan = planned(variant, stages, values, batch).of_one_batch()
     objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
-    if log is not None and against is not None:
-        raise UsageError("against cannot be combined with log")
+    asking = {"by": by, "at": at, "log": log, "against": against}
+    questions = [name for name, value in asking.items() if value is not None]
+    if len(questions) > 1 and questions != ["by", "at"]:
+        raise UsageError(f"{questions[1]} cannot be combined with {questions[0]}")
     logged, _ = read_finite(None if log is None else os.fspath(log), None)
     framework = framework_of(logged)
 
     def opened(data: Data) -> Run | Steps:
         reader, words = reader_of(data, where=where, group_by=group_by, group_size=group_size)
         alone = logs_among(reader, words) if log is None else None
+        rows = reader.reading.objects if isinstance(reader.reading, Held) else ()
+        if log is None and rows and is_logged(rows[0]):
+            alone = steps_of([log_of(rows, "data")])
         source = StepSource.of_flag(step, reader.paths)
         own = Run(reader, plan, source, framework, one_run=one_run)
         return own if alone is None else alone
@@ -493,41 +515,34 @@ def trend(
         notes = (one.reader.notes(plan) for one in both if isinstance(one, Run))
         also = (one.partition(", as RUN")[0] for one in compared.notes)  # flags as an example
         return _noting(compared, *notes, also)
-    if isinstance(run, Steps):
+    if isinstance(run, Steps) and not questions:
         return _noting(trend_of(None, run, Flags())[0], unused(objective))
-    named: dict[str, Any] = {"stages": stages, "group_by": group_by, "group_size": group_size}
-    given: dict[str, Any] = {"variant": variant} if variant != "grpo" else {}
-    given |= {name: one for name, one in named.items() if one} | values
+    named: dict[str, Any] = {"variant": None if variant == "grpo" else variant, "stages": stages}
+    named |= {"group_by": group_by, "group_size": group_size}
+    given = {name: one for name, one in named.items() if one} | values
     given["where"] = listed(where)
     flags = Flags(objective, reading_flags(where, group_by, group_size), given)
+    if by is not None or at is not None:
+        at = None if at is None else whole("at", at)
+        answer: StepAnswer | PartsAnswer
+        if by is not None:
+            answer = answer_of_parts(run, flags, by, at)
+        else:
+            assert at is not None
+            answer = answer_of_step(run, flags, at)[0]
+        told = () if isinstance(run, Steps) else (run.reader.notes(plan), run.notices)
+        return _noting(answer, *told)
+    assert isinstance(run, Run)
     found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
     found = replace(found, verdict=of_arguments(found.verdict))
     return _noting(found, run.reader.notes(plan), run.lacks, run.notices)
 
 
 @overload
-def explain(  # type: ignore[overload-overlap]  # a path is an iterable of texts
-    topic: Path,
-    variant: str = "grpo",
-    *,
-    where: Texts = (),
-    group_by: Texts = (),
-    group_size: int | None = None,
-    stages: Stages = None,
-    batch: str | None = None,
-    **hyperparameters: Hyperparameter,
-) -> Explained | Described: ...
+def explain(topic: Path, variant: str = "grpo", **arguments: Any) -> Explained | Described: ...
 @overload
 def explain(
-    topic: Record | Iterable[Path] | Iterable[Record],
-    variant: str = "grpo",
-    *,
-    where: Texts = (),
-    group_by: Texts = (),
-    group_size: int | None = None,
-    stages: Stages = None,
-    batch: str | None = None,
-    **hyperparameters: Hyperparameter,
+    topic: Record | Iterable[Path] | Iterable[Record], variant: str = "grpo", **arguments: Any
 ) -> Explained: ...
 @asked
 def explain(

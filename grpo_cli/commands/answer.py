@@ -100,8 +100,9 @@ def notice_line(notices: Sequence[str]) -> list[str]:
     """How many notices there are, and the first; no line where there are none."""
     if not notices:
         return []
+    first = notices[0] if len(notices[0]) <= _NOTICE else f"{notices[0][: _NOTICE - 1]}…"
     more = f" (and {len(notices) - 1} more in .notices)" if len(notices) > 1 else ""
-    return [f"{counted(len(notices), 'notice')}: {notices[0]}{more}"]
+    return [f"{counted(len(notices), 'notice')}: {first}{more}"]
 
 
 def _in_short(value: Any) -> str:
@@ -115,6 +116,8 @@ def _in_short(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
+_NOTICE = 160
+"""Characters of a notice at a prompt; ``notices`` has it whole."""
 _LONGEST, _CELL, _ROWS, _EDGE, _WIDTH = 60, 40, 20, 5, 100
 _LONG = ("signature", "source", "file", "details")
 """Columns that leave no room for others."""

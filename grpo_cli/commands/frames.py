@@ -22,7 +22,10 @@ Columns = Mapping[str, Array]
 
 
 class Frames:
-    """What has rows, as data frames; what is unknown is null, and NaN in pandas."""
+    """What has rows, as data frames; what is unknown is null, and NaN in pandas.
+
+    ``columns`` has every column, a data frame those that have a value.
+    """
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """The rows that a prompt shows."""
@@ -38,23 +41,29 @@ class Frames:
         Raises:
             PackageError: where pyarrow is not installed.
         """
-        return arrow_table(self.columns())
+        return arrow_table(with_values(self.columns()))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a data frame of pandas.
-
-        Raises:
-            PackageError: where pandas is not installed.
-        """
-        return pandas_frame(self.columns())
+        """The rows as a data frame of pandas."""
+        return pandas_frame(with_values(self.columns()))
 
     def to_polars(self) -> polars.DataFrame:
-        """The rows as a data frame of polars.
+        """The rows as a data frame of polars."""
+        return polars_frame(with_values(self.columns()))
 
-        Raises:
-            PackageError: where polars is not installed.
-        """
-        return polars_frame(self.columns())
+
+def with_values(found: Columns) -> Columns:
+    """The columns that have a value in some row; all where there are no rows.
+
+    ``clip`` is always there, since null says that nothing clips the token.
+    """
+    return {n: one for n, one in found.items() if not len(one) or n == "clip" or _has_value(one)}
+
+
+def _has_value(values: Array) -> bool:
+    if values.dtype == object:
+        return any(value is not None for value in values)
+    return not (values != values).all()
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
@@ -113,9 +122,7 @@ def _package(name: str) -> Any:
 
 def _empty_texts(found: Columns) -> list[str]:
     """The columns of text that have no value, so that a data frame cannot know their type."""
-    return [
-        n for n, one in found.items() if one.dtype == object and not any(v is not None for v in one)
-    ]
+    return [n for n, one in found.items() if one.dtype == object and not _has_value(one)]
 
 
 def array(values: Any) -> Array:

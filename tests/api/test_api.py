@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import doctest
 import gzip
 import json
@@ -416,7 +417,7 @@ HERE = [*FRAMES] if "GRPO_FRAMES" in os.environ else ["pyarrow"]
 def test_a_text_of_which_no_row_has_a_value_is_of_type_text(package: str) -> None:
     found = evaluate(ONE, "dr")
     assert {found.columns("token")[name].dtype for name in ("token", "clip")} == {np.dtype(object)}
-    frame = getattr(found, FRAMES[package])("token")
+    frame = getattr(found, FRAMES[package])("token", fields="token,clip")
     for name in ("token", "clip"):
         kind = frame.schema.field(name).type if package == "pyarrow" else frame[name].dtype
         assert str(kind) in {"polars": ["String"], "pyarrow": ["string"]}.get(
@@ -431,7 +432,12 @@ def test_a_frame_has_the_rows_of_a_level(package: str) -> None:
         columns = found.columns(level)  # type: ignore[arg-type]
         frame = getattr(found, FRAMES[package])(level)
         assert len(frame) == len(columns["id"])
+        names = frame.column_names if package == "pyarrow" else [*frame.columns]
+        assert level == "record" or "clip" in names
         for name, values in columns.items():
+            if name not in names:
+                assert all(one is None or one != one for one in values), name
+                continue
             given = frame[name].to_pylist() if package == "pyarrow" else frame[name].to_list()
             assert [None if one != one else one for one in given] == [
                 None if one != one else one for one in values.tolist()
@@ -539,6 +545,36 @@ def test_what_a_row_shows_is_an_attribute(name: str) -> None:
             _ = event.comand
 
 
+def test_a_log_is_read_from_memory_as_from_its_file(tmp_path: Path) -> None:
+    usual = {"loss": 0.1, "reward": 0.5, "grad_norm": 0.3}
+    rows = [usual | {"step": n, "kl": 0.01 + 0.2 * (n > 20)} for n in range(40)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert trend(rows).document() == trend(pa.Table.from_pylist(rows)).document()
+    assert trend(rows).verdict == trend(path).verdict
+    assert trend(rows, at=21).verdict == trend(path, at=21).verdict
+
+
+def test_a_record_that_is_shown_has_its_tokens_in_colours() -> None:
+    found = show([ONE, EMPTY], record="some", by="gradient")
+    drawn = re.search('data:image/svg.xml;base64,([^"]+)', found._repr_html_())
+    assert drawn is not None
+    assert "record some: tokens by gradient" in base64.b64decode(drawn[1]).decode()
+    assert {row["id"] for row in found.rows} == {"some"}
+    assert found.document() == show(EMPTY, by="gradient").document()
+    assert "svg" not in show([ONE, EMPTY])._repr_html_()
+
+
+def test_trend_answers_the_questions_of_the_command() -> None:
+    assert trend(RUN, at=30).document() == answer("trend", RUN, "--at", "30")
+    parts = trend(RUN, by="step")
+    assert {one["part"] for one in answer("trend", RUN, "--by", "step")["parts"]} == {
+        one.part for one in parts.parts
+    }
+    with pytest.raises(GrpoError, match="against cannot be combined with at"):
+        trend(RUN, at=30, against=RUN)  # type: ignore[call-overload]
+
+
 def _metric(finding: Any) -> str:
     return str(finding.metric)
 
@@ -558,7 +594,7 @@ def test_a_frame_has_the_steps_of_a_run(package: str) -> None:
     steps = grpo_cli.trend(RUN).steps
     frame = getattr(steps, FRAMES[package])()
     rows = [{**one.fields()} for one in steps]
-    for name in steps.columns():
+    for name in frame.column_names if package == "pyarrow" else frame.columns:
         given = frame[name].to_pylist() if package == "pyarrow" else frame[name].to_list()
         assert [None if one != one else one for one in given] == [row[name] for row in rows], name
     if package != "pandas":

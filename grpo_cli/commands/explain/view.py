@@ -101,8 +101,8 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
 
 # ---- one record ---------------------------------------------------------------------------------
 
-_SPARE = ("gradient", "log_ratio")
-"""What a narrow screen leaves out, the first to go first: nothing is computed from them."""
+_SPARE = ("gradient", "log_ratio", "clip(ρ)·A", "ρ·A")
+"""What a narrow screen leaves out, the first to go first: other columns say it too."""
 _REPEATED = ("position", "token")
 """Columns that each part of a table begins with, where there is no room for all others."""
 _HEADERS = {
@@ -148,6 +148,10 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     places = max([decimals(contributions), *([decimals(of_tokens)] if of_tokens else [])])
     parts = adding_up(contributions, record["objective"], places)
     listed = [one for one in record["responses"] if one.get("tokens")]
+    idle = not any(one["contribution"] or one["gradient_norm"] for one in record["responses"])
+    if idle and listed and not chosen().full:
+        console.print(Text("  every token contributes 0 and has a gradient of 0 (--full for all)"))
+        listed = []
     if 0 < len(listed) < len(record["responses"]):
         count = f"{len(listed)} of {len(record['responses'])} responses"
         text = f"  below: {count}, those with the largest gradients (--full for all)"

@@ -77,14 +77,15 @@ def _adds(part: float) -> str:
 
 
 def _zero(total: Mapping[str, Any], facts: Facts, computes: str) -> Reason:
+    but = " but for rounding" if total["loss"] else ""
     if total["dead_groups"] == total["groups"]:
         zero = _no_advantage(total["groups"], facts.dead)
-        return _reason("dead", zero=zero, remedy=_remedy("; ", facts.dead, computes))
+        return _reason("dead", but=but, zero=zero, remedy=_remedy("; ", facts.dead, computes))
     if _on_policy(total) and facts.centred:
         alike = ", over responses of equal length" if len({*facts.lengths}) == 1 else ""
-        return _reason("centred", alike=alike)
+        return _reason("centred", but=but, alike=alike)
     adding, taking = (">", "<") if facts.above.value() > 0 else ("<", ">")
-    return _reason("cancels", adding=adding, taking=taking)
+    return _reason("cancels", but=but, adding=adding, taking=taking)
 
 
 def _no_advantage(groups: int, dead: DeadGroups) -> str:

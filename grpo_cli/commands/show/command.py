@@ -32,24 +32,21 @@ from grpo_cli.commands.options.source import (
     paths,
     tell_notes,
 )
-from grpo_cli.commands.page.page import completions_of, text_fields
 from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.page import OnPage, page_of, ranked_tokens, with_others
 from grpo_cli.commands.show.picture import (
     COLORS,
     Picture,
-    moves_clipped,
-    picture,
 )
+from grpo_cli.commands.show.record import picture_of
 from grpo_cli.commands.show.view import not_printed, print_heat, print_shown
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.engine.rows.fields import EXTRAS, FIELDS
-from grpo_cli.engine.rows.rows import rows
+from grpo_cli.engine.rows.fields import FIELDS
 from grpo_cli.engine.rows.source import Source, differences_of
 from grpo_cli.engine.totals import record_sizes
 from grpo_cli.errors import GrpoError, UsageError, did_you_mean
@@ -244,7 +241,7 @@ def _show_record(
             for part in page_of(
                 on_page,
                 left_out,
-                _picture(source, raw, options),
+                picture_of(source, raw, options.by, options.response),
                 ranked=ranked,
                 color_by="gradient" if options.by == "share" else options.by,
                 only=options.response or None,
@@ -254,12 +251,12 @@ def _show_record(
         if written is None or options.response is not None:
             left_out = _others(rest, record)
         if drawn is not None:
-            text, without = figure(_picture(source, raw, options))
+            text, without = figure(picture_of(source, raw, options.by, options.response))
             drawn.write(text.encode())
     _tell(without, page)
     notes = reader.notes(plan) | dict.fromkeys([left_out] if left_out else ())
     if options.html is None and options.svg is None:
-        _print(source, _picture(source, raw, options), notes, options, page)
+        _print(source, picture_of(source, raw, options.by, options.response), notes, options, page)
     for path in (options.html, options.svg):
         tell_written(path, quiet=page.quiet)
     tell_notes(notes, quiet=page.quiet)
@@ -298,22 +295,6 @@ def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:
     names = {"kl": breakdown.kl, "log_prob": breakdown.batch.log_probs_new}
     if options.by in LACKING and (differences_of(breakdown) | names).get(options.by) is None:
         raise UsageError(f"--by {options.by}: {LACKING[options.by]}")
-
-
-def _picture(source: Source, raw: Raw, options: ShowOptions) -> Picture:
-    asked = [name for name in EXTRAS["token"] if name != "log_prob" or options.by == name]
-    (row,) = rows(source, "token", asked)
-    moved, mover = moves_clipped(source.breakdown)
-    starts = source.breakdown.batch.responses.starts[1:]
-    for response, part in zip(row["responses"], np.split(moved, starts), strict=True):
-        response["tokens"]["moved"] = part
-    return picture(
-        row,
-        color_by=options.by,
-        only=options.response or None,
-        mover=mover,
-        completions=completions_of(text_fields(raw.value), len(row["responses"])),
-    )
 
 
 def _print(

@@ -111,6 +111,8 @@ def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
     for name in takewhile("id".__ne__, rows[0]):  # the fields of --batch
         yield column(name, [row[name] for row in rows], numeric=False)
     yield column("record", [row["id"] for row in rows], numeric=False)
+    if len({(row["id"], row["group"]) for row in rows}) > len({row["id"] for row in rows}):
+        yield column("group", [row["group"] for row in rows], numeric=False)
     yield column("response", [row["response"] for row in rows])
     if any(row.get("turn") for row in rows):
         yield column("turn", [row["turn"] for row in rows])

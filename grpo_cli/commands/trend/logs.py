@@ -122,15 +122,24 @@ def read_log(source: Source, most: int | None = None) -> LogFile:
         raise InputError(error.message, source=source.name, line=error.line) from None
     except (UnicodeDecodeError, csv.Error, AttributeError) as error:
         raise InputError(f"{_EXPECTED}: {error}", source=source.name) from None
+    return log_of(rows, source.name)
+
+
+def log_of(rows: Iterable[Mapping[str, Any]], name: str) -> LogFile:
+    """The log that has these rows.
+
+    Raises:
+        InputError: where no row says its step.
+    """
     numbers = [
-        (step, {name: n for name, one in row.items() if (n := _number(one)) is not None})
+        (step, {key: n for key, one in row.items() if (n := _number(one)) is not None})
         for step, row in _stepped(rows)
     ]
     if not any(row for _, row in numbers):
         named = ", ".join(STEPS[:3])
         reason = f"no row of this log has both a step ({named}, …) and a number"
-        raise InputError(reason, source=source.name)
-    return LogFile(source.name, numbers)
+        raise InputError(reason, source=name)
+    return LogFile(name, numbers)
 
 
 def unused(objective: Sequence[str]) -> Notices:

@@ -244,7 +244,8 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
         if grouping.size and (held := responses_of(rows[0])) > 1:
             raise InputError(
                 f"one record has {held} responses, but --group-size is for rows of one response: "
-                "put group_size into the record",
+                f"add group_size {grouping.size} to the record (to arrays: np.savez(…, group_size="
+                f"{grouping.size}))",
                 source=rows[0].source,
                 line=rows[0].line,
             )
@@ -444,7 +445,7 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
 
 def _missing(value: Any, field: Path) -> str:
     known = list(value) if isinstance(value, Mapping) and len(field) == 1 else []
-    message = "missing; every record needs the fields of its batch (--batch, --by)"
+    message = "missing; every record needs the fields of --batch, --by"
     near = did_you_mean(spelled(field), known, cutoff=0.75)
     there = [name for name in known if isinstance(value[name], str | int | float)][:_LISTED]
     return message + (near or (f"; this one has {', '.join(there)}" if there else ""))

@@ -12,8 +12,9 @@ from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.events import events
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.questions.against import compare_runs
-from grpo_cli.commands.trend.questions.at import place_of, step_at, unusual_at
+from grpo_cli.commands.trend.questions.at import StepAnswer, place_of, step_at, unusual_at
 from grpo_cli.commands.trend.questions.parts import (
+    PartsAnswer,
     PartSteps,
     answer_by,
     windows,
@@ -25,7 +26,7 @@ from grpo_cli.commands.trend.questions.view import (
     print_step_answer,
 )
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Flags, Steps
+from grpo_cli.commands.trend.step import Flags, Step, Steps
 from grpo_cli.commands.trend.view import usual
 from grpo_cli.errors import UsageError
 from grpo_cli.records.translate import Notices
@@ -65,25 +66,44 @@ def answer_question(
         draw: Draw = partial(print_comparison, answer=compared, named=names)
         options.page.write(compared, draw, rows=compared.metrics)
         notes = dict.fromkeys(compared.notes)
-    elif options.at is not None and options.by is None:
-        records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
-        happened = step_at(records, trend_of(records, steps, flags)[0], options.at)
-        step = steps[place_of(steps, options.at)]
-        draw = partial(print_step_answer, answer=happened, step=step, flags=flags)
-        options.page.write(happened, draw, rows=happened.metrics)
-    elif isinstance(run, Steps):
-        raise UsageError(f"{options.asked} needs records; a log can only answer --at and --against")
-    else:
-        steps, field = run.read(), options.by or ""
-        if options.at is None:
-            around = windows_of(steps, events(findings(steps, flags), steps))
-        else:
-            unusual = unusual_at(steps, place_of(steps, options.at))
-            around = windows(steps, [(one.name, options.at) for one in unusual], width=1)
-        parts = PartSteps(run.reader, run.plan, run.step_source, field)
-        found = answer_by(field, parts, steps, around, usual(steps))
+    elif options.by is not None:
+        found = answer_of_parts(run, flags, options.by, options.at)
         rows: Sequence[Any] = found.changes or [one.row() for one in found.parts]
         options.page.write(found, partial(print_parts, answer=found), rows=rows)
+    else:
+        assert options.at is not None
+        happened, step = answer_of_step(run, flags, options.at)
+        draw = partial(print_step_answer, answer=happened, step=step, flags=flags)
+        options.page.write(happened, draw, rows=happened.metrics)
     if isinstance(run, Steps):
         return {}
     return run.reader.notes(run.plan) | (notes if other is not None else run.notices)
+
+
+def answer_of_step(run: Run | Steps, flags: Flags, at: int) -> tuple[StepAnswer, Step]:
+    """What happened at a step (``--at``), and the step.
+
+    Raises:
+        UsageError: where the run has no such step.
+    """
+    records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
+    happened = step_at(records, trend_of(records, steps, flags)[0], at)
+    return happened, steps[place_of(steps, at)]
+
+
+def answer_of_parts(run: Run | Steps, flags: Flags, by: str, at: int | None) -> PartsAnswer:
+    """Which parts of a run, by a field, carry its changes, or those ``at`` a step (``--by``).
+
+    Raises:
+        UsageError: for a log, or a step that is not there.
+    """
+    if isinstance(run, Steps):
+        raise UsageError("--by needs records; a log can only answer --at and --against")
+    steps = run.read()
+    if at is None:
+        around = windows_of(steps, events(findings(steps, flags), steps))
+    else:
+        unusual = unusual_at(steps, place_of(steps, at))
+        around = windows(steps, [(one.name, at) for one in unusual], width=1)
+    parts = PartSteps(run.reader, run.plan, run.step_source, by)
+    return answer_by(by, parts, steps, around, usual(steps))
