@@ -145,13 +145,15 @@ def _of_records(
             blocks += [(name, group.block)] if name is not None else []
     kept = {str(number): why for number, why in choice.steps.items()}
     sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost, "most": stored.tokens}
-    around = {str(number): _around(steps, number) for number in choice.steps}
+    around = {str(number): _around(steps, number, answer.findings) for number in choice.steps}
     return whole | {"kept": kept, "groups": groups, "around": around} | sample, blocks
 
 
-def _around(steps: Steps, number: int) -> dict[str, tuple[float | None, ...]]:
+def _around(
+    steps: Steps, number: int, findings: Sequence[Finding]
+) -> dict[str, tuple[float | None, ...]]:
     """Each metric before and after a step, and how unusual it is there: as ``trend --at``."""
-    found = metrics_at(steps, steps.numbers.index(number))
+    found = metrics_at(steps, steps.numbers.index(number), findings)
     return {one.name: (one.before, one.after, one.size) for one in found}
 
 

@@ -45,7 +45,8 @@ def print_step_answer(
     rows = rows[: min(max(unusual, _LEAST_ROWS), _MOST_ROWS)]
     rest = len(answer.metrics) - len(rows)
     more = f"… and {rest} more metrics (see --json); " if rest else ""
-    explained = f"{more}size: (s(at) − median of s(before)) / spread, with s the scale"
+    explained = f"{more}before, after: medians, as in the findings; size: (s(at) − median of s("
+    explained += "before)) / spread, with s the scale"
     table = [{"metric": one.name, **one.fields()} for one in rows]
     _print_rows(console, screen, table, spare=("after",), hide=("name",), note=explained)
     for finding in answer.findings:
