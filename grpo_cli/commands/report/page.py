@@ -64,7 +64,7 @@ def page_of(
                 one.name: {
                     "here": one.first,
                     "there": one.second,
-                    "difference": with_error(one, compared.steps[0]),
+                    "there − here": with_error(one, compared.steps[0]),
                     "since": one.since,
                     "since then": since_then(one),
                 }

@@ -131,10 +131,10 @@ class RunView {
     const { against, others } = this.run;
     if (!against) return [];
     const table = make("table");
-    const heads = ["here", "there", "difference", "since", "since then"];
+    const heads = ["here", "there", "there − here", "since", "since then"];
     const rows = Object.entries(against.metrics).map(([name, row]) => [name, ...heads.map((head) => number(row[head]))]);
     fill(table, ["series", ...heads], rows);
-    const hint = "Difference: other run − this run, ± half of its 95 % confidence interval; since: the step at which the difference begins; since then: the difference from that step on.";
+    const hint = "There − here: the other run's mean − this run's, ± half the width of its 95 % interval; since: the step at which the difference begins; since then: the difference from that step on.";
     return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict], this.run)), make("div.wide", {}, table), make("p.hint", {}, hint)];
   }
 

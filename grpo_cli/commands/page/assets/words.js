@@ -46,7 +46,7 @@ function fill(table, heads, rows) {
 }
 
 // Columns of text, which stands at the left.
-const TEXTS = new Set(["token", "record", "metric", "series", "what it is", "difference", "since then", "worst in"]);
+const TEXTS = new Set(["token", "record", "metric", "series", "what it is", "there − here", "since then", "worst in"]);
 
 // Sorts by a column, numbers from the largest on and words from the first on; the second time the other way.
 function sortBy(table, at) {

@@ -111,13 +111,13 @@ def print_comparison(
     """Prints the metrics that differ, then the others; ``named``: the runs of both sides."""
     first, differ = answer.steps[0], answer.differing
     console.print(wrapped(Text(answer.headline, "bold"), screen.reading, 2))
-    explained = "difference: second − first, ± half of its 95 % interval"
+    explained = "difference: second − first, ± half the width of its 95 % interval"
     if min(answer.runs) == 1:
-        explained += ", for the noise of steps and for how far two seeds may wander apart"
+        explained += ", which covers the noise of steps and the drift between two seeds"
     if answer.has_end:
         last = max(answer.steps[2] // 4, 30)
         explained += f"; at the end: over the last {last} steps"
-    explained += "; ≠: more than chance explains for so many metrics"
+    explained += "; ≠: larger than chance explains for so many metrics"
     if differ:
         explained += ", or a change at a step (since; since then: the difference from that step on)"
     console.print(wrapped(Text(explained, "dim"), screen.reading))
@@ -142,7 +142,7 @@ def print_comparison(
     note = f"\nequal: {', '.join(equal)}" if equal else ""
     hide = [] if differ else ["since", "since then"]
     hide += [] if answer.has_end else ["at the end"]
-    spare = ("since then", "since", "first", "second")  # both sides as long as there is room
+    spare = ("since then", "first", "second")  # both sides as long as there is room
     _print_rows(console, screen, rows, spare=spare, hide=hide, note=note, indent=2)
 
 
@@ -164,10 +164,8 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
     )
     half, mark = value - low, "≠" if differs else " "
     about = f"{mark} {_with_half(value, half)}"
-    if not differs or abs(value) > half:
+    if not differs or abs(value) > half or one.since not in (None, first):  # "since" says why
         return about
-    if one.since is not None and one.since != first:  # the means of all steps cannot tell it
-        return f"{mark} {_signed(value)} (since {one.since})"
     return f"{about} ({f'× {factor:.3g}' if factor else 'one way all along'})"
 
 
