@@ -41,6 +41,16 @@ class UsageError(GrpoError):
     exit_code = 2
 
 
+class Listing(UsageError):  # noqa: N818 - an answer, no error
+    """The names that may stand for a ``?``, with their meanings: an answer (exit code 0)."""
+
+    exit_code = 0
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        super().__init__(f"one of {', '.join(names)}")
+        self.names = names
+
+
 class PackageError(UsageError, ImportError):
     """A package that is not installed; the message has the command that installs it."""
 

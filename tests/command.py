@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import typer.main
@@ -20,7 +21,7 @@ everywhere._parameters = cache(everywhere._parameters)
 
 COMMANDS, app, application, main = module.COMMANDS, module.app, module.application, module.main
 
-__all__ = ["COMMANDS", "answer", "app", "application", "main", "run"]
+__all__ = ["COMMANDS", "answer", "app", "application", "main", "names_at", "run"]
 
 
 def run(*words: object, stdin: str | bytes | None = None, **variables: str) -> Result:
@@ -33,3 +34,9 @@ def answer(*words: object, **more: Any) -> Any:
     result = run(*words, "--json", **more)
     assert result.exit_code in (0, 1), result.stderr
     return json.loads(result.stdout)
+
+
+def names_at(path: Path, level: str) -> list[str]:
+    """All names that ``--fields`` takes."""
+    listed = run("eval", path, "--level", level, "--fields", "?").stdout.splitlines()[2:]
+    return [line.split()[0] for line in listed if not line.startswith(" ")]

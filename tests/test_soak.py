@@ -15,6 +15,7 @@ import soak
 # ---- the soak in its smallest: the hooks' writer and a few commands; ``.ci/run`` tries them all --
 
 
+@pytest.mark.more
 def test_nothing_is_written_past_a_buffer(tmp_path: Path) -> None:
     """With orjson 3.12.0 and 3.13.0 the writer aborts; the large size shows it of ``eval`` too."""
     soak.files(tmp_path, records=60, tokens=40, seed=1)

@@ -21,7 +21,7 @@ from grpo_cli.engine.rows.rows import Having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.signature import instead
+from grpo_cli.objective.signature import MIXED, instead
 from grpo_cli.records import DecodedChunk
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan, as_flags, idle_clips
@@ -251,7 +251,8 @@ class Evaluation:
         sums, plan, totals = self.sums, self._evaluator.plan, self.sums.batches.whole
         more: Notices = dict.fromkeys(self._replaced())
         first: Notices = {}
-        given = any(part.key == "adv" and part.name == "given" for part in totals.signed)
+        advantages = {part.name for part in totals.signed if part.key == "adv"}
+        given = "given" in advantages
         torn = reader.ungrouped(totals, given=given)  # groups into their responses
         if torn is not None and (plan.compares_groups or totals.dead_groups == totals.groups):
             first[torn] = None
@@ -260,7 +261,11 @@ class Evaluation:
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
         pooled = {} if sums.error is not None else reader.pooled(plan.batch, self._advice)
         said = (sums.of_first or {}) | sums.notices
-        found = first | other | reader.notes() | self._notices | said | no_kl | more
+        found = first | other | reader.facts.sentences(plan) | self._notices | said | no_kl | more
+        key = reader.facts.keys.get("log_probs_rollout", ENGINE_KEY.partition("=")[2])
+        found = {text.replace(ENGINE_KEY, f"--map log_probs_old={key}"): None for text in found}
+        if MIXED in advantages and GIVEN in found:
+            found = {SOME_GIVEN if text == GIVEN else text: None for text in found}
         return [text for text in found | pooled if plan.asked or text != GIVEN]
 
     def _replaced(self) -> Iterator[str]:
@@ -296,6 +301,11 @@ def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
     return evaluator
 
 
+SOME_GIVEN = (
+    "only some records have advantages: those of the others are computed from their rewards "
+    "(--advantage NAME computes all)"
+)
+ENGINE_KEY = "--map log_probs_old=KEY, where KEY holds log_probs_rollout"
 GIVEN = "advantages come from the records, not from their rewards (--advantage NAME computes them)"
 """Said of a variant that somebody chose, whose formula another's advantages may not be."""
 NO_OLD = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
@@ -313,11 +323,7 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
     batch = breakdown.batch
     if on_policy_by_default(breakdown):
         engine = batch.log_probs_rollout is not None
-        another = (
-            "; to use the engine's log-probs: --map log_probs_old=KEY, where KEY holds "
-            "log_probs_rollout"
-        )
-        yield NO_OLD + (another if engine else "")
+        yield NO_OLD + (f"; to use the engine's log-probs: {ENGINE_KEY}" if engine else "")
     if batch.rewards is not None and breakdown.objective.advantage.choice.given:
         yield GIVEN
     if batch.rewards is not None and np.isnan(batch.rewards).any():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -92,6 +93,11 @@ class Reader:
         self.most_errors = most_errors
         self.skipped = Skipped(most_errors)
         self.facts = InputFacts()
+        for path, count in Counter(self.paths).items():
+            if count > 1:
+                self.notices[f"{path} is given {count} times, and its records count as often"] = (
+                    None
+                )
         self.sources = [Source.of(path) for path in paths]
         for source in self.sources[_KEPT:]:
             source.keep = False
@@ -110,7 +116,9 @@ class Reader:
         """All of them, and what the plans say: another row than the records', an idle clip."""
         other = other_row(self.facts.named, plans)
         idle = dict.fromkeys(plan.idle_clip for plan in plans)
-        return other | self.facts.sentences | {text: None for text in idle if text is not None}
+        return (
+            other | self.facts.sentences(*plans) | {text: None for text in idle if text is not None}
+        )
 
     def ungrouped(self, totals: Totals, *, given: bool = False) -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""

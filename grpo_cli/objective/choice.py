@@ -288,6 +288,12 @@ def table(stage: str, framework: str = "") -> Table:
     return _TABLES.setdefault((stage, framework), Table({}, {}))
 
 
+def place_of(choice: Choice) -> tuple[str, str] | None:
+    """The stage and the name under which a choice is registered; None where it is not."""
+    places = ((stage, name, one) for (stage, _), t in _TABLES.items() for name, one in t[0].items())
+    return next(((stage, name) for stage, name, one in places if one is choice), None)
+
+
 def choice(
     stage: str,
     name: str,

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_cli.hyperparameters import KNOWN, parameter_of
+from grpo_cli.hyperparameters import HOLDERS, KNOWN, SETS, Value, parameter_of
 
 
 def _set(words: str) -> frozenset[str]:
@@ -51,11 +51,13 @@ _LISTED = frozenset().union(*_POLICIES.values(), _EARLIER, _LOG_PROBS, _PROBS, _
 TWINS = {OLD: (OLD, "probs_old"), REF: (REF, "probs_ref"), ROLLOUT: (ROLLOUT,)}
 """The columns that an objective may lack, and the fields that hold each."""
 
+_ADVANTAGES = _set("advantage advantages adv advs")
+_STATISTICS = _set("mean std var min max norm abs")
 _OTHERS: Mapping[str, frozenset[str]] = {
     "entropies": _set("entropy entropies"),
     "values": _set("value values critic vpred vpreds"),
     "mask": _set("mask masks weight weights"),
-    "advantages": _set("advantage advantages adv advs"),
+    "advantages": _ADVANTAGES,
 }
 """Columns that are no log-probs, by the words of what dumps call them."""
 _NO_POLICY = _set("teacher distill draft reward rm judge grader verifier ratio diff delta kl")
@@ -150,12 +152,12 @@ class KeySet(NamedTuple):
     Attributes:
         line: its line, if it has one.
         keys: (key, advice) of those that have the shape of a column.
-        settings: (key, hyperparameter) of numbers whose key resembles a hyperparameter's.
+        settings: (key, hyperparameter, value) of numbers whose key resembles a hyperparameter's.
     """
 
     line: int | None
     keys: tuple[tuple[str, str], ...]
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str, float], ...] = ()
 
 
 class Unread:
@@ -196,18 +198,27 @@ class Unread:
             elif one.line is not None and one.line >= line:
                 del self._found[keys]
 
-    def note(self) -> dict[str, None]:
-        """A sentence that names the columns, and one the settings; nothing where there are none."""
+    def note(self, used: Sequence[Mapping[str, Value]] = ()) -> dict[str, None]:
+        """A sentence that names the columns, and one the settings; nothing where there are none.
+
+        Args:
+            used: the hyperparameters of each objective; a setting that equals them is not named.
+        """
         found = self._found.values()
         settings = {
             key: f"{'' if key.endswith(f'.{name}') else f'is this {name}? '}--map {name}={key}"
             for one in found
-            for key, name in one.settings
+            for key, name, value in one.settings
+            if not used or not all(_has_value(given, parameter_of(name), value) for given in used)
         }
         columns: dict[str, str] = {}
         for key, advice in (pair for one in found for pair in one.keys):
             columns.setdefault(key, advice)
         return _ignored("columns", columns) | _ignored("settings", settings)
+
+
+def _has_value(given: Mapping[str, Value], name: str, value: float) -> bool:
+    return all(given.get(own, ...) == value for own in SETS.get(name, (name,)))
 
 
 def _ignored(noun: str, named: Mapping[str, str]) -> dict[str, None]:
@@ -390,6 +401,8 @@ def look(
         if key == PROMPT_TOO and "mask" not in names and is_list(value):
             mapping = f"; --map mask={key} reads it if it covers the response's tokens"
             found.append((key, _PROMPT_MASK + (mapping if fits else "")))
+        elif "advantages" not in names and _may_be_advantages(key, value, model):
+            found.append((key, f"--map advantages={key}"))
         elif key in advice or (key != PROMPT_TOO and fits):
             reads = advice.get(key) or _nearest(key, value, names)
             if reads and resembled(key) == ROLLOUT and not _has(names, OLD):
@@ -397,39 +410,56 @@ def look(
             found.append((key, reads))
     numbers = (key for key in keys if type(record.get(key)) in (int, float))
     known = {parameter_of(key) for key in record if key in KNOWN}
-    near = ((key, _resembled_setting(key)) for key in numbers)
-    settings = [(key, name) for key, name in near if name and name not in known]
+    near = ((key, _resembled_setting(key), record[key]) for key in numbers)
+    settings = [one for one in near if one[1] and known.isdisjoint(_sets(one[1]))]
     return KeySet(line, tuple(found), (*settings, *_held_settings(record, keys, known)))
 
 
-_HOLDERS = _set(
-    "settings config args arguments training_args params parameters hparams hyperparams"
-)
-"""Keys under which dumps may have hyperparameters, which are read from ``hyperparameters``."""
+def _may_be_advantages(key: str, value: Any, model: Any) -> bool:
+    """Whether a key says that it holds advantages, and has a number for each response."""
+    words = _words(key)
+    if not words & _ADVANTAGES or words & _STATISTICS or not is_list(model) or not len(model):
+        return False
+    if is_list(model[0]):
+        return is_list(value) and is_column(value, [0.0] * len(model))
+    return type(value) in (int, float) and words <= _ADVANTAGES | _NEUTRAL
+
+
+def _sets(name: str) -> tuple[str, ...]:
+    """A hyperparameter, and those that it sets."""
+    return (name, *SETS.get(name, ()))
 
 
 def _held_settings(
     record: Mapping[str, Any], keys: Iterable[str], known: Collection[str]
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[tuple[str, str, float]]:
     """The places of hyperparameters in objects that nothing reads, unless the record has them."""
     own = record.get("hyperparameters")
     said = {*known, *map(parameter_of, own if isinstance(own, dict) else ())}
     for key in keys:
-        held = record.get(key) if key in _HOLDERS else None
+        held = record.get(key) if key in HOLDERS else None
         for name, value in held.items() if isinstance(held, dict) else ():
             if name in KNOWN and type(value) in (int, float) and parameter_of(name) not in said:
-                yield f"{key}.{name}", name
+                yield f"{key}.{name}", name, value
 
 
 @lru_cache(maxsize=1024)
 def _resembled_setting(key: str) -> str:
-    """The hyperparameter whose name a key abbreviates or lengthens, word by word; or ""."""
+    """The hyperparameter that a key abbreviates or lengthens, or that its words say; or ""."""
     words = key.lower().split("_")
     for known in sorted(KNOWN):
         pairs = [*zip(words, parts := known.split("_"), strict=False)]
         if len(words) == len(parts) > 1 and all(map(_is_abbreviation, pairs)):
             return parameter_of(known)
-    return ""
+    named = _words(key)
+    if "kl" in named and named & _COEFFICIENTS and named <= _COEFFICIENTS | _OF_KL:
+        return "beta"
+    return "epsilon" if named & _CLIPS and named <= _CLIPS | _OF_CLIP else ""
+
+
+_COEFFICIENTS, _OF_KL = _set("beta coef coeff coefficient weight"), _set("kl loss penalty ref")
+_CLIPS, _OF_CLIP = _set("clip cliprange"), _set("ppo grpo policy range eps epsilon")
+"""Words for a setting, and those that may go with them: kl_beta, ppo_clip; but no clip_fraction."""
 
 
 def _is_abbreviation(words: tuple[str, str]) -> bool:

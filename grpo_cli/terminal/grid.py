@@ -163,6 +163,29 @@ def _shortened(names: Column) -> Column:
     return names._replace(cells=cells)
 
 
+_SHORT_TEXT, _SHORTEST_TEXT = 12, 8
+"""Cells of a long text that are kept before a column is left out, and on any screen."""
+
+
+def fitting_texts(
+    columns: Sequence[Column], name: str, spare: Sequence[str], width: int | None
+) -> tuple[list[Column], list[str]]:
+    """As ``fitting``, where one column's texts are cut to the room that the others leave."""
+    short = [_cut(one, _SHORT_TEXT) if one.name == name else one for one in columns]
+    kept, hidden = fitting(short, spare, width)
+    names = {one.name for one in kept}
+    whole = [one for one in columns if one.name in names]
+    over = 0 if width is None else max(total_width(whole) - width, 0)
+    return [_cut(one, one.width - over) if one.name == name else one for one in whole], hidden
+
+
+def _cut(texts: Column, room: int) -> Column:
+    cells = [cell.copy() for cell in texts.cells]
+    for cell in cells:
+        cell.truncate(max(room, _SHORTEST_TEXT), overflow="ellipsis")
+    return texts._replace(cells=cells)
+
+
 def total_width(columns: Collection[Column]) -> int:
     """The columns and the gaps between them."""
     return sum(one.width for one in columns) + GAP * (len(columns) - 1)
@@ -177,13 +200,14 @@ def with_words(
     kept, hidden = fitting(others, spare, room)
     if width is None:
         return [*kept, last], hidden
-    left = min(max(min(width, _WIDEST) - total_width(kept) - GAP, _LEAST), _MOST)
+    used = total_width(kept) + GAP
+    left = min(max(min(width, _WIDEST) - used, min(width - used, _READABLE), _LEAST), _MOST)
     texts = [wrapped(cell, left).plain for cell in last.cells]
     return [*kept, column(last.name, texts, show=str, numeric=False)], hidden
 
 
-def grid(columns: Sequence[Column]) -> Table:
-    """The table. Nothing in it wraps or is cut."""
+def grid(columns: Sequence[Column], rows: slice | None = None) -> Table:
+    """The table, or some rows of it as wide as all. Nothing in it wraps or is cut."""
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -192,8 +216,8 @@ def grid(columns: Sequence[Column]) -> Table:
         header_style="bold",
     )
     for one in columns:
-        table.add_column(one.header, no_wrap=True)
-    for cells in zip(*(one.cells for one in columns), strict=True):
+        table.add_column(one.header, no_wrap=True, min_width=rows and one.width)
+    for cells in zip(*(one.cells[rows or slice(None)] for one in columns), strict=True):
         table.add_row(*cells)
     return table
 

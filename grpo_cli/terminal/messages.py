@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import orjson
 import typer
 
-from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.errors import GrpoError, InputError, Listing, UsageError
+from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import counted, escaped_json, visible
 
@@ -25,6 +26,9 @@ def failures(*, as_json: bool = False, hint: str = "") -> Iterator[None]:
     """
     try:
         yield
+    except Listing as answer:
+        _print_names(answer)
+        raise typer.Exit(answer.exit_code) from None
     except GrpoError as error:
         tell(error, as_json=as_json)
         if isinstance(error, InputError) and (error.line or 0) > 1 and hint and not as_json:
@@ -47,6 +51,17 @@ def tell(error: GrpoError, *, as_json: bool, every: bool = False) -> None:
         else:
             more = counted(len(others), "more place")
             say(f"{one} (also at {more} of this record)" if others else str(one))
+
+
+def _print_names(answer: Listing) -> None:
+    """Prints the names that were asked for, with their meanings, on standard output."""
+    from grpo_cli.terminal.grid import print_list  # rich comes with them
+    from grpo_cli.terminal.paging import print_page
+
+    rows = [{"name": name, "meaning": meaning} for name, meaning in answer.names.items()]
+    names = ("name", "meaning") if any(answer.names.values()) else ("name",)
+    with destination(None) as stream:
+        print_page(stream, lambda *to: print_list(to[0], to[1], rows, names), "page")
 
 
 def say(text: str) -> None:

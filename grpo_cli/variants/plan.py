@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.errors import InputError, UsageError, did_you_mean, nearest
+from grpo_cli.errors import InputError, Listing, UsageError, did_you_mean, nearest
 from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import NOTHING, Bound, Choice
@@ -55,6 +55,25 @@ class Plan:
         """The words of a command line that ask for it."""
         batch = [] if self.batch == "input" else ["--batch", self.batch]
         return as_flags(self.variant, self.swapped, self.flags) + batch
+
+    def of_one_batch(self) -> Plan:
+        """The plan, for a command that answers for one batch.
+
+        Raises:
+            UsageError: where ``--batch`` names fields.
+        """
+        if self.batch not in ("input", "record"):
+            field = self.batch.partition(",")[0]
+            raise UsageError(
+                f"--batch {self.batch}: this command answers for one batch; --where {field}==N "
+                "chooses its records"
+            )
+        return self
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The values of the variant and the flags."""
+        return {**own_values(self.variant), **self.flags}
 
     @cached_property
     def key(self) -> Hashable:
@@ -321,16 +340,20 @@ def plan(
             others, which may.
 
     Raises:
-        UsageError: for an unknown name (the near match is named), a value outside its meaning, or
+        UsageError: for an unknown name (the near match is named), a value out of range, or
             a hyperparameter that the chosen stages do not take.
     """
     if (missing := UNSERVED.get(variant.lower().rpartition("/")[2])) is not None:
         raise UsageError(f"{variant} cannot be evaluated: {missing}")
+    if variant == "?":
+        raise Listing({name: row.title for name, row in VARIANTS.items()})
     variant = variant if variant in NAMES else variant.lower()  # GSPO, as papers write it
     if variant not in NAMES:
         raise UsageError(_no_variant(variant))
     batch = ",".join(part.strip() for part in batch.split(","))
-    if not all(batch.split(",")):
+    if batch == "?":
+        raise Listing(_BATCHES)
+    if not all(part and not part.isdecimal() for part in batch.split(",")):
         raise UsageError(f"--batch: expected input, record or FIELD[,FIELD], got {batch!r}")
     name = NAMES[variant]
     swapped = {stage: _stage_choice(stage, wanted) for stage, wanted in (stages or {}).items()}
@@ -350,6 +373,11 @@ def plan(
     return made
 
 
+_BATCHES = {
+    "input": "all records are one batch (the default)",
+    "record": "each record is a batch",
+    "FIELD[,FIELD]": "records that share these fields are one, as step or step,rank",
+}
 _FLAGS = {"epsilon_low": "--epsilon-low", "epsilon_high": "--epsilon-high", "beta": "--beta"}
 
 
@@ -409,6 +437,8 @@ def _stage_choice(stage: str, wanted: str) -> str:
         )
     listed = "aggregate" if stage in OWN_AGGREGATES else stage
     known = STAGES[listed]
+    if wanted == "?":
+        raise Listing({name: row.summary for name, row in known.choices.items()})
     if wanted in known.choices:  # which reads no framework's room but the choice's own
         return wanted
     wanted = wanted if wanted in known.aliases else wanted.lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cache
@@ -9,10 +10,11 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from grpo_cli import papers
+from grpo_cli.errors import did_you_mean
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective import objective
-from grpo_cli.objective.choice import Bound, table
+from grpo_cli.objective.choice import Bound, Choice, place_of, table
 from grpo_cli.objective.objective import Stage
 from grpo_cli.objective.row import Row, Use
 from grpo_cli.objective.terms import BONUS
@@ -132,6 +134,19 @@ def _bound(row: Row[Use]) -> Variant:
     return replace(row, **stages)  # type: ignore[return-value]
 
 
+def _pickled(choice: Choice) -> Any:
+    """How a choice is pickled: by its name, since functions of some are closures."""
+    place = place_of(choice)
+    return choice.__reduce_ex__(2) if place is None else (_named_choice, place)
+
+
+def _named_choice(stage: str, name: str) -> Choice:
+    return STAGES[stage].choices[name]
+
+
+copyreg.pickle(Choice, _pickled)
+
+
 class _Variants(Mapping[str, Variant]):
     """The rows, each bound when it is asked for."""
 
@@ -141,8 +156,16 @@ class _Variants(Mapping[str, Variant]):
 
     def __getitem__(self, name: str) -> Variant:
         if name not in self._variants:
+            if name not in self:
+                raise KeyError(f"unknown variant {name!r}{did_you_mean(str(name), NAMES)}")
             self._variants[name] = _bound(self._rows[name])
         return self._variants[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} variants: {', '.join(self)}>"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)

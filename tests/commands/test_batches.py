@@ -337,6 +337,7 @@ def test_a_field_that_records_lack(records, grpo, path) -> None:
     assert result.exit_code == 3
     assert result.stderr.splitlines() == [
         f"grpo: {path}:1: nope: missing; every record needs the fields of its batch (--batch, --by)"
+        "; this one has id, step, rank"
     ]
     with pytest.raises(UsageError, match="FIELD"):
         evaluate(records, batch="step,")
@@ -404,7 +405,7 @@ def test_records_of_several_steps_are_noted(command: str, grpo, path) -> None:
     else:
         refused = grpo(name, str(path), *rest, "--batch", "step")
         assert refused.exit_code == 2
-        assert "--where 'step==N'" in refused.stderr
+        assert "--where step==N" in refused.stderr
     assert NOTE not in grpo(name, str(path), *rest, "--where", "step==1").stderr
 
 

@@ -276,7 +276,7 @@ def test_every_option_can_be_completed(command):
         ("eval", "--from", "n", "nemo-rl"),
         ("eval", "--kl", "k", "k3"),
         ("compare", "--variants", "grpo,d", "grpo,dr"),
-        ("show", "--color-by", "g", "gradient"),
+        ("show", "--by", "g", "gradient"),
     ],
 )
 def test_names_complete(command, option, incomplete, expected):

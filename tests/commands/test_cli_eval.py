@@ -36,7 +36,7 @@ def test_only_prints_bare_values(grpo, dump):
 def test_a_table_says_how_many_rows_it_left_out(grpo, dump):
     path = str(dump(*[{}] * 60))
     result = grpo("eval", path)
-    assert "… 10 more records (use --limit 0 or --format jsonl)" in result.stderr
+    assert "… 10 more records (use --full or --format jsonl)" in result.stderr
     assert grpo("eval", path, "--limit", "0").stderr == ""
     assert grpo("eval", path, "-q").stderr == ""
     tokens = grpo("eval", path, "--level", "token", "--limit", "2")

@@ -107,11 +107,11 @@ def test_no_color_on_a_terminal_is_honoured(shell, dump):
 
 
 def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
-    shown = grpo("show", str(dump(TOKENS)), "--color", "always", "--color-by", "gradient").stdout
+    shown = grpo("show", str(dump(TOKENS)), "--color", "always", "--by", "gradient").stdout
     legend = shown[shown.index("gradient of") :].split("\n", 2)[1]  # below what it is of
     low, high = (float(one) for one in re.findall(r"m [≤≥]?(-?[\d.]+)(?=[ \x1b])", legend))
     assert low == -high < 0
-    ratio = grpo("show", str(dump(TOKENS)), "--color", "always", "--color-by", "ratio").stdout
+    ratio = grpo("show", str(dump(TOKENS)), "--color", "always", "--by", "ratio").stdout
     ratio = re.sub(r"\x1b\[[\d;]*m", "", ratio)
     legend = ratio[ratio.index("ratio ρ") :].partition(":")[2].partition("▾")[0]
     low, high = (float(one) for one in re.findall(r" [≤≥]?(\d[\d.]*)(?=\s)", legend))
@@ -121,9 +121,9 @@ def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
 @pytest.mark.parametrize(
     ("flags", "remark"),
     [
-        ("", "tokens are coloured by gradient; --color-by contribution, kl, advantage say more"),
-        ("--color-by ratio", "no colour to show; --color-by gradient, contribution, kl, advantage"),
-        ("--color-by kl", None),
+        ("", "tokens are coloured by gradient; --by contribution, kl, advantage say more"),
+        ("--by ratio", "no colour to show; --by gradient, contribution, kl, advantage"),
+        ("--by kl", None),
     ],
 )
 def test_a_policy_that_has_not_moved_is_told(grpo, dump, flags, remark):
@@ -132,7 +132,7 @@ def test_a_policy_that_has_not_moved_is_told(grpo, dump, flags, remark):
     said = " ".join(shown.split())
     assert "every ratio is 1 (on-policy), so no clip acts: " in said
     assert (remark or "tokens are coloured by kl") in said
-    assert ("clipped low" in said) == (flags != "--color-by ratio")
+    assert ("clipped low" in said) == (flags != "--by ratio")
     assert "on-policy" not in grpo("show", str(dump(TOKENS)), *flags.split()).stdout
 
 
@@ -148,7 +148,7 @@ def test_the_top_tokens_are_those_with_the_greatest_numbers(grpo, dump, name, mo
         for position, value in zip(tokens["position"], values, strict=True):
             sizes[response["response"], position] = abs(value)
     best = sorted(sizes.values(), reverse=True)[:3]
-    shown = grpo("show", path, "--top", "3", "--color-by", name).stdout
+    shown = grpo("show", path, "--top", "3", "--by", name).stdout
     (last,) = re.findall(r"─\n((?:.+\n){3})", shown)
     rows = [tuple(map(int, line.split()[:2])) for line in last.splitlines()]
     assert [sizes[row] for row in rows] == pytest.approx(best)
@@ -393,7 +393,7 @@ ENGINE = {"log_probs_rollout": [[-0.1, -0.7, -0.3, -0.2, -1.1, -0.9], [-1.0, -1.
 
 def test_mismatch_is_the_trainer_against_the_engine(grpo, dump, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    shown = grpo("show", str(dump(TOKENS | ENGINE)), "--color-by", "mismatch", "--top", "2").stdout
+    shown = grpo("show", str(dump(TOKENS | ENGINE)), "--by", "mismatch", "--top", "2").stdout
     assert "mismatch log π_old (trainer) − log π_rollout (engine)" in shown
     rows = [line.split() for line in shown.splitlines()[-4:-2]]
     assert [row[1] for row in rows] == ["0", "1"]

@@ -252,3 +252,11 @@ def test_fields_choose_the_columns_of_every_format(tmp_path):
     assert table.split()[:2] == ["loss", "variant"]
     assert "cosine" not in table
     assert "did you mean loss?" in run(*asked, "--fields", "losss").stderr
+
+
+def test_a_kl_that_the_ratio_weights_is_said_in_words(grpo, dump):
+    path = str(dump({"log_probs_ref": [[-1.0, -0.3], [-1.2]]}))
+    found = " ".join(grpo("compare", path, "-v", "grpo,trl/grpo", "-p", "beta=0.1").stdout.split())
+    assert "grpo and trl/grpo differ in the weight of each token's KL (none against ratio)" in found
+    found = grpo("eval", path, "-v", "trl/grpo", "-p", "beta=0.1").stdout
+    assert "KL k3 weighted by the ratio, β = 0.1" in found

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import answer, run
+from command import answer, names_at, run
 from files import each
 from planted import write
 
@@ -50,12 +50,6 @@ RECORDS = {
     ],
     "no tokens": [record([0, 0], 12)],
 }
-
-
-def names_at(path: Path, level: str) -> list[str]:
-    """All names that ``--fields`` takes."""
-    told = run("eval", path, "--level", level, "--fields", "?").stderr
-    return told.partition("(one of ")[2].rstrip(")\n").split(", ")
 
 
 def rows_of(document: list[dict[str, Any]], level: str, names: list[str]) -> list[list[Any]]:

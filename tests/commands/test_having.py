@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from command import answer, run
+from command import answer, names_at, run
 from files import each, in_blocks, some
 from planted import write
 
@@ -37,8 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 def rows(path: Path, level: str, *words: str) -> list[dict[str, Any]]:
     """The rows that jsonl has, each with every field."""
-    told = run("eval", path, "--level", level, "--fields", "?").stderr
-    names = told.partition("(one of ")[2].rstrip(")\n")
+    names = ",".join(names_at(path, level))
     printed = run(*EVAL, path, "--level", level, "-f", "jsonl", "--fields", names, *words)
     assert printed.exit_code == 0, printed.stderr
     return [json.loads(line) for line in printed.stdout.splitlines()]

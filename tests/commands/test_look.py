@@ -226,7 +226,7 @@ def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo
 
 COMMAND = (
     "grpo show 'runs/first try/steps of the run.jsonl.gz' --record 59/0 --response 7 "
-    "--color-by gradient -v trl/grpo --fields id,objective,loss,tokens,clip_fraction"
+    "--by gradient -v trl/grpo --fields id,objective,loss,tokens,clip_fraction"
 )
 
 

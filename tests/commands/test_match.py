@@ -132,6 +132,9 @@ def test_changes_of_every_axis_are_found(path, axis, changed, flags, bits) -> No
     best = min((one.bits for one in found.matches if one.difference == 0.0), default=math.inf)
     assert best <= bits
     assert found.matches[0].difference == 0.0
+    for given in ({}, flags):  # what is known of the truth never loses it
+        narrowed = match(path, loss=repr(loss), stages=fixed | changed, epsilon=0.2, **given)
+        assert narrowed.matches[0].difference == 0.0
 
 
 @each(
@@ -854,7 +857,7 @@ def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> No
     stages = {"kl": "none", "ratio": "token", "aggregate": "response-mean"}
     exact = match(str(path), loss=repr(float(np.mean(losses))), stages=stages, epsilon=0.2)
     assert "by chance" not in exact.headline
-    assert "by chance, grpo with a mistake" in replace(exact, tolerance=5e-4).headline
+    assert "by chance, grpo with a mistake" in replace(exact, tolerance=5e-4, rtol=1e-2).headline
 
 
 def test_the_row_that_records_name_gives_the_number_also_with_its_own_stage_as_a_flag() -> None:

@@ -21,6 +21,8 @@ from fuzz.product import run
 from planted import record
 from rows import NAMES, STAGES
 
+from grpo_cli import evaluate
+
 TESTS = Path(__file__).parent.parent
 SAMPLES = TESTS.parent / "samples"
 
@@ -208,7 +210,7 @@ def test_what_a_command_line_in_prose_is() -> None:
     text = (
         "grpo: this is a log: grpo explain 'a dump.jsonl' reads it, grpo trend RUN --log LOG "
         "puts it beside; grpo eval FILE… --beta 0, or grpo eval FILE… -v dapo (which has none)\n "
-        " grpo show 'it'\"'\"'s a run.jsonl' --record 'it'\"'\"'s 3' \\\n    --color-by ratio  # "
+        " grpo show 'it'\"'\"'s a run.jsonl' --record 'it'\"'\"'s 3' \\\n    --by ratio  # "
         "step 3, token #1\n(run grpo check for all findings) or grpo explain gspo; grpo variants."
     )
     assert [one.words for one in printed(text)] == [
@@ -216,7 +218,7 @@ def test_what_a_command_line_in_prose_is() -> None:
         ("trend", "RUN", "--log", "LOG"),
         ("eval", "FILE…", "--beta", "0"),
         ("eval", "FILE…", "-v", "dapo"),
-        ("show", "it's a run.jsonl", "--record", "it's 3", "--color-by", "ratio"),
+        ("show", "it's a run.jsonl", "--record", "it's 3", "--by", "ratio"),
         ("check",),
         ("explain", "gspo"),
         ("variants",),
@@ -249,7 +251,38 @@ def test_what_match_suggests_gives_the_number_that_it_claims(
     name = flag[0].removeprefix("--")
     level = ["--level", "batch", "--only", name]
     value = float(f"{float(run(['eval', *words, '-v', variant, *level]).out):.8g}")
-    document = json.loads(run(["match", *words, *flag, repr(value), "--json"]).out)
+    _give_what_they_claim(run(["match", *words, *flag, repr(value), "--json"]).out)
+
+
+def carrying(kind: str) -> list[dict[str, Any]]:
+    """Three steps of two records that carry a loss: the record's, or that of the step."""
+    found = [record(at, [3, 7], [1.0, 0.0], step=at // 2, id=f"it's {at}") for at in range(6)]
+    for at, one in enumerate(found):
+        of = found[at - at % 2 : at - at % 2 + 2] if kind == "of steps" else [one]
+        one["metrics"] = {"loss": evaluate(of, "dapo").loss}
+        if kind == "of the first of a step" and at % 2:
+            del one["metrics"]
+    return without(["step", "id"] if kind == "without steps" else [], found)
+
+
+KINDS = ("of records", "of steps", "of the first of a step")
+CHOSEN = ([], ["--where", "step==1"], ["--where", "rewards!=7 && step<2"])
+LOGGED = [*product(KINDS, CHOSEN), ("of records", ["--record", "it's 3"]), ("without steps", [])]
+
+
+@pytest.mark.parametrize(("kind", "chosen"), some(LOGGED, 6))
+def test_what_match_suggests_of_logged_numbers_gives_the_one_that_it_claims(
+    folder: Path, kind: str, chosen: list[str]
+) -> None:
+    lines = "".join(f"{json.dumps(one)}\n" for one in carrying(kind))
+    (folder / "carrying.jsonl").write_text(lines)
+    words = ["carrying.jsonl", *chosen, "--logged", "loss=metrics.loss"]
+    _give_what_they_claim(run(["match", *words, "--json"]).out)
+
+
+def _give_what_they_claim(answer: bytes) -> None:
+    """Each command of an answer prints the number that the answer has for it."""
+    document = json.loads(answer)
     released = [one for one in document["released"].values() if isinstance(one, dict)]
     found = [*document["matches"], *document["nearest"], *released]
     assert document["matches"]

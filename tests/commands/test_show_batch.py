@@ -72,7 +72,7 @@ def test_one_record_is_a_heat_map_and_many_are_rows(path: Path, tmp_path: Path) 
     one = write(tmp_path / "one.jsonl", RECORDS[:1])
     assert run("show", one, "-v", "dr").stdout.startswith("record r0:")
     assert run("show", path, "-v", "dr", "--record", "r2").stdout.startswith("record r2:")
-    assert "\ndr on 5 records, 75 tokens:" in run("show", path, "-v", "dr").stdout
+    assert "dr on 5 records, 75 tokens:" in run("show", path, "-v", "dr").stdout
     assert answer("show", one, "-v", "dr")["total"]["records"] == 1
     assert len(answer("show", path, "-v", "dr", "--record", "r2")["rows"]) == 15
 
@@ -229,3 +229,27 @@ def test_rows_of_several_steps_say_theirs(tmp_path: Path) -> None:
         rows = json.loads(run("show", path, "--json", "--top", "0", *words).stdout)["rows"]
         assert {next(iter(row)) for row in rows} == {firsts}
         assert firsts == "id" or {row["step"] for row in rows} == {0, 1}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_long_token_makes_no_table_wider_than_the_screen(tmp_path: Path, width: int) -> None:
+    tokens = [["-" * 60, "a"], ["b", "https://example.org/" + "x" * 60]]
+    logps = {"log_probs": [[-0.5, -0.3], [-0.2, -0.4]], "rewards": [1.0, 0.0]}
+    path = write(tmp_path / "a.jsonl", [logps | {"tokens": tokens}])
+    for words in ("show", "show --strings", "eval --level token"):
+        command, *flags = words.split()
+        lines = run(command, path, *flags, COLUMNS=str(width)).stdout.splitlines()
+        rule = next(at for at, line in enumerate(lines) if line.startswith("───"))
+        rows = lines[rule - 1 : rule + 3]
+        assert max(map(len, rows)) <= width, rows
+        if words != "show --strings":
+            assert "ratio" in lines[rule - 1]
+
+
+def test_tables_of_responses_have_one_set_of_columns() -> None:
+    long, short = [-0.5, -0.123456789, -0.25], [-0.2]
+    record = {"log_probs": [long, short], "old_log_probs": [long, [-0.1]], "rewards": [1.0, 0.0]}
+    told = run("eval", "-", "--level", "token", stdin=json.dumps(record)).stdout.splitlines()
+    rules = [at for at, line in enumerate(told) if line.startswith("───")]
+    assert len(rules) == 2
+    assert len({(told[at], told[at - 1], told[at - 2]) for at in rules}) == 1

@@ -113,5 +113,5 @@ def test_what_verify_says_it_evaluated_is_a_command(grpo, file, tmp_path):
     (said,) = (line for line in done.stderr.splitlines() if "evaluated as" in line)
     words = shlex.split(said.partition("evaluated as ")[2])
     verified = json.loads(grpo("verify", str(path), "--json").stdout)["records"][0]
-    loss = json.loads(grpo("eval", str(path), *words, "--batch", "record", "--json").stdout)
+    loss = json.loads(grpo("eval", str(path), *words, "--json").stdout)
     assert loss["total"]["loss"] == pytest.approx(verified["first"]["got"], rel=1e-14)

@@ -14,7 +14,7 @@ from typing import Any
 import command
 import mixed
 import pytest
-from files import each, grouped_rows
+from files import each, grouped_rows, some
 
 from grpo_cli import evaluate
 
@@ -68,7 +68,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("line", some(COMMANDS, 4))
 def test_files_of_all_kinds(cut: Cut, files: list[str], line: str) -> None:
     at = COMMANDS.index(line)
     ways = WAYS if at == 0 else [*islice(cycle(WAYS), 3 * at, 3 * at + 4)]

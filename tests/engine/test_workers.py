@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from command import run
-from files import each
+from files import each, some
 
 from grpo_cli import InputError
 from grpo_cli.engine import Reader, pool
@@ -75,6 +75,7 @@ def started(
         process.stderr.close()
 
 
+@pytest.mark.more
 def test_a_worker_that_dies(large: Path) -> None:
     times = 5  # so many blocks that the one that dies has one, however slow the other is
     with started(large, *[str(large)] * (times - 1), *TOKENS) as process:
@@ -133,7 +134,7 @@ def alone(large: Path) -> str:
     return run("eval", large, "-v", "dr", "--level", "batch", "--json", "--jobs", "1").stdout
 
 
-@pytest.mark.parametrize("method", START_METHODS)
+@pytest.mark.parametrize("method", some(START_METHODS, 1))
 def test_every_way_to_start_a_worker(large: Path, alone: str, method: str) -> None:
     """The same total; and where the parent is killed in the middle, no worker is left."""
     flags = ("--level", "batch", "--json")

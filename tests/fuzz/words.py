@@ -121,7 +121,7 @@ _VALUES: dict[str, Value] = {
     "--html": _mostly(("out",), ("missing/x", ".")),
     "--svg": _mostly(("out",), ("missing/x", ".")),
     "--log": _mostly(("in.jsonl",), ("missing", ".")),
-    "--color-by": _mostly(("gradient", "ratio", "kl", "contribution", "log-ratio"), ("x",)),
+    "--by": _mostly(("gradient", "ratio", "kl", "contribution", "log-ratio"), ("x",)),
     "--betas": _list_of(_number),
     "--logged": lambda draw: draw.choice(("loss", "kl", "x")) + "=" + _path(draw),
     "--fail-on": _measured,

@@ -146,7 +146,7 @@ def commands(folder: Path) -> Iterator[list[str]]:
         yield ["compare", file]
         yield ["convert", file]
         yield ["show", file, "-v", "dr", "--color", "always"]
-        yield ["show", file, "-v", "dr", "--color-by", "ratio", "--html", "page.html"]
+        yield ["show", file, "-v", "dr", "--by", "ratio", "--html", "page.html"]
         yield ["report", file, "-v", "dr", "--step", "file"]
         yield ["trend", file, "-v", "dr", "--step", "file", "--json"]
         yield ["match", file, "--logged", "loss=expected.loss", "--json"]

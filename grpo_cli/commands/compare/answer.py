@@ -101,10 +101,13 @@ class Compared(Frames, Answer):
 
     @property
     def headline(self) -> str:
-        """What was compared."""
+        """Which variants agree, or what was compared."""
         skipped = f"; skipped {', '.join(one.variant for one in self.skipped)}" * bool(self.skipped)
-        variants, counts = counted(len(self.variants), "variant"), what_was_counted(vars(self))
-        return f"{variants} on {counts}{skipped}"
+        variants = counted(len({one.variant for one in self.variants}), "variant")
+        batches = len({tuple(one.batch.values()) for one in self.variants})
+        each = f"{batches} batches of " if batches > 1 else ""
+        counts = f"{variants} on {each}{what_was_counted(vars(self))}"
+        return f"{self.verdict or counts}{skipped}"
 
     @property
     def verdict(self) -> str:
@@ -134,7 +137,7 @@ class Compared(Frames, Answer):
         alike = sorted((each for each in groups if len(each) > 1), key=len, reverse=True)
         parts = [f"{_listed([one.variant for one in each])} agree" for each in alike[:_GROUPS]]
         if len(alike) > _GROUPS:
-            parts.append(f"{counted(len(alike) - _GROUPS, 'more group')} of equal variants")
+            parts.append(f"{counted(len(alike) - _GROUPS, 'more group')} of variants agree")
         parts = parts or [f"no two of {len(rows)} variants agree"]
         parts.append(f"losses from {_loss(low)} ({low.variant}) to {_loss(high)} ({high.variant})")
         if not alike:

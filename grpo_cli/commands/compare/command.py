@@ -8,7 +8,7 @@ from typing import Annotated
 from grpo_cli.commands.compare.answer import NAMES, sum_notes
 from grpo_cli.commands.compare.compare import USUAL, compare_plans, names, plans
 from grpo_cli.commands.compare.view import print_comparison
-from grpo_cli.commands.diff.command import NO, Tolerance, are_two_runs, diff_runs
+from grpo_cli.commands.diff.command import NO, are_two_runs, diff_runs
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import StageOptions
 from grpo_cli.commands.options.option import option
@@ -16,13 +16,12 @@ from grpo_cli.commands.options.output import PageOptions, fields_option, named_f
 from grpo_cli.commands.options.source import (
     Files,
     LoadingOptions,
-    Step,
     WorkOptions,
     finish,
     paths,
     tell_notes,
 )
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import say
 from grpo_cli.terminal.numbers import shell_line
 
@@ -51,8 +50,6 @@ def compare(
     stages: StageOptions,
     loading: LoadingOptions,
     work: WorkOptions,
-    step: Step = None,
-    tolerance: Tolerance = None,
     columns: Annotated[str | None, fields_option(complete.among(NAMES))] = None,
     page: PageOptions,
 ) -> int:
@@ -67,18 +64,17 @@ def compare(
     are listed with the reason. Cosines are with the gradient of the first
     variant; many variants are sorted by cosine. With --variants, all files are
     one input. Without flags of an objective, two runs are compared token by
-    token, as by `grpo diff`; `grpo trend --against` compares their metrics. Files
-    whose names differ only by a step or a rank are one run.
+    token, as by `grpo diff`, which has more flags for it; `grpo trend --against`
+    compares their metrics. Files whose names differ only by a step or a rank are
+    one run.
     """  # noqa: D301 - \b is for the help's formatter
     two = files if files is not None and len(files) == 2 else None
     asks_variants = variants is not None or columns is not None or stages.are_given
-    if (step, tolerance) != (None, None) and (two is None or asks_variants):
-        raise UsageError("--step and --tolerance are for two runs: grpo compare RUN RUN")
     if two is not None and not asks_variants:
-        if (step, tolerance) != (None, None) or are_two_runs(two, loading):
+        if are_two_runs(two, loading):
             against = shell_line(["grpo", "trend", two[0], "--against", two[1]])
             tell_notes([_TWO.format(against)], quiet=page.quiet)
-            same = diff_runs((two[0], two[1]), loading, step, tolerance, page)
+            same = diff_runs((two[0], two[1]), loading, None, None, page)
             return 0 if same else NO
         paths(files)  # what cannot be opened is an error before the note
         tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)

@@ -129,7 +129,7 @@ _OFF = {"kl": ("beta", ("kl", "kl_agg")), "ent": ("entropy_coef", ("ent", "ent_a
 def differences(sides: Sequence[Side]) -> Iterator[FamilyDifference]:
     """For each family what its rows have at the same choice, against the first of them.
 
-    Only the surrogate's hyperparameters are compared, unless rows differ in hyperparameters alone.
+    Only the hyperparameters of surrogate and KL are compared, unless all choices are the same.
     """
     families: dict[str, list[Side]] = {}
     for side in sides:
@@ -167,7 +167,7 @@ def _difference(
     same = {key for key in one.keys() & other.keys() if one[key].name == other[key].name}
     values: dict[str, tuple[Value, Value]] = {}
     for key in _STAGES:
-        if key in same and (key == "surrogate" or same == every):
+        if key in same and (key in ("surrogate", "kl") or same == every):
             pairs = zip(one[key].values, other[key].values, strict=True)
             values |= {name: (mine, yours) for (name, mine), (_, yours) in pairs if mine != yours}
     return values, every - same

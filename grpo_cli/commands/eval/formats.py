@@ -17,6 +17,7 @@ from grpo_cli.commands.eval.run import ROWS, Run, limited, row_notes, rows_of, t
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import SHARES, Level
 from grpo_cli.terminal.destination import naming
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.messages import say
 
 if TYPE_CHECKING:  # rich is imported where it prints
@@ -175,12 +176,11 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
 
     from grpo_cli.commands.eval.view import print_batches, print_rows, print_totals
     from grpo_cli.terminal.paging import draw_fitting, fits, print_page
+    from grpo_cli.terminal.prose import wrapped
 
     level, limit = printing.level, printing.limit
-    if limit is None and printing.output not in (None, "-"):
-        limit = 0
-    elif limit is None:
-        limit = _LIMIT.get(level, _USUAL_LIMIT)
+    if limit is None:
+        limit = 0 if chosen().full else _LIMIT.get(level, _USUAL_LIMIT)
     first = limited(run, limit, lambda piece, _: (piece, _count_rows(piece, level)))
     records = [orjson.loads(piece) for pieces in first for piece in pieces]
     if run.empty or not run.complete:
@@ -207,11 +207,11 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
         console.print()
         print_batches(console, screen, printing, run.batches, most)
         if level == "batch" or most:
-            draw_next(console)
+            draw_next(console, screen)
 
-    def draw_next(console: Console) -> None:
+    def draw_next(console: Console, screen: Screen) -> None:
         if printing.fields is None and not printing.quiet:
-            console.print(Text(_next(run), "dim"))
+            console.print(wrapped(Text(_next(run), "dim"), screen.edge, 2))
 
     def draw_rows(console: Console, screen: Screen, most: int) -> None:
         nonlocal shown
@@ -219,8 +219,8 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
         shown = print_rows(console, screen, printing, records, most, size)
         alone = level == "record" and printing.fields is None and run.plan.batch != "record"
         if alone and run.total["records"] > 1:
-            console.print(Text(_ALONE, "dim"))
-        draw_next(console)
+            console.print(wrapped(Text(_ALONE, "dim"), screen.edge, 2))
+        draw_next(console, screen)
 
     def draw_all(console: Console, screen: Screen) -> None:
         draw_head(console, screen)
@@ -244,7 +244,8 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     if level != "batch" and not (printing.quiet or cut):
         all_rows = rows_of(run, level) if printing.having is None else run.sums.shown
         if more := all_rows - shown:
-            how = "--limit 0 or --format jsonl" if shown == limit else "--full"
+            beyond = "--limit 0" if printing.limit else "--full or --format jsonl"
+            how = beyond if shown == limit else "--full"
             rows = ROWS[level] if more > 1 else level
             say(f"… {more:,} more {rows} (use {how})")
 

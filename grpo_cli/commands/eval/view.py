@@ -31,6 +31,7 @@ from grpo_cli.terminal.grid import (
     Column,
     column,
     fitting,
+    fitting_texts,
     grid,
     print_hidden,
     with_short_names,
@@ -82,8 +83,10 @@ def print_totals(
     lines.add_column(no_wrap=True)
     lines.add_column(no_wrap=True)
     if names is not None:
+        row = {"variant": parts[0].name, "signature": signature, **total}
         for name in names:
-            lines.add_row(_label(name), Text(shown(total[name])))
+            value = row.get(name)
+            lines.add_row(_label(name), Text(value if isinstance(value, str) else shown(value)))
         console.print(lines)
         return
     width = screen.edge
@@ -130,7 +133,8 @@ def _objective(parts: Parts, *, by_default: bool) -> str:
     low, high = (values["surrogate"].get(f"epsilon_{side}") for side in ("low", "high"))
     beta = values["kl"].get("beta")
     clip = f"clip {plain(low)}" if low == high else f"clip {plain(low)} low, {plain(high)} high"
-    kl = f"KL {stages['kl'].name}, β = {plain(beta)}" if beta else "no KL"
+    weighted = " weighted by the ratio" if "ratio" in str(values["kl"].get("kl_weight")) else ""
+    kl = f"KL {stages['kl'].name}{weighted}, β = {plain(beta)}" if beta else "no KL"
     kl = "β = 0" if beta == 0.0 else kl
     if MIXED in (stages["kl"].name, beta):
         kl = "KL by the settings of each record"
@@ -229,35 +233,33 @@ def print_rows(
         size: what the tokens of a record's batch add up to, which ``share`` is of; None where the
             batch was not read whole.
     """
-    level, fields = printing.level, printing.fields
-    tables = _tables(printing, records, limit, size)
-    hidden: dict[str, None] = {}
-    printed = 0
-    for title, columns in tables:
-        left = () if fields else spare(level)
-        kept, left_out = fitting(with_short_names(columns, "id", left, screen), left, screen.width)
-        hidden |= dict.fromkeys(left_out)
+    left = () if printing.fields else spare(printing.level)
+    columns, tables = _columns(printing, records, limit, size)
+    columns = with_short_names(columns, "id", left, screen)
+    kept, hidden = fitting_texts(columns, "token", left, screen.width)
+    end = 0
+    for title, count in tables:
         console.print()
         if title:
             console.print(wrapped(Text(title, "bold"), screen.edge, 2))
-        console.print(grid(kept))
-        printed += len(kept[0].cells)
+        console.print(grid(kept, slice(end, end + count)))
+        end += count
     print_hidden(console, screen, hidden, "--fields")
-    return printed
+    return end
 
 
-def _tables(
+def _columns(
     printing: Printing, records: Sequence[Row], limit: int, size: Size | None
-) -> Iterator[tuple[str, list[Column]]]:
+) -> tuple[list[Column], list[tuple[str, int]]]:
+    """The columns of all rows, and the title and the number of rows of each table."""
     level, fields = printing.level, printing.fields
     if level == "token":
-        yield from _token_tables(fields, records, limit, size)
-        return
+        return _token_columns(fields, [*_responses(records, limit)], size)
     by = printing.by
     rows = list(records if level == "record" else _within(records, level, by))[: limit or None]
-    if rows:
-        columns = [_column(name, rows) for name in printing.names]
-        yield "", columns if fields is not None else [*_telling(columns, rows, level)]
+    columns = [_column(name, rows) for name in printing.names if rows]
+    told = columns if fields is not None else [*_telling(columns, rows, level)]
+    return told, [("", len(rows))] if rows else []
 
 
 def _column(name: str, rows: Sequence[Row]) -> Column:
@@ -292,19 +294,15 @@ def _telling(columns: Sequence[Column], rows: Sequence[Row], level: Level) -> It
             yield shown_column
 
 
-def _token_tables(
-    fields: tuple[str, ...] | None, records: Sequence[Row], limit: int, size: Size | None
-) -> Iterator[tuple[str, list[Column]]]:
+def _responses(records: Sequence[Row], limit: int) -> Iterator[tuple[Row, Row, int]]:
+    """Records, their responses that have tokens, and how many of these are printed."""
     room = limit or None
     for record in records:
         for response in record["responses"]:
             count = len(response["tokens"]["position"])
             count = count if room is None else min(count, room)
             if count:
-                yield (
-                    _title(record, response),
-                    _token_columns(fields, record, response, count, size),
-                )
+                yield record, response, count
             room = None if room is None else room - count
 
 
@@ -323,35 +321,40 @@ _OF_TOKENS = {field.name for field in (*TABLE["token"], *EXTRA["token"])}
 
 
 def _token_columns(
-    fields: tuple[str, ...] | None, record: Row, response: Row, count: int, size: Size | None
-) -> list[Column]:
-    tokens = response["tokens"]
-    names = fields or [name for name in COLUMNS["token"] if tokens.get(name) is not None]
-    columns = []
-    for name in names:
-        if name in RESPONSE_CONTEXT:
-            values = [response[name]] * count
-        elif name in _OF_TOKENS:
-            values = (tokens.get(name) or [None] * count)[:count]
-        else:  # what the record says of itself and its batch
-            values = [record[name]] * count
-        columns.append(_cells(name, values))
-    if fields is None and size is not None:
-        shares = tokens["share"][:count]
-        if shares[0] is None:  # the batch is larger than the record
-            whole = size(record)[0] or 1.0
-            shares = [abs(one) / whole for one in tokens["gradient"][:count]]
-        equal = record["tokens"]  # so many equal shares are the whole
-        columns.append(
-            column(
-                "gradient_share",
-                shares,
-                show=percent,
-                style=lambda part: _share_style(part * equal),
-                numeric=True,
-            )
-        )
-    return columns
+    fields: tuple[str, ...] | None, rows: Sequence[tuple[Row, Row, int]], size: Size | None
+) -> tuple[list[Column], list[tuple[str, int]]]:
+    """The columns of the tokens of all responses, and the title of each response's table."""
+    there = {name for _, one, _ in rows for name, values in one["tokens"].items() if values}
+    names = fields or [name for name in COLUMNS["token"] if name in there]
+    columns = [
+        _cells(name, [value for one in rows for value in _of_response(name, *one)])
+        for name in names
+        if rows
+    ]
+    if rows and fields is None and size is not None:
+        shares = [share for one in rows for share in _shares(*one, size)]
+        usual = [record["tokens"] for record, _, count in rows for _ in range(count)]
+        columns.append(column("gradient_share", shares, show=percent, numeric=True))
+        for cell, share, equal in zip(columns[-1].cells, shares, usual, strict=True):
+            cell.style = _share_style(share * equal)  # so many equal shares are the whole
+    return columns, [(_title(record, one), count) for record, one, count in rows]
+
+
+def _of_response(name: str, record: Row, response: Row, count: int) -> Sequence[Any]:
+    """A field of the first tokens of a response."""
+    if name in RESPONSE_CONTEXT:
+        return [response[name]] * count
+    if name in _OF_TOKENS:
+        return (response["tokens"].get(name) or [None] * count)[:count]
+    return [record[name]] * count  # what the record says of itself and its batch
+
+
+def _shares(record: Row, response: Row, count: int, size: Size) -> Sequence[float]:
+    shares = response["tokens"]["share"][:count]
+    if shares[0] is not None:
+        return shares
+    whole = size(record)[0] or 1.0  # the batch is larger than the record
+    return [abs(one) / whole for one in response["tokens"]["gradient"][:count]]
 
 
 def _cells(name: str, values: Sequence[Any]) -> Column:

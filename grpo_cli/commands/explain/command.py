@@ -16,7 +16,7 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import argument
 from grpo_cli.commands.options.output import PageOptions
-from grpo_cli.commands.options.source import RESPONSE, LoadingOptions, finish, paths
+from grpo_cli.commands.options.source import LoadingOptions, finish, paths
 from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.terminal.display import chosen
@@ -35,7 +35,6 @@ Topic = Annotated[
 def explain_topic(
     *,
     topic: Topic = None,
-    response: Annotated[int | None, RESPONSE] = None,
     objective: ObjectiveOptions,
     loading: LoadingOptions,
     page: PageOptions,
@@ -53,7 +52,7 @@ def explain_topic(
     the arithmetic of one record (the first, or that of --record). A name of a
     variant means the variant, unless a file has this path.
     """  # noqa: D301 - \b is for the help's formatter
-    asked = loading.record is not None or response is not None
+    asked = loading.record is not None
     unpack = read_size(loading.unpack)
     described = topic and describe_topic(topic, of_record=asked, unpack=unpack)
     if described:
@@ -63,7 +62,7 @@ def explain_topic(
     places = paths(None if topic is None else [topic])
     source, plan = loading.reader(places), objective.plan()
     last_step, full = objective.batch is None, chosen().full
-    found = explain(plan, source, response, last_step=last_step, full=full)
+    found = explain(plan, source, last_step=last_step, full=full)
 
     def draw(console: Console, screen: Screen) -> None:
         print_why(console, screen, found)

@@ -15,7 +15,7 @@ from grpo_cli.commands.explain.logged import explain_log
 from grpo_cli.commands.explain.variant import describe_variant
 from grpo_cli.commands.explain.why import Reason, why
 from grpo_cli.commands.explain.worked import worked
-from grpo_cli.commands.help.words import look_up
+from grpo_cli.commands.help.words import look_up, names_of_words
 from grpo_cli.commands.trend.logs import is_log
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
@@ -23,10 +23,10 @@ from grpo_cli.engine.evaluation import measured
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import References, lacks_kl, without_kl
 from grpo_cli.engine.totals import Totals
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import InputError, UsageError, nearest
 from grpo_cli.records import Source
 from grpo_cli.terminal.numbers import shown
-from grpo_cli.variants import NAMES
+from grpo_cli.variants import NAMES, STAGES
 from grpo_cli.variants.plan import Plan, plan
 from grpo_cli.vectors import describe
 from grpo_cli.vectors.case import FILES
@@ -94,7 +94,6 @@ class Explained(Answer):
 def explain(
     plan: Plan,
     source: Reader,
-    response: int | None = None,
     *,
     last_step: bool = False,
     full: bool = False,
@@ -106,16 +105,14 @@ def explain(
     Args:
         plan: which objective.
         source: the data.
-        response: the only response whose tokens are shown.
         last_step: whether to explain the last step alone where records are of several.
         full: whether to show all tokens of the record.
 
     Raises:
         InputError: where the data lack what the plan needs.
-        UsageError: for a response that there is not.
     """
     source.batch_by(plan.batch)
-    whole, batches = _explained(plan, source, response, full=full)
+    whole, batches = _explained(plan, source, full=full)
     of_last: Mapping[str, Any] = {}
     if len(batches) > 1:
         of_last = max(batches.values(), key=lambda names: [*map(_order, names.values())])
@@ -125,15 +122,20 @@ def explain(
     if not of_last:
         return whole
     count = len(batches) or max(map(len, source.facts.steps.values()))
-    found, _ = _explained(plan, source.only(of_last), response, full=full)
+    found, _ = _explained(plan, source.only(of_last), full=full)
     named = ", ".join(f"{name} {value}" for name, value in of_last.items())
     text = (
         f"this explains only {named}, the last of {count:,} batches in the input: grpo trend "
         "follows a run step by step, --batch input joins all records into one batch"
     )
-    of_run = [reason for reason in whole.why if reason["code"] == "rising"]
-    why = [{"code": "last-batch", "text": text}, *of_run, *found.why]
+    of_run = [reason for reason in whole.why if reason["code"] in _OF_RUN]
+    of_batch = [reason for reason in found.why if reason["code"] not in _OF_RUN]
+    why = [{"code": "last-batch", "text": text}, *of_run, *of_batch]
     return replace(found, batch=dict(of_last), why=why)
+
+
+_OF_RUN = ("ungrouped", "rising")
+"""Reasons that are seen in all batches: the fields that join rows include the step."""
 
 
 def _order(step: Any) -> tuple[bool, float, str]:
@@ -144,7 +146,7 @@ def _order(step: Any) -> tuple[bool, float, str]:
 
 
 def _explained(
-    plan: Plan, source: Reader, response: int | None, *, full: bool
+    plan: Plan, source: Reader, *, full: bool
 ) -> tuple[Explained, dict[Hashable, Mapping[str, Any]]]:
     """The answer of all records, and key → field → value of the batches that fields name."""
     batches: dict[Hashable, Mapping[str, Any]] = {}
@@ -166,10 +168,7 @@ def _explained(
         raise InputError("no record can be read")
     source.notices.update(without_kl([plan] if lacks_kl(totals.signed) else []))
     source.notices.update(dict.fromkeys(plan.assumed(first.settings)))
-    count = first.batch.responses.count
-    if response is not None and not 0 <= response < count:
-        raise UsageError(f"--response {response}: the record only has responses 0 to {count - 1}")
-    steps = worked(first, first.run(evaluator.evaluate), response, full=full)
+    steps = worked(first, first.run(evaluator.evaluate), full=full)
     total = totals.row()
     own = plan.row.advantage
     computes = "group-std" if own.choice.given else own.name
@@ -221,11 +220,11 @@ def describe_topic(
 
     Args:
         topic: a name or a path.
-        of_record: whether a record or a response is asked for, which only files have.
+        of_record: whether a record is asked for, which only files have.
         unpack: what a packed log may unpack to, as --unpack says; None: by its size.
 
     Raises:
-        UsageError: for a record of what is no file, or a variant that there is not.
+        UsageError: for a record of what is no file, or a variant that does not exist.
     """
     exists = Path(topic).exists()
     if not exists and (topic.lower() in NAMES or is_choice(topic.lower())):
@@ -235,11 +234,13 @@ def describe_topic(
     found = _named(topic)
     if found is not None:
         if of_record and found.kind != "word":
-            raise UsageError(
-                f"{topic} is a {found.kind}: --record and --response are only for files"
-            )
+            raise UsageError(f"{topic} is a {found.kind}: --record is only for files")
         return found
     if topic != "-" and "." not in topic and not exists:
+        choices = (name for stage in STAGES.values() for name in stage.choices)
+        word = nearest(topic, [*names_of_words(), *choices], cutoff=0.75)
+        if word and not nearest(topic, NAMES, cutoff=0.75):
+            raise UsageError(f"there is no name {topic!r}; did you mean {word}?")
         plan(topic)  # which names the variants that are near
     return None
 
@@ -252,7 +253,7 @@ def _named(topic: str) -> Described | None:
         return Described("variant", page if word is None else page | {"word": word.fields()})
     if is_choice(topic) and not is_file:
         page = describe_choice(topic)
-        if word is None:
+        if word is None or topic.replace("-", "_") not in names_of_words():
             return Described("choice", page)
         if topic in {one["choice"] for one in page["choices"]}:
             return Described("choice", page | {"word": word.fields()})

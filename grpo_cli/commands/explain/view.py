@@ -137,8 +137,6 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
             console.print(wrapped(Text(f"  {line}"), screen.width, 6))
     if more := len(record["groups"]) - len(listed):
         console.print(Text(f"  … {counted(more, 'more group')} (--full)"))
-    if not record["groups"]:
-        console.print(Text("  given by the record"))
     _heading(console, "2  tokens")
     _step(console, screen, record["stages"]["ratio"])
     _step(console, screen, record["stages"]["surrogate"])
@@ -151,9 +149,8 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     parts = adding_up(contributions, record["objective"], places)
     listed = [one for one in record["responses"] if one.get("tokens")]
     if 0 < len(listed) < len(record["responses"]):
-        which = "those with the largest gradients" if len(listed) > 1 else "--response chose it"
         count = f"{len(listed)} of {len(record['responses'])} responses"
-        text = f"  below: {count}, {which} (--full for all, --response N for one)"
+        text = f"  below: {count}, those with the largest gradients (--full for all)"
         console.print()
         console.print(wrapped(Text(text), screen.width, 4))
     tables = [[*_columns(one, float(parts[one["index"]]), places)] for one in listed]

@@ -24,21 +24,18 @@ TOP = 5
 Row = dict[str, Any]
 
 
-def worked(
-    chunk: Chunk, breakdown: Breakdown, response: int | None = None, *, full: bool = False
-) -> Row:
+def worked(chunk: Chunk, breakdown: Breakdown, *, full: bool = False) -> Row:
     """The arithmetic of a chunk that is one record.
 
     Args:
         chunk: the record.
         breakdown: what it evaluates to, as a batch of its own.
-        response: show this one alone; the others are still counted.
         full: show all tokens.
     """
     record, objective = chunk.records[0], breakdown.objective
     full = full or breakdown.batch.responses.total <= SMALL
-    shown = range(breakdown.batch.responses.count) if response is None else [response]
-    if response is None and not full:
+    shown: Sequence[int] = range(breakdown.batch.responses.count)
+    if not full:
         sizes = breakdown.batch.responses.sum(np.abs(breakdown.gradient))
         shown = np.argsort(-sizes, kind="stable")[:TOP].tolist()
     columns = _columns(breakdown) if len(shown) else {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, get_args
 
 from typer.core import TyperCommand, TyperGroup
 
+from grpo_cli.commands.options.everywhere import print_help
 from grpo_cli.commands.options.option import ALL, Panel
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
@@ -41,9 +42,27 @@ class PanelCommand(TyperCommand):
             if f"-{name}" in known and len(name) > 2:
                 with failures():
                     raise UsageError(f"no such option: {name}; write -{name}{equals}{value}")
-        if "--variant" in known:
-            _refuse_two_variants(args)
+        with failures():
+            self._refuse_given_twice(ctx, args)
         return super().parse_args(ctx, args)
+
+    def get_help_option(self, ctx: Context) -> Any:
+        """``--help``, whose text goes to the pager where the terminal is too low."""
+        found = super().get_help_option(ctx)
+        if found is not None:
+            found.callback = print_help
+        return found
+
+    def _refuse_given_twice(self, ctx: Context, args: list[str]) -> None:
+        """Refuses a variant or a batch that is given twice, since only the last would hold."""
+        given: list[Any] = []
+        with suppress(Exception):  # what cannot be parsed is refused with a reason later
+            given = self.make_parser(ctx).parse_args([*args])[2]
+        for one in given:
+            flag = one.opts[0]
+            if flag in _ONCE and given.count(one) > 1:
+                several = "; for several: grpo compare -v A,B" if flag == "--variant" else ""
+                raise UsageError(f"{flag} is given twice{several}")
 
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
         """Writes arguments and options; those in panels with ``--help-all``, else their number."""
@@ -68,23 +87,11 @@ class PanelCommand(TyperCommand):
             formatter.write(f"\n{count} more options: {ctx.command_path} --help-all\n")
 
 
-def _refuse_two_variants(args: Sequence[str]) -> None:
-    """Refuses -v twice, since only the last would hold."""
-    given = [
-        word.removeprefix("--variant").removeprefix("-v").removeprefix("=") or after
-        for word, after in pairwise([*takewhile(lambda word: word != "--", args), ""])
-        if word == "--variant" or word.startswith(("--variant=", "-v"))
-    ]
-    if len(given) > 1:
-        with failures():
-            several = ",".join(dict.fromkeys(given))
-            raise UsageError(f"-v takes one variant; for several: grpo compare -v {several}")
-
-
 _OF_HELP = ("-h", "--help", "--help-all", "--full", "--no-pager", "--color")
 """What ``grpo help`` itself takes before a name."""
 
 _BARE = ("--html", "-")
+_ONCE = ("--variant", "--batch")
 
 
 class FrontPage(TyperGroup):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,9 +21,8 @@ from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.hyperparameters import Value
-from grpo_cli.objective.inputs import MisnamedColumnError
 from grpo_cli.records import Raw, Record
-from grpo_cli.records.choose.where import Missing, Path, look_up, read_path
+from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
 from grpo_cli.terminal.numbers import shell_line
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
@@ -64,8 +64,8 @@ def ask(
     target = _target(given, rtol, at)
     others = [LoggedNumber.parse(name, text, rtol) for name, text in given.items()]
     if target is None:
-        questions, chosen = read_questions(source, at, rtol, others, base)
-        words += chosen
+        questions, conditions = read_questions(source, at, rtol, others, base)
+        words += [word for pair in conditions if pair[1] not in options for word in pair]
     else:
         stream = Stream(source, base)
         first = stream.first()
@@ -83,7 +83,7 @@ def ask(
     for one in run.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
     answer = result(run, questions, words)
-    few = len(questions) == 1 and isinstance(questions[0].data, InMemory)
+    few = len(questions) == 1 and isinstance(questions[0].data, InMemory) and not source.skipped
     if run.sure or target is None or others or not few or any(map(_is_slip, run.nearest)):
         return answer
     mistaken = replace(answer, mistakes=_mistakes(plan, source, target))
@@ -156,8 +156,8 @@ def read_questions(
     rtol: float | None,
     others: Sequence[LoggedNumber] = (),
     base: Evaluator | None = None,
-) -> tuple[list[Question], list[str]]:
-    """A question for each record or step, and the words that select the last one's records.
+) -> tuple[list[Question], list[tuple[str, str]]]:
+    """A question for each record or step, and the flags that select the last one's records.
 
     Args:
         source: the data.
@@ -178,11 +178,15 @@ def read_questions(
     (name,) = named.keys() & {*_TARGETS}
     path = named.pop(name)
     questions: list[Question] = []
-    words: list[str] = []
+    parts_of_step: Counter[str] = Counter()
+    last: list[Member] = []
     for value, members in _by_step(source, path):
+        parts_of_step[repr(_step(members[0][0]))] += 1
+        if value is None:
+            continue
         parts = [*without_misnamed(assembled(record for _, record in members), base)]
         for part in parts:
-            if isinstance(part, MisnamedColumnError):
+            if isinstance(part, InputError):
                 source.bad(part)
         good = [part for part in parts if isinstance(part, Chunk)]
         if good:
@@ -194,13 +198,17 @@ def read_questions(
                 if number is not None
             ]
             questions.append(Question(target, InMemory(good), good[0], [*others, *more]))
-            words = _selecting(members)
+            last = members
         if len(questions) == _MOST:
             break
     if not questions:
-        place = next(text for text in given if _read_path(text)[0] == name).partition("=")[2]
-        raise InputError(f"no record has a number at {place.strip()}")
-    return questions, words
+        raise InputError(f"no record has a number at {spelled(path)}")
+    raw, record = last[0]
+    if (step := _step(raw)) is None:
+        return questions, [("--record", str(record.name))]
+    whole = parts_of_step[repr(step)] == 1 and len(questions) < _MOST
+    number = [] if whole else [("--where", f"{spelled(path)}=={_number(raw, path)!r}")]
+    return questions, [("--where", f"step=={step}"), *number]
 
 
 def _read_path(text: str) -> tuple[str, Path]:
@@ -212,7 +220,7 @@ def _read_path(text: str) -> tuple[str, Path]:
     return name, read_path(place.strip(), "--logged")
 
 
-def _by_step(source: Reader, path: Path) -> Iterator[tuple[float, list[Member]]]:
+def _by_step(source: Reader, path: Path) -> Iterator[tuple[float | None, list[Member]]]:
     """Consecutive records of one step and one number; records without a step one by one."""
 
     def key(member: tuple[int, Member]) -> tuple[Any, Any]:
@@ -221,9 +229,7 @@ def _by_step(source: Reader, path: Path) -> Iterator[tuple[float, list[Member]]]
         return (at if step is None else ("step", step), _number(raw, path))
 
     for (_, value), members in groupby(enumerate(source.records()), key):
-        found = [member for _, member in members]
-        if value is not None:
-            yield value, found
+        yield value, [member for _, member in members]
 
 
 def _step(raw: Raw) -> Any:
@@ -237,13 +243,6 @@ def _number(raw: Raw, path: Path) -> float | None:
         return None
     good = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if good else None
-
-
-def _selecting(members: Sequence[Member]) -> list[str]:
-    """The flags that select these records."""
-    raw, record = members[0]
-    step = _step(raw)
-    return ["--record", str(record.name)] if step is None else ["--where", f"step=={step}"]
 
 
 # ---- the answer ----------------------------------------------------------------------------------
@@ -368,15 +367,15 @@ def command(made: Plan, paths: Sequence[str], only: str, times: float) -> str:
 
 def _call(made: Plan, reading: Sequence[str], only: str, times: float) -> str:
     """``evaluate(data, …).total["loss"]``; "" of a single record, which only a command chooses."""
-    flags = {
-        flag[2:].replace("-", "_"): value
-        for flag, value in zip(reading[::2], reading[1::2], strict=True)
-    }
+    each: dict[str, list[str]] = {}
+    for flag, value in zip(reading[::2], reading[1::2], strict=True):
+        each.setdefault(flag[2:].replace("-", "_"), []).append(value)
+    flags = {name: values[0] if len(values) == 1 else values for name, values in each.items()}
     if "record" in flags:
         return ""
     stages = {"stages": dict(made.swapped)} if made.swapped else {}
     batch = {} if made.batch == "input" else {"batch": made.batch}
-    size = {"group_size": int(flags["group_size"])} if "group_size" in flags else {}
+    size = {"group_size": int(each["group_size"][0])} if "group_size" in flags else {}
     named = {**stages, **made.flags, **batch, **flags, **size}
     arguments = [repr(made.variant), *(f"{name}={value!r}" for name, value in named.items())]
     scale = "" if times == 1.0 else f" {_scale(times)}"

@@ -86,7 +86,7 @@ def match_number(
     kl, objective = _kl_number(objective)
     given = {"loss": loss, "objective": target_objective, "kl": kl}
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
-    plan, places = objective.of_one_batch(strict=False), paths(files)
+    plan, places = objective.plan(strict=False).of_one_batch(), paths(files)
     source = loading.reader(places, work)
     with waiting("trying conventions (up to 30 s for large data)", wanted=not page.quiet):
         made = ask(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 
 from grpo_cli.engine.rows.fields import FIELDS
-from grpo_cli.errors import UsageError, nearest
+from grpo_cli.errors import Listing, UsageError, nearest
 from grpo_cli.hyperparameters import HYPERPARAMETERS, SETS
 from grpo_cli.variants import STAGES, VARIANTS
 
@@ -60,15 +60,18 @@ def among(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 _LISTED, _NEAREST = 10, 5
-"""Names that an error lists all, and how many it lists of more; for ``?`` it lists all."""
+"""Names that an error lists all, and how many it lists of more."""
 
 
 def known(flag: str, name: str, names: Iterable[str], advice: str = "") -> str:
     """Returns ``name`` if it is one of ``names``.
 
     Raises:
+        Listing: for ``?``: all of them, with what they mean.
         UsageError: naming the near match, or else the ``advice``; and the nearest names, or all.
     """
+    if name == "?":
+        raise Listing(_meanings(names))
     names = list(names)
     if name in names:
         return name
@@ -79,8 +82,24 @@ def known(flag: str, name: str, names: Iterable[str], advice: str = "") -> str:
     near = nearest(name, names)
     hint = f"; did you mean {near}?" if near else advice
     listed = f"one of {', '.join(names)}"
-    if name != "?" and len(names) > _LISTED:
-        some = ", ".join(get_close_matches(name, names, n=_NEAREST, cutoff=0.0))
-        word = flag.partition(" ")[0]
-        listed = f"{'' if near else f'nearest: {some}; '}{word} '?' lists all {len(names)}"
+    if len(names) > _LISTED:
+        some = [one for one in names if spelled and spelled in one][:_NEAREST]
+        some = some or get_close_matches(name, names, n=_NEAREST, cutoff=_ALIKE)
+        listed = f"nearest: {', '.join(some)}; " if some and not near else ""
+        listed += f"{flag.partition(' ')[0]} '?' lists all {len(names)}"
     raise UsageError(f"{flag}: unknown name {name!r}{hint} ({listed})")
+
+
+_ALIKE = 0.5
+"""How much of two names must be the same for one to be listed for the other (1: all)."""
+
+
+def _meanings(names: Iterable[str]) -> dict[str, str]:
+    """Names → what they mean: as the mapping says, or as ``grpo help`` does."""
+    if isinstance(names, Mapping):
+        return dict(names)
+    from grpo_cli.commands.help.words import look_up  # rich comes with it
+
+    found = {name: look_up(name) for name in names}
+    own = {one.word: one.meaning for one in found.values() if one is not None}
+    return {name: own.get(name, "") for name in found}

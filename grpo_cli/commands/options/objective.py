@@ -11,7 +11,9 @@ import typer
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.option import option
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import Listing, UsageError
+from grpo_cli.hyperparameters import HYPERPARAMETERS
+from grpo_cli.terminal.numbers import shell_line
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
@@ -112,19 +114,6 @@ class StageOptions:
 class ObjectiveOptions(StageOptions, VariantOption):
     """Which objective: a variant, the stages replaced, the hyperparameters set."""
 
-    def of_one_batch(self, *, strict: bool = True) -> Plan:
-        """The objective, checked, for a command that answers for one batch.
-
-        Raises:
-            UsageError: also where ``--batch`` names fields.
-        """
-        if self.batch not in (None, "input", "record"):
-            raise UsageError(
-                f"--batch {self.batch}: this command answers for one batch; "
-                f"--where '{self.batch.partition(',')[0]}==N' chooses its records"
-            )
-        return self.plan(strict=strict)
-
     def plan(self, *, strict: bool = True) -> Plan:
         """The objective, checked; ``strict`` as ``variants.plan.plan`` has it.
 
@@ -132,8 +121,9 @@ class ObjectiveOptions(StageOptions, VariantOption):
             UsageError: for a name or value that cannot be used.
         """
         variant = "grpo" if self.variant is None else self.variant
-        if "," in variant:
-            raise UsageError(f"-v takes one variant; for several: grpo compare -v {variant}")
+        if variant == "all" or not {*variant}.isdisjoint(",*"):
+            several = shell_line(["grpo", "compare", "-v", variant])
+            raise UsageError(f"-v takes one variant; for several: {several}")
         made = plan(
             variant,
             stages=self.stages,
@@ -168,6 +158,8 @@ Rtol = Annotated[float | None, option("--rtol", "NUMBER", "Relative tolerance.",
 
 def assignment(text: str) -> tuple[str, object]:
     """``NAME=VALUE``, whose value is a number, ``null`` or a word."""
+    if text == "?":
+        raise Listing({name: row.meaning for name, row in HYPERPARAMETERS.items()})
     name, equals, value = (part.strip() for part in text.partition("="))
     if not (name and equals and value):
         raise UsageError(f"--param: expected NAME=VALUE, got {text!r}")

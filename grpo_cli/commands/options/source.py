@@ -28,7 +28,10 @@ from grpo_cli.terminal.numbers import counted
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import Plan
 
-_FORMATS = (CANONICAL, *FORMATS)
+_FORMATS = {CANONICAL: "records as this tool writes them"} | {
+    name: one.title for name, one in FORMATS.items()
+}
+_FIELDS = {name: f"also {', '.join(others)}" if others else "" for name, others in ALIASES.items()}
 
 Files = Annotated[
     list[str] | None,
@@ -226,15 +229,13 @@ def make_reader(
 def _mapping(text: str) -> tuple[str, Path]:
     name, equals, place = text.partition("=")
     name = name.strip()
-    if text == "?":
-        complete.known("--map", "?", ALIASES)
-    if not equals:
+    if not equals and name != "?":
         raise UsageError(f"--map: expected NAME=PATH, got {text!r}")
     known = canonical_name(name) or (
         name if name in {*hyperparameters.KNOWN, VERSIONS[0]} else None
     )
     if known is None:
-        known = complete.known("--map", name, ALIASES)
+        known = complete.known("--map", name, _FIELDS)
     return known, read_path(place.strip(), "--map")
 
 

@@ -66,7 +66,7 @@ def page_of(
                     "there": one.second,
                     "there − here": with_error(one, compared.steps[0]),
                     "since": one.since,
-                    "since then": since_then(one),
+                    "there − here since then": since_then(one),
                 }
                 for one in compared.differing
             }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.frames import Array, Frames, columns_of
-from grpo_cli.commands.show.picture import decoder, flowing
+from grpo_cli.commands.show.picture import COLORS, decoder, flowing, ranked_by
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.reader import ONE_STEP
@@ -58,36 +59,50 @@ class Shown(Frames, Answer):
     @property
     def headline(self) -> str:
         """What is listed, of how many, and how much of the batch they carry."""
-        noun = "token" if self.of == "token" else "token string"
-        held = f" where {' and '.join(self.having)}" if self.having else ""
-        of = "gradient" if self.by != "contribution" else "contribution"
-        share = "" if self.carried is None else f"; together {percent(self.carried)} of Σ|{of}|"
-        rows = f"{len(self.rows)} of {counted(self.count, noun)}{held}, by {self.by}"
-        return f"{self.variant}: {rows}{share}"
+        return f"{self.variant}: {self.heading}"
+
+    @property
+    def heading(self) -> str:
+        """What is listed, of how many, and how much of the batch they carry."""
+        rows, noun = len(self.rows), "token string" if self.of == "string" else "token"
+        all_of_them = counted(self.count, noun)
+        if self.having:
+            all_of_them += f" where {' and '.join(self.having)}"
+        if not rows:
+            return f"no {noun} to show ({all_of_them})"
+        if self.of == "token" and not self.rows[0][COLUMN.get(self.by, self.by)]:
+            return f"the {COLORS[self.by]} of every token is 0 (try another --by)"
+        line = f"{all_of_them}, by {COLORS[self.by]}"
+        if rows < self.count:
+            line = f"the {rows:,} of {all_of_them} with {ranked_by(self.by)}"
+        if self.carried is None:
+            return line
+        of = "contribution" if self.by == "contribution" else "gradient"
+        spread = rows < self.count and self.carried < _FEW and not self.having
+        rest = ": the batch is not carried by a few tokens" if spread else ""
+        return f"{line}; together {percent(self.carried)} of Σ|{of}|{rest}"
 
     def table(self) -> list[Mapping[str, Any]]:
         """The tokens or token strings, in the columns that a terminal shows of them."""
         if self.of == "string":
             return [*self.rows]
-        return [{name: row.get(name) for name in _AT_PROMPT} for row in self.rows]
+        leading = takewhile("id".__ne__, self.rows[0] if self.rows else ())
+        names = (*leading, *AT_PROMPT)
+        return [{name: row.get(name) for name in names} for row in self.rows]
 
     def columns(self) -> dict[str, Array]:
         """The rows with every column, as arrays by name; a number that is unknown is NaN."""
         return columns_of(self.rows)
 
 
-_AT_PROMPT = (
-    "id",
-    "response",
-    "position",
-    "token",
-    "ratio",
-    "advantage",
-    "clip",
-    "contribution",
-    "contribution_share",
-    "gradient",
+_FEW = 0.05
+"""The part of the batch below which the rows that stand out are not what carries it."""
+
+AT_PROMPT = (
+    *("id", "response", "position", "token", "ratio", "advantage", "clip"),
+    *("contribution", "contribution_share", "gradient"),
 )
+"""Columns of tokens that a prompt shows, and that those of Python begin with."""
 
 Row = dict[str, Any]
 
@@ -235,7 +250,7 @@ def show_rows(
         make: makes the evaluation.
 
     Raises:
-        UsageError: for a column that there is not, or a quantity that no record has.
+        UsageError: for a column that does not exist, or a quantity that no record has.
     """
     if strings and by not in RANKS:
         raise UsageError(f"--by {by}: token strings are ranked by {', '.join(RANKS)}")

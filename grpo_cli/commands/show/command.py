@@ -84,7 +84,7 @@ class ShowOptions:
     by: Annotated[
         str | None,
         option(
-            "--by --color-by",
+            "--by",
             "NUMBER",
             f"Number that ranks and colours: {', '.join(COLORS)}.",
             parser=_named,
@@ -189,7 +189,6 @@ def _show_batch(
     page: PageOptions,
 ) -> int:
     """Ranks the tokens of all records, or their strings; returns the exit code."""
-    in_table = not page.json and page.format in (None, "table")
     answer, run = show_rows(
         reader,
         plan,
@@ -197,19 +196,17 @@ def _show_batch(
         top=20 if options.limit is None else options.limit,
         strings=options.strings,
         having=options.having or (),
-        make=partial(Run, as_json=page.json, advice=None if in_table else ONE_STEP),
+        make=partial(Run, as_json=page.json, advice=ONE_STEP),
     )
     assert isinstance(run, Run)
     if run.complete and not run.empty:
         names = named_fields(options.fields, answer.rows[0] if answer.rows else FIELDS["token"])
-        chosen, pooled = answer, reader.pooled(plan.batch, ONE_STEP)
+        chosen = answer
         if names is not None:
             chosen = replace(answer, rows=[{n: row[n] for n in names} for row in answer.rows])
         page.write(
             chosen,
-            lambda console, screen: print_shown(
-                console, screen, answer, names, [] if page.quiet else pooled
-            ),
+            lambda console, screen: print_shown(console, screen, answer, names),
             rows=chosen.rows,
             notes=answer.notices,
         )
@@ -220,7 +217,7 @@ def _show_record(
     reader: Reader, objective: ObjectiveOptions, options: ShowOptions, page: PageOptions
 ) -> None:
     """Draws one record: on the terminal, as a page, as a picture."""
-    plan = objective.of_one_batch()
+    plan = objective.plan().of_one_batch()
     if options.html is not None:
         reader.keep_input()  # its tokens are ranked in another pass
     records = reader.records()

@@ -21,7 +21,6 @@ from grpo_cli.commands.page.page import (
 )
 from grpo_cli.commands.show.batch import COLUMN, readable_token, show_rows
 from grpo_cli.commands.show.picture import Picture
-from grpo_cli.commands.show.view import heading
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -143,7 +142,7 @@ def ranked_tokens(
     settings: dict[str, Any] = finite(
         {
             "title": f"{counted(total['records'], 'record')} as one batch: {loss}",
-            "heading": heading(answer),
+            "heading": answer.heading,
             "total": {name: total[name] for name in _OF_BATCH if total[name] is not None},
             "names": [name.replace("_", " ") for name in names],
             "rows": listed,

@@ -217,7 +217,7 @@ def _remark(record: Row, color_by: str) -> str | None:
         facts.append(f"{color_by} is 0 at every token")
     line = "no colour to show" if bare else f"tokens are coloured by {color_by}"
     others = [name for name in _TELLING if name != color_by and _scale(record, name)]
-    more = f"; --color-by {', '.join(others)} {'say' if others[1:] else 'says'} more"
+    more = f"; --by {', '.join(others)} {'say' if others[1:] else 'says'} more"
     return f"{' and '.join(facts)}: {line}{more if others else ''}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -12,7 +12,6 @@ from rich.text import Text
 
 from grpo_cli.commands.show.batch import COLUMN, Shown, readable_token
 from grpo_cli.commands.show.picture import (
-    COLORS,
     MARKS,
     Picture,
     Response,
@@ -22,7 +21,15 @@ from grpo_cli.commands.show.picture import (
     sign,
 )
 from grpo_cli.engine.rows.fields import SHARES
-from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden, with_short_names
+from grpo_cli.terminal.grid import (
+    Column,
+    column,
+    fitting,
+    fitting_texts,
+    grid,
+    print_hidden,
+    with_short_names,
+)
 from grpo_cli.terminal.numbers import brief, counted, percent, shown, token_text
 from grpo_cli.terminal.palette import style
 from grpo_cli.terminal.prose import wrapped
@@ -30,8 +37,9 @@ from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
 
-_AROUND = (12, 8, 4)
-"""Cells of text before and after a token: as many as let all columns be shown, or the fewest."""
+_AROUND = {12: 40, 8: 24, 4: 16}
+"""Cells of text before and after a token → those of the token at most: as many as let all columns
+be shown, or the fewest."""
 
 _TOKENS = (
     *("ratio", "advantage", "clip", "kl", "difference", "mismatch", "log_prob", "surrogate"),
@@ -47,31 +55,18 @@ _SPARE_STRINGS = (
 )
 
 
-_FEW = 0.05
-"""The part of the batch below which the rows that stand out are not what carries it."""
-
-
 def print_shown(
-    console: Console,
-    screen: Screen,
-    answer: Shown,
-    names: Sequence[str] | None = None,
-    notes: Iterable[str] = (),
+    console: Console, screen: Screen, answer: Shown, names: Sequence[str] | None = None
 ) -> None:
-    """Prints the batch in a line, how much of it the rows carry, and the rows, or these columns.
-
-    ``notes``: what the numbers cannot be read without, which comes first.
-    """
+    """Prints the batch in a line, how much of it the rows carry, and the rows, or these columns."""
     if not answer.total:
         return
-    for note in notes:
-        console.print(wrapped(Text(f"note: {note}", "magenta"), screen.width, 2))
     total = answer.total
     totals = f"loss {shown(total['loss'])}, gradient norm {shown(total['gradient_norm'])}"
     whole = f"{counted(total['records'], 'record')}, {counted(total['tokens'], 'token')}"
     line = f"{answer.variant} on {whole}: {totals}"
     console.print(wrapped(Text(line, "bold"), screen.width, 2))
-    console.print(wrapped(Text(heading(answer), "bold"), screen.width, 2))
+    console.print(wrapped(Text(answer.heading, "bold"), screen.width, 2))
     if not answer.rows:
         return
     if names is not None:
@@ -105,30 +100,9 @@ def print_tokens(
 def _print_columns(
     console: Console, screen: Screen, columns: Sequence[Column], spare: Sequence[str]
 ) -> None:
-    kept, hidden = fitting(columns, spare, screen.width)
+    kept, hidden = fitting_texts(columns, "token", spare, screen.width)
     console.print(grid(kept))
     print_hidden(console, screen, hidden, "--fields")
-
-
-def heading(answer: Shown) -> str:
-    """What is listed, of how many, and how much of the batch they carry."""
-    rows, noun = len(answer.rows), "token string" if answer.of == "string" else "token"
-    all_of_them = counted(answer.count, noun)
-    if answer.having:
-        all_of_them += f" where {' and '.join(answer.having)}"
-    if not rows:
-        return f"no {noun} to show ({all_of_them})"
-    if answer.of == "token" and not answer.rows[0][COLUMN.get(answer.by, answer.by)]:
-        return f"the {COLORS[answer.by]} of every token is 0 (try another --by)"
-    line = f"{all_of_them}, by {COLORS[answer.by]}"
-    if rows < answer.count:
-        line = f"the {rows:,} of {all_of_them} with {ranked_by(answer.by)}"
-    if answer.carried is None:
-        return line
-    of = "contribution" if answer.by == "contribution" else "gradient"
-    spread = rows < answer.count and answer.carried < _FEW and not answer.having
-    rest = ": the batch is not carried by a few tokens" if spread else ""
-    return f"{line}; together {percent(answer.carried)} of Σ|{of}|{rest}"
 
 
 def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
@@ -184,8 +158,9 @@ def _in_its_text(row: Row, around: int) -> Text:
     while cell_len(after) > around:
         after = after[:-1]
     before = " " * (around - cell_len(before)) + before
-    token = _one_line(readable_token(row))
-    return Text.assemble((before, "dim"), (f"«{token}»", "bold"), (after, "dim"))
+    token = Text(_one_line(readable_token(row)))
+    token.truncate(_AROUND[around], overflow="ellipsis")
+    return Text.assemble((before, "dim"), (f"«{token.plain}»", "bold"), (after, "dim"))
 
 
 _SIDES = ("before", "after")

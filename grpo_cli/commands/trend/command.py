@@ -109,7 +109,7 @@ def answer_run(
     with failures(as_json=options.json or options.format == "json", hint=_SKIP):
         if options.asked:
             options.refuse_others()
-        plan = objective.of_one_batch()
+        plan = objective.plan().of_one_batch()
         log, unread = read_finite(options.log, read_size(reading.unpack))
         whose = options.framework(log)
         run, places = _opened(files, plan, reading, options, whose, command)

@@ -298,14 +298,14 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
     if step.metrics.get("objective", 0.0) is None:
         words = ["check", *there, *flags.reading]
     elif certain:
-        words = ["show", *there, "--color-by", "log_prob", *flags.words]
+        words = ["show", *there, "--by", "log_prob", *flags.words]
     elif kind == "length" and place is not None:
         words = ["show", *there, "--response", str(place.response), *flags.words]
     elif place is None or not token:
         words = ["eval", *there, "--level", "response", *flags.words]
     else:
         color = {"nll": "log_prob", None: "ratio"}.get(kind, kind) or "ratio"
-        words = ["show", *there, "--response", str(place.response), "--color-by", color]
+        words = ["show", *there, "--response", str(place.response), "--by", color]
         words += flags.words
     return shell_line(["grpo", *words]) + comment
 

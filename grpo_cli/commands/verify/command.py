@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -26,19 +25,8 @@ from grpo_cli.commands.verify.verification import Verification
 from grpo_cli.commands.verify.view import print_verification
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.terminal.messages import failures
-from grpo_cli.terminal.numbers import shell_line
 
 NO = 1
-_NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
-_HINT = (
-    'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
-    '…, "loss_gradient": [[…]], "advantages": […]}}; with nothing but a logged loss, grpo match '
-    "FILE --loss X says which formula gives it"
-)
-_LOSS_HINT = (
-    'no record has "expected", but they have "{key}": '
-    "jq -c '.expected = {{{key}}}' {file} | grpo verify -"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +100,7 @@ def verify(
             run.tell(as_json=page.json, quiet=True)
             if reader.skipped:
                 raise typer.Exit(InputError.exit_code)
-            raise InputError(_NO_TOKEN if run.undefined else _hint(run.loss_key, reader.paths))
+            raise run.nothing()
         page.write(
             answer,
             lambda console, screen: print_verification(console, screen, answer),
@@ -123,14 +111,6 @@ def verify(
     if not answer.agrees:
         raise typer.Exit(NO)
     raise typer.Exit(InputError.exit_code if reader.skipped else 0)
-
-
-def _hint(loss_key: str, places: Sequence[str]) -> str:
-    """How the records get what they lack to be verified."""
-    if not loss_key:
-        return _HINT
-    file = shell_line(places[:1]) if places[0].endswith((".json", ".jsonl")) else "FILE"
-    return _LOSS_HINT.format(key=loss_key, file=file)
 
 
 def _flat(verdict: Verdict) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from grpo_cli.commands.verify.stages import Part
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
-from grpo_cli.errors import GrpoError
+from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.records import Record
 from grpo_cli.terminal.numbers import counted, shell_line, shown
@@ -38,6 +38,12 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL, not_grpo
 
 _ROWS = 5
+_NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
+_NOTHING = (
+    'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
+    '…, "loss_gradient": [[…]], "advantages": […]}}; with nothing but a logged loss, grpo match '
+    "says which formula gives it"
+)
 
 
 def shared_rows(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
@@ -101,7 +107,7 @@ class Verification:
         self._otherwise: list[tuple[Verdict, Suspect]] = []
         self._of_all: dict[int, Verdict] = {}
         self.without_expected = 0
-        self.loss_key = ""
+        self._loss_key = ""
         self.undefined = 0
         self.by_scale = 0
         self.rows_taken: dict[str, int] = {}
@@ -148,12 +154,22 @@ class Verification:
         agrees = found.agrees and replay.first_stage is None
         return Replayed(**{**found.fields(), "agrees": agrees}, bundle=replay)
 
+    def nothing(self) -> InputError:
+        """What to say where no record was judged: how the records get what they lack for that."""
+        key, (place, *_) = self._loss_key, self._reader.paths
+        if self.undefined or not key:
+            return InputError(_NO_TOKEN if self.undefined else _NOTHING)
+        file = shell_line([place]) if place.endswith((".json", ".jsonl")) else "FILE"
+        copied = f"jq -c '.expected = {{{key}}}' {file} | grpo verify -"
+        copied = copied if place else f'record["expected"] = {{"{key}": record["{key}"]}}'
+        return InputError(f'no record has "expected", but they have "{key}": {copied}')
+
     def _verdicts(self) -> Iterator[Verdict]:
         for sums in fold_pieces(self._reader, self._make):
             items: Sequence[Judged | Part | None]
             items, sums.items = sums.items, []
             self._frameworks |= sums.frameworks
-            self.loss_key = self.loss_key or sums.loss_key
+            self._loss_key = self._loss_key or sums.loss_key
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next

@@ -445,7 +445,13 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
 def _missing(value: Any, field: Path) -> str:
     known = list(value) if isinstance(value, Mapping) and len(field) == 1 else []
     message = "missing; every record needs the fields of its batch (--batch, --by)"
-    return message + did_you_mean(spelled(field), known, cutoff=0.75)
+    near = did_you_mean(spelled(field), known, cutoff=0.75)
+    there = [name for name in known if isinstance(value[name], str | int | float)][:_LISTED]
+    return message + (near or (f"; this one has {', '.join(there)}" if there else ""))
+
+
+_LISTED = 8
+"""Fields of a record that an error lists at most."""
 
 
 def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:

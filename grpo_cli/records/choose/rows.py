@@ -267,7 +267,7 @@ def _are_single(
             raise _at(raws[at], "expected one response, got groups", key)
         if len(cells[at]) > 1 and ids is not None and not isinstance(ids[at], list):
             message = f"the {len(cells[at])} responses in this row are already a group"
-            raise _at(raws[at], f"{message}; leave out --group-by", key)
+            raise _at(raws[at], f"{message}; leave out --group-by and --group-size", key)
     return [not one for one in nested]
 
 

@@ -29,6 +29,9 @@ def finite(values: list[Any], place: Place) -> list[float]:
     kinds = set(map(type, values))
     if kinds <= _NUMBERS and all(-LARGEST <= one <= LARGEST for one in values):
         return values if kinds == _FLOATS else list(map(float, values))
+    if kinds == {bool} and (key := place(0).partition("[")[0]) != place(0):
+        fix = f"jq -c '(.{key}|..|booleans) |= (if . then 1 else 0 end)'"
+        raise InputError(f"expected numbers, got true and false; write 1 and 0: {fix}", path=key)
     at = next(
         at for at, one in enumerate(values) if not (is_number(one) and -LARGEST <= one <= LARGEST)
     )

@@ -117,9 +117,9 @@ def print_comparison(
     if answer.has_end:
         last = max(answer.steps[2] // 4, 30)
         explained += f"; at the end: over the last {last} steps"
-    explained += "; ≠: larger than chance explains for so many metrics"
+    explained += "; ≠: larger than chance explains for this many metrics"
     if differ:
-        explained += ", or a change at a step (since; since then: the difference from that step on)"
+        explained += ", or starting at a step (since; since then: the difference from that step on)"
     console.print(wrapped(Text(explained, "dim"), screen.reading))
     first_run, second_run = (visible(_listed(one)) for one in named)
     sides = Text(f"first: {first_run}; second: {second_run}")
@@ -153,7 +153,7 @@ def _listed(named: Sequence[str]) -> str:
 
 
 def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
-    """A difference with half its interval; where that holds 0 and it is marked, why it is as well.
+    """A difference with half its interval; where that holds 0, why it is marked: or since when.
 
     ``first``: the first step that is compared.
     """

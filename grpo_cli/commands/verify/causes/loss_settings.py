@@ -68,7 +68,7 @@ def shared(cases: Sequence[Case]) -> Iterator[Cause]:
             spread = float(np.sqrt(12.0) * off.std())  # of numbers that are spread evenly
             expected *= min(2.0 * room / spread, 1.0) if spread else 1.0
         if fitting.any() and expected <= BY_CHANCE:
-            yield guess.cause(guess.values[fitting])
+            yield guess.cause(guess.values[fitting])._replace(for_all=True)
 
 
 def _room(case: Case) -> float:

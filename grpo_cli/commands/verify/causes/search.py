@@ -271,7 +271,9 @@ class Memory:
         self._left -= 1
         found, key = explained(suspect.case), self._key(suspect.objective)
         self._searched.append(suspect.case)
-        if found.causes:
+        if any(cause.for_all for cause in found.causes):
+            self._for_all += [(key, found.causes)]
+        elif found.causes:
             self._known = [(key, found.causes), *self._known][:_KEPT]
         elif not is_undefined(suspect.case):
             found = found._replace(causes=self._of_all(suspect.case, rows))
@@ -282,7 +284,7 @@ class Memory:
         """What explains a record that no mistake alone does, to be named if it explains all."""
         for cause in loss_settings.shared(self._searched) if len(self._searched) > 1 else ():
             if all(np.isfinite(misfit(cause, one)) for one in self._searched):
-                return [cause._replace(for_all=True)]
+                return [cause]
         if not self._pairs_left:
             return ()
         self._pairs_left -= 1
