@@ -153,7 +153,7 @@ def _listed(named: Sequence[str]) -> str:
 
 
 def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
-    """A difference with half its interval; where that holds 0, why it is marked: or since when.
+    """A difference with half its interval; why it is marked, where neither that nor ``since`` says.
 
     ``first``: the first step that is compared.
     """
