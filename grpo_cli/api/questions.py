@@ -516,7 +516,7 @@ def trend(
         also = (one.partition(", as RUN")[0] for one in compared.notes)  # flags as an example
         return _noting(compared, *notes, also)
     if isinstance(run, Steps) and not questions:
-        return _noting(trend_of(None, run, Flags())[0], unused(objective))
+        return _noting(trend_of(None, run, Flags())[0], unused(objective) | run.notices)
     named: dict[str, Any] = {"variant": None if variant == "grpo" else variant, "stages": stages}
     named |= {"group_by": group_by, "group_size": group_size}
     given = {name: one for name, one in named.items() if one} | values

@@ -22,7 +22,7 @@ from grpo_cli.terminal.numbers import cleaned
 
 _NO_EDGE = 100_000
 _USUAL_WIDTH = 80
-_READABLE = 100
+_READABLE = 120
 
 
 class Screen(NamedTuple):
@@ -50,7 +50,7 @@ class Screen(NamedTuple):
 
     @property
     def reading(self) -> int:
-        """Where prose ends, and bars: at a hundred columns however wide the terminal is."""
+        """Where prose ends, and bars: at 120 columns however wide the terminal is."""
         return min(self.width or _READABLE, _READABLE)
 
     def console(self, *, shades: bool = False) -> CleanConsole:

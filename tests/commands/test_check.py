@@ -391,6 +391,21 @@ def test_errors_that_differ_by_their_index_are_said_once(tmp_path):
     ]
 
 
+def test_rewards_that_are_equal_to_the_end_or_missing_are_one_warning():
+    rows = [
+        {"log_probs_new": [[-1.0], [-2.0]], "rewards": [0.0, 1.0 * (at < 20)]} for at in range(60)
+    ]
+    end = [one for one in check(rows).findings if one.code == "dead-group"]
+    assert [(one.severity, one.record, one.evidence["groups"]) for one in end] == [
+        ("warning", 20, 40)
+    ]
+    assert {one.severity for one in check(rows[:22]).findings if one.code == "dead-group"} == {
+        "info"
+    }
+    bare = check([{"log_probs_new": one["log_probs_new"]} for one in rows])
+    assert bare.counts["no-scores"] == 1
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_length_is_the_limit_where_it_is_more_frequent_than_others(seed):
     """Of 320 responses of 7 to 17 tokens some groups have three of 17 by chance."""

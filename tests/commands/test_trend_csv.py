@@ -111,5 +111,5 @@ def test_what_came_later_is_not_at_the_same_time(tmp_path: Path) -> None:
     noise = np.exp(draw.normal(0.0, 0.02, 60))
     path = csv_of(tmp_path / "a.csv", kl=kl * noise, completion_length=length * noise)
     verdict = answer("trend", path)["verdict"]
-    assert verdict.startswith("step 41: responses became longer (completion_length ")
+    assert verdict.startswith("step 41: responses became longer (medians: completion_length ")
     assert "); then kl (step 43); last good step 40" in verdict

@@ -444,6 +444,24 @@ def test_a_record_of_which_no_token_counts_is_in_no_mean_of_records(tmp_path: Pa
 
 # ---- reading logs ---------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("Step,Loss\n1,0.1\n2,abc\n3,x\n", "Loss is no number at step 2 ('abc'), and at 1 more"),
+        ("step;loss\n1;0.1\n1;0.2\n", "two rows have loss of step 1, the last counts"),
+        ("step,loss\n1,0.1,9\n2,0.2\n", "row 2 has more fields than the header"),
+        ("step,Loss\n1,0.1\n2,\n", ""),
+    ],
+)
+def test_what_is_not_used_of_a_log_is_a_note(text: str, note: str, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(text)
+    shown = run("trend", path)
+    assert (shown.exit_code, note in shown.stderr, bool(shown.stderr)) == (0, True, bool(note))
+    assert "not watched" not in shown.stdout
+
+
 ROW = '{"step": 1, "loss": 0.5, "reward": NaN}'
 FILES = {
     "trainer_state.json": json.dumps(
@@ -780,7 +798,7 @@ def test_a_verdict_says_first_what_began_first(tmp_path: Path) -> None:
     path.write_text("\n".join(rows))
     (event,) = answer("trend", path)["events"]
     onsets = {one["metric"]: one["onset"] for one in answer("trend", path)["findings"]}
-    said = f"step {onsets['kl']}: the policy moved away from the reference (kl "
+    said = f"step {onsets['kl']}: the policy moved away from the reference (medians: kl "
     assert event["summary"].startswith(said)
     assert event["summary"].endswith(f"; then entropy (step {onsets['entropy']})")
     assert onsets["kl"] < onsets["entropy"] - 1

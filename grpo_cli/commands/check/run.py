@@ -148,6 +148,8 @@ class Check(Accumulator[Any]):
             compare_samples(view, self.findings, self.mismatch, source)
         uneven = bool(self.findings.count_by(0)["uneven-groups"])
         found = [*self._memory.finish(uneven_found=uneven)]
+        if any(code == "dead-group" for code, _, _ in found):
+            self.findings.drop("dead-group")
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
         self._add_located(found, 0)

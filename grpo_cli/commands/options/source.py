@@ -20,7 +20,7 @@ from grpo_cli.records.fields import ALIASES, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
-from grpo_cli.records.open.streams import unopened
+from grpo_cli.records.open.streams import is_empty, unopened
 from grpo_cli.records.unread import VERSIONS
 from grpo_cli.terminal.destination import keep_standard_output
 from grpo_cli.terminal.messages import say, tell
@@ -289,6 +289,11 @@ def paths(files: list[str] | None) -> list[str]:
     """
     if files:
         places = expanded(files)
+        named = {*files}
+        empty = [one for one in places if one not in named and is_empty(one)]
+        if len(empty) < len(places):  # as a step's file is while it is written
+            places = [one for one in places if one not in empty]
+            tell_notes((f"{one} is empty; skipped" for one in empty), quiet=False)
         refuse_unopened(places)
         return places
     if sys.stdin is None or sys.stdin.isatty():

@@ -64,7 +64,7 @@ def page_of(
                 one.name: {
                     "here": one.first,
                     "there": one.second,
-                    "there − here": with_error(one, compared.steps[0]).partition(" (since")[0],
+                    "there − here": with_error(one, compared.steps[0]),
                     "since": one.since,
                     "there − here since then": since_then(one),
                 }
@@ -145,13 +145,15 @@ def _of_records(
             blocks += [(name, group.block)] if name is not None else []
     kept = {str(number): why for number, why in choice.steps.items()}
     sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost, "most": stored.tokens}
-    around = {str(number): _around(steps, number) for number in choice.steps}
+    around = {str(number): _around(steps, number, answer.findings) for number in choice.steps}
     return whole | {"kept": kept, "groups": groups, "around": around} | sample, blocks
 
 
-def _around(steps: Steps, number: int) -> dict[str, tuple[float | None, ...]]:
+def _around(
+    steps: Steps, number: int, findings: Sequence[Finding]
+) -> dict[str, tuple[float | None, ...]]:
     """Each metric before and after a step, and how unusual it is there: as ``trend --at``."""
-    found = metrics_at(steps, steps.numbers.index(number))
+    found = metrics_at(steps, steps.numbers.index(number), findings)
     return {one.name: (one.before, one.after, one.size) for one in found}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SPIKE, STUCK, TREND
+from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SHIFT, SPIKE, STUCK, TREND
 from grpo_cli.commands.trend.findings import AWAY, STEADILY
 from grpo_cli.commands.trend.onsets import FARTHEST, mean_change
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
@@ -51,8 +51,8 @@ _REWARD = "reward_mean"
 _IF_FALLS = "if entropy falls, "
 _TOGETHER_ROSE = "reward and length rise together"
 _LOOK = (
-    "look at what rewards length (reward_length_corr; read the longest responses), then cap or "
-    "penalise it"
+    "look at what rewards length (--fields reward_length_corr; read the longest responses), then "
+    "cap or penalise it"
 )
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
@@ -61,6 +61,8 @@ _NAMED, _THEN = 3, 3
 """Series of an event that its sentence names with their numbers, and of those that followed."""
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
 """What ends the first clause of a sentence of ``grpo check``."""
+LEVELS = {SHIFT, DRIFT, TREND}
+"""Findings whose numbers are medians before and after."""
 _LARGE = 1000
 """From which on a number has no digits after the point."""
 
@@ -119,16 +121,18 @@ class Event(Answer):
     def summary(self) -> str:
         """What happened in plain words, and what the metrics were before and are since.
 
-        "step 18: updates moved the policy too far (kl_k3 0.0056 → 0.148, ess 0.99 → 0.62)". What
-        ``grpo check`` names in its worst record comes first.
+        "step 18: the policy moved too far (medians: kl_k3 0.0056 → 0.148, ess 0.99 → 0.62)".
+        What ``grpo check`` names in its worst record comes first.
         """
         codes = [one for one in self.codes if not self._words.startswith(one)]
         cause = f"{', '.join(codes)}: " if codes else ""
         wrong = [one for one in self.findings if one.severity == WARNING] or self.findings
         later = [one for one in wrong if one.onset > self.step + _SURE]
         said = [*later, *([self.first] if self.first.kind in (IMPOSSIBLE, STUCK) else [])]
-        moved = self.gain or _listed([one for one in wrong if one not in said])
-        moved = f" ({moved})" if moved else ""
+        listed = [one for one in wrong if one not in said]
+        moved = self.gain or _listed(listed)
+        medians = "medians: " if self.gain or all(one.kind in LEVELS for one in listed) else ""
+        moved = f" ({medians}{moved})" if moved else ""
         last = "" if self.end is None or _is_single(self.first) else f"; until step {self.end}"
         names = [f"{one.metric} (step {one.onset})" for one in later[:_THEN]]
         then = f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""

@@ -299,6 +299,8 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
         words = ["check", *there, *flags.reading]
     elif certain:
         words = ["show", *there, "--by", "log_prob", *flags.words]
+    elif kind == "length" and place is not None:
+        words = ["show", *there, "--response", str(place.response), *flags.words]
     elif place is None or not token:
         words = ["eval", *there, "--level", "response", *flags.words]
     else:

@@ -21,7 +21,7 @@ from grpo_cli.objective.mismatch import Mismatch
 
 _MOST = 2
 """Events whose records are read again."""
-_OF_SEVERAL = ("singleton-group", "reference")
+_OF_SEVERAL = ("singleton-group", "reference", "no-scores")
 """Codes that need the other records of the step, or of the run."""
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,17 @@ class LogFile:
     Attributes:
         name: the file, as the user named it.
         rows: the step of each, and its numbers by name.
+        notices: what is not used of it.
     """
 
     name: str
     rows: Sequence[tuple[int, Mapping[str, float]]]
+    notices: Notices
 
 
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+_LEGIBLE = 20
+"""Characters of a text in a note."""
 _LINE = 1 << 20
 """No row of metrics is longer."""
 _DOCUMENT = 64 << 20
@@ -131,15 +136,54 @@ def log_of(rows: Iterable[Mapping[str, Any]], name: str) -> LogFile:
     Raises:
         InputError: where no row says its step.
     """
+    rows = [*rows]
+    stepped = [*_stepped(rows)]
     numbers = [
         (step, {key: n for key, one in row.items() if (n := _number(one)) is not None})
-        for step, row in _stepped(rows)
+        for step, row in stepped
     ]
     if not any(row for _, row in numbers):
         named = ", ".join(STEPS[:3])
         reason = f"no row of this log has both a step ({named}, …) and a number"
         raise InputError(reason, source=name)
-    return LogFile(name, numbers)
+    notes = [*_surplus(rows), *_not_numbers(stepped, numbers), *_repeated(numbers)]
+    return LogFile(name, numbers, {f"{name}: {one}": None for one in notes})
+
+
+def _surplus(rows: Iterable[Mapping[Any, Any]]) -> Iterator[str]:
+    """Says that rows of a CSV have more fields than its header."""
+    if surplus := [number for number, row in enumerate(rows, 2) if None in row]:
+        many = f"; so have {len(surplus) - 1:,} more" if surplus[1:] else ""
+        yield f"row {surplus[0]} has more fields than the header, which are ignored{many}"
+
+
+def _not_numbers(
+    stepped: Iterable[tuple[int, Mapping[str, Any]]],
+    numbers: Iterable[tuple[int, Mapping[str, float]]],
+) -> Iterator[str]:
+    """Says where series of numbers have texts."""
+    series = {name for _, row in numbers for name in row}
+    found: dict[str, list[tuple[int, str]]] = {}
+    for step, row in stepped:
+        for name in series & row.keys():
+            if isinstance(text := row[name], str) and text.strip() and _number(text) is None:
+                found.setdefault(name, []).append((step, text))
+    for name, ((step, text), *more) in found.items():
+        many = f", and at {len(more):,} more rows" if more else ""
+        yield f"{name} is no number at step {step} ({text[:_LEGIBLE]!r}){many}: ignored"
+
+
+def _repeated(numbers: Iterable[tuple[int, Mapping[str, float]]]) -> Iterator[str]:
+    """Says that consecutive rows have other values of the same step."""
+    found = [
+        (step, name)
+        for (before, old), (step, new) in pairwise(numbers)
+        for name in [next((one for one in new if old.get(one, new[one]) != new[one]), None)]
+        if step == before and name is not None
+    ]
+    if found:
+        many = f"; so do {len(found) - 1:,} more rows" if found[1:] else ""
+        yield f"two rows have {found[0][1]} of step {found[0][0]}, the last counts{many}"
 
 
 def unused(objective: Sequence[str]) -> Notices:
@@ -154,6 +198,7 @@ def read_finite(path: str | None, most: int | None) -> tuple[Log | None, Notices
         return None, {}
     steps = steps_of([read_log(Source.of(path), most)])
     gaps = [f"{path}: {one}; these steps are not compared" for one in not_finite(steps)]
+    gaps += steps.notices
     log: dict[str, dict[int, float]] = {}
     for name, column in steps.metrics.items():
         numbers = [*zip(steps.numbers, column.tolist(), strict=True)]
@@ -167,7 +212,10 @@ _EXPECTED = "expected a log as JSON, JSONL or CSV"
 
 def _rows(data: bytes, path: str) -> Iterable[Mapping[str, Any]]:
     if not data.lstrip().startswith((b"{", b"[")):
-        table = csv.DictReader(io.StringIO(data.decode("utf-8-sig")))
+        text = data.decode("utf-8-sig")
+        head = text.partition("\n")[0]
+        separator = ";" if ";" in head and "," not in head else ","
+        table = csv.DictReader(io.StringIO(text), delimiter=separator)
         if set(table.fieldnames or ()) != _TENSORBOARD:
             return list(table)
         name = Path(path).stem.rpartition("tag-")[2] or Path(path).stem
@@ -300,9 +348,11 @@ def steps_of(logs: Sequence[LogFile]) -> Steps:
     passes, numbers = zip(*keys, strict=True)
     sums = StepSums(np.array(numbers), [(logs[0].name, None)] * len(keys), {})
     whole = Steps(sums, metrics, _broken(found, keys), logged=True)
+    whole.notices = {note: None for log in logs for note in log.notices}
     if passes[-1] == 1:
         return whole
     steps = whole.in_passes(passes)
+    steps.notices = whole.notices
     kept = zip(steps.passes, steps.numbers, strict=True)
     steps.not_finite = _broken(found, [*kept])
     return steps

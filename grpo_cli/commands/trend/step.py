@@ -111,6 +111,7 @@ class Steps(Frames, Sequence[Step]):
         logged: whether these are a trainer's log alone, under the names that it has there.
         passes: the pass that trained each; empty where the run was never resumed.
         whole: the steps of every pass, one after the other; these, where there is only one.
+        notices: what is not used of a log.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Steps(Frames, Sequence[Step]):
         self._sums, self.numbers = sums, sums.numbers.tolist()
         self.files = [file for file, _ in sums.sources]
         self.metrics = dict(metrics)
+        self.notices: dict[str, int | None] = {}
         self._shared = Counter(self.files)
 
     @classmethod

@@ -345,10 +345,11 @@ def is_watched(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def watch_logged(name: str) -> Watch | None:
-    """How a series of a log is watched, by its name or the end of it; None where it is not.
+    """How a series of a log is watched, by its name or its end in any case; None where it is not.
 
     Of held-out data only what is better where it is higher is watched.
     """
+    name = name.lower()
     first, *rest = name.split("/")
     if _HELD_OUT.match(name):
         return _ROWS["eval/"] if _BETTER.search(name) else None

@@ -66,7 +66,12 @@ def foreign(head: bytes, name: str = "") -> str | None:
 
 def log_advice(source: str) -> str:
     """A sentence on what a log is, and the commands that read it."""
-    file = "FILE" if source in ("", "-", "<stdin>") else shlex.quote(source)
+    if not source:  # of data in memory
+        return (
+            'this is a trainer\'s log, which has no tokens: save it, as "log.csv", and call '
+            'trend("log.csv"), or trend(records, log="log.csv")'
+        )
+    file = "FILE" if source in ("-", "<stdin>") else shlex.quote(source)
     return (
         f"this is a trainer's log, which has no tokens: grpo trend {file} shows its series, and "
         f"grpo trend RUN --log {file} compares it with the records"

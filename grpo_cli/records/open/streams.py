@@ -234,6 +234,12 @@ def reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
+def is_empty(path: str) -> bool:
+    """Whether a file has no bytes."""
+    error = unopened(path)
+    return error is not None and error.message == NOTHING
+
+
 def unopened(path: str) -> InputError | None:
     """Why nothing can be read of a file that is here; None where it begins, or only reading tells.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Segments
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.advantages import (
@@ -22,7 +22,7 @@ from grpo_cli.commands.check.rules.advantages import (
     find_departed_advantages,
     find_departure,
 )
-from grpo_cli.commands.check.rules.rewards import count_sizes, describe_uneven
+from grpo_cli.commands.check.rules.rewards import count_dead, count_sizes, describe_uneven
 from grpo_cli.records.unread import STEP_FIELDS
 
 _COPY_CHANCE = math.log(1e-6)
@@ -38,6 +38,8 @@ class Facts:
         counts: [M] how many responses they have.
         label_key: the user's key of the groups' labels.
         step_key: that of the records' steps; "" where they have none.
+        scored: whether they have rewards or advantages.
+        dead: [2, M] how many groups of each record are dead, and how many are not.
         given: whether advantages are given.
         digests: (record, None or response, digest of all log-probs) of records of several
             responses, then of responses, that are repeated by chance less than once in a million.
@@ -56,6 +58,8 @@ class Facts:
     counts: list[int]
     label_key: str
     given: bool
+    scored: bool
+    dead: I64
     digests: list[tuple[int, int | None, int]] = field(default_factory=list)
     labels: list[tuple[int, tuple[str, Any]]] = field(default_factory=list)
     sizes: Counter[int] = field(default_factory=Counter)
@@ -70,7 +74,10 @@ class Facts:
 def collect_facts(view: View) -> Facts:
     """Collects what is kept of a view."""
     key = view.names.get("group_ids", "")
-    facts = Facts(list(view.places), view.counts.tolist(), key, "advantages" in view.names)
+    names = ("rewards", "advantages", "token_rewards", "turn_rewards")
+    scored = any(map(view.has_field, names))
+    given = "advantages" in view.names
+    facts = Facts(list(view.places), view.counts.tolist(), key, given, scored, count_dead(view))
     facts.tilted, facts.departure = count_tilted(view), find_departure(view)
     new = view.columns.get("log_probs_new")
     if new is not None:
@@ -223,6 +230,33 @@ Located = tuple[str, Finding, Place]
 """A rule's code, what it found, and where."""
 
 
+@dataclass
+class DeadEnd:
+    """The records at the end of the input whose groups are all dead, and the groups before them.
+
+    Attributes:
+        place: the first of these records.
+        groups: their groups.
+        before: dead groups before them, and others.
+    """
+
+    place: Place | None = None
+    groups: int = 0
+    before: tuple[int, int] = (0, 0)
+
+    def add(self, facts: Facts) -> None:
+        """Adds records that follow those before."""
+        dead, others = facts.dead
+        after = int(np.flatnonzero(others).max(initial=-1)) + 1
+        if after:
+            earlier = self.before[0] + self.groups + int(dead[:after].sum())
+            self.before, self.groups = (earlier, self.before[1] + int(others.sum())), 0
+            self.place = None
+        self.groups += int(dead[after:].sum())
+        if self.place is None and dead[after:].any():
+            self.place = facts.places[after]
+
+
 class InputMemory:
     """Digests, labels and group sizes of the records so far; the oldest are forgotten."""
 
@@ -237,6 +271,9 @@ class InputMemory:
         self._steps: tuple[str, ...] = ()
         self._reference: Place | None = None
         self._departure = NO_DEPARTURE
+        self._unscored: Place | None = None
+        self._scored = False
+        self._dead = DeadEnd()
         self.tilted = 0
 
     def add(self, facts: Facts) -> Iterator[Located]:
@@ -278,6 +315,9 @@ class InputMemory:
             self._reference = self._reference or facts.places[0]
         self._sizes += facts.sizes
         self.tilted += facts.tilted
+        self._unscored = self._unscored or facts.places[0]
+        self._scored |= facts.scored
+        self._dead.add(facts)
         self._departure = self._departure.merge(facts.departure)
         self._first = facts.first | self._first
 
@@ -292,6 +332,11 @@ class InputMemory:
         if self._reference is not None:
             for finding in find_equal_references(self._references, len(self._steps)):
                 yield "reference", finding, self._reference
+        if self._unscored is not None and not self._scored:
+            yield "no-scores", next(iter(find_missing_scores())), self._unscored
+        for finding in find_dead_ends(self._dead):
+            assert self._dead.place is not None
+            yield "dead-group", finding, self._dead.place
         if (departed := self._departure.place) is not None:
             for finding in find_departed_advantages(self._departure):
                 yield "advantages", finding, departed
@@ -323,6 +368,23 @@ def find_torn_groups(
             "given": "; the given advantages are used as they are" if facts.given else "",
         },
     )
+
+
+@rule("no-scores", "input")
+def find_missing_scores() -> Iterator[Finding]:
+    """Yields that nothing in the input has rewards or advantages."""
+    yield Finding({})
+
+
+@rule("dead-group", "input")
+def find_dead_ends(end: DeadEnd) -> Iterator[Finding]:
+    """Yields that all groups from a record on are dead, which are too many for chance.
+
+    With the share of dead groups before them (Laplace's) there are so many once in a million.
+    """
+    dead, others = end.before
+    if end.groups * math.log((dead + 1) / (dead + others + 2)) < _COPY_CHANCE:
+        yield Finding({"groups": end.groups, "before": dead, "of": dead + others}, kind="end")
 
 
 @rule("reference", "input")

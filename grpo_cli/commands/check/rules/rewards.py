@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
@@ -43,6 +43,14 @@ def are_dead(view: View) -> NDArray[np.bool_]:
     if view.advantages is None:  # one in each token
         return np.zeros(len(view.sizes), dtype=np.bool_)
     return found & ~(view.by_group(np.abs(view.advantages), np.maximum) > 0.0)
+
+
+def count_dead(view: View) -> I64:
+    """Returns [2, M] the groups of several responses of each record that are dead, and others."""
+    dead, several = are_dead(view), view.sizes > 1
+    records, count = view.records.index[view.first_members], len(view.counts)
+    kinds = dead, several & ~dead
+    return np.array([np.bincount(records[kind], minlength=count) for kind in kinds])
 
 
 @rule("dead-group")

@@ -209,7 +209,7 @@ const begun = (word, metrics) => (metrics.some(({ name }) => name === word) ? wo
 
 // What shows where a finding begins, and where it is worst.
 function commandsOf({ command, onset, kind, worst_step: worst, worst_command: there }) {
-  const later = there && worst !== onset && kind !== "trend";
+  const later = there && there !== command && worst !== onset && kind !== "trend";
   return [command, later ? there.replace("  # step", "  # worst at step") : null].filter(Boolean);
 }
 

@@ -14,6 +14,7 @@ from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, owners, worst_in
 from grpo_cli.commands.trend.comparison import Trend
+from grpo_cli.commands.trend.detectors import DRIFT, SHIFT
 from grpo_cli.commands.trend.inspection import of_step
 from grpo_cli.commands.trend.onsets import FUTURE, PAST, medians
 from grpo_cli.commands.trend.questions.noise import robust_size
@@ -38,9 +39,10 @@ class MetricAt(Answer):
 
     Attributes:
         name: of the metric.
-        before: the median of at most 30 steps before.
+        before: the median of at most 30 steps before; where a shift or a drift of it began at the
+            step, that of the finding.
         at: its value.
-        after: the median of at most 12 steps after.
+        after: the median of at most 12 steps after; of such a finding its own.
         size: (s(at) − median of s(others)) / spread, where the others are the steps before or,
             where there are fewer than five, those after. None where nothing varies.
         scale: s, in which the noise of the metric is even: "x", "log x", "−log(1 − x)" or
@@ -114,7 +116,7 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
         answer.verdict,
         answer.last_good_step,
         sorted(
-            metrics_at(steps, place),
+            metrics_at(steps, place, here),
             key=lambda one: (
                 named.index(one.name) if one.name in named else len(named),
                 steps.watch(one.name) is None,
@@ -156,8 +158,9 @@ def _ends(steps: Steps) -> list[int]:
     return [steps.numbers[0], steps.numbers[-1]] if steps else []
 
 
-def metrics_at(steps: Steps, place: int) -> Iterator[MetricAt]:
-    """Each metric at a step, by its place, and around it."""
+def metrics_at(steps: Steps, place: int, findings: Sequence[Finding] = ()) -> Iterator[MetricAt]:
+    """Each metric at a step, by its place, and around it: as the run's findings say it, if any."""
+    begun = {one.metric: one for one in findings if one.onset == steps.numbers[place]}
     for name, column in steps.metrics.items():
         known, value = steps.watch(name), steps.value(name, place)
         past, future = column[max(0, place - PAST) : place], column[place + 1 :][:FUTURE]
@@ -166,6 +169,8 @@ def metrics_at(steps: Steps, place: int) -> Iterator[MetricAt]:
             continue
         others = past if len(past) >= _LEAST else future
         before, after = (float(medians(one)) if len(one) else None for one in (past, future))
+        if (finding := begun.get(name)) is not None and finding.kind in (SHIFT, DRIFT):
+            before, after = finding.before, finding.after
         size, scale, spread = None, "x", None
         if value is not None and len(others) >= _LEAST:
             values = np.append(others, float(value))

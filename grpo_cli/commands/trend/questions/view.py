@@ -45,7 +45,8 @@ def print_step_answer(
     rows = rows[: min(max(unusual, _LEAST_ROWS), _MOST_ROWS)]
     rest = len(answer.metrics) - len(rows)
     more = f"… and {rest} more metrics (see --json); " if rest else ""
-    explained = f"{more}size: (s(at) − median of s(before)) / spread, with s the scale"
+    explained = f"{more}before, after: medians, as in the findings; size: (s(at) − median of s("
+    explained += "before)) / spread, with s the scale"
     table = [{"metric": one.name, **one.fields()} for one in rows]
     _print_rows(console, screen, table, spare=("after",), hide=("name",), note=explained)
     for finding in answer.findings:
@@ -141,7 +142,7 @@ def print_comparison(
     note = f"\nequal: {', '.join(equal)}" if equal else ""
     hide = [] if differ else ["since", "since then"]
     hide += [] if answer.has_end else ["at the end"]
-    spare = ("since then", "since", "first", "second")  # both sides as long as there is room
+    spare = ("since then", "first", "second")  # both sides as long as there is room
     _print_rows(console, screen, rows, spare=spare, hide=hide, note=note, indent=2)
 
 
@@ -152,7 +153,7 @@ def _listed(named: Sequence[str]) -> str:
 
 
 def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
-    """A difference with half its interval; where that holds 0 and it is marked, why it is as well.
+    """A difference with half its interval; why it is marked, where neither that nor ``since`` says.
 
     ``first``: the first step that is compared.
     """
@@ -163,10 +164,8 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
     )
     half, mark = value - low, "≠" if differs else " "
     about = f"{mark} {_with_half(value, half)}"
-    if not differs or abs(value) > half:
+    if not differs or abs(value) > half or one.since not in (None, first):  # "since" says why
         return about
-    if one.since is not None and one.since != first:  # the means of all steps cannot tell it
-        return f"{mark} {_signed(value)} (since {one.since})"
     return f"{about} ({f'× {factor:.3g}' if factor else 'one way all along'})"
 
 
