@@ -253,6 +253,7 @@ def test_rows_of_one_group_have_one_prompt(grpo, tmp_path, prompts, found):
 
 def test_every_record_that_cannot_be_read_is_named_and_the_others_are_checked(grpo, tmp_path):
     good = {"log_probs_new": [[-1.0], [-2.0]], "log_probs_old": [[-1.5], [-2.5]]}
+    good |= {"rewards": [0.0, 1.0]}
     bad = [good | {"rewards": [1.0]}, good | {"log_probs_old": [[-1.0, -2.0], [-1.0]]}]
     path = tmp_path / "dump.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in (bad[0], good, bad[1])))

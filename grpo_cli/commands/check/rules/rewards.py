@@ -45,6 +45,17 @@ def are_dead(view: View) -> NDArray[np.bool_]:
     return found & ~(view.by_group(np.abs(view.advantages), np.maximum) > 0.0)
 
 
+@rule("no-score")
+def find_no_score(view: View) -> Iterator[Finding]:
+    """Finds records that say of no response how good it was, so that they have no loss."""
+    if view.names.keys().isdisjoint(_SCORES):
+        for record in np.unique(view.records.index).tolist():
+            yield Finding({}, record=record)
+
+
+_SCORES = ("rewards", "advantages", "token_rewards", "turn_rewards")
+
+
 @rule("dead-group")
 def find_dead_groups(view: View) -> Iterator[Finding]:
     """Finds groups whose rewards are all equal, so that all their advantages are 0."""
