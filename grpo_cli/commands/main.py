@@ -238,6 +238,8 @@ _SAME = {
     "--color-by": "--by",
     **dict.fromkeys(_SORTED, "--by"),
     "--set": "--param",
+    "--strict": "--fail-on",
+    "--ignore": "--quiet",
 }
 """Other tools' names for a flag."""
 

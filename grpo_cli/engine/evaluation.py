@@ -261,7 +261,7 @@ class Evaluation:
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
         pooled = {} if sums.error is not None else reader.pooled(plan.batch, self._advice)
         said = (sums.of_first or {}) | sums.notices
-        found = first | other | reader.notes() | self._notices | said | no_kl | more
+        found = first | other | reader.facts.sentences(plan) | self._notices | said | no_kl | more
         key = reader.facts.keys.get("log_probs_rollout", ENGINE_KEY.partition("=")[2])
         found = {text.replace(ENGINE_KEY, f"--map log_probs_old={key}"): None for text in found}
         if MIXED in advantages and GIVEN in found:

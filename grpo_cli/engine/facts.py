@@ -13,6 +13,7 @@ from grpo_cli.records.choose.grouping import steps_in
 from grpo_cli.records.fields import METRICS, fields_of, logged_metrics, read_fields
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look
+from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import named_row
 
 ERRORS_KEPT = 20
@@ -45,11 +46,11 @@ class Skipped:
         for error in later.first:
             if not self.most:
                 self.first.append(error)
-            elif (same := self._by_words.get(error.words)) is not None:
+            elif (same := self._by_words.get(words := frozenset(error.alike))) is not None:
                 same.repeats += 1 + error.repeats
-            elif len(self.first) < self.most:
+            elif sum(map(len, self._by_words)) < self.most:
                 self.first.append(error)
-                self._by_words[error.words] = error
+                self._by_words[words] = error
 
     @property
     def more(self) -> int:
@@ -108,10 +109,9 @@ class InputFacts:
                 del self.notices[text]
         self.unread.stop(line, path)
 
-    @property
-    def sentences(self) -> Notices:
-        """The notices, and one on the keys that nothing reads."""
-        return self.notices | self.unread.note()
+    def sentences(self, *plans: Plan) -> Notices:
+        """The notices, and one on keys that nothing reads; not on settings that the plans have."""
+        return self.notices | self.unread.note([plan.values for plan in plans])
 
     def ungrouped(
         self, records: int, groups: int, responses: int, *, given: bool = False

@@ -215,6 +215,10 @@ def test_settings_elsewhere_and_swapped_letters(dump):
     assert evaluate(held).notices[0] == (
         'ignored settings: config.epsilon (record["epsilon"] = record["config"]["epsilon"])'
     )
+    assert not [one for one in evaluate(held, epsilon=0.05).notices if "ignored" in one]
+    trl = {"per_token_logps": ROWS, "old_per_token_logps": OLDER, "rewards": [1.0, 0.0]}
+    named = dump(trl | {"settings": {"loss_type": "bnpo"}})
+    assert "the trainer used trl/bnpo, not grpo" in evaluate(named).notices[0]
     known = given | {"hyperparameters": {"epsilon": 0.1}, "config": {"epsilon": 0.05}}
     assert not [one for one in evaluate(dump(known)).notices if "ignored" in one]
     swapped = {"logprobs": ROWS, "log_prob_odl": OLDER, "rewards": [1.0, 0.0]}

@@ -43,12 +43,18 @@ def _parameters(bundle: Any) -> list[inspect.Parameter]:
 
 def _print_help(context: Any, wanted: Any) -> None:
     """Prints the options of all panels, and ends the command."""
+    if wanted:
+        context.meta[ALL] = True
+        print_help(context, None, wanted)
+
+
+def print_help(context: Any, _parameter: Any, wanted: Any) -> None:
+    """Prints the help of a command, in the pager where it is long, and ends the command."""
     if not wanted or context.resilient_parsing:
         return
     from grpo_cli.terminal.paging import deliver  # rich comes with it
     from grpo_cli.terminal.screen import screen_of
 
-    context.meta[ALL] = True
     text = context.get_help()
     with destination(None) as stream:
         deliver(f"{text}\n", stream, screen_of(stream), "page")
