@@ -19,7 +19,7 @@ from grpo_cli.terminal.screen import Screen, mark_rows
 GAP = 2
 """Spaces between columns."""
 
-_READABLE, _LEAST, _MOST, _WIDEST = 44, 32, 64, 100
+_READABLE, _LEAST, _MOST, _WIDEST = 44, 16, 64, 100
 """Cells that a column of words has, if others can be left out; at least; at most; and the most of
 all columns."""
 

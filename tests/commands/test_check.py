@@ -164,6 +164,15 @@ def test_confident_text_of_any_length_is_no_error(longest, sure, drift):
     assert {*counts} <= quiet | ({"rollout-mismatch", "mean-weight"} if drift > 0.01 else set())
 
 
+@pytest.mark.parametrize("key", ["rewards", "advantages", "score", None])
+def test_a_dump_without_scores_is_a_warning(key: str | None) -> None:
+    """No loss can be computed of it, which a check of the dump has to say."""
+    record = {"log_probs_new": [[-0.5], [-0.3]], "log_probs_old": [[-0.6], [-0.2]]}
+    record |= {} if key is None else {key: [1.0, 0.0]}
+    found = [one for one in check(record).findings if one.code == "no-scores"]
+    assert [one.severity for one in found] == ([] if key else ["warning"])
+
+
 def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either():
     """A record with one group that teaches keeps the usual advice."""
     four = [[-0.5], [-0.3], [-0.2], [-0.4]]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from itertools import product
 from pathlib import Path
@@ -429,3 +431,14 @@ def test_the_arithmetic_of_a_token_is_whole_on_a_narrow_screen(grpo, monkeypatch
     ]
     assert second == ["position", "token", "k", "contribution"]
     assert "hidden at 80 columns: gradient, log_ratio (see --json)" in said
+
+
+@each("width", [58, 80])
+def test_the_front_page_fits_a_narrow_terminal(width):
+    command = [sys.executable, "-m", "grpo_cli", "--help"]
+    environment = {**os.environ, "COLUMNS": str(width)}
+    page = subprocess.check_output(command, text=True, env=environment).splitlines()
+    commands = {line.strip() for line in page if line.startswith(" ")}
+    assert max(map(cell_len, page)) <= width
+    assert any(line.endswith("grpo explain FILE") for line in commands)
+    assert any(line.startswith("grpo explain FILE") for line in commands) == (width < 80)

@@ -112,7 +112,8 @@ def print_totals(
         console.print(Text(f"mean of {counted(total['records'], 'record')}, each a batch", "bold"))
     console.print(lines)
     if left_out:
-        console.print(Text(f"not shown: {', '.join(left_out)} (see --full)", "dim"))
+        line = Text(f"not shown: {', '.join(left_out)} (see --full)", "dim")
+        console.print(wrapped(line, screen.edge, 2))
 
 
 def short_signature(signature: str, width: int | None, begin: int) -> str:

@@ -101,6 +101,17 @@ class FrontPage(TyperGroup):
         """Writes the usage in one line."""
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [FILE…]")
 
+    def format_help_text(self, ctx: Context, formatter: Formatter) -> None:
+        """Writes each question beside its command; above it where the terminal is narrow."""
+        page = (self.help or "").split("\b\n")[-1].splitlines()
+        if max(map(len, page)) <= formatter.width:
+            super().format_help_text(ctx, formatter)
+            return
+        for line in page:
+            *_, question, command = re.split(r"\s{2,}", line.strip())
+            formatter.write(f"\n  {question}\n      {command}")
+        formatter.write("\n")
+
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
         """Writes nothing: the page has them."""
 

@@ -69,7 +69,9 @@ class DisplayOptions:
         When,
         option("--color", "auto|always|never", "Colours; auto: on a terminal.", "Output"),
     ] = "auto"
-    full: Annotated[bool, option("--full", "", "Print all, not only what fits the screen.")] = False
+    full: Annotated[
+        bool, option("--full", "", "Print all rows, not only what fits the screen.")
+    ] = False
     no_pager: Annotated[
         bool, option("--no-pager", "", "Print directly, not through $PAGER.", "Output")
     ] = False
