@@ -412,6 +412,6 @@ def _losses_of_batches(
     words = [*replace(plan, batch=batch).words, "--level", "batch", "--only", key]
     command = shell_line(["grpo", "eval", *reader.paths, *words])
     return (
-        f'"expected" of each record holds the {key} {whole}, but verify computes the {key} of the '
-        f"record alone; {command} prints the {key} {whole}"
+        f'"expected" of each record holds the {key} {whole}: the records agree with that, not with '
+        f"the {key} of a record alone; {command} prints the {key} {whole}"
     )
