@@ -143,7 +143,7 @@ def match(
         kl, clip_fraction, gradient_norm: what else was logged. Default: nothing.
         logged: where the records carry the number, as ``"loss=metrics.loss"``. Default: nowhere.
         rtol: the relative tolerance. Default: what the digits say.
-        betas: values of β to try. Default: the usual ones.
+        betas: values of β to try. Default: some 50 that are usual, from 0.0001 to 1.
         variant: the only variant that is tried, with changes. Default: any.
         where: only records that match, as ``"step==120 && env!=math"``. Default: all.
         group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
