@@ -168,6 +168,12 @@ _SET_ALIASES = {"clip_ratio": "epsilon", "eps_clip": "epsilon", "clip_epsilon": 
 KNOWN = frozenset({*HYPERPARAMETERS, *SETS, *_ALIASES, *_SET_ALIASES})
 """Every name a hyperparameter may be given by."""
 
+HOLDERS = (
+    *("settings", "config", "args", "arguments", "training_args"),
+    *("params", "parameters", "hparams", "hyperparams"),
+)
+"""Keys under which dumps may have hyperparameters, which are read from ``hyperparameters``."""
+
 
 def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     """Checks hyperparameters and returns them under their canonical names.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from grpo_cli.api.data import listed, speaking_of_arguments
+from grpo_cli.api.arguments import speaking_of_arguments
+from grpo_cli.api.data import Texts, listed
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import (
     html_page,
@@ -175,8 +176,8 @@ class Evaluated:
         self,
         level: Level = "token",
         *,
-        fields: str | Sequence[str] = (),
-        having: str | Sequence[str] = (),
+        fields: Texts = (),
+        having: Texts = (),
     ) -> dict[str, Array]:
         """The rows of a level as arrays by name.
 
@@ -229,8 +230,8 @@ class Evaluated:
         self,
         level: Level = "token",
         *,
-        fields: str | Sequence[str] = (),
-        having: str | Sequence[str] = (),
+        fields: Texts = (),
+        having: Texts = (),
     ) -> Any:
         """The rows of a level as an Arrow table, null for NaN.
 
@@ -250,8 +251,8 @@ class Evaluated:
         self,
         level: Level = "token",
         *,
-        fields: str | Sequence[str] = (),
-        having: str | Sequence[str] = (),
+        fields: Texts = (),
+        having: Texts = (),
     ) -> pandas.DataFrame:
         """The rows of a level as a data frame of pandas.
 
@@ -273,8 +274,8 @@ class Evaluated:
         self,
         level: Level = "token",
         *,
-        fields: str | Sequence[str] = (),
-        having: str | Sequence[str] = (),
+        fields: Texts = (),
+        having: Texts = (),
     ) -> polars.DataFrame:
         """The rows of a level as a data frame of polars, null for NaN.
 

@@ -70,6 +70,11 @@ class Plan:
             )
         return self
 
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The values of the variant and the flags."""
+        return {**own_values(self.variant), **self.flags}
+
     @cached_property
     def key(self) -> Hashable:
         """What it is, to be looked up."""
