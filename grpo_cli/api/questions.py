@@ -143,7 +143,7 @@ def match(
         kl, clip_fraction, gradient_norm: what else was logged. Default: nothing.
         logged: where the records carry the number, as ``"loss=metrics.loss"``. Default: nowhere.
         rtol: the relative tolerance. Default: what the digits say.
-        betas: values of β to try. Default: the usual ones.
+        betas: values of β to try. Default: some 50 that are usual, from 0.0001 to 1.
         variant: the only variant that is tried, with changes. Default: any.
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         stages, **hyperparameters: what is known of the trainer, as ``{"kl": "k3"}`` or

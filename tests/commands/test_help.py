@@ -231,7 +231,7 @@ def test_a_flag_has_one_text_in_all_commands(grpo):
         ):
             texts.setdefault(flag, set()).add(" ".join(text.split()))
     several = {flag for flag, found in texts.items() if len(found) > 1}
-    assert several <= {"--by", "--fail-on", "--format"}
+    assert several <= {"--batch", "--by", "--fail-on", "--format"}
 
 
 @pytest.mark.parametrize(

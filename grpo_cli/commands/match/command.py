@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from grpo_cli.commands.match.ask import ask
 from grpo_cli.commands.match.view import print_matches
-from grpo_cli.commands.options.objective import ObjectiveOptions, Rtol, number
+from grpo_cli.commands.options.objective import OneBatchOptions, Rtol, number
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import (
@@ -59,7 +59,7 @@ def match_number(
         str | None,
         option("--betas", "A,B,…", "Values of β to try; default: β is solved for.", "Objective"),
     ] = None,
-    objective: ObjectiveOptions,
+    objective: OneBatchOptions,
     loading: LoadingOptions,
     work: WorkOptions,
     page: PageOptions,
@@ -112,7 +112,7 @@ def match_number(
     return code or (0 if made.reproduced else NO)
 
 
-def _kl_number(objective: ObjectiveOptions) -> tuple[str | None, ObjectiveOptions]:
+def _kl_number(objective: OneBatchOptions) -> tuple[str | None, OneBatchOptions]:
     """The KL that was logged, where --kl gives a number and not the name of an estimator."""
     given = objective.kl
     if given is None or not re.match(r"[+-]?\.?\d", given):

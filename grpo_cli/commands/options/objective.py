@@ -134,6 +134,16 @@ class ObjectiveOptions(StageOptions, VariantOption):
         return replace(made, asked=self.variant is not None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OneBatchOptions(ObjectiveOptions):
+    """Which objective, of a command that answers for one batch."""
+
+    batch: Annotated[
+        str | None,
+        option("--batch", "input|record", "What forms a batch: all of the input, or each record."),
+    ] = None
+
+
 # ---- the values of flags -----------------------------------------------------------------------
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

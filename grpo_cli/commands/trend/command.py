@@ -9,7 +9,7 @@ from typing import NoReturn
 import typer
 
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.options.objective import ObjectiveOptions
+from grpo_cli.commands.options.objective import OneBatchOptions
 from grpo_cli.commands.options.place import destination, drawings, tell_written
 from grpo_cli.commands.options.source import (
     Files,
@@ -44,7 +44,7 @@ NO = 1
 def trend(
     *,
     files: RunFiles = None,
-    objective: ObjectiveOptions,
+    objective: OneBatchOptions,
     reading: ReadingOptions,
     options: TrendOptions,
     stored: StoredOptions,
@@ -71,7 +71,7 @@ def trend(
 def report(
     *,
     files: RunFiles = None,
-    objective: ObjectiveOptions,
+    objective: OneBatchOptions,
     reading: ReadingOptions,
     options: ReportOptions,
     stored: StoredOptions,
@@ -99,7 +99,7 @@ _SKIP = "--on-error skip leaves out records that cannot be read (grpo check list
 
 def answer_run(
     files: Files,
-    objective: ObjectiveOptions,
+    objective: OneBatchOptions,
     reading: ReadingOptions,
     options: TrendOptions,
     stored: StoredOptions,

@@ -33,7 +33,12 @@ Pattern = Annotated[
 All = Annotated[bool, option("--all", "", "Also objectives of earlier releases (trl/dapo@1.9).")]
 Stage = Annotated[
     str | None,
-    option("--stage", "STAGE", f"{', '.join(STAGES)}.", autocompletion=complete.among(STAGES)),
+    option(
+        "--stage",
+        "STAGE",
+        f"Choices of a stage: {', '.join(STAGES)}.",
+        autocompletion=complete.among(STAGES),
+    ),
 ]
 Changes = Annotated[bool, option("--changes", "", "What changed between frameworks' releases.")]
 Hyperparameters = Annotated[

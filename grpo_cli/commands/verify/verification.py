@@ -424,6 +424,6 @@ def _losses_of_batches(
     words = [*replace(plan, batch=batch).words, "--level", "batch", "--only", key]
     command = shell_line(["grpo", "eval", *reader.paths, *words])
     return whole, (
-        f'"expected" of each record holds the {whole}, but verify computes the {key} of the '
-        f"record alone; {command} prints the {whole}"
+        f'"expected" of each record holds the {whole}: the records agree with that, not with the '
+        f"{key} of a record alone; {command} prints the {whole}"
     )
