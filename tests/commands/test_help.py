@@ -29,6 +29,7 @@ WORDS = (ROOT / "grpo_cli/commands/help/words.md").read_text("utf-8")
 PAGES = {one.stem: one.read_text("utf-8") for one in ROOT.glob("grpo_cli/commands/help/pages/*.md")}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("name", "width"), some([*product(["commands", "tour", "runs"], [40, 60, 100])], 3)
 )

@@ -225,6 +225,7 @@ def test_what_a_command_line_in_prose_is() -> None:
     ]
 
 
+@pytest.mark.more
 def test_every_command_that_is_printed_can_be_run(folder: Path) -> None:
     known: set[tuple[str, ...]] = set()
     every = [*some([*cases()], 24), *USAGE]
