@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
@@ -96,9 +97,13 @@ class InputError(GrpoError):
         return [self, *self.others]
 
     @property
-    def words(self) -> tuple[tuple[str | None, str, str], ...]:
-        """What it says, without the line: equal where records of a file have the same errors."""
-        return tuple((one.source, one.path, one.message) for one in self.each)
+    def alike(self) -> Mapping[tuple[str | None, str, str], list[InputError]]:
+        """The errors by what they say, without line and indices; equal in records with the same."""
+        found: dict[tuple[str | None, str, str], list[InputError]] = {}
+        for one in self.each:
+            kind = one.source, re.sub(r"\[\d+\]", "[]", one.path), one.message
+            found.setdefault(kind, []).append(one)
+        return found
 
     @property
     def place(self) -> str:

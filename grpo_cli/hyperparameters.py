@@ -21,7 +21,7 @@ _MOST = 2**63 - 1
 
 
 class HyperparameterError(GrpoError):
-    """A hyperparameter's value outside its meaning; the caller adds the place."""
+    """A hyperparameter's value out of range; the caller adds the place."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
@@ -167,6 +167,12 @@ _SET_ALIASES = {"clip_ratio": "epsilon", "eps_clip": "epsilon", "clip_epsilon": 
 
 KNOWN = frozenset({*HYPERPARAMETERS, *SETS, *_ALIASES, *_SET_ALIASES})
 """Every name a hyperparameter may be given by."""
+
+HOLDERS = (
+    *("settings", "config", "args", "arguments", "training_args"),
+    *("params", "parameters", "hparams", "hyperparams"),
+)
+"""Keys under which dumps may have hyperparameters, which are read from ``hyperparameters``."""
 
 
 def canonical(values: Mapping[str, object]) -> dict[str, Value]:

@@ -44,8 +44,11 @@ def commands(block: str) -> list[str]:
     return [line[2:] for line in block.splitlines() if line.startswith("$ ")]
 
 
-WIDTHS = {"README": "80"}
+WIDTHS = {"README": "80", "SKILL": "100"}
 """Columns of a document: the README's are those of a pipe, so that its commands can be pasted."""
+
+PAGE = "78"
+"""Columns of a page: what `grpo help` has room for on 80 columns, since it indents examples."""
 
 
 def output(
@@ -53,7 +56,7 @@ def output(
     folder: Path,
     commands: Path = Path(sys.executable).parent,
     *,
-    width: str = "100",
+    width: str = PAGE,
 ) -> str:
     """What a command prints, both streams, in a folder with the samples."""
     if not (folder / "samples").exists():
@@ -73,7 +76,7 @@ def output(
 
 
 def rendered(name: str, block: str, *where: Path) -> str:
-    width = WIDTHS.get(name, "100")
+    width = WIDTHS.get(name, PAGE)
     each = (f"$ {one}\n{output(one, *where, width=width)}" for one in commands(block))
     return "".join(each)
 

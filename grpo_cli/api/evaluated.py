@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from grpo_cli.api.data import listed, speaking_of_arguments
+from grpo_cli.api.arguments import speaking_of_arguments
+from grpo_cli.api.data import Texts, listed
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import (
     html_page,
@@ -57,13 +58,13 @@ class Evaluated:
 
     ``ratio``, ``kl`` and the others below are lists with one array per response, a number for each
     token that counts; ``columns`` has the same and more, all tokens in one array. Weight, gradient
-    and contribution are of the batch that ``total`` is of: contributions add up to its objective.
+    and contribution refer to the same batch as ``total``: contributions add up to its objective.
     With ``batch="record"``, or fields, they are of the record's own batch.
 
     Attributes:
         total: the batch's numbers by name, as ``grpo eval --level batch`` prints them.
         signature: one line that names every choice which changes the number.
-        notices: what was taken for granted, as a missing log_probs_old.
+        notices: what was assumed, as where log_probs_old is missing.
         parts: the records, and every number of theirs; empty where only totals were asked for.
         batches: with ``batch="step"`` or other fields, the numbers of each batch behind those that
             name it; ``total`` is then their mean. With ``batch="record"`` it is empty:
@@ -175,8 +176,8 @@ class Evaluated:
         self,
         level: Level = "token",
         *,
-        fields: str | Sequence[str] = (),
-        having: str | Sequence[str] = (),
+        fields: Texts = (),
+        having: Texts = (),
     ) -> dict[str, Array]:
         """The rows of a level as arrays by name.
 
@@ -196,11 +197,11 @@ class Evaluated:
             having: only rows that fit, as ``"clip==high && share>0.01"``. Default: all.
 
         Returns:
-            Name → one value a row. A number that is unknown or of nothing is NaN, a text None.
+            Name → one value a row. Unknown or undefined numbers are NaN, a missing text is None.
             Each of several reward functions is a column, ``reward.NAME`` or ``reward.0``.
 
         Raises:
-            UsageError: for a level or a column that there is not, or where only totals were kept.
+            UsageError: for a level or column that does not exist, or where only totals were kept.
         """
         if level not in get_args(Level):
             hint = did_you_mean(str(level), get_args(Level))
@@ -229,8 +230,8 @@ class Evaluated:
         self,
         level: Level = "token",
         *,
-        fields: str | Sequence[str] = (),
-        having: str | Sequence[str] = (),
+        fields: Texts = (),
+        having: Texts = (),
     ) -> Any:
         """The rows of a level as an Arrow table, null for NaN.
 
@@ -241,7 +242,7 @@ class Evaluated:
             A ``pyarrow.Table``.
 
         Raises:
-            UsageError: for a level or a column that there is not.
+            UsageError: for a level or column that does not exist.
             PackageError: where pyarrow is not installed.
         """
         return arrow_table(self.columns(level, fields=fields, having=having))
@@ -250,8 +251,8 @@ class Evaluated:
         self,
         level: Level = "token",
         *,
-        fields: str | Sequence[str] = (),
-        having: str | Sequence[str] = (),
+        fields: Texts = (),
+        having: Texts = (),
     ) -> pandas.DataFrame:
         """The rows of a level as a data frame of pandas.
 
@@ -264,7 +265,7 @@ class Evaluated:
             A ``pandas.DataFrame``.
 
         Raises:
-            UsageError: for a level or a column that there is not.
+            UsageError: for a level or column that does not exist.
             PackageError: where pandas is not installed.
         """
         return pandas_frame(self.columns(level, fields=fields, having=having))
@@ -273,8 +274,8 @@ class Evaluated:
         self,
         level: Level = "token",
         *,
-        fields: str | Sequence[str] = (),
-        having: str | Sequence[str] = (),
+        fields: Texts = (),
+        having: Texts = (),
     ) -> polars.DataFrame:
         """The rows of a level as a data frame of polars, null for NaN.
 
@@ -285,7 +286,7 @@ class Evaluated:
             A ``polars.DataFrame``.
 
         Raises:
-            UsageError: for a level or a column that there is not.
+            UsageError: for a level or column that does not exist.
             PackageError: where polars is not installed.
         """
         return polars_frame(self.columns(level, fields=fields, having=having))
@@ -385,7 +386,7 @@ def _leading(parts: Sequence[Source]) -> tuple[str, ...]:
 def columns(parts: Sequence[Source], level: Level, only: Sequence[str] = ()) -> dict[str, Array]:
     """Name → one value a row, of the fields that rows of this level have, or of ``only`` some.
 
-    A number that is unknown or of nothing is NaN, a text None. With several reward functions
+    Unknown or undefined numbers are NaN, a missing text is None. With several reward functions
     there is a column for each, ``reward.NAME`` or ``reward.0``.
     """
     usual = (FIELDS if level == "record" else COLUMNS)[level]

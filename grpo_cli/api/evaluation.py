@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.api.data import Data, of_arguments, plain, reader_of, speaking_of_arguments
+from grpo_cli.api.arguments import asked, of_arguments
+from grpo_cli.api.data import Data, Texts, plain, reader_of
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.batch import F64
 from grpo_cli.commands.eval.run import notes, two_runs
@@ -17,23 +18,22 @@ from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import record_sizes
-from grpo_cli.errors import UsageError, nearest
-from grpo_cli.hyperparameters import KNOWN
-from grpo_cli.variants import STAGES
-from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
+from grpo_cli.errors import UsageError
+from grpo_cli.variants.plan import Plan, plan
 
 Hyperparameter = float | int | str | Sequence[float] | None
 """A value; of ``reward_weights`` a sequence."""
 
 
+@asked
 def evaluate(
     data: Data,
     variant: str = "grpo",
     *,
     stages: Mapping[str, str] | None = None,
     batch: str = "input",
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
     totals_only: bool = False,
     **hyperparameters: Hyperparameter,
@@ -64,7 +64,7 @@ def evaluate(
         group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
             Default: each row is a record.
         group_size: every so many rows are one group. Default: as ``group_by`` says.
-        totals_only: keeps the totals alone, so that files of any size need little memory.
+        totals_only: keeps only the totals, so that files of any size need little memory.
             Default: False.
         **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``;
             ``grpo explain VARIANT`` lists those of a variant, ``grpo variants --hyperparameters``
@@ -76,20 +76,19 @@ def evaluate(
         rows by ``to_polars``, ``to_pandas``, ``to_arrow`` and ``columns``.
 
     Raises:
-        UsageError: for an unknown name, or a value outside its meaning.
+        UsageError: for an unknown name, or a value out of range.
         InputError: for data that cannot be read, with its place in the record.
 
     References:
         Shao et al., DeepSeekMath, 2024 (arXiv 2402.03300), for ``grpo``; ``VARIANTS[name].paper``.
     """
-    with speaking_of_arguments():
-        made = planned(one_variant(variant, hyperparameters), stages, hyperparameters, batch)
-        one = isinstance(data, Mapping)  # a batch of its own: no pass over it for denominators
-        how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
-        found = _evaluated(data, made, how, totals_only=totals_only, rows=not one)
-        if one and found.total["records"] != 1:
-            found = _evaluated(data, made, how, totals_only=totals_only, rows=True)
-        return found
+    made = planned(one_variant(variant), stages, hyperparameters, batch)
+    one = isinstance(data, Mapping)  # a batch of its own: no pass over it for denominators
+    how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
+    found = _evaluated(data, made, how, totals_only=totals_only, rows=not one)
+    if one and found.total["records"] != 1:
+        found = _evaluated(data, made, how, totals_only=totals_only, rows=True)
+    return found
 
 
 def _evaluated(
@@ -121,18 +120,16 @@ def _sizes(batches: BatchTotals | None, source: Source) -> F64:
     return np.array([batches.size(one.batch or {}) for one in source.records])
 
 
-def one_variant(variant: Any, others: dict[str, Any]) -> Any:
-    """The variant of a function that takes one, also where it is called ``variants``.
+def one_variant(variant: Any) -> Any:
+    """The variant of a function that takes one.
 
     Raises:
         UsageError: for several, or no name.
     """
-    found = others.pop("variants", variant)
-    if not isinstance(found, str):
-        raise UsageError(
-            f'variant: expected a name, as "dr", got {found!r} (compare takes several)'
-        )
-    return found
+    if not isinstance(variant, str):
+        expected = f'expected a name, as "dr", got {variant!r} (compare takes several)'
+        raise UsageError(f"variant: {expected}")
+    return variant
 
 
 def planned(
@@ -143,7 +140,7 @@ def planned(
     *,
     strict: bool = True,
 ) -> Plan:
-    """The objective; for a stage among the hyperparameters the error says where it goes.
+    """The objective.
 
     Raises:
         UsageError: for a name or value that cannot be used.
@@ -153,65 +150,6 @@ def planned(
     if not isinstance(batch, str):
         expected = 'expected text, as "input", "record" or "step,rank"'
         raise UsageError(f"batch: {expected}, got {batch!r}")
-    given = checked(hyperparameters)
+    given = {name: plain(value) for name, value in hyperparameters.items()}
     made = plan(variant, stages=stages, hyperparameters=given, batch=batch, strict=strict)
     return replace(made, asked=variant != "grpo")  # the default, of which nobody may have thought
-
-
-_ARGUMENTS = (
-    "variant",
-    "variants",
-    "stages",
-    "batch",
-    "where",
-    "group_by",
-    "group_size",
-    "totals_only",
-)
-"""Arguments of the API's functions that are no hyperparameters."""
-
-
-_OF_SHOW, _OF_MATCH, _OF_TREND = (
-    f"it is an argument of {function}" for function in ("show", "match", "trend")
-)
-_IN_TOTAL = 'every number has a name in the result, as evaluate(…).total["loss"]'
-_AS_JSON = "document() of the result has the JSON of the command"
-_ELSEWHERE = {
-    "level": 'give it to the result: evaluate(…).to_polars("token"), or to_pandas, columns',
-    "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',
-    "batch": 'each record is a batch here; evaluate(data, batch="step") gives the loss of a step',
-    "totals_only": "it is an argument of evaluate",
-    "at": "the command has it: grpo trend RUN --at STEP",
-    "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
-    "limit": "it is an argument of check and show",
-    "response": 'columns have it: evaluate(…).columns(having="response==3"), or show',
-    "record": 'records are chosen by their fields: where="id==3"',
-    **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
-    **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
-    **dict.fromkeys(("against", "log", "step", "one_run"), _OF_TREND),
-    "only": _IN_TOTAL,
-    **dict.fromkeys(("json", "format", "output"), _AS_JSON),
-    **dict.fromkeys(("html", "plot"), "the command has it: grpo help pictures"),
-}
-"""Arguments of other functions, and flags of commands: where each is found."""
-
-
-def checked(hyperparameters: Mapping[str, Hyperparameter]) -> dict[str, Any]:
-    """The hyperparameters, numpy's numbers as Python's.
-
-    Raises:
-        UsageError: for a stage among them, or a misspelt argument.
-    """
-    for name, value in hyperparameters.items():
-        if name not in {*KNOWN, *_ELSEWHERE} and (near := nearest(name, _ARGUMENTS)):
-            raise UsageError(f"there is no argument {name}; did you mean {near}?")
-        if name in _ELSEWHERE and name not in {*STAGES, *KNOWN}:
-            raise UsageError(f"there is no argument {name}; {_ELSEWHERE[name]}")
-        if name in STAGES or name in OWN_AGGREGATES:
-            raise UsageError(f'{name} is a stage: pass stages={{"{name}": "{value}"}}')
-        if isinstance(value, Mapping):
-            raise UsageError(
-                f"there is no argument {name}; hyperparameters are keyword arguments, as "
-                f"evaluate(data, beta=0.1) or evaluate(data, **{name})"
-            )
-    return {name: plain(value) for name, value in hyperparameters.items()}

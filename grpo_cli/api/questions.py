@@ -11,19 +11,20 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
+from grpo_cli.api.arguments import asked, of_arguments
 from grpo_cli.api.data import (
     Data,
     Path,
     Record,
+    Texts,
     listed,
     not_negative,
-    of_arguments,
+    plain,
     reader_of,
     reading_flags,
-    speaking_of_arguments,
     whole,
 )
-from grpo_cli.api.evaluation import Hyperparameter, checked, one_variant, planned
+from grpo_cli.api.evaluation import Hyperparameter, one_variant, planned
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.compare.answer import Compared
@@ -42,12 +43,13 @@ Stages = Mapping[str, str] | None
 Found = TypeVar("Found", bound=Answer)
 
 
+@asked
 def compare(
     data: Data,
     variants: str | Iterable[str] = "grpo,dr,dapo,bnpo,gspo,cispo",
     *,
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
@@ -63,14 +65,10 @@ def compare(
     ...
 
     Args:
-        data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
-            whose rows are records.
+        data: as ``evaluate`` takes it.
         variants: names, or patterns as ``"trl/*"``; ``"all"`` is every one. Cosines are with the
             first. Default: the six of papers that are used most.
-        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
-        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
-            Default: each row is a record.
-        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
         batch: "input", all records are one batch, or "record", each is. Default: "input".
         **hyperparameters: as ``beta=0.1``, for every variant that takes them.
@@ -86,13 +84,12 @@ def compare(
     from grpo_cli.commands.compare.answer import sum_notes
     from grpo_cli.commands.compare.compare import compare_plans, names, plans
 
-    with speaking_of_arguments():
-        chosen = names(",".join(_variants(hyperparameters.pop("variant", variants))))
-        values = checked(hyperparameters)
-        made, _ = plans(chosen, stages or {}, values, batch)
-        reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
-        found = compare_plans(made, reader)
-        return _noting(found, reader.notes(*made), reader.pooled(batch), sum_notes(found))
+    chosen = names(",".join(_variants(variants)))
+    values = {name: plain(value) for name, value in hyperparameters.items()}
+    made, _ = plans(chosen, stages or {}, values, batch)
+    reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
+    found = compare_plans(made, reader)
+    return _noting(found, reader.notes(*made), reader.pooled(batch), sum_notes(found))
 
 
 def _variants(given: Any) -> list[str]:
@@ -109,6 +106,7 @@ def _variants(given: Any) -> list[str]:
     return found
 
 
+@asked
 def match(
     data: Data,
     *unnamed: object,
@@ -121,8 +119,8 @@ def match(
     rtol: float | None = None,
     betas: Sequence[float] = (),
     variant: str | None = None,
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
@@ -135,8 +133,7 @@ def match(
     (('dr',), 'grpo eval samples/dr_grpo.json -v dr --level batch --only loss')
 
     Args:
-        data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
-            whose rows are records.
+        data: as ``evaluate`` takes it.
         *unnamed: refused, since a number needs its name.
         loss, objective: the number that was logged, one of them. A text says by its digits how
             exact it is (``"0.0256"`` is ±0.00005), as does the shortest text of a float.
@@ -145,10 +142,7 @@ def match(
         rtol: the relative tolerance. Default: what the digits say.
         betas: values of β to try. Default: the usual ones.
         variant: the only variant that is tried, with changes. Default: any.
-        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
-        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
-            Default: each row is a record.
-        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         stages, **hyperparameters: what is known of the trainer, as ``{"kl": "k3"}`` or
             ``beta=0.04``; it stays fixed.
         batch: "input", all records are one batch, or "record", each is. Default: "input".
@@ -167,24 +161,23 @@ def match(
         raise UsageError(f"match: give each number by its name: loss={unnamed[-1]!r}")
     given = {"loss": loss, "objective": objective, "kl": kl}
     given |= {"clip_fraction": clip_fraction, "gradient_norm": gradient_norm}
-    with speaking_of_arguments():
-        asked = one_variant(variant or "", hyperparameters)
-        plan = planned(asked or "grpo", stages, hyperparameters, batch, strict=False)
-        plan = replace(plan.of_one_batch(), asked=bool(asked))
-        reader, words = reader_of(
-            data, jobs=None, where=where, group_by=group_by, group_size=group_size
-        )
-        found = ask(
-            plan,
-            reader,
-            words or [""],
-            reading_flags(where, group_by, group_size),
-            numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
-            at=() if logged is None else (logged,),
-            rtol=not_negative("rtol", rtol),
-            betas=[not_negative("betas", one) or 0.0 for one in np.atleast_1d(betas).tolist()],
-        )
-        return _noting(found, reader.notes(), reader.pooled(batch))
+    asked = one_variant(variant or "")
+    plan = planned(asked or "grpo", stages, hyperparameters, batch, strict=False)
+    plan = replace(plan.of_one_batch(), asked=bool(asked))
+    reader, words = reader_of(
+        data, jobs=None, where=where, group_by=group_by, group_size=group_size
+    )
+    found = ask(
+        plan,
+        reader,
+        words or [""],
+        reading_flags(where, group_by, group_size),
+        numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
+        at=() if logged is None else (logged,),
+        rtol=not_negative("rtol", rtol),
+        betas=[not_negative("betas", one) or 0.0 for one in np.atleast_1d(betas).tolist()],
+    )
+    return _noting(found, reader.notes(), reader.pooled(batch))
 
 
 def _noting(answer: Found, *notes: Iterable[str]) -> Found:
@@ -205,6 +198,7 @@ def _digits(name: str, number: float | str) -> str:
     return text
 
 
+@asked
 def verify(
     data: Data,
     variant: str | None = None,
@@ -213,8 +207,8 @@ def verify(
     atol: float | None = None,
     metrics_rtol: float | None = None,
     causes: int = 12,
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
     stages: Stages = None,
     **hyperparameters: Hyperparameter,
@@ -228,19 +222,14 @@ def verify(
          0  loss    0.1     0
 
     Args:
-        data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
-            whose rows are records. Each has ``expected``: what your loss gave.
+        data: as ``evaluate`` takes it. Each has ``expected``: what your loss gave.
         variant: a variant's name or alias. Default: what each record's ``framework`` says, else
             "grpo".
         rtol, atol: when two numbers agree. Default: 1e-4, and a part of that of their scale.
         metrics_rtol: when two metrics agree. Default: 1e-4.
         causes: how many differing records are searched for a cause. Default: 12.
-        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
-        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
-            Default: each row is a record.
-        group_size: every so many rows are one group. Default: as ``group_by`` says.
-        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
-        **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
+        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
+        stages, **hyperparameters: as ``evaluate`` takes them.
 
     Returns:
         ``agrees``, ``records`` and ``differing``, and ``causes``: what explains the differences, in
@@ -254,26 +243,27 @@ def verify(
     from grpo_cli.commands.verify.judging import Judging
     from grpo_cli.commands.verify.verification import Verification
 
-    with speaking_of_arguments():
-        variant = one_variant(variant or "", hyperparameters)
-        values = checked(hyperparameters)
-        given = {"rtol": rtol, "atol": atol, "metrics_rtol": metrics_rtol}
-        within = tolerances(*(not_negative(name, value) for name, value in given.items()))
-        reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
-        judging = partial(Judging, variant, stages or {}, values, within)
-        run = Verification(judging, reader, whole("causes", causes))
-        answer = run.result()
-        if not answer.records:
-            raise run.nothing()
-        return _noting(answer, run.notes())
+    variant = one_variant(variant or "")
+    values = {name: plain(value) for name, value in hyperparameters.items()}
+    given = {"rtol": rtol, "atol": atol, "metrics_rtol": metrics_rtol}
+    within = tolerances(*(not_negative(name, value) for name, value in given.items()))
+    reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
+    judging = partial(Judging, variant, stages or {}, values, within)
+    run = Verification(judging, reader, whole("causes", causes))
+    answer = run.result()
+    if not answer.records:
+        raise run.nothing()
+    return _noting(answer, run.notes())
 
 
+@asked
 def check(
     data: Data,
     *,
     limit: int = 0,
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    on_error: Literal["stop", "skip"] = "skip",
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
 ) -> Checked:
     """Whether a dump is sane: shifts, padding, temperatures, dead groups, duplicates and more.
@@ -283,14 +273,12 @@ def check(
     (False, 'temperature')
 
     Args:
-        data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
-            whose rows are records.
+        data: as ``evaluate`` takes it.
         limit: how many findings of each code and severity are kept, ``more`` counting the others;
             0 for all. Default: 0.
-        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
-        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
-            Default: each row is a record.
-        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        on_error: "skip" makes a finding, ``unreadable``, of each record that cannot be read; "stop"
+            raises it. Default: "skip".
+        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
 
     Returns:
         ``ok`` (no error; warnings do not count), ``severities`` (how many findings of each), and
@@ -299,15 +287,20 @@ def check(
     Raises:
         InputError: for data that cannot be read.
     """
+    from grpo_cli.commands.check.answer import with_unread
     from grpo_cli.commands.check.run import check as run
 
-    with speaking_of_arguments():
-        reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
-        found = run(reader, whole("limit", limit))
-        findings = [replace(one, advice=of_arguments(one.advice)) for one in found.findings]
-        return _noting(replace(found, findings=findings), reader.notes())
+    if on_error not in ("stop", "skip"):
+        raise UsageError(f'on_error: expected "stop" or "skip", got {on_error!r}')
+    how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
+    reader, _ = reader_of(data, skip=on_error == "skip", **how)
+    reader.skipped.most = 0  # all are kept
+    found = run(reader, whole("limit", limit))
+    findings = [replace(one, advice=of_arguments(one.advice)) for one in found.findings]
+    return _noting(with_unread(replace(found, findings=findings), reader.skipped), reader.notes())
 
 
+@asked
 def show(
     data: Data,
     variant: str = "grpo",
@@ -315,9 +308,9 @@ def show(
     by: str = "contribution",
     top: int = 20,
     strings: bool = False,
-    having: str | Sequence[str] = (),
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    having: Texts = (),
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
     stages: Stages = None,
     batch: str = "input",
@@ -330,21 +323,15 @@ def show(
     [('5', 0.15), ('5', 0.15)]
 
     Args:
-        data: a record (a dict), several, a path, folder or pattern, several paths, or a data frame
-            whose rows are records.
+        data: as ``evaluate`` takes it.
         variant: a variant's name or alias. Default: "grpo".
         by: the number that ranks the rows, as "gradient", "share", "ratio" or "mismatch".
             Default: "contribution".
         top: how many rows; 0 for all. Default: 20.
         strings: whether a row is a token string. Default: False, a row is a token.
         having: only rows that fit, as ``"clip==high && contribution_share>0.01"``. Default: all.
-        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
-        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
-            Default: each row is a record.
-        group_size: every so many rows are one group. Default: as ``group_by`` says.
-        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
-        batch: as ``evaluate`` takes it. Default: "input".
-        **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
+        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
+        stages, batch, **hyperparameters: as ``evaluate`` takes them.
 
     Returns:
         ``rows``, the first the largest; ``carried``, the share of the batch that they have.
@@ -356,26 +343,26 @@ def show(
     from grpo_cli.commands.show.batch import show_rows
     from grpo_cli.commands.show.picture import COLORS
 
-    with speaking_of_arguments():
-        if by not in COLORS:
-            hint = did_you_mean(str(by), COLORS)
-            raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
-        rows = whole("top", hyperparameters.pop("limit", top))
-        variant = one_variant(variant, hyperparameters)
-        plan = planned(variant, stages, hyperparameters, batch)
-        reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
-        tests = listed(having)
-        found = show_rows(reader, plan, by=by, top=rows, strings=strings, having=tests)[0]
-        return _noting(found, found.notices)
+    if by not in COLORS:
+        hint = did_you_mean(str(by), COLORS)
+        raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
+    rows = whole("top", top)
+    variant = one_variant(variant)
+    plan = planned(variant, stages, hyperparameters, batch)
+    reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
+    tests = listed(having)
+    found = show_rows(reader, plan, by=by, top=rows, strings=strings, having=tests)[0]
+    return _noting(found, found.notices)
 
 
+@asked
 def diff(
     first: Data,
     second: Data,
     *,
     tolerance: float | None = None,
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
 ) -> RunDiff:
     """Where two runs that should be identical first differ.
@@ -390,10 +377,7 @@ def diff(
     Args:
         first, second: the runs, each as ``evaluate`` takes data.
         tolerance: by how much numbers may differ. Default: as rounding and an engine's noise do.
-        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
-        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
-            Default: each row is a record.
-        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
 
     Returns:
         ``same``, ``agreed_until`` (the last step that is equal), and for each column where it first
@@ -406,14 +390,13 @@ def diff(
     from grpo_cli.commands.diff.diff import compare as compare_runs
     from grpo_cli.commands.trend.origins import StepSource
 
-    with speaking_of_arguments():
-        tolerance = not_negative("tolerance", tolerance)
-        readers = [
-            reader_of(run, where=where, group_by=group_by, group_size=group_size)[0]
-            for run in (first, second)
-        ]
-        found = compare_runs(readers[0], readers[1], StepSource(), tolerance)
-        return _noting(found, *(reader.notes() for reader in readers), found.notes)
+    tolerance = not_negative("tolerance", tolerance)
+    readers = [
+        reader_of(run, where=where, group_by=group_by, group_size=group_size)[0]
+        for run in (first, second)
+    ]
+    found = compare_runs(readers[0], readers[1], StepSource(), tolerance)
+    return _noting(found, *(reader.notes() for reader in readers), found.notes)
 
 
 @overload
@@ -429,13 +412,14 @@ def trend(
     step: str | None = None,
     log: str | os.PathLike[str] | None = None,
     one_run: bool = False,
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
 ) -> Trend: ...
+@asked
 def trend(
     data: Data,
     variant: str = "grpo",
@@ -444,8 +428,8 @@ def trend(
     step: str | None = None,
     log: str | os.PathLike[str] | None = None,
     one_run: bool = False,
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
     stages: Stages = None,
     batch: Literal["input", "record"] = "input",
@@ -465,13 +449,9 @@ def trend(
             the usual names that the records have.
         log: a trainer's log to compare with the records. Default: none.
         one_run: whether all files are of one run, whatever their folders. Default: False.
-        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
-        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
-            Default: each row is a record.
-        group_size: every so many rows are one group. Default: as ``group_by`` says.
-        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
+        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         batch: "input", all records are one batch, or "record", each is. Default: "input".
-        **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
+        stages, **hyperparameters: as ``evaluate`` takes them.
 
     Returns:
         ``verdict`` (a sentence), ``last_good_step``, ``findings`` and ``events``, the earliest
@@ -490,40 +470,39 @@ def trend(
     from grpo_cli.commands.trend.run import Run
     from grpo_cli.commands.trend.step import Flags, Steps
 
-    with speaking_of_arguments():
-        variant = one_variant(variant, hyperparameters)
-        values = checked(hyperparameters)
-        plan = planned(variant, stages, values, batch).of_one_batch()
-        objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
-        if log is not None and against is not None:
-            raise UsageError("against cannot be combined with log")
-        logged, _ = read_finite(None if log is None else os.fspath(log), None)
-        framework = framework_of(logged)
+    variant = one_variant(variant)
+    values = {name: plain(value) for name, value in hyperparameters.items()}
+    plan = planned(variant, stages, values, batch).of_one_batch()
+    objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
+    if log is not None and against is not None:
+        raise UsageError("against cannot be combined with log")
+    logged, _ = read_finite(None if log is None else os.fspath(log), None)
+    framework = framework_of(logged)
 
-        def opened(data: Data) -> Run | Steps:
-            reader, words = reader_of(data, where=where, group_by=group_by, group_size=group_size)
-            alone = logs_among(reader, words) if log is None else None
-            source = StepSource.of_flag(step, reader.paths)
-            own = Run(reader, plan, source, framework, one_run=one_run)
-            return own if alone is None else alone
+    def opened(data: Data) -> Run | Steps:
+        reader, words = reader_of(data, where=where, group_by=group_by, group_size=group_size)
+        alone = logs_among(reader, words) if log is None else None
+        source = StepSource.of_flag(step, reader.paths)
+        own = Run(reader, plan, source, framework, one_run=one_run)
+        return own if alone is None else alone
 
-        run = opened(data)
-        if against is not None:
-            both = run, opened(against)
-            compared = compare_runs(*(one.read_each() for one in both))
-            notes = (one.reader.notes(plan) for one in both if isinstance(one, Run))
-            also = (one.partition(", as RUN")[0] for one in compared.notes)  # flags as an example
-            return _noting(compared, *notes, also)
-        if isinstance(run, Steps):
-            return _noting(trend_of(None, run, Flags())[0], unused(objective))
-        named: dict[str, Any] = {"stages": stages, "group_by": group_by, "group_size": group_size}
-        given: dict[str, Any] = {"variant": variant} if variant != "grpo" else {}
-        given |= {name: one for name, one in named.items() if one} | values
-        given["where"] = listed(where)
-        flags = Flags(objective, reading_flags(where, group_by, group_size), given)
-        found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
-        found = replace(found, verdict=of_arguments(found.verdict))
-        return _noting(found, run.reader.notes(plan), run.lacks, run.notices)
+    run = opened(data)
+    if against is not None:
+        both = run, opened(against)
+        compared = compare_runs(*(one.read_each() for one in both))
+        notes = (one.reader.notes(plan) for one in both if isinstance(one, Run))
+        also = (one.partition(", as RUN")[0] for one in compared.notes)  # flags as an example
+        return _noting(compared, *notes, also)
+    if isinstance(run, Steps):
+        return _noting(trend_of(None, run, Flags())[0], unused(objective))
+    named: dict[str, Any] = {"stages": stages, "group_by": group_by, "group_size": group_size}
+    given: dict[str, Any] = {"variant": variant} if variant != "grpo" else {}
+    given |= {name: one for name, one in named.items() if one} | values
+    given["where"] = listed(where)
+    flags = Flags(objective, reading_flags(where, group_by, group_size), given)
+    found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
+    found = replace(found, verdict=of_arguments(found.verdict))
+    return _noting(found, run.reader.notes(plan), run.lacks, run.notices)
 
 
 @overload
@@ -531,8 +510,8 @@ def explain(  # type: ignore[overload-overlap]  # a path is an iterable of texts
     topic: Path,
     variant: str = "grpo",
     *,
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
     stages: Stages = None,
     batch: str | None = None,
@@ -543,19 +522,20 @@ def explain(
     topic: Record | Iterable[Path] | Iterable[Record],
     variant: str = "grpo",
     *,
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
     stages: Stages = None,
     batch: str | None = None,
     **hyperparameters: Hyperparameter,
 ) -> Explained: ...
+@asked
 def explain(
     topic: Data,
     variant: str = "grpo",
     *,
-    where: str | Sequence[str] = (),
-    group_by: str | Sequence[str] = (),
+    where: Texts = (),
+    group_by: Texts = (),
     group_size: int | None = None,
     stages: Stages = None,
     batch: str | None = None,
@@ -572,13 +552,9 @@ def explain(
     Args:
         topic: data as ``evaluate`` takes it; or a name, or a trainer's log.
         variant: a variant's name or alias. Default: "grpo".
-        where: only records that match, as ``"step==120 && env!=math"``. Default: all.
-        group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
-            Default: each row is a record.
-        group_size: every so many rows are one group. Default: as ``group_by`` says.
-        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
+        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         batch: as ``evaluate`` takes it. Default: only the last step, where there are several.
-        **hyperparameters: values that win over the record's and the variant's, as ``beta=0.1``.
+        stages, **hyperparameters: as ``evaluate`` takes them.
 
     Returns:
         ``why`` (reasons, each with ``code`` and ``text``), ``parts`` of the objective, ``total``,
@@ -591,14 +567,13 @@ def explain(
     from grpo_cli.commands.explain.explain import describe_topic
     from grpo_cli.commands.explain.explain import explain as explain_loss
 
-    with speaking_of_arguments():
-        if isinstance(topic, str | os.PathLike):
-            described = describe_topic(os.fspath(topic))
-            if described is not None:
-                return described
-        variant = one_variant(variant, hyperparameters)
-        plan = planned(variant, stages, hyperparameters, batch or "input")
-        reader, _ = reader_of(topic, where=where, group_by=group_by, group_size=group_size)
-        found = explain_loss(plan, reader, last_step=batch is None)
-        reasons = [{**one, "text": of_arguments(one["text"])} for one in found.why]
-        return _noting(replace(found, why=reasons), reader.notes(plan))
+    if isinstance(topic, str | os.PathLike):
+        described = describe_topic(os.fspath(topic))
+        if described is not None:
+            return described
+    variant = one_variant(variant)
+    plan = planned(variant, stages, hyperparameters, batch or "input")
+    reader, _ = reader_of(topic, where=where, group_by=group_by, group_size=group_size)
+    found = explain_loss(plan, reader, last_step=batch is None)
+    reasons = [{**one, "text": of_arguments(one["text"])} for one in found.why]
+    return _noting(replace(found, why=reasons), reader.notes(plan))

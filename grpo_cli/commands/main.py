@@ -210,6 +210,10 @@ def _option_meant(flag: str) -> str:
     same = _SAME.get(flag)
     if near := same if same in own else next(inside, ""):
         return f"did you mean {near}?"
+    if "--format" in own and (kind := _FORMATS.get(flag)):
+        return f"write -f {kind}"
+    if flag in _SORTED:
+        return "rows are in the order of the input: -f csv | sort, or grpo show --by ranks tokens"
     parameter = parameter_of(flag.lstrip("-").replace("-", "_"))
     if parameter and "--param" in own:
         spelled = f"--{parameter.replace('_', '-')}"
@@ -225,14 +229,17 @@ def _option_meant(flag: str) -> str:
     return f"did you mean {near}?" if near else ""
 
 
+_FORMATS = {f"--{name}": name for name in ("csv", "jsonl", "markdown", "table")}
+_SORTED = ("--sort", "--sort-by", "--order-by")
 _SAME = {
     "--clip": "--epsilon",
     "--loss-type": "--variant",
     "--algorithm": "--variant",
     "--color-by": "--by",
-    "--sort": "--by",
-    "--order-by": "--by",
+    **dict.fromkeys(_SORTED, "--by"),
     "--set": "--param",
+    "--strict": "--fail-on",
+    "--ignore": "--quiet",
 }
 """Other tools' names for a flag."""
 
@@ -307,6 +314,8 @@ def _meant(message: str) -> str:
 
 _PLAINER = {
     r"('[^']*') is not a valid int(?:eger)?(?: range)?$": r"expected a whole number, got \1",
+    r"^Missing argument '(.*)'$": r"missing: \1",
+    r"^Got unexpected extra argument(?:s|\(s\))? \((.*)\)$": r"too many arguments: \1",
     r"(\S+) is not in the range x>=(\d+)$": r"expected at least \2, got \1",
     r"(\S+) is not in the range (\d+)<=x<=(\d+)$": r"expected \2 to \3, got \1",
 }

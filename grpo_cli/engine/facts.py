@@ -13,6 +13,7 @@ from grpo_cli.records.choose.grouping import steps_in
 from grpo_cli.records.fields import METRICS, fields_of, logged_metrics, read_fields
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look
+from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import named_row
 
 ERRORS_KEPT = 20
@@ -45,11 +46,11 @@ class Skipped:
         for error in later.first:
             if not self.most:
                 self.first.append(error)
-            elif (same := self._by_words.get(error.words)) is not None:
+            elif (same := self._by_words.get(words := frozenset(error.alike))) is not None:
                 same.repeats += 1 + error.repeats
-            elif len(self.first) < self.most:
+            elif sum(map(len, self._by_words)) < self.most:
                 self.first.append(error)
-                self._by_words[error.words] = error
+                self._by_words[words] = error
 
     @property
     def more(self) -> int:
@@ -75,7 +76,7 @@ class InputFacts:
         steps: a field that says steps → the steps of the records, and the first file that has each.
         shared: a file → an earlier one, and a step that both have.
         unread: the keys that hold a column which nothing reads.
-        group_key: the key under which that object says its group, "" for none.
+        keys: canonical name → the key of that object.
     """
 
     notices: Notices = field(default_factory=dict)
@@ -83,7 +84,7 @@ class InputFacts:
     steps: dict[str, dict[Any, str]] = field(default_factory=dict)
     shared: dict[str, tuple[str, Any]] = field(default_factory=dict)
     unread: Unread = field(default_factory=Unread)
-    group_key: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     def merge(self, later: InputFacts) -> None:
         """Adds the facts of the input that follows."""
@@ -93,7 +94,7 @@ class InputFacts:
         self.shared = later.shared | self.shared
         self.unread.merge(later.unread)
         if self.named is None:
-            self.named, self.group_key = later.named, later.group_key
+            self.named, self.keys = later.named, later.keys
 
     def stop(self, line: int | None, path: str = "") -> None:
         """Forgets the facts of lines after the one at which work on a file stopped.
@@ -108,10 +109,9 @@ class InputFacts:
                 del self.notices[text]
         self.unread.stop(line, path)
 
-    @property
-    def sentences(self) -> Notices:
-        """The notices, and one on the keys that nothing reads."""
-        return self.notices | self.unread.note()
+    def sentences(self, *plans: Plan) -> Notices:
+        """The notices, and one on keys that nothing reads; not on settings that the plans have."""
+        return self.notices | self.unread.note([plan.values for plan in plans])
 
     def ungrouped(
         self, records: int, groups: int, responses: int, *, given: bool = False
@@ -122,9 +122,9 @@ class InputFacts:
             records, groups, responses: how many there are.
             given: whether its advantages are given, which need no group.
         """
-        if not 1 < records == groups == responses or not self.group_key:
+        key = self.keys.get("group_ids")
+        if not 1 < records == groups == responses or key is None:
             return None
-        key = self.group_key
         for name, steps in self.steps.items():
             if len(steps) > 1:  # a prompt may come back in a later step
                 key = f"{name},{key}"
@@ -145,8 +145,7 @@ class InputFacts:
                 value = getattr(chunk.items[0], "value", None)
                 self.named = named_row(value) or ""
                 with suppress(InputError):
-                    names = read_fields(value).names if isinstance(value, dict) else {}
-                    self.group_key = names.get("group_ids", "")
+                    self.keys = read_fields(value).names if isinstance(value, dict) else {}
             self._add_unread(chunk, used)
             for name, steps in steps_in(chunk).items():
                 self._add_steps(name, dict.fromkeys(steps, chunk.items[0].source or ""))

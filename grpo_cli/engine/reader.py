@@ -116,7 +116,9 @@ class Reader:
         """All of them, and what the plans say: another row than the records', an idle clip."""
         other = other_row(self.facts.named, plans)
         idle = dict.fromkeys(plan.idle_clip for plan in plans)
-        return other | self.facts.sentences | {text: None for text in idle if text is not None}
+        return (
+            other | self.facts.sentences(*plans) | {text: None for text in idle if text is not None}
+        )
 
     def ungrouped(self, totals: Totals, *, given: bool = False) -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""

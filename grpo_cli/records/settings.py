@@ -72,7 +72,7 @@ def read_settings(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Setti
     """The hyperparameters of records with these fields.
 
     Raises:
-        InputError: for an unknown name, a value outside its meaning, or two different values.
+        InputError: for an unknown name, a value out of range, or two different values.
     """
     # Names that set several (epsilon) give way to the particular ones.
     broad: dict[str, Sequence[Any]] = {}
@@ -165,7 +165,7 @@ def read_value(path: str, name: str, value: object) -> Mapping[str, Value]:
     """The hyperparameters that a value of some name gives; do not change the answer.
 
     Raises:
-        InputError: for an unknown name, or a value outside its meaning.
+        InputError: for an unknown name, or a value out of range.
     """
     try:
         return _cached(path, name, value)

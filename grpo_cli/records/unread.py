@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_cli.hyperparameters import KNOWN, SETS, parameter_of
+from grpo_cli.hyperparameters import HOLDERS, KNOWN, SETS, Value, parameter_of
 
 
 def _set(words: str) -> frozenset[str]:
@@ -152,12 +152,12 @@ class KeySet(NamedTuple):
     Attributes:
         line: its line, if it has one.
         keys: (key, advice) of those that have the shape of a column.
-        settings: (key, hyperparameter) of numbers whose key resembles a hyperparameter's.
+        settings: (key, hyperparameter, value) of numbers whose key resembles a hyperparameter's.
     """
 
     line: int | None
     keys: tuple[tuple[str, str], ...]
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str, float], ...] = ()
 
 
 class Unread:
@@ -198,18 +198,27 @@ class Unread:
             elif one.line is not None and one.line >= line:
                 del self._found[keys]
 
-    def note(self) -> dict[str, None]:
-        """A sentence that names the columns, and one the settings; nothing where there are none."""
+    def note(self, used: Sequence[Mapping[str, Value]] = ()) -> dict[str, None]:
+        """A sentence that names the columns, and one the settings; nothing where there are none.
+
+        Args:
+            used: the hyperparameters of each objective; a setting that equals them is not named.
+        """
         found = self._found.values()
         settings = {
             key: f"{'' if key.endswith(f'.{name}') else f'is this {name}? '}--map {name}={key}"
             for one in found
-            for key, name in one.settings
+            for key, name, value in one.settings
+            if not used or not all(_has_value(given, parameter_of(name), value) for given in used)
         }
         columns: dict[str, str] = {}
         for key, advice in (pair for one in found for pair in one.keys):
             columns.setdefault(key, advice)
         return _ignored("columns", columns) | _ignored("settings", settings)
+
+
+def _has_value(given: Mapping[str, Value], name: str, value: float) -> bool:
+    return all(given.get(own, ...) == value for own in SETS.get(name, (name,)))
 
 
 def _ignored(noun: str, named: Mapping[str, str]) -> dict[str, None]:
@@ -401,8 +410,8 @@ def look(
             found.append((key, reads))
     numbers = (key for key in keys if type(record.get(key)) in (int, float))
     known = {parameter_of(key) for key in record if key in KNOWN}
-    near = ((key, _resembled_setting(key)) for key in numbers)
-    settings = [(key, name) for key, name in near if name and known.isdisjoint(_sets(name))]
+    near = ((key, _resembled_setting(key), record[key]) for key in numbers)
+    settings = [one for one in near if one[1] and known.isdisjoint(_sets(one[1]))]
     return KeySet(line, tuple(found), (*settings, *_held_settings(record, keys, known)))
 
 
@@ -421,23 +430,17 @@ def _sets(name: str) -> tuple[str, ...]:
     return (name, *SETS.get(name, ()))
 
 
-_HOLDERS = _set(
-    "settings config args arguments training_args params parameters hparams hyperparams"
-)
-"""Keys under which dumps may have hyperparameters, which are read from ``hyperparameters``."""
-
-
 def _held_settings(
     record: Mapping[str, Any], keys: Iterable[str], known: Collection[str]
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[tuple[str, str, float]]:
     """The places of hyperparameters in objects that nothing reads, unless the record has them."""
     own = record.get("hyperparameters")
     said = {*known, *map(parameter_of, own if isinstance(own, dict) else ())}
     for key in keys:
-        held = record.get(key) if key in _HOLDERS else None
+        held = record.get(key) if key in HOLDERS else None
         for name, value in held.items() if isinstance(held, dict) else ():
             if name in KNOWN and type(value) in (int, float) and parameter_of(name) not in said:
-                yield f"{key}.{name}", name
+                yield f"{key}.{name}", name, value
 
 
 @lru_cache(maxsize=1024)

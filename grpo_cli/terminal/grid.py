@@ -200,7 +200,8 @@ def with_words(
     kept, hidden = fitting(others, spare, room)
     if width is None:
         return [*kept, last], hidden
-    left = min(max(min(width, _WIDEST) - total_width(kept) - GAP, _LEAST), _MOST)
+    used = total_width(kept) + GAP
+    left = min(max(min(width, _WIDEST) - used, min(width - used, _READABLE), _LEAST), _MOST)
     texts = [wrapped(cell, left).plain for cell in last.cells]
     return [*kept, column(last.name, texts, show=str, numeric=False)], hidden
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import orjson
@@ -13,7 +13,7 @@ import typer
 from grpo_cli.errors import GrpoError, InputError, Listing, UsageError
 from grpo_cli.terminal.destination import destination
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import escaped_json, visible
+from grpo_cli.terminal.numbers import counted, escaped_json, visible
 
 
 @contextmanager
@@ -36,13 +36,21 @@ def failures(*, as_json: bool = False, hint: str = "") -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
 
 
-def tell(error: GrpoError, *, as_json: bool) -> None:
-    """Prints an error, or each of several: a line, or a JSON object where the output is JSON."""
-    for one in error.each if isinstance(error, InputError) else [error]:
-        if as_json and not chosen().to_file:
+def tell(error: GrpoError, *, as_json: bool, every: bool = False) -> None:
+    """Prints an error, or each of several: a line, or a JSON object where the output is JSON.
+
+    A record's errors that differ by their indices alone are one line, unless ``every`` is wanted.
+    """
+    as_json &= not chosen().to_file
+    kinds: Collection[Sequence[GrpoError]] = [[error]]
+    if isinstance(error, InputError):
+        kinds = [[one] for one in error.each] if every or as_json else error.alike.values()
+    for one, *others in kinds:
+        if as_json:
             _print(escaped_json(orjson.dumps({"error": described(one)})).decode())
         else:
-            say(str(one))
+            more = counted(len(others), "more place")
+            say(f"{one} (also at {more} of this record)" if others else str(one))
 
 
 def _print_names(answer: Listing) -> None:

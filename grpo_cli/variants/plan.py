@@ -70,6 +70,11 @@ class Plan:
             )
         return self
 
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The values of the variant and the flags."""
+        return {**own_values(self.variant), **self.flags}
+
     @cached_property
     def key(self) -> Hashable:
         """What it is, to be looked up."""
@@ -335,7 +340,7 @@ def plan(
             others, which may.
 
     Raises:
-        UsageError: for an unknown name (the near match is named), a value outside its meaning, or
+        UsageError: for an unknown name (the near match is named), a value out of range, or
             a hyperparameter that the chosen stages do not take.
     """
     if (missing := UNSERVED.get(variant.lower().rpartition("/")[2])) is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.frameworks.framework import Reading, Settings, as_of, is_gone
+from grpo_cli.hyperparameters import HOLDERS
 from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 from grpo_cli.variants.registry import FRAMEWORKS, NAMES, ROWS, STAGES, framework
 
@@ -47,7 +48,8 @@ def named_row(value: Any) -> str | None:
     """The row of the framework that computed a decoded record, where the record says so.
 
     Its ``framework`` says so, by its settings or a variant's name (``"trl/dapo"``), or TRL's
-    setting with fields that have TRL's names; or a word that names a variant.
+    ``loss_type``, also among its settings, with fields that have TRL's names; or a word that names
+    a variant.
     """
     record = value if isinstance(value, dict) else {}
     if "framework" not in record:
@@ -55,7 +57,8 @@ def named_row(value: Any) -> str | None:
         said = next((one for one in words if isinstance(one, str)), None)
         if said is not None and said in NAMES:  # which may load every framework's rows
             return NAMES[said]
-        row = f"trl/{record.get('loss_type')}"
+        held = [record, *(one for key in HOLDERS if isinstance(one := record.get(key), dict))]
+        row = f"trl/{next((one['loss_type'] for one in held if 'loss_type' in one), None)}"
         return row if frameworks_of(record) == ("trl",) and NAMES.get(row) == row else None
     settings = record["framework"]
     word = settings.get("name") if isinstance(settings, dict) else settings

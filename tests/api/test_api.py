@@ -281,7 +281,11 @@ MISTAKES = {
     "totals_only": lambda: evaluate(EMPTY, "dr", totals_only=True).ratio,
     "evaluated in 2 parts": lambda: evaluate([EMPTY, {**EMPTY, "tokens": None}], "dr").breakdown,
     "rtol: expected a number of at least 0": lambda: verify(EMPTY, rtol=-1.0),
-    'no record has "expected"': lambda: verify(EMPTY),
+    'no record has "expected": put the result': lambda: verify(EMPTY),
+    'have "loss": record["expected"] = {"loss": rec': lambda: verify([EMPTY | {"loss": 1}]),
+    'a batch here; evaluate(data, batch="step")': lambda: verify(EMPTY, batch="step"),
+    'batch="step": this command answers for': lambda: match(EMPTY, loss=0.1, batch="step"),
+    'one batch; where="foo==N" chooses': lambda: trend(EMPTY, batch="foo"),  # type: ignore[call-overload]
     "no correction is called 'trl/mine'": lambda: verify(MINE),
     "none of the variants uses it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
     "group_by contradicts group_size": lambda: next(read(DAPO, group_by="uid", group_size=2)),
@@ -291,11 +295,14 @@ MISTAKES = {
     'variant: expected a name, as "dr"': lambda: evaluate(DAPO, ["dr"]),  # type: ignore[arg-type]
     'stages: expected a dict, as {"kl": "k1"}': lambda: evaluate(DAPO, stages="k1"),  # type: ignore[arg-type]
     'use step="file" if each file': lambda: trend([ONE]),
-    "got Lazy: .collect() it": lambda: evaluate(type("Lazy", (), {"collect": None})()),
     "batch: expected text": lambda: evaluate(DAPO, batch=["step"]),  # type: ignore[arg-type]
     "top: expected a whole number": lambda: show(DAPO, top=-1),
     "unpack: expected a size like 500M or 4G": lambda: next(read(DAPO, unpack="4X")),
-    "files: expected at least one path": lambda: next(read([])),
+    "or paths, got nothing": lambda: read([]),
+    "there is no argument limt; did you mean limit?": lambda: check(DAPO, limt=3),  # type: ignore[call-arg]
+    "there is no argument wher; did you mean where?": lambda: read(DAPO, wher=""),  # type: ignore[call-arg]
+    "there is no argument beta; there are first, second": lambda: diff(DAPO, DAPO, beta=0),  # type: ignore[call-arg]
+    "each record is a batch here": lambda: verify(DAPO, batch="step"),
 }
 
 
@@ -304,7 +311,7 @@ def test_mistakes_are_told_by_the_names_of_arguments(said: str) -> None:
     with pytest.raises(GrpoError) as error:
         MISTAKES[said]()
     assert said in str(error.value)
-    assert "--" not in str(error.value)
+    assert "--" not in re.sub(r"grpo match [^;,]+", "", str(error.value))  # a command
     assert " -p " not in str(error.value)
 
 
@@ -318,6 +325,21 @@ def test_findings_of_data_in_memory_have_a_call_that_goes_on() -> None:
     assert trend(run).findings[0].command == "show(data, where='step==20')"
     with pytest.raises(KeyError, match="did you mean reward_mean"):
         trend(run).steps[3]["rewardmean"]
+
+
+def test_check_makes_findings_of_records_that_cannot_be_read() -> None:
+    broken = {**ONE, "old_log_probs": [[-0.6], [-0.6, -0.7]]}
+    found = check([ONE, broken])
+    assert (found.ok, found.records, found.counts["unreadable"]) == (False, 1, 1)
+    assert found.findings[0].record == "[1]"
+    assert found.findings[0].message.startswith("[1].old_log_probs[1]: expected 1 number")
+    with pytest.raises(InputError):
+        check([ONE, broken], on_error="stop")
+
+
+def test_records_are_read_as_files_are() -> None:
+    (one,) = read([ONE], where=None)  # type: ignore[arg-type]
+    assert one["log_probs_old"] == ONE["old_log_probs"]
 
 
 def test_notices_name_arguments_too() -> None:

@@ -407,7 +407,7 @@ def test_records_of_several_steps_are_noted(command: str, grpo, path) -> None:
     else:
         refused = grpo(name, str(path), *rest, "--batch", "step")
         assert refused.exit_code == 2
-        assert "--where 'step==N'" in refused.stderr
+        assert "--where step==N" in refused.stderr
     assert NOTE not in grpo(name, str(path), *rest, "--where", "step==1").stderr
 
 

@@ -141,10 +141,10 @@ def test_a_scale_ends_at_what_occurs_and_no_button_leads_nowhere(browse, dump):
     scale = tab.run("document.querySelector('.legend').innerText")
     assert "1.04" in scale
     assert "≥" not in scale, "no token is above the largest ratio"
-    off = "[...document.querySelectorAll('.jumps button:disabled')].map((one) => one.innerText)"
-    assert tab.run(off) == ["most clipped", "‹ clipped", "clipped ›"]
+    buttons = "[...document.querySelectorAll('.jumps button')].map((one) => one.innerText)"
+    assert tab.run(buttons) == ["fold all", "‹ extreme", "extreme ›"], "nothing is clipped"
     browse(DATA, "--record", "grpo/3")
-    assert tab.run(off) == []
+    assert "clipped ›" in tab.run(buttons)
 
 
 def test_the_colour_is_the_number_s(browse, grpo):
@@ -340,6 +340,23 @@ def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
     assert tab.run("[...page.view.record.columns.ratio]") == column(evaluated, "ratio")
 
 
+def test_an_address_has_its_own_title_and_decimal_points_are_below_each_other(browse_run):
+    tab, _, _ = browse_run
+    title = tab.run("document.title")
+    follow(tab, "#step-99")
+    assert tab.run("[document.title, page.notice.textContent]") == [
+        title,
+        "This page has no step 99.",
+    ]
+    follow(tab, "#step-39")
+    assert tab.run("document.title").startswith("Step 39")
+    cells = "[...document.querySelectorAll('td:nth-child(2)')].map((one) => one.textContent)"
+    numbers = [one for one in tab.run(cells) if re.match(r"-?\d.*\.", one)]
+    groups = "document.querySelectorAll('table').length"
+    assert len(numbers) > 4
+    assert len({len(one) - one.index(".") for one in numbers}) <= tab.run(groups)
+
+
 def test_up_and_down_a_run(browse_run):
     tab, _, _ = browse_run
     count = "document.querySelectorAll('.chart svg').length"
@@ -456,9 +473,8 @@ def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
     assert told in tab.run("page.tip.element.innerText")
     left = "[...document.querySelectorAll('.bar')].map((one) => one.getBoundingClientRect().left)"
     assert len(set(tab.run(left))) == 1
-    assert tab.run("document.querySelector('.histogram figcaption').textContent").startswith(
-        "Vertical: tokens, "
-    )
+    caption = tab.run("document.querySelector('.histogram figcaption').textContent")
+    assert re.match(r"\d+ tokens;", caption)
 
 
 def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_path):
@@ -480,7 +496,7 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     chart = f"{charts}.find((one) => one.textContent.startsWith('kl_k3'))"
     open_charts = "[...document.querySelectorAll('.run > .charts figcaption span')]"
     names = browser.run(f"{open_charts}.map((one) => one.textContent)")
-    assert names == ["loss", "kl_k3 (log)", "gradient_norm (log)"]
+    assert names == ["loss", "kl_k3 (log)", "gradient_norm (log)", "kl"], "both rows are full"
     folded = "document.querySelector('details .charts').textContent"
     assert "reward_mean" not in browser.run(folded)
     assert "reward_mean 1, " in browser.run("page.showing.constant.textContent")

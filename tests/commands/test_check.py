@@ -382,6 +382,30 @@ def test_an_error_of_all_records_is_said_once(tmp_path, row, place):
     assert len(every) == 31
 
 
+def test_errors_that_differ_by_their_index_are_said_once(tmp_path):
+    row = {"log_probs_new": [["a"], ["a"]], "rewards": [1.0, 1.0]}
+    path = written(tmp_path / "in.jsonl", [row] * 3)
+    lines = command.run("check", path, "--max-errors", "1").stderr.splitlines()
+    where = f"{path}:1: log_probs_new[0][0]: "
+    assert [line.partition(where)[2] for line in lines[:-1]] == [
+        'expected a number, got "a" (also at 1 more place of this record)',
+        "the same error in 2 more records (--max-errors 0 shows all)",
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_length_is_the_limit_where_it_is_more_frequent_than_others(seed):
+    """Of 320 responses of 7 to 17 tokens some groups have three of 17 by chance."""
+    draw = np.random.default_rng(seed)
+
+    def found(limit: int) -> bool:
+        widths = np.minimum(draw.integers(7, 28, (40, 8)), limit)
+        made = [{"log_probs_new": [[-1.0] * width for width in row]} for row in widths.tolist()]
+        return any(one.code == "length-cap" for one in check(made).findings)
+
+    assert (found(27), found(17)) == (False, True)
+
+
 def test_on_error_stop_ends_at_the_first(tmp_path):
     path = written(tmp_path / "in.jsonl", BAD_ROWS)
     result = command.run("check", path, "--on-error", "stop")

@@ -454,7 +454,7 @@ def without(width: int, odd: int, shorts: int) -> Sample:
 
 
 def sure(change: float) -> Sample:
-    """Probabilities near 1 whose log-probs differ by noise, so many nats in the root mean square."""
+    """Probabilities near 1 under noise; ``change``: the root mean square of the log ratio."""
     a, b = np.random.default_rng(6).exponential(size=(2, 200))
     return sample(*(-change / np.sqrt(np.mean((a - b) ** 2)) * np.array([a, b])))
 

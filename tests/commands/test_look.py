@@ -365,7 +365,7 @@ def test_lists_are_alike(grpo, monkeypatch, command, width):
     assert max(map(cell_len, [head, rule, *rows[:20]])) <= width
 
 
-@pytest.mark.parametrize("level", ["record", "response", "token"])
+@pytest.mark.parametrize("level", some(["token", "record", "response"], 1))
 def test_a_screen_of_24_lines_has_the_loss_rows_and_every_note(grpo, tmp_path, screen, level):
     """What is left out of the rows is counted once, below them."""
     rows = {"logps": [[-0.5, -0.6], [-0.7, -0.9]], "old_logps": [[-0.6, -0.6], [-0.7, -0.7]]}

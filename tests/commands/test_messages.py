@@ -302,6 +302,11 @@ def test_variants_as_json_and_as_a_table(grpo):
         ("eval x --step=25", "write --where step==25"),
         ("eval x --step name", "trend, diff, report have it (grpo help --step)"),
         ("eval x --set beta=0", "did you mean --param?"),
+        ("eval x --csv", "write -f csv"),
+        (
+            "eval x --sort loss",
+            "rows are in the order of the input: -f csv | sort, or grpo show --by ranks tokens",
+        ),
         ("eval x --cliip 0.3", "did you mean --epsilon?"),
         ("show x --ordr-by kl", "did you mean --by?"),
     ],
@@ -398,9 +403,41 @@ def test_every_total_can_be_printed(field: str) -> None:
         ("-v trl/*", "for several: grpo compare -v 'trl/*'"),
         ("--batch 3", "--batch: expected input, record or FIELD[,FIELD], got '3'"),
         ("--fields foo", "(--fields '?' lists all"),
+        ('--where prompt=="p1', '--where: the quote " is not closed'),
+        ("-o out.xlsx", "this writes .csv"),
     ],
 )
 def test_the_flag_that_was_meant(words: str, message: str) -> None:
     result = run("eval", "-", *words.split(), stdin=json.dumps(RESPONSE))
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
+
+
+@pytest.mark.parametrize("words", ["report -o r.pdf", "show --svg x.png", "show --html x.jsonl"])
+def test_a_page_has_no_other_format_s_suffix(tmp_path, words: str) -> None:
+    command, flag, name = words.split()
+    (path := tmp_path / "a.jsonl").write_text(json.dumps(RESPONSE))
+    (target := tmp_path / name).write_text("kept")
+    result = run(command, path, flag, target)
+    assert (result.exit_code, target.read_text()) == (2, "kept")
+    assert "this writes ." in result.stderr
+
+
+def test_what_is_no_number_or_no_array_of_numbers(tmp_path) -> None:
+    record = RESPONSE | {"log_probs_new": [[-1.0], [-2.0]], "log_probs_old": [[-1.0], [-2.0]]}
+    record = {**record, "mask": [[1], [1]], "rewards": [True, False]}
+    del record["advantage"]
+    (path := tmp_path / "a.jsonl").write_text(f"{json.dumps(record)}\n" * 3)
+    told = run("check", path, "--max-errors", "2").stderr.splitlines()
+    assert "a.jsonl:1: rewards: expected numbers, got true and false; write 1 and 0" in told[0]
+    assert "the same error in 2 more records" in told[1]
+    assert "--where; rewards is a list of 2" in run("eval", path, "--where", "rewards>0").stderr
+    np.savez(tmp_path / "a.npz", log_probs=np.array([[-1.0], [-2.0, -3.0]], dtype=object))
+    told = run("eval", tmp_path / "a.npz").stderr
+    assert "an array of objects (dtype=object)" in told
+    assert "damaged" not in told
+
+
+def test_a_file_that_is_given_twice_is_noted(tmp_path) -> None:
+    (path := tmp_path / "a.jsonl").write_text(json.dumps(RESPONSE))
+    assert "is given 2 times" in run("eval", path, path, "--level", "batch").stderr

@@ -219,6 +219,10 @@ def test_settings_elsewhere_and_swapped_letters(dump):
     assert evaluate(held).notices[0] == (
         'ignored settings: config.epsilon (record["epsilon"] = record["config"]["epsilon"])'
     )
+    assert not [one for one in evaluate(held, epsilon=0.05).notices if "ignored" in one]
+    trl = {"per_token_logps": ROWS, "old_per_token_logps": OLDER, "rewards": [1.0, 0.0]}
+    named = dump(trl | {"settings": {"loss_type": "bnpo"}})
+    assert "the trainer used trl/bnpo, not grpo" in evaluate(named).notices[0]
     known = given | {"hyperparameters": {"epsilon": 0.1}, "config": {"epsilon": 0.05}}
     assert not [one for one in evaluate(dump(known)).notices if "ignored" in one]
     swapped = {"logprobs": ROWS, "log_prob_odl": OLDER, "rewards": [1.0, 0.0]}
@@ -233,3 +237,42 @@ def test_settings_elsewhere_and_swapped_letters(dump):
         assert verify(named).records[0].variant == "trl/dapo"
     other = evaluate(dump(given | {"framework": "huggingface/trl"}))
     assert not [one for one in other.notices if "the trainer used" in one]
+
+
+@pytest.mark.parametrize("key", ["adv", "advs", "token_advantages", "rollout_advantages"])
+def test_advantages_under_another_name_are_named(key: str) -> None:
+    record = {"logprobs": ROWS, "rewards": [1.0, 0.0], key: [0.5, -0.5]}
+    told = f'ignored columns: {key} (record["advantages"] = record["{key}"])'
+    assert told in evaluate(record, "dr").notices
+    record |= {"adv_mean": [0.0, 0.0], "advantages": [0.5, -0.5]}
+    assert not any("ignored" in one for one in evaluate(record, "dr").notices)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("clip_range", "epsilon"),
+        ("ppo_clip", "epsilon"),
+        ("cliprange", "epsilon"),
+        ("kl_beta", "beta"),
+        ("beta_kl", "beta"),
+        ("kl_loss_weight", "beta"),
+        ("clip_fraction", ""),
+        ("ppo_kl", ""),
+        ("kl_loss", ""),
+        ("grad_clip", ""),
+    ],
+)
+def test_settings_under_another_name_are_named(key: str, name: str) -> None:
+    record = {"logprobs": ROWS, "rewards": [1.0, 0.0], key: 0.1}
+    told = evaluate(record, "dr").notices
+    found = [one.partition("?")[0] for one in told if one.startswith("ignored")]
+    assert found == ([f"ignored settings: {key} (is this {name}"] if name else [])
+    if name:
+        assert not any("ignored" in one for one in evaluate(record | {name: 0.2}, "dr").notices)
+
+
+def test_records_of_which_only_some_have_advantages_are_noted() -> None:
+    bare = {"logprobs": ROWS, "rewards": [1.0, 0.0]}
+    told = evaluate([bare, bare | {"advantages": [0.5, -0.5]}]).notices
+    assert any(one.startswith("only some records have advantages") for one in told)

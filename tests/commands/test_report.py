@@ -134,7 +134,7 @@ def test_a_page_says_what_differs_from_another_run(tmp_path):
     assert [*head["against"]["metrics"]] == differing
     assert head["against"]["verdict"].startswith(f"{len(differing)} of {len(metrics)} metrics")
     row = head["against"]["metrics"]["mismatch.k3"]
-    assert row["difference"].startswith(f"≠ {row['there'] - row['here']:.3g}"[:6])
+    assert row["there − here"].startswith(f"≠ {row['there'] - row['here']:.3g}"[:6])
 
 
 def test_trend_writes_the_page_of_report(report, made, tmp_path):

@@ -148,6 +148,8 @@ def test_a_step_with_nan_is_a_row_and_a_finding(alone: bool, tmp_path: Path) -> 
     nll = [one["nll"] for one in document["steps"]]
     assert nll == [1.5, None if alone else 1.5, 1.5]
     assert [one["left_out"] for one in document["steps"]] == [None, 1, None]
+    sound = run("trend", write(tmp_path / "b.jsonl", rows[:1]), "--fields", "left_out").stdout
+    assert "1     –" in sound
     (found,) = document["findings"]
     assert (found["metric"], found["kind"], found["onset"]) == ("log_probs", "impossible", 2)
     assert found["sentence"] == f"log_probs[0][1] is NaN ({path}:2, ignored) at step 2"

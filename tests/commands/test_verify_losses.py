@@ -59,6 +59,27 @@ def test_one_value_that_gives_all_losses_is_named(records, wrong, words, digits)
     assert answer.explained == answer.differing >= 3
 
 
+FORMULAS = [
+    ("the rewards are not centred (no baseline)", lambda r: r / (r.std(ddof=1) + 1e-4)),
+    ("group-mean: advantages not divided by the std", lambda r: r - r.mean()),
+    ("ddof 0 instead of 1", lambda r: (r - r.mean()) / (r.std() + 1e-4)),
+]
+
+
+@each(("words", "wrong"), FORMULAS)
+def test_another_formula_is_named_where_records_have_advantages(records, words, wrong) -> None:
+    """Their own say by which formula they come from the rewards; half of these have median 0."""
+    made = []
+    for at, one in enumerate(records):
+        r = np.array([0, 1, 0, 0, at % 2, 0], float)
+        own = {"rewards": r.tolist(), "advantages": (r - r.mean()) / (r.std(ddof=1) + 1e-4)}
+        loss = evaluate(one | own | {"advantages": wrong(r)}, "grpo").loss
+        made.append(one | own | {"expected": {"loss": loss}})
+    answer = verify(made, "grpo")
+    assert answer.causes[0] == words
+    assert answer.explained == 4
+
+
 @pytest.mark.more
 def test_no_value_is_named_where_each_record_needs_its_own(records) -> None:
     """Any loss is given by some ε_low: without all of them together, it is no cause."""

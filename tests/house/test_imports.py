@@ -116,6 +116,7 @@ def test_no_file_imports_itself_by_way_of_others():
     assert not {str(file.relative_to(PACKAGE)) for file in left}
 
 
+@pytest.mark.more
 @each("part", parts())
 def test_a_part_imports_only_what_is_below_it(part):
     allowed = BELOW[part] | {part}

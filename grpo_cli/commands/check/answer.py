@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_cli.commands.answer import Answer, what_was_counted
 from grpo_cli.commands.frames import Frames
+from grpo_cli.errors import InputError
 from grpo_cli.objective.mismatch import Attribution
 from grpo_cli.terminal.numbers import counted
 
@@ -125,3 +126,34 @@ class Checked(Frames, Answer):
             if count
         ]
         return ", ".join(counts) or "nothing found", what_was_counted(vars(self))
+
+
+def with_unread(answer: Checked, errors: Iterable[InputError]) -> Checked:
+    """The answer with a finding for each record that could not be read, before the others."""
+    unread = [
+        Finding(
+            code="unreadable",
+            severity="error",
+            record=f"line {record.line}" if record.line else record.path.partition(".")[0],
+            response=None,
+            token=None,
+            source=record.source or "",
+            line=record.line,
+            message="; ".join(
+                f"{one.path}: {one.message}" if one.path else one.message for one in record.each
+            ),
+            evidence={},
+            advice="",
+        )
+        for record in errors
+    ]
+    if not unread:
+        return answer
+    severities = {**answer.severities, "error": answer.severities["error"] + len(unread)}
+    return replace(
+        answer,
+        ok=False,
+        findings=[*unread, *answer.findings],
+        counts={"unreadable": len(unread), **answer.counts},
+        severities=severities,
+    )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.batch import I64
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.notes import (
     LossCount,
@@ -34,6 +35,10 @@ from grpo_cli.errors import InputError
 from grpo_cli.objective.mismatch import Mismatch
 from grpo_cli.records import DecodedChunk
 
+_PILED_UP = 3.0
+"""Times the mean of the lengths from three quarters of the maximum on that the maximum occurs where
+responses were cut; lengths that end by themselves have no peak there."""
+
 
 class Check(Accumulator[Any]):
     """Checks records: ``read`` those of a piece of the input, ``merge`` the pieces in order.
@@ -45,7 +50,7 @@ class Check(Accumulator[Any]):
         findings: what the rules found.
         mismatch: of the engine that sampled, over all records whose log-probs are compared.
         sizes: how many records, responses and tokens were read.
-        longest: the tokens of the longest response.
+        lengths: [most tokens + 1] how many responses have so many tokens.
         skipped_rules: records for which rules were skipped, by rules and missing fields.
         zero_gradient: empty responses and dead groups, by the loss that their records name.
         formulas: groups, by the formula that their advantages follow.
@@ -55,7 +60,7 @@ class Check(Accumulator[Any]):
         self.findings = Findings(limit)
         self.mismatch = Mismatch()
         self.sizes: Counter[str] = Counter()
-        self.longest = 0
+        self.lengths = np.zeros(1, dtype=np.int64)
         self.skipped_rules: Counter[SkippedRules] = Counter()
         self.zero_gradient: Counter[LossCount] = Counter()
         self.formulas: Counter[str] = Counter()
@@ -89,18 +94,20 @@ class Check(Accumulator[Any]):
         self.zero_gradient += count_zero_gradient(view)
         self.formulas += count_formulas(view)
         self._facts.append(collect_facts(view))
-        self._note_longest(max(self.longest, int(view.lengths.max(initial=0))), self.findings)
-        explained = check_records(view, self.findings, self.longest) & (view.tokens > 0)
+        self._note_lengths(np.bincount(view.lengths, minlength=1), self.findings)
+        explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
         compared = ~explained & (view.tokens > 0)
         if compared.any():
             samples.add(view.take(compared))
 
-    def _note_longest(self, longest: int, findings: Findings) -> None:
+    def _note_lengths(self, lengths: I64, findings: Findings) -> None:
         """Drops what seemed to have the maximum length, where others are longer."""
-        if longest != self.longest:
-            (self.findings if longest > self.longest else findings).drop("length-cap", "lengths")
-        self.longest = max(self.longest, longest)
+        few, many = sorted((self.lengths, lengths), key=len)
+        if len(few) != len(many):
+            (self.findings if many is lengths else findings).drop("length-cap", "lengths")
+        self.lengths = many.copy()
+        self.lengths[: len(few)] += few
 
     def merge(self, later: Check) -> None:
         """Adds a piece that follows those before."""
@@ -111,7 +118,7 @@ class Check(Accumulator[Any]):
         self.skipped_rules += later.skipped_rules
         self.zero_gradient += later.zero_gradient
         self.formulas += later.formulas
-        self._note_longest(later.longest, later.findings)
+        self._note_lengths(later.lengths, later.findings)
         self.findings.merge(later.findings, source)
         self.mismatch.merge(later.mismatch)
         for facts in later._facts:
@@ -144,6 +151,9 @@ class Check(Accumulator[Any]):
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
         self._add_located(found, 0)
+        *others, last = self.lengths[len(self.lengths) * 3 // 4 :].tolist()
+        if last <= _PILED_UP * sum(others) / max(len(others), 1):
+            self.findings.drop("length-cap", "lengths")
         if self.findings.count_by(0, 2)["advantages", "error"]:
             self.findings.drop("advantages", "departed")
         constants = self.findings.count_by(0, 1)["advantages", "constant"]

@@ -137,7 +137,7 @@ class Compared(Frames, Answer):
         alike = sorted((each for each in groups if len(each) > 1), key=len, reverse=True)
         parts = [f"{_listed([one.variant for one in each])} agree" for each in alike[:_GROUPS]]
         if len(alike) > _GROUPS:
-            parts.append(f"{counted(len(alike) - _GROUPS, 'more group')} of equal variants")
+            parts.append(f"{counted(len(alike) - _GROUPS, 'more group')} of variants agree")
         parts = parts or [f"no two of {len(rows)} variants agree"]
         parts.append(f"losses from {_loss(low)} ({low.variant}) to {_loss(high)} ({high.variant})")
         if not alike:

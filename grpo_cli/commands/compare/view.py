@@ -78,12 +78,12 @@ def _print_rows(
         kept, alike = _grouped(kept)
     legend = _meanings(answer, [one.name for one in kept])
     if many and "cosine" in legend:
-        legend["cosine"] += "; variants are sorted by it"
-    if len(alike) < len(rows):
-        legend["variant"] = "+N equal: all numbers here are equal (--full lists the variants)"
+        legend["cosine"] += "; sorted by it"
     above = screen.height is not None and len(alike) >= screen.height and not chosen().full
+    if len(alike) < len(rows) and not above:
+        legend["variant"] = "+N equal: all numbers here are equal (--full lists the variants)"
     if above:
-        _print_legend(console, screen, answer, legend)
+        _print_meanings(console, screen, legend)
         print_hidden(console, screen, hidden, "--fields")
         console.print()
     console.print(grid(kept))
@@ -128,7 +128,7 @@ def _meanings(answer: Compared, names: Sequence[str]) -> dict[str, str]:
     """What the columns mean, of those that are shown."""
     first = answer.variants[0]
     meanings = {
-        "cosine": f"cosine: between the token gradients of a variant and of {first.variant}",
+        "cosine": f"cosine: between a variant's token gradients and those of {first.variant}",
         "longest_quarter": "longest quarter: share of Σ|gradient| in the longest quarter of the "
         f"responses, which has {percent(first.longest_quarter_tokens)} of the tokens",
         "A>0": "A>0, A<0: share of Σ|gradient| in the tokens with a positive (negative) advantage",
@@ -141,6 +141,10 @@ def _print_legend(
 ) -> None:
     nouns = ("record", "group", "response", "token")
     console.print(Text(", ".join(counted(getattr(answer, f"{noun}s"), noun) for noun in nouns)))
+    _print_meanings(console, screen, legend)
+
+
+def _print_meanings(console: Console, screen: Screen, legend: Mapping[str, str]) -> None:
     for line in legend.values():
         console.print(wrapped(Text(line, "dim"), screen.reading, 2))
         mark(console, "the legend", None)
@@ -160,11 +164,11 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDi
         more = f", and use different choices for {', '.join(row.stages)}" if row.stages else " only"
         line = Text(f"{first} and {', '.join(others)} differ in {listed}{more}")
         console.print(wrapped(line, screen.reading, 2))
-        mark(console, "difference")
+        mark(console, "setting difference")
     if len(rows) > _MOST and not chosen().full:
         more = f"… {len(rows) - _MOST:,} more differences between variants of one name (--full)"
         console.print(Text(more, "dim"))
-        mark(console, "difference", len(rows) - _MOST)
+        mark(console, "setting difference", len(rows) - _MOST)
 
 
 def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) -> None:

@@ -176,6 +176,7 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
 
     from grpo_cli.commands.eval.view import print_batches, print_rows, print_totals
     from grpo_cli.terminal.paging import draw_fitting, fits, print_page
+    from grpo_cli.terminal.prose import wrapped
 
     level, limit = printing.level, printing.limit
     if limit is None:
@@ -206,11 +207,11 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
         console.print()
         print_batches(console, screen, printing, run.batches, most)
         if level == "batch" or most:
-            draw_next(console)
+            draw_next(console, screen)
 
-    def draw_next(console: Console) -> None:
+    def draw_next(console: Console, screen: Screen) -> None:
         if printing.fields is None and not printing.quiet:
-            console.print(Text(_next(run), "dim"))
+            console.print(wrapped(Text(_next(run), "dim"), screen.edge, 2))
 
     def draw_rows(console: Console, screen: Screen, most: int) -> None:
         nonlocal shown
@@ -218,8 +219,8 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
         shown = print_rows(console, screen, printing, records, most, size)
         alone = level == "record" and printing.fields is None and run.plan.batch != "record"
         if alone and run.total["records"] > 1:
-            console.print(Text(_ALONE, "dim"))
-        draw_next(console)
+            console.print(wrapped(Text(_ALONE, "dim"), screen.edge, 2))
+        draw_next(console, screen)
 
     def draw_all(console: Console, screen: Screen) -> None:
         draw_head(console, screen)

@@ -224,7 +224,7 @@ def describe_topic(
         unpack: what a packed log may unpack to, as --unpack says; None: by its size.
 
     Raises:
-        UsageError: for a record of what is no file, or a variant that there is not.
+        UsageError: for a record of what is no file, or a variant that does not exist.
     """
     exists = Path(topic).exists()
     if not exists and (topic.lower() in NAMES or is_choice(topic.lower())):
@@ -253,7 +253,7 @@ def _named(topic: str) -> Described | None:
         return Described("variant", page if word is None else page | {"word": word.fields()})
     if is_choice(topic) and not is_file:
         page = describe_choice(topic)
-        if word is None:
+        if word is None or topic.replace("-", "_") not in names_of_words():
             return Described("choice", page)
         if topic in {one["choice"] for one in page["choices"]}:
             return Described("choice", page | {"word": word.fields()})

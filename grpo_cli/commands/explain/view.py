@@ -137,8 +137,6 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
             console.print(wrapped(Text(f"  {line}"), screen.width, 6))
     if more := len(record["groups"]) - len(listed):
         console.print(Text(f"  … {counted(more, 'more group')} (--full)"))
-    if not record["groups"]:
-        console.print(Text("  given by the record"))
     _heading(console, "2  tokens")
     _step(console, screen, record["stages"]["ratio"])
     _step(console, screen, record["stages"]["surrogate"])

@@ -159,6 +159,8 @@ def print_flag(console: Console, screen: Screen, found: Sequence[Flag]) -> None:
     for flag in found:
         line = Text.assemble((flag.spelling, "bold cyan"), f"  {flag.text}")
         console.print(wrapped(line, screen.reading, 2))
+        if choices := _choices(flag):
+            console.print(wrapped(Text(f"  {choices}"), screen.reading, 2))
         names = "every command" if len(flag.commands) >= len(main.COMMANDS) else ""
         names = names or f"grpo {', '.join(flag.commands)}"
         console.print(wrapped(Text(f"  {names}", "dim"), screen.reading, 4))
@@ -166,3 +168,14 @@ def print_flag(console: Console, screen: Screen, found: Sequence[Flag]) -> None:
     spellings = {name for flag in found for name in flag.spelling.replace(",", "").split()}
     for name in pages.keys() & spellings:
         print_flag_page(console, screen, pages[name])
+
+
+def _choices(flag: Flag) -> str:
+    """The choices of a flag that replaces a stage, and what has their formulas."""
+    if flag.spelling.split()[-1] != "CHOICE":
+        return ""
+    from grpo_cli.variants import STAGES  # numpy comes with them
+
+    stage = flag.spelling.split()[0].removeprefix("--")
+    choices = ", ".join(name for name in STAGES[stage].choices if "/" not in name)
+    return f"{choices} (grpo variants --stage {stage} has their formulas and the frameworks')"

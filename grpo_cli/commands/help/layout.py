@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from typer.core import TyperCommand, TyperGroup
 
+from grpo_cli.commands.options.everywhere import print_help
 from grpo_cli.commands.options.option import ALL, Panel
 from grpo_cli.errors import UsageError
 from grpo_cli.terminal.messages import failures
@@ -44,6 +45,13 @@ class PanelCommand(TyperCommand):
         with failures():
             self._refuse_given_twice(ctx, args)
         return super().parse_args(ctx, args)
+
+    def get_help_option(self, ctx: Context) -> Any:
+        """``--help``, whose text goes to the pager where the terminal is too low."""
+        found = super().get_help_option(ctx)
+        if found is not None:
+            found.callback = print_help
+        return found
 
     def _refuse_given_twice(self, ctx: Context, args: list[str]) -> None:
         """Refuses a variant or a batch that is given twice, since only the last would hold."""

@@ -55,6 +55,8 @@ _PARTS = re.compile(
 )
 _LINK = re.compile(r"\[([^\]]+)\]\((\w+)\.md\)")
 _OTHER_LINK = re.compile(r"\[([^\]]+)\]\((\.\./)+[^)]*\)")
+_TABLE = re.compile(r"^\|.*\|\n\|[-:| ]+\|\n(?:\|.*\n?)+", re.MULTILINE)
+_CELL = re.compile(r"(?<!\\)\|")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 
@@ -79,9 +81,34 @@ def laid_out(screen: Screen, page: str) -> str:
             from rich.theme import Theme
 
             with console.use_theme(Theme({"markdown.code": "cyan"})):
-                console.print(Markdown(part["prose"]), width=screen.reading)
+                prose = _TABLE.sub(lambda table: _fitting(table[0], screen), part["prose"])
+                console.print(Markdown(prose), width=screen.reading)
             console.print()
     return written(console)
+
+
+def _fitting(table: str, screen: Screen) -> str:
+    """A Markdown table; or a list of its rows, where a word would be cut."""
+    from rich.markdown import Markdown
+
+    console = screen.console()
+    console.print(Markdown(table), width=screen.reading)
+    lines = table.rstrip().split("\n")
+    names, _, *rows = [[cell.strip() for cell in _CELL.split(line)[1:-1]] for line in lines]
+    if written(console).count("…") == table.count("…"):
+        return table
+    listed = ""
+    for first, *rest in rows:
+        cells = [(name, cell) for name, cell in zip(names[1:], rest, strict=True) if cell]
+        if len(names) > _MANY:
+            listed += f"- {first}: {', '.join(f'{name} {cell}' for name, cell in cells)}\n"
+        else:
+            listed += f"- {first}\n" + "".join(f"  - {name}: {cell}\n" for name, cell in cells)
+    return listed
+
+
+_MANY = 5
+"""Columns of a table, beyond which its cells are short numbers."""
 
 
 def _line(line: str, width: int | None) -> Text:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.hyperparameters import HYPERPARAMETERS
+from grpo_cli.records.fields import canonical_name
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -74,7 +75,30 @@ def look_up(word: str) -> Word | None:
         if name in (parameter, *row.aliases):
             meaning = f"{row.meaning}{_defaults(parameter)}"
             return Word(parameter, meaning, f"grpo eval FILE -p {parameter}=VALUE")
-    return _finding(word.lower())
+    return _finding(word.lower()) or _framework(word.lower()) or _other_name(name)
+
+
+def _framework(name: str) -> Word | None:
+    """A trainer, by the name that its objectives begin with."""
+    from grpo_cli.variants import VARIANTS
+
+    rows = [row for row in VARIANTS if row.startswith(f"{name}/")]
+    if not rows:
+        return None
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    meaning = (
+        f"a framework; its objectives are -v {rows[0]}{more}. grpo help recording says how to "
+        f"record its losses, and grpo help other_number why two frameworks' differ"
+    )
+    return Word(name, meaning, f"grpo variants {name}")
+
+
+def _other_name(name: str) -> Word | None:
+    """A key that frameworks call a field, or another tool's word for a command."""
+    if field := canonical_name(name):
+        return Word(name, f"the field {field}", f"grpo formats {field}")
+    command = COMMAND_OF.get(name)
+    return Word(name, "grpo has a command for it", f"grpo {command}") if command else None
 
 
 def _defaults(parameter: str) -> str:

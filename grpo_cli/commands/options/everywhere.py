@@ -43,12 +43,18 @@ def _parameters(bundle: Any) -> list[inspect.Parameter]:
 
 def _print_help(context: Any, wanted: Any) -> None:
     """Prints the options of all panels, and ends the command."""
+    if wanted:
+        context.meta[ALL] = True
+        print_help(context, None, wanted)
+
+
+def print_help(context: Any, _parameter: Any, wanted: Any) -> None:
+    """Prints the help of a command, in the pager where it is long, and ends the command."""
     if not wanted or context.resilient_parsing:
         return
     from grpo_cli.terminal.paging import deliver  # rich comes with it
     from grpo_cli.terminal.screen import screen_of
 
-    context.meta[ALL] = True
     text = context.get_help()
     with destination(None) as stream:
         deliver(f"{text}\n", stream, screen_of(stream), "page")
@@ -118,6 +124,7 @@ def displayed(command: Command, *, file: bool = False) -> Command:
         display = Display(color, full=full, pager=not no_pager, to_file=to_file)
         with displaying(display), failures(as_json=as_json):
             refuse_input_as_output(values)
+            _refuse_other_suffix(values, page=file and "to" not in values)
             if instead is None:
                 raise UsageError(_unwritable(values["output"], formats, html="html" in values))
             for name, options in bundles.items():
@@ -162,6 +169,25 @@ def _options_of_suffix(values: Mapping[str, Any], formats: Sequence[str]) -> dic
     if _SUFFIXES.get(suffix) in formats:
         return {"format": _SUFFIXES[suffix]}
     return None if suffix in {*_SUFFIXES, *_PAGES, *_OTHERS} else {}
+
+
+def _refuse_other_suffix(values: Mapping[str, Any], *, page: bool) -> None:
+    """Refuses to write a page, or a picture, into a file whose name is that of another format.
+
+    Args:
+        values: the options.
+        page: whether --output is a page.
+
+    Raises:
+        UsageError: for such a file.
+    """
+    if not values.get("files") and (sys.stdin is None or sys.stdin.isatty()):
+        return  # nothing is read, of which the command says more
+    written = {"html": _PAGES, "svg": (".svg",), "output": _PAGES if page else ()}
+    for name, suffixes in written.items():
+        suffix = Path(values.get(name) or "").suffix.lower()
+        if suffixes and suffix not in suffixes and suffix in {*_SUFFIXES, *_PAGES, *_OTHERS}:
+            raise UsageError(f"{_FLAGS[name]} {values[name]}: this writes {suffixes[0]}")
 
 
 def _unwritable(output: str, formats: tuple[str, ...], *, html: bool) -> str:

@@ -248,7 +248,7 @@ def tell_notes(notes: Iterable[str], *, quiet: bool) -> None:
 def tell_errors(skipped: Skipped, start: int = 0, *, as_json: bool) -> int:
     """Prints the errors that are kept, from ``start`` on; returns how many are kept."""
     for error in skipped.first[start:]:
-        tell(error, as_json=as_json)
+        tell(error, as_json=as_json, every=not skipped.most)
     return len(skipped.first)
 
 

@@ -64,9 +64,9 @@ def page_of(
                 one.name: {
                     "here": one.first,
                     "there": one.second,
-                    "difference": with_error(one, compared.steps[0]),
+                    "there − here": with_error(one, compared.steps[0]).partition(" (since")[0],
                     "since": one.since,
-                    "since then": since_then(one),
+                    "there − here since then": since_then(one),
                 }
                 for one in compared.differing
             }

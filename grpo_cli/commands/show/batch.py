@@ -250,7 +250,7 @@ def show_rows(
         make: makes the evaluation.
 
     Raises:
-        UsageError: for a column that there is not, or a quantity that no record has.
+        UsageError: for a column that does not exist, or a quantity that no record has.
     """
     if strings and by not in RANKS:
         raise UsageError(f"--by {by}: token strings are ranked by {', '.join(RANKS)}")

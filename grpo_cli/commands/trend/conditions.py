@@ -39,8 +39,10 @@ class Condition(NamedTuple):
     def answer(self, steps: Steps, findings: Sequence[Finding]) -> str | None:
         """Why it holds, in a sentence; None if it does not."""
         if not self.metric:
-            wrong = sum(one.severity == WARNING for one in findings)
-            return f"{FINDINGS}: {counted(wrong, 'finding')}" if wrong else None
+            wrong = [one.onset for one in findings if one.severity == WARNING]
+            if not wrong:
+                return None
+            return f"{FINDINGS}: {counted(len(wrong), 'finding')}, the first at step {min(wrong)}"
         values = steps.metrics.get(self.metric, np.zeros(0))
         for at in np.flatnonzero(_TESTS[self.test](values, self.bound)).tolist():
             value = steps.values(self.metric)[at]

@@ -225,6 +225,8 @@ class Steps(Frames, Sequence[Step]):
 
     def values(self, name: str) -> list[float | None]:
         """A metric of each step; None where a step has none."""
+        if name not in self.metrics:  # left_out, which is there only where there are any
+            return [None] * len(self)
         column = self.metrics[name].tolist()
         if name in _WHOLE:
             return [_plain(name, value) for value in column]

@@ -78,7 +78,7 @@ def print_steps(
         head = name.removeprefix(prefix)
         columns.append(_column(head, [values[at] for at in places], line, places))
     found = [one.metric for one in findings]
-    same = {name for name in names if name not in own and _is_steady(steps.metrics[name])}
+    same = () if fields else {name for name in names if _is_steady(steps.metrics[name])}
     spare = () if fields else sparing(names, found, same, logged=steps.logged)
     kept, hidden = fitting(columns, [name.removeprefix(prefix) for name in spare], screen.width)
     console.print(grid(kept))

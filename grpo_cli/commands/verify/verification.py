@@ -42,7 +42,7 @@ _NO_TOKEN = "nothing was compared: no token counts in a record with expected num
 _NOTHING = (
     'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
     '…, "loss_gradient": [[…]], "advantages": […]}}; with nothing but a logged loss, grpo match '
-    "FILE --loss X says which formula gives it"
+    "says which formula gives it"
 )
 
 

@@ -305,7 +305,7 @@ def read_having(
     """``clip=="high" && share>0.01`` for rows of a level that have these columns.
 
     Raises:
-        UsageError: for anything else, or a column that there is not.
+        UsageError: for anything else, or a column that does not exist.
     """
     names, conditions = [*names], []
     for one in read_conditions(texts, flag):

@@ -18,7 +18,7 @@ from grpo_cli.objective.results import PerToken
 
 @choice("advantage", "given", given=True)
 def given(advantages: F64 | PerToken) -> F64 | PerToken:
-    """The advantages that the record gives, as they are."""
+    """The record's own advantages, unchanged."""
     return advantages
 
 

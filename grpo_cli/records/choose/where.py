@@ -250,6 +250,9 @@ def _read(text: str, flag: str) -> Condition:
         elif bare := _BARE_LIST.fullmatch(text):
             how = f"write '{bare[1]} in [{bare[2]}]'"
         raise UsageError(f"{flag}: {how} (== != < <= > >= in, &&), got {text!r}")
+    quote = found[3][0]
+    if quote in "'\"" and found[3].count(quote) == 1:
+        raise UsageError(f"{flag}: the quote {quote} is not closed in {text.strip()}")
     return Condition(read_path(found[1], flag), found[2], _constant(found[3]))
 
 
@@ -378,7 +381,10 @@ def _fields(values: Sequence[dict[str, Any]], condition: Condition) -> str:
         with suppress(Missing):
             found.append(look_up(value, condition.path))
     if found:
-        return _near(f"{path} is", "", [one for one in found if not isinstance(one, list | dict)])
+        single = [one for one in found if not isinstance(one, list | dict)]
+        if not single and isinstance(found[0], list):
+            return f"; {path} is a list of {len(found[0])}, and {path}[0] its first value"
+        return _near(f"{path} is", "", single)
     names = dict.fromkeys(name for value in values for name in value)
     return _near(f"the first records have no field {path}, but", path, list(names), most=len(names))
 

@@ -42,6 +42,12 @@ _DAMAGE = (
 )
 
 
+_OBJECTS = (
+    "an array of objects (dtype=object), which only pickle reads: save lists of unequal lengths as "
+    "JSONL, or padded with a mask"
+)
+
+
 def decoded(piece: Rows) -> Iterator[DecodedChunk]:
     """The rows of a piece as records; an unreadable one is replaced by its error."""
     try:
@@ -69,6 +75,8 @@ def _only_record(piece: Rows) -> Raw:
                 _npz(path, budget) if kind == "npz" else _safetensors(path), budget
             )
     except _DAMAGE as error:
+        if kind == "npz" and "allow_pickle" in str(error):
+            raise InputError(_OBJECTS) from None
         also = ", or torch.save did not write it" if kind == "torch" else ""
         raise InputError(f"the file is damaged{also}: {damage_of(error, path)}") from None
     made = Raw(value, piece.source, None, "", size, arrays=True)

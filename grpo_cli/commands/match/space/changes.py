@@ -150,15 +150,20 @@ def checked(made: Plan) -> Plan:
 
 
 def advantages(base: Plan, *, rewards: bool) -> list[Change]:
-    """Other advantages; none where a flag says which, or the records have no rewards."""
-    if "advantage" in base.swapped or not rewards:
+    """Other advantages; other stds of the one that a flag names; none without rewards."""
+    fixed = base.swapped.get("advantage")
+    if not rewards or fixed not in (None, "group-std"):
         return []
-    found = [change("advantage", "group-mean"), change("advantage", "leave-one-out")]
+    stds = []
     for ddof in (0, 1):
         for eps in (1e-8, 1e-6, 1e-4, 0.0):
             rare = 0.0 if eps == 1e-8 and not ddof else 1.0
             flags: dict[str, Value] = {"std_ddof": ddof, "std_eps": eps, "std_min": 0.0}
-            found.append(Change({"advantage": "group-std"}, flags, 1, _CHANGE + rare))
+            if all(base.flags.get(name, value) == value for name, value in flags.items()):
+                stds.append(change("advantage", "group-std", rare, **flags))
+    if fixed is not None:
+        return [Change({}, one.flags, 0, one.bits - _SECOND) for one in stds]
+    found = [change("advantage", "group-mean"), change("advantage", "leave-one-out"), *stds]
     return [*found, change("advantage", "raw", _RARE)]
 
 

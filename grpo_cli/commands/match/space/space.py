@@ -283,7 +283,8 @@ class _Builder:
         others = tried.advantages(base, rewards=sample.record.batch.rewards is not None)
         self._advantages = [NO_CHANGE, *others]
         lacking = missing("advantages", bind("advantage", "given"), "advantage")
-        self._lacking = "" if sample.record.advantages_given or not others else str(lacking)
+        fixed = sample.record.advantages_given or "advantage" in base.swapped or not others
+        self._lacking = "" if fixed else str(lacking)
         quick = depth is Depth.QUICK
         self._pairs = [NO_CHANGE] if quick else [NO_CHANGE, *tried.pairs(base)]
         self._betas = [Change({}, {"beta": beta}) for beta in betas]

@@ -5,8 +5,8 @@ const [LEFT, RIGHT, TALL, FOOT] = [58, 8, 112, 18];
 // The least width of a chart, and the gap to the next, as in the style sheet.
 const [LEAST_WIDE, GAP] = [290, 22];
 
-// So many pixels are between two numbers of a horizontal axis.
-const ROOM = 42;
+// So many pixels has a digit of an axis.
+const DIGIT = 6;
 
 // A positive series that spans more has a logarithmic axis.
 const DECADE = 10;
@@ -41,7 +41,7 @@ class Charts {
   // Draws charts into elements, [[element, metrics], …]; the first one is as wide as the others.
   draw(places) {
     const all = places[0][0].clientWidth || 700;
-    const columns = Math.max(Math.floor((all + GAP) / (LEAST_WIDE + GAP)), 1);
+    const columns = columnsOf(all);
     const width = Math.floor((all - GAP * (columns - 1)) / columns);
     const drawn = places.map(([, metrics]) => metrics.map((metric) => new Chart(this, metric, width)));
     places.forEach(([element], at) => element.replaceChildren(...drawn[at].map((chart) => chart.element)));
@@ -145,7 +145,8 @@ class Chart {
     yield draw("line", { class: "axis", x1: LEFT - 4, x2: width, y1: TALL, y2: TALL });
     yield draw("text", { x: LEFT - 18, y: TALL + 13, "text-anchor": "end" }, "step");
     const onsets = this.findings.map(({ onset }) => steps.indexOf(onset)).filter((at) => this.isSeen(at));
-    const free = (step) => onsets.every((at) => Math.abs(this.xOf(step) - x(at)) > ROOM);
+    const room = (step, at) => (DIGIT / 2) * (`${step}`.length + `▲ ${steps[at]}`.length + 1); // half of either number, and a space
+    const free = (step) => onsets.every((at) => Math.abs(this.xOf(step) - x(at)) > room(step, at));
     for (const step of ticks(steps[first], steps[last], Math.max(Math.min(Math.floor(width / 50), steps[last] - steps[first]), 1)).filter(free)) {
       yield draw("text", { x: this.xOf(step), y: TALL + 13, "text-anchor": "middle" }, String(step));
     }
@@ -238,6 +239,9 @@ class Chart {
     on("blur", () => charts.point(null));
   }
 }
+
+// How many charts are beside each other.
+const columnsOf = (width) => Math.max(Math.floor((width + GAP) / (LEAST_WIDE + GAP)), 1);
 
 function nearestPlace(steps, step) {
   let best = 0;

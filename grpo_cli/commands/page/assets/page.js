@@ -67,6 +67,7 @@ class Page {
     this.heading ??= heading.textContent;
     const verdict = this.heading.startsWith(`Step ${shown(step)}: `) ? this.heading.split(". ")[0] : `Step ${shown(step)}`;
     heading.textContent = !known ? this.heading : group === null ? verdict : `Step ${step}: ${groupWords(run.groups[step], group)}`;
+    document.title = heading.textContent;
     const parts = [known ? link("#", "run") : make("b", {}, "run")];
     if (known) parts.push(" › ", group === null ? make("b", {}, `step ${step}`) : link(`#step-${step}`, `step ${step}`));
     if (group !== null) parts.push(" › ", make("b", {}, groupWords(run.groups[step], group)));

@@ -66,7 +66,7 @@ class RecordView {
     this.histogram.replaceChildren(...histogram(this.record, quantity, this.histogram.clientWidth || 700));
     const tokens = this.outlierTokens();
     const count = Math.min(this.state.top, tokens.length);
-    this.outlierTitle.textContent = count ? `The ${count} most extreme tokens by ${quantity.words}` : "";
+    this.outlierTitle.textContent = count ? `The ${count} most extreme tokens by ${quantity.words.replace(" (log scale)", "")}` : "";
     this.listOutliers(tokens.slice(0, count), quantity);
   }
 
@@ -84,7 +84,7 @@ class RecordView {
 
   listOutliers(tokens, quantity) {
     const { columns, clip, words, place, starts } = this.record;
-    const names = ["log_probs_new", "ratio", "advantage", "kl", "mismatch", "contribution", "gradient"];
+    const names = ["log_probs_new", "log_probs_old", "ratio", "advantage", "kl", "mismatch", "contribution", "gradient"];
     const present = names.filter((name) => columns[name]);
     if (!present.includes(quantity.column) && quantity.name !== "ratio") present.push(quantity.column);
     const heads = ["response", "position", ...(this.positions ? [] : ["token"]), ...present.map((name) => NAMES[name] ?? name), "clip"];
@@ -179,11 +179,11 @@ function histogram(record, quantity, width) {
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
   const slack = 1e-6 * (high - low);
   const outside = values.filter((value) => value - quantity.middle < low - slack || value - quantity.middle > high + slack).length;
-  const caption = [`Vertical: tokens${log ? " (log scale)" : ""}, ${shown(values.length)} in all`];
+  const caption = [`${shown(values.length)} tokens${log ? " (vertical: log scale)" : ""}`];
   if (bounds.some((bound) => bound !== null)) {
     const sides = [-1, 1].map((side) => record.clip.filter((one) => one === side).length);
     const why = sides.every((count, side) => count === beyond[side]) ? "" : " (the sign of the advantage decides)";
-    caption.push(`at a clip bound: the tokens beyond it; clipped: ▾ ${shown(sides[0])}, ▴ ${shown(sides[1])}${why}`);
+    caption.push(`dashed lines: the clip bounds, with the number of tokens beyond each; clipped: ▾ ${shown(sides[0])}, ▴ ${shown(sides[1])}${why}`);
   }
   if (outside) caption.push(`the first and the last bar have ${shown(outside)} beyond the axis`);
   return [svg, make("figcaption", {}, `${caption.join("; ")}.`)];

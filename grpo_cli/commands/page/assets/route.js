@@ -14,15 +14,16 @@ function address() {
 async function route(page, run) {
   const { step, group, response, token, by } = address();
   const block = group === null ? null : run.groups[step]?.[group]?.block;
+  const record = block && (await readBlock(document.getElementById(block).textContent));
+  if (block && (address().group !== group || address().step !== step)) return;
   page.crumbs(run, step, block ? group : null);
   if (block) {
-    const record = await readBlock(document.getElementById(block).textContent);
-    if (address().group !== group || address().step !== step) return;
     if (by) page.quantityName = by;
     page.open(record);
     page.jumps.goTo(response, token);
   } else if (run.kept[step] !== undefined) page.plain(new StepView(run, step));
   else page.plain((run.view ??= new RunView(run)));
+  if (step !== null && run.kept[step] === undefined) page.say(`This page has no step ${step}.`);
 }
 
 // Shows the record of the address, or the one with the token that stands out most.
@@ -44,6 +45,7 @@ async function begin() {
   const settings = JSON.parse(document.querySelector("#settings").textContent);
   const page = new Page(settings);
   const run = document.querySelector("#run");
+  if (location.hash) page.main.replaceChildren(); // what is there until then is of the whole run
   if (run) {
     const head = (await readBlock(run.textContent, { tokens: false }));
     addEventListener("hashchange", () => route(page, head));

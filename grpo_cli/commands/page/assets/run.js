@@ -64,7 +64,8 @@ class RunView {
     if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
     const named = first.split(" (")[0].replace(/: [a-z-]+(?=: )/, ""); // without the rule of check
     const said = document.title.toLowerCase().replaceAll(",", "").includes(named.toLowerCase().replaceAll(",", ""));
-    return [said ? first.match(/\((.*)\)/)?.[1] : first, ...rest].filter(Boolean).join("; ");
+    const levels = first.match(/\((.*)\)/)?.[1];
+    return [said ? levels && `before → after: ${levels}` : first, ...rest].filter(Boolean).join("; ");
   }
 
   findings() {
@@ -83,7 +84,7 @@ class RunView {
 
   // What is usually done about an event, what check says of its worst record, and its findings in their order.
   event({ heading, check, fix }, findings, before, named) {
-    const commands = commandsOf(findings[0]).filter((one) => !before || !commandsOf(before[0]).includes(one));
+    const commands = this.steps.length ? commandsOf(findings[0]).filter((one) => !before || !commandsOf(before[0]).includes(one)) : []; // a log has no records to show
     const ordered = [...findings].sort((a, b) => a.onset - b.onset);
     const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
     const list = make("ul.findings", {}, ...ordered.map((one) => this.finding(one, one === findings[0])));
@@ -131,10 +132,10 @@ class RunView {
     const { against, others } = this.run;
     if (!against) return [];
     const table = make("table");
-    const heads = ["here", "there", "difference", "since", "since then"];
+    const heads = ["here", "there", "there − here", "since", "there − here since then"];
     const rows = Object.entries(against.metrics).map(([name, row]) => [name, ...heads.map((head) => number(row[head]))]);
     fill(table, ["series", ...heads], rows);
-    const hint = "Difference: other run − this run, ± half of its 95 % confidence interval; since: the step at which the difference begins; since then: the difference from that step on.";
+    const hint = "±: half the width of the 95 % confidence interval; since: the step at which the difference begins; since then: from that step on.";
     return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict], this.run)), make("div.wide", {}, table), make("p.hint", {}, hint)];
   }
 
@@ -166,18 +167,23 @@ class RunView {
     if (this.steps.length) location.hash = `step-${this.steps[nearestPlace(this.steps, this.run.steps[at])]}`;
   }
 
-  // Series that are open (of findings, then those that differ from another run, then the main ones), folded, and constant.
+  // Series that are open (of findings, then those that advice names or that differ from another run, then the main ones, then as
+  // many as the last row has room for), folded, and constant.
   sorted() {
-    const { metrics, findings, against } = this.run;
+    const { metrics, findings, against, events } = this.run;
+    const advised = (name) => events.some(({ fix }) => fix && new RegExp(`\\b${name}\\b`).test(fix) && name.includes("_"));
     const place = ({ name }) => findings.findIndex(({ metric }) => metric === name);
     const found = metrics.filter((metric) => place(metric) >= 0).sort((a, b) => place(a) - place(b));
     const others = metrics.filter((metric) => place(metric) < 0);
     const varied = others.filter((metric) => !isConstant(metric));
-    const rank = ({ name, main, usual }) => (against && name in against.metrics ? 3 : main ? 2 : usual ? 1 : 0);
+    const rank = ({ name, main, usual }) => (advised(name) || (against && name in against.metrics) ? 3 : main ? 2 : usual ? 1 : 0);
     varied.sort((a, b) => rank(b) - rank(a));
     const open = [...found, ...varied.filter((metric) => rank(metric) > 1)];
     const rest = varied.filter((metric) => rank(metric) < 2);
-    return [open.length ? open : rest, open.length ? rest : [], others.filter(isConstant)];
+    const columns = columnsOf(this.shown.clientWidth || 700);
+    const spare = open.length ? rest.filter(({ name }) => name !== "objective").slice(0, (columns - (open.length % columns)) % columns) : []; // J is −loss
+    const folded = open.length ? rest.filter((metric) => !spare.includes(metric)) : [];
+    return [open.length ? [...open, ...spare] : rest, folded, others.filter(isConstant)];
   }
 
   refresh() {

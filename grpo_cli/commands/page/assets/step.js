@@ -56,7 +56,7 @@ class StepView {
     const around = run.around[step] ?? {};
     const rows = run.metrics
       .filter(({ usual, name, values }) => values[at] !== null && (usual || this.findingOf(name)))
-      .map(({ name, about, values }) => ({ name, about, value: values[at], around: around[name] ?? [null, null, null] }));
+      .map(({ name, about, values }) => ({ name, about, value: values[at], around: this.levels(name, around[name] ?? [null, null, null]) }));
     const size = ({ around: [, , deviation] }) => Math.abs(deviation ?? 0);
     const place = ({ name }) => [...found.map(({ metric }) => metric), name].indexOf(name);
     const first = rows.filter((row) => place(row) < found.length || size(row) >= UNUSUAL);
@@ -66,7 +66,14 @@ class StepView {
     const table = this.metricTable(others);
     if (others.length && first.length) yield make("details", {}, make("summary", {}, `${others.length} other metrics`), table);
     else if (others.length) yield* [make("h2", {}, "Metrics"), table];
-    yield make("p.hint", {}, "Before and after: medians of at most 30 and 12 steps. Deviation: from the steps before, in their robust standard deviations. With fewer than five steps before, the steps after are used.", this.found.length ? " ▲ ▼: a finding begins at this step; ○: a finding is worst at this step." : "");
+    yield make("p.hint", {}, "Before and after: medians of at most 30 and 12 steps, without this one; where a finding begins, its levels. Deviation: from the steps before, in their robust standard deviations. With fewer than five steps before, the steps after are used.", this.found.length ? " ▲ ▼: a finding begins at this step; ○: a finding is worst at this step." : "");
+  }
+
+  // Before and after, and the deviation: of a finding that begins here its own levels, which its sentence has.
+  levels(name, [before, after, deviation]) {
+    const finding = this.findingOf(name);
+    const own = finding?.onset === this.step && finding.after !== null && finding.before !== null;
+    return own ? [finding.before, finding.after, deviation] : [before, after, deviation];
   }
 
   findingOf(name) {
@@ -90,8 +97,8 @@ class StepView {
 
   // ---- groups
 
-  href(at) {
-    return `#step-${this.step}-group-${at}`;
+  href(at, response = null) {
+    return `#step-${this.step}-group-${at}${response === null ? "" : `-response-${response}`}`;
   }
 
   *table() {
@@ -108,7 +115,7 @@ class StepView {
       row.addEventListener("pointerleave", () => this.mark(null));
     });
     const words = ["A link leads to the tokens of a group."];
-    if (this.groups.some(({ pointed }) => pointed.length)) words.push(" Worst in: the group has the step's largest value of a token, response or record; ▲: a finding points there.");
+    if (this.groups.some(({ pointed }) => pointed.length)) words.push(" Worst in: the quantities in which this group holds the step's largest value; ▲: a finding points there.");
     if (this.groups.some(({ block }) => block)) yield make("p.hint", {}, ...words);
     yield make("div.wide", {}, table);
   }
@@ -170,13 +177,14 @@ class StepView {
     if (known && this.isStacked) parts.push("dots at one place are stacked");
     const bare = this.groups.filter(({ block }) => !block).length;
     if (known && bare && bare < this.groups.length) parts.push("a filled dot: this page has the tokens of the group");
-    if (known && bare < this.groups.length) parts.push("click a dot to open its group");
+    if (known && bare < this.groups.length) parts.push("click a dot to open its response");
     this.stacked.textContent = parts.length ? `${parts.join("; ")}.` : "";
   }
 
   scatter(width) {
-    const [height, left, foot] = [280, 58, 34];
     const points = [...this.groups.entries()].filter(([, group]) => group.reward_mean !== null);
+    const levels = new Set(points.flatMap(([, { rewards }]) => rewards)).size;
+    const [height, left, foot] = [Math.min(280, 80 + 50 * levels), 58, 34]; // of few rewards there are few rows
     const scale = (values, from, to) => {
       let [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
       const some = [...new Set(values.slice(0, 1000))].sort((a, b) => a - b);
@@ -232,6 +240,6 @@ class StepView {
     circle.of = this.names[at];
     circle.addEventListener("pointerenter", () => this.mark(at));
     circle.addEventListener("pointerleave", () => this.mark(null));
-    return group.block ? draw("a", { href: this.href(at), "aria-label": words }, circle) : circle;
+    return group.block ? draw("a", { href: this.href(at, r), "aria-label": words }, circle) : circle;
   }
 }

@@ -8,12 +8,13 @@ class Tip {
 
   show(record, responses, t, anchor, { exact }) {
     const r = responses.responseOf(t);
+    const { response, reward } = record.responses[r];
     const position = record.columns.position ? record.columns.position[t] : t - record.starts[r];
     const heading = make(
       "p",
       {},
       make("bdi.word", {}, record.words[record.place[t]]),
-      make("span", {}, ` response ${record.responses[r].response}, token ${position}`),
+      make("span", {}, ` response ${response}, token ${position}${typeof reward === "number" ? `, reward ${shown(reward)}` : ""}`),
     );
     const list = make("dl", {});
     for (const [name, value] of facts(record, t, exact)) {
@@ -26,6 +27,7 @@ class Tip {
 
   place(anchor) {
     const box = anchor.getBoundingClientRect();
+    this.element.style.left = "0"; // where it has its whole width
     const { offsetWidth: width, offsetHeight: height } = this.element;
     const left = Math.max(4, Math.min(box.left, innerWidth - width - 4));
     const below = box.bottom + 6;

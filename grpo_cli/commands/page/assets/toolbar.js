@@ -27,8 +27,7 @@ class Toolbar {
       }
       return select;
     };
-    const button = (words, title, action, off = false) => make("button", { type: "button", title, onclick: action, disabled: off }, words);
-    const none = !record.clip.some((side) => side);
+    const button = (words, title, action) => make("button", { type: "button", title, onclick: action }, words);
     this.colorSelect = choice(
       "colour by",
       record.quantities.map(({ name }) => [name, name.replaceAll("_", " ")]),
@@ -42,6 +41,12 @@ class Toolbar {
       (name) => page.reorder(name),
     );
     this.legend = make("span.legend");
+    const ofClipped = [
+      button("most clipped", "the response with the most clipped tokens (m)", () => page.jumps.mostClipped()),
+      button("‹ clipped", "previous clipped token (p)", () => page.jumps.nextClipped(-1)),
+      button("clipped ›", "next clipped token (n)", () => page.jumps.nextClipped(1)),
+    ];
+    this.clipped = record.clip.some((side) => side);
     this.element.replaceChildren(
       make("label", {}, "colour ", this.colorSelect),
       this.legend,
@@ -50,9 +55,7 @@ class Toolbar {
         "span.jumps",
         {},
         button("fold all", "fold or unfold all responses (F)", () => page.foldAll()),
-        button("most clipped", "the response with the most clipped tokens (m)", () => page.jumps.mostClipped(), none),
-        button("‹ clipped", "previous clipped token (p)", () => page.jumps.nextClipped(-1), none),
-        button("clipped ›", "next clipped token (n)", () => page.jumps.nextClipped(1), none),
+        ...(this.clipped ? ofClipped : []),
         button("‹ extreme", "the next less extreme token (i)", () => page.jumps.nextOutlier(-1)),
         button("extreme ›", "the next most extreme token (o)", () => page.jumps.nextOutlier(1)),
       ),
@@ -82,8 +85,7 @@ class Toolbar {
     const bar = [first, make("span.steps", {}, ...steps.map((step) => make(`i.s${step}`))), last, all];
     this.legend.replaceChildren(
       ...(scale ? bar : [make("span", {}, `${number(0)} at every token`)]),
-      make("span.low", {}, "▾ clipped low"),
-      make("span.high", {}, "▴ clipped high"),
+      ...(this.clipped ? [make("span.low", {}, "▾ clipped low"), make("span.high", {}, "▴ clipped high")] : []),
     );
   }
 

@@ -41,12 +41,21 @@ function fill(table, heads, rows) {
   const sort = (name, at) => make("button.sort", { type: "button", onclick: () => sortBy(table, at) }, name);
   const head = make("tr", {}, ...heads.map((name, at) => make(`th${kind(name)}`, { scope: "col" }, sort(name, at))));
   const made = rows.map((row) => make("tr", {}, ...row.map(cell)));
+  heads.forEach((name, at) => TEXTS.has(name) || alignPoints(made.map((row) => row.cells[at])));
   table.replaceChildren(head, ...made);
   return made;
 }
 
+// Puts the decimal points of a column below each other, with spaces after the shorter numbers.
+function alignPoints(cells) {
+  const numbers = cells.filter(({ textContent }) => /^[-−+]?\d/.test(textContent));
+  const places = ({ textContent }) => textContent.match(/\.\S*|e\S*|$/)[0].length;
+  const most = Math.max(0, ...numbers.map(places));
+  for (const cell of numbers) cell.append(" ".repeat(most - places(cell)));
+}
+
 // Columns of text, which stands at the left.
-const TEXTS = new Set(["token", "record", "metric", "series", "what it is", "difference", "since then", "worst in"]);
+const TEXTS = new Set(["token", "record", "metric", "series", "what it is", "there − here", "there − here since then", "worst in"]);
 
 // Sorts by a column, numbers from the largest on and words from the first on; the second time the other way.
 function sortBy(table, at) {

@@ -114,10 +114,11 @@ class RunComparison(Frames, Answer):
         """How many metrics of two runs differ, over which steps."""
         first, last, count = self.steps
         mine, yours = self.runs
-        found = f"{len(self.differing)} of {len(self.metrics)} metrics differ " + (
+        verb = "differs" if len(self.differing) == 1 else "differ"
+        found = f"{len(self.differing)} of {len(self.metrics)} metrics {verb} " + (
             "beyond the runs of each side"
             if min(mine, yours) > 1
-            else "by more than two seeds of one setting usually do"
+            else "by more than two seeds of the same configuration usually do"
         )
         about = f"{found}, over {count:,} steps ({first} to {last})"
         if self.too_few:

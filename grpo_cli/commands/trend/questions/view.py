@@ -110,15 +110,15 @@ def print_comparison(
     """Prints the metrics that differ, then the others; ``named``: the runs of both sides."""
     first, differ = answer.steps[0], answer.differing
     console.print(wrapped(Text(answer.headline, "bold"), screen.reading, 2))
-    explained = "difference: second − first, ± half of its 95 % interval"
+    explained = "difference: second − first, ± half the width of its 95 % interval"
     if min(answer.runs) == 1:
-        explained += ", for the noise of steps and for how far two seeds may wander apart"
+        explained += ", which covers the noise of steps and the drift between two seeds"
     if answer.has_end:
         last = max(answer.steps[2] // 4, 30)
         explained += f"; at the end: over the last {last} steps"
-    explained += "; ≠: more than chance explains for so many metrics"
+    explained += "; ≠: larger than chance explains for this many metrics"
     if differ:
-        explained += ", or a change at a step (since; since then: the difference from that step on)"
+        explained += ", or starting at a step (since; since then: the difference from that step on)"
     console.print(wrapped(Text(explained, "dim"), screen.reading))
     first_run, second_run = (visible(_listed(one)) for one in named)
     sides = Text(f"first: {first_run}; second: {second_run}")

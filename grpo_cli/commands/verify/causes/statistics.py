@@ -292,13 +292,19 @@ def _is_double(one: Formula, own: Formula) -> bool:
 # ---- the causes ----------------------------------------------------------------------------------
 
 
+_FLOAT32 = 1e-6
+"""How far off advantages are at most that a trainer computed."""
+
+
 def _own(tables: _Tables, mine: F64) -> Formula | None:
-    """The formula that gives the record's own advantages."""
-    stated = tables.case.objective.advantage.values.get("std_eps")
+    """The formula that gives the record's own advantages; of given ones, if it is a plain one."""
+    advantage = tables.case.objective.advantage
+    stated = advantage.values.get("std_eps")
+    most, room = (1, _FLOAT32) if advantage.choice.given else (2, 1e-11)
     for eps in EPS if stated is None else (float(stated),):
         base = Formula("", ("mean", _GROUP), ("std (ddof 1)", _GROUP), _LONE[0], eps)
-        for one in (base, *(one for _, one in _others(base) if one.eps == eps)):
-            if _off(tables, one, mine) <= 1e-11:
+        for one in (base, *(one for _, one in _others(base, most) if one.eps == eps)):
+            if _off(tables, one, mine) <= room:
                 return one if one.scale[0] != "1" or stated is not None else one._replace(eps=1e-8)
     return None
 
@@ -315,12 +321,12 @@ def _off(tables: _Tables, formula: Formula, wanted: F64) -> float:
 def statistics(case: Case) -> Iterator[Cause]:
     """Yields formulas that differ in the fewest parts; of gradients, those that they speak for."""
     mine, rewards = case.breakdown.response_advantage, own_rewards(case)
-    if mine is None or rewards is None or case.objective.advantage.choice.given:
-        return
-    if not case.other_advantages:
+    if mine is None or rewards is None or not case.other_advantages:
         return
     tables = _Tables(case)
     own, found = _own(tables, mine), case.effective_advantages
+    if own is None and case.objective.advantage.choice.given:
+        return
     base = own or Formula("", ("mean", _GROUP), ("1", _GROUP), _LONE[0], 1e-8)
     tried = _others(base)
     if found is None:

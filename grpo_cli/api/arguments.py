@@ -1,0 +1,163 @@
+"""Arguments of the functions: misspelt ones, and messages that name arguments instead of flags."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from grpo_cli.errors import GrpoError, InputError, UsageError, nearest
+from grpo_cli.hyperparameters import KNOWN
+from grpo_cli.variants import STAGES
+from grpo_cli.variants.plan import OWN_AGGREGATES
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def asked(function: Function) -> Function:
+    """The function, with errors that speak of arguments; one that does not exist is an error."""
+    known = inspect.signature(function).parameters
+
+    @wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        with speaking_of_arguments():
+            for name in named.keys() - known.keys():
+                other = _SYNONYMS.get(name, name)
+                if other in known and other not in named:
+                    named[other] = named.pop(name)
+                else:
+                    _refuse(name, named[name], known)
+            return function(*given, **named)
+
+    return cast("Function", call)
+
+
+_SYNONYMS = {"variants": "variant", "variant": "variants", "limit": "top", "top": "limit"}
+_HYPERPARAMETERS = "hyperparameters"
+
+
+def _refuse(name: str, value: Any, known: Iterable[str]) -> None:
+    """Refuses an argument, unless it may be a hyperparameter.
+
+    Raises:
+        UsageError: with the nearest argument, or where the name has a meaning.
+    """
+    taken = _HYPERPARAMETERS in known
+    if taken and (name in STAGES or name in OWN_AGGREGATES):
+        raise UsageError(f'{name} is a stage: pass stages={{"{name}": "{value}"}}')
+    if taken and name in KNOWN:
+        return
+    own = [one for one in known if one != _HYPERPARAMETERS]
+    near = None if name in _ELSEWHERE else nearest(name, own)
+    if near or name in _ELSEWHERE:
+        hint = f"did you mean {near}?" if near else _ELSEWHERE[name]
+        raise UsageError(f"there is no argument {name}; {hint}")
+    if not taken:
+        raise UsageError(f"there is no argument {name}; there are {', '.join(own)}")
+    if isinstance(value, Mapping):
+        raise UsageError(
+            f"there is no argument {name}; hyperparameters are keyword arguments, as "
+            f"evaluate(data, beta=0.1) or evaluate(data, **{name})"
+        )
+
+
+_OF_SHOW, _OF_MATCH, _OF_TREND = (
+    f"it is an argument of {function}" for function in ("show", "match", "trend")
+)
+_IN_TOTAL = 'every number has a name in the result, as evaluate(…).total["loss"]'
+_AS_JSON = "document() of the result has the JSON of the command"
+_ELSEWHERE = {
+    "level": 'give it to the result: evaluate(…).to_polars("token"), or to_pandas, columns',
+    "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',
+    "batch": 'each record is a batch here; evaluate(data, batch="step") gives the loss of a step',
+    "totals_only": "it is an argument of evaluate",
+    "at": "the command has it: grpo trend RUN --at STEP",
+    "fail_on": "the command has it: grpo trend RUN --fail-on TEST",
+    "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
+    "limit": "it is an argument of check and show",
+    "response": 'columns have it: evaluate(…).columns(having="response==3"), or show',
+    "record": 'records are chosen by their fields: where="id==3"',
+    **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
+    **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
+    **dict.fromkeys(("against", "log", "step", "one_run"), _OF_TREND),
+    "only": _IN_TOTAL,
+    **dict.fromkeys(("json", "format", "output"), _AS_JSON),
+    **dict.fromkeys(("html", "plot"), "the command has it: grpo help pictures"),
+}
+"""Arguments of other functions, and flags of commands: where each is found."""
+
+
+# ---- messages that speak of flags, as a caller from Python reads them: of arguments --------------
+
+_SPELLED = {"from": "format"}
+_PARAMETER = re.compile(r"-p (\w+=[^\s;,)]+)")
+_ANYWHERE = re.compile(r"--group-anywhere joins (?:them|rows of one step)")
+"""A flag that no function has: the rows can be sorted."""
+_MAP = re.compile(r"--map (\w+)=([^\s;,:)]+)")
+_FLAG = re.compile(r"--([a-z][a-z-]*)(?:[ =]([^\s;,:)]+(?:,\w[^\s;,:)]*)*))?")
+_COMMAND = re.compile(
+    r"(\bgrpo (?:eval|compare|match|explain|verify|check|trend|diff|show|report|convert|variants) "
+    r"(?:[^;,)]|,(?=\S))*)"
+)
+_VARIANT = re.compile(r"(?<![\w-])-v ([\w/@.,-]*\w)")
+_KEY = re.compile(r"\w*[_,][\w,]*|uid|prompt|step|task")
+"""What is a field, and no word of the sentence, after ``--group-by``."""
+_VALUE = re.compile(r"[A-Z…]+|[-+.\d][\d.e+-]*")
+
+
+class speaking_of_arguments:  # noqa: N801 - read as a verb phrase: with speaking_of_arguments()
+    """Errors that pass here name arguments where they named flags, and no frame of ours below."""
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, GrpoError):
+            if isinstance(error, InputError):
+                error.message = of_arguments(error.message)
+            error.args = tuple(of_arguments(str(word)) for word in error.args)
+            error.__traceback__, error.__suppress_context__ = None, True
+
+
+def of_arguments(text: str) -> str:
+    """The text with ``--beta 0`` as ``beta=0`` and ``--kl k3`` as ``stages={"kl": "k3"}``.
+
+    ``--map rewards=score`` is ``record["rewards"] = record["score"]``; commands stay as they are.
+    """
+    parts = _COMMAND.split(text)
+    return "".join(part if at % 2 else _in_python(part) for at, part in enumerate(parts))
+
+
+def _in_python(words: str) -> str:
+    words = _MAP.sub(_assignment, words)
+    words = _ANYWHERE.sub("rows sorted by it are joined", words)
+    words = _VARIANT.sub(r'variant="\1"', words)
+    return _FLAG.sub(_argument, _PARAMETER.sub(r"\1", words))
+
+
+def _assignment(found: re.Match[str]) -> str:
+    place = "".join(f'["{key}"]' for key in found[2].split("."))
+    return f'record["{found[1]}"] = record{place}'
+
+
+def _argument(found: re.Match[str]) -> str:
+    name, after = found[1].replace("-", "_"), found[2]
+    if name == "hyperparameters":  # of the command that lists them
+        return found[0]
+    stage = STAGES.get("aggregate" if name in OWN_AGGREGATES else name)
+    rest = f" {after}" if after else ""
+    if stage is not None:
+        if after is not None and (after in stage.choices or after in stage.aliases):
+            return f'stages={{"{name}": "{after}"}}'
+        rest = "" if after == "NAME" else rest
+        return f'stages={{"{name}": …}}{rest}'
+    name = _SPELLED.get(name, name)
+    if name == "unpack" and after:
+        return f'read(…, unpack="{after}")'
+    quoted = {"batch": after, "step": after == "file", "where": after and "==" in after}
+    quoted["group_by"] = after and _KEY.fullmatch(after)
+    if quoted.get(name):
+        return f'{name}="{after}"'
+    return f"{name}={after}" if after and _VALUE.fullmatch(after) else f"{name}{rest}"
