@@ -426,6 +426,7 @@ def filled(words: tuple[str, ...], file: str, folder: Path) -> list[str]:
         "FILE": file,
         "RUN": "it's a run.jsonl" if "--log" in words else file,
         "RECORDS": file,
+        "FOLDER": file,
         "LOG": "samples/run/trainer_state.json",
         "PAGE": page,
         "CASE": "clip/dual-capped",

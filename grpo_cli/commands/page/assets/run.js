@@ -237,7 +237,7 @@ function link(href, words) {
 }
 
 function keptSentence(run, steps) {
-  if (!steps.length) return "This page is made from a log. A page made from records (grpo report FOLDER -o FILE) also has groups and tokens.";
+  if (!steps.length) return "This page is made from a log. A page made from records (grpo report FOLDER -o PAGE) also has groups and tokens.";
   if (!Object.keys(run.groups).length) return "The page has no groups of responses: the records have no log-probs.";
   const counts = {};
   for (const why of Object.values(run.kept).map((one) => KEPT[one])) counts[why] = (counts[why] ?? 0) + 1;
