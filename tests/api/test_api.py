@@ -111,6 +111,7 @@ def test_read_yields_what_convert_writes() -> None:
     assert len(list(read(DAPO, where="id==dapo/3"))) == 1
 
 
+@pytest.mark.more
 def test_what_is_too_large_packed_is_read_as_its_error_says(tmp_path: Path) -> None:
     path = tmp_path / "padded.npz"
     arrays = dict.fromkeys(("log_probs_new", "log_probs_old"), np.zeros((8, 1 << 17)))
@@ -203,6 +204,7 @@ def test_names_are_one_array_per_response() -> None:
     assert [row.tolist() for row in evaluate(EMPTY, "dr").position] == [[0, 2], []]
 
 
+@pytest.mark.more
 def test_numbers_of_numpy_are_hyperparameters_and_logged_numbers() -> None:
     found = evaluate(DAPO, "dapo", epsilon_high=np.float32(0.25), delta=np.array(3))
     assert found.signature == evaluate(DAPO, "dapo", epsilon_high=0.25, delta=3).signature
@@ -348,6 +350,7 @@ def test_notices_name_arguments_too() -> None:
     assert "--" not in told
 
 
+@pytest.mark.more
 def test_every_answer_has_the_notes_of_its_command() -> None:
     records = [
         {"step": step, "log_probs_new": [[-1.0], [-2.0]], "rewards": [1, reward]}
@@ -501,6 +504,7 @@ def test_the_document_of_an_evaluation_is_that_of_its_batches() -> None:
     assert same(evaluate(RUN, batch="step").document(), wanted)
 
 
+@pytest.mark.more
 def test_commands_of_an_answer_read_the_data_as_it_was_read(tmp_path: Path) -> None:
     records = [
         {"step": n // 8, "uid": n // 2 % 4, "log_probs": [-1.0], "reward": 9.0 * (n > 80) + n % 2}
@@ -715,6 +719,7 @@ PROMPTS = {
 }
 
 
+@pytest.mark.more
 @each("said", PROMPTS)
 def test_a_prompt_shows_the_numbers_as_a_table(said: str) -> None:
     found = PROMPTS[said]()
@@ -752,6 +757,7 @@ def test_anything_with_numpys_protocol_is_an_array() -> None:
     assert found.loss == evaluate(ONE, "dr").loss
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("found", "columns"),
     [
@@ -810,6 +816,7 @@ def test_a_package_that_is_not_installed_is_an_import_error(
     assert caught.value.name == "polars"
 
 
+@pytest.mark.more
 def test_trend_against_another_run_is_what_the_command_answers() -> None:
     healthy = str(SAMPLES / "run/healthy.jsonl.gz")
     found = trend(RUN, against=healthy)

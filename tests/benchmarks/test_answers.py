@@ -86,6 +86,7 @@ def test_there_are_enough_of_everything() -> None:
     assert {fault.name for fault in FAULTS} == CHANGES.keys() | EDITS.keys()
 
 
+@pytest.mark.more
 @each("kind", some(KINDS, 12), ids=lambda kind: kind.name)
 def test_clean_batches_are_honest(kind: check.Any) -> None:
     """Log-probs are at most 0, and the rollout's tokens were drawn from the rollout's policy.
@@ -178,6 +179,7 @@ def test_a_goal_that_is_surely_missed_is_told() -> None:
     assert missed({temperature: Count(10, 20), real: Count(1, 70)}) == [real, temperature]
 
 
+@pytest.mark.more
 def test_the_experiment_asks_and_counts() -> None:
     """One question of a kind, as the program asks it; ``.ci/run`` asks all of them once."""
     done = subprocess.run(
@@ -208,6 +210,7 @@ def strongest(fault: Fault) -> int:
     return counted[-1]
 
 
+@pytest.mark.more
 @each("fault", some(FAULTS, 18), ids=lambda fault: fault.name)
 def test_a_planted_fault_is_named(fault):
     counts = check.ask_one(Task("check", f"fault/{fault.name}/{strongest(fault)}", SEED))
@@ -215,6 +218,7 @@ def test_a_planted_fault_is_named(fault):
     assert named.hits == named.of == 1
 
 
+@pytest.mark.more
 @each("kind", some(KINDS, 12), ids=lambda kind: kind.name)
 def test_a_clean_batch_has_no_error_and_no_warning(kind):
     counts = check.ask_one(Task("check", f"clean/{kind.name}", SEED))

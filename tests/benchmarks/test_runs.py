@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 import numpy as np
+import pytest
 from files import each
 from running import judge
 from running.judge import Answer, Said
@@ -24,6 +25,7 @@ def answers(*each: list[Said]) -> list[Answer]:
     return [Answer(70 + 10 * at, 0, found, rows=rows) for at, found in enumerate(each)]
 
 
+@pytest.mark.more
 def test_runs_repeat_and_every_shape_holds_the_same_numbers() -> None:
     question = Question("runs", KINDS[0], 3, 10, True)
     fixed, steps = simulate(generator(question), KINDS[0].change)

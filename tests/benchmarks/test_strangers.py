@@ -156,6 +156,7 @@ def test_an_answer_is_judged_by_its_first_causes() -> None:
     assert not verifying.placed(answer("the mask is ignored"), mistake)
 
 
+@pytest.mark.more
 def test_questions_are_asked() -> None:
     """One of each kind runs through the command, and the same seed draws the same."""
     names = {task.name for task in tasks(0, 1)}

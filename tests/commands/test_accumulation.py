@@ -244,6 +244,7 @@ def test_a_kl_with_a_denominator_of_its_own(tmp_path: Path) -> None:
     assert row["accumulated_loss"] == pytest.approx(float(policy + kl / 2), rel=1e-14)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("variant", ["trl/rloo", "nemo-rl/grpo", "verl/geo_mean", "areal/grpo"])
 def test_the_same_bytes_for_any_cut(variant: str, tmp_path: Path) -> None:
     draw = random.Random(5)

@@ -122,6 +122,7 @@ def of_batch(table: dict, key: tuple) -> np.ndarray:
 BY = ("step", "rank")
 
 
+@pytest.mark.more
 @each("variant", some(list(VARIANTS), 20))
 def test_rows_of_every_row_add_up_to_the_total_of_their_batch(variant: str, records) -> None:
     values = needed(variant)
@@ -384,6 +385,7 @@ def test_rows_of_one_response_are_batched_after_they_are_grouped(grpo, tmp_path)
 NOTE = "3 steps form one batch"
 
 
+@pytest.mark.more
 @each(
     "command",
     [

@@ -112,6 +112,7 @@ def test_masked_padding_and_masked_nan_are_fine():
 # ---- many of them --------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_memory_stays_flat(tmp_path, monkeypatch):
     in_blocks(monkeypatch, 1 << 18)
     row = load("trl-1.16.0-grpo.jsonl")[0]
@@ -263,6 +264,7 @@ def answer(path: str, jobs: int = 1) -> str:
     return command.run("check", path, "--json", "--limit", 3, "--jobs", jobs).stdout
 
 
+@pytest.mark.more
 def test_the_answer_is_the_same_bytes_for_all_blocks_and_jobs(mixed, monkeypatch):
     whole = answer(mixed)
     found = orjson.loads(whole)

@@ -260,6 +260,7 @@ def offset(noise: float) -> Sample:
     return sample(a, a - 0.2 * (1.0 + noise * np.resize([1.0, -1.0], 80)))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("names", [ENGINE, UPDATE])
 def test_temperature(names):
     made = [softened(one) for one in drawn(250, 1)]
@@ -848,6 +849,7 @@ def codes_of(findings: list[Any]) -> set[str]:
     return {one.code for one in findings}
 
 
+@pytest.mark.more
 def test_which_pairs_rules_are_asked_of():
     """The reference may be far away; some rules need tokens that the engine drew."""
     makers = (filled, displaced, rolled, foreign, growing, rebased, softened, lifted)

@@ -99,6 +99,7 @@ def test_as_many_colors_as_the_terminal_has(shell, dump):
     assert "48;2;" not in shell(line, COLORTERM="").stdout
 
 
+@pytest.mark.more
 def test_no_color_on_a_terminal_is_honoured(shell, dump):
     line = f"script -qec '$GRPO show --no-pager {dump(TOKENS)}' /dev/null"
     command = {"GRPO": f"{sys.executable} -m grpo_cli"}

@@ -39,6 +39,7 @@ def made(number: int) -> dict:
     return one
 
 
+@pytest.mark.more
 def test_what_is_not_served_is_told_once_for_each_thing_that_is_missing(grpo):
     short = " ".join(grpo("compare", "samples/arithmetic.jsonl", "-v", "all").stdout.split())
     assert short.endswith("1 needs reward_baselines (--full lists them)")

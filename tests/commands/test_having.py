@@ -63,6 +63,7 @@ TESTS: list[tuple[str, str, Any]] = [
 ]
 
 
+@pytest.mark.more
 @each(("level", "test", "fits"), some(TESTS, 8), ids=lambda case: case[1])
 def test_the_rows_that_fit_are_printed_in_every_format(
     path: Path, tmp_path: Path, level: str, test: str, fits: Any

@@ -30,6 +30,7 @@ WORDS = (ROOT / "grpo_cli/commands/help/words.md").read_text("utf-8")
 PAGES = {one.stem: one.read_text("utf-8") for one in ROOT.glob("grpo_cli/commands/help/pages/*.md")}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("name", "width"), some([*product(["commands", "tour", "runs"], [40, 60, 100])], 3)
 )
@@ -129,7 +130,7 @@ def made(tmp_path_factory):
     return folder, few, logged
 
 
-@pytest.mark.parametrize(("name", "line"), some(EXAMPLES, 28), ids=str)
+@pytest.mark.parametrize(("name", "line"), some(EXAMPLES, 14), ids=str)
 def test_the_examples_of_a_command_run(grpo, dumps, name, line):
     lines, logged = dumps
     words = shlex.split(line.partition(" > ")[0])[1:]
@@ -171,7 +172,7 @@ def test_the_help_of_eval_fits_a_terminal(grpo):
 FLAG_PAGES = flag_pages()
 
 
-@pytest.mark.parametrize("name", some(sorted(FLAG_PAGES), 17))
+@pytest.mark.parametrize("name", some(sorted(FLAG_PAGES), 9))
 def test_a_flag_s_page_has_an_example_that_runs(grpo, monkeypatch, tmp_path, name):
     page = grpo("help", "full" if name == "--full" else name)  # which is help's own
     assert page.exit_code == 0

@@ -77,6 +77,7 @@ def test_losses_that_trl_logged(name, tmp_path) -> None:
     assert any(f"trl/{name}" in one.variants for one in found.matches)
 
 
+@pytest.mark.more
 @each(("times", "name"), [(0.25, "dapo"), (-0.25, "roll/tis"), (1.0, "trl/dapo")])
 def test_factors_that_the_records_explain(known, losses, times, name) -> None:
     """With all rows that give the number; no factor without a meaning."""
@@ -137,6 +138,7 @@ def test_changes_of_every_axis_are_found(path, axis, changed, flags, bits) -> No
         assert narrowed.matches[0].difference == 0.0
 
 
+@pytest.mark.more
 @each(
     ("variant", "stages"),
     some([
@@ -162,6 +164,7 @@ def test_policies_that_need_their_own_advantages_are_found(tmp_path, stages) -> 
     assert first.difference == 0.0
 
 
+@pytest.mark.more
 @each("beta", [0.0, 0.04])
 def test_rows_whose_correction_drops_tokens_are_found(tmp_path, beta) -> None:
     records = telling(hyperparameters=KNOWN | {"beta": beta})
@@ -238,6 +241,7 @@ def test_the_other_sign_the_objective_and_noise_of_float32(path) -> None:
         assert all(abs(one.difference) < 1e-6 * abs(made.loss) for one in found.matches)
 
 
+@pytest.mark.more
 def test_a_variant_that_is_named_is_the_only_one_tried(tmp_path) -> None:
     """Where it does not give the number, a note says that others were not tried."""
     made = telling()
@@ -313,6 +317,7 @@ def test_chance_is_how_often_numbers_are_hit(path, without_mistakes) -> None:
     assert by_digits[0] > 10 * by_digits[1] > 100 * by_digits[2]
 
 
+@pytest.mark.more
 @each("text", ["77", "0.04"])
 def test_hits_by_chance_alone_are_a_no(path, text, without_mistakes) -> None:
     result = run("match", path, "--loss", text, "--kl", "none", "--epsilon", "0.2", "--json")
@@ -323,6 +328,7 @@ def test_hits_by_chance_alone_are_a_no(path, text, without_mistakes) -> None:
     assert all(one["hits_expected"] >= 0.3 for one in found["matches"][:1])
 
 
+@pytest.mark.more
 def test_the_nearest_say_what_would_make_them_fit(path, without_mistakes) -> None:
     found = match(path, loss="123.456789", stages=NARROW, epsilon=0.2)
     assert not found.matches
@@ -367,6 +373,7 @@ def lacking(*records: dict[str, Any]) -> set[str]:
     return {name for name, words in WORDS.items() if words in found.tell_apart}
 
 
+@pytest.mark.more
 @each(
     ("records", "has"),
     some([
@@ -417,6 +424,7 @@ def test_a_command_says_nothing_that_its_row_and_the_records_say_anyway(tmp_path
     assert {"--epsilon-low", "std_eps=1e-06"} <= {*chosen}
 
 
+@pytest.mark.more
 def test_files_processes_and_streams_give_the_same_answer(tmp_path) -> None:
     """Each file is a piece of work of its own."""
     rows = [record(seed, [3, 7, 5], [1.0, 0.0, 0.3]) for seed in range(12)]
@@ -437,6 +445,7 @@ def test_files_processes_and_streams_give_the_same_answer(tmp_path) -> None:
     assert said(stdin=whole.read_text()) == base
 
 
+@pytest.mark.more
 def test_large_inputs_are_searched_narrowly_first(losses, known, monkeypatch) -> None:
     monkeypatch.setattr("grpo_cli.commands.match.search._LARGE", 0)
     large, loss = match(known, loss=losses["dr"]), losses["dr"]
@@ -451,6 +460,7 @@ def test_large_inputs_are_searched_narrowly_first(losses, known, monkeypatch) ->
     assert large.matches[0].any_from == small.matches[0].any_from
 
 
+@pytest.mark.more
 def test_records_that_are_not_kept_in_memory_give_the_same_answer(tmp_path, monkeypatch) -> None:
     """Their columns and settings alternate, and each has a key of its own."""
     rows = []
@@ -472,6 +482,7 @@ def test_records_that_are_not_kept_in_memory_give_the_same_answer(tmp_path, monk
     assert (read["matches"][0]["value"], read["tried"]) == (loss, kept["tried"])
 
 
+@pytest.mark.more
 def test_several_numbers_together(known) -> None:
     total = answer("eval", known, "-v", "bnpo", "--level", "batch")["total"]
     given = [f"--loss={total['loss']:.3g}", f"--kl={total['kl']:.4g}"]
@@ -494,6 +505,7 @@ def carrying(step: int | None, loss: Any, **more: Any) -> dict[str, Any]:
     return made if step is None else made | {"step": step}
 
 
+@pytest.mark.more
 def test_numbers_that_the_records_carry(tmp_path) -> None:
     """A gradient norm besides leaves fewer; a wrong one, of any step, none."""
     rows = []
@@ -569,6 +581,7 @@ def test_what_is_asked_is_checked(known, words, code, said) -> None:
     assert (result.exit_code, said in result.stderr) == (code, True), result.stderr
 
 
+@pytest.mark.more
 def test_what_only_some_records_have_a_reference_for_is_noted(tmp_path) -> None:
     """In either order, and not where no KL is asked for."""
     first, second = record(1, [3, 4], [1.0, 0.0]), record(2, [5, 2], [1.0, 0.0])
@@ -582,6 +595,7 @@ def test_what_only_some_records_have_a_reference_for_is_noted(tmp_path) -> None:
         assert "log_probs_ref" not in run("match", path, *few, "--kl", "none").stderr
 
 
+@pytest.mark.more
 def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path, without_mistakes) -> None:
     records = telling(hyperparameters=KNOWN | {"gradient_accumulation_steps": 1})
     for one in records:
@@ -620,6 +634,7 @@ def reaching(up: float, down: float, gain_down: float = -0.9, loss_up: float = 0
 BOTH = {"epsilon_low": 1 - math.exp(-0.3), "epsilon_high": math.exp(0.1) - 1}
 
 
+@pytest.mark.more
 @each(
     ("variant", "rows", "flags", "wanted"),
     some([
@@ -721,6 +736,7 @@ def test_equal_numbers_are_one_entry(path) -> None:
     assert [*numbers] == sorted(numbers)
 
 
+@pytest.mark.more
 @each(
     ("ratio", "low", "high", "beta"),
     some([
@@ -781,6 +797,7 @@ def clipped(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write(tmp_path_factory.mktemp("match") / "clipped", made))
 
 
+@pytest.mark.more
 @each(
     ("flags", "words"),
     [
@@ -797,6 +814,7 @@ def test_settings_that_the_records_give_are_doubted_where_nothing_fits(
     assert any(f"-v grpo {words}" in one.command for one in found.matches)
 
 
+@pytest.mark.more
 def test_a_row_keeps_its_own_epsilon_where_the_records_give_another(tmp_path) -> None:
     """As DAPO's 0.2 and 0.28 do where a trainer of ε 0.2 wrote the records."""
     rows = write(tmp_path / "rows", telling(epsilon=0.2, beta=0.04))
@@ -808,6 +826,7 @@ def test_a_row_keeps_its_own_epsilon_where_the_records_give_another(tmp_path) ->
     assert "dapo with its own ε (the records give 0.2)" in " ".join(said.split())
 
 
+@pytest.mark.more
 def test_slips_of_the_row_that_is_meant_are_named(clipped: str) -> None:
     total = evaluate(clipped, "grpo").total
     penalty = total["policy"] - total["objective"]

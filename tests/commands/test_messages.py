@@ -107,6 +107,7 @@ DAPO = {"step": 1, "framework": {"name": "trl", "loss_type": "dapo"}}
 SAID = "grpo: note: the trainer used trl/dapo, not grpo: choose -v trl/dapo or -v grpo"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("named", ["trl", None])
 def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, named):
     other = {"framework": {"name": "verl", "policy_loss": "vanilla"}}

@@ -114,6 +114,7 @@ def odd(at, rows):
 KEYS = {"old_lp": old_lp, "odd": odd, "returns": lambda at, rows: rows, "note": lambda *_: "x"}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("kind", ["lines", "array", "gzip"])
 def test_the_same_wherever_text_is_cut(tmp_path, kind, skip):
@@ -162,7 +163,9 @@ def rows_of_a_group():
 
 
 @pytest.mark.parametrize("row", ["dr", "opo"])
-@pytest.mark.parametrize("kind", ["parquet", "arrow", "npz", "lines by uid", "parquet by uid"])
+@pytest.mark.parametrize(
+    "kind", some(["parquet", "arrow", "npz", "lines by uid", "parquet by uid"], 3)
+)
 def test_tables_and_rows_of_a_group(tmp_path, kind, row):
     """A group's is told by its first row's place, in the names of the file."""
     rows = [[-0.5, -0.25, -0.125], [-0.75, -1.0, -0.5]]
@@ -208,6 +211,7 @@ def test_what_frameworks_write_is_read_in_silence(tmp_path, grpo, text):
     assert "look like columns" not in result.stderr
 
 
+@pytest.mark.more
 def test_settings_elsewhere_and_swapped_letters(dump):
     """Nothing that a user meant for the loss is passed over without a word."""
     given = {"logprobs": ROWS, "old_logprobs": OLDER, "rewards": [1.0, 0.0]}

@@ -91,6 +91,7 @@ def test_compare_serves_every_row_whose_kl_is_a_penalty(grpo, write):
     ) in result.stderr
 
 
+@pytest.mark.more
 def test_match_names_the_default_as_it_stands(grpo, write):
     """And rows of frameworks whose β is 0."""
     result = grpo("match", write(PLAIN, PLAIN), "--loss", "0.0529830888")
@@ -191,6 +192,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("order", ORDERS)
 def test_compare_and_match_skip_what_needs_the_column_that_a_mix_lacks(grpo, write, order):
     records, line = ORDERS[order]
@@ -228,6 +230,7 @@ def test_nothing_is_skipped_where_no_record_has_a_reference(grpo):
 # ---- however the input is cut ------------------------------------------------------------------
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "records",
     [
@@ -248,6 +251,7 @@ def test_bytes_are_the_same_for_any_jobs(grpo, write, records):
 # ---- what a row needs and nobody gives ---------------------------------------------------------
 
 
+@pytest.mark.more
 def test_match_names_a_length_that_nobody_gives(grpo, write):
     """As other commands do: ``cases/said/no-reference.txt``."""
     path = write(PLAIN, PLAIN)

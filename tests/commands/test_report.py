@@ -61,6 +61,7 @@ def found_in(dump, tmp_path):
     return find
 
 
+@pytest.mark.more
 def test_series_and_findings_are_those_of_trend(report, made):
     page, whole = blocks(report())["run"], trend(made[0])
     assert page["verdict"] == whole["verdict"]
@@ -81,6 +82,7 @@ def test_series_and_findings_are_those_of_trend(report, made):
     assert abs(onsets[0] - BEGINS) <= 5
 
 
+@pytest.mark.more
 def test_a_step_stands_beside_its_neighbours_as_trend_has_them(report, made):
     around = blocks(report())["run"]["around"]
     for step in ("0", "20", "39"):
@@ -108,6 +110,7 @@ def test_the_verdict_is_first_and_the_signature_last(report):
     assert "<main>" not in scripts
 
 
+@pytest.mark.more
 def test_another_run_is_drawn_as_well(report, made, tmp_path):
     """At the steps of this one; and which part carries each change is in words."""
     other = tmp_path / "other"
@@ -120,6 +123,7 @@ def test_another_run_is_drawn_as_well(report, made, tmp_path):
     assert head["by"]["verdicts"] == trend(made[0], "--by", "prompt")["verdicts"]
 
 
+@pytest.mark.more
 def test_a_page_says_what_differs_from_another_run(tmp_path):
     sides = (SAMPLES / "temperature.jsonl.gz", "--against", SAMPLES / "healthy.jsonl.gz")
     out = tmp_path / "page.html"
@@ -151,6 +155,7 @@ def test_two_runs_are_two_reports(tmp_path):
     assert "; ".join(pair) in result.stderr
 
 
+@pytest.mark.more
 def test_a_log_beside_the_run(report, made, tmp_path):
     rewards = [step["reward_mean"] for step in trend(made[0])["steps"]]
     rows = [{"step": at + 1, "reward": one, "lr": 0.5} for at, one in enumerate(rewards)]
@@ -184,6 +189,7 @@ def test_groups_have_the_rewards_and_lengths_of_their_records(report, made):
             assert group["nll"] == pytest.approx(-statistics.mean(new))
 
 
+@pytest.mark.more
 def test_groups_are_worst_in_what_trend_says(report, made):
     groups = blocks(report())["run"]["groups"]
     for step in ("0", "20"):
@@ -215,6 +221,7 @@ def kept_tokens(page: dict) -> list[tuple[str, int]]:
     return [(step, at) for step, groups in steps for at, one in enumerate(groups) if one["block"]]
 
 
+@pytest.mark.more
 def test_the_rest_is_sampled_by_seed(report):
     pages = {seed: blocks(report("--steps", "25", "--seed", seed))["run"] for seed in "01"}
     kept = {seed: set(page["kept"]) for seed, page in pages.items()}
@@ -224,6 +231,7 @@ def test_the_rest_is_sampled_by_seed(report):
     assert with_tokens["0"] != with_tokens["1"]
 
 
+@pytest.mark.more
 def test_a_page_has_no_more_tokens_than_it_may(report):
     page = blocks(report("--tokens", "0"))["run"]
     groups = [group for several in page["groups"].values() for group in several]
@@ -239,6 +247,7 @@ def test_a_page_has_no_more_tokens_than_it_may(report):
     assert 0 < some["lost"] < page["lost"]
 
 
+@pytest.mark.more
 def test_the_same_bytes_however_it_is_read(report):
     assert report("--jobs", "1") == report("--jobs", "3")
 
@@ -286,6 +295,7 @@ def test_records_without_a_reference_still_have_their_groups(dump, tmp_path):
     assert "loss, KL and ratios are not computed" in result.stderr
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("flags", [(), ("--group-by", "step,uid"), ("--jobs", "2")])
 def test_records_of_rewards_alone_have_groups_without_tokens(tmp_path, flags):
     """As verl's dumps of rollouts: a line for each response."""
@@ -402,6 +412,7 @@ def test_a_long_run_keeps_what_matters_and_a_sample(tmp_path):
     assert [*kept().values()] == ["end", "all", "all", "end"]
 
 
+@pytest.mark.more
 def test_the_heading_and_the_fix_are_what_check_names(tmp_path: Path) -> None:
     page, sample = tmp_path / "a.html", SAMPLES / "temperature.jsonl.gz"
     assert run("report", sample, "-v", "trl/grpo", "-o", page).exit_code == 0

@@ -89,6 +89,7 @@ def test_having_and_the_count_of_what_fits(path: Path) -> None:
     assert heading in " ".join(printed.split())
 
 
+@pytest.mark.more
 def test_equal_tokens_come_in_the_order_of_the_file_whatever_the_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_flag_swaps_the_denominator_that_it_names(total):
         assert differing == {changed}
 
 
+@pytest.mark.more
 def test_what_verify_says_it_evaluated_is_a_command(grpo, file, tmp_path):
     record = made_up(1) | {
         "framework": {"name": "verl", "policy_loss": "sapo", "loss_agg_mode": "seq-mean-token-sum"},

@@ -194,6 +194,7 @@ def test_totals_are_those_of_eval(tmp_path: Path, flags: tuple[str, ...]) -> Non
     assert found["clip_high"] == total["clip_fraction_high"]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("variant", some([NO_KL, ("-v", "reinforce++")], 1))
 def test_the_same_bits_for_any_cut_and_any_number_of_workers(
     tmp_path: Path, variant: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -265,6 +266,7 @@ def test_quantiles_are_those_of_all_tokens(count: int, tmp_path: Path) -> None:
             assert found["mismatch.p999"] == pytest.approx(mismatch, rel=4e-3)
 
 
+@pytest.mark.more
 def test_small_steps_that_are_evaluated_together_keep_what_is_theirs(tmp_path: Path) -> None:
     """Each step has the numbers that it has alone; a record that is left out takes none along."""
     make(tmp_path / "all", count=12, records=2)

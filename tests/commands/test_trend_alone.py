@@ -187,6 +187,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.more
 @each("row", ROWS, ids=lambda row: row[0])
 def test_a_command_answers_a_thread(row: tuple[str, str, str]) -> None:
     _, command, says = row

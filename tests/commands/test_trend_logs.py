@@ -144,6 +144,7 @@ OURS = {1: 2.0, 2: 3.0, 3: 5.0, 4: 4.0}
 Y = "it equals rewards/y/mean"
 
 
+@pytest.mark.more
 @each(
     ("of", "others", "because"),
     [

@@ -456,6 +456,7 @@ def test_a_healthy_run_of_trl_is_silent() -> None:
     assert trend(SAMPLES / "healthy.jsonl.gz", "-v", "trl/grpo")["findings"] == []
 
 
+@pytest.mark.more
 def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """And its commands, which are run, show that token and say why."""
     monkeypatch.setenv("COLUMNS", "200")
@@ -494,6 +495,7 @@ def named_by_check(worst: dict[str, Any]) -> list[str]:
     return [f"{one['code']}: {one['message']}" for one in rows if one["severity"] != "info"]
 
 
+@pytest.mark.more
 @each("kind", ["folder", "lines", "packed"])
 def test_what_check_names_in_the_worst_record(kind: str, tmp_path: Path) -> None:
     """Of a file, wherever in it the record is, and of a pipe, which is kept."""
@@ -524,6 +526,7 @@ def test_what_check_names_in_the_worst_record(kind: str, tmp_path: Path) -> None
     assert [one["check"] for one in piped["events"]] == [one["check"] for one in document["events"]]
 
 
+@pytest.mark.more
 def test_every_kind_of_finding_has_commands_that_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def test_what_is_ungrouped_is_said_alike(tmp_path: Path) -> None:
         assert "group of its own" not in run(*words, *joined).stderr
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("paid", [0.0, 0.05])
 def test_reward_and_length_that_rise_together(tmp_path: Path, paid: float) -> None:
     path = write(tmp_path / "run.jsonl", rows(longer=1.0, paid=paid))

@@ -167,6 +167,7 @@ def test_what_two_runs_are_called(
 # ---- what is noted ------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 @each(
     ("numbers", "first"),
     [
@@ -233,6 +234,7 @@ def test_a_run_that_was_resumed_is_not_added_to_what_it_repeats(
             assert wording.format(to, high - to + 1, to, high) in said
 
 
+@pytest.mark.more
 def test_what_a_pass_that_was_repeated_showed(tmp_path: Path) -> None:
     """Neither its fall nor its NaN is of the run as it went on; both are findings of that pass.
 

@@ -50,6 +50,7 @@ def loss_of(records: Any, wrong: dict[str, float], digits: int = 17) -> float:
     return float(f"{evaluate(made, 'grpo').loss:.{digits}g}")
 
 
+@pytest.mark.more
 @each(("digits", "wrong", "words"), [(17 if at % 2 else 6, *one) for at, one in enumerate(WRONG)])
 def test_one_value_that_gives_all_losses_is_named(records, wrong, words, digits) -> None:
     made = [{**one, "expected": {"loss": loss_of(one, wrong, digits)}} for one in records]
@@ -79,6 +80,7 @@ def test_another_formula_is_named_where_records_have_advantages(records, words, 
     assert answer.explained == 4
 
 
+@pytest.mark.more
 def test_no_value_is_named_where_each_record_needs_its_own(records) -> None:
     """Any loss is given by some ε_low: without all of them together, it is no cause."""
     epsilons = np.linspace(0.1213, 0.2717, len(records)).tolist()
@@ -90,6 +92,7 @@ def test_no_value_is_named_where_each_record_needs_its_own(records) -> None:
     assert (answer.causes, answer.explained) == ((), 0)
 
 
+@pytest.mark.more
 @each(("wrong", "words"), [WRONG[0], WRONG[1]])
 def test_match_names_a_setting_that_the_records_have_otherwise(records, wrong, words) -> None:
     answer = match(records, loss=loss_of(records, wrong), variant="grpo")

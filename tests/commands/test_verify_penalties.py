@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from files import each, some
 from mistakes import (
     BETA,
@@ -592,6 +593,7 @@ OTHER_EPS = [
 ]
 
 
+@pytest.mark.more
 @each(
     ("words", "numbers"),
     [
@@ -605,6 +607,7 @@ def test_a_mistake_on_top_of_another_std_eps(words, numbers) -> None:
     check(said, numbers, advantages=None, rewards=REWARDS)
 
 
+@pytest.mark.more
 def test_a_pair_that_does_not_explain_all_records_is_not_named() -> None:
     given = {**RECORD, "rewards": REWARDS}
     del given["advantages"]

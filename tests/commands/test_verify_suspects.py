@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from files import some
 
 from grpo_cli import evaluate
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case
@@ -47,7 +48,7 @@ def record(random: np.random.Generator, at: int, wrong: dict[str, Any], *, maske
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", some([*MISTAKES], 2))
 def test_causes_are_tried_on_many_records_as_on_each(mistake, masked) -> None:
     random, within, row = np.random.default_rng(5), Tolerance(), plan(ROW, batch="record")
     records = [record(random, at, MISTAKES[mistake], masked=masked) for at in range(3)]

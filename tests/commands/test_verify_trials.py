@@ -15,7 +15,7 @@ from trials.wrong.catalogue import EXPECTATIONS, MISTAKES
 SEEDS = (0, 1, 2, 3)
 
 
-@each("mistake", some(MISTAKES, 24), ids=lambda mistake: mistake.name)
+@each("mistake", some(MISTAKES, 14), ids=lambda mistake: mistake.name)
 def test_a_wrong_implementation_is_named(mistake) -> None:
     """In a real record or a simulated one: the first seed of building that can show it."""
     asked = (verify.ask_one(Task("verify", f"wrong/{mistake.name}", seed)) for seed in SEEDS)

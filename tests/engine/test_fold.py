@@ -78,6 +78,7 @@ def usual_collections() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("usual_collections")
 def test_what_is_held_here_does_not_grow() -> None:
     # The least of two: what other threads of the process hold meanwhile is none of ours.

@@ -111,6 +111,7 @@ def test_an_error_leaves_whole_parts_before_it(
     assert not list(out.glob(".part-*"))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_converted_parts_are_the_records(files: list[str], out: Path, kind: str) -> None:
     words = ("convert", *files, "--on-error", "skip", "--on", "ray", "--to", kind, "-o", f"{out}/")
@@ -126,6 +127,7 @@ def test_converted_parts_are_the_records(files: list[str], out: Path, kind: str)
     assert [part.read_bytes() for part in written] == before
 
 
+@pytest.mark.more
 def test_parquet_parts_are_the_rows(files: list[str], out: Path, tmp_path: Path) -> None:
     flags = ("-v", "dr", "--level", "token", "--on-error", "skip", "-f", "parquet")
     fields = ("--fields", "line,position,ratio")

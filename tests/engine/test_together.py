@@ -115,6 +115,7 @@ MIXED: list[dict[str, Any]] = [
 """Settings of one record each: with and without, null, 0 and large ones."""
 
 
+@pytest.mark.more
 @each("variant", ["grpo", "two-sided", "trl/dapo"])
 def test_records_of_other_settings_have_the_rows_that_they_have_alone(
     tmp_path: Path, variant: str
@@ -180,6 +181,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.more
 @each(("every", "wrong"), some([*product([1, 3], WRONG)], 3))
 def test_many_bad_records_of_many_are_each_left_out(
     tmp_path: Path, wrong: dict[str, Any], every: int

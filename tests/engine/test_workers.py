@@ -149,6 +149,7 @@ def test_every_way_to_start_a_worker(large: Path, alone: str, method: str) -> No
         assert gone(large)
 
 
+@pytest.mark.more
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk(large: Path) -> None:
     with started(large, "--level", "record", "-f", "jsonl", "-o", "/dev/full") as process:
@@ -171,6 +172,7 @@ def test_an_output_that_was_interrupted_is_not_there(large: Path, tmp_path: Path
         assert gone(large)
 
 
+@pytest.mark.more
 def test_rows_come_while_the_input_still_does() -> None:
     """``grpo eval RUN | head`` has the first rows while others are computed."""
     flags = ("eval", "-v", "dr", "--jobs", "1", "--only", "tokens")

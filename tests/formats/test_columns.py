@@ -172,6 +172,7 @@ TABLES = {
 }
 
 
+@pytest.mark.more
 @each("name", TABLES)
 def test_unusual_tables(tmp_path, name):
     rows, flags = TABLES[name]

@@ -140,6 +140,7 @@ _EACH = [*(("eval", name) for name in BOMBS), ("explain", "empty-lists.json.zst"
 _LOGS = [("trend", name) for name in BOMBS if ".json" in name]  # they might be a trainer's log
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("verb", "name"), [*some(_EACH, 2), *some(_LOGS, 1)])
 def test_a_small_file_takes_little_memory(verb: str, name: str) -> None:
     script = Path(__file__).with_name("bombs.py")

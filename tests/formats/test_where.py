@@ -245,6 +245,7 @@ CALLED = [
 ]
 
 
+@pytest.mark.more
 @each(("kind", "called"), some([*product(WAYS, CALLED)], 8))
 def test_a_record_is_called_as_its_group(tmp_path, kind, called):
     """In every format and at every level; it was the number of the first row, 0 and 2."""
@@ -278,6 +279,7 @@ def test_a_record_is_called_as_its_group(tmp_path, kind, called):
     assert [one["id"] for one in chosen["records"]] == labels[1:]
 
 
+@pytest.mark.more
 @each("kind", WAYS)
 @pytest.mark.parametrize("stdin", [False, True])
 def test_eval_says_how_rows_of_one_response_are_put_together(tmp_path, kind, stdin):

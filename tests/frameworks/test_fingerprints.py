@@ -89,6 +89,7 @@ def test_the_weekly_run_looks_at_every_source_that_is_new() -> None:
 PARITY = Path(__file__).parent.parent / "parity"
 
 
+@pytest.mark.more
 @each("file", sorted(PARITY.rglob("*.py")), ids=lambda file: str(file.relative_to(PARITY)))
 def test_what_a_parity_module_imports_of_another_is_there(file: Path) -> None:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

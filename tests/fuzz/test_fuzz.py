@@ -48,7 +48,7 @@ KEPT = sorted(CORPUS.glob("*.json"), key=lambda place: ('"match"' in place.read_
 """Those of match, which searches for seconds, are the last: .ci/run has them."""
 
 
-@pytest.mark.parametrize("place", some(KEPT, 29), ids=lambda place: place.stem)
+@pytest.mark.parametrize("place", some(KEPT, 14), ids=lambda place: place.stem)
 def test_what_was_kept(place: Path, folder: Path) -> None:
     """Nothing is wrong with an input that once broke the product; match takes its time."""
     case = kept(place)

@@ -106,6 +106,7 @@ def files_imported(path: Path) -> set[Path]:
     return found
 
 
+@pytest.mark.more
 def test_no_file_imports_itself_by_way_of_others():
     """Files that import none of those that are left are taken away, until all are."""
     left = {file: files_imported(file) for file in PACKAGE.rglob("*.py")}
@@ -115,6 +116,7 @@ def test_no_file_imports_itself_by_way_of_others():
     assert not {str(file.relative_to(PACKAGE)) for file in left}
 
 
+@pytest.mark.more
 @each("part", parts())
 def test_a_part_imports_only_what_is_below_it(part):
     allowed = BELOW[part] | {part}
@@ -143,6 +145,7 @@ PUBLIC = re.compile(
 """The modules that users import, and the formulas."""
 
 
+@pytest.mark.more
 def test_few_test_files_import_internals():
     """The others speak through the command, Python's names, files, and ``rows`` and ``files``."""
     inside = {
@@ -245,6 +248,7 @@ def test_a_paper_s_row_loads_no_framework() -> None:
 PRIVATE = re.compile(r"\b(told|dearest|(is|are) meant|are ours|ours times|knows no such)\b")
 
 
+@pytest.mark.more
 def test_messages_use_the_fields_words() -> None:
     listed = [*catalogue.messages()]
     assert len(listed) > 1000

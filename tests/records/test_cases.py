@@ -101,6 +101,7 @@ def test_what_is_read(line, found):
     assert summary(line) == found
 
 
+@pytest.mark.more
 def test_records_of_all_kinds_in_one_file_are_as_each_alone():
     """Whatever stands next to a record, and wherever chunks end."""
     lines = [json.dumps(complete(line)) for line, _ in cases("read.txt")]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from command import run
-from files import each, numbered_lines
+from files import each, numbered_lines, some
 from fuzz.product import blocks_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -196,7 +196,7 @@ def test_lines_are_cut_alike_whatever_the_first_ones_look_like(tmp_path, first, 
         assert numbered_lines(tmp_path / "a", 1 << 17, way) == (expected, None)
 
 
-@pytest.mark.parametrize("size", [100, 200, 300])
+@pytest.mark.parametrize("size", some([100, 200, 300], 1))
 @pytest.mark.parametrize("pack", [None, packed, zstandard.compress])
 def test_a_file_of_some_blocks_by_any_number_of_processes(tmp_path, size, pack):
     """Spans, and blocks of what is packed, end where lines end."""
@@ -234,6 +234,7 @@ def test_what_is_no_json(tmp_path, name, head, message):
     assert message in error(tmp_path / name)
 
 
+@pytest.mark.more
 def test_a_file_that_is_cut_off_while_it_is_read(tmp_path):
     """At the end of a line, or in the middle of one."""
     path = tmp_path / "a"

@@ -205,6 +205,7 @@ def grown(measured: Measure) -> Callable[[list[str], str, int], float]:
     return run
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("command", some(["eval", "compare", "verify", "check", "convert"], 2))
 def test_errors_that_are_skipped_are_not_kept(grown, command):
     """8,000 lines that cannot be read are 48 MB where every error is kept."""
@@ -221,6 +222,7 @@ def long_response() -> None:
     Path("in.jsonl").write_text(json.dumps({"log_probs_new": [row], "rewards": [1.0]}) + "\n")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "words",
     some(
@@ -240,6 +242,7 @@ def test_a_long_response(bounded, words):
     assert bounded([*words, "-v", "dr", "in.jsonl"])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("filling", some([b"\0", b"[", b"\n", b"1,"], 2), ids=ascii)
 def test_a_small_gzip_of_a_large_text(bounded, filling):
     size = 4_000_000 if filling == b"\n" else 40_000_000
@@ -248,6 +251,7 @@ def test_a_small_gzip_of_a_large_text(bounded, filling):
     assert bounded(["eval", "in.jsonl.gz"])
 
 
+@pytest.mark.more
 def test_a_small_npz_of_a_large_array(bounded):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
@@ -262,6 +266,7 @@ def test_a_small_npz_of_a_large_array(bounded):
     assert bounded(["eval", "-v", "dr", "--level", "batch", "in.npz"])
 
 
+@pytest.mark.more
 def test_newlines_alone(bounded):
     Path("in.jsonl").write_bytes(b"\n" * 4_000_000)
     assert bounded(["eval", "in.jsonl"])
@@ -275,6 +280,7 @@ def test_the_errors_that_are_told_in_full_can_be_limited(grpo, dump):
     assert b"30" in outcome.err
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("own", ['"id": #, "step": #', '"uid": #'], ids=["id-step", "uid"])
 def test_memory_is_flat_in_groups_and_steps(grown, own):
     """A group, an id and a step of its own for each of many records."""

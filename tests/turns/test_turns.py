@@ -256,6 +256,7 @@ def test_one_response_or_one_a_turn_give_the_turns_of_a_token_mean(tmp_path: Pat
         assert np.allclose(*values, atol=1e-15)
 
 
+@pytest.mark.more
 @each("way", [("--jobs", "1", 700), ("--jobs", "2", 1_500), ("--jobs", "1", 1)])
 def test_the_same_bytes(way: tuple[str, str, int], tmp_path: Path) -> None:
     flags, block = way[:2], way[2]

@@ -164,6 +164,7 @@ FILES = {name: json.loads(TEXTS[name]) for name in make.FILES}
 SCHEMA = json.loads(TEXTS["schema"])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", FILES)
 def test_the_oracle_computes_what_is_in_a_file(name: str) -> None:
     assert make.rendered(make.document(FILES[name])) == TEXTS[name]

@@ -83,6 +83,7 @@ def counts(done: subprocess.CompletedProcess[str]) -> list[int]:
     return [int(word) for word in summary(done).split(": ")[1].split() if word.isdigit()]
 
 
+@pytest.mark.more
 def test_one_case_by_its_name(run: Run) -> None:
     """And where the outcome is wanted as JSON, the vectors run without the other option."""
     name = "test_loss.py::grpo_vectors::clip/above-positive"
@@ -125,6 +126,7 @@ SLIPS = {
 """Slips of an author: what is written in place of what, and the message."""
 
 
+@pytest.mark.more
 def test_slips_of_an_author(run: Run, tmp_path: Path) -> None:
     """Each in a module of its own, in one run; none is taken for a mistake of the catalogue."""
     for number, (right, (wrong, _)) in enumerate(SLIPS.items()):
@@ -138,11 +140,13 @@ def test_slips_of_an_author(run: Run, tmp_path: Path) -> None:
     assert "closest" not in printed
 
 
+@pytest.mark.more
 def test_a_module_without_the_fixture(run: Run) -> None:
     done = run(PROJECT.replace("def grpo_vectors", "def vectors"), "--grpo-vectors")
     assert "no test module has a fixture named grpo_vectors" in done.stdout
 
 
+@pytest.mark.more
 def test_an_exception_is_a_failure(run: Run) -> None:
     text = PROJECT.replace("return {", "raise ZeroDivisionError('of the loss')\n        return {")
     done = run(text, "--grpo-vectors", "-k", "clip")
@@ -152,6 +156,7 @@ def test_an_exception_is_a_failure(run: Run) -> None:
     assert "ZeroDivisionError: of the loss" in done.stdout
 
 
+@pytest.mark.more
 def test_a_fixture_that_breaks_is_a_failure(run: Run) -> None:
     text = PROJECT.replace("def compute", "raise OSError\n\n    def compute")
     done = run(text, "--grpo-vectors", "-k", "clip")
@@ -178,6 +183,7 @@ WRONG = {
 """Lines of such a file, and what is said of them."""
 
 
+@pytest.mark.more
 def test_a_file_of_known_failures_that_is_wrong(run: Run, tmp_path: Path) -> None:
     """Each in a folder of its own, in one run."""
     for number, line in enumerate(WRONG):
@@ -190,6 +196,7 @@ def test_a_file_of_known_failures_that_is_wrong(run: Run, tmp_path: Path) -> Non
     assert [message for message in WRONG.values() if message not in said] == []
 
 
+@pytest.mark.more
 def test_a_claim_that_is_misspelt(run: Run) -> None:
     text = PROJECT.replace('"token-mean")', '"token_mean")')
     done = run(text, "--grpo-vectors", "-k", "clip")

@@ -81,7 +81,7 @@ class StageOptions:
         option(
             "--batch",
             "FIELD,…",
-            "What forms a batch: input (all) or record; in eval and others FIELDs.",
+            "What forms a batch: input (all), record, or FIELDs.",
         ),
     ] = None
 
