@@ -101,8 +101,8 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
 
 # ---- one record ---------------------------------------------------------------------------------
 
-_SPARE = ("gradient", "log_ratio", "clip(ρ)·A", "ρ·A")
-"""What a narrow screen leaves out, the first to go first: other columns say it too."""
+_SPARE = ("gradient", "log_ratio")
+"""What a narrow screen leaves out, the first to go first: nothing is computed from them."""
 _REPEATED = ("position", "token")
 """Columns that each part of a table begins with, where there is no room for all others."""
 _HEADERS = {
