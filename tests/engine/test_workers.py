@@ -86,7 +86,8 @@ def test_a_worker_that_dies(large: Path) -> None:
         rest = process.stdout.read()
         *notes, line = process.stderr.read().decode().splitlines()
         assert process.wait(timeout=120) == 70
-        assert all(note.startswith("grpo: note: stopped at an error") for note in notes)
+        ends = ("grpo: note: stopped at an error", f"grpo: note: {large} is given")
+        assert all(note.startswith(ends) for note in notes)
         assert line.startswith(f"grpo: a worker process died on {large}, at or after line ")
         assert "--jobs 1 uses a single process" in line
         rows = (first + rest).splitlines(keepends=True)  # whole ones, of the records before

@@ -219,12 +219,10 @@ def _verdict(answer: Verified, differing: int) -> Text:
         rows = [row.first.causes for row in answer.records if row.first]
         alike = min(sum(words in row for row in rows) for words in answer.causes)
         every = "all" if answer.explained == differing else f"{answer.explained:,} of them"
-        by = f", {every} explained by{':' if len(_listed(answer.causes)) < 2 else ''} "
+        by = f", {every} explained by: "
         if alike < answer.explained:
             by = f", {every} by one mistake, with numbers that differ by record; in the first: "
-        lines = _listed(answer.causes)
-        which = lines[0] if len(lines) < 2 else f"each of the {len(lines)} causes below"
-        return Text.assemble((differ, "bold red"), by, which)
+        return Text.assemble((differ, "bold red"), by, _simplest(answer.causes))
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     agree = "agrees" if answer.verified == 1 else "agree"
     keys = keys or [*_compared(answer)]
