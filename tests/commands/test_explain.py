@@ -136,6 +136,16 @@ def test_parts_and_steps_add_up(variant, tmp_path):
         assert tokens + rest == pytest.approx(one["contribution"])
 
 
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_the_printed_std_is_the_root_of_what_is_printed(ddof: int) -> None:
+    """σ of the rewards 1, 0, 0, 1: Σ(r − r̄)² = 1, divided by G − ddof."""
+    path = Path(__file__).parents[2] / "samples/arithmetic.jsonl"
+    said = run("explain", str(path), "-p", f"std_ddof={ddof}").stdout
+    divisor, value = re.search(r"σ = √\(Σ\(r − r̄\)² / (\d)\) = (\S+)", said).groups()
+    assert int(divisor) == 4 - ddof
+    assert float(value) == pytest.approx(math.sqrt(1.0 / (4 - ddof)), rel=1e-5)
+
+
 def test_large_records_show_what_matters_and_sum_the_rest():
     path = DUMPS / "trl-1.16.0-grpo.jsonl"
     steps = explained(path, record="grpo/5")["record"]
