@@ -150,6 +150,6 @@ def planned(
     if not isinstance(batch, str):
         expected = 'expected text, as "input", "record" or "step,rank"'
         raise UsageError(f"batch: {expected}, got {batch!r}")
-    given = {name: plain(value) for name, value in hyperparameters.items()}
+    given = plain(hyperparameters)
     made = plan(variant, stages=stages, hyperparameters=given, batch=batch, strict=strict)
     return replace(made, asked=variant != "grpo")  # the default, of which nobody may have thought

@@ -88,7 +88,7 @@ def compare(
     from grpo_cli.commands.compare.compare import compare_plans, names, plans
 
     chosen = names(",".join(_variants(variants)))
-    values = {name: plain(value) for name, value in hyperparameters.items()}
+    values = plain(hyperparameters)
     made, _ = plans(chosen, stages or {}, values, batch)
     reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
     found = compare_plans(made, reader)
@@ -247,7 +247,7 @@ def verify(
     from grpo_cli.commands.verify.verification import Verification
 
     variant = one_variant(variant or "")
-    values = {name: plain(value) for name, value in hyperparameters.items()}
+    values = plain(hyperparameters)
     given = {"rtol": rtol, "atol": atol, "metrics_rtol": metrics_rtol}
     within = tolerances(*(not_negative(name, value) for name, value in given.items()))
     reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
@@ -488,7 +488,7 @@ def trend(
     from grpo_cli.records.parse.record import is_logged
 
     variant = one_variant(variant)
-    values = {name: plain(value) for name, value in hyperparameters.items()}
+    values = plain(hyperparameters)
     plan = planned(variant, stages, values, batch).of_one_batch()
     objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
     asking = {"by": by, "at": at, "log": log, "against": against}
@@ -530,8 +530,8 @@ def trend(
         else:
             assert at is not None
             answer = answer_of_step(run, flags, at)[0]
-        told = () if isinstance(run, Steps) else (run.reader.notes(plan), run.notices)
-        return _noting(answer, *told)
+        notices = () if isinstance(run, Steps) else (run.reader.notes(plan), run.notices)
+        return _noting(answer, *notices)
     assert isinstance(run, Run)
     found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
     found = replace(found, verdict=of_arguments(found.verdict))

@@ -259,8 +259,8 @@ def _columns(
     by = printing.by
     rows = list(records if level == "record" else _within(records, level, by))[: limit or None]
     columns = [_column(name, rows) for name in printing.names if rows]
-    told = columns if fields is not None else [*_telling(columns, rows, level)]
-    return told, [("", len(rows))] if rows else []
+    columns = columns if fields is not None else [*_telling(columns, rows, level)]
+    return columns, [("", len(rows))] if rows else []
 
 
 def _column(name: str, rows: Sequence[Row]) -> Column:

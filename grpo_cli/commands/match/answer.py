@@ -9,13 +9,12 @@ from typing import Any
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Frames
+from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.hyperparameters import Value
 from grpo_cli.mistakes import causes
 
 BY_CHANCE = 0.05
 """A mistake of which more hits than this are expected by chance may be one of them."""
-_FLOAT32 = 1.5e-6
-"""What float32 leaves of a loss."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class Matched(Frames, Answer):
         Numbers of mistakes are about as far from the logged one as that is from 0.
         """
         size = abs(self.target)  # not that of conventions, whose terms may be far larger
-        room = min(self.tolerance, max(self.rtol or math.inf, _FLOAT32) * size)
+        room = min(self.tolerance, max(self.rtol or math.inf, FLOAT32_LOSS) * size)
         return len(causes()) * min(2.0 * room / size, 1.0)
 
     @property

@@ -175,12 +175,10 @@ def _not_numbers(
 
 def _repeated(numbers: Iterable[tuple[int, Mapping[str, float]]]) -> Iterator[str]:
     """Says that consecutive rows have other values of the same step."""
-    found = [
-        (step, name)
-        for (before, old), (step, new) in pairwise(numbers)
-        for name in [next((one for one in new if old.get(one, new[one]) != new[one]), None)]
-        if step == before and name is not None
-    ]
+    found: list[tuple[int, str]] = []
+    for (before, old), (step, new) in pairwise(numbers):
+        others = [name for name in new if old.get(name, new[name]) != new[name]]
+        found += [(step, others[0])] if step == before and others else []
     if found:
         many = f"; so do {len(found) - 1:,} more rows" if found[1:] else ""
         yield f"two rows have {found[0][1]} of step {found[0][0]}, the last counts{many}"

@@ -21,6 +21,9 @@ LOGGED = 1e-4
 KL_ROUNDING = 0.01
 """Of a float32 KL, in terms of the scale of gradients: 1e-6 by default. Of a loss it is 1e-7."""
 
+FLOAT32_LOSS = 1.5e-6
+"""What float32 leaves of a loss, as a share of the sizes that it is made of."""
+
 OF_SUMS = ("policy", "objective", "loss")
 """The stages whose numbers are sums over tokens."""
 

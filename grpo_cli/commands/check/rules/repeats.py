@@ -333,7 +333,8 @@ class InputMemory:
             for finding in find_equal_references(self._references, len(self._steps)):
                 yield "reference", finding, self._reference
         if self._unscored is not None and not self._scored:
-            yield "no-scores", next(iter(find_missing_scores())), self._unscored
+            for finding in find_missing_scores():
+                yield "no-scores", finding, self._unscored
         for finding in find_dead_ends(self._dead):
             assert self._dead.place is not None
             yield "dead-group", finding, self._dead.place

@@ -15,12 +15,11 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.commands.verify.causes.clips import window_words, with_window
+from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.objective.terms import KL
 
-BY_CHANCE = 0.02
+_BY_CHANCE = 0.02
 """Where more values than that are expected to give the losses by chance, none is named."""
-ROUNDING = 1.5e-6
-"""What float32 leaves of a loss, as a share of the sizes that it is made of."""
 _USUAL = (0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5)
 _ROUND = np.array(
     [
@@ -67,14 +66,14 @@ def shared(cases: Sequence[Case]) -> Iterator[Cause]:
             fitting &= np.abs(off) <= room
             spread = float(np.sqrt(12.0) * off.std())  # of numbers that are spread evenly
             expected *= min(2.0 * room / spread, 1.0) if spread else 1.0
-        if fitting.any() and expected <= BY_CHANCE:
+        if fitting.any() and expected <= _BY_CHANCE:
             yield guess.cause(guess.values[fitting])._replace(for_all=True)
 
 
 def _room(case: Case) -> float:
     """What the digits of a loss leave open."""
     size = abs(case.loss or 0.0) + 0.1 * float(case.breakdown.record_scale[0])
-    return max(case.loss_room, ROUNDING * size)
+    return max(case.loss_room, FLOAT32_LOSS * size)
 
 
 # ---- ε -------------------------------------------------------------------------------------------
