@@ -31,9 +31,9 @@ from grpo_cli.commands.frames import (
     with_values,
 )
 from grpo_cli.commands.show.batch import AT_PROMPT
-from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
-from grpo_cli.engine.rows.rows import STEP, read_having
+from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, STEP, Level
 from grpo_cli.engine.rows.rows import columns as columns_of
+from grpo_cli.engine.rows.rows import read_having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import is_mean
 from grpo_cli.errors import UsageError, did_you_mean
@@ -348,7 +348,7 @@ class Evaluated:
 # ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------
 
 
-_ASKED_FOR = ("variant", "signature")
+_ASKED_FOR = ("variant", "signature", STEP.name)
 """Columns that say the same in every row, or nearly: only where ``fields`` names them."""
 
 

@@ -293,7 +293,10 @@ def paths(files: list[str] | None) -> list[str]:
         empty = [one for one in places if one not in named and is_empty(one)]
         if len(empty) < len(places):  # as a step's file is while it is written
             places = [one for one in places if one not in empty]
-            tell_notes((f"{one} is empty; skipped" for one in empty), quiet=False)
+            notes = [f"{one} is empty; skipped" for one in empty[:_FILES_NAMED]]
+            if more := len(empty) - len(notes):
+                notes.append(f"… {counted(more, 'more empty file')} skipped")
+            tell_notes(notes, quiet=False)
         refuse_unopened(places)
         return places
     if sys.stdin is None or sys.stdin.isatty():
@@ -313,5 +316,11 @@ def refuse_unopened(places: Sequence[str]) -> None:
             are = "are variants" if "," in error.source else "is a variant"
             error.message += f"; {error.source} {are}: write -v {error.source} (several: -v A,B)"
     if errors:
+        if more := len(errors[_FILES_NAMED:]):
+            errors[_FILES_NAMED:] = [InputError(f"… {counted(more, 'more file')} cannot be read")]
         errors[0].others = errors[1:]
         raise errors[0]
+
+
+_FILES_NAMED = 5
+"""Files that a message names; the others are counted."""
