@@ -348,7 +348,7 @@ class Evaluated:
 # ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------
 
 
-_ASKED_FOR = ("variant", "signature", STEP.name)
+_ASKED_FOR = ("variant", "signature")
 """Columns that say the same in every row, or nearly: only where ``fields`` names them."""
 
 
@@ -365,7 +365,8 @@ def columns(parts: Sequence[Source], level: Level, only: Sequence[str] = ()) -> 
     there is a column for each, ``reward.NAME`` or ``reward.0``.
     """
     usual = (FIELDS if level == "record" else COLUMNS)[level]
-    names = only or (*_leading(parts), *(one for one in usual if one not in _ASKED_FOR))
+    rest = (one for one in usual if one not in (*_ASKED_FOR, STEP.name))
+    names = only or (*_leading(parts), *rest)
     tables = [_table(part, level, names) for part in parts]
     found: dict[str, Array] = {}
     for name in dict.fromkeys(name for table in tables for name in table):

@@ -489,7 +489,7 @@ def _no_variant(name: str) -> str:
     if of_framework := [one for one in NAMES if one.startswith(f"{name}/")]:
         some = ", ".join(of_framework[:3])
         return f"{name!r} is a framework: name one of its variants, as {some} {lists}"
-    best = nearest(name, NAMES, cutoff=0.5)
+    best = nearest(name, NAMES, cutoff=0.5 if len(name) > 3 else 0.8)
     close = [best] if sorted(best) == sorted(name) else _as_near(name, best)
     near = f"; did you mean {' or '.join(close)}?" if best else ""
     return f"unknown variant {name!r}{near} {lists}"

@@ -233,7 +233,9 @@ def _columns(response: Entry, places: int) -> Iterator[Column]:
     if any(row["token"] is not None for row in rows):
         texts = [*(token_text(row["token"] or "") for row in rows), *([""] * len(tail))]
         yield column("token", texts, show=str)
-    sums = {name: response.get(f"{name}_sum") for name in ("surrogate", "kl", "entropy")}
+    sums: dict[str, Any] = {
+        name: response.get(f"{name}_sum") for name in ("surrogate", "kl", "entropy")
+    }
     sums["contribution"] = response["contribution"]
     for name in rows[0]:
         if name in ("position", "token"):

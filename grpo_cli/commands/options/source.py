@@ -15,7 +15,7 @@ from grpo_cli.engine.facts import ERRORS_KEPT, Skipped
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import read_grouping
-from grpo_cli.records.choose.where import Path, read_conditions, read_path
+from grpo_cli.records.choose.where import ASKED, Path, read_conditions, read_path
 from grpo_cli.records.fields import ALIASES, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
@@ -216,7 +216,7 @@ def make_reader(
     """A reader of the files."""
     if work.on is not None:
         keep_standard_output()  # Ray prints to it
-    return Reader(
+    reader = Reader(
         paths,
         reading,
         skip=errors.on_error == "skip",
@@ -224,6 +224,9 @@ def make_reader(
         jobs=work.jobs,
         on=work.on,
     )
+    if ASKED in reading.where:
+        raise reader.nothing()
+    return reader
 
 
 def _mapping(text: str) -> tuple[str, Path]:

@@ -28,8 +28,8 @@ from grpo_cli.engine.rows.fields import (
     Level,
 )
 from grpo_cli.engine.rows.source import Field, Source, bounds
-from grpo_cli.errors import UsageError, did_you_mean
-from grpo_cli.records.choose.where import Condition, read_conditions, spelled
+from grpo_cli.errors import Listing, UsageError, did_you_mean
+from grpo_cli.records.choose.where import ASKED, Condition, read_conditions, spelled
 
 Row = dict[str, Any]
 
@@ -307,6 +307,8 @@ def read_having(
     """
     names, conditions = [*names], []
     for one in read_conditions(texts, flag):
+        if one is ASKED:
+            raise Listing(dict.fromkeys(names, ""))
         known = [name for name in names if name in (one.path[0], spelled(one.path))]
         if not known:
             hint = did_you_mean(spelled(one.path), names) or f" (there are {', '.join(names)})"
