@@ -360,6 +360,8 @@ def plan(
     given = hyperparameters or {}
     for wanted in given:
         if wanted not in KNOWN:
+            if (row := f"{_CHOOSES.get(wanted)}/{given[wanted]}") in NAMES:
+                raise UsageError(f"{wanted} chooses a variant: -v {row}")
             takes = Plan(name, VARIANTS[name], swapped, {}, batch).takes()
             read = f"{name} reads {', '.join(sorted(takes))}"
             raise UsageError(f"{wanted}: {unknown(wanted, read)}")
@@ -373,6 +375,8 @@ def plan(
     return made
 
 
+_CHOOSES = {"loss_type": "trl", "policy_loss": "verl", "loss_mode": "verl"}
+"""Settings that choose a framework's variant → the framework."""
 _BATCHES = {
     "input": "all records are one batch (the default)",
     "record": "each record is a batch",

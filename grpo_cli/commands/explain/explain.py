@@ -239,9 +239,8 @@ def describe_topic(
     if topic != "-" and "." not in topic and not exists:
         choices = (name for stage in STAGES.values() for name in stage.choices)
         word = nearest(topic, [*names_of_words(), *choices], cutoff=0.75)
-        if not nearest(topic, NAMES, cutoff=0.75):
-            advice = f"; did you mean {word}?" if word else " (names: grpo variants, grpo help)"
-            raise UsageError(f"there is no file or name {topic!r}{advice}")
+        if word and not nearest(topic, NAMES, cutoff=0.75):
+            raise UsageError(f"there is no name {topic!r}; did you mean {word}?")
         plan(topic)  # which names the variants that are near
     return None
 
