@@ -453,9 +453,9 @@ def test_a_frame_has_the_rows_of_a_level(package: str) -> None:
                 assert all(one is None or one != one for one in values), name
                 continue
             given = frame[name].to_pylist() if package == "pyarrow" else frame[name].to_list()
-            assert [None if one != one else one for one in given] == [
-                None if one != one else one for one in values.tolist()
-            ], name
+            assert [
+                None if one is None or str(one) in ("nan", "<NA>") else one for one in given
+            ] == [None if one != one else one for one in values.tolist()], name
 
 
 @pytest.mark.parametrize("package", HERE)
