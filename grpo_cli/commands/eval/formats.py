@@ -186,11 +186,14 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     records = [orjson.loads(piece) for pieces in first for piece in pieces]
     if run.empty or not run.complete:
         return
-    notes = () if printing.quiet else [*run.notices, *row_notes(run, printing)]
+    said = (one for one in run.notices if one != run.ungrouped)
+    notes = () if printing.quiet else [*said, *row_notes(run, printing)]
     shown = 0
 
     def draw_head(console: Console, screen: Screen, *, brief: bool = False) -> None:
         chosen = printing.fields if level == "batch" else None
+        if run.ungrouped is not None and not printing.quiet:
+            console.print(wrapped(Text(f"note: {run.ungrouped}", "magenta"), screen.edge, 2))
         if not (printing.by and chosen):
             print_totals(
                 console,
