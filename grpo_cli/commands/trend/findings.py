@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +20,8 @@ from grpo_cli.commands.trend.detectors import (
     Change,
     changes,
 )
-from grpo_cli.commands.trend.metrics import METRICS
-from grpo_cli.commands.trend.onsets import FUTURE, PAST
+from grpo_cli.commands.trend.metrics import METRICS, RECORDED_LOSS
+from grpo_cli.commands.trend.onsets import FUTURE, LEAST_FUTURE, PAST
 from grpo_cli.commands.trend.step import (
     INFO,
     WARNING,
@@ -77,7 +78,7 @@ def findings(
     found = [
         _finding(one, steps, change, flags, ungrouped)
         for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
-        for change in each
+        for change in (_apart(one, each, steps) if one.name == RECORDED_LOSS.name else each)
     ]
     for name, wrong in steps.not_finite.items():
         begun, later = steps[wrong.places[0]], len(wrong.places) - 1
@@ -88,6 +89,18 @@ def findings(
         one = Finding(name, IMPOSSIBLE, at, sentence, worst_step=at, seen=at, **commands)
         found.append(one)
     return sorted(found, key=lambda one: one.onset)
+
+
+def _apart(series: _Series, found: Sequence[Change], steps: Steps) -> list[Change]:
+    """The changes of the recorded loss that grpo's loss of the same records has not."""
+    if not found or "loss" not in steps.metrics:
+        return [*found]
+    (own,) = changes([(series.watch, np.nan_to_num(steps.metrics["loss"][series.places]))])
+    return [
+        one
+        for one in found
+        if not any(each.up == one.up and abs(each.at - one.at) <= LEAST_FUTURE for each in own)
+    ]
 
 
 def _finding(

@@ -191,6 +191,10 @@ _ENTROPY = (
     "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
     "learning rate"
 )
+_RECORDED = (
+    "grpo's loss of these records did not change: look for another formula, coefficient or "
+    "normalisation in the trainer (grpo verify, with the recorded loss under expected.loss)"
+)
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
     "larger groups, or check the verifier; or filter groups of equal rewards"
@@ -236,6 +240,7 @@ TABLE = (
           fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
+    Watch("recorded_loss", BOTH, spikes=3.0, fix=_RECORDED),
     Watch(
         "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5,
         span=_POSITIVE, spikes=3.0,
@@ -308,6 +313,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"), _FAR),
     "reward_length_corr": ("within groups, longer responses got more reward", ""),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
+    "recorded_loss": ("the loss that the records hold rose", "the loss that the records hold fell"),
     "kl_k3": ("the policy moved away from the reference", ""),
     **dict.fromkeys(("entropy", "nll"), _SURE),
     "repetition": ("responses began to repeat themselves", ""),
