@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isclose
 from typing import Any
@@ -20,7 +20,7 @@ from grpo_cli.commands.verify.answer import (
 )
 from grpo_cli.commands.verify.causes.case import Cause
 from grpo_cli.commands.verify.causes.located import Located, located
-from grpo_cli.commands.verify.causes.search import Explained, Memory
+from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import NOISE_OF_SUMS, Tolerance
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
@@ -53,10 +53,16 @@ def shared_rows(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
     return tuple(row for row, count in counts.items() if count == most), most
 
 
-def shared_causes(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
+def shared_causes(
+    differences: Sequence[Difference], by_words: Mapping[str, Cause]
+) -> tuple[Sequence[str], int]:
     """Returns the causes that explain the most records, as the first of those has it.
 
     A mistake that has another number in each record is one mistake.
+
+    Args:
+        differences: of the records that differ.
+        by_words: the causes.
     """
     counts = Counter(name for each in differences for name in each.mistakes)
     most = max(counts.values(), default=0)
@@ -66,7 +72,35 @@ def shared_causes(differences: Sequence[Difference]) -> tuple[Sequence[str], int
     first = next(each for each in differences if best & {*each.mistakes})
     words = Counter(text for each in differences for text in each.causes)
     shared = tuple(text for text in first.causes if words[text] == most)
-    return shared or first.causes[:1], most
+    return shared or [text for text in first.causes if by_words[text].mistake in best][:1], most
+
+
+def without_chance(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+    """Makes causes of lone numbers possible ones, where they explain too few of many records.
+
+    One number agrees with some mistake by chance in as many as ``BY_CHANCE`` of records.
+    """
+    firsts = [each.first for each in verdicts if each.first]
+    counts = Counter(name for first in firsts for name in first.mistakes)
+    enough = max(2.0, _SURELY * BY_CHANCE * len(firsts))
+
+    def changed(verdict: Verdict) -> Verdict:
+        first = verdict.first
+        if first is None or not first.causes or first.key not in ("loss", "objective"):
+            return verdict
+        if max(counts[name] for name in first.mistakes) >= enough:
+            return verdict
+        possible = (*first.causes, *first.possible)
+        plain = replace(verdict, first=replace(first, stage=first.key, possible=possible))
+        return _named(plain, ())
+
+    return tuple(map(changed, verdicts)) if len(firsts) >= _MANY else verdicts
+
+
+_MANY = 4
+"""Differing records among which one that is explained alone says nothing."""
+_SURELY = 3.0
+"""How many times more records a cause explains than chance does."""
 
 
 class Verification:
@@ -106,6 +140,7 @@ class Verification:
         self._most = most
         self._otherwise: list[tuple[Verdict, Suspect]] = []
         self._of_all: dict[int, Verdict] = {}
+        self._causes: dict[str, Cause] = {}
         self.without_expected = 0
         self._loss_key = ""
         self._acting: set[tuple[str, bool]] = set()
@@ -124,9 +159,10 @@ class Verification:
             InputError: at the first record that cannot be judged, unless those are skipped.
         """
         verdicts = self._reconsidered(self._with_causes_of_all((*self._verdicts(),)))
+        verdicts = without_chance(self._tried_on_all(verdicts))
         within = self._within or self._empty.tolerance()
         firsts = [each.first for each in verdicts if each.first]
-        causes, explained = shared_causes(firsts)
+        causes, explained = shared_causes(firsts, self._causes)
         self._rows, agreeing = shared_rows(firsts)
         if len(self.rows_taken) == 1 and self._plan is not None:
             self._of_batches = _losses_of_batches(self._reader, self._plan, verdicts, within.rtol)
@@ -242,6 +278,24 @@ class Verification:
             return verdicts
         return tuple(found.get(id(verdict), verdict) for verdict in verdicts)
 
+    def _tried_on_all(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+        """Where no cause explains all records that differ: the most frequent, tried on the others.
+
+        Of a record only the causes that were found first are known, of those that explain it.
+        """
+        counts = Counter(text for each in verdicts if each.first for text in each.first.causes)
+        most = max(counts.values(), default=0)
+        if not 1 < most < sum(each.first is not None for each in verdicts):
+            return verdicts
+        tried = [self._causes[text] for text, count in counts.items() if count == most][:MOST]
+        found: dict[int, Verdict] = {}
+        for verdict, suspect in self._otherwise:
+            if verdict.first is not None and verdict.first.causes:
+                known = [self._causes[text] for text in verdict.first.causes]
+                more = [x for x in tried if x not in known and self._memory.fits(x, suspect)]
+                found |= {id(verdict): _named(verdict, [*more, *known])} if more else {}
+        return tuple(found.get(id(verdict), verdict) for verdict in verdicts)
+
     def _reconsidered(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
         """Where rows give some records alone: the mistake that explains the others, if it fits all.
 
@@ -291,6 +345,7 @@ class Verification:
             if found.where is None and (self._locate_all or causes not in self._answers):
                 where = located(suspect.case)
         self._answers.add(causes)
+        self._causes |= {cause.words: cause for cause in found.causes}
         first = replace(
             verdict.first,
             pattern=where.words or None,
