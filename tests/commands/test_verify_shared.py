@@ -83,3 +83,16 @@ def test_a_cause_of_a_lone_number_of_one_of_many_records_is_only_possible() -> N
     assert (first.causes, first.stage, first.mistakes) == ((), "loss", ())
     assert "KL missing (β = 0)" in first.possible
     assert "KL missing (β = 0)" in verified(rows[3:4], losses[3:4], beta=0.1).causes
+
+
+def test_records_that_are_explained_better_though_they_agree_are_counted() -> None:
+    random = np.random.default_rng(9)
+    rows = [record(random, (4,)) for _ in range(12)]
+    losses = [-token_mean(clipped(row)) for row in rows]  # β is missing
+    found = verified(rows, losses, beta=4e-4)
+    assert 0 < found.differing < 12
+    assert (found.causes, found.nearer) == (("KL missing (β = 0)",), 12 - found.differing)
+    losses[-1] *= 1.0 + 2e-5  # which agrees, and which the cause does not explain
+    found = verified(rows, losses, beta=4e-4)
+    assert found.causes == ("KL missing (β = 0)",)
+    assert found.nearer == 0

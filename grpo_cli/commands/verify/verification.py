@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import isclose
 from typing import Any
 
@@ -18,9 +19,18 @@ from grpo_cli.commands.verify.answer import (
     Verdict,
     Verified,
 )
-from grpo_cli.commands.verify.causes.case import Cause
+from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.commands.verify.causes.located import Located, located
-from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Explained, Memory
+from grpo_cli.commands.verify.causes.search import (
+    BETTER,
+    BY_CHANCE,
+    DIGITS,
+    MOST,
+    SURE,
+    Explained,
+    Memory,
+    misfit,
+)
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import NOISE_OF_SUMS, Tolerance
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
@@ -38,6 +48,8 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL, not_grpo
 
 _ROWS = 5
+_REREAD = 5_000
+"""Records that are compared twice at most."""
 _NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
 _NOTHING = (
     'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
@@ -173,6 +185,9 @@ class Verification:
                 for each in verdicts
             ]
             causes, explained, self._rows, agreeing = (), 0, (), 0
+        nearer = 0
+        if self.by_scale and causes and explained == len(firsts) and self._can_reread(verdicts):
+            nearer = self._nearer(self._causes[causes[0]], verdicts)
         found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -183,6 +198,7 @@ class Verification:
             without_expected=self.without_expected,
             causes=causes,
             explained=explained,
+            nearer=nearer,
             agrees_with=self._rows,
             agreeing=agreeing,
             metrics_differ=dict(self.metrics),
@@ -194,6 +210,30 @@ class Verification:
         replay = self._bundle.result(within)
         agrees = found.agrees and replay.first_stage is None
         return Replayed(**{**found.fields(), "agrees": agrees}, bundle=replay)
+
+    def _nearer(self, cause: Cause, verdicts: Sequence[Verdict]) -> int:
+        """Counts records that agree by the tolerance, but are explained better by a cause.
+
+        None are, unless all those are that are off by more than float32 leaves. It costs a pass.
+        """
+        empty, nearer = self._empty, 0
+        exact = Tolerance(rtol=SURE, atol=0.0)
+        make = partial(Judging, empty.variant, empty.stages, empty.hyperparameters, exact)
+        again = (item for sums in fold_pieces(self._reader.only({}), make) for item in _taken(sums))
+        compared = (one for one in again if isinstance(one, Judged) and one.verdict.compared)
+        for verdict, item in zip(verdicts, compared, strict=False):
+            if item.record is None or not verdict.agrees:
+                continue
+            case = Case.of(item.record, item.plan, empty.tolerance(item.part))
+            with np.errstate(all="ignore"):
+                off, own = misfit(cause, case), case.own_misfit
+            if off > max(DIGITS, own / BETTER):
+                return 0
+            nearer += own > DIGITS
+        return nearer
+
+    def _can_reread(self, verdicts: Sequence[Verdict]) -> bool:
+        return "-" not in self._reader.paths and len(verdicts) <= _REREAD
 
     def nothing(self) -> InputError:
         """What to say where no record was judged: how the records get what they lack for that."""
@@ -207,8 +247,7 @@ class Verification:
 
     def _verdicts(self) -> Iterator[Verdict]:
         for sums in fold_pieces(self._reader, self._make):
-            items: Sequence[Judged | Part | None]
-            items, sums.items = sums.items, []
+            items = _taken(sums)
             self._frameworks |= sums.frameworks
             self._loss_key = self._loss_key or sums.loss_key
             self._acting |= sums.acting
@@ -425,6 +464,12 @@ class Verification:
         if left := self._memory.left_out:
             records = counted(left, "differing record")
             yield f"no cause was searched for in {records} (--causes N searches more)"
+
+
+def _taken(sums: Judging) -> Sequence[Judged | Part | None]:
+    """What became of the records of a piece, which are not kept."""
+    items, sums.items = sums.items, []
+    return items
 
 
 def _named(verdict: Verdict, causes: Sequence[Cause]) -> Verdict:
