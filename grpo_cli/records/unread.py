@@ -198,6 +198,12 @@ class Unread:
             elif one.line is not None and one.line >= line:
                 del self._found[keys]
 
+    @property
+    def settings(self) -> dict[str, tuple[str, float]]:
+        """Hyperparameter → the first key that resembles it, and the value there."""
+        found = (one for keys in self._found.values() for one in keys.settings)
+        return {name: (key, value) for key, name, value in reversed([*found])}
+
     def note(self, used: Sequence[Mapping[str, Value]] = ()) -> dict[str, None]:
         """A sentence that names the columns, and one the settings; nothing where there are none.
 

@@ -24,6 +24,7 @@ LEGEND: Mapping[str, str] = {
     "nll": "mean −log π of the sampled tokens, in nats (0: certain)",
     "objective": "J, which training maximises",
     "loss": "−J, which training minimises",
+    "recorded_loss": "the loss that the records hold, which grpo did not compute",
     "kl": "KL from the reference as the loss averages it, in nats",
     "kl_k1": "k1 estimate of the KL from the reference, in nats per token",
     "kl_k3": "k3 estimate of the KL from the reference, in nats per token",

@@ -197,6 +197,8 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
     moved = level - recent if sign.up else recent - level
     if moved <= share * abs(recent) or (sign.up and level < watch.least):
         return False
+    if sign.up and watch.least == watch.span[1] and (past == watch.least).any():
+        return False  # all of them is nothing new
     if watch.scale == "growth" and not sign.up and not _has_fallen(values, sign):
         return False
     change = abs(float(np.median(scaled[after])) - usual)

@@ -186,8 +186,8 @@ def micro_batches(case: Case) -> Iterator[Cause]:
             return
     sizes = range(2, min(count, _MOST_RESPONSES))
     for way, size, inner in product(_CUTS, sizes, _INNER):
-        one_number = way == "every {}th response" or count % size or inner != "token"
-        if factor is None and one_number:
+        one_number = way == _DEALT or count % size or inner != "token"
+        if (factor is None and one_number) or (way == _PARTS and count % size):
             continue  # it fits some of many ways
         for divided, steps in case.accumulations.items():
             made = partial(_mean_of_means, way=way, size=size, inner=inner, steps=steps)
@@ -196,7 +196,7 @@ def micro_batches(case: Case) -> Iterator[Cause]:
                 known = np.isfinite(wanted) & (wanted != 0.0)
                 if not np.allclose(made(case)[known], wanted[known], rtol=1e-3, atol=0.0):
                     continue
-            words = f"the mean of the {inner} means of micro-batches of {way.format(size)}{divided}"
+            words = f"the mean of the {inner} means of {way.format(size)}{divided}"
             meant = f"{words}; {_own(case)}"
             weighed = partial(_with_weights, numerator=made, divisor=lambda _: 1.0)
             yield Cause("mean-of-means", meant, weighed)
@@ -204,10 +204,13 @@ def micro_batches(case: Case) -> Iterator[Cause]:
 
 _MOST_RESPONSES = 65
 """Of a micro-batch, and micro-batches that are dealt out in turn."""
+_PARTS, _DEALT = "{} micro-batches", "micro-batches of every {}th response"
 _CUTS: Mapping[str, Callable[[I64, int], I64]] = {
-    "{} responses": lambda rows, size: rows // size,
-    "every {}th response": lambda rows, ranks: rows % ranks,
+    "micro-batches of {} responses": lambda rows, size: rows // size,
+    _PARTS: lambda rows, parts: rows * parts // len(rows),
+    _DEALT: lambda rows, ranks: rows % ranks,
 }
+"""Of micro-batches of one size in some records, another may be in others, or as many of them."""
 _INNER = ("token", "padded")
 """What a micro-batch divides by: its tokens, or all of its padded positions."""
 

@@ -140,11 +140,11 @@ def _ratio(case: Case) -> str:
 
 def _counts(case: Case) -> Iterator[tuple[str, float]]:
     """Yields what a mean may be over; a count of 1 changes nothing."""
+    yield "the number of accumulation steps", denominators.accumulation_steps(case)
     sizes = np.bincount(case.batch.groups)
     if (sizes == sizes[0]).all():
         yield "the number of responses in a group", float(sizes[0])
     yield from denominators.batch_counts(case)
-    yield "the number of accumulation steps", denominators.accumulation_steps(case)
 
 
 def _without_gradient(case: Case) -> Located | None:

@@ -60,7 +60,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (choices.entropies, 2),
         (choices.neutral, 1),
         (denominators.denominators, 2),
-        (denominators.micro_batches, 1),
+        (denominators.micro_batches, 2),
     ),
     (
         (inputs.columns, 2),
@@ -290,6 +290,11 @@ class Memory:
         self._pairs_left -= 1
         return paired(case, rows(case.record))
 
+    def fits(self, cause: Cause, suspect: Suspect) -> bool:
+        """Whether a cause explains a record as well as the one that it was found in."""
+        found = suspect.misfit(cause)
+        return (misfit(cause, suspect.case) if np.isnan(found) else found) <= FITS
+
     def for_all(self, suspect: Suspect) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""
         return self._fitting(suspect, self._for_all)
@@ -298,14 +303,9 @@ class Memory:
         self, suspect: Suspect, answers: list[tuple[Key, Sequence[Cause]]]
     ) -> Sequence[Cause]:
         """The first of the answers that explains a record, which is then tried first."""
-
-        def fits(cause: Cause) -> bool:
-            found = suspect.misfit(cause)
-            return (misfit(cause, suspect.case) if np.isnan(found) else found) <= FITS
-
         key = self._key(suspect.objective) if answers else ()
         for at, (of, known) in enumerate(answers):
-            fitting = [cause for cause in known if of == key and fits(cause)]
+            fitting = [cause for cause in known if of == key and self.fits(cause, suspect)]
             if fitting:
                 answers.insert(0, answers.pop(at))
                 return fitting
