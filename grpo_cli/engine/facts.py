@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -14,7 +15,7 @@ from grpo_cli.records.fields import METRICS, fields_of, logged_metrics, read_fie
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.trainer import named_row
+from grpo_cli.variants.trainer import named_row, unapplied
 
 ERRORS_KEPT = 20
 """Errors of skipped records that are kept."""
@@ -110,8 +111,16 @@ class InputFacts:
         self.unread.stop(line, path)
 
     def sentences(self, *plans: Plan) -> Notices:
-        """The notices, and one on keys that nothing reads; not on settings that the plans have."""
-        return self.notices | self.unread.note([plan.values for plan in plans])
+        """The notices, and those on keys that nothing reads, or that choose what no plan has."""
+        said = (
+            {}
+            if self.named is None
+            else unapplied(self.unread.others, plans, self.named, self.keys)
+        )
+        unread = self.unread.note(
+            [plan.values for plan in plans], [*chain.from_iterable(said.values())]
+        )
+        return self.notices | unread | dict.fromkeys(filter(None, said))
 
     def ungrouped(
         self, records: int, groups: int, responses: int, *, given: bool = False
@@ -169,7 +178,12 @@ class InputFacts:
                 self.notices.setdefault(_LOGGED.format(key), raw.line)
             keys = chunk.keys or tuple(row)
             known = fields_of(keys)
-            if known is None or not candidates(known.unknown) or self.unread.has(keys):
+            is_known = known is None or "hyperparameters" not in known.names
+            if (
+                known is None
+                or (is_known and not candidates(known.unknown))
+                or self.unread.has(keys)
+            ):
                 continue
             with suppress(InputError):  # reported where the record is read
                 fields = read_fields(row)

@@ -90,6 +90,10 @@ class Plan:
         """Whether an advantage is made of the rewards of its group."""
         return "groups" in self._chosen["advantage"][1].columns
 
+    def choice(self, stage: str) -> str:
+        """The name of the choice at a stage; "" where the stage has none of its own."""
+        return self._chosen[stage][0] if stage in self._chosen else ""
+
     def takes(self) -> set[str]:
         """The hyperparameters that the chosen stages take from flags and records."""
         wanted = {name for stage, _, name in self._wanted() if self._reads(stage, name)}
