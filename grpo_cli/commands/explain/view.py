@@ -44,7 +44,9 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     total, parts = found.total, found.parts
     loss = shown_among(total["loss"], total["gradient_norm"])
     counts = ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
-    batch = f" of the batch: {counts}" if total["records"] > 1 else ""
+    of_batch = found.batch or {}
+    named = ", ".join(f"{name} {value}" for name, value in of_batch.items()) or "the batch"
+    batch = f" of {named}: {counts}" if of_batch or total["records"] > 1 else ""
     console.print(Text.assemble(("loss ", "cyan"), (loss, "bold"), batch))
     width = screen.reading
     console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("objective = ")))
