@@ -96,3 +96,24 @@ def test_records_that_are_explained_better_though_they_agree_are_counted() -> No
     found = verified(rows, losses, beta=4e-4)
     assert found.causes == ("KL missing (β = 0)",)
     assert found.nearer == 0
+
+
+def test_a_term_with_a_denominator_of_its_own_is_named_from_losses_alone() -> None:
+    random = np.random.default_rng(10)
+    rows = [record(random, groups) for groups in ((4,), (3, 3), (5,))]
+    policy = [-token_mean(clipped(row)) for row in rows]
+    kl = [np.concatenate(k3(row)).sum() for row in rows]
+    counts = {
+        "KL over another denominator: your loss divides each token by responses × the longest "
+        "response (mean over padded positions, the width); bnpo divides by tokens": [
+            len(row["log_probs_old"]) * max(map(len, row["log_probs_old"])) for row in rows
+        ],
+        "KL times the number of responses": [
+            sum(map(len, row["log_probs_old"])) / len(row["log_probs_old"]) for row in rows
+        ],
+    }
+    for words, by in counts.items():
+        losses = [x + 0.1 * y / n for x, y, n in zip(policy, kl, by, strict=True)]
+        assert verified(rows, losses, beta=0.1).causes[0] == words
+    losses = [one + random.uniform(0.01, 0.02) for one in losses]
+    assert verified(rows, losses, beta=0.1).explained == 0

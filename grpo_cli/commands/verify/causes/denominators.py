@@ -16,7 +16,7 @@ from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
-from grpo_cli.objective.terms import KL, POLICY, Term
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
 from grpo_cli.terminal.numbers import is_round
 
 # ---- denominators, solved for: what each response's tokens weigh, and what that is --------------
@@ -175,6 +175,58 @@ def of_the_kl(case: Case) -> Iterator[Cause]:
             meant = f"{words}; {_own(case)}"
             made = partial(_with_weights, numerator=_FORMS[form][1], divisor=of, kl_alone=True)
             yield Cause("kl-aggregate", meant, made)
+
+
+_TERMS = {KL: ("KL", "kl-aggregate"), ENTROPY: ("entropy bonus", "entropy-denominator")}
+"""Terms besides the policy's → what they are called, and the mistake of another denominator."""
+
+
+def of_a_term(case: Case) -> Iterator[Cause]:
+    """Yields denominators of the KL or the entropy bonus, where one number alone differs.
+
+    Many give nearly one loss, so each is named only if it explains all records.
+    """
+    terms = [one for one in case.breakdown.terms if one.name in _TERMS and one.active]
+    for term in terms if case.has_one_number else ():
+        called, mistake = _TERMS[term.name]
+        for form in _shapes(case):
+            for key, of in (_MEANS if form else _EQUAL).items():
+                words = f"{called} over another denominator: your loss {_divided(form)}"
+                words += f"{worded(key)[1]}; {_own(case)}"
+                made = partial(_with_denominator, name=term.name, form=form, divisor=of)
+                yield Cause(mistake, words, made, for_all=True)
+        for count, power in product(_TIMES, (1, -1)):
+            words = f"{called} {'times' if power > 0 else 'divided by'} the number of {count}"
+            made = partial(_with_times, name=term.name, count=count, power=power)
+            yield Cause(mistake, words, made, for_all=True)
+
+
+_TIMES: Mapping[str, Divisor] = {
+    "responses": _count,
+    "tokens": _tokens,
+    "groups": lambda case: float(case.batch.group_count),
+    "responses in a group": lambda case: _count(case) / case.batch.group_count,
+    "accumulation steps": lambda case: accumulation_steps(case),
+}
+"""What a term may be multiplied or divided by once more."""
+
+
+def _with_denominator(case: Case, name: str, form: str, divisor: Divisor) -> Breakdown:
+    """The record's evaluation with other weights of one of its terms."""
+    by = divisor(case)
+    if not by > 0.0:
+        raise ValueError("there is no such count")
+    weights = Weights(_FORMS[form][1](case), None, by, "solved")
+    sums = case.batch.responses.sum
+
+    def changed(term: Term) -> Term:
+        return term._replace(weights=weights, sums=sums(term.values)) if term.name == name else term
+
+    return case.with_terms(changed)
+
+
+def _with_times(case: Case, name: str, count: str, power: float) -> Breakdown:
+    return case.with_coefficient(name, _TIMES[count](case) ** power)
 
 
 def micro_batches(case: Case) -> Iterator[Cause]:

@@ -74,6 +74,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (choices.weights, 2),
         (choices.clamped, 1),
         (denominators.of_the_kl, 1),
+        (denominators.of_a_term, 2),
         (kl.clamped, 1),
         (kl.policy_strength, 1),
         (inputs.temperatures, 1),
