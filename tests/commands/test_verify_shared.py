@@ -117,3 +117,35 @@ def test_a_term_with_a_denominator_of_its_own_is_named_from_losses_alone() -> No
         assert verified(rows, losses, beta=0.1).causes[0] == words
     losses = [one + random.uniform(0.01, 0.02) for one in losses]
     assert verified(rows, losses, beta=0.1).explained == 0
+
+
+def test_a_denominator_that_is_another_whole_number_in_each_record_is_named() -> None:
+    random = np.random.default_rng(11)
+    rows = [record(random, (4,)) for _ in range(4)]
+    values = [np.concatenate(clipped(row)) for row in rows]
+    losses = [
+        -float(one.sum()) / (len(one) + more)
+        for one, more in zip(values, (7, 23, 5, 11), strict=True)
+    ]
+    found = verified(rows, losses, beta=0.0)
+    words = "another denominator: your loss divides each token by a whole number in each record"
+    assert found.causes[0].startswith(words)
+    losses[2] *= 1.0003
+    assert verified(rows, losses, beta=0.0).explained == 0
+
+
+def test_responses_with_advantage_0_that_keep_their_reward() -> None:
+    random = np.random.default_rng(12)
+    rows = [record(random, (4, 4)) for _ in range(2)]
+    losses = []
+    for row in rows:
+        rewards = random.uniform(0, 1, 8)
+        first, second = (np.sort(rewards[at : at + 4]) for at in (0, 4))
+        kept = rewards.copy()
+        kept[rewards == first[-1]] = first[-1] - first[-2]
+        kept[rewards == second[-1]] = second[-1] - second[-2]
+        losses.append(-token_mean(clipped(row | {"advantages": kept})))
+        row["rewards"] = rewards
+        del row["advantages"]
+    found = verified(rows, losses, beta=0.0, stages={"advantage": "pass-at-k"})
+    assert found.causes == ("responses whose advantage is 0 keep their reward as their advantage",)

@@ -29,6 +29,12 @@ def _lengths(case: Case) -> F64:
     return np.maximum(case.batch.responses.lengths, 1).astype(np.float64)
 
 
+def _kept(case: Case) -> F64:
+    """[R] the tokens of each response that the correction does not reject."""
+    weight = case.breakdown.correction
+    return _lengths(case) if weight is None else case.batch.responses.sum((weight != 0.0) * 1.0)
+
+
 _FACTOR, _MEAN = "its length as a factor", "its response's tokens"
 _MEANS_OF = ", of token means"
 _FORMS: Mapping[str, tuple[str, Numerator]] = {
@@ -37,6 +43,10 @@ _FORMS: Mapping[str, tuple[str, Numerator]] = {
     "its response's tokens, including masked ones": (
         "truncated-in-denominator",
         lambda case: 1.0 / np.maximum(case.written.lengths, 1),
+    ),
+    "its response's tokens that the correction keeps": (
+        "rejected-in-denominator",
+        lambda case: 1.0 / np.maximum(_kept(case), 1.0),
     ),
     "its response's tokens − 1": (
         "one-less",
@@ -92,6 +102,12 @@ def _of_live_groups(case: Case) -> float:
     return np.nan if live.all() else float(case.batch.responses.lengths[live].sum())
 
 
+def _kept_of_all(case: Case) -> float:
+    """Counts the tokens that the correction keeps; not a number where it keeps all."""
+    kept = float(_kept(case).sum())
+    return kept if kept < case.batch.responses.total else np.nan
+
+
 def _tokens(case: Case) -> float:
     return float(case.batch.responses.total)
 
@@ -117,6 +133,7 @@ _EQUAL: Mapping[str, Divisor] = {
     "root-length.tokens": lambda case: _tokens(case) ** 0.5,
     "empty-response-counted": _filled,
     "tied-left-out": _of_live_groups,
+    "rejected-in-denominator": _kept_of_all,
 }
 # what tokens that are divided by their response's length are also divided by
 _MEANS: Mapping[str, Divisor] = {
@@ -297,6 +314,46 @@ def _of_loss(case: Case) -> Iterator[Cause]:
         divisor = float(sums[0]) / case.loss
         if divisor > 0.0 and any(named_counts(case, form, divisor)):
             yield from _causes(case, form, divisor, np.ones(1))
+        elif divisor > 0.0 and not form:
+            yield from _whole(case, divisor)
+
+
+def _whole(case: Case, divisor: float) -> Iterator[Cause]:
+    """Yields a denominator of tokens that is a whole number without a name, in all records.
+
+    It is solved for in each, so it is none of a few tokens more or less that digits do not tell.
+    """
+    if abs(divisor - round(divisor)) <= _room(case, divisor):
+        words = (
+            f"another denominator: your loss divides each token by a whole number in each record, "
+            f"here {divisor:.0f} where {case.batch.responses.total:,} tokens count "
+            f"(padding or other rows?); {_own(case)}"
+        )
+        yield Cause("denominator-other", words, _with_whole, for_all=case.gradient is None)
+
+
+def _room(case: Case, divisor: float) -> float:
+    """How far from a whole number a denominator may be; negative where all numbers are near one."""
+    room = max(_DIGITS, case.rounding) * divisor
+    return room if room <= 0.02 else -1.0
+
+
+_DIGITS = 1.5e-6
+"""What float32 leaves of a denominator that is solved for."""
+
+
+def _with_whole(case: Case) -> Breakdown:
+    if case.gradient is None:
+        sums = _with_weights(case, _FORMS[""][1], lambda _: 1.0).record_objective
+        divisor = float(sums[0]) / (case.loss or np.nan)
+    else:
+        factor = _factors(case, case.gradient, case.breakdown.gradient)
+        if factor is None:
+            raise ValueError("no weights give the gradient")
+        divisor = 1.0 / float(np.nanmedian(case.breakdown.weight * factor))
+    if not abs(divisor - round(divisor)) <= _room(case, divisor):
+        raise ValueError("the denominator is no whole number")
+    return _with_weights(case, _FORMS[""][1], lambda _: float(round(divisor)))
 
 
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
@@ -321,6 +378,10 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
     if not equal or case.gradient is None:
         return
     usual = float(np.median(factor))
+    typed = constant and (is_round(usual) or is_round(1.0 / usual))
+    if whole := [] if form or typed else [*_whole(case, divisor)]:
+        yield from whole
+        return
     if abs(factor - usual).max() <= 3e-4 * abs(usual):
         words = f"off by a constant factor: yours is grpo's times {usual:.6g}"
         made = partial(everything_times, factor=usual)
