@@ -23,6 +23,7 @@ from grpo_cli.commands.check.rules.advantages import (
     find_departure,
 )
 from grpo_cli.commands.check.rules.rewards import count_dead, count_sizes, describe_uneven
+from grpo_cli.commands.check.rules.values import Entropies, collect_entropies, judge_entropies
 from grpo_cli.records.unread import STEP_FIELDS
 
 _COPY_CHANCE = math.log(1e-6)
@@ -52,6 +53,7 @@ class Facts:
         steps: the steps of these records, three at most.
         departure: where advantages cease to follow a formula.
         tilted: records of one group whose advantages are on a line that is not their group's.
+        entropies: those of its tokens, against their log-probs.
     """
 
     places: list[Place]
@@ -69,6 +71,7 @@ class Facts:
     departure: Departure = NO_DEPARTURE
     tilted: int = 0
     step_key: str = ""
+    entropies: Entropies | None = None
 
 
 def collect_facts(view: View) -> Facts:
@@ -79,6 +82,7 @@ def collect_facts(view: View) -> Facts:
     given = "advantages" in view.names
     facts = Facts(list(view.places), view.counts.tolist(), key, given, scored, count_dead(view))
     facts.tilted, facts.departure = count_tilted(view), find_departure(view)
+    facts.entropies = collect_entropies(view)
     new = view.columns.get("log_probs_new")
     if new is not None:
         # Two samples are equal with probability e^L, L being the log-prob of the response.
@@ -275,6 +279,7 @@ class InputMemory:
         self._scored = False
         self._dead = DeadEnd()
         self.tilted = 0
+        self._entropies: dict[str, Entropies] = {}
 
     def add(self, facts: Facts) -> Iterator[Located]:
         """Adds records that follow those before, and yields the copies among them."""
@@ -320,6 +325,10 @@ class InputMemory:
         self._dead.add(facts)
         self._departure = self._departure.merge(facts.departure)
         self._first = facts.first | self._first
+        if facts.entropies is not None:
+            before = self._entropies.setdefault(facts.entropies.place.source, facts.entropies)
+            if before is not facts.entropies:
+                before.merge(facts.entropies)
 
     def finish(self, *, uneven_found: bool) -> Iterator[Located]:
         """Yields what only the whole input shows."""
@@ -335,6 +344,8 @@ class InputMemory:
         if self._unscored is not None and not self._scored:
             for finding in find_missing_scores():
                 yield "no-scores", finding, self._unscored
+        for entropies in self._entropies.values():
+            yield from judge_entropies(entropies)
         for finding in find_dead_ends(self._dead):
             assert self._dead.place is not None
             yield "dead-group", finding, self._dead.place
