@@ -56,13 +56,16 @@ def find_positive_log_probs(view: View) -> Iterator[Finding]:
         for record in np.flatnonzero(view.count(above)).tolist():
             part = view.tokens_of(record)
             inside, positive = values[part], values[part][above[part]]
+            at = np.flatnonzero(above[part]) + part.start
+            responses = len(np.unique(view.responses.index[at]))
+            ends = np.isin(at, view.responses.starts + view.lengths - 1).all()
             finite = inside[np.isfinite(inside)]
             low, high = finite.min(), finite.max()
             kind = "negated" if low >= 0.0 else "some"
             if low >= 0.0 and high <= 1.0:
                 kind = "all"
             elif low < 0.0 and len(positive) > 1 and (positive == positive[0]).all():
-                kind = "filler"
+                kind = "end" if ends and responses == len(positive) else "filler"
             yield Finding(
                 {
                     "column": name,
@@ -73,7 +76,12 @@ def find_positive_log_probs(view: View) -> Iterator[Finding]:
                 },
                 **view.first_token(record, above),
                 kind=kind,
-                words={"name": view.key(name), "value": positive[0]},
+                words={
+                    "name": view.key(name),
+                    "value": positive[0],
+                    "responses": responses,
+                    "rows": view.counts[record],
+                },
             )
 
 
