@@ -695,6 +695,20 @@ def test_the_examples_of_docstrings_run(module: str, monkeypatch: pytest.MonkeyP
             assert all(word in one.__doc__ for word in (">>>", "Args:", "Returns:", "Raises:"))
 
 
+def test_pages_and_converted_files_are_those_of_the_commands(tmp_path: Path) -> None:
+    pages = [tmp_path / name for name in ("function.html", "command.html")]
+    assert grpo_cli.report(RUN, pages[0]).last_good_step == 29
+    printed("report", RUN, "-o", str(pages[1]))
+    function, command = (re.sub("<code>grpo[_ ].*?</code>", "", one.read_text()) for one in pages)
+    assert function == command
+    for name in ("a.jsonl", "a.parquet"):
+        assert grpo_cli.convert(GRPO, tmp_path / name) == len(list(read(GRPO)))
+        assert evaluate(tmp_path / name).loss == evaluate(GRPO).loss
+    for write, name in ((grpo_cli.report, "a.pdf"), (grpo_cli.convert, "a.csv")):
+        with pytest.raises(grpo_cli.UsageError, match="name ends in"):
+            write(RUN, tmp_path / name)
+
+
 def test_where_and_group_by_choose_records_for_every_function(tmp_path: Path) -> None:
     """They are those of ``evaluate``; a command that is printed has them as flags."""
     path = tmp_path / "steps.jsonl"
