@@ -232,7 +232,12 @@ class Unread:
             columns.setdefault(key, advice)
         held = dict.fromkeys(path for one in found for path in one.held)
         read = {f"hyperparameters are read from {_listing([*held])}": None} if held else {}
-        others = {key: "" for one in found for key, _ in one.others if key not in said}
+        others = {
+            key: ""
+            for one in found
+            for key, value in one.others
+            if key not in said and ("." in key or not isinstance(value, str))  # a text is a remark
+        }
         ignored = {"columns": columns, "settings": settings, "keys": others}
         for noun, named in ignored.items():
             each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
