@@ -22,6 +22,7 @@ from grpo_cli.records.parse.columns import (
     refuse_odd_shape,
 )
 from grpo_cli.records.parse.scores import (
+    depth,
     finite,
     per_response,
     read_advantages,
@@ -59,7 +60,12 @@ def record(raw: Raw) -> Record | InputError:
     """
     try:
         value = as_object(raw.plain())
-        made = _read(value, raw.source, raw.line, raw.prefix)
+        try:
+            made = _read(value, raw.source, raw.line, raw.prefix)
+        except InputError:
+            if (unpadded := without_padding(value)) is None:
+                raise
+            made = _read(unpadded, raw.source, raw.line, raw.prefix)
     except InputError as error:
         error.source, error.line = raw.source, raw.line
         error.path = (raw.prefix + error.path).rstrip(".")
@@ -119,6 +125,39 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
 
 _PER_TOKEN = ("mask", "tokens", "token_ids")
 """Columns of tokens besides those of numbers."""
+
+
+def without_padding(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A record without its padding, where some columns lack it already; None where none does.
+
+    The mask says what is padding: there it is 1 up to the last token that counts, and 0 behind.
+    """
+    found = fields.read_fields(record)
+    names = found.names
+    keys = [*dict(found.columns).values(), *(names[name] for name in _PER_TOKEN if name in names)]
+    own = names.get("advantages")
+    if own is not None and depth(record[own]) == depth(record.get(names.get("mask", ""))):
+        keys.append(own)
+    try:
+        mask = record[names["mask"]]
+        return {**record, **{key: _unpadded(record[key], mask) for key in keys}}
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def _unpadded(value: list[Any], mask: list[Any]) -> list[Any]:
+    """The elements that count of nested lists, which may be there alone.
+
+    Raises:
+        TypeError: where something else than a list is in the place of one.
+        ValueError: where lists do not fit the mask, or the mask is 0 before the end.
+    """
+    if mask and isinstance(mask[0], list):
+        return [_unpadded(*pair) for pair in zip(value, mask, strict=True)]
+    count = sum(mask)
+    if mask != [1] * count + [0] * (len(mask) - count) or len(value) not in (count, len(mask)):
+        raise ValueError
+    return value[:count]
 
 
 def _add_scores(result: Record, record: Mapping[str, Any], shape: Shape) -> None:

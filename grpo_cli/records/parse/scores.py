@@ -154,17 +154,18 @@ def read_advantages(key: str, value: Any, shape: Shape, mask: bytes | None) -> l
         InputError: for another number of them than responses or tokens, or one that is no number.
     """
     flat_tokens = shape.single and type(value) is list and len(value) == shape.rows[0]
-    if _depth(value) == shape.nested and (shape.nested > 1 or flat_tokens):
+    if depth(value) == shape.nested and (shape.nested > 1 or flat_tokens):
         return read_column(key, value, shape, mask)
     return finite(*per_response(key, value, shape, "advantage"))
 
 
-def _depth(value: Any) -> int:
-    depth = 0
+def depth(value: Any) -> int:
+    """How deep lists are nested, by their first elements."""
+    levels = 0
     while type(value) is list:
-        depth += 1
+        levels += 1
         value = next((one for one in value if one != []), value[0] if value else None)
-    return depth
+    return levels
 
 
 # ---- groups -----------------------------------------------------------------------------------
