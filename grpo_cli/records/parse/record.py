@@ -14,6 +14,7 @@ from grpo_cli.records.open.foreign import log_advice
 from grpo_cli.records.parse.columns import (
     Shape,
     derive,
+    fill_unscored,
     innermost,
     is_number,
     read_column,
@@ -22,6 +23,7 @@ from grpo_cli.records.parse.columns import (
     refuse_odd_shape,
 )
 from grpo_cli.records.parse.scores import (
+    count_unknown,
     depth,
     finite,
     per_response,
@@ -73,6 +75,9 @@ def record(raw: Raw) -> Record | InputError:
             raw.origin.place(error, raw.prefix)
         return error
     made.origin, made.batch, made.step = raw.origin, raw.batch, step_of(value)
+    if raw.nulls is not None:
+        raw.nulls.update(made.nulls)
+        raw.nulls = None  # so that reading it again counts nothing
     return made
 
 
@@ -84,7 +89,10 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
     try:
         if "mask" in names:
             mask = read_mask(names["mask"], record[names["mask"]], shape)
-        columns = {name: read_column(key, record[key], shape, mask) for name, key in found.columns}
+        columns = {
+            name: read_column(key, record[key], shape, mask, nulls=name == _ENGINE)
+            for name, key in found.columns
+        }
     except InputError:
         keys = [
             *dict(found.columns).values(),
@@ -93,6 +101,9 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         refuse_odd_shape(shape, {key: record[key] for key in keys})
         raise
     derived = derive(columns, names, shape, mask)
+    nulls = {}
+    if _ENGINE in columns:
+        nulls[_ENGINE] = fill_unscored(columns, names[_ENGINE], record[names[_ENGINE]], shape, mask)
     groups, labels = None, None
     if shape.outer is not None or "group_ids" in names or "group_size" in names:
         groups, labels = read_groups(record, names, shape)
@@ -114,6 +125,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         group_labels=labels,
         versions=read_versions(record, shape.widths),
         hyperparameters=read_settings([record], found).of_record(0),
+        nulls=nulls,
     )
     found_trajectories = read_trajectories(record, found, shape, groups, labels)
     if found_trajectories is not None:
@@ -123,6 +135,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
     return result
 
 
+_ENGINE = "log_probs_rollout"
 _PER_TOKEN = ("mask", "tokens", "token_ids")
 """Columns of tokens besides those of numbers."""
 
@@ -162,7 +175,12 @@ def _unpadded(value: list[Any], mask: list[Any]) -> list[Any]:
 
 def _add_scores(result: Record, record: Mapping[str, Any], shape: Shape) -> None:
     key = result.names.get("rewards")
-    if key is not None:
+    unknown = 0
+    if key is not None and "advantages" in result.names:
+        unknown = count_unknown(key, record[key], shape)
+    if unknown:
+        result.nulls = {**result.nulls, "rewards": unknown}
+    elif key is not None:
         result.rewards, result.reward_names = read_rewards(key, record[key], shape)
         first = result.rewards[0]
         weights = trainer_weights(record, len(first)) if type(first) is list else {}

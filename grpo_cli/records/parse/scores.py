@@ -112,6 +112,25 @@ def read_rewards(key: str, value: object, shape: Shape) -> tuple[Rewards, tuple[
     return finite(values, place), ()
 
 
+def count_unknown(key: str, value: object, shape: Shape) -> int:
+    """How many responses have null from all reward functions.
+
+    Raises:
+        InputError: for another number of rewards than responses.
+    """
+    columns = [*value.items()] if isinstance(value, dict) else [("", value)]
+    each = [
+        per_response(f"{key}.{name}" if name else key, one, shape, "reward")[0]
+        for name, one in columns
+    ]
+    return sum(all(map(_is_null, row)) for row in zip(*each, strict=True))
+
+
+def _is_null(given: Any) -> bool:
+    """Whether a reward, or those of all functions, is null."""
+    return given is None or (isinstance(given, list) and {*map(type, given)} == {type(None)})
+
+
 def _by_function(rows: list[Any], place: Place) -> list[list[float]]:
     functions = len(rows[0])
     if not functions:
