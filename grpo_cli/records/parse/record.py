@@ -101,9 +101,8 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         refuse_odd_shape(shape, {key: record[key] for key in keys})
         raise
     derived = derive(columns, names, shape, mask)
-    nulls = {}
-    if _ENGINE in columns:
-        nulls[_ENGINE] = fill_unscored(columns, names[_ENGINE], record[names[_ENGINE]], shape, mask)
+    key = names.get(_ENGINE)
+    unscored = 0 if key is None else fill_unscored(columns, key, record[key], shape, mask)
     groups, labels = None, None
     if shape.outer is not None or "group_ids" in names or "group_size" in names:
         groups, labels = read_groups(record, names, shape)
@@ -125,7 +124,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         group_labels=labels,
         versions=read_versions(record, shape.widths),
         hyperparameters=read_settings([record], found).of_record(0),
-        nulls=nulls,
+        nulls={_ENGINE: unscored} if unscored else {},
     )
     found_trajectories = read_trajectories(record, found, shape, groups, labels)
     if found_trajectories is not None:
