@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.choose.grouping import steps_in
 from grpo_cli.records.fields import METRICS, fields_of, logged_metrics, read_fields
+from grpo_cli.records.places import count
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look
 from grpo_cli.variants.plan import Plan
@@ -67,6 +69,13 @@ class Skipped:
         return iter(self.first)
 
 
+_NULLS = {
+    "log_probs_rollout": ("token", "its log-prob is taken from log_probs_old, weight 1 as in TRL"),
+    "rewards": ("response", "the record's advantages are used, and none of its rewards"),
+}
+"""Field → what may have null there, and what is read instead."""
+
+
 @dataclass
 class InputFacts:
     """Facts of some input that are worth a sentence; they merge.
@@ -78,6 +87,7 @@ class InputFacts:
         shared: a file → an earlier one, and a step that both have.
         unread: the keys that hold a column which nothing reads.
         keys: canonical name → the key of that object.
+        nulls: field → how many tokens, or responses, have null there.
     """
 
     notices: Notices = field(default_factory=dict)
@@ -86,6 +96,7 @@ class InputFacts:
     shared: dict[str, tuple[str, Any]] = field(default_factory=dict)
     unread: Unread = field(default_factory=Unread)
     keys: Mapping[str, str] = field(default_factory=dict)
+    nulls: Counter[str] = field(default_factory=Counter)
 
     def merge(self, later: InputFacts) -> None:
         """Adds the facts of the input that follows."""
@@ -94,6 +105,7 @@ class InputFacts:
             self._add_steps(name, steps)
         self.shared = later.shared | self.shared
         self.unread.merge(later.unread)
+        self.nulls += later.nulls
         if self.named is None:
             self.named, self.keys = later.named, later.keys
 
@@ -120,7 +132,12 @@ class InputFacts:
         unread = self.unread.note(
             [plan.values for plan in plans], [*chain.from_iterable(said.values())]
         )
-        return self.notices | unread | dict.fromkeys(filter(None, said))
+        nulls = [
+            f"{self.keys.get(name, name)} has null for {count(self.nulls[name], word)}: {instead}"
+            for name, (word, instead) in _NULLS.items()
+            if self.nulls[name]
+        ]
+        return self.notices | unread | dict.fromkeys([*filter(None, said), *nulls])
 
     def ungrouped(
         self, records: int, groups: int, responses: int, *, given: bool = False
@@ -158,6 +175,9 @@ class InputFacts:
             self._add_unread(chunk, used)
             for name, steps in steps_in(chunk).items():
                 self._add_steps(name, dict.fromkeys(steps, chunk.items[0].source or ""))
+            for raw in chunk.items:
+                if isinstance(raw, Raw):
+                    raw.nulls = self.nulls
             yield chunk
 
     def _add_steps(self, name: str, found: Mapping[Any, str]) -> None:

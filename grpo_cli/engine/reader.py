@@ -228,6 +228,7 @@ class Reader:
 
     def _good(self, found: Iterable[G | InputError], *, needed: bool) -> Iterator[G]:
         self.skipped = Skipped(self.most_errors)
+        self.facts.nulls.clear()
         for one in found:
             needed = False
             if isinstance(one, InputError):

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 from grpo_cli import hyperparameters
 from grpo_cli.errors import SHORTEST_TYPO, InputError, is_one_slip
-from grpo_cli.records.unread import TRAJECTORIES, Misnamed, is_list, may_mean, misnamed
+from grpo_cli.records.unread import (
+    TRAJECTORIES,
+    Misnamed,
+    holds_texts,
+    is_list,
+    may_mean,
+    misnamed,
+)
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "log_probs_new": (
@@ -176,6 +183,9 @@ NO_FIELDS = Fields({}, (), ())
 MASKS = ("loss_mask", "response_mask")
 """Masks that stand side by side in some dumps; the first is the one that the loss used."""
 
+TOKEN_TEXTS = ("completion_tokens", "completion_token_strings", "token_texts", "tokens_text")
+"""Keys of the texts of tokens, where they hold texts; elsewhere they hold ids, or counts."""
+
 GROUPS = "groups"
 """The groups' ids, where it is a list of them and nothing else names the groups."""
 
@@ -200,6 +210,8 @@ def read_fields(record: Mapping[str, object]) -> Fields:
         ids = record[GROUPS]
         if not isinstance(ids, list) or not set(map(type, ids)) <= {str, int}:
             nulls += (GROUPS,)
+    if not record.keys().isdisjoint(TOKEN_TEXTS):
+        nulls += tuple(key for key in TOKEN_TEXTS if key in record and not holds_texts(record[key]))
     return _read_keys(tuple(record), nulls + logged_metrics(record))
 
 
@@ -237,6 +249,8 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
             names[name] = key
         elif key in hyperparameters.KNOWN:
             settings.append(key)
+        elif key in TOKEN_TEXTS and key not in nulls and "tokens" not in (names.keys() | {*keys}):
+            names["tokens"] = key
         elif key not in (ACTION, GROUPS):
             unknown.append(key)
     refuse_slips(unknown, "key", _meant)

@@ -238,7 +238,12 @@ class Unread:
             columns.setdefault(key, advice)
         held = dict.fromkeys(path for one in found for path in one.held)
         read = {f"hyperparameters are read from {_listing([*held])}": None} if held else {}
-        others = {key: "" for one in found for key, _ in one.others if key not in said}
+        others = {
+            key: ""
+            for one in found
+            for key, value in one.others
+            if key not in said and ("." in key or not isinstance(value, str))  # a text is a remark
+        }
         ignored = {"columns": columns, "settings": settings, "keys": others}
         for noun, named in ignored.items():
             each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
@@ -362,6 +367,16 @@ def is_list(value: Any) -> bool:
     return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
+def _ones(value: Any) -> Any:
+    """A number in the place of every value that is no list."""
+    return [*map(_ones, value)] if is_list(value) else 1
+
+
+def holds_texts(value: Any) -> bool:
+    """Whether nested lists begin with a text."""
+    return is_list(value) and isinstance(next(_leaves(value), None), str)
+
+
 def _leaves(value: Any) -> Iterator[Any]:
     """The values in nested lists, as far as they are asked for."""
     if not is_list(value):
@@ -420,7 +435,8 @@ def look(
     model = record[names[NEW]] if NEW in names else record.get(names.get("ratios", ""))
     misread = misnamed_in(record, names, wanted).values()
     advice = {one.key: one.advice.partition(" reads")[0] for one in misread}
-    found, left = [], []
+    found: list[tuple[str, str]] = []
+    left: list[str] = []
     for key in keys:
         value = record.get(key)
         if value is None or any(value is record[name] for name in names.values()):
@@ -436,6 +452,8 @@ def look(
             if reads and resembled(key) == ROLLOUT and not _has(names, OLD):
                 reads += f"; --map {OLD}={key} {_IF_OLD}"
             found.append((key, reads))
+        elif "tokens" not in names and holds_texts(value) and is_column(_ones(value), model):
+            found.append((key, f"--map tokens={key}"))
         elif key not in COMPLETIONS:
             left.append(key)
     numbers = {key: record[key] for key in left if type(record[key]) in (int, float)}

@@ -96,3 +96,56 @@ def test_records_that_are_explained_better_though_they_agree_are_counted() -> No
     found = verified(rows, losses, beta=4e-4)
     assert found.causes == ("KL missing (β = 0)",)
     assert found.nearer == 0
+
+
+def test_a_term_with_a_denominator_of_its_own_is_named_from_losses_alone() -> None:
+    random = np.random.default_rng(10)
+    rows = [record(random, groups) for groups in ((4,), (3, 3), (5,))]
+    policy = [-token_mean(clipped(row)) for row in rows]
+    kl = [np.concatenate(k3(row)).sum() for row in rows]
+    counts = {
+        "KL over another denominator: your loss divides each token by responses × the longest "
+        "response (mean over padded positions, the width); bnpo divides by tokens": [
+            len(row["log_probs_old"]) * max(map(len, row["log_probs_old"])) for row in rows
+        ],
+        "KL times the number of responses": [
+            sum(map(len, row["log_probs_old"])) / len(row["log_probs_old"]) for row in rows
+        ],
+    }
+    for words, by in counts.items():
+        losses = [x + 0.1 * y / n for x, y, n in zip(policy, kl, by, strict=True)]
+        assert verified(rows, losses, beta=0.1).causes[0] == words
+    losses = [one + random.uniform(0.01, 0.02) for one in losses]
+    assert verified(rows, losses, beta=0.1).explained == 0
+
+
+def test_a_denominator_that_is_another_whole_number_in_each_record_is_named() -> None:
+    random = np.random.default_rng(11)
+    rows = [record(random, (4,)) for _ in range(4)]
+    values = [np.concatenate(clipped(row)) for row in rows]
+    losses = [
+        -float(one.sum()) / (len(one) + more)
+        for one, more in zip(values, (7, 23, 5, 11), strict=True)
+    ]
+    found = verified(rows, losses, beta=0.0)
+    words = "another denominator: your loss divides each token by a whole number in each record"
+    assert found.causes[0].startswith(words)
+    losses[2] *= 1.0003
+    assert verified(rows, losses, beta=0.0).explained == 0
+
+
+def test_responses_with_advantage_0_that_keep_their_reward() -> None:
+    random = np.random.default_rng(12)
+    rows = [record(random, (4, 4)) for _ in range(2)]
+    losses = []
+    for row in rows:
+        rewards = random.uniform(0, 1, 8)
+        first, second = (np.sort(rewards[at : at + 4]) for at in (0, 4))
+        kept = rewards.copy()
+        kept[rewards == first[-1]] = first[-1] - first[-2]
+        kept[rewards == second[-1]] = second[-1] - second[-2]
+        losses.append(-token_mean(clipped(row | {"advantages": kept})))
+        row["rewards"] = rewards
+        del row["advantages"]
+    found = verified(rows, losses, beta=0.0, stages={"advantage": "pass-at-k"})
+    assert found.causes == ("responses whose advantage is 0 keep their reward as their advantage",)

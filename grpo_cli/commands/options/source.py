@@ -85,7 +85,14 @@ class SourceOptions:
         option("--group-by", "FIELD,…", "Fields that all rows of a group share: step,uid."),
     ] = None
     group_size: Annotated[
-        int | None, option("--group-size", "N", "Every N rows are one group.", "Input", min=1)
+        int | None,
+        option(
+            "--group-size",
+            "N",
+            "Every N rows, or N responses of a record, are one group.",
+            "Input",
+            min=1,
+        ),
     ] = None
     group_anywhere: Annotated[
         bool,

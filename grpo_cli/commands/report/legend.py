@@ -48,6 +48,13 @@ LEGEND: Mapping[str, str] = {
 """Column of ``trend`` → what it is."""
 
 
+def unit(name: str) -> str:
+    """The unit of a column, for its axis; "" where it has none, or its name says it."""
+    about = legend(name)
+    found = re.search(r"in (nats per token|nats|tokens)\b", about)
+    return found[1] if found else "share" if about.startswith("share ") else ""
+
+
 def legend(name: str) -> str:
     """What a column is; "" of one that a log has under another name."""
     if found := re.fullmatch(r"mismatch\.decile_(\d+)", name):
