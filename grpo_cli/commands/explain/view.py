@@ -43,7 +43,7 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     total, parts = found.total, found.parts
     loss = shown_among(total["loss"], total["gradient_norm"])
     counts = ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
-    batch = f" of the batch: {counts}" if total["records"] > 1 else ""
+    batch = f" ({counts})" if total["records"] > 1 else ""
     of = "".join(f"{name} {shown(value)}: " for name, value in (found.batch or {}).items())
     width = screen.reading
     head = Text.assemble((f"{of}loss ", "cyan"), (loss, "bold"), batch)
