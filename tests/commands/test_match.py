@@ -900,7 +900,7 @@ def test_of_few_digits_the_nearest_comes_first_and_all_are_counted(tmp_path) -> 
     assert found["fitting"] >= found["match_count"]
     screen = run("match", *words).stdout
     assert f"{found['fitting']:,} of {found['tried']:,} conventions give" in screen
-    path = write(tmp_path / "in", [{**one, "settings": {"beta": 0.02}} for one in made])
+    path = write(tmp_path / "in", [{**one, "kl_beta": 0.02} for one in made])
     result = run("match", path, f"--loss={loss!r}")
     assert result.stdout.startswith(f"grpo --beta 0.02 gives the loss {loss!r}")
-    assert "tried first: beta 0.02 (settings.beta)" in result.stderr
+    assert "tried first: beta 0.02 (kl_beta)" in result.stderr

@@ -103,7 +103,9 @@ def _searched(
     unread = {
         name: (key, value)
         for name, (key, value) in source.facts.unread.settings.items()
-        if name in _SEARCHED and taken.isdisjoint(canonical({name: value}).keys() | {name})
+        if name in _SEARCHED
+        and isinstance(value, int | float)
+        and taken.isdisjoint(canonical({name: value}).keys() | {name})
     }
     if not unread:
         return search.answer(questions)
