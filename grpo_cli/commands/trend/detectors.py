@@ -49,7 +49,7 @@ _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
 _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
-_LEFT = 1.5
+_LEFT = 1.2
 """Robust deviations by which a value that left what came before is beyond its last eight."""
 _PARTLY = 0.28
 """The share of the move of the value after it that such a value has made: noise makes less."""
@@ -197,6 +197,8 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
     moved = level - recent if sign.up else recent - level
     if moved <= share * abs(recent) or (sign.up and level < watch.least):
         return False
+    if sign.up and watch.least == watch.span[1] and (past == watch.least).any():
+        return False  # all of them is nothing new
     if watch.scale == "growth" and not sign.up and not _has_fallen(values, sign):
         return False
     change = abs(float(np.median(scaled[after])) - usual)

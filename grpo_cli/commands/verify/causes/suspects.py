@@ -50,7 +50,7 @@ class Cohort(Case):
 
     def by_record(self, number: Callable[[Case], float]) -> F64:
         """[R] a number of each record, for its responses."""
-        numbers, batch = [], self.batch
+        numbers, batch, weight = [], self.batch, self.breakdown.correction
         cuts = batch.cuts(range(len(self.records) + 1))
         for one, cut in zip(self.records, cuts, strict=True):
             own = Batch(  # all that is read, besides the record
@@ -60,7 +60,8 @@ class Cohort(Case):
                 cut.counts[1],
                 rewards=None if batch.rewards is None else batch.rewards[cut.responses],
             )
-            alone = replace(self.breakdown, batch=own)
+            rejected = None if weight is None else weight[cut.tokens]
+            alone = replace(self.breakdown, batch=own, correction=rejected)
             numbers.append(number(Case(one, alone, (), self.tolerance)))
         return self.batch.records.spread(np.array(numbers))
 
