@@ -1,7 +1,7 @@
 """The table of what is watched: which way a metric goes wrong, on which scale, and its limits.
 
-Findings, charts, the page and logs read it. Rows are in the order in which faults spread: what
-comes first in an event is its likely cause. A new metric or another name in logs is a change here.
+Findings, charts, the page and logs read it. Rows are in the order in which faults spread, which
+``_event`` of ``events.py`` uses. A new metric or another name in logs is a change here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Watch(NamedTuple):
             distance from 1; "share" for an angle that makes the noise of shares
             even.
         limits: bounds.
-        least: what a level has to reach to be a finding.
+        least: what a level has to reach to be a finding; if that is the largest possible value, for
+            the first time in the steps compared.
         span: the possible values.
         spikes: the factor of what was usual from which a single step may be a finding; 0: none.
         bounds: the shares of the onset tests' bounds from which on a rise, and a fall, is
@@ -190,6 +191,10 @@ _ENTROPY = (
     "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
     "learning rate"
 )
+_RECORDED = (
+    "grpo's loss of these records did not change: look for another formula, coefficient or "
+    "normalisation in the trainer (grpo verify, with the recorded loss under expected.loss)"
+)
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
     "larger groups, or check the verifier; or filter groups of equal rewards"
@@ -235,6 +240,7 @@ TABLE = (
           fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
+    Watch("recorded_loss", BOTH, spikes=3.0, fix=_RECORDED),
     Watch(
         "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5,
         span=_POSITIVE, spikes=3.0,
@@ -259,7 +265,11 @@ TABLE = (
                 "is_truncated/all/mean", "is_truncated/mean", "truncation_rate", "truncated"),
         fix="mask truncated responses, or allow longer ones",
     ),
-    Watch("at_longest", span=_SHARE),
+    Watch(
+        "at_longest", UP, "", "share", least=1.0, span=_SHARE,
+        fix="if they are cut at max_tokens, allow longer responses or mask these; if not, mask the "
+            "padding after their end",
+    ),
     Watch(
         "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
@@ -303,10 +313,12 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"), _FAR),
     "reward_length_corr": ("within groups, longer responses got more reward", ""),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
+    "recorded_loss": ("the loss that the records hold rose", "the loss that the records hold fell"),
     "kl_k3": ("the policy moved away from the reference", ""),
     **dict.fromkeys(("entropy", "nll"), _SURE),
     "repetition": ("responses began to repeat themselves", ""),
     "truncated": ("more responses were cut off", ""),
+    "at_longest": ("all responses of a step have one length", ""),
     "length_mean": ("responses became longer", "responses became shorter"),
     "groups_equal": ("more groups had equal rewards (no policy gradient)", ""),
     "groups_all_0": ("more groups had no right answer", ""),
