@@ -96,10 +96,7 @@ def _merged(given: Sequence[_Given]) -> dict[str, Sequence[Any]]:
         known = exact if is_exact else broad
         for own, column in columns.items():
             before = paths.setdefault((own, is_exact), path)
-            if own in known:
-                _check_same(known[own], before, column, path)
-                column = _filled(known[own], column)
-            known[own] = column
+            known[own] = _agreed(known[own], before, column, path) if own in known else column
     found = {**broad, **exact}
     found |= {name: _filled(exact[name], broad[name]) for name in broad.keys() & exact.keys()}
     return found
@@ -211,12 +208,25 @@ def _canonical(path: str, name: str, value: object) -> Mapping[str, Value]:
 _cached = lru_cache(maxsize=1024, typed=True)(_canonical)
 
 
-def _check_same(before: Sequence[Any], where: str, column: Sequence[Any], path: str) -> None:
-    """Stops where two names give a record different values."""
+_UNSET = (None, ABSENT)
+
+
+def _agreed(before: Sequence[Any], where: str, column: Sequence[Any], path: str) -> Sequence[Any]:
+    """The values that two names of a hyperparameter give; a null gives way to a value.
+
+    Frameworks' configurations have null under a deprecated name.
+
+    Raises:
+        InputError: where they give a record different values.
+    """
     for one, other in zip(before, column, strict=True):
-        if one != other and ABSENT not in (one, other):
+        if one != other and one not in _UNSET and other not in _UNSET:
             contradiction = f"{got(other)} contradicts {where}, which is {got(one)}"
             raise InputError(contradiction, path=path)
+    pairs = zip(before, column, strict=True)
+    return [
+        two if one is ABSENT or (one is None and two is not ABSENT) else one for one, two in pairs
+    ]
 
 
 def _filled(first: Sequence[Any], second: Sequence[Any]) -> Sequence[Any]:
