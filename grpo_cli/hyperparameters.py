@@ -168,6 +168,9 @@ _SET_ALIASES = {"clip_ratio": "epsilon", "eps_clip": "epsilon", "clip_epsilon": 
 KNOWN = frozenset({*HYPERPARAMETERS, *SETS, *_ALIASES, *_SET_ALIASES})
 """Every name a hyperparameter may be given by."""
 
+SWITCHES = {"kl_loss_coef": "use_kl_loss"}
+"""A setting of verl, slime and ROLL → the one that is false where it is not used."""
+
 HOLDERS = (
     *("settings", "config", "args", "arguments", "training_args"),
     *("params", "parameters", "hparams", "hyperparams"),

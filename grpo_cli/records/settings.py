@@ -10,7 +10,14 @@ from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import HOLDERS, KNOWN, HyperparameterError, Value, canonical
+from grpo_cli.hyperparameters import (
+    HOLDERS,
+    KNOWN,
+    SWITCHES,
+    HyperparameterError,
+    Value,
+    canonical,
+)
 from grpo_cli.records.fields import Fields, refuse_slips
 from grpo_cli.records.places import got
 from grpo_cli.records.unread import is_setting, meant_setting
@@ -105,7 +112,7 @@ def _merged(given: Sequence[_Given]) -> dict[str, Sequence[Any]]:
 def _given(objects: Sequence[Mapping[str, Any]], fields: Fields) -> list[_Given]:
     """The names at the records' top level, then those of ``hyperparameters``."""
     own = fields.hyperparameters
-    found: list[_Given] = [(name, name, [one.get(name) for one in objects]) for name in own]
+    found: list[_Given] = [(name, name, _values(objects, name)) for name in own]
     names = dict.fromkeys(own)
     if (key := fields.names.get("hyperparameters")) is not None:
         nested = [one[key] for one in objects]
@@ -117,9 +124,20 @@ def _given(objects: Sequence[Mapping[str, Any]], fields: Fields) -> list[_Given]
         refuse_slips(others, "hyperparameter", meant_setting, f"{key}.")
         names = dict.fromkeys(name for name in unique if name in KNOWN)
         for name in names:
-            found.append((f"{key}.{name}", name, [one.get(name, ABSENT) for one in nested]))
+            found.append((f"{key}.{name}", name, _values(nested, name)))
     both_sides = _BOTH_SIDES in names or _BOTH_SIDES in own
     return _without_both_sides(objects, found) if both_sides else found
+
+
+def _values(each: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """What objects give a hyperparameter; 0 where they say that it is not used."""
+    values = [one.get(name, ABSENT) for one in each]
+    if name not in SWITCHES or all(one.get(SWITCHES[name]) is not False for one in each):
+        return values
+    return [
+        0.0 if value is not ABSENT and one.get(SWITCHES[name]) is False else value
+        for one, value in zip(each, values, strict=True)
+    ]
 
 
 def _held(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Iterator[_Given]:
@@ -129,8 +147,8 @@ def _held(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Iterator[_Giv
             continue
         each = [one[key] if isinstance(one[key], dict) else {} for one in objects]
         for name in dict.fromkeys(chain.from_iterable(each)):
-            values = [one.get(name, ABSENT) for one in each]
-            values = [value if is_setting(name, value) else ABSENT for value in values]
+            given = _values(each, name)
+            values = [value if is_setting(name, value) else ABSENT for value in given]
             if any(value is not ABSENT for value in values):
                 yield f"{key}.{name}", name, values
 

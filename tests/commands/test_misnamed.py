@@ -351,3 +351,13 @@ def test_a_whole_configuration_of_trl_is_read() -> None:
     assert told.objective == evaluate(record | {"hyperparameters": {}}, "dr").objective
     choice = "hyperparameters.loss_type 'dapo' is not applied"
     assert f'{choice}: variant="trl/dapo" applies it' in told.notices
+
+
+@pytest.mark.parametrize("holder", ["hyperparameters", "args", ""])
+def test_a_coefficient_that_is_switched_off_is_0(holder: str) -> None:
+    record = {"logprobs": ROWS, "ref_logprobs": OLDER, "rewards": [1.0, 0.0]}
+    for switch, beta in ((False, 0.0), (True, 0.5)):
+        settings = {"kl_loss_coef": 0.5, "use_kl_loss": switch}
+        told = evaluate(record | ({holder: settings} if holder else settings))
+        assert told.objective == evaluate(record, beta=beta).objective
+        assert not any("use_kl_loss" in one for one in told.notices)
