@@ -451,9 +451,7 @@ class Verification:
             records = counted(self.by_scale, "record")
             verb = "agrees" if self.by_scale == 1 else "agree"
             within = self._empty.tolerance()
-            of = (
-                f", {within.rtol * NOISE_OF_SUMS:g} times the sum of the absolute terms of the loss"
-            )
+            of = f" ({within.rtol * NOISE_OF_SUMS:g} × Σ|term|)"
             of = of if within.atol is None else ""
             yield f"{records} {verb} only by the absolute tolerance{of}; --atol 0 turns it off"
         if self.ignored:
