@@ -745,3 +745,30 @@ def test_a_doubt_of_the_entropies_is_no_headline_where_the_log_probs_fell_too(
     assert event["fix"].startswith("raise ε_high")
     shown = run("trend", path, "-v", "dr").stdout
     assert shown.index("fix: raise") < shown.index("check: entropies: ")
+
+
+def test_one_value_that_is_back_by_chance_does_not_move_the_onset(tmp_path: Path) -> None:
+    """Steps 30 to 35 are far below, but for one; before them one alone is below."""
+    noise = np.random.default_rng(8).normal(0.0, 0.02, 60)
+    values = 0.6 + noise - 0.2 * (np.arange(60) >= 30)
+    values[27], values[33] = 0.4, 0.61
+    (found,) = found_in(series(tmp_path / "a.jsonl", {"a": values.tolist()}))["a"]
+    assert (found["kind"], found["onset"]) == ("shift", 30)
+
+
+def test_a_step_that_moved_too_far_comes_before_the_rewards_of_later_steps(tmp_path: Path) -> None:
+    """Its ratios do not follow from what changed after it."""
+    draw = np.random.default_rng(2)
+    rows = []
+    for step in range(50):
+        old = -draw.exponential(1.0, (8, 20))
+        new = np.minimum(old + (0.9 if step == 30 else 0.05) * draw.normal(size=old.shape), -1e-4)
+        right = draw.permutation(8) < 4
+        rewards = right * (0.01 if 30 < step < 40 else 1.0)
+        columns = {"log_probs_new": new, "log_probs_old": old}
+        rows.append(
+            {"step": step, "rewards": rewards.tolist()}
+            | {name: one.tolist() for name, one in columns.items()}
+        )
+    verdict = trend(write(tmp_path / "a.jsonl", rows))["verdict"]
+    assert verdict.startswith("step 30: one update moved the policy too far for one step (")

@@ -53,6 +53,8 @@ _LEFT = 1.2
 """Robust deviations by which a value that left what came before is beyond its last eight."""
 _PARTLY = 0.28
 """The share of the move of the value after it that such a value has made: noise makes less."""
+_OUTWEIGHS = 1.5
+"""So many values outside of the old level one inside outweighs: chance brings single ones back."""
 _NEARER = 0.25
 """The share of a change by which such a value may be away from the old level."""
 RECENT = 8
@@ -231,7 +233,7 @@ def _is_beyond(sign: Change, scaled: F64, least: float) -> bool:
 
 
 def _since(sign: Change, scaled: F64, before: tuple[float, float] | None = None) -> Change:
-    """The sign, at the step since which the series has been outside of what was usual.
+    """The sign, at the step since which the series has mostly been outside of what was usual.
 
     It stays where it is if a value that is back by chance hides that. ``before``: the level and
     the deviation at the end of what came before, where that had a trend.
@@ -242,7 +244,8 @@ def _since(sign: Change, scaled: F64, before: tuple[float, float] | None = None)
     level, spread = before or usual
     away = (scaled[sign.at : sign.seen] - level) * (1 if sign.up else -1)
     inside = away <= max(_INSIDE * spread, _NEARER * float(np.median(away[-3:])))
-    begun = sign.at + int(np.flatnonzero(np.append(True, inside))[-1])
+    path = np.append(0, np.cumsum(np.where(inside, _OUTWEIGHS, -1.0)))
+    begun = sign.at + int(np.flatnonzero(path == path.max())[-1])
     later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
     return later if _is_beyond(later, scaled, usual[1]) else sign
 

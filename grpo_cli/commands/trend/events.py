@@ -56,6 +56,10 @@ _LOOK = (
     "look at what rewards length (--fields reward_length_corr; read the longest responses), then "
     "cap or penalise it"
 )
+_SHORTER = (
+    "read the shortest responses: see whether the reward pays for brevity, or for a format alone; "
+    "normalise the loss by tokens (a mean over each response's tokens favours short right ones)"
+)
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
 and at least."""
@@ -199,7 +203,7 @@ class Event(Answer):
     def fix(self) -> str:
         """What is usually done about it; nothing where it is information alone, or none is known.
 
-        What is done about lengths is so where they grow, whatever the KL does.
+        What is done about lengths that grow is so whatever the KL does.
         """
         row, falls = _row(self.first), self.first.direction == DOWN
         if self._cause:
@@ -214,7 +218,7 @@ class Event(Answer):
         if row is not None and (row.name in _BY_KL or shrinks) and self._has_kl:
             row = watch(KL)
         elif shrinks:
-            return ""
+            return _SHORTER
         if row is None or self.severity == INFO:
             return ""
         fall, either, rise = row.fix.partition("; if it rises, ")
@@ -297,25 +301,29 @@ def _event(together: Sequence[Finding]) -> Event:
     The order of causes, of findings within ``_SURE`` steps of the beginning:
 
     1. what is not finite, then the engine (staleness, mismatch), then the ratios of the update, in
-       the order of ``TABLE``; the ratios come last but one where responses or rewards changed at
+       the order of ``TABLE``; the ratios come after all else where responses or rewards changed at
        once, since they follow from that;
     2. all else, the clearest first; of what is far beyond noise, rewards last, since they follow
-       from what was sampled: a collapse that repeats itself gets equal rewards;
+       from what was sampled (a collapse that repeats itself gets equal rewards), then by step;
     3. what only becomes less because of these.
 
     Where a run is stuck, the responses are the cause of what the update lacks.
     """
     begun = min(one.onset for one in together)
+    jumped = any(
+        _is_single(one) and one.metric in _UPDATE and one.onset == begun for one in together
+    )
     changed = any(
         _rank(one) >= _RESPONSES and one.severity != INFO
         for one in together
-        if one.onset <= begun + _AT_ONCE
+        if one.onset <= begun + (0 if jumped else _AT_ONCE)
     )
 
-    def place(one: Finding) -> tuple[bool, int, int, float, bool, float]:
-        info, row, clear = one.severity == INFO, _row(one), -min(one.score, FAR)
+    def place(one: Finding) -> tuple[bool, int, int, float, bool, int, float]:
+        info, row = one.severity == INFO, _row(one)
         name = "" if row is None else row.name
-        last = clear, _rank(one) >= _REWARDS, -one.score
+        score = FAR if one.kind == LIMIT else one.score
+        last = -min(score, FAR), _rank(one) >= _REWARDS, one.onset, -score
         if one.kind == STUCK:
             return info, -_rank(one), begun, *last
         if one.metric in _UPDATE:  # of these the first to change

@@ -61,13 +61,16 @@ CHANGES: Mapping[str, Change] = {
     "advantage-rounded.float16": lambda a, _: to_half(a, "float16"),
 }
 """In the order in which they are tried; the simplest first."""
+_OF_RECORD = ("advantage-order", "advantage-broadcast", "advantage-twice", "advantage-length.mean")
+"""Those that depend on the record's other responses."""
 
 
 def changed(case: Case) -> Iterator[Cause]:
     """Yields each of the changes that has no number to be solved for."""
     if case.breakdown.response_advantage is not None and case.other_advantages:
         for key, change in CHANGES.items():
-            yield catalogued(key, partial(_with_change, change=change))
+            made = partial(_with_change, change=change)
+            yield catalogued(key, made, by_record=not key.startswith(_OF_RECORD))
 
 
 def kept(case: Case) -> Iterator[Cause]:

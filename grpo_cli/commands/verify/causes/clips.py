@@ -113,7 +113,7 @@ def clips(case: Case) -> Iterator[Cause]:
     if surrogate.choice.window != "product":
         return
     for key, (form, bounds) in CLIPS.items():
-        yield catalogued(key, partial(bounded, form=form, bounds=bounds))
+        yield catalogued(key, partial(bounded, form=form, bounds=bounds), by_record=True)
     for mistake, name, value, words in _CAPS:
         if name in surrogate.values and surrogate.values[name] != value:
             yield Cause(mistake, words, partial(_with_value, name=name, number=value))
