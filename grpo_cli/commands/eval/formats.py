@@ -160,7 +160,10 @@ _ALONE = "loss: of each record alone; for its part of the batch: --fields id,con
 def _next(run: Run) -> str:
     """What to ask next of the same files."""
     if run.of_steps:
-        return "next: grpo trend FILE (what changed when), grpo explain FILE (why this loss)"
+        # of several steps, explain alone takes the last
+        loss = "this" if run.plan.batch in ("input", "record") else "the last batch's"
+        explain = f"grpo explain FILE --batch {run.plan.batch} (why {loss} loss)"
+        return f"next: grpo trend FILE (what changed when), {explain}"
     return "next: grpo explain FILE (why this loss), grpo show FILE (which tokens)"
 
 
