@@ -15,7 +15,7 @@ from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
 from grpo_cli.commands.eval.run import ROWS, Run, limited, row_notes, rows_of, totals_of
 from grpo_cli.engine.evaluation import Encode
-from grpo_cli.engine.rows.fields import SHARES, STEP, Level
+from grpo_cli.engine.rows.fields import SHARES, Level
 from grpo_cli.terminal.destination import naming
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.messages import say
@@ -169,8 +169,7 @@ def _next(run: Run) -> str:
 
 def _encode_table(printing: Printing) -> Encode:
     # A table chooses its columns itself, and needs the others to say what they mean.
-    more = {"token": SHARES[:1], "record": (STEP.name,)}.get(printing.level, ())
-    asked = printing.asked or more
+    asked = printing.asked or (SHARES[:1] if printing.level == "token" else ())
     return partial(encode_nested, level=printing.level, fields=None, asked=asked)
 
 
