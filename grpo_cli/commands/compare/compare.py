@@ -84,8 +84,8 @@ def _given_advantages(sides: Sequence[Side]) -> dict[str, None]:
         return {}
     many = "all" if len(given) == len(sides) else f"{len(given)} of {len(sides)}"
     return {
-        f"{many} variants use the advantages of the records; without that key each computes its "
-        "own from the rewards": None
+        f"{many} variants use the advantages of the records; with --own each computes its own from "
+        "the rewards": None
     }
 
 
@@ -200,8 +200,12 @@ def plans(
     stages: Mapping[str, str],
     hyperparameters: Mapping[str, object],
     batch: str,
+    *,
+    own: bool = False,
 ) -> tuple[list[Plan], list[str]]:
     """Each variant with the hyperparameters that it takes; and notes on those that do not take one.
+
+    ``own``: whether its own settings and advantages win over those of the records.
 
     Raises:
         UsageError: for a hyperparameter that none of them takes.
@@ -218,7 +222,9 @@ def plans(
             raise UsageError(f"{flag}: none of the variants uses it")
         if without:
             notes.append(f"{flag} does not apply to {', '.join(without)}")
-    own = [{name: flags[name] for name in flags if name in one.takes()} for one in bare]
-    pairs = zip(names, own, strict=True)
-    made = [plan(name, stages=stages, hyperparameters=each, batch=batch) for name, each in pairs]
+    taken = [{name: flags[name] for name in flags if name in one.takes()} for one in bare]
+    made = [
+        plan(name, stages=stages, hyperparameters=each, batch=batch, own=own)
+        for name, each in zip(names, taken, strict=True)
+    ]
     return made, notes
