@@ -81,9 +81,8 @@ def compare(
     grpo compare rollouts.jsonl --variants all --json | jq '.variants[].loss'
     grpo compare run-a/rollouts run-b/rollouts
 
-    Settings and advantages are those of the records, where they have any; with --own
-    each variant keeps its own settings, and computes advantages from the rewards.
-    A flag applies to the variants that take it. Variants that cannot be evaluated
+    Settings and advantages of the records replace those of a variant; --own keeps
+    its settings, and computes advantages from the rewards. A flag applies to the variants that take it. Variants that cannot be evaluated
     are listed with the reason. Cosines are with the gradient of the first
     variant; of many, the least alike come first. With --variants, all files are
     one input. Without flags of an objective, two runs are compared token by
