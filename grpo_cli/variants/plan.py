@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.errors import InputError, Listing, UsageError, did_you_mean, nearest
+from grpo_cli.errors import InputError, Listing, UsageError, checked, did_you_mean, nearest
 from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import NOTHING, Bound, Choice
@@ -377,13 +377,16 @@ def plan(
     name = NAMES[variant]
     swapped = {stage: _stage_choice(stage, wanted) for stage, wanted in (stages or {}).items()}
     given = hyperparameters or {}
-    for wanted in given:
+
+    def check(wanted: str) -> None:
         if wanted not in KNOWN:
             if (row := f"{_CHOOSES.get(wanted)}/{given[wanted]}") in NAMES:
                 raise UsageError(f"{wanted} chooses a variant: -v {row}")
             takes = Plan(name, VARIANTS[name], swapped, {}, batch).takes()
             read = f"{name} reads {', '.join(sorted(takes))}"
             raise UsageError(f"{wanted}: {unknown(wanted, read)}")
+
+    checked(check, given)
     try:
         flags = canonical(given)
     except HyperparameterError as error:
@@ -477,7 +480,8 @@ def _stage_choice(stage: str, wanted: str) -> str:
 def _check_taken(made: Plan) -> None:
     takes = made.takes()
     wanted = {name: (stage, choice) for stage, choice, name in made._wanted()}
-    for name in [one for one in made.flags if one not in takes]:
+
+    def check(name: str) -> None:
         if name in wanted:  # only the row keeps flags from it
             stage, choice = wanted[name]
             raise UsageError(
@@ -490,6 +494,8 @@ def _check_taken(made: Plan) -> None:
             f"use it; it uses {listed}"
             + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
         )
+
+    checked(check, [one for one in made.flags if one not in takes])
 
 
 def _no_variant(name: str) -> str:
