@@ -11,6 +11,7 @@ from rich.text import Text
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.emit import as_json, write_rows
+from grpo_cli.commands.eval.view import short_signature
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.detectors import TREND
@@ -401,7 +402,9 @@ def _print_basis(
     if answer.signatures:
         first, *later = answer.signatures
         more = f" and {len(later):,} more (see --json)" if later else ""
-        signed = f"signature  {visible(first)}{more}"
+        begin = "signature  "
+        short = short_signature(visible(first), screen.width, len(begin) + len(more))
+        signed = f"{begin}{short}{more}"
     if terse:
         console.print()
         for line in filter(None, (*lacks, signed)):
