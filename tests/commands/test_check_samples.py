@@ -325,3 +325,17 @@ def test_fillers_at_the_last_token_are_called_that() -> None:
     row = {"log_probs_new": new, "log_probs_rollout": engine, "rewards": [0.0, 1.0, 0.0, 1.0]}
     (found,) = (one for one in check([row]).findings if one.severity == "error")
     assert "log_probs_rollout is 1 at the last token of 4 of 4 responses" in found.message
+
+
+@each("displaced", [1, 6])
+def test_what_a_fault_causes_elsewhere_is_not_said_again(displaced) -> None:
+    """Where many records are displaced, the engine of others need not be at fault."""
+    draw, rows = np.random.default_rng(7), []
+    for at in range(12):
+        engine = -draw.exponential(1.0, (4, 60)) - 1e-3
+        noise = draw.normal(0.0, 0.3, engine.shape)
+        new = np.roll(engine, 1, axis=1) if at < displaced else np.minimum(engine + noise, -1e-3)
+        row = {"log_probs_new": new.tolist(), "log_probs_rollout": engine.tolist()}
+        rows.append(row | {"rewards": [0.0, 1.0, 0.0, 1.0]})
+    codes = {one.code for one in check(rows).findings if one.severity != "info"}
+    assert codes == {"shifted"} | ({"rollout-mismatch"} if displaced == 1 else set())
