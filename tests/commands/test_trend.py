@@ -660,7 +660,7 @@ def test_every_column_is_in_every_format(tmp_path: Path) -> None:
 
 
 def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reward functions first; last of all the loss and the rewards."""
+    """Reward functions first; last of all what a finding is of, the loss and the rewards."""
     row = record(random.Random(9), 0, 0)
     rows = [[0.5] * len(one) for one in row["log_probs_new"]]
     row |= {"entropies": rows, "finish_reasons": ["stop"] * 4, "weight_versions": [0] * 4,
@@ -675,7 +675,7 @@ def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.Mo
         "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "reward_std", "pass_at_k",
         "reward_group_std", "reward_length_corr", "groups_equal", "truncated", "mismatch.mean_abs",
         "mismatch.p999", "mismatch.k3", "gradient_norm", "length_mean", "nll", "entropy",
-        "clip_high", "kl_k3", "loss",
+        "clip_high", "kl_k3", "mismatch.mult", "loss",
     ]  # fmt: skip
 
 
