@@ -716,3 +716,12 @@ def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> No
         )
     )
     assert "recorded_loss" not in given["steps"][0]
+
+
+def test_a_recorded_loss_that_is_no_number_is_named_at_its_step(tmp_path: Path) -> None:
+    rows = [PLAIN | {"step": at, "loss": math.nan if at in (3, 5) else 0.1} for at in range(8)]
+    document = trend(write(tmp_path / "a.jsonl", rows))
+    assert document["verdict"].startswith("step 3: recorded_loss is not finite")
+    assert [one["recorded_loss"] is None for one in document["steps"]] == [
+        at in (3, 5) for at in range(8)
+    ]
