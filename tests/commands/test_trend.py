@@ -706,6 +706,9 @@ def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> No
         )
         said = "step 15: the loss that the records hold rose (medians: recorded_loss "
         assert verdict_of(key, 15).startswith(said)
+    equal = [{"step": at, "log_probs": [[-1.0]] * 2, "rewards": [0.0, 1.0]} for at in range(20)]
+    noise = (row | {"loss": 1e-8 * draw.random()} for row in equal)
+    assert "grpo's" not in trend(write(path, noise))["verdict"]  # of a loss of 0
     given = trend(
         write(
             path,
