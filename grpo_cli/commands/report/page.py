@@ -41,6 +41,7 @@ def page_of(
     places: Sequence[str],
     options: TrendOptions,
     stored: StoredOptions,
+    command: str | None = None,
 ) -> Iterator[str]:
     """The page of a run that was read, in parts; its records are read again for their groups.
 
@@ -51,6 +52,7 @@ def page_of(
         places: its files.
         options: its flags; ``--by`` adds the parts of changes.
         stored: what it stores.
+        command: what writes it; None: this command line.
     """
     blocks: list[tuple[str, str]] = []
     if isinstance(run, Steps):
@@ -90,7 +92,7 @@ def page_of(
     return html(
         title=_title(answer),
         place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
-        command=command_line(),
+        command=command or command_line(),
         signature=f"{answer.signatures[0]}{more}" if answer.signatures else "",
         settings={"color_by": None, "top": 10},
         still=_still(answer),

@@ -127,9 +127,9 @@ class Watch(NamedTuple):
 _ROUNDING = 1e-12
 _EARLY = 12
 """Steps from which on what a healthy run accumulates is a share of the steps so far."""
-_FEW_VALUES, _GLANCE = 12, 64
+FEW_VALUES, _GLANCE = 12, 64
 """So many different values, or fewer, are shares of a few groups."""
-_EARLIER = np.tri(_FEW_VALUES + 1, k=-1, dtype=np.bool_)
+_EARLIER = np.tri(FEW_VALUES + 1, k=-1, dtype=np.bool_)
 
 
 def _largest_gap(values: F64) -> F64:
@@ -144,14 +144,14 @@ def _largest_gap(values: F64) -> F64:
 def _grain(values: F64) -> F64:
     """[n] the least difference of values so far if these are few, else 0."""
     kinds, first = np.unique(values[:_GLANCE], return_index=True)
-    if len(kinds) <= _FEW_VALUES and len(values) > _GLANCE:  # else later ones do not matter
+    if len(kinds) <= FEW_VALUES and len(values) > _GLANCE:  # else later ones do not matter
         kinds, first = np.unique(values, return_index=True)
-    order = np.argsort(first)[: _FEW_VALUES + 1]
+    order = np.argsort(first)[: FEW_VALUES + 1]
     new, at = kinds[order], first[order]
     apart = np.full((len(new),) * 2, np.inf)
     np.subtract(new[:, None], new, out=apart, where=_EARLIER[: len(new), : len(new)])
     least = np.minimum.accumulate(np.abs(apart).min(axis=1, initial=np.inf))
-    least[:1] = least[_FEW_VALUES:] = 0.0
+    least[:1] = least[FEW_VALUES:] = 0.0
     return np.repeat(least, np.diff(at, append=len(values)))
 
 
