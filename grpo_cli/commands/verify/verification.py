@@ -186,7 +186,8 @@ class Verification:
             ]
             causes, explained, self._rows, agreeing = (), 0, (), 0
         nearer = 0
-        if self.by_scale and causes and explained == len(firsts) and self._can_reread(verdicts):
+        can_reread = self._reader.can_reread and len(verdicts) <= _REREAD
+        if self.by_scale and causes and explained == len(firsts) and can_reread:
             nearer = self._nearer(self._causes[causes[0]], verdicts)
         found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
@@ -231,9 +232,6 @@ class Verification:
                 return 0
             nearer += own > DIGITS
         return nearer
-
-    def _can_reread(self, verdicts: Sequence[Verdict]) -> bool:
-        return "-" not in self._reader.paths and len(verdicts) <= _REREAD
 
     def nothing(self) -> InputError:
         """What to say where no record was judged: how the records get what they lack for that."""
@@ -451,9 +449,9 @@ class Verification:
             records = counted(self.by_scale, "record")
             verb = "agrees" if self.by_scale == 1 else "agree"
             within = self._empty.tolerance()
-            of = f" ({within.rtol * NOISE_OF_SUMS:g} of the summed sizes of the loss's terms)"
+            of = f" ({within.rtol * NOISE_OF_SUMS:g} × Σ|term|)"
             of = of if within.atol is None else ""
-            yield f"{records} {verb} only within atol{of}: --atol 0 compares by rtol alone"
+            yield f"{records} {verb} only by the absolute tolerance{of}; --atol 0 turns it off"
         if self.ignored:
             yield f"not compared: {', '.join(self.ignored)}"
         for key, name in self.rounded.items():
@@ -507,7 +505,7 @@ def _losses_of_batches(
     keys = {each.key for each in firsts}
     yours = Counter(each.expected for each in firsts)
     alone = len(firsts) < len(verdicts) or min(yours.values(), default=1) < 2
-    if alone or len(keys) > 1 or not keys <= {"loss", "objective"} or "-" in reader.paths:
+    if alone or len(keys) > 1 or not keys <= {"loss", "objective"} or not reader.can_reread:
         return None
     steps = (name for name, values in reader.facts.steps.items() if len(values) > 1)
     batch, (key,) = next(steps, "input"), keys
