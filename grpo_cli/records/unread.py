@@ -250,13 +250,21 @@ class Unread:
             key: ""
             for one in found
             for key, value in one.others
-            if key not in said and ("." in key or not isinstance(value, str))  # a text is a remark
+            if key not in said and _is_named(key, value)
         }
         ignored = {"columns": columns, "settings": settings, "keys": others}
         for noun, named in ignored.items():
             each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
             read |= {f"ignored {noun}: {_listing(each)}": None} if each else {}
         return read
+
+
+def _is_named(key: str, value: object) -> bool:
+    """Whether a note names a key that resembles nothing.
+
+    A single value at a record's top is a remark, or what the trainer logs.
+    """
+    return "." in key or isinstance(value, list | dict)
 
 
 def _has_value(given: Mapping[str, Value], name: str, value: float | str) -> bool:
