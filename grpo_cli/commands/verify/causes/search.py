@@ -263,7 +263,7 @@ class Memory:
             suspect: the record.
             rows: gives the plans of the rows that are usual where a record comes from.
         """
-        if known := self._fitting(suspect, self._known) or self.for_all(suspect):
+        if known := self.known(suspect) or self.for_all(suspect):
             return Explained(None, known)
         if self._left <= 0:
             self.left_out += 1
@@ -277,7 +277,8 @@ class Memory:
             self._known = [(key, found.causes), *self._known][:_KEPT]
         elif not is_undefined(suspect.case):
             found = found._replace(causes=self._of_all(suspect.case, rows))
-            self._for_all += [(key, found.causes)] if found.causes else []
+            perhaps = [one._replace(for_all=True) for one in found.possible if not one.equal]
+            self._for_all += [(key, some) for some in (perhaps, found.causes) if some]
         return found
 
     def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
@@ -289,6 +290,10 @@ class Memory:
             return ()
         self._pairs_left -= 1
         return paired(case, rows(case.record))
+
+    def known(self, suspect: Suspect) -> Sequence[Cause]:
+        """What explained another record, if it explains a record too."""
+        return self._fitting(suspect, self._known)
 
     def for_all(self, suspect: Suspect) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""
