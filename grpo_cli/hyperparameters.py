@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from grpo_cli.errors import GrpoError, nearest
+from grpo_cli.errors import GrpoError, is_one_slip, nearest
 
 Value = float | int | str | None
 
@@ -172,7 +172,7 @@ HOLDERS = (
     *("settings", "config", "args", "arguments", "training_args"),
     *("params", "parameters", "hparams", "hyperparams"),
 )
-"""Keys under which dumps may have hyperparameters, which are read from ``hyperparameters``."""
+"""Keys under which dumps have a trainer's configuration; ``hyperparameters`` goes before them."""
 
 
 def canonical(values: Mapping[str, object]) -> dict[str, Value]:
@@ -210,6 +210,23 @@ _BOTH = "epsilon (which is epsilon_low and epsilon_high)"
 _MEANT = dict.fromkeys(("clip", "clip_range", "cliprange", "clip_eps", "ppo_clip"), _BOTH)
 _MEANT["eps"] = "epsilon (of the clip) or std_eps (of the advantages)"
 """Words that others have for a hyperparameter, and that are nearer to another one's name."""
+
+
+def misspelt(name: str) -> str:
+    """The hyperparameter that an unknown name is another word for, or one letter off; or ""."""
+    if (last := name.rpartition(".")[2]) in KNOWN:
+        return last
+    plain = _plain(name)
+    near = [one for one in sorted(KNOWN) if _plain(one) == plain or is_one_slip(name, one)]
+    return "" if name in _OTHERS else _MEANT.get(name) or next(iter(near), "")
+
+
+_OTHERS = frozenset({"betas"})
+"""Settings of an optimiser, one letter off a hyperparameter."""
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def parameter_of(name: str) -> str:

@@ -250,12 +250,7 @@ class Evaluation:
         other = other_row(reader.facts.named, (self._evaluator.plan,))
         sums, plan, totals = self.sums, self._evaluator.plan, self.sums.batches.whole
         more: Notices = dict.fromkeys(self._replaced())
-        first: Notices = {}
-        advantages = {part.name for part in totals.signed if part.key == "adv"}
-        given = "given" in advantages
-        torn = reader.ungrouped(totals, given=given)  # groups into their responses
-        if torn is not None and (plan.compares_groups or totals.dead_groups == totals.groups):
-            first[torn] = None
+        first = {} if self.ungrouped is None else {self.ungrouped: None}
         if sums.references.error is not None:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
@@ -264,9 +259,22 @@ class Evaluation:
         found = first | other | reader.facts.sentences(plan) | self._notices | said | no_kl | more
         key = reader.facts.keys.get("log_probs_rollout", ENGINE_KEY.partition("=")[2])
         found = {text.replace(ENGINE_KEY, f"--map log_probs_old={key}"): None for text in found}
-        if MIXED in advantages and GIVEN in found:
+        if MIXED in self._advantages and GIVEN in found:
             found = {SOME_GIVEN if text == GIVEN else text: None for text in found}
         return [text for text in found | pooled if plan.asked or text != GIVEN]
+
+    @property
+    def ungrouped(self) -> str | None:
+        """That each record is a group of its own, where that changes a number."""
+        totals, compares = self.sums.batches.whole, self._evaluator.plan.compares_groups
+        if not (compares or totals.dead_groups == totals.groups):
+            return None
+        return self._reader.ungrouped(totals, given="given" in self._advantages)
+
+    @property
+    def _advantages(self) -> set[str]:
+        """The names of the choices that the advantages are of."""
+        return {part.name for part in self.sums.batches.whole.signed if part.key == "adv"}
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks, packed_runs
-from grpo_cli.engine.rows.fields import KINDS
+from grpo_cli.engine.rows.fields import KINDS, STEP
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import (
@@ -163,7 +163,7 @@ class Reader:
             UsageError: for a field that is named as a column of the rows that are printed.
         """
         for field in map(spelled, batch_fields(batch)):
-            if field in KINDS:
+            if field in KINDS and field != STEP.name:
                 raise UsageError(
                     f"--batch {field}: rows already have a column {field}; use a field with "
                     "another name"
@@ -228,6 +228,7 @@ class Reader:
 
     def _good(self, found: Iterable[G | InputError], *, needed: bool) -> Iterator[G]:
         self.skipped = Skipped(self.most_errors)
+        self.facts.nulls.clear()
         for one in found:
             needed = False
             if isinstance(one, InputError):

@@ -10,9 +10,10 @@ from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
-from grpo_cli.records.fields import Fields
+from grpo_cli.hyperparameters import HOLDERS, KNOWN, HyperparameterError, Value, canonical
+from grpo_cli.records.fields import Fields, refuse_slips
 from grpo_cli.records.places import got
+from grpo_cli.records.unread import is_setting, meant_setting
 
 ABSENT: Any = ...
 """Stands for the value of a hyperparameter that a record does not give."""
@@ -71,14 +72,25 @@ _Given = tuple[str, str, Sequence[Any]]
 def read_settings(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Settings:
     """The hyperparameters of records with these fields.
 
+    Their own go before those of a trainer's configuration in ``settings``, ``config``, ….
+
     Raises:
-        InputError: for an unknown name, a value out of range, or two different values.
+        InputError: for a misspelt name, a value out of range, or two different values.
     """
+    found = _merged(_given(objects, fields))
+    held = [*_held(objects, fields)]
+    for name, column in _merged(held).items() if held else ():
+        found[name] = _filled(found[name], column) if name in found else column
+    return Settings(len(objects), dict(sorted(found.items())))
+
+
+def _merged(given: Sequence[_Given]) -> dict[str, Sequence[Any]]:
+    """Hyperparameter → [M] its values, where names of it do not contradict each other."""
     # Names that set several (epsilon) give way to the particular ones.
     broad: dict[str, Sequence[Any]] = {}
     exact: dict[str, Sequence[Any]] = {}
     paths: dict[tuple[str, bool], str] = {}
-    for path, name, values in _given(objects, fields):
+    for path, name, values in given:
         columns = _canonical_columns(path, name, values)
         is_exact = len(columns) == 1
         known = exact if is_exact else broad
@@ -90,7 +102,7 @@ def read_settings(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Setti
             known[own] = column
     found = {**broad, **exact}
     found |= {name: _filled(exact[name], broad[name]) for name in broad.keys() & exact.keys()}
-    return Settings(len(objects), dict(sorted(found.items())))
+    return found
 
 
 def _given(objects: Sequence[Mapping[str, Any]], fields: Fields) -> list[_Given]:
@@ -103,11 +115,27 @@ def _given(objects: Sequence[Mapping[str, Any]], fields: Fields) -> list[_Given]
         for one in nested:
             if not isinstance(one, dict):
                 raise InputError(f"expected an object, got {got(one)}", path=key)
-        names = dict.fromkeys(chain.from_iterable(nested))
+        unique = dict.fromkeys(chain.from_iterable(nested))
+        others = [name for name in unique if name not in KNOWN]
+        refuse_slips(others, "hyperparameter", meant_setting, f"{key}.")
+        names = dict.fromkeys(name for name in unique if name in KNOWN)
         for name in names:
             found.append((f"{key}.{name}", name, [one.get(name, ABSENT) for one in nested]))
     both_sides = _BOTH_SIDES in names or _BOTH_SIDES in own
     return _without_both_sides(objects, found) if both_sides else found
+
+
+def _held(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Iterator[_Given]:
+    """The numbers of hyperparameters in objects with a trainer's configuration."""
+    for key in fields.unknown:
+        if key not in HOLDERS:
+            continue
+        each = [one[key] if isinstance(one[key], dict) else {} for one in objects]
+        for name in dict.fromkeys(chain.from_iterable(each)):
+            values = [one.get(name, ABSENT) for one in each]
+            values = [value if is_setting(name, value) else ABSENT for value in values]
+            if any(value is not ABSENT for value in values):
+                yield f"{key}.{name}", name, values
 
 
 _BOTH_SIDES = "clip_ratio"

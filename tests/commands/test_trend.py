@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import random
 import statistics
 from pathlib import Path
@@ -676,3 +677,42 @@ def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.Mo
         "mismatch.p999", "mismatch.k3", "gradient_norm", "length_mean", "nll", "entropy",
         "clip_high", "kl_k3", "loss",
     ]  # fmt: skip
+
+
+def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> None:
+    """It is a finding where it alone changed, and in the verdict wherever it is far from grpo's."""
+    draw = random.Random(4)
+    rows = []
+    for step in range(30):
+        logps = [[-draw.uniform(0.5, 2.0) for _ in range(4)] for _ in range(4)]
+        rewards = [draw.random() for _ in range(4)]
+        rows.append({"step": step, "log_probs": logps, "rewards": rewards})
+    path = write(tmp_path / "a.jsonl", rows)
+    losses = [one["loss"] for one in steps(path)]
+    assert "recorded_loss" not in steps(path)[0]
+
+    def verdict_of(key: str, first: int) -> str:
+        held = [one + 0.5 * (at >= first) for at, one in enumerate(losses)]
+        more = ({"loss": one} if key == "loss" else {"expected": {"loss": one}} for one in held)
+        document = trend(write(path, map(operator.or_, rows, more)))
+        assert [one["recorded_loss"] for one in document["steps"]] == pytest.approx(held)
+        return str(document["verdict"])
+
+    for key in ("loss", "expected"):
+        assert verdict_of(key, 30).startswith("no sudden change in ")
+        assert "grpo's" not in verdict_of(key, 30)
+        assert "; the records' loss differs from grpo's at step 5 and 24 more (" in verdict_of(
+            key, 5
+        )
+        said = "step 15: the loss that the records hold rose (medians: recorded_loss "
+        assert verdict_of(key, 15).startswith(said)
+    given = trend(
+        write(
+            path,
+            [
+                row | {"loss": value}
+                for row, value in zip(rows, (True, "x", None) * 10, strict=True)
+            ],
+        )
+    )
+    assert "recorded_loss" not in given["steps"][0]

@@ -40,6 +40,11 @@ _PILED_UP = 3.0
 responses were cut; lengths that end by themselves have no peak there."""
 
 
+_PADDED = 0.25
+_OF_PADDING = ("unrelated", "mean-weight", "drift", "rollout-mismatch")
+"""What padding that counts causes in a quarter of the records, and in others too few to show it."""
+
+
 class Check(Accumulator[Any]):
     """Checks records: ``read`` those of a piece of the input, ``merge`` the pieces in order.
 
@@ -152,6 +157,12 @@ class Check(Accumulator[Any]):
             self.findings.drop("dead-group")
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
+        if any(code == "mask" for code, _, _ in found):
+            self.findings.drop("mask", "whole")
+        if self.findings.count_by(0, 2)["padding-id", "error"] >= _PADDED * self.sizes["records"]:
+            for code, kind in self.findings.count_by(0, 1):
+                if code in _OF_PADDING:
+                    self.findings.drop(code, kind)
         self._add_located(found, 0)
         *others, last = self.lengths[len(self.lengths) * 3 // 4 :].tolist()
         if last <= _PILED_UP * sum(others) / max(len(others), 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -214,10 +215,13 @@ _SPARE: Sequence[str] = (
 def print_variants(
     console: Console, screen: Screen, variants: Sequence[Entry], stages: Mapping[str, Entry]
 ) -> None:
-    """Prints a line per variant (names, stages, where it comes from), then each stage's choices."""
+    """Prints a line per variant, the papers' and each framework's apart, then stages' choices."""
     rows = [{**row, **_stage_names(row), "title": _also(row, "title")} for row in variants]
     names = ("name", "paper", "version", "checked", *_STAGES, "title")
-    hidden = print_list(console, screen, rows, names, _SPARE)
+    hidden: dict[str, None] = {}
+    for at, (_, several) in enumerate(groupby(rows, lambda row: row["name"].rpartition("/")[0])):
+        console.print("\n" * bool(at), end="")
+        hidden |= dict.fromkeys(print_list(console, screen, [*several], names, _SPARE))
     print_hidden(console, screen, [*hidden, "hyperparameters", "note"], "grpo explain NAME, --json")
     if stages:
         console.print()

@@ -212,6 +212,8 @@ def _verdict(answer: Verified, differing: int) -> Text:
         if answer.places and (rest := answer.verified - differing):
             agree = f"the other {'agrees' if rest == 1 else f'{rest:,} agree'}"
             differ += f" ({answer.places}; {agree})"
+        if answer.nearer:
+            differ += f" (and {answer.nearer:,} more, though within the tolerance)"
         if answer.is_of_another_row:
             some = "" if answer.agreeing == differing else f" {answer.agreeing:,} of them"
             row = answer.agrees_with[0]

@@ -140,11 +140,11 @@ def _ratio(case: Case) -> str:
 
 def _counts(case: Case) -> Iterator[tuple[str, float]]:
     """Yields what a mean may be over; a count of 1 changes nothing."""
+    yield "the number of accumulation steps", denominators.accumulation_steps(case)
     sizes = np.bincount(case.batch.groups)
     if (sizes == sizes[0]).all():
         yield "the number of responses in a group", float(sizes[0])
     yield from denominators.batch_counts(case)
-    yield "the number of accumulation steps", denominators.accumulation_steps(case)
 
 
 def _without_gradient(case: Case) -> Located | None:
@@ -408,6 +408,36 @@ def _is_clip(case: Case, lost: Flags, kept: Flags) -> bool:
     return True
 
 
+def _by_advantage(case: Case) -> Found | None:
+    """Looks for one advantage per response that gives all gradients, with another sign or for 0."""
+    own, found = case.breakdown.response_advantage, case.effective_advantages
+    if own is None or found is None or not case.other_advantages:
+        return None
+    size = float(np.abs(own).max(initial=0.0))
+    other = np.isfinite(found) & (np.abs(found - own) > 1e-3 * size)
+    if not other.any() or case.batch.responses.lengths[other].max() < 3:
+        return None
+    at = int(np.argmax(other))
+    words = (
+        f"one advantage per response gives the gradients: {int(other.sum()):,} of {len(own):,} "
+        f"differ (response {at} has {found[at]:.5g} instead of {own[at]:.5g})"
+    )
+    return words, "advantage"
+
+
+def _within_responses(case: Case) -> Found | None:
+    """Looks for factors that differ within responses, which have one ratio each."""
+    (policy, rest), wanted = _parts(case), case.gradient
+    assert wanted is not None
+    if not case.objective.ratio.choice.per_response or case.breakdown.response_advantage is None:
+        return None
+    if case.breakdown.correction is not None or case.multiple(wanted - rest, policy).all():
+        return None
+    words = f"{_count(_wrong(case))} differ, by a factor that differs within a response"
+    words += ", though the ratio of a response is one number"
+    return words, "ratio", "advantage", *(("kl",) if rest.any() else ())
+
+
 def _by_token(case: Case) -> Found:
     """Says what is left: each token has a factor of its own, or the KL adds one."""
     (policy, rest), wrong = _parts(case), _wrong(case)
@@ -440,7 +470,9 @@ _TESTS: Sequence[Callable[[Case], Located | Found | None]] = (
     partial(_in_one_place, exactly=True),
     _without_some,
     _by_cells,
+    _by_advantage,
     partial(_in_one_place, exactly=False),
+    _within_responses,
     _by_token,
 )
 """Those that leave the least open first."""
