@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
@@ -38,6 +41,14 @@ SHORTEST_TYPO = 4
 """Letters of a name that a slip of one letter may be meant for."""
 _BEGINNING, _NEAR = 4, 0.8
 """Letters from which on a beginning means the first name that has it, unless one is this near."""
+
+
+def until_error(items: Iterable[T], faults: list[Exception]) -> Iterator[T]:
+    """Yields items until an error, which it stores: some are read ahead."""
+    try:
+        yield from items
+    except Exception as fault:
+        faults.append(fault)
 
 
 class GrpoError(Exception):

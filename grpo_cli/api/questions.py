@@ -559,7 +559,7 @@ def _write_page(path: str, run: Run | Steps, answer: Trend) -> None:
 
     if pathlib.Path(path).suffix not in (".html", ".htm"):
         raise UsageError(f"{path}: a page's name ends in .html")
-    files = [*dict.fromkeys(answer.steps.files)]
+    files = [one or "records in memory" for one in dict.fromkeys(answer.steps.files)]
     parts = page_of(run, None, answer, files, TrendOptions(), StoredOptions(), "grpo_cli.report")
     with destination(path, "path") as page:
         page.writelines(part.encode() for part in parts)

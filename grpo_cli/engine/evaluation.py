@@ -257,11 +257,15 @@ class Evaluation:
         pooled = {} if sums.error is not None else reader.pooled(plan.batch, self._advice)
         said = (sums.of_first or {}) | sums.notices
         found = first | other | reader.facts.sentences(plan) | self._notices | said | no_kl | more
-        key = reader.facts.keys.get("log_probs_rollout", ENGINE_KEY.partition("=")[2])
-        found = {text.replace(ENGINE_KEY, f"--map log_probs_old={key}"): None for text in found}
-        if MIXED in self._advantages and GIVEN in found:
-            found = {SOME_GIVEN if text == GIVEN else text: None for text in found}
-        return [text for text in found | pooled if plan.asked or text != GIVEN]
+        completed = {}
+        if (key := reader.facts.keys.get("log_probs_rollout")) is not None:
+            completed[NO_OLD] = (
+                f"{NO_OLD}; to use the engine's log-probs: --map log_probs_old={key}"
+            )
+        if MIXED in self._advantages:
+            completed[GIVEN] = SOME_GIVEN
+        told = [text for text in found | pooled if plan.asked or text != GIVEN or text in completed]
+        return [completed.get(text, text) for text in told]
 
     @property
     def ungrouped(self) -> str | None:
@@ -313,7 +317,6 @@ SOME_GIVEN = (
     "only some records have advantages: those of the others are computed from their rewards "
     "(--advantage NAME computes all)"
 )
-ENGINE_KEY = "--map log_probs_old=KEY, where KEY holds log_probs_rollout"
 GIVEN = "advantages come from the records, not from their rewards (--advantage NAME computes them)"
 """Said of a variant that somebody chose, whose formula another's advantages may not be."""
 NO_OLD = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
@@ -330,8 +333,7 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
     """Sentences on the data of a chunk."""
     batch = breakdown.batch
     if on_policy_by_default(breakdown):
-        engine = batch.log_probs_rollout is not None
-        yield NO_OLD + (f"; to use the engine's log-probs: {ENGINE_KEY}" if engine else "")
+        yield NO_OLD
     if batch.rewards is not None and breakdown.objective.advantage.choice.given:
         yield GIVEN
     if batch.rewards is not None and np.isnan(batch.rewards).any():

@@ -22,7 +22,7 @@ from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks, packed_runs
 from grpo_cli.engine.rows.fields import KINDS, STEP
 from grpo_cli.engine.totals import Totals
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import InputError, UsageError, until_error
 from grpo_cli.records import (
     PLAIN,
     DecodedChunk,
@@ -321,7 +321,7 @@ class Reader:
             )
             return
         faults: list[Exception] = []
-        each = _until_error(self._pieces(as_spans=self._jobs != 1), faults)
+        each = until_error(self._pieces(as_spans=self._jobs != 1), faults)
         pieces = _together(each, self._block_bytes // 2 if work.make().bundles else 0)
         jobs = self._jobs
         if jobs is None:
@@ -367,11 +367,3 @@ def _together(pieces: Iterable[Piece], room: int) -> Iterator[Sequence[Piece]]:
             waiting, held = [], 0
     if waiting:
         yield tuple(waiting)
-
-
-def _until_error(pieces: Iterator[Piece], faults: list[Exception]) -> Iterator[Piece]:
-    """Yields pieces until an error, which it stores: some are read ahead."""
-    try:
-        yield from pieces
-    except Exception as fault:
-        faults.append(fault)

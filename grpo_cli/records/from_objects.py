@@ -69,11 +69,13 @@ def _pack_all(objects: Objects) -> Packed:
     key = names["log_probs_new"]
     counts = [len(one[key]) for one in objects]
     widths = list(map(len, _rows(objects, key, counts)))
-    columns = {
-        name: _numbers(_flat(objects, names[name], counts, widths))
-        for name in PLAIN_COLUMNS
-        if name in names
-    }
+    columns: dict[str, F64] = {}
+    for name in (name for name in PLAIN_COLUMNS if name in names):
+        own = names[name]  # the engine's policy may stand for another as well
+        same = (one for one in columns if all(each[own] is each[names[one]] for each in objects))
+        known = next(same, None)
+        flat = _flat(objects, own, counts, widths) if known is None else columns[known]
+        columns[name] = _numbers(flat)
     _check_words(objects, names, counts, widths)
     scores = {"rewards": names["rewards"]} if "rewards" in names else {}
     if "advantages" in names:

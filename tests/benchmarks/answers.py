@@ -16,21 +16,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent))
+from asking import arguments, asked
 from trials import product
 from trials.report import document, markdown, missed
 from trials.score import Count, Task, merged
 
-BUILDING, REPORTING = 0, 10_000
 SECTIONS = {
     "check": "check",
     "verify": "verify",
@@ -38,29 +36,6 @@ SECTIONS = {
     "turns": "turns.section",
     "strangers": "strangers.section",
 }
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "").partition("\n")[0],
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--seeds", type=int, default=12, help="seeds of each question (default 12)")
-    add("--first", type=int, default=REPORTING, help="the first seed; below 10000 for building")
-    add(
-        "--only",
-        default=",".join(SECTIONS),
-        help="sections, of check,verify,match,turns,strangers",
-    )
-    add("--case", default="", help="only questions whose name this regular expression finds")
-    add("--jobs", type=int, default=os.cpu_count() or 1)
-    add("--seed", type=int, help="only questions of this very seed")
-    add("--small", action="store_true", help="one seed, every tenth question")
-    add("--hold", action="store_true", help="exit with 1 where a goal is surely missed")
-    add("--json", action="store_true", help="print details, with every miss, as JSON")
-    add("--dump", metavar="DIR", type=Path, help="write the records of every miss to this folder")
-    return parser.parse_args()
 
 
 def tasks(options: argparse.Namespace) -> Iterator[Task]:
@@ -84,14 +59,6 @@ def ask(task: Task) -> dict[str, Count]:
         raise RuntimeError(f"{task}: {error!r}") from error
 
 
-def asked(questions: list[Task], jobs: int) -> Iterable[dict[str, Count]]:
-    if jobs <= 1:
-        yield from map(ask, questions)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(ask, questions, chunksize=4)
-
-
 def dump(folder: Path, counts: dict[str, Count]) -> None:
     """The records of every listed case, and the command that asks about them."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +73,11 @@ def dump(folder: Path, counts: dict[str, Count]) -> None:
 
 
 def main() -> None:
-    options = arguments()
+    parser = arguments(__doc__, 12, hold="where a goal is surely missed", sections=[*SECTIONS])
+    add = parser.add_argument
+    add("--seed", type=int, help="only questions of this very seed")
+    add("--dump", metavar="DIR", type=Path, help="write the records of every miss to this folder")
+    options = parser.parse_args()
     if options.seed is not None:
         options.first, options.seeds = options.seed, 1
     elif options.small:
@@ -114,7 +85,7 @@ def main() -> None:
     questions = list(tasks(options))
     if options.small:
         questions = questions[::10]
-    counts = merged(asked(questions, options.jobs))
+    counts = merged(asked(ask, questions, options.jobs))
     if options.dump:
         dump(options.dump, counts)
     used = [task.seed for task in questions] or [options.first]

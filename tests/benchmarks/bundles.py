@@ -12,7 +12,6 @@ Without a fault nothing may be named.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from asking import arguments
 from command import run
 
 F64 = NDArray[np.float64]
@@ -340,11 +340,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first", type=int, default=10_000)
-    parser.add_argument("--hold", action="store_true", help="exit with 1 below 95 %")
-    given = parser.parse_args()
+    given = arguments(__doc__, 3, hold="below 95 %").parse_args()
     right: dict[str, list[bool]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(given.first, given.first + given.seeds):

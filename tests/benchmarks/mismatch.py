@@ -9,12 +9,12 @@ two times and eight times that of the noise. Seeds below 10000 were used to buil
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from asking import arguments
 
 from grpo_cli.batch import Segments
 from grpo_cli.objective.mismatch import Attribution, Mismatch
@@ -146,31 +146,28 @@ def named(one: Drawn, cause: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=10_000)
+    parser = arguments(__doc__, 100, hold="below the rates of the report")
     parser.add_argument("--responses", type=int, default=256)
-    parser.add_argument("--hold", action="store_true", help="fail below the rates of the report")
-    asked = parser.parse_args()
-    seeds = range(asked.first, asked.first + asked.seeds)
+    given = parser.parse_args()
+    seeds = range(given.first, given.first + given.seeds)
     false = 0
     for word, how in CLEAN.items():
-        clean = Counter(named(draw(seed, **{"count": asked.responses} | how), "") for seed in seeds)
+        clean = Counter(named(draw(seed, **{"count": given.responses} | how), "") for seed in seeds)
         del clean["nothing"]
         false += clean.total() - clean["outliers"]  # heavy tails have some
-        print(f"clean, {word}: named {clean.total()} of {asked.seeds}  {dict(clean) or ''}")
+        print(f"clean, {word}: named {clean.total()} of {given.seeds}  {dict(clean) or ''}")
     right = 0
     for cause, plant in PLANTED.items():
         for word, strength in STRENGTHS.items():
             found = Counter(
-                named(plant(draw(seed, asked.responses), strength), cause) for seed in seeds
+                named(plant(draw(seed, given.responses), strength), cause) for seed in seeds
             )
             right += found[cause] if word != "weak" else 0
             others = {name: count for name, count in found.items() if name != cause}
-            print(f"{cause:10} {word:7} {found[cause]:4} of {asked.seeds}  {others or ''}")
-    whole = 2 * len(PLANTED) * asked.seeds
+            print(f"{cause:10} {word:7} {found[cause]:4} of {given.seeds}  {others or ''}")
+    whole = 2 * len(PLANTED) * given.seeds
     print(f"plain and strong: {right} of {whole} ({right / whole:.0%})")
-    if asked.hold and (false or right < 0.9 * whole):
+    if given.hold and (false or right < 0.9 * whole):
         raise SystemExit(1)
 
 

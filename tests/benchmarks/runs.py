@@ -20,15 +20,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import re
 import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -40,13 +37,13 @@ ROOT = Path(__file__).parents[2]
 if __name__ == "__main__":
     sys.path[:1] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "benchmarks")]
 
+from asking import arguments, asked  # noqa: E402
 from running.judge import Answer, Verdict, ask, ask_beginnings, judge, looked  # noqa: E402
 from running.kinds import HEALTHY_RUN, KINDS, Kind  # noqa: E402
 from running.logs import FILES, FRAMEWORKS, HEALTHY_LOG, NAMES, PLANTED, healthy  # noqa: E402
 from running.simulate import SHAPES, STEPS, lines, simulate  # noqa: E402
 from trials.score import table, wilson  # noqa: E402
 
-BUILDING, REPORTING = 0, 10_000
 SEEN = (1, 2, 3, 5, 8, 10, 12, 15, 20, 24, 36)
 """Steps since the onset at which somebody looks."""
 EVERY = 10
@@ -166,22 +163,6 @@ def questions(options: argparse.Namespace) -> list[Question]:
     return found
 
 
-def asked(wanted: Sequence[Question], jobs: int) -> Iterable[tuple[str, Verdict]]:
-    if jobs <= 1:
-        yield from map(answer_one, wanted)
-        return
-    _ASKED[:] = wanted  # forked processes have them; kinds hold functions, which no pipe takes
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
-        yield from pool.map(_answer_at, range(len(wanted)))
-
-
-_ASKED: list[Question] = []
-
-
-def _answer_at(place: int) -> tuple[str, Verdict]:
-    return answer_one(_ASKED[place])
-
-
 def row(section: str, kind: Kind, verdicts: Sequence[Verdict]) -> list[str]:
     """A kind's row of the table."""
     of = len(verdicts)
@@ -249,35 +230,16 @@ def too_bad(found: dict[tuple[str, str], list[Verdict]]) -> list[str]:
     return reasons + ([f"false {false:.0%}"] if false > HELD["false"] else [])
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "").partition("\n")[0],
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--seeds", type=int, default=10, help="seeds of each kind (default 10; healthy × 10)")
-    add("--first", type=int, default=REPORTING, help="the first seed; below 10000 for building")
-    add(
-        "--only",
-        default=",".join(SECTIONS),
-        help="some of these sections",
-    )
-    add("--case", default="", help="only kinds whose name this regular expression finds")
-    add("--jobs", type=int, default=os.cpu_count() or 1)
-    add("--small", action="store_true", help="one seed, few looks")
-    add("--hold", action="store_true", help="exit with 1 where it is surely worse than it was")
-    add("--misses", action="store_true", help="list what went wrong")
-    add("--json", action="store_true", help="every verdict, a line of JSON as it comes")
-    return parser.parse_args()
-
-
 def main() -> None:
-    options = arguments()
+    hold = "where it is surely worse than it was"
+    parser = arguments(__doc__, 10, hold=hold, sections=[*SECTIONS])
+    parser.add_argument("--misses", action="store_true", help="list what went wrong")
+    options = parser.parse_args()
     if options.small:
         options.seeds = 1
     wanted = questions(options)
     found: dict[tuple[str, str], list[Verdict]] = {}
-    for section, verdict in asked(wanted, options.jobs):
+    for section, verdict in asked(answer_one, wanted, options.jobs):
         found.setdefault((section, verdict.kind), []).append(verdict)
         if options.json:
             line = json.dumps({"section": section, **asdict(verdict)}, ensure_ascii=False)

@@ -490,11 +490,16 @@ def test_every_number_is_the_float64_of_eval(grpo, tmp_path, variant):
     assert [sides[side] for side in block.clip] == numbers(record, "clip")
 
 
-@pytest.mark.parametrize(("way", "tokens"), [("f8", 40), ("f4", 40), ("f8", 20_000)])
-def test_log_probs_are_those_of_the_file(grpo, dump, tmp_path, way, tokens):
-    """Of 20,000 tokens the low bytes are stored, in several blocks."""
+@pytest.mark.parametrize(
+    ("way", "tokens", "second"),
+    [("f8", 40, None), ("f4", 40, None), ("f8", 20_000, None), ("f4", 40, -0.5), ("f4", 40, -0.1)],
+)
+def test_log_probs_are_those_of_the_file(grpo, dump, tmp_path, way, tokens, second):
+    """Of 20,000 tokens the low bytes are stored, in several blocks; -0.1 is no float32."""
     draw = np.random.default_rng(1)
     values = -draw.gamma(1.0, 1.0, (2, tokens)).astype(way).astype(np.float64)
+    if second is not None:
+        values[1], way = second, "f8" if second == -0.1 else way
     old = np.where(np.arange(2 * tokens).reshape(2, tokens) % 20 == 7, -1.5, values)
     columns = {"log_probs_new": values, "log_probs_old": old, "log_probs_ref": old - 1.0}
     path, out = dump({name: one.tolist() for name, one in columns.items()}), tmp_path / "page.html"

@@ -402,6 +402,9 @@ RATIOS = {
         lambda m, a, _: (clip(math.exp(m), a)[0], 0.0)
     ),
     "log-prob instead of the ratio (REINFORCE): A·log π_θ": compute(lambda _, a, new: (new * a, a)),
+    "the ratio twice: a weight of π_θ/π_old, token by token": compute(
+        lambda m, a, _: tuple(math.exp(m) * x for x in clip(math.exp(m), a))  # type: ignore[arg-type,return-value]
+    ),
 }
 
 

@@ -76,6 +76,12 @@ PLAIN = {
     ),
     "KL estimator abs instead of k3": compute(penalty=lambda d, _: (abs(d), math.copysign(1, d))),
     "KL estimator k3+ instead of k3": compute(penalty=lambda d, _: (k3(d)[0], d)),
+    "KL estimator max(d, 0) instead of k3, d = log π_θ − log π_ref": compute(
+        penalty=lambda d, _: (max(d, 0.0), float(d > 0))
+    ),
+    "KL estimator exp(−d) − 1 (k3 without + d) instead of k3, d = log π_θ − log π_ref": compute(
+        penalty=lambda d, _: (math.expm1(-d), -math.exp(-d))
+    ),
     "β is 0.1 instead of 0.05": compute(beta=0.1),
     "β is 0.025 instead of 0.05": compute(beta=0.025),
     "β is 0.0502 instead of 0.05": compute(beta=0.0502),

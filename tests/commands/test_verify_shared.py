@@ -18,6 +18,7 @@ def record(random: np.random.Generator, groups: Sequence[int]) -> dict[str, Any]
     lengths = random.integers(4, 14, sum(groups))
     old = [random.uniform(-3, -0.1, length) for length in lengths]
     return {
+        "log_probs_rollout": [np.minimum(row + random.normal(0, 0.1, len(row)), 0) for row in old],
         "log_probs_new": [np.minimum(row + random.normal(0, 0.2, len(row)), -0.01) for row in old],
         "log_probs_old": old,
         "log_probs_ref": [np.minimum(row + random.normal(0, 0.3, len(row)), 0.0) for row in old],
@@ -89,11 +90,11 @@ def test_records_that_are_explained_better_though_they_agree_are_counted() -> No
     random = np.random.default_rng(9)
     rows = [record(random, (4,)) for _ in range(12)]
     losses = [-token_mean(clipped(row)) for row in rows]  # β is missing
-    found = verified(rows, losses, beta=4e-4)
+    found = verified(rows, losses, beta=6e-4)
     assert 0 < found.differing < 12
     assert (found.causes, found.nearer) == (("KL missing (β = 0)",), 12 - found.differing)
     losses[-1] *= 1.0 + 2e-5  # which agrees, and which the cause does not explain
-    found = verified(rows, losses, beta=4e-4)
+    found = verified(rows, losses, beta=6e-4)
     assert found.causes == ("KL missing (β = 0)",)
     assert found.nearer == 0
 
@@ -149,3 +150,44 @@ def test_responses_with_advantage_0_that_keep_their_reward() -> None:
         del row["advantages"]
     found = verified(rows, losses, beta=0.0, stages={"advantage": "pass-at-k"})
     assert found.causes == ("responses whose advantage is 0 keep their reward as their advantage",)
+
+
+def test_another_correction_is_named_from_losses_alone() -> None:
+    random = np.random.default_rng(13)
+    rows = [record(random, (4,)) for _ in range(3)]
+    losses = []
+    for row in rows:
+        pairs = zip(row["log_probs_old"], row["log_probs_rollout"], clipped(row), strict=True)
+        losses.append(-token_mean([np.exp((old - mu).mean()) * x for old, mu, x in pairs]))
+    found = verified(rows, losses, beta=0.0, stages={"correction": "token-truncate"})
+    words = "correction by π_old/π_engine, the geometric mean over each response"
+    assert words in found.causes
+
+
+def test_the_column_that_factors_follow_tells_the_stage() -> None:
+    """Of powers of quotients of policies, which no cause has."""
+    random = np.random.default_rng(14)
+    row = record(random, (8,))
+    ratios, engine, far = (
+        [np.exp(x - y) for x, y in zip(row[above], row[below], strict=True)]
+        for above, below in (
+            ("log_probs_new", "log_probs_old"),
+            ("log_probs_old", "log_probs_rollout"),
+            ("log_probs_new", "log_probs_ref"),
+        )
+    )
+    a = row["advantages"]
+    wrong = {
+        "ratio": [b * r**1.37 for r, b in zip(ratios, a, strict=True)],
+        "correction": [b * r * e**1.37 for r, e, b in zip(ratios, engine, a, strict=True)],
+        "kl": [b * r - 0.1 * x**1.37 for r, x, b in zip(ratios, far, a, strict=True)],
+    }
+    for stage, slopes in wrong.items():
+        tokens = sum(map(len, slopes))
+        given = {key: [each.tolist() for each in value] for key, value in row.items()}
+        expected = {"gradient": [(one / tokens).tolist() for one in slopes]}
+        beta = 0.1 if stage == "kl" else 0.0
+        given |= {"expected": expected}
+        found = verify(given, "bnpo", beta=beta, epsilon_low=0.9, epsilon_high=9.0)
+        first = found.records[0].first
+        assert first.located[0] == stage, (stage, first.pattern)

@@ -82,45 +82,6 @@ def test_slime_takes_the_entropy_off_with_the_reducer_of_its_policy_loss(
     assert given.total["entropy"] == pytest.approx(mean, rel=1e-14)
 
 
-def test_slime_entropy_by_hand() -> None:
-    """A = ±0.5 / (σ + 1e-6), σ = √0.5; every ratio is e^0.3, clipped at 1.2 where A > 0."""
-    record = {
-        "log_probs_new": [[-0.2, -0.3], [-0.1, -0.4]],
-        "log_probs_old": [[-0.5, -0.6], [-0.4, -0.7]],
-        "rewards": [1, 0],
-        "entropies": [[1, 1], [1, 1]],
-        "entropy_coef": 0.1,
-    }
-    policy = (1.2 - math.exp(0.3)) / 2 * 0.5 / (math.sqrt(0.5) + 1e-6)
-    assert evaluate(record, "slime/grpo").loss == pytest.approx(-policy - 0.1, abs=1e-14)
-
-
-def test_fixture_clip_and_kl() -> None:
-    # OpenRLHF: clip_ratio is the share of tokens that the clip bound, ppo_kl the mean −log ρ
-    found = evaluate(RECORD, "openrlhf/ppo")
-    log_ratio = found.breakdown.log_ratio
-    assert found.total["clip_fraction"] == pytest.approx(0.333333, abs=1e-6)
-    assert -log_ratio.mean() == pytest.approx(-0.281233, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("kl", "weight", "by_token", "by_response"),
-    [
-        ("k1", "none", 0.364566, 0.335938),
-        ("k2", "none", 0.235811, 0.185058),
-        ("k3", "none", 0.157317, 0.12549),
-        ("k3", "ratio", 0.557978, 0.428404),
-        ("slime/low_var_kl", "ratio", 0.557978, 0.428404),
-    ],
-)
-def test_slime_kl(kl: str, weight: str, by_token: float, by_response: float) -> None:
-    for stages, expected in ((PER_TOKEN, by_token), ({}, by_response)):
-        found = evaluate(
-            RECORD, "slime/grpo", stages={"kl": kl, **stages}, beta=1.0, kl_weight=weight
-        )
-        assert found.total["kl"] == pytest.approx(expected, abs=1e-6)
-
-
 def test_areal_tokens_outside_the_second_moment_leave_the_denominator() -> None:
     record = {**RECORD, "log_probs_new": RECORD["log_probs_old"]}
     rejected = evaluate(record, "areal/grpo", is_high=1.1)
@@ -197,20 +158,6 @@ def test_kpop_rejects_by_the_greater_of_both_divergences() -> None:
     assert [row.tolist() for row in kept] == [[False, False], [True, True]]
 
 
-def test_areal_s_sequence_level_leaves_out_rejected_tokens() -> None:
-    """grpo_loss_fn of AReaL cbff54d in float64, importance_sampling_level sequence."""
-    record = {
-        "log_probs_new": [[-1.0, -1.2, -0.8], [-0.5, -0.7, -2.0]],
-        "log_probs_old": [[-1.1, -1.0, -1.0], [-0.6, -0.6, -1.5]],
-        "log_probs_rollout": [[-1.1, -3.0, -1.0], [-0.6, -0.7, -1.5]],  # e² is above 5
-        "advantages": [[1.0, 2.0, -0.5], [-1.0, 0.25, 0.5]],
-    }
-    found = evaluate(record, "areal/gspo")
-    assert found.loss == pytest.approx(-0.06031298641051184, rel=1e-14)
-    slopes = [[0.04840976011367846, 0.0, 0.04840976011367846], [-0.012168844605615028] * 3]
-    np.testing.assert_allclose(found.gradient, slopes, rtol=1e-14)
-
-
 def test_roll_s_filter_cuts_a_segment() -> None:
     """Without a mask as with one: ROLL takes the token out of the response's mask."""
     record = {
@@ -255,14 +202,9 @@ def advantages(
 
 REWARDS = ([1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], [1.0, 0.0], [0.2, 0.9, 0.5, 0.5])
 OTHERS = """
-openrlhf/ppo | 1.5 -0.5 | 0.866025 -0.866025 | 0.707107 -0.707107 | -1.131505 1.305582
-slime/grpo | 1.499997 -0.499999 | 0.866024 -0.866024 | 0.707106 -0.707106 | -1.131501 1.305578
-nemo-rl/grpo | 1.0 -0.577349 | 1.154699 -1.154699 | 1.0 -1.0 | -1.87638 2.886735
-nemo-rl/dapo | 1.499997 -0.499999 | 0.866024 -0.866024 | 0.707106 -0.707106 | -1.131501 1.305578
 areal/grpo group-std | 1.49997 -0.49999 | 0.86601 -0.86601 | 0.707097 -0.707097 | -1.131465 1.305537
 open-instruct/grpo group-std | 1.732051 -0.57735 | 1.0 -1.0 | 1.0 -1.0 | -1.306549 1.507557
 prime-rl/max_rl | 3.0 -1.0 | 1.0 -1.0 | 1.0 -1.0 | -0.619048 0.714286
-openrlhf/rloo | 1.0 -0.333333 | 0.666667 -0.666667 | 1.0 -1.0 | -0.433333 0.5
 open-instruct/grpo | 0.75 -0.25 | 0.5 -0.5 | 0.5 -0.5 | -0.325 0.375
 """
 """Row and advantage | the first two responses' advantages, of each of the rewards."""
@@ -283,47 +225,6 @@ def test_advantages_of_equal_rewards(line: str) -> None:
         assert ours[:2] == pytest.approx([*map(float, theirs.split())], abs=1e-6)
 
 
-def test_nemo_last_two() -> None:
-    assert advantages("nemo-rl/grpo", [0.2, 0.9, 0.5, 0.5])[2:] == pytest.approx(
-        [-0.094916, -0.094916], abs=1e-6
-    )
-
-
-@pytest.mark.parametrize(
-    ("variant", "kl", "expected"),
-    [
-        ("openrlhf/reinforce_baseline", "k1-in-reward", [0.979569, 1.020173, -1.010022, -0.98972]),
-        (
-            "slime/reinforce_plus_plus_baseline",
-            "k1-in-reward",
-            [0.883341, 0.848357, -0.848357, -0.883341],
-        ),
-        (
-            "nemo-rl/reinforce_plus_plus",
-            "k1-in-reward",
-            [1.019994, 0.979598, -0.979598, -1.019994],
-        ),
-    ],
-)
-def test_reinforce_plus_plus_baseline(variant: str, kl: str, expected: list[float]) -> None:
-    # rewards 1 and 0, two tokens each, log π_old − log π_ref = 0.2, 0.4 and 0.1, 0.3, β = 0.1
-    reference = [[-1.2, -1.4], [-1.1, -1.3]]
-    found = evaluate(
-        {
-            "log_probs_new": [[-1.0, -1.0]] * 2,
-            "log_probs_old": [[-1.0, -1.0]] * 2,
-            "log_probs_ref": reference,
-            "rewards": [1.0, 0.0],
-        },
-        variant,
-        stages={"kl": kl},
-        beta=0.1,
-    )
-    ours = [x for row in found.advantages for x in row.tolist()]
-    # NeMo-RL's own run was with k1 of the same values; fp32 left it two units in the last digit
-    assert ours == pytest.approx(expected, abs=2e-6 if variant.startswith("nemo") else 1e-6)
-
-
 @pytest.mark.parametrize("count", [2, 300, 2100])
 @pytest.mark.parametrize("rewards", ["few values", "all different"])
 def test_nemo_compares_each_of_a_large_group_with_the_others(count, rewards) -> None:
@@ -342,14 +243,6 @@ def test_nemo_compares_each_of_a_large_group_with_the_others(count, rewards) -> 
             assert found[at] == pytest.approx(float(expected), rel=1e-13)
 
 
-def test_nemo_gdpo() -> None:
-    # two groups of three, two reward functions
-    rewards = {"a": [1.0, 0.0, 1.0, 0.0, 0.0, 1.0], "b": [1.0, 1.0, 0.0, 0.5, 0.0, 0.0]}
-    found = advantages("nemo-rl/gdpo", rewards, tokens=[[-1.0]] * 6, record={"group_size": 3})
-    expected = [1.290995, -0.645498, -0.645498, 0.645495, -1.290994, 0.645499]
-    assert found == pytest.approx(expected, abs=1e-6)
-
-
 @pytest.mark.parametrize("reward", [0.1, 0.3, 0.7, 1.0])
 def test_equal_rewards_give_exactly_nothing(reward: float) -> None:
     # in float32 OpenRLHF gives −7.45 for 0.1, eight times
@@ -366,47 +259,33 @@ def test_openrlhf_clips_after_normalising_and_areal_before() -> None:
     assert shifted[0] == shifted[1]
 
 
-# ---- by 50 digits ----------------------------------------------------------------------------
-
-RAGGED = [[-1.0, -0.5, -0.25], [-2.0], [-1.5, -0.75], [-0.5]]
-TEACHER = [[-1.25, -0.5, -0.5], [-1.0], [-1.5, -1.0], [-0.25]]
-SCORES = [1.0, 0.0, 0.5, 1.0]
+# ---- what few batches meet
 
 
-def ragged(variant: str, choice: str, **values: Any) -> list[float]:
-    record = {"log_probs_ref": TEACHER, "log_probs_rollout": TEACHER}
-    return advantages(variant, SCORES, choice, tokens=RAGGED, record=record, **values)
+def flat(
+    new: list[float], old: list[float], advantages: list[float], **more: Any
+) -> dict[str, Any]:
+    """One response with an advantage per token."""
+    record = {"log_probs_new": [new], "log_probs_old": [old], "advantages": [advantages]}
+    return record | {name: [values] for name, values in more.items()}
 
 
-def group_std() -> list[mpf]:
-    mean = sum(map(mpf, SCORES)) / 4
-    sigma = mp.sqrt(sum((mpf(r) - mean) ** 2 for r in SCORES) / 3)
-    return [(mpf(r) - mean) / (sigma + mpf(1e-6)) for r in SCORES]
+def test_openrlhf_leaves_empty_responses_out() -> None:
+    record = {"log_probs_new": [[-1.0], []], "advantages": [-1.0, 5.0]}
+    assert evaluate(record, "openrlhf/gspo").loss == 1.0 / (1.0 + 1e-8)
+    assert evaluate(record, "nemo-rl/gspo", beta=0.0).loss == 0.5 / (1.0 + 1e-8)
 
 
-def test_the_length_penalty() -> None:
-    mean = sum(map(mpf, SCORES)) / 4
-    shaped = [mpf(r) - mean * mpf(0.25) * len(o) / 3 for r, o in zip(SCORES, RAGGED, strict=True)]
-    middle = sum(shaped) / 4
-    wanted = [float(x - middle) for x, o in zip(shaped, RAGGED, strict=True) for _ in o]
-    assert ragged("prime-rl/grpo", "prime-rl/length-penalty") == pytest.approx(wanted, rel=1e-14)
-
-
-@pytest.mark.parametrize("coefficient", [0.0, 0.3, 1.0])
-def test_distillation_and_whitening_of_slime(coefficient: float) -> None:
-    pairs = zip(RAGGED, TEACHER, group_std(), strict=True)
-    flat = [
-        a - mpf(coefficient) * (mpf(x) - mpf(t))
-        for own, teacher, a in pairs
-        for x, t in zip(own, teacher, strict=True)
-    ]
-    mean = sum(flat) / len(flat)
-    scale = mp.sqrt(sum((x - mean) ** 2 for x in flat) / (len(flat) - 1) + mpf(1e-8))
-    white = [float((x - mean) / scale) for x in flat]
-    how = {"opd_kl_coef": coefficient}
-    found = ragged("slime/grpo", "slime/opd", **how)
-    assert found == pytest.approx([float(x) for x in flat], rel=1e-14)
-    found = ragged("slime/grpo", "slime/opd-normalised", **how)
-    assert found == pytest.approx(white, rel=1e-13)
-    if not coefficient:
-        assert ragged("slime/grpo", "slime/normalised") == pytest.approx(white, rel=1e-13)
+def test_clamps_that_only_extreme_tokens_meet() -> None:
+    # OpenRLHF clamps the log ratio to ±20 before exp, open-instruct log π_θ − log π_ref to ±40;
+    # Tinker's cispo caps the weight itself at 4 (by their formulas)
+    far = flat([-1.0], [-31.0], [-1.0])
+    assert evaluate(far, "openrlhf/ppo").loss == pytest.approx(math.exp(20.0), rel=1e-12)
+    assert evaluate(far, "openrlhf/ppo").gradient[0].tolist() == [0.0]
+    distant = flat([-50.0], [-50.0], [0.0], log_probs_ref=[-1.0], log_probs_rollout=[-50.0])
+    found = evaluate(distant, "open-instruct/grpo")
+    assert found.loss == pytest.approx(0.05 * (math.exp(40.0) - 41.0), rel=1e-12)
+    assert found.gradient[0].tolist() == [0.0]
+    capped = flat([-1.0, -1.0], [-1.0, -1.0], [1.0, 1.0], log_probs_rollout=[-9.0, -1.5])
+    found = evaluate(capped, "tinker/cispo").breakdown
+    assert found.gradient.tolist() == pytest.approx([4.0, math.exp(0.5)], rel=1e-12)

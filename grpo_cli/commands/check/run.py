@@ -157,6 +157,9 @@ class Check(Accumulator[Any]):
             self.findings.drop("dead-group")
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
+        counts = self.findings.count_by(0)
+        if counts["temperature"] > counts["sharper"]:  # which says that it is no temperature
+            self.findings.drop("sharper")
         if any(code == "mask" for code, _, _ in found):
             self.findings.drop("mask", "whole")
         if self.findings.count_by(0, 2)["padding-id", "error"] >= _PADDED * self.sizes["records"]:

@@ -245,7 +245,7 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
             draw_fitting(console, screen, draw_head, draw_brief, draw_rows, limit, notes)
 
     cut = print_page(stream, draw, "cut", notes=notes)
-    if level != "batch" and not (printing.quiet or cut):
+    if level != "batch" and not cut:
         all_rows = rows_of(run, level) if printing.having is None else run.sums.shown
         if more := all_rows - shown:
             beyond = "--limit 0" if printing.limit else "--full or --format jsonl"

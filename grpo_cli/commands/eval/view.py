@@ -259,7 +259,8 @@ def _columns(
     by = printing.by
     rows = list(records if level == "record" else _within(records, level, by))[: limit or None]
     names = printing.names
-    if level == "record" and fields is None and any(row["step"] != rows[0]["step"] for row in rows):
+    steps = [one["step"] for one in records] if level == "record" and fields is None else []
+    if any(step != steps[0] for step in steps):
         names = tuple(dict.fromkeys(("step", *names)))
     columns = [_column(name, rows) for name in names if rows]
     columns = columns if fields is not None else [*_telling(columns, rows, level)]

@@ -27,7 +27,7 @@ from grpo_cli.variants.plan import Plan
 
 _FAR = 12.0
 """Bits beyond a sure convention's from which on another one is not named."""
-_ALIKE = 4.0
+_ALIKE = 2.0
 """Bits within which conventions are as simple, so that of a number of few digits the nearest is
 named first."""
 _ROUND = 10

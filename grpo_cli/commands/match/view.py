@@ -107,7 +107,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     by_chance = f"no match beyond chance: {fit} (±{answer.tolerance:.2g})"
     if answer.mistakes:
         number = by_chance if count else f"no convention gives the {target} ({tried})"
-        one, *others = answer.mistakes
+        one, *rest = answer.mistakes
         if answer.mistakes_by_chance > BY_CHANCE:
             yield number, "bold magenta"
             some = f"{float(f'{answer.mistakes_by_chance:.2g}'):g} of {len(causes())} mistakes"
@@ -119,7 +119,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
             likelier = f"{one.variant} with this mistake is likelier"
             does = f"{_label(answer.matches[0])} gives the {target} ({tried}); {likelier}"
         yield f"{does}: {one.words}", "bold magenta"
-        yield from ((f"  or: {other.words}", "") for other in others)
+        yield from ((f"  or: {other.words}", "") for other in rest)
         yield _WHERE, ""
         return
     if not count:
@@ -130,14 +130,12 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield by_chance, "bold magenta"
     else:
         first, style = f"{_label(answer.matches[0])} gives the {target}", "bold green"
-        more = f"{count - 1} other convention{'' if count == 2 else 's'}"
-        fits = "fits" if count == 2 else "fit"
+        others = "1 other" if count == 2 else f"{count - 1} others"
+        also = f"; {others} {'is' if count == 2 else 'are'} equal on this data" if count > 1 else ""
         if entries > 1:
-            also = f"; ambiguous: {more} {fits}, with {entries} different values in all"
+            fits = "fits" if count == 2 else "fit"
+            also = f"; ambiguous: {others} {fits}, with {entries} different values in all"
             style = "bold magenta"
-        else:
-            verb = "does and is" if count == 2 else "do and are"
-            also = f"; {more} {verb} equal on this data" if count > 1 else ""
         if entries == 1 and answer.by_chance:
             first, style = f"{first}, possibly by chance", "bold magenta"
         yield f"{first}{also} ({tried})", style

@@ -192,7 +192,8 @@ def blocks(
         codes = np.fromiter(map(numbers.__getitem__, chain.from_iterable(texts)), np.uint32)
         own = [at for at, (_, _, has) in enumerate(columns) if has[one.record]]
         values = np.stack([columns[at][1][tokens] for at in own]) + 0.0
-        written = ways[own][:, places].max(axis=1, initial=_EACH)
+        found = ways[own][:, :, places].any(axis=2)
+        written = np.where(found[:, 0], np.where(found[:, 1], _F8, _F4), _EACH)
         names = [columns[at][0] for at in own]
         prompts = prompts_of(one.texts, len(row["responses"]))
         said = [] if named else completions_of(one.texts, len(row["responses"]))
@@ -300,17 +301,20 @@ _WAYS = ("each", "f4", "f8")
 """How a column is written without losing a bit: one number per response, as float32, as float64."""
 
 
-def _ways(values: F64, responses: Segments) -> I64:
-    """[R] the least way in which the numbers of each response can be written."""
+def _ways(values: F64, responses: Segments) -> NDArray[np.bool_]:
+    """[2, R] whether the numbers of a response vary, and whether one of them is no float32."""
     values = values + 0.0
-    filled, bits = responses.lengths > 0, values.view(np.int64)
     firsts = np.zeros(responses.count)
+    filled = responses.lengths > 0
     firsts[filled] = values[responses.starts[filled]]
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore"):
         single = values.astype(np.float32).astype(np.float64)
-    other = (responses.spread(firsts).view(np.int64) != bits).astype(np.int64)
-    wide = (single.view(np.int64) != bits).astype(np.int64)
-    return np.where(responses.sum(other) == 0, _EACH, np.where(responses.sum(wide) == 0, _F4, _F8))
+    return np.stack(
+        [
+            responses.sum((one.view(np.int64) != values.view(np.int64)).astype(np.int64)) > 0
+            for one in (responses.spread(firsts), single)
+        ]
+    )
 
 
 def planes(columns: NDArray[Any], low: int) -> tuple[bytes, bytes]:

@@ -167,7 +167,8 @@ def _named_alike(word: str, *, every: bool) -> list[dict[str, Any]]:
     names = ((row, (row["name"], *row["aliases"])) for row in listed if len(word) >= _WORD)
     alike = [row for row, known in names if any(word in one for one in known)]
     if not of_framework and not alike:
-        hint = did_you_mean(word, (one for row in listed for one in (row["name"], *row["aliases"])))
+        known = (one for row in listed for one in (row["name"], *row["aliases"]))
+        hint = did_you_mean(word, known, cutoff=0.7)
         raise UsageError(f"no variant fits {word!r}{hint} (grpo variants lists them)")
     return of_framework or alike
 

@@ -311,7 +311,7 @@ def read_having(
             raise Listing(dict.fromkeys(names, ""))
         known = [name for name in names if name in (one.path[0], spelled(one.path))]
         if not known:
-            hint = did_you_mean(spelled(one.path), names) or f" (there are {', '.join(names)})"
+            hint = did_you_mean(spelled(one.path), names) or f" ({flag} '?' lists them)"
             raise UsageError(
                 f"{flag} at --level {level}: there is no column {spelled(one.path)!r}{hint}"
             )
