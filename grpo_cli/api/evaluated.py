@@ -30,7 +30,6 @@ from grpo_cli.commands.frames import (
     polars_frame,
     with_values,
 )
-from grpo_cli.commands.show.batch import AT_PROMPT
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, STEP, Level
 from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.rows import read_having
@@ -185,8 +184,8 @@ class Evaluated:
     ) -> dict[str, Array]:
         """The rows of a level as arrays by name.
 
-        They have the values that ``grpo eval --level LEVEL`` prints. Rows of records that say
-        their step begin with ``step``; of tokens the numbers that are asked for most come first.
+        They have the columns and values that ``grpo eval --level LEVEL`` prints; ``step`` only
+        where a record says it.
 
         >>> from grpo_cli import evaluate
         >>> result = evaluate("samples/dr_grpo.json", "dr")
@@ -214,7 +213,9 @@ class Evaluated:
         rows, parts = self.batches or [self.total], self.parts
         if level != "batch":
             self._with_rows()
-        known = (*rows[0],) if level == "batch" else (*_leading(parts), *FIELDS[level])
+        known = (
+            (*rows[0],) if level == "batch" else (*dict.fromkeys((*parts[0].by, *FIELDS[level])),)
+        )
         names = [one.strip() for text in listed(fields) for one in text.split(",")]
         for name in names:
             if name not in known:
@@ -352,21 +353,16 @@ _ASKED_FOR = ("variant", "signature")
 """Columns that say the same in every row, or nearly: only where ``fields`` names them."""
 
 
-def _leading(parts: Sequence[Source]) -> tuple[str, ...]:
-    """What rows begin with: the fields that name their batch, else the step where one is known."""
-    says_step = any(one.step is not None for part in parts for one in part.records)
-    return parts[0].by or ((STEP.name,) if says_step else ())
-
-
 def columns(parts: Sequence[Source], level: Level, only: Sequence[str] = ()) -> dict[str, Array]:
     """Name → one value a row, of the fields that rows of this level have, or of ``only`` some.
 
     Unknown or undefined numbers are NaN, a missing text is None. With several reward functions
     there is a column for each, ``reward.NAME`` or ``reward.0``.
     """
-    usual = (FIELDS if level == "record" else COLUMNS)[level]
-    rest = (one for one in usual if one not in (*_ASKED_FOR, STEP.name))
-    names = only or (*_leading(parts), *rest)
+    usual = (*parts[0].by, *(FIELDS if level == "record" else COLUMNS)[level])
+    says_step = any(one.step is not None for part in parts for one in part.records)
+    without = _ASKED_FOR if says_step else (*_ASKED_FOR, STEP.name)
+    names = only or [one for one in dict.fromkeys(usual) if one not in without]
     tables = [_table(part, level, names) for part in parts]
     found: dict[str, Array] = {}
     for name in dict.fromkeys(name for table in tables for name in table):
@@ -379,9 +375,8 @@ def columns(parts: Sequence[Source], level: Level, only: Sequence[str] = ()) -> 
             found[name] = array([None if one != one else one for one in flat])
         else:
             found[name] = np.concatenate(pieces)
-    if not only and level != "token":
+    if not only:
         return found
-    only = only or (*_leading(parts), *AT_PROMPT, *found)
     return {
         key: found[key]
         for name in only

@@ -10,7 +10,14 @@ from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import HOLDERS, KNOWN, HyperparameterError, Value, canonical
+from grpo_cli.hyperparameters import (
+    HOLDERS,
+    KNOWN,
+    SWITCHES,
+    HyperparameterError,
+    Value,
+    canonical,
+)
 from grpo_cli.records.fields import Fields, refuse_slips
 from grpo_cli.records.places import got
 from grpo_cli.records.unread import is_setting, meant_setting
@@ -96,10 +103,7 @@ def _merged(given: Sequence[_Given]) -> dict[str, Sequence[Any]]:
         known = exact if is_exact else broad
         for own, column in columns.items():
             before = paths.setdefault((own, is_exact), path)
-            if own in known:
-                _check_same(known[own], before, column, path)
-                column = _filled(known[own], column)
-            known[own] = column
+            known[own] = _agreed(known[own], before, column, path) if own in known else column
     found = {**broad, **exact}
     found |= {name: _filled(exact[name], broad[name]) for name in broad.keys() & exact.keys()}
     return found
@@ -108,7 +112,7 @@ def _merged(given: Sequence[_Given]) -> dict[str, Sequence[Any]]:
 def _given(objects: Sequence[Mapping[str, Any]], fields: Fields) -> list[_Given]:
     """The names at the records' top level, then those of ``hyperparameters``."""
     own = fields.hyperparameters
-    found: list[_Given] = [(name, name, [one.get(name) for one in objects]) for name in own]
+    found: list[_Given] = [(name, name, _values(objects, name)) for name in own]
     names = dict.fromkeys(own)
     if (key := fields.names.get("hyperparameters")) is not None:
         nested = [one[key] for one in objects]
@@ -120,9 +124,20 @@ def _given(objects: Sequence[Mapping[str, Any]], fields: Fields) -> list[_Given]
         refuse_slips(others, "hyperparameter", meant_setting, f"{key}.")
         names = dict.fromkeys(name for name in unique if name in KNOWN)
         for name in names:
-            found.append((f"{key}.{name}", name, [one.get(name, ABSENT) for one in nested]))
+            found.append((f"{key}.{name}", name, _values(nested, name)))
     both_sides = _BOTH_SIDES in names or _BOTH_SIDES in own
     return _without_both_sides(objects, found) if both_sides else found
+
+
+def _values(each: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """What objects give a hyperparameter; 0 where they say that it is not used."""
+    values = [one.get(name, ABSENT) for one in each]
+    if name not in SWITCHES or all(one.get(SWITCHES[name]) is not False for one in each):
+        return values
+    return [
+        0.0 if value is not ABSENT and one.get(SWITCHES[name]) is False else value
+        for one, value in zip(each, values, strict=True)
+    ]
 
 
 def _held(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Iterator[_Given]:
@@ -132,8 +147,8 @@ def _held(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Iterator[_Giv
             continue
         each = [one[key] if isinstance(one[key], dict) else {} for one in objects]
         for name in dict.fromkeys(chain.from_iterable(each)):
-            values = [one.get(name, ABSENT) for one in each]
-            values = [value if is_setting(name, value) else ABSENT for value in values]
+            given = _values(each, name)
+            values = [value if is_setting(name, value) else ABSENT for value in given]
             if any(value is not ABSENT for value in values):
                 yield f"{key}.{name}", name, values
 
@@ -211,12 +226,25 @@ def _canonical(path: str, name: str, value: object) -> Mapping[str, Value]:
 _cached = lru_cache(maxsize=1024, typed=True)(_canonical)
 
 
-def _check_same(before: Sequence[Any], where: str, column: Sequence[Any], path: str) -> None:
-    """Stops where two names give a record different values."""
+_UNSET = (None, ABSENT)
+
+
+def _agreed(before: Sequence[Any], where: str, column: Sequence[Any], path: str) -> Sequence[Any]:
+    """The values that two names of a hyperparameter give; a null gives way to a value.
+
+    Frameworks' configurations have null under a deprecated name.
+
+    Raises:
+        InputError: where they give a record different values.
+    """
     for one, other in zip(before, column, strict=True):
-        if one != other and ABSENT not in (one, other):
+        if one != other and one not in _UNSET and other not in _UNSET:
             contradiction = f"{got(other)} contradicts {where}, which is {got(one)}"
             raise InputError(contradiction, path=path)
+    pairs = zip(before, column, strict=True)
+    return [
+        two if one is ABSENT or (one is None and two is not ABSENT) else one for one, two in pairs
+    ]
 
 
 def _filled(first: Sequence[Any], second: Sequence[Any]) -> Sequence[Any]:

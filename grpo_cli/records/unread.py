@@ -22,7 +22,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_cli.hyperparameters import HOLDERS, KNOWN, SETS, Value, misspelt, parameter_of
+from grpo_cli.hyperparameters import (
+    HOLDERS,
+    KNOWN,
+    SETS,
+    SWITCHES,
+    Value,
+    misspelt,
+    parameter_of,
+)
 
 
 def _set(words: str) -> frozenset[str]:
@@ -242,13 +250,21 @@ class Unread:
             key: ""
             for one in found
             for key, value in one.others
-            if key not in said and ("." in key or not isinstance(value, str))  # a text is a remark
+            if key not in said and _is_named(key, value)
         }
         ignored = {"columns": columns, "settings": settings, "keys": others}
         for noun, named in ignored.items():
             each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
             read |= {f"ignored {noun}: {_listing(each)}": None} if each else {}
         return read
+
+
+def _is_named(key: str, value: object) -> bool:
+    """Whether a note names a key that resembles nothing.
+
+    A single value at a record's top is a remark, or what the trainer logs.
+    """
+    return "." in key or isinstance(value, list | dict)
 
 
 def _has_value(given: Mapping[str, Value], name: str, value: float | str) -> bool:
@@ -461,6 +477,7 @@ def look(
     near = ((key, _resembled_setting(key), value) for key, value in numbers.items())
     settings = [one for one in near if one[1] and known.isdisjoint(_sets(one[1]))]
     said = {key for key, _, _ in settings}
+    said |= {switch for name, switch in SWITCHES.items() if name in record}
     rest = (key for key in left if model is not None and key not in said)
     others = [(key, record[key]) for key in rest if not _holds(key, record)]
     configured = _configured(record, left, names.get("hyperparameters", ""), known)
@@ -499,6 +516,8 @@ def _configured(
             near = name if name in KNOWN else meant_setting(name)
             is_new = known.isdisjoint(_sets(parameter_of(near)))
             is_direct = path == f"{key}.{name}"
+            if name in SWITCHES.values() and is_direct:
+                continue
             if near not in KNOWN or type(value) not in (int, float, str):
                 others.append((path, value))
             elif is_direct and is_setting(name, value):

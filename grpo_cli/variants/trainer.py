@@ -127,7 +127,12 @@ def unapplied(
         chosen = {word: given[paths[word]] for word in words.split() if word in paths}
         if chosen and plans:
             flags = [_flags(name, chosen, used, named, keys) for used in plans]
-            each = [f"{paths[word]} {value!r}" for word, value in chosen.items()]
+            rest = {word: {w: v for w, v in chosen.items() if w != word} for word in chosen}
+            each = [
+                f"{paths[word]} {chosen[word]!r}"
+                for word, others in rest.items()
+                if _flags(name, others, plans[0], named, keys) != flags[0]
+            ]
             is_are, them = ("is", "it") if len(each) == 1 else ("are", "them")
             said = f"{', '.join(each)} {is_are} not applied: {flags[0]} applies {them}"
             sentence = said if all(flags) else ""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import orjson
+from command import run
 
 from grpo_cli import verify
 
@@ -191,3 +194,18 @@ def test_the_column_that_factors_follow_tells_the_stage() -> None:
         found = verify(given, "bnpo", beta=beta, epsilon_low=0.9, epsilon_high=9.0)
         first = found.records[0].first
         assert first.located[0] == stage, (stage, first.pattern)
+
+
+def test_a_pipe_is_not_read_a_second_time() -> None:
+    random = np.random.default_rng(9)
+    rows = [record(random, (4,)) for _ in range(12)]
+    given = [row | {"expected": {"loss": -token_mean(clipped(row))}} for row in rows]
+    lines = b"\n".join(orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in given)
+    source, sink = os.pipe()
+    assert os.write(sink, lines) == len(lines)
+    os.close(sink)
+    flags = ("--beta", 6e-4, "-p", f"epsilon_low={LOW}", "-p", f"epsilon_high={HIGH}")
+    found = run("verify", f"/dev/fd/{source}", "-v", "bnpo", *flags)
+    os.close(source)
+    assert found.exit_code == 1, found.stderr
+    assert ", all explained by: KL missing" in found.stdout.replace("\n", " ")

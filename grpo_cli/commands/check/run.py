@@ -40,9 +40,11 @@ _PILED_UP = 3.0
 responses were cut; lengths that end by themselves have no peak there."""
 
 
-_PADDED = 0.25
-_OF_PADDING = ("unrelated", "mean-weight", "drift", "rollout-mismatch")
-"""What padding that counts causes in a quarter of the records, and in others too few to show it."""
+_COMMON = 0.25
+"""The share of records from which on a fault explains others of the input."""
+_CAUSES = ("padding-id", "shifted", "last-token", "filler")
+_EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
+"""What the causes lead to in records that are too short to show the cause."""
 
 
 class Check(Accumulator[Any]):
@@ -162,9 +164,10 @@ class Check(Accumulator[Any]):
             self.findings.drop("sharper")
         if any(code == "mask" for code, _, _ in found):
             self.findings.drop("mask", "whole")
-        if self.findings.count_by(0, 2)["padding-id", "error"] >= _PADDED * self.sizes["records"]:
+        errors, least = self.findings.count_by(0, 2), _COMMON * self.sizes["records"]
+        if any(errors[cause, "error"] > least for cause in _CAUSES):
             for code, kind in self.findings.count_by(0, 1):
-                if code in _OF_PADDING:
+                if code in _EFFECTS:
                     self.findings.drop(code, kind)
         self._add_located(found, 0)
         *others, last = self.lengths[len(self.lengths) * 3 // 4 :].tolist()

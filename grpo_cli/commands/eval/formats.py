@@ -15,7 +15,7 @@ from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
 from grpo_cli.commands.eval.run import ROWS, Run, limited, row_notes, rows_of, totals_of
 from grpo_cli.engine.evaluation import Encode
-from grpo_cli.engine.rows.fields import SHARES, STEP, Level
+from grpo_cli.engine.rows.fields import SHARES, Level
 from grpo_cli.terminal.destination import naming
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.messages import say
@@ -160,14 +160,16 @@ _ALONE = "loss: of each record alone; for its part of the batch: --fields id,con
 def _next(run: Run) -> str:
     """What to ask next of the same files."""
     if run.of_steps:
-        return "next: grpo trend FILE (what changed when), grpo explain FILE (why this loss)"
+        # of several steps, explain alone takes the last
+        loss = "this" if run.plan.batch in ("input", "record") else "the last batch's"
+        explain = f"grpo explain FILE --batch {run.plan.batch} (why {loss} loss)"
+        return f"next: grpo trend FILE (what changed when), {explain}"
     return "next: grpo explain FILE (why this loss), grpo show FILE (which tokens)"
 
 
 def _encode_table(printing: Printing) -> Encode:
     # A table chooses its columns itself, and needs the others to say what they mean.
-    more = {"token": SHARES[:1], "record": (STEP.name,)}.get(printing.level, ())
-    asked = printing.asked or more
+    asked = printing.asked or (SHARES[:1] if printing.level == "token" else ())
     return partial(encode_nested, level=printing.level, fields=None, asked=asked)
 
 

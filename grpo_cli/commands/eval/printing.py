@@ -103,7 +103,8 @@ class Printing:
         if self.nest and kind != "jsonl":
             raise UsageError("--nest is for --format jsonl; json is always nested")
         level, extra = self.level, {*EXTRAS[self.level]}
-        known = (*by, *FIELDS[level], *(ACCUMULATED if by and level == "batch" else ()))
+        more = ACCUMULATED if by and level == "batch" else ()
+        known = (*dict.fromkeys((*by, *FIELDS[level], *more)),)
         fields = self._fields(known)
         having = read_having(self.tests, level, known)
         asked = tuple(name for name in fields or () if name in extra)
@@ -132,7 +133,7 @@ class Printing:
     @property
     def names(self) -> tuple[str, ...]:
         """The fields of a row."""
-        return self.fields or (*self.by, *COLUMNS[self.level])
+        return self.fields or (*dict.fromkeys((*self.by, *COLUMNS[self.level])),)
 
     def names_of_totals(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """The fields of a batch's row, with those of micro-batches where the rows have them."""

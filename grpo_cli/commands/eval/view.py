@@ -16,6 +16,7 @@ from grpo_cli.engine.rows.fields import (
     ACCUMULATED,
     COLUMNS,
     EXTRA,
+    RECORD,
     RECORD_CONTEXT,
     RESPONSE_CONTEXT,
     SHARES,
@@ -258,11 +259,7 @@ def _columns(
         return _token_columns(fields, [*_responses(records, limit)], size)
     by = printing.by
     rows = list(records if level == "record" else _within(records, level, by))[: limit or None]
-    names = printing.names
-    steps = [one["step"] for one in records] if level == "record" and fields is None else []
-    if any(step != steps[0] for step in steps):
-        names = tuple(dict.fromkeys(("step", *names)))
-    columns = [_column(name, rows) for name in names if rows]
+    columns = [_column(name, rows) for name in printing.names if rows]
     columns = columns if fields is not None else [*_telling(columns, rows, level)]
     return columns, [("", len(rows))] if rows else []
 
@@ -277,7 +274,7 @@ def _column(name: str, rows: Sequence[Row]) -> Column:
 def _within(records: Sequence[Row], level: Level, by: Sequence[str]) -> Iterator[Row]:
     """The rows of trajectories, responses or turns, with what their records say of themselves."""
     for record in records:
-        about = {name: record[name] for name in (*by, *RECORD_CONTEXT)}
+        about = {name: record.get(name) for name in (*by, *RECORD_CONTEXT)}
         for row in record["trajectories" if level == "trajectory" else "responses"]:
             if level == "turn":
                 context = about | {name: row[name] for name in RESPONSE_CONTEXT}
@@ -288,10 +285,10 @@ def _within(records: Sequence[Row], level: Level, by: Sequence[str]) -> Iterator
 
 def _telling(columns: Sequence[Column], rows: Sequence[Row], level: Level) -> Iterator[Column]:
     """The columns that say something of these rows."""
-    fields = {field.name: field for field in TABLE[level]}
+    fields = {field.name: field for field in (*RECORD, *TABLE[level])}
     for shown_column in columns:
         field = fields.get(shown_column.name)
-        values = [row[shown_column.name] for row in rows]
+        values = [row.get(shown_column.name) for row in rows]
         equal = all(value == values[0] for value in values)
         if (field is not None and field.hidden) or (equal and values[0] is None):
             continue
@@ -351,7 +348,7 @@ def _of_response(name: str, record: Row, response: Row, count: int) -> Sequence[
         return [response[name]] * count
     if name in _OF_TOKENS:
         return (response["tokens"].get(name) or [None] * count)[:count]
-    return [record[name]] * count  # what the record says of itself and its batch
+    return [record.get(name)] * count  # what the record says of itself and its batch
 
 
 def _shares(record: Row, response: Row, count: int, size: Size) -> Sequence[float]:

@@ -325,7 +325,8 @@ def _terms(record: Entry, places: int) -> Iterator[str]:
     if known:
         first, *others = (fixed(value, places) for value in values)
         rest = " ".join(map(_with_sign, words[1:], others))
-        yield f"  = {' '.join(words)} = {first} {rest}   ({', '.join(known)})"
+        sign = equality([first, *others], fixed(record["objective"], places))
+        yield f"  = {' '.join(words)} {sign} {first} {rest}   ({', '.join(known)})"
 
 
 def _with_sign(word: str, text: str) -> str:

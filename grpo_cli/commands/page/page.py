@@ -192,8 +192,8 @@ def blocks(
         codes = np.fromiter(map(numbers.__getitem__, chain.from_iterable(texts)), np.uint32)
         own = [at for at, (_, _, has) in enumerate(columns) if has[one.record]]
         values = np.stack([columns[at][1][tokens] for at in own]) + 0.0
-        found = ways[own][:, :, places].any(axis=2)
-        written = np.where(found[:, 0], np.where(found[:, 1], _F8, _F4), _EACH)
+        varies, is_wide = np.logical_or.reduce(ways[own][:, :, places], axis=2).T
+        written = np.where(varies, np.where(is_wide, _F8, _F4), _EACH)
         names = [columns[at][0] for at in own]
         prompts = prompts_of(one.texts, len(row["responses"]))
         said = [] if named else completions_of(one.texts, len(row["responses"]))

@@ -109,7 +109,7 @@ Row = dict[str, Any]
 COLUMN = {"ratio": "log_ratio"}
 """Quantity → the column that ranks by it, where it has another name."""
 
-_NAMES = tuple(name for name in FIELDS["token"] if name not in ("variant", "signature"))
+_NAMES = tuple(name for name in FIELDS["token"] if name not in (STEP.name, "variant", "signature"))
 _RANK = "rank"
 """Under this key, while rows are collected: the size that ranks a row."""
 
@@ -255,7 +255,9 @@ def show_rows(
     if strings and by not in RANKS:
         raise UsageError(f"--by {by}: token strings are ranked by {', '.join(RANKS)}")
     fields = tuple(map(spelled, batch_fields(plan.batch)))
-    wanted = read_having(having, "token", ROW if strings else (*fields, *FIELDS["token"]))
+    wanted = read_having(
+        having, "token", ROW if strings else dict.fromkeys((*fields, *FIELDS["token"]))
+    )
     rank = COLUMN.get(by, by)
     if by == "share" and plan.batch == "input":
         rank = "gradient"  # which ranks alike, and is known in one pass

@@ -243,7 +243,8 @@ class Verification:
         causes, explained = shared_causes(firsts, self._causes)
         self._rows, agreeing = shared_rows(firsts)
         nearer = 0
-        if self.by_scale and causes and explained == len(firsts) and self._can_reread(verdicts):
+        can_reread = self.reader.can_reread and len(verdicts) <= _REREAD
+        if self.by_scale and causes and explained == len(firsts) and can_reread:
             nearer = self._nearer(self._causes[causes[0]], verdicts)
         found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
@@ -289,9 +290,6 @@ class Verification:
                 return 0
             nearer += own > DIGITS
         return nearer
-
-    def _can_reread(self, verdicts: Sequence[Verdict]) -> bool:
-        return "-" not in self.reader.paths and len(verdicts) <= _REREAD
 
     def nothing(self) -> InputError:
         """What to say where no record was judged: how the records get what they lack for that."""
@@ -525,9 +523,9 @@ class Verification:
             records = self._counted(self.by_scale)
             verb = "agrees" if self.by_scale == 1 else "agree"
             within = self._empty.tolerance()
-            of = f" ({within.rtol * NOISE_OF_SUMS:g} of the summed sizes of the loss's terms)"
+            of = f" ({within.rtol * NOISE_OF_SUMS:g} × Σ|term|)"
             of = of if within.atol is None else ""
-            yield f"{records} {verb} only within atol{of}: --atol 0 compares by rtol alone"
+            yield f"{records} {verb} only by the absolute tolerance{of}; --atol 0 turns it off"
         if self.ignored:
             yield f"not compared: {', '.join(self.ignored)}"
         for key, name in self.rounded.items():

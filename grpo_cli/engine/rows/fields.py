@@ -174,7 +174,11 @@ def _entropy(source: Source) -> list[Any]:
     return plain(source.breakdown.record_value(ENTROPY))
 
 
+STEP = Field("step", lambda source: [one.step for one in source.records], usual=same, kind="any")
+"""Nested rows have it only where their record says it."""
+
 RECORD = (
+    STEP,
     Field("id", lambda source: [record.name for record in source.records], kind="any"),
     Field("source", lambda s: [record.source for record in s.records], 6, same, kind="text"),
     Field("line", lambda source: [record.line for record in source.records], 15, kind="whole"),
@@ -404,15 +408,11 @@ def _shares(level: Level) -> tuple[Field, ...]:
 SHARES = ("share", "contribution_share")
 """A row's part of the update, |gradient| / Σ |gradient| over its batch; and of Σ |contribution|."""
 
-STEP = Field("step", lambda source: [one.step for one in source.records], kind="any")
-"""What Python's columns and tables of records begin with where records say their step."""
-
 EXTRA: Mapping[Level, tuple[Field, ...]] = {
     "batch": (),
     "record": (
         Field("contribution", lambda s: s.sum("record", s.breakdown.response_contribution)),
         *_shares("record"),
-        STEP,
     ),
     "trajectory": _shares("trajectory"),
     "response": _shares("response"),
@@ -461,7 +461,7 @@ def spare(level: Level) -> list[str]:
     return [field.name for field in sorted(fields, key=lambda field: -field.spare)]
 
 
-RECORD_CONTEXT = ("id", "source", "line", "variant", "signature")
+RECORD_CONTEXT = ("step", "id", "source", "line", "variant", "signature")
 """What a row within a record may say of it."""
 
 RESPONSE_CONTEXT = ("response", "group", "reward")
@@ -470,10 +470,10 @@ RESPONSE_CONTEXT = ("response", "group", "reward")
 _CONTEXT: Mapping[Level, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "batch": (("variant", "signature"), ("variant", "signature")),
     "record": ((), ()),
-    "trajectory": (RECORD_CONTEXT, ("id",)),
-    "turn": ((*RECORD_CONTEXT, *RESPONSE_CONTEXT), ("id", "response")),
-    "response": (RECORD_CONTEXT, ("id",)),
-    "token": ((*RECORD_CONTEXT, *RESPONSE_CONTEXT), ("id", "response", "group")),
+    "trajectory": (RECORD_CONTEXT, ("step", "id")),
+    "turn": ((*RECORD_CONTEXT, *RESPONSE_CONTEXT), ("step", "id", "response")),
+    "response": (RECORD_CONTEXT, ("step", "id")),
+    "token": ((*RECORD_CONTEXT, *RESPONSE_CONTEXT), ("step", "id", "response", "group")),
 }
 """What a row may say of what holds it, and what it does say."""
 

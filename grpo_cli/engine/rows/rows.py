@@ -23,7 +23,6 @@ from grpo_cli.engine.rows.fields import (
     RESPONSE_CONTEXT,
     SHARES,
     SIDES,
-    STEP,
     TABLE,
     Level,
 )
@@ -35,12 +34,12 @@ Row = dict[str, Any]
 
 
 def record_fields(source: Source) -> tuple[Field, ...]:
-    """The fields of a record: those that name its batch, then ``RECORD``."""
+    """The fields of a record: those that name its batch, then the others of ``RECORD``."""
 
     def field(name: str) -> Field:
         return Field(name, lambda s: [(one.batch or {}).get(name) for one in s.records], kind="any")
 
-    return (*map(field, source.by), *RECORD)
+    return (*map(field, source.by), *(one for one in RECORD if one.name not in source.by))
 
 
 def rows(
@@ -54,7 +53,8 @@ def rows(
     At level ``trajectory`` each has ``trajectories``. At level ``response``, ``turn`` and ``token``
     each has ``responses``, and at level ``turn`` each of those has ``turns``, at level ``token``
     ``tokens``: a dict of columns. ``token``, ``token_id`` and ``correction`` are there
-    only where there are any. A record has its contribution at these levels.
+    only where there are any, and so is the ``step`` of a record. A record has its contribution at
+    these levels.
 
     Args:
         source: the records. Those without a row that is wanted are left out.
@@ -76,6 +76,8 @@ def rows(
             contribution = EXTRA["record"][0]
             tables = [(*outer, contribution), *between, (*TABLE[level], *extra)]
     result, wanted = _rows(tables[0], source, "record"), source.mask
+    if chosen is None and "step" not in source.by:
+        result = [row if row["step"] is not None else _without_step(row) for row in result]
     if level == "record":
         return _wanted(result, wanted)
     if level in ("turn", "token"):
@@ -93,6 +95,10 @@ def rows(
         key = "responses" if level == "response" else "trajectories"
     _put(result, key, inner, owners, wanted)
     return [row for row in result if wanted is None or row[key]]
+
+
+def _without_step(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != "step"}
 
 
 def _picked(table: Sequence[Field], chosen: Sequence[str], level: Level) -> list[Field]:
@@ -226,11 +232,10 @@ def all_columns(source: Source, level: Level, names: Collection[str]) -> dict[st
 def _tables(source: Source, level: Level) -> Iterator[tuple[Sequence[Field], Segments | None]]:
     """The fields that rows of a level may have, and the rows that have a value in common."""
     records, extra = record_fields(source), EXTRA[level]
-    records = records if STEP.name in source.by else (STEP, *records)
     if level == "record":
-        yield (*records, *(field for field in extra if field is not STEP)), None
+        yield (*records, *extra), None
         return
-    known = (*source.by, STEP.name, *RECORD_CONTEXT)
+    known = (*source.by, *RECORD_CONTEXT)
     yield [field for field in records if field.name in known], source.rows_of_records(level)
     if level in ("turn", "token"):
         context = [field for field in RESPONSE if field.name in RESPONSE_CONTEXT]

@@ -157,6 +157,8 @@ _BIAS, _ERRORS, _WITHIN = 0.02, 4.0, 0.1
 _SURE, _TEMPERED = 0.3, 0.8
 _STRAIGHT, _SPREAD, _SLOPES = 0.8, 1.2, (0.6, 1.1)
 _TOGETHER = 0.2
+_UNSURE, _ALIKE = 0.5, 0.05
+"""Nats of entropy from which a token is unsure, and how far a factor may differ at the others."""
 
 
 @dataclass
@@ -165,9 +167,9 @@ class Entropies:
 
     Attributes:
         place: the first record that has both; ``name`` the user's key of the entropies.
-        sums: of tokens, c, H and their products ("cc", "cH", "HH"); of the tokens whose entropy is
-            too low; of log c and log H where the likeliest token was taken ("x", "xx", "xy", …);
-            and of each column of log-probs.
+        sums: of tokens, c, H and their products ("cc", "cH", "HH"), of the unsure tokens too
+            ("unsure c", …); of the tokens whose entropy is too low; of log c and log H where the
+            likeliest token was taken ("x", "xx", "xy", …); and of each column of log-probs.
         low: the first record with an entropy that is too low, its response, token, H and the least.
     """
 
@@ -200,9 +202,19 @@ class Entropies:
     @property
     def error(self) -> float:
         """The standard error of the factor."""
-        factor = self["c"] / self["H"]
-        left = self["cc"] - 2.0 * factor * self["cH"] + factor * factor * self["HH"]
-        return math.sqrt(max(left, 0.0)) / self["H"]
+        return _factor(*(self[name] for name in _PRODUCTS))[1]
+
+    def is_alike(self, wanted: float) -> bool:
+        """Whether sure and unsure tokens both have a factor; those sampled hotter do not."""
+        whole = [self[name] for name in ("tokens", *_PRODUCTS)]
+        unsure = [self[f"unsure {name}"] for name in ("tokens", *_PRODUCTS)]
+        for tokens, *sums in (unsure, [a - b for a, b in zip(whole, unsure, strict=True)]):
+            if tokens < _LEAST_TOKENS or sums[1] <= 0.0:
+                continue
+            factor, error = _factor(*sums)
+            if abs(factor / wanted - 1.0) > _ALIKE + _ERRORS * error / wanted:
+                return False
+        return True
 
     @property
     def low_share(self) -> float:
@@ -241,14 +253,26 @@ class Entropies:
     def base(self) -> int:
         """The base of the log-probs, if no other cause has this factor; else 0.
 
-        A temperature has another slope, entropies of another distribution are too low or do not
-        rise with −log p, and a factor that is uncertain may be any.
+        A temperature has another slope, and tokens that were sampled at another one have another
+        factor where the policy is sure; entropies of another distribution are too low or do not
+        rise with −log p; and a factor that is uncertain may be any.
         """
         within = _BIAS + _ERRORS * self.error / self.factor
         if within > _WITHIN or self.low_share >= _TOO_OFTEN or self.correlation < _TOGETHER:
             return 0
         right = _SLOPES[0] < self.slope < _SLOPES[1]
-        return next(iter(self.bases(within)), 0) if right else 0
+        bases = [base for base in self.bases(within) if self.is_alike(PER_NAT[base])]
+        return bases[0] if right and bases else 0
+
+
+_PRODUCTS = ("c", "H", "cc", "cH", "HH")
+
+
+def _factor(c: float, h: float, cc: float, ch: float, hh: float) -> tuple[float, float]:
+    """The sum of c over that of H, and its standard error."""
+    factor = c / h
+    left = cc - 2.0 * factor * ch + factor * factor * hh
+    return factor, math.sqrt(max(left, 0.0)) / h
 
 
 def _least(cost: F64) -> F64:
@@ -296,6 +320,9 @@ def collect_entropies(view: View) -> Entropies | None:
     columns = {"tokens": kept, "c": cost, "H": entropy, "low": low, "taken": taken, "x": x, "y": y}
     for one, other in ("cc", "cH", "HH", "xx", "xy", "yy"):
         columns[one + other] = columns[one] * columns[other]
+    unsure = entropy >= _UNSURE
+    for name in ("tokens", *_PRODUCTS):
+        columns[f"unsure {name}"] = np.where(unsure, columns[name], 0.0)
     columns |= {name: np.where(kept, column, 0.0) for name, column in view.log_probs.items()}
     for name, values in columns.items():
         found.sums[name].add(view.responses.sum(values.astype(np.float64)))
@@ -328,6 +355,7 @@ def find_wrong_entropies(one: Entropies) -> Iterator[Finding]:
     if max(factor, 1.0 / max(factor, 1e-9)) > _AWAY:
         right = _SLOPES[0] < slope < _SLOPES[1]
         bases = one.bases(_BIAS + _ERRORS * one.error / factor) if right else []
+        bases = [base for base in bases if one.is_alike(PER_NAT[base])]
         maybe = f"; base {bases[0]} would be {PER_NAT[bases[0]]:.3f}" if bases else ""
         yield Finding(
             {"factor": factor, "standard_error": one.error, "slope": slope, "tokens": tokens},
