@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
@@ -24,8 +27,28 @@ def did_you_mean(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
+def is_one_slip(a: str, b: str) -> bool:
+    """Whether one letter added, dropped, changed or swapped with its neighbour makes a into b."""
+    if len(b) < SHORTEST_TYPO or abs(len(a) - len(b)) > 1:
+        return False
+    while a and b and a[0] == b[0]:
+        a, b = a[1:], b[1:]
+    swapped = a[:2] == b[:2][::-1] and a[2:] == b[2:]
+    return swapped or a[1:] == b[1:] or a[1:] == b or a == b[1:]
+
+
+SHORTEST_TYPO = 4
+"""Letters of a name that a slip of one letter may be meant for."""
 _BEGINNING, _NEAR = 4, 0.8
 """Letters from which on a beginning means the first name that has it, unless one is this near."""
+
+
+def until_error(items: Iterable[T], faults: list[Exception]) -> Iterator[T]:
+    """Yields items until an error, which it stores: some are read ahead."""
+    try:
+        yield from items
+    except Exception as fault:
+        faults.append(fault)
 
 
 class GrpoError(Exception):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from grpo_cli.errors import GrpoError, nearest
+from grpo_cli.errors import GrpoError, is_one_slip, nearest
 
 Value = float | int | str | None
 
@@ -168,18 +168,21 @@ _SET_ALIASES = {"clip_ratio": "epsilon", "eps_clip": "epsilon", "clip_epsilon": 
 KNOWN = frozenset({*HYPERPARAMETERS, *SETS, *_ALIASES, *_SET_ALIASES})
 """Every name a hyperparameter may be given by."""
 
+SWITCHES = {"kl_loss_coef": "use_kl_loss"}
+"""A setting of verl, slime and ROLL → the one that is false where it is not used."""
+
 HOLDERS = (
     *("settings", "config", "args", "arguments", "training_args"),
     *("params", "parameters", "hparams", "hyperparams"),
 )
-"""Keys under which dumps may have hyperparameters, which are read from ``hyperparameters``."""
+"""Keys under which dumps have a trainer's configuration; ``hyperparameters`` goes before them."""
 
 
 def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     """Checks hyperparameters and returns them under their canonical names.
 
     A name that sets several (``epsilon``) gives way to the particular ones; an
-    ``epsilon_high`` of null is not set.
+    ``epsilon_high`` or ``reward_weights`` of null is not set.
 
     Raises:
         HyperparameterError: for an unknown name (the near match is named) or a value outside its
@@ -189,8 +192,8 @@ def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     exact: dict[str, Value] = {}
     for given, value in values.items():
         name = _SET_ALIASES.get(given, _ALIASES.get(given, given))
-        if value is None and name == "epsilon_high":
-            continue  # the frameworks' way to write: as epsilon_low
+        if value is None and name in _OFF:
+            continue
         if name in SETS:
             if isinstance(value, list):
                 wanted = f"{HYPERPARAMETERS[SETS[name][0]].wanted}, got a list"
@@ -206,10 +209,29 @@ def canonical(values: Mapping[str, object]) -> dict[str, Value]:
     return broad | exact
 
 
+_OFF = ("epsilon_high", "reward_weights")
+"""Those that frameworks write as null: as ``epsilon_low``, and weights of 1."""
 _BOTH = "epsilon (which is epsilon_low and epsilon_high)"
 _MEANT = dict.fromkeys(("clip", "clip_range", "cliprange", "clip_eps", "ppo_clip"), _BOTH)
 _MEANT["eps"] = "epsilon (of the clip) or std_eps (of the advantages)"
 """Words that others have for a hyperparameter, and that are nearer to another one's name."""
+
+
+def misspelt(name: str) -> str:
+    """The hyperparameter that an unknown name is another word for, or one letter off; or ""."""
+    if (last := name.rpartition(".")[2]) in KNOWN:
+        return last
+    plain = _plain(name)
+    near = [one for one in sorted(KNOWN) if _plain(one) == plain or is_one_slip(name, one)]
+    return "" if name in _OTHERS else _MEANT.get(name) or next(iter(near), "")
+
+
+_OTHERS = frozenset({"betas"})
+"""Settings of an optimiser, one letter off a hyperparameter."""
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def parameter_of(name: str) -> str:

@@ -4,6 +4,7 @@ from grpo_cli.api.data import Data, read
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.api.evaluation import evaluate
 from grpo_cli.api.questions import check, compare, diff, explain, match, show, trend, verify
+from grpo_cli.api.writing import convert, report
 from grpo_cli.commands.check.answer import Checked, Finding
 from grpo_cli.commands.compare.answer import Compared, ComparedVariant, Unserved
 from grpo_cli.commands.diff.diff import RunDiff
@@ -35,11 +36,13 @@ __all__ = [
     "Verified",
     "check",
     "compare",
+    "convert",
     "diff",
     "evaluate",
     "explain",
     "match",
     "read",
+    "report",
     "show",
     "trend",
     "verify",

@@ -59,7 +59,8 @@ def read(
         where: only records that match, as ``"step==120 && env!=math"``. Default: all.
         group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
             Default: each row is a record.
-        group_size: every so many rows are one group. Default: as ``group_by`` says.
+        group_size: every so many rows, or responses of a record, are one group. Default: as
+            ``group_by`` says.
         record: only this record: its id, or else its number from 0. Default: all.
         unpack: what a packed file may unpack to, as ``"4G"`` or in bytes. Default: by its size.
 

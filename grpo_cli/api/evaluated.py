@@ -31,9 +31,9 @@ from grpo_cli.commands.frames import (
     with_values,
 )
 from grpo_cli.commands.show.batch import AT_PROMPT
-from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, Level
-from grpo_cli.engine.rows.rows import STEP, read_having
+from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, STEP, Level
 from grpo_cli.engine.rows.rows import columns as columns_of
+from grpo_cli.engine.rows.rows import read_having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import is_mean
 from grpo_cli.errors import UsageError, did_you_mean
@@ -365,7 +365,8 @@ def columns(parts: Sequence[Source], level: Level, only: Sequence[str] = ()) -> 
     there is a column for each, ``reward.NAME`` or ``reward.0``.
     """
     usual = (FIELDS if level == "record" else COLUMNS)[level]
-    names = only or (*_leading(parts), *(one for one in usual if one not in _ASKED_FOR))
+    rest = (one for one in usual if one not in (*_ASKED_FOR, STEP.name))
+    names = only or (*_leading(parts), *rest)
     tables = [_table(part, level, names) for part in parts]
     found: dict[str, Array] = {}
     for name in dict.fromkeys(name for table in tables for name in table):

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -41,6 +41,10 @@ from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import as_flags
+
+if TYPE_CHECKING:
+    from grpo_cli.commands.trend.run import Run
+    from grpo_cli.commands.trend.step import Steps
 
 Stages = Mapping[str, str] | None
 Found = TypeVar("Found", bound=Answer)
@@ -438,6 +442,7 @@ def trend(
     against: Data | None = None,
     step: str | None = None,
     log: str | os.PathLike[str] | None = None,
+    html: Path | None = None,
     one_run: bool = False,
     where: Texts = (),
     group_by: Texts = (),
@@ -462,6 +467,7 @@ def trend(
         step: the field that has a record's step; "file": each file is a step. Default: the first of
             the usual names that the records have.
         log: a trainer's log to compare with the records. Default: none.
+        html: a file for the page that ``report`` writes. Default: none.
         one_run: whether all files are of one run, whatever their folders. Default: False.
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         batch: "input", all records are one batch, or "record", each is. Default: "input".
@@ -491,12 +497,17 @@ def trend(
     values = plain(hyperparameters)
     plan = planned(variant, stages, values, batch).of_one_batch()
     objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
-    asking = {"by": by, "at": at, "log": log, "against": against}
+    asking = {"by": by, "at": at, "log": log, "against": against, "html": html}
     questions = [name for name, value in asking.items() if value is not None]
     if len(questions) > 1 and questions != ["by", "at"]:
         raise UsageError(f"{questions[1]} cannot be combined with {questions[0]}")
     logged, _ = read_finite(None if log is None else os.fspath(log), None)
     framework = framework_of(logged)
+
+    def written(answer: Trend, run: Run | Steps) -> Trend:
+        if html is not None:
+            _write_page(os.fspath(html), run, answer)
+        return answer
 
     def opened(data: Data) -> Run | Steps:
         reader, words = reader_of(data, where=where, group_by=group_by, group_size=group_size)
@@ -515,8 +526,9 @@ def trend(
         notes = (one.reader.notes(plan) for one in both if isinstance(one, Run))
         also = (one.partition(", as RUN")[0] for one in compared.notes)  # flags as an example
         return _noting(compared, *notes, also)
-    if isinstance(run, Steps) and not questions:
-        return _noting(trend_of(None, run, Flags())[0], unused(objective) | run.notices)
+    if isinstance(run, Steps) and {*questions} <= {"html"}:
+        found = written(trend_of(None, run, Flags())[0], run)
+        return _noting(found, unused(objective) | run.notices)
     named: dict[str, Any] = {"variant": None if variant == "grpo" else variant, "stages": stages}
     named |= {"group_by": group_by, "group_size": group_size}
     given = {name: one for name, one in named.items() if one} | values
@@ -534,8 +546,21 @@ def trend(
         return _noting(answer, *notices)
     assert isinstance(run, Run)
     found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
-    found = replace(found, verdict=of_arguments(found.verdict))
+    found = replace(written(found, run), verdict=of_arguments(found.verdict))
     return _noting(found, run.reader.notes(plan), run.lacks, run.notices)
+
+
+def _write_page(path: str, run: Run | Steps, answer: Trend) -> None:
+    from grpo_cli.commands.options.place import destination
+    from grpo_cli.commands.report.page import page_of
+    from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
+
+    if pathlib.Path(path).suffix not in (".html", ".htm"):
+        raise UsageError(f"{path}: a page's name ends in .html")
+    files = [one or "records in memory" for one in dict.fromkeys(answer.steps.files)]
+    parts = page_of(run, None, answer, files, TrendOptions(), StoredOptions(), "grpo_cli.report")
+    with destination(path, "path") as page:
+        page.writelines(part.encode() for part in parts)
 
 
 @overload

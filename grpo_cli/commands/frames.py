@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.engine.rows.fields import KINDS
 from grpo_cli.errors import PackageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ Columns = Mapping[str, Array]
 
 
 class Frames:
-    """What has rows, as data frames; what is unknown is null, and NaN in pandas.
+    """What has rows, as data frames; what is unknown is null, and NaN or NA in pandas.
 
     ``columns`` has every column, a data frame those that have a value.
     """
@@ -78,21 +79,21 @@ def arrow_table(found: Columns) -> Any:
         PackageError: where pyarrow is not installed.
     """
     arrow = _package("pyarrow")
-    texts = dict.fromkeys(_empty_texts(found), arrow.string())  # of type null otherwise
+    types = _types(found, text=arrow.string(), whole=arrow.int64())
     return arrow.table(
-        {n: arrow.array(one, type=texts.get(n), from_pandas=True) for n, one in found.items()}
+        {n: arrow.array(one, type=types.get(n), from_pandas=True) for n, one in found.items()}
     )
 
 
 def pandas_frame(found: Columns) -> pandas.DataFrame:
-    """A data frame of pandas; a number that is unknown is NaN, as is its custom.
+    """A data frame of pandas; a number that is unknown is NaN, a whole one NA.
 
     Raises:
         PackageError: where pandas is not installed.
     """
     pandas = _package("pandas")
     text = pandas.Series([""]).dtype  # "object" before pandas 3
-    return pandas.DataFrame(dict(found)).astype(dict.fromkeys(_empty_texts(found), text))
+    return pandas.DataFrame(dict(found)).astype(_types(found, text=text, whole="Int64"))
 
 
 def polars_frame(found: Columns) -> polars.DataFrame:
@@ -104,8 +105,8 @@ def polars_frame(found: Columns) -> polars.DataFrame:
     polars = _package("polars")
     # Of texts among NaN polars makes objects; of lists, texts and nulls.
     data = {n: one.tolist() if one.dtype == object else one for n, one in found.items()}
-    texts = dict.fromkeys(_empty_texts(found), polars.String)
-    return polars.DataFrame(data, schema_overrides=texts, nan_to_null=True)
+    types = _types(found, text=polars.String, whole=polars.Int64)
+    return polars.DataFrame(data, schema_overrides=types, nan_to_null=True)
 
 
 def _package(name: str) -> Any:
@@ -120,9 +121,15 @@ def _package(name: str) -> Any:
         raise PackageError(f"{name} is not installed: pip install {name}", name=name) from None
 
 
-def _empty_texts(found: Columns) -> list[str]:
-    """The columns of text that have no value, so that a data frame cannot know their type."""
-    return [n for n, one in found.items() if one.dtype == object and not _has_value(one)]
+def _types(found: Columns, *, text: Any, whole: Any) -> dict[str, Any]:
+    """The types that arrays do not show: of texts without a value, of whole numbers and NaN."""
+    types = {n: text for n, one in found.items() if one.dtype == object and not _has_value(one)}
+    floats = (n for n, one in found.items() if one.dtype == np.float64)
+    return types | {n: whole for n in floats if n in _WHOLE}
+
+
+_WHOLE = {"record", "token", *(name for name, kind in KINDS.items() if kind == "whole")}
+"""Columns of whole numbers; where one is unknown, arrays have floats. ``check`` counts tokens."""
 
 
 def array(values: Any) -> Array:

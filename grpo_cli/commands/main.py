@@ -195,7 +195,7 @@ def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-_OPTION = re.compile(r"No such option: (--[\w-]+)")
+_OPTION = re.compile(r"No such option: (--?[\w-]+)")
 _LISTED = re.compile(r"\. Did you mean|\W+Possible options")
 
 
@@ -203,6 +203,8 @@ def _option_meant(flag: str) -> str:
     """What an option that the command does not have may have been meant for."""
     from grpo_cli.hyperparameters import parameter_of
 
+    if flag in _SORTED and sys.argv[1] != "show":
+        return "rows are in the order of the input: -f csv | sort, or grpo show --by ranks tokens"
     every = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
     flags_of = {n: {name for one in c.params for name in one.opts} for n, c in every.items()}
     own = sorted((one for one in flags_of.get(sys.argv[1], ()) if one[:2] == "--"), key=len)
@@ -212,18 +214,16 @@ def _option_meant(flag: str) -> str:
         return f"did you mean {near}?"
     if "--format" in own and (kind := _FORMATS.get(flag)):
         return f"write -f {kind}"
-    if flag in _SORTED:
-        return "rows are in the order of the input: -f csv | sort, or grpo show --by ranks tokens"
-    parameter = parameter_of(flag.lstrip("-").replace("-", "_"))
-    if parameter and "--param" in own:
-        spelled = f"--{parameter.replace('_', '-')}"
-        return f"did you mean {spelled}?" if spelled in own else _as_param(flag, parameter)
     if flag == "--step" and "--where" in own and (step := _typed_value(flag)).isdecimal():
         return f"write --where step=={step}"
     if others := [name for name, flags in flags_of.items() if flag in flags]:
         more = f" and {len(others) - 3} more" if others[3:] else ""
         have = "have" if others[1:] else "has"
         return f"{', '.join(others[:3])}{more} {have} it (grpo help {flag})"
+    parameter = parameter_of(flag.lstrip("-").replace("-", "_"))
+    if parameter and "--param" in own:
+        spelled = f"--{parameter.replace('_', '-')}"
+        return f"did you mean {spelled}?" if spelled in own else _as_param(flag, parameter)
     meant = {name: name for name in own} | {name: one for name, one in _SAME.items() if one in own}
     near = meant.get(nearest(flag, meant, cutoff=0.75))
     return f"did you mean {near}?" if near else ""

@@ -250,23 +250,35 @@ class Evaluation:
         other = other_row(reader.facts.named, (self._evaluator.plan,))
         sums, plan, totals = self.sums, self._evaluator.plan, self.sums.batches.whole
         more: Notices = dict.fromkeys(self._replaced())
-        first: Notices = {}
-        advantages = {part.name for part in totals.signed if part.key == "adv"}
-        given = "given" in advantages
-        torn = reader.ungrouped(totals, given=given)  # groups into their responses
-        if torn is not None and (plan.compares_groups or totals.dead_groups == totals.groups):
-            first[torn] = None
+        first = {} if self.ungrouped is None else {self.ungrouped: None}
         if sums.references.error is not None:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
         pooled = {} if sums.error is not None else reader.pooled(plan.batch, self._advice)
         said = (sums.of_first or {}) | sums.notices
         found = first | other | reader.facts.sentences(plan) | self._notices | said | no_kl | more
-        key = reader.facts.keys.get("log_probs_rollout", ENGINE_KEY.partition("=")[2])
-        found = {text.replace(ENGINE_KEY, f"--map log_probs_old={key}"): None for text in found}
-        if MIXED in advantages and GIVEN in found:
-            found = {SOME_GIVEN if text == GIVEN else text: None for text in found}
-        return [text for text in found | pooled if plan.asked or text != GIVEN]
+        completed = {}
+        if (key := reader.facts.keys.get("log_probs_rollout")) is not None:
+            completed[NO_OLD] = (
+                f"{NO_OLD}; to use the engine's log-probs: --map log_probs_old={key}"
+            )
+        if MIXED in self._advantages:
+            completed[GIVEN] = SOME_GIVEN
+        told = [text for text in found | pooled if plan.asked or text != GIVEN or text in completed]
+        return [completed.get(text, text) for text in told]
+
+    @property
+    def ungrouped(self) -> str | None:
+        """That each record is a group of its own, where that changes a number."""
+        totals, compares = self.sums.batches.whole, self._evaluator.plan.compares_groups
+        if not (compares or totals.dead_groups == totals.groups):
+            return None
+        return self._reader.ungrouped(totals, given="given" in self._advantages)
+
+    @property
+    def _advantages(self) -> set[str]:
+        """The names of the choices that the advantages are of."""
+        return {part.name for part in self.sums.batches.whole.signed if part.key == "adv"}
 
     def _replaced(self) -> Iterator[str]:
         """Says which of the variant's own values the records replace.
@@ -305,7 +317,6 @@ SOME_GIVEN = (
     "only some records have advantages: those of the others are computed from their rewards "
     "(--advantage NAME computes all)"
 )
-ENGINE_KEY = "--map log_probs_old=KEY, where KEY holds log_probs_rollout"
 GIVEN = "advantages come from the records, not from their rewards (--advantage NAME computes them)"
 """Said of a variant that somebody chose, whose formula another's advantages may not be."""
 NO_OLD = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
@@ -322,8 +333,7 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
     """Sentences on the data of a chunk."""
     batch = breakdown.batch
     if on_policy_by_default(breakdown):
-        engine = batch.log_probs_rollout is not None
-        yield NO_OLD + (f"; to use the engine's log-probs: {ENGINE_KEY}" if engine else "")
+        yield NO_OLD
     if batch.rewards is not None and breakdown.objective.advantage.choice.given:
         yield GIVEN
     if batch.rewards is not None and np.isnan(batch.rewards).any():

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.choose.grouping import steps_in
 from grpo_cli.records.fields import METRICS, fields_of, logged_metrics, read_fields
+from grpo_cli.records.places import count
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, look
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.trainer import named_row
+from grpo_cli.variants.trainer import named_row, unapplied
 
 ERRORS_KEPT = 20
 """Errors of skipped records that are kept."""
@@ -66,6 +69,13 @@ class Skipped:
         return iter(self.first)
 
 
+_NULLS = {
+    "log_probs_rollout": ("token", "its log-prob is taken from log_probs_old, weight 1 as in TRL"),
+    "rewards": ("response", "the record's advantages are used, and none of its rewards"),
+}
+"""Field → what may have null there, and what is read instead."""
+
+
 @dataclass
 class InputFacts:
     """Facts of some input that are worth a sentence; they merge.
@@ -77,6 +87,7 @@ class InputFacts:
         shared: a file → an earlier one, and a step that both have.
         unread: the keys that hold a column which nothing reads.
         keys: canonical name → the key of that object.
+        nulls: field → how many tokens, or responses, have null there.
     """
 
     notices: Notices = field(default_factory=dict)
@@ -85,6 +96,7 @@ class InputFacts:
     shared: dict[str, tuple[str, Any]] = field(default_factory=dict)
     unread: Unread = field(default_factory=Unread)
     keys: Mapping[str, str] = field(default_factory=dict)
+    nulls: Counter[str] = field(default_factory=Counter)
 
     def merge(self, later: InputFacts) -> None:
         """Adds the facts of the input that follows."""
@@ -93,6 +105,7 @@ class InputFacts:
             self._add_steps(name, steps)
         self.shared = later.shared | self.shared
         self.unread.merge(later.unread)
+        self.nulls += later.nulls
         if self.named is None:
             self.named, self.keys = later.named, later.keys
 
@@ -110,8 +123,21 @@ class InputFacts:
         self.unread.stop(line, path)
 
     def sentences(self, *plans: Plan) -> Notices:
-        """The notices, and one on keys that nothing reads; not on settings that the plans have."""
-        return self.notices | self.unread.note([plan.values for plan in plans])
+        """The notices, and those on keys that nothing reads, or that choose what no plan has."""
+        said = (
+            {}
+            if self.named is None
+            else unapplied(self.unread.others, plans, self.named, self.keys)
+        )
+        unread = self.unread.note(
+            [plan.values for plan in plans], [*chain.from_iterable(said.values())]
+        )
+        nulls = [
+            f"{self.keys.get(name, name)} has null for {count(self.nulls[name], word)}: {instead}"
+            for name, (word, instead) in _NULLS.items()
+            if self.nulls[name]
+        ]
+        return self.notices | unread | dict.fromkeys([*filter(None, said), *nulls])
 
     def ungrouped(
         self, records: int, groups: int, responses: int, *, given: bool = False
@@ -149,6 +175,9 @@ class InputFacts:
             self._add_unread(chunk, used)
             for name, steps in steps_in(chunk).items():
                 self._add_steps(name, dict.fromkeys(steps, chunk.items[0].source or ""))
+            for raw in chunk.items:
+                if isinstance(raw, Raw):
+                    raw.nulls = self.nulls
             yield chunk
 
     def _add_steps(self, name: str, found: Mapping[Any, str]) -> None:
@@ -169,7 +198,12 @@ class InputFacts:
                 self.notices.setdefault(_LOGGED.format(key), raw.line)
             keys = chunk.keys or tuple(row)
             known = fields_of(keys)
-            if known is None or not candidates(known.unknown) or self.unread.has(keys):
+            is_known = known is None or "hyperparameters" not in known.names
+            if (
+                known is None
+                or (is_known and not candidates(known.unknown))
+                or self.unread.has(keys)
+            ):
                 continue
             with suppress(InputError):  # reported where the record is read
                 fields = read_fields(row)

@@ -61,6 +61,7 @@ def fold_pieces(
     """
     whole = Folded(make(), Skipped(reader.most_errors), reader.facts)
     reader.skipped = whole.skipped
+    reader.facts.nulls.clear()
     read = False
     # No name for it: an error keeps what has one, and with it the processes that work ahead.
     work = FoldPiece(make, reader.reading, reader.skip, reader.most_errors)

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks, packed_runs
-from grpo_cli.engine.rows.fields import KINDS
+from grpo_cli.engine.rows.fields import KINDS, STEP
 from grpo_cli.engine.totals import Totals
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import InputError, UsageError, until_error
 from grpo_cli.records import (
     PLAIN,
     DecodedChunk,
@@ -163,7 +163,7 @@ class Reader:
             UsageError: for a field that is named as a column of the rows that are printed.
         """
         for field in map(spelled, batch_fields(batch)):
-            if field in KINDS:
+            if field in KINDS and field != STEP.name:
                 raise UsageError(
                     f"--batch {field}: rows already have a column {field}; use a field with "
                     "another name"
@@ -228,6 +228,7 @@ class Reader:
 
     def _good(self, found: Iterable[G | InputError], *, needed: bool) -> Iterator[G]:
         self.skipped = Skipped(self.most_errors)
+        self.facts.nulls.clear()
         for one in found:
             needed = False
             if isinstance(one, InputError):
@@ -270,6 +271,11 @@ class Reader:
         if not self.skip:
             raise error
         self.skipped.add(error)
+
+    @property
+    def can_reread(self) -> bool:
+        """Whether all of the input can be read a second time as it is."""
+        return not any(_only_once(one.path) for one in self.sources)
 
     def keep_input(self) -> list[str]:
         """Keeps what can be read only once in files that can be read again; the names of these."""
@@ -320,7 +326,7 @@ class Reader:
             )
             return
         faults: list[Exception] = []
-        each = _until_error(self._pieces(as_spans=self._jobs != 1), faults)
+        each = until_error(self._pieces(as_spans=self._jobs != 1), faults)
         pieces = _together(each, self._block_bytes // 2 if work.make().bundles else 0)
         jobs = self._jobs
         if jobs is None:
@@ -366,11 +372,3 @@ def _together(pieces: Iterable[Piece], room: int) -> Iterator[Sequence[Piece]]:
             waiting, held = [], 0
     if waiting:
         yield tuple(waiting)
-
-
-def _until_error(pieces: Iterator[Piece], faults: list[Exception]) -> Iterator[Piece]:
-    """Yields pieces until an error, which it stores: some are read ahead."""
-    try:
-        yield from pieces
-    except Exception as fault:
-        faults.append(fault)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from grpo_cli import hyperparameters
-from grpo_cli.errors import InputError
-from grpo_cli.records.unread import TRAJECTORIES, Misnamed, is_list, may_mean, misnamed
+from grpo_cli.errors import SHORTEST_TYPO, InputError, is_one_slip
+from grpo_cli.records.unread import (
+    TRAJECTORIES,
+    Misnamed,
+    holds_texts,
+    is_list,
+    may_mean,
+    misnamed,
+)
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "log_probs_new": (
@@ -148,7 +155,6 @@ METRICS = frozenset(key for key, name in _CANONICAL.items() if name in ("entropi
 _POLICIES = ("log_probs_new", "ratios", ACTION)
 _KNOWN = sorted({*_CANONICAL, ACTION, *hyperparameters.KNOWN})
 _LONGEST_TYPO = max(map(len, _KNOWN)) + 1
-_SHORTEST_TYPO = 4
 
 
 class Fields(NamedTuple):
@@ -177,6 +183,9 @@ NO_FIELDS = Fields({}, (), ())
 MASKS = ("loss_mask", "response_mask")
 """Masks that stand side by side in some dumps; the first is the one that the loss used."""
 
+TOKEN_TEXTS = ("completion_tokens", "completion_token_strings", "token_texts", "tokens_text")
+"""Keys of the texts of tokens, where they hold texts; elsewhere they hold ids, or counts."""
+
 GROUPS = "groups"
 """The groups' ids, where it is a list of them and nothing else names the groups."""
 
@@ -201,6 +210,8 @@ def read_fields(record: Mapping[str, object]) -> Fields:
         ids = record[GROUPS]
         if not isinstance(ids, list) or not set(map(type, ids)) <= {str, int}:
             nulls += (GROUPS,)
+    if not record.keys().isdisjoint(TOKEN_TEXTS):
+        nulls += tuple(key for key in TOKEN_TEXTS if key in record and not holds_texts(record[key]))
     return _read_keys(tuple(record), nulls + logged_metrics(record))
 
 
@@ -238,9 +249,11 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
             names[name] = key
         elif key in hyperparameters.KNOWN:
             settings.append(key)
+        elif key in TOKEN_TEXTS and key not in nulls and "tokens" not in (names.keys() | {*keys}):
+            names["tokens"] = key
         elif key not in (ACTION, GROUPS):
             unknown.append(key)
-    _refuse_slips(unknown)
+    refuse_slips(unknown, "key", _meant)
     if GROUPS in keys and GROUPS not in nulls:
         names.setdefault("group_ids", GROUPS)
     if ACTION in keys and ACTION not in nulls:  # the policy; or what it was, where that is known
@@ -271,33 +284,33 @@ def fields_of(keys: tuple[str, ...]) -> Fields | None:
         return None
 
 
-def _refuse_slips(keys: Iterable[str]) -> None:
-    """Refuses keys that are one typing slip off known names; the error is at the first."""
-    meant = {key: name for key in keys if (name := _meant(key))}
-    if meant:
-        first, *others = meant
-        listed = ", ".join(f"{key} ({meant[key]}?)" for key in others)
+def refuse_slips(keys: Iterable[str], what: str, meant: Callable[[str], str], at: str = "") -> None:
+    """Refuses keys that are near misses of known names; the error is at the first.
+
+    Args:
+        keys: keys of a record, or of an object of it.
+        what: what they are.
+        meant: the known name that a key is meant for; "" where there is none.
+        at: what stands before the keys in a path.
+
+    Raises:
+        InputError: which names all of them.
+    """
+    near = {key: name for key in keys if (name := meant(key))}
+    if near:
+        first, *others = near
+        listed = ", ".join(f"{key} ({near[key]}?)" for key in others)
         also = f" Also unknown: {listed}" if others else ""
-        raise InputError(f"unknown key; did you mean {meant[first]}?{also}", path=first)
+        raise InputError(f"unknown {what}; did you mean {near[first]}?{also}", path=f"{at}{first}")
 
 
 def _meant(key: str) -> str:
     """The known name that a key is one typing slip off; "" where there is none."""
-    if not _SHORTEST_TYPO <= len(key) <= _LONGEST_TYPO or key in _INNOCENT:
+    if not SHORTEST_TYPO <= len(key) <= _LONGEST_TYPO or key in _INNOCENT:
         return ""
-    near = [name for name in _KNOWN if _one_slip(key, name)]
+    near = [name for name in _KNOWN if is_one_slip(key, name)]
     listed = {f"{name}s" for name in near if f"{name}s" in _KNOWN}  # a column has the plural
     return min(listed or near, default="")
-
-
-def _one_slip(a: str, b: str) -> bool:
-    """Whether one letter added, dropped, changed or swapped with its neighbour makes a into b."""
-    if len(b) < _SHORTEST_TYPO or abs(len(a) - len(b)) > 1:
-        return False
-    while a and b and a[0] == b[0]:
-        a, b = a[1:], b[1:]
-    swapped = a[:2] == b[:2][::-1] and a[2:] == b[2:]
-    return swapped or a[1:] == b[1:] or a[1:] == b or a == b[1:]
 
 
 _SOUND: Mapping[str, tuple[str, ...]] = {

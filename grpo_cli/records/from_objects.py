@@ -69,11 +69,15 @@ def _pack_all(objects: Objects) -> Packed:
     key = names["log_probs_new"]
     counts = [len(one[key]) for one in objects]
     widths = list(map(len, _rows(objects, key, counts)))
-    columns = {
-        name: _numbers(_flat(objects, names[name], counts, widths))
-        for name in PLAIN_COLUMNS
-        if name in names
-    }
+    columns: dict[str, F64] = {}
+    for name in (name for name in PLAIN_COLUMNS if name in names):
+        own = names[name]  # the engine's policy may stand for another as well
+        same = (one for one in columns if all(each[own] is each[names[one]] for each in objects))
+        known = next(same, None)
+        if known is None:
+            columns[name] = _numbers(_flat(objects, own, counts, widths))
+        else:
+            columns[name] = columns[known].view()  # one and the same would be a missing column
     _check_words(objects, names, counts, widths)
     scores = {"rewards": names["rewards"]} if "rewards" in names else {}
     if "advantages" in names:

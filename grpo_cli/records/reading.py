@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice, repeat
 from typing import Any
 
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, Listing
 from grpo_cli.records.choose import where
 from grpo_cli.records.choose.grouping import (
     Grouping,
@@ -153,6 +153,8 @@ class Reading:
         items = iter(beginning)
         first = [*islice(items, where.LOOKED_AT)]
         raws = [raw for raw in first if isinstance(raw, Raw)]
+        if where.ASKED in self.where and raws:
+            raise Listing(where.fields_of(raws))
         rest = 0 if self.record is None else sum(1 for _ in islice(items, where.COUNTED))
         count = len(first) + rest if rest < where.COUNTED else None
         there = where.hint(raws, self.where, self.record, self.group, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ class Raw:
             where it is an object of the file.
         columns: key → the values of all rows of its table, where each of them has all keys.
         at: the number of its row there.
+        nulls: where a record that is read of it adds its ``nulls``, once.
     """
 
     kept: Any
@@ -78,6 +80,7 @@ class Raw:
     rows: Sequence[Raw] = ()
     columns: Mapping[str, Sequence[Any]] | None = None
     at: int = 0
+    nulls: Counter[str] | None = None
 
     @property
     def number(self) -> int:
@@ -242,6 +245,7 @@ class Record:
         origin: where its parts stand in the file, where it was made from something else.
         batch: as ``Raw`` has it.
         step: the step that it says, or None.
+        nulls: field → how many counted tokens, or responses, have null there.
     """
 
     source: str
@@ -275,6 +279,7 @@ class Record:
     origin: Origin | None = None
     batch: BatchFields | None = None
     step: str | int | float | None = None
+    nulls: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str | int | float:

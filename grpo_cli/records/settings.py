@@ -10,9 +10,17 @@ from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
-from grpo_cli.records.fields import Fields
+from grpo_cli.hyperparameters import (
+    HOLDERS,
+    KNOWN,
+    SWITCHES,
+    HyperparameterError,
+    Value,
+    canonical,
+)
+from grpo_cli.records.fields import Fields, refuse_slips
 from grpo_cli.records.places import got
+from grpo_cli.records.unread import is_setting, meant_setting
 
 ABSENT: Any = ...
 """Stands for the value of a hyperparameter that a record does not give."""
@@ -71,43 +79,78 @@ _Given = tuple[str, str, Sequence[Any]]
 def read_settings(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Settings:
     """The hyperparameters of records with these fields.
 
+    Their own go before those of a trainer's configuration in ``settings``, ``config``, ….
+
     Raises:
-        InputError: for an unknown name, a value out of range, or two different values.
+        InputError: for a misspelt name, a value out of range, or two different values.
     """
+    found = _merged(_given(objects, fields))
+    held = [*_held(objects, fields)]
+    for name, column in _merged(held).items() if held else ():
+        found[name] = _filled(found[name], column) if name in found else column
+    return Settings(len(objects), dict(sorted(found.items())))
+
+
+def _merged(given: Sequence[_Given]) -> dict[str, Sequence[Any]]:
+    """Hyperparameter → [M] its values, where names of it do not contradict each other."""
     # Names that set several (epsilon) give way to the particular ones.
     broad: dict[str, Sequence[Any]] = {}
     exact: dict[str, Sequence[Any]] = {}
     paths: dict[tuple[str, bool], str] = {}
-    for path, name, values in _given(objects, fields):
+    for path, name, values in given:
         columns = _canonical_columns(path, name, values)
         is_exact = len(columns) == 1
         known = exact if is_exact else broad
         for own, column in columns.items():
             before = paths.setdefault((own, is_exact), path)
-            if own in known:
-                _check_same(known[own], before, column, path)
-                column = _filled(known[own], column)
-            known[own] = column
+            known[own] = _agreed(known[own], before, column, path) if own in known else column
     found = {**broad, **exact}
     found |= {name: _filled(exact[name], broad[name]) for name in broad.keys() & exact.keys()}
-    return Settings(len(objects), dict(sorted(found.items())))
+    return found
 
 
 def _given(objects: Sequence[Mapping[str, Any]], fields: Fields) -> list[_Given]:
     """The names at the records' top level, then those of ``hyperparameters``."""
     own = fields.hyperparameters
-    found: list[_Given] = [(name, name, [one.get(name) for one in objects]) for name in own]
+    found: list[_Given] = [(name, name, _values(objects, name)) for name in own]
     names = dict.fromkeys(own)
     if (key := fields.names.get("hyperparameters")) is not None:
         nested = [one[key] for one in objects]
         for one in nested:
             if not isinstance(one, dict):
                 raise InputError(f"expected an object, got {got(one)}", path=key)
-        names = dict.fromkeys(chain.from_iterable(nested))
+        unique = dict.fromkeys(chain.from_iterable(nested))
+        others = [name for name in unique if name not in KNOWN]
+        refuse_slips(others, "hyperparameter", meant_setting, f"{key}.")
+        names = dict.fromkeys(name for name in unique if name in KNOWN)
         for name in names:
-            found.append((f"{key}.{name}", name, [one.get(name, ABSENT) for one in nested]))
+            found.append((f"{key}.{name}", name, _values(nested, name)))
     both_sides = _BOTH_SIDES in names or _BOTH_SIDES in own
     return _without_both_sides(objects, found) if both_sides else found
+
+
+def _values(each: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """What objects give a hyperparameter; 0 where they say that it is not used."""
+    values = [one.get(name, ABSENT) for one in each]
+    if name not in SWITCHES or all(one.get(SWITCHES[name]) is not False for one in each):
+        return values
+    return [
+        0.0 if value is not ABSENT and one.get(SWITCHES[name]) is False else value
+        for one, value in zip(each, values, strict=True)
+    ]
+
+
+def _held(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Iterator[_Given]:
+    """The numbers of hyperparameters in objects with a trainer's configuration."""
+    for key in fields.unknown:
+        if key not in HOLDERS:
+            continue
+        each = [one[key] if isinstance(one[key], dict) else {} for one in objects]
+        for name in dict.fromkeys(chain.from_iterable(each)):
+            given = _values(each, name)
+            values = [value if is_setting(name, value) else ABSENT for value in given]
+            if any(value is not ABSENT for value in values):
+                yield f"{key}.{name}", name, values
 
 
 _BOTH_SIDES = "clip_ratio"
@@ -183,12 +226,25 @@ def _canonical(path: str, name: str, value: object) -> Mapping[str, Value]:
 _cached = lru_cache(maxsize=1024, typed=True)(_canonical)
 
 
-def _check_same(before: Sequence[Any], where: str, column: Sequence[Any], path: str) -> None:
-    """Stops where two names give a record different values."""
+_UNSET = (None, ABSENT)
+
+
+def _agreed(before: Sequence[Any], where: str, column: Sequence[Any], path: str) -> Sequence[Any]:
+    """The values that two names of a hyperparameter give; a null gives way to a value.
+
+    Frameworks' configurations have null under a deprecated name.
+
+    Raises:
+        InputError: where they give a record different values.
+    """
     for one, other in zip(before, column, strict=True):
-        if one != other and ABSENT not in (one, other):
+        if one != other and one not in _UNSET and other not in _UNSET:
             contradiction = f"{got(other)} contradicts {where}, which is {got(one)}"
             raise InputError(contradiction, path=path)
+    pairs = zip(before, column, strict=True)
+    return [
+        two if one is ABSENT or (one is None and two is not ABSENT) else one for one, two in pairs
+    ]
 
 
 def _filled(first: Sequence[Any], second: Sequence[Any]) -> Sequence[Any]:

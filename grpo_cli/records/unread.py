@@ -22,7 +22,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_cli.hyperparameters import HOLDERS, KNOWN, SETS, Value, parameter_of
+from grpo_cli.hyperparameters import (
+    HOLDERS,
+    KNOWN,
+    SETS,
+    SWITCHES,
+    Value,
+    misspelt,
+    parameter_of,
+)
 
 
 def _set(words: str) -> frozenset[str]:
@@ -153,15 +161,22 @@ class KeySet(NamedTuple):
         line: its line, if it has one.
         keys: (key, advice) of those that have the shape of a column.
         settings: (key, hyperparameter, value) of numbers whose key resembles a hyperparameter's.
+        held: the places of hyperparameters that are read in a trainer's configuration.
+        others: (key, value) of all that remain.
     """
 
     line: int | None
     keys: tuple[tuple[str, str], ...]
-    settings: tuple[tuple[str, str, float], ...] = ()
+    settings: tuple[tuple[str, str, float | str], ...] = ()
+    held: tuple[str, ...] = ()
+    others: tuple[tuple[str, Any], ...] = ()
 
 
 class Unread:
-    """The keys of some input that hold a column which nothing reads, by the records' sets of keys.
+    """The keys of some input that nothing reads, by the records' sets of keys.
+
+    A near miss of a known name is an error before (``fields.py``, ``settings.py``). What resembles
+    a column or a hyperparameter is named with the ``--map`` that reads it; all others in one note.
 
     Of each set the first record of the input decides, wherever pieces are cut.
     """
@@ -194,15 +209,30 @@ class Unread:
         for keys, one in [*self._found.items()]:
             if line is None:
                 left = tuple(pair for pair in one.keys if pair[0] != key)
-                self._found[keys] = one._replace(keys=left)
+                others = tuple(pair for pair in one.others if pair[0] != key)
+                self._found[keys] = one._replace(keys=left, others=others)
             elif one.line is not None and one.line >= line:
                 del self._found[keys]
 
-    def note(self, used: Sequence[Mapping[str, Value]] = ()) -> dict[str, None]:
-        """A sentence that names the columns, and one the settings; nothing where there are none.
+    @property
+    def settings(self) -> dict[str, tuple[str, float | str]]:
+        """Hyperparameter → the first key that resembles it, and the value there."""
+        found = (one for keys in self._found.values() for one in keys.settings)
+        return {name: (key, value) for key, name, value in reversed([*found])}
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """The keys that resemble nothing, and the value of each in the first record with it."""
+        return dict(pair for one in reversed(self._found.values()) for pair in one.others)
+
+    def note(
+        self, used: Sequence[Mapping[str, Value]] = (), said: Collection[str] = ()
+    ) -> dict[str, None]:
+        """Sentences that name the columns, the settings, and the others; none where there are none.
 
         Args:
             used: the hyperparameters of each objective; a setting that equals them is not named.
+            said: keys that another sentence names.
         """
         found = self._found.values()
         settings = {
@@ -214,17 +244,28 @@ class Unread:
         columns: dict[str, str] = {}
         for key, advice in (pair for one in found for pair in one.keys):
             columns.setdefault(key, advice)
-        return _ignored("columns", columns) | _ignored("settings", settings)
+        held = dict.fromkeys(path for one in found for path in one.held)
+        read = {f"hyperparameters are read from {_listing([*held])}": None} if held else {}
+        others = {
+            key: ""
+            for one in found
+            for key, value in one.others
+            if key not in said and ("." in key or not isinstance(value, str))  # a text is a remark
+        }
+        ignored = {"columns": columns, "settings": settings, "keys": others}
+        for noun, named in ignored.items():
+            each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
+            read |= {f"ignored {noun}: {_listing(each)}": None} if each else {}
+        return read
 
 
-def _has_value(given: Mapping[str, Value], name: str, value: float) -> bool:
+def _has_value(given: Mapping[str, Value], name: str, value: float | str) -> bool:
     return all(given.get(own, ...) == value for own in SETS.get(name, (name,)))
 
 
-def _ignored(noun: str, named: Mapping[str, str]) -> dict[str, None]:
-    each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
+def _listing(each: list[str]) -> str:
     more = [f"and {len(each) - _MOST_KEYS} more"] if len(each) > _MOST_KEYS else []
-    return {f"ignored {noun}: {', '.join(each[:_MOST_KEYS] + more)}": None} if each else {}
+    return ", ".join(each[:_MOST_KEYS] + more)
 
 
 # ---- names ----------------------------------------------------------------------------------
@@ -334,6 +375,16 @@ def is_list(value: Any) -> bool:
     return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
+def _ones(value: Any) -> Any:
+    """A number in the place of every value that is no list."""
+    return [*map(_ones, value)] if is_list(value) else 1
+
+
+def holds_texts(value: Any) -> bool:
+    """Whether nested lists begin with a text."""
+    return is_list(value) and isinstance(next(_leaves(value), None), str)
+
+
 def _leaves(value: Any) -> Iterator[Any]:
     """The values in nested lists, as far as they are asked for."""
     if not is_list(value):
@@ -392,7 +443,8 @@ def look(
     model = record[names[NEW]] if NEW in names else record.get(names.get("ratios", ""))
     misread = misnamed_in(record, names, wanted).values()
     advice = {one.key: one.advice.partition(" reads")[0] for one in misread}
-    found = []
+    found: list[tuple[str, str]] = []
+    left: list[str] = []
     for key in keys:
         value = record.get(key)
         if value is None or any(value is record[name] for name in names.values()):
@@ -408,11 +460,77 @@ def look(
             if reads and resembled(key) == ROLLOUT and not _has(names, OLD):
                 reads += f"; --map {OLD}={key} {_IF_OLD}"
             found.append((key, reads))
-    numbers = (key for key in keys if type(record.get(key)) in (int, float))
+        elif "tokens" not in names and holds_texts(value) and is_column(_ones(value), model):
+            found.append((key, f"--map tokens={key}"))
+        elif key not in COMPLETIONS:
+            left.append(key)
+    numbers = {key: record[key] for key in left if type(record[key]) in (int, float)}
     known = {parameter_of(key) for key in record if key in KNOWN}
-    near = ((key, _resembled_setting(key), record[key]) for key in numbers)
+    near = ((key, _resembled_setting(key), value) for key, value in numbers.items())
     settings = [one for one in near if one[1] and known.isdisjoint(_sets(one[1]))]
-    return KeySet(line, tuple(found), (*settings, *_held_settings(record, keys, known)))
+    said = {key for key, _, _ in settings}
+    said |= {switch for name, switch in SWITCHES.items() if name in record}
+    rest = (key for key in left if model is not None and key not in said)
+    others = [(key, record[key]) for key in rest if not _holds(key, record)]
+    configured = _configured(record, left, names.get("hyperparameters", ""), known)
+    return KeySet(
+        line,
+        tuple(found),
+        (*settings, *configured.settings),
+        configured.held,
+        (*others, *configured.others),
+    )
+
+
+def _holds(key: str, record: Mapping[str, Any]) -> bool:
+    """Whether a key holds a trainer's configuration."""
+    return key in HOLDERS and isinstance(record[key], dict)
+
+
+def _configured(
+    record: Mapping[str, Any], keys: Sequence[str], own: str, known: Collection[str]
+) -> KeySet:
+    """What is read of a trainer's configuration, and what is not.
+
+    Args:
+        record: the record.
+        keys: its keys that may hold one.
+        own: its key for hyperparameters.
+        known: the hyperparameters at its top level.
+    """
+    mine = record.get(own)
+    known = {*known, *map(parameter_of, mine if isinstance(mine, dict) else ())}
+    held, settings, others = [], [], []
+    for key in (*keys, own):
+        if key != own and not _holds(key, record):
+            continue
+        for path, name, value in _leaves_of(key, record.get(key)):
+            near = name if name in KNOWN else meant_setting(name)
+            is_new = known.isdisjoint(_sets(parameter_of(near)))
+            is_direct = path == f"{key}.{name}"
+            if name in SWITCHES.values() and is_direct:
+                continue
+            if near not in KNOWN or type(value) not in (int, float, str):
+                others.append((path, value))
+            elif is_direct and is_setting(name, value):
+                held += [path] if is_new and key != own else []
+            elif is_new and not (is_direct and key == own):
+                settings.append((path, near, value))
+    given = ((path, value) for path, value in others if value is not None)
+    return KeySet(None, (), tuple(settings), tuple(held), tuple(given))
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _leaves_of(path: str, value: Any) -> Iterator[tuple[str, str, Any]]:
+    """The place, the name and the value of all that a trainer's configuration holds."""
+    for name, held in _object(value).items():
+        if isinstance(held, dict) and held:
+            yield from _leaves_of(f"{path}.{name}", held)
+        else:
+            yield f"{path}.{name}", name, held
 
 
 def _may_be_advantages(key: str, value: Any, model: Any) -> bool:
@@ -430,17 +548,14 @@ def _sets(name: str) -> tuple[str, ...]:
     return (name, *SETS.get(name, ()))
 
 
-def _held_settings(
-    record: Mapping[str, Any], keys: Iterable[str], known: Collection[str]
-) -> Iterator[tuple[str, str, float]]:
-    """The places of hyperparameters in objects that nothing reads, unless the record has them."""
-    own = record.get("hyperparameters")
-    said = {*known, *map(parameter_of, own if isinstance(own, dict) else ())}
-    for key in keys:
-        held = record.get(key) if key in HOLDERS else None
-        for name, value in held.items() if isinstance(held, dict) else ():
-            if name in KNOWN and type(value) in (int, float) and parameter_of(name) not in said:
-                yield f"{key}.{name}", name, value
+def is_setting(name: str, value: object) -> bool:
+    """Whether an entry of a trainer's configuration is read as a hyperparameter."""
+    return name in KNOWN and type(value) in (int, float)
+
+
+def meant_setting(name: str) -> str:
+    """The hyperparameter that an unknown name is meant for; "" where there is none."""
+    return misspelt(name) or _resembled_setting(name)
 
 
 @lru_cache(maxsize=1024)

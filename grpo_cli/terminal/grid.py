@@ -19,9 +19,8 @@ from grpo_cli.terminal.screen import Screen, mark_rows
 GAP = 2
 """Spaces between columns."""
 
-_READABLE, _LEAST, _MOST, _WIDEST = 44, 16, 64, 100
-"""Cells that a column of words has, if others can be left out; at least; at most; and the most of
-all columns."""
+_READABLE, _LEAST, _MOST = 44, 16, 64
+"""Cells that a column of words has, if others can be left out; at least; and at most."""
 
 _NAMED = 2
 """Hidden columns that are named where a line has no room for all: those that went last."""
@@ -201,7 +200,7 @@ def with_words(
     if width is None:
         return [*kept, last], hidden
     used = total_width(kept) + GAP
-    left = min(max(min(width, _WIDEST) - used, min(width - used, _READABLE), _LEAST), _MOST)
+    left = min(max(width - used, _LEAST), _MOST)
     texts = [wrapped(cell, left).plain for cell in last.cells]
     return [*kept, column(last.name, texts, show=str, numeric=False)], hidden
 

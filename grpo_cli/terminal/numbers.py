@@ -1,4 +1,4 @@
-"""Numbers and strings as text: in tables, in sums that have to add up, in output for programs."""
+"""Numbers and strings as text: in tables, in sums, in output for programs."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ _POINT = re.compile("[.e]")
 """The decimal point of a number, or where it would be."""
 
 
-# ---- numbers that add up as printed ------------------------------------------------------------
+# ---- numbers of a sum ---------------------------------------------------------------------------
 
 
 def decimals(values: Sequence[float]) -> int:
@@ -126,39 +126,6 @@ def decimals(values: Sequence[float]) -> int:
     if not largest:
         return 1
     return min(max(5 - math.floor(math.log10(largest)), 0), 15)
-
-
-def adding_up(values: Sequence[float], total: float, places: int) -> list[str]:
-    """The values to so many decimals, each off by at most one unit, so that they make the total.
-
-    What rounding leaves over goes to the values that it changed most (largest remainder), to all
-    that are equal or to none: then they may miss the total, which ``equality`` says.
-    """
-    if not all(map(math.isfinite, (*values, total))):
-        return [f"{value:g}" for value in values]
-    unit = 10.0**-places
-    whole = [round(value / unit) for value in values]
-    missing = round(total / unit) - sum(whole)
-    step = 1 if missing > 0 else -1
-    left = [(value / unit - one) * step for value, one in zip(values, whole, strict=True)]
-    missing = abs(missing)
-    for alike in sorted(_equal(values, unit), key=lambda places: -left[places[0]]):
-        if len(alike) <= missing:
-            missing -= len(alike)
-            for at in alike:
-                whole[at] += step
-    return [fixed(one * unit, places) for one in whole]
-
-
-def _equal(values: Sequence[float], unit: float) -> list[list[int]]:
-    """The places of values that are equal, or would be but for their own rounding."""
-    found: dict[int, list[int]] = {}
-    for at, value in enumerate(values):
-        found.setdefault(round(value / unit * _FINER), []).append(at)
-    return [*found.values()]
-
-
-_FINER = 10_000
 
 
 def equality(texts: Sequence[str], total: str) -> str:

@@ -90,6 +90,10 @@ class Plan:
         """Whether an advantage is made of the rewards of its group."""
         return "groups" in self._chosen["advantage"][1].columns
 
+    def choice(self, stage: str) -> str:
+        """The name of the choice at a stage; "" where the stage has none of its own."""
+        return self._chosen[stage][0] if stage in self._chosen else ""
+
     def takes(self) -> set[str]:
         """The hyperparameters that the chosen stages take from flags and records."""
         wanted = {name for stage, _, name in self._wanted() if self._reads(stage, name)}
@@ -360,6 +364,8 @@ def plan(
     given = hyperparameters or {}
     for wanted in given:
         if wanted not in KNOWN:
+            if (row := f"{_CHOOSES.get(wanted)}/{given[wanted]}") in NAMES:
+                raise UsageError(f"{wanted} chooses a variant: -v {row}")
             takes = Plan(name, VARIANTS[name], swapped, {}, batch).takes()
             read = f"{name} reads {', '.join(sorted(takes))}"
             raise UsageError(f"{wanted}: {unknown(wanted, read)}")
@@ -373,6 +379,8 @@ def plan(
     return made
 
 
+_CHOOSES = {"loss_type": "trl", "policy_loss": "verl", "loss_mode": "verl"}
+"""Settings that choose a framework's variant → the framework."""
 _BATCHES = {
     "input": "all records are one batch (the default)",
     "record": "each record is a batch",
@@ -489,7 +497,7 @@ def _no_variant(name: str) -> str:
     if of_framework := [one for one in NAMES if one.startswith(f"{name}/")]:
         some = ", ".join(of_framework[:3])
         return f"{name!r} is a framework: name one of its variants, as {some} {lists}"
-    best = nearest(name, NAMES, cutoff=0.5)
+    best = nearest(name, NAMES, cutoff=0.5 if len(name) > 3 else 0.8)
     close = [best] if sorted(best) == sorted(name) else _as_near(name, best)
     near = f"; did you mean {' or '.join(close)}?" if best else ""
     return f"unknown variant {name!r}{near} {lists}"

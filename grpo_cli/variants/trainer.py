@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.frameworks.framework import Reading, Settings, as_of, is_gone
 from grpo_cli.hyperparameters import HOLDERS
-from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
+from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, as_flags, plan
 from grpo_cli.variants.registry import FRAMEWORKS, NAMES, ROWS, STAGES, framework
 
 __all__ = ["USUAL", "Reading", "choose", "completed", "frameworks_of", "named_row", "other_row"]
@@ -57,7 +57,8 @@ def named_row(value: Any) -> str | None:
         said = next((one for one in words if isinstance(one, str)), None)
         if said is not None and said in NAMES:  # which may load every framework's rows
             return NAMES[said]
-        held = [record, *(one for key in HOLDERS if isinstance(one := record.get(key), dict))]
+        holders = "hyperparameters", "hyper", *HOLDERS
+        held = [record, *(one for key in holders if isinstance(one := record.get(key), dict))]
         row = f"trl/{next((one['loss_type'] for one in held if 'loss_type' in one), None)}"
         return row if frameworks_of(record) == ("trl",) and NAMES.get(row) == row else None
     settings = record["framework"]
@@ -88,6 +89,82 @@ def other_row(named: str | None, plans: Iterable[Plan]) -> dict[str, None]:
 def not_grpo(named: str) -> str:
     """The notice that records name a row, where grpo was evaluated because nothing was asked."""
     return f"the trainer used {named}, not grpo: choose -v {named} or -v grpo"
+
+
+_CHOICES = {
+    "trl": "loss_type importance_sampling_level scale_rewards use_bias_correction_kl "
+    "multi_objective_aggregation vllm_importance_sampling_mode",
+    "verl": "policy_loss loss_mode loss_agg_mode kl_loss_type adv_estimator "
+    "norm_adv_by_std_in_grpo",
+}
+"""Framework → its settings that choose a variant or a stage, the loss first."""
+_LOSSES = ("loss_type", "policy_loss", "loss_mode")
+_PER_GROUP = ("group", True)
+"""Values of TRL's ``scale_rewards`` for its default, which its ``framework`` need not say."""
+
+
+def unapplied(
+    given: Mapping[str, Any], plans: Sequence[Plan], named: str, keys: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """Sentences on settings of a trainer that choose a variant which no plan has → their keys.
+
+    Args:
+        given: the keys of a record that are no hyperparameters, with their values.
+        plans: the objectives; a setting is not named if one of them has it.
+        named: the row of which another sentence says that the trainer used it; "" for none.
+        keys: the canonical names that the record has.
+
+    Returns:
+        With "" in the place of the sentence where none is needed.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for name, words in _CHOICES.items():
+        paths = {
+            path.rpartition(".")[2]: path
+            for path, value in given.items()
+            if isinstance(value, (str, bool))
+        }
+        chosen = {word: given[paths[word]] for word in words.split() if word in paths}
+        if chosen and plans:
+            flags = [_flags(name, chosen, used, named, keys) for used in plans]
+            rest = {word: {w: v for w, v in chosen.items() if w != word} for word in chosen}
+            each = [
+                f"{paths[word]} {chosen[word]!r}"
+                for word, others in rest.items()
+                if _flags(name, others, plans[0], named, keys) != flags[0]
+            ]
+            is_are, them = ("is", "it") if len(each) == 1 else ("are", "them")
+            said = f"{', '.join(each)} {is_are} not applied: {flags[0]} applies {them}"
+            sentence = said if all(flags) else ""
+            found[sentence] = (*found.get(sentence, ()), *map(paths.__getitem__, chosen))
+    return found
+
+
+def _flags(
+    name: str, chosen: Mapping[str, Any], used: Plan, named: str, keys: Collection[str]
+) -> str:
+    """The flags with which a framework's settings are what a plan computes; "" where they are."""
+    settings = {"name": name, **chosen}
+    settings.setdefault("policy_loss", settings.get("loss_mode", "vanilla"))
+    try:
+        reading = choose(settings)
+    except InputError:
+        return "no variant of grpo's"
+    stages, words = dict(reading.stages), []
+    if chosen.get("scale_rewards") in _PER_GROUP:
+        stages.setdefault("advantage", "group-std")
+    alike = reading.row, reading.row.partition("/")[2]
+    if not set(_LOSSES).isdisjoint(chosen) and used.variant not in alike:
+        words = [] if named == reading.row and not used.asked else ["-v", reading.row]
+        used = plan(reading.row)
+    absent = {"advantage": "advantages" in keys, "correction": "log_probs_rollout" not in keys}
+    for stage, choice in stages.items():
+        if choice != used.choice(stage) and not absent.get(stage):
+            words += [f"--{stage}", choice]
+    for setting, value in reading.hyperparameters.items():
+        if setting in used.takes() and used.values.get(setting) != value:
+            words += as_flags(None, {}, {setting: value})
+    return " ".join(words)
 
 
 def choose(settings: Settings) -> Reading:

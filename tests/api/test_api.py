@@ -429,6 +429,17 @@ def test_a_text_of_which_no_row_has_a_value_is_of_type_text(package: str) -> Non
 
 
 @pytest.mark.parametrize("package", HERE)
+def test_whole_numbers_with_unknown_ones_among_them_stay_whole(package: str) -> None:
+    found = check([ONE | {"log_probs_new": [[0.5, -1.0], [-1.0, -1.0]]}, EMPTY])
+    places = found.columns()["token"]
+    assert np.isnan(places).any()
+    assert not np.isnan(places).all()
+    frame = getattr(found, FRAMES[package])()
+    kind = frame.schema.field("token").type if package == "pyarrow" else frame["token"].dtype
+    assert str(kind).lower() == "int64"
+
+
+@pytest.mark.parametrize("package", HERE)
 def test_a_frame_has_the_rows_of_a_level(package: str) -> None:
     data: Any = ([EMPTY, next(read(DAPO)) | {"id": 3}], VERL)
     for found, level in product((evaluate(one, "dapo") for one in data), ("token", "record")):
@@ -442,9 +453,9 @@ def test_a_frame_has_the_rows_of_a_level(package: str) -> None:
                 assert all(one is None or one != one for one in values), name
                 continue
             given = frame[name].to_pylist() if package == "pyarrow" else frame[name].to_list()
-            assert [None if one != one else one for one in given] == [
-                None if one != one else one for one in values.tolist()
-            ], name
+            assert [
+                None if one is None or str(one) in ("nan", "<NA>") else one for one in given
+            ] == [None if one != one else one for one in values.tolist()], name
 
 
 @pytest.mark.parametrize("package", HERE)
@@ -641,6 +652,7 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
     [
         (lambda: match(ONE, -0.5), "give each number by its name: loss=-0.5"),
         (lambda: evaluate(ONE, level="token"), r"there is no argument level; .*to_polars"),
+        (lambda: evaluate(ONE, loss_type="dapo"), r"chooses a variant: variant=.trl/dapo"),
         (lambda: evaluate(ONE, against=RUN), "no argument against; it is an argument of trend"),
         (lambda: grpo_cli.trend(RUN, against=RUN, log="x"), "against cannot be combined with log"),
         (lambda: compare(GRPO, DAPO), r"variants: expected names, .* got the file .*; diff\("),
@@ -681,6 +693,20 @@ def test_the_examples_of_docstrings_run(module: str, monkeypatch: pytest.MonkeyP
     for one in functions:
         if one.__module__ == made.__name__ and one.__name__ != "Evaluated":
             assert all(word in one.__doc__ for word in (">>>", "Args:", "Returns:", "Raises:"))
+
+
+def test_pages_and_converted_files_are_those_of_the_commands(tmp_path: Path) -> None:
+    pages = [tmp_path / name for name in ("function.html", "command.html")]
+    assert grpo_cli.report(RUN, pages[0]).last_good_step == 29
+    printed("report", RUN, "-o", str(pages[1]))
+    function, command = (re.sub("<code>grpo[^|]*?</code>", "", one.read_text()) for one in pages)
+    assert function == command
+    for name in ("a.jsonl", "a.parquet"):
+        assert grpo_cli.convert(GRPO, tmp_path / name) == len(list(read(GRPO)))
+        assert evaluate(tmp_path / name).loss == evaluate(GRPO).loss
+    for write, name in ((grpo_cli.report, "a.pdf"), (grpo_cli.convert, "a.csv")):
+        with pytest.raises(grpo_cli.UsageError, match="name ends in"):
+            write(RUN, tmp_path / name)
 
 
 def test_where_and_group_by_choose_records_for_every_function(tmp_path: Path) -> None:

@@ -85,6 +85,13 @@ def needed(variant: str) -> dict[str, float]:
     return {name: value for name, value in NEEDED.items() if name in takes}
 
 
+def test_rows_of_records_say_their_step(path: Path) -> None:
+    table = command.run("eval", path).stdout
+    assert re.search(r"^step +id +loss", table, re.MULTILINE)
+    assert command.run("eval", path, "--only", "step").stdout.split() == [*"012012"]
+    assert '"step"' not in command.run("eval", path, "--json").stdout
+
+
 def adds_up(parts: list[float], whole: float, size: float, longest: int) -> bool:
     """Whether parts that were each rounded add up to the whole, which was rounded once.
 

@@ -398,7 +398,7 @@ def test_charts_zoom_together_and_are_found_by_name(browse_run):
     left, top, wide = tab.run(f"(({{left, top, width}}) => [left, top, width])({box})")
 
     def place(step: float) -> tuple[float, float]:
-        return left + 58 + step / 39 * (wide - 66), top + 50
+        return left + 62 + step / 39 * (wide - 70), top + 50
 
     ends = "[...document.querySelectorAll('.controls [type=number]')].map(({ value }) => +value)"
     assert tab.run(ends) == [0, 39]
@@ -514,4 +514,27 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     )
     medians = "smooth(new Array(20000).fill(1), 500).filter((value) => value === 1).length"
     assert browser.run(medians) == 200, "a long run has no more than can be seen"
+    assert browser.problems == []
+
+
+@pytest.mark.more
+def test_noise_does_not_fill_a_chart(browser, grpo, tmp_path):
+    """A series around 1.2 that varies by 1 % spans a twentieth of its chart."""
+    noise = np.random.default_rng(1).uniform(1.194, 1.206, (30, 8)).tolist()
+    noise[3], noise[4] = [1.194] * 8, [1.206] * 8
+    rows = ({"step": at, "log_probs": [[-1.0] * 8], "rewards": [1.0]} for at in range(30))
+    records = (row | {"entropies": [each]} for row, each in zip(rows, noise, strict=True))
+    out = tmp_path / "page.html"
+    path = write(tmp_path / "run.jsonl", records)
+    assert grpo("report", str(path), "-v", "dr", "-o", str(out)).exit_code == 0
+    browser.size(800)
+    browser.open(out)
+    chart = (
+        "[...document.querySelectorAll('.chart')].find((one) => /^entropy/.test(one.textContent))"
+    )
+    line = browser.run(f"{chart}.querySelector('path.line').getAttribute('d')")
+    heights = [float(one.split()[1]) for one in re.split("[ML]", line)[1:]]
+    assert max(heights) - min(heights) == pytest.approx(5.0, abs=0.3)
+    assert browser.run(f"{chart}.querySelector('text.unit').textContent") == "nats"
+    assert "recomputed as dr" in browser.run("document.body.innerText")
     assert browser.problems == []

@@ -257,3 +257,85 @@ def test_verify_names_that_cut_tokens_are_in_the_denominator(row):
 
 def test_every_thread_is_asked_about():
     assert {path.stem for path in THREADS.glob("*.jsonl")} == {*NAMED, "trl-6369"}
+
+
+# ---- what only several records show --------------------------------------------------------------
+
+
+def _row(draw: np.random.Generator, **more: Any) -> dict[str, Any]:
+    new = (-draw.exponential(0.8, 30) - 0.01).tolist()
+    return {"log_probs_new": [new], "log_probs_old": [new], "rewards": [0.5]} | more
+
+
+@each("given", ["none", "raw", "centred"])
+def test_rows_that_share_a_prompt_and_no_group(given) -> None:
+    """Advantages that are the rewards were computed in groups of one; others in whole groups."""
+    draw = np.random.default_rng(3)
+    rows = []
+    for at in range(24):
+        row = _row(draw, step=at // 12, uid=f"u{at}", prompt=f"question {at // 4}")
+        row["rewards"] = [float(at % 2)]
+        advantages = {"raw": [float(at % 2)], "centred": [at % 2 - 0.5]}
+        rows.append(row | ({} if given == "none" else {"advantages": advantages[given]}))
+    (found,) = (one for one in check(rows).findings if one.code == "torn-group")
+    assert found.severity == ("info" if given == "centred" else "warning")
+    assert "step,prompt" in found.advice
+    assert not any(one.code == "singleton-group" for one in check(rows).findings)
+    others = [{**row, "prompt": f"question {at}"} for at, row in enumerate(rows)]
+    assert not any(one.code == "torn-group" for one in check(others).findings)
+
+
+@each("longest", [False, True])
+def test_masks_that_drop_responses_at_random(longest) -> None:
+    """Overlong filtering drops the longest, which is an info of each record."""
+    draw, rows = np.random.default_rng(4), []
+    for _ in range(12):
+        lengths = draw.integers(5, 40, 4)
+        hit = int(np.argmax(lengths)) if longest else int(draw.integers(4))
+        new = [(-draw.exponential(0.8, n) - 0.01).tolist() for n in lengths]
+        mask = [[int(at != hit)] * n for at, n in enumerate(lengths.tolist())]
+        rows.append({"log_probs_new": new, "mask": mask, "rewards": [0.0, 1.0, 0.0, 1.0]})
+    found = [one for one in check(rows).findings if one.code == "mask"]
+    assert {one.severity for one in found} == {"info" if longest else "warning"}
+    assert len(found) == 1 or longest
+
+
+@each("kind", ["random", "permuted", "trained"])
+def test_references_of_other_inputs(kind) -> None:
+    """A policy may have moved far from its reference, and still is sure of the same tokens."""
+    draw, rows = np.random.default_rng(5), []
+    for _ in range(4):
+        sure = draw.choice([0.05, 1.5], (4, 60))
+        new = -draw.exponential(1.0, (4, 60)) * sure - 1e-3
+        other = {
+            "random": -draw.exponential(1.0, (4, 60)) * draw.choice([0.05, 1.5], (4, 60)) - 1e-3,
+            "permuted": draw.permuted(new, axis=1),
+            "trained": np.minimum(new * draw.uniform(0.5, 3.0, new.shape), -1e-3),
+        }[kind]
+        rows.append({"log_probs_new": new.tolist(), "log_probs_ref": other.tolist()})
+    rows = [{**row, "rewards": [0.0, 1.0, 0.0, 1.0]} for row in rows]
+    codes = [one.code for one in check(rows).findings if one.severity == "error"]
+    assert set(codes) == (set() if kind == "trained" else {"unrelated"})
+
+
+def test_fillers_at_the_last_token_are_called_that() -> None:
+    draw = np.random.default_rng(6)
+    new = (-draw.exponential(1.0, (4, 20)) - 1e-3).tolist()
+    engine = [[*row[:-1], 1.0] for row in new]
+    row = {"log_probs_new": new, "log_probs_rollout": engine, "rewards": [0.0, 1.0, 0.0, 1.0]}
+    (found,) = (one for one in check([row]).findings if one.severity == "error")
+    assert "log_probs_rollout is 1 at the last token of 4 of 4 responses" in found.message
+
+
+@each("displaced", [1, 6])
+def test_what_a_fault_causes_elsewhere_is_not_said_again(displaced) -> None:
+    """Where many records are displaced, the engine of others need not be at fault."""
+    draw, rows = np.random.default_rng(7), []
+    for at in range(12):
+        engine = -draw.exponential(1.0, (4, 60)) - 1e-3
+        noise = draw.normal(0.0, 0.3, engine.shape)
+        new = np.roll(engine, 1, axis=1) if at < displaced else np.minimum(engine + noise, -1e-3)
+        row = {"log_probs_new": new.tolist(), "log_probs_rollout": engine.tolist()}
+        rows.append(row | {"rewards": [0.0, 1.0, 0.0, 1.0]})
+    codes = {one.code for one in check(rows).findings if one.severity != "info"}
+    assert codes == {"shifted"} | ({"rollout-mismatch"} if displaced == 1 else set())

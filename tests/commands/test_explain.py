@@ -168,13 +168,26 @@ def test_printed_numbers_add_up(tmp_path, seed):
     made = re.search(rf"objective = {number} ([=≈]) (.*?) why", shown)
     total, equals, parts = made[1], made[2], re.findall(r"([−+]? ?)([\d.]+) \(", made[3])
     found = sum(float(text) * (-1 if "−" in sign else 1) for sign, text in parts)
-    terms = re.search(rf"= policy − β·kl = {number} ([−+]) {number}", shown)
+    terms = re.search(rf"= policy − β·kl [=≈] {number} ([−+]) {number}", shown)
     rest = float(terms[3]) * (-1 if terms[2] == "−" else 1)
     places = len(total.partition(".")[2])
     assert len(parts) == 3
     assert equals == "≈" or round(found, places) == float(total)
     places = min(places, len(terms[1].partition(".")[2]))
     assert abs(float(terms[1]) + rest - float(total)) < 1.5 * 10**-places
+
+
+@each("seed", range(12))
+def test_equal_numbers_are_printed_alike(tmp_path, seed):
+    """Without a clip the surrogate is ρ·A, to the digits that both columns have."""
+    draw = random.Random(seed)
+    path = write(tmp_path / "a", [record(seed, [9, 7, 8], [draw.random() for _ in range(3)])])
+    text = run("explain", path, "-v", "grpo", "--full", COLUMNS="200").stdout
+    rows = re.findall(r"^\d+ .*? (-?[\d.]+) +-?[\d.]+ +· +(-?[\d.]+)", text, re.MULTILINE)
+    assert len(rows) > 5
+    for product, surrogate in rows:
+        places = min(len(one.partition(".")[2]) for one in (product, surrogate))
+        assert abs(float(product) - float(surrogate)) < 0.501 * 10**-places, (product, surrogate)
 
 
 # ---- answers that were wrong --------------------------------------------------------------------

@@ -287,7 +287,7 @@ def test_an_explanation_says_whose_loss_it_is(grpo, dump):
     assert "of the batch" not in alone
     assert "alone = " not in alone
     several = grpo("explain", str(dump({}, {"rewards": [2.0, 0.0]}, {}))).stdout.splitlines()
-    assert several[0].endswith(" of the batch: 3 records, 6 responses, 9 tokens")
+    assert several[0].endswith(" (3 records, 6 responses, 9 tokens)")
     assert several[-1].startswith("  loss of this record alone = −objective = ")
 
 

@@ -885,3 +885,24 @@ def test_the_row_that_records_name_gives_the_number_also_with_its_own_stage_as_a
     for flags in ((), ("--ratio", "token")):
         shown = " ".join(run("match", path, "--loss", repr(loss), *flags).stdout.split())
         assert "the records name trl/grpo, which gives this number" in shown
+
+
+def test_of_few_digits_the_nearest_comes_first_and_all_are_counted(tmp_path) -> None:
+    """Also with a β that costs more than the cheapest in reach, or that a setting names."""
+    made = telling(hyperparameters={"epsilon": 0.2})
+    path = write(tmp_path / "in", made)
+    loss = evaluate(path, "grpo", beta=0.02).loss
+    words = (path, f"--loss={loss:.2g}", "-v", "grpo", "--kl", "k3", *FLAGS[4:])
+    found = json.loads(run("match", *words, "--json").stdout)
+    assert any(f"{path} -v grpo --beta 0.02" in one["command"] for one in found["matches"][:5])
+    first = {one["entry"]: one for one in reversed(found["matches"])}
+    order = [(first[at]["bits"] // 2, abs(first[at]["difference"])) for at in sorted(first)]
+    if not found["reproduced"]:
+        assert order == sorted(order)
+    assert found["fitting"] >= found["match_count"]
+    screen = run("match", *words).stdout
+    assert f"{found['fitting']:,} of {found['tried']:,} conventions give" in screen
+    path = write(tmp_path / "in", [{**one, "kl_beta": 0.02} for one in made])
+    result = run("match", path, f"--loss={loss!r}")
+    assert result.stdout.startswith(f"grpo --beta 0.02 gives the loss {loss!r}")
+    assert "tried first: beta 0.02 (kl_beta)" in result.stderr

@@ -245,7 +245,7 @@ def test_advantages_under_another_name_are_named(key: str) -> None:
     told = f'ignored columns: {key} (record["advantages"] = record["{key}"])'
     assert told in evaluate(record, "dr").notices
     record |= {"adv_mean": [0.0, 0.0], "advantages": [0.5, -0.5]}
-    assert not any("ignored" in one for one in evaluate(record, "dr").notices)
+    assert f"ignored keys: {key}, adv_mean" in evaluate(record, "dr").notices
 
 
 @pytest.mark.parametrize(
@@ -267,12 +267,97 @@ def test_settings_under_another_name_are_named(key: str, name: str) -> None:
     record = {"logprobs": ROWS, "rewards": [1.0, 0.0], key: 0.1}
     told = evaluate(record, "dr").notices
     found = [one.partition("?")[0] for one in told if one.startswith("ignored")]
-    assert found == ([f"ignored settings: {key} (is this {name}"] if name else [])
+    assert found == [f"ignored settings: {key} (is this {name}" if name else f"ignored keys: {key}"]
     if name:
-        assert not any("ignored" in one for one in evaluate(record | {name: 0.2}, "dr").notices)
+        assert f"ignored keys: {key}" in evaluate(record | {name: 0.2}, "dr").notices
 
 
 def test_records_of_which_only_some_have_advantages_are_noted() -> None:
     bare = {"logprobs": ROWS, "rewards": [1.0, 0.0]}
     told = evaluate([bare, bare | {"advantages": [0.5, -0.5]}]).notices
     assert any(one.startswith("only some records have advantages") for one in told)
+
+
+_CONFIGURATION = {"loss_type": "dapo", "scale_rewards": "none", "temperature": 0.9, "betas": [0.9]}
+
+
+@pytest.mark.parametrize("holder", ["hyperparameters", "settings", "training_args"])
+def test_a_trainers_configuration_is_read_and_what_it_chooses_is_named(holder: str) -> None:
+    record = {"logprobs": ROWS, "ref_logprobs": OLDER, "rewards": [1.0, 0.0]}
+    given = record | {holder: _CONFIGURATION | {"beta": 0.02, "epsilon": 0.3}}
+    told = evaluate(given)
+    assert told.objective == evaluate(record, beta=0.02, epsilon=0.3).objective
+    choice = f"{holder}.loss_type 'dapo', {holder}.scale_rewards 'none' are not applied"
+    flags = 'variant="trl/dapo" stages={"advantage": "group-mean"}'
+    assert f"{choice}: {flags} applies them" in told.notices
+    assert f"ignored keys: {holder}.temperature, {holder}.betas" in told.notices
+    read = f"hyperparameters are read from {holder}.beta, {holder}.epsilon"
+    assert (read in told.notices) is (holder != "hyperparameters")
+    chosen = evaluate(given, "trl/dapo", stages={"advantage": "group-mean"})
+    assert not any("not applied" in one for one in chosen.notices)
+
+
+def test_own_hyperparameters_go_before_those_of_a_configuration() -> None:
+    record = {"logprobs": ROWS, "ref_logprobs": OLDER, "rewards": [1.0, 0.0]}
+    both = record | {"hyperparameters": {"beta": 0.02}, "config": {"beta": 0.3}}
+    assert evaluate(both).objective == evaluate(record, beta=0.02).objective
+    mixed = [record | {"config": {"beta": 0.3}}, both]
+    wanted = [evaluate(record, beta=beta).objective for beta in (0.3, 0.02)]
+    assert [*evaluate(mixed).columns("record")["objective"]] == wanted
+
+
+def test_every_misspelt_hyperparameter_is_named_at_once() -> None:
+    record = {"logprobs": ROWS, "rewards": [1.0, 0.0]}
+    misspelt = {"betta": 0.1, "loss_type": "grpo", "clip": 0.2, "epsilonHigh": 0.3}
+    with pytest.raises(InputError) as caught:
+        evaluate(record | {"hyperparameters": misspelt})
+    assert caught.value.path == "hyperparameters.betta"
+    assert caught.value.message == (
+        "unknown hyperparameter; did you mean beta? Also unknown: clip (epsilon (which is "
+        "epsilon_low and epsilon_high)?), epsilonHigh (epsilon_high?)"
+    )
+
+
+def test_hyperparameters_in_a_nested_configuration_are_named() -> None:
+    actor = {"policy_loss": {"loss_mode": "gspo"}, "clip_ratio_low": 0.1, "betta": 0.3}
+    record = {"logprobs": ROWS, "rewards": [1.0, 0.0], "config": {"actor": actor}}
+    told = evaluate(record, "dr").notices
+    assert (
+        'ignored settings: config.actor.clip_ratio_low (record["clip_ratio_low"] = '
+        'record["config"]["actor"]["clip_ratio_low"]), config.actor.betta (is this beta? '
+        'record["beta"] = record["config"]["actor"]["betta"])'
+    ) in told
+    choice = "config.actor.policy_loss.loss_mode 'gspo' is not applied"
+    assert f'{choice}: variant="verl/gspo" applies it' in told
+
+
+def test_a_whole_configuration_of_trl_is_read() -> None:
+    """Fields of GRPOConfig 1.7 that are null, deprecated, or near a hyperparameter's name."""
+    configuration = {
+        "reward_weights": None,
+        "vllm_importance_sampling_clip_max": 3.0,
+        "vllm_importance_sampling_cap": None,
+        "epsilon_high": None,
+        "entropy_coef_min": 0.0,
+        "vllm_importance_sampling_mode": "sequence_mask",
+        "adam_beta1": 0.9,
+        "adam_epsilon": 1e-8,
+        "seed": 42,
+        "loss_type": "dapo",
+        "scale_rewards": "group",
+    }
+    record = {"logprobs": ROWS, "rewards": [1.0, 0.0], "hyperparameters": configuration}
+    told = evaluate(record, "dr")
+    assert told.objective == evaluate(record | {"hyperparameters": {}}, "dr").objective
+    choice = "hyperparameters.loss_type 'dapo' is not applied"
+    assert f'{choice}: variant="trl/dapo" applies it' in told.notices
+
+
+@pytest.mark.parametrize("holder", ["hyperparameters", "args", ""])
+def test_a_coefficient_that_is_switched_off_is_0(holder: str) -> None:
+    record = {"logprobs": ROWS, "ref_logprobs": OLDER, "rewards": [1.0, 0.0]}
+    for switch, beta in ((False, 0.0), (True, 0.5)):
+        settings = {"kl_loss_coef": 0.5, "use_kl_loss": switch}
+        told = evaluate(record | ({holder: settings} if holder else settings))
+        assert told.objective == evaluate(record, beta=beta).objective
+        assert not any("use_kl_loss" in one for one in told.notices)

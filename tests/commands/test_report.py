@@ -97,7 +97,7 @@ def test_a_run_without_findings_says_how_far_it_moved(dump, tmp_path):
     pairs = enumerate([one - 0.1, one + 0.1] for one in rewards)
     path = dump(*(logs | {"step": at, "rewards": pair} for at, pair in pairs))
     page = page_of(path, tmp_path / "page.html")
-    assert "<h1>No sudden change in 13 series over 16 steps; reward_mean 0.15 → 0.55.</h1>" in page
+    assert "<h1>No sudden change in 14 series over 16 steps; reward_mean 0.15 → 0.55.</h1>" in page
     assert "mean of the first 4 steps to that of the last 4" in blocks(page)["run"]["moved"]
     few = dump(*(logs | {"step": at, "rewards": [0.0, 1.0]} for at in range(7)))
     assert blocks(page_of(few, tmp_path / "few.html"))["run"]["moved"] == ""
@@ -443,23 +443,30 @@ class Block:
         head, self.at = json.loads(self.data[4 : 4 + size]), 4 + size
         self.lengths = head["lengths"]
         self.count = sum(self.lengths)
+        self.ways, low = head["columns"], {"f8": 7, "f4": 3, "each": 0}
+        self.low = end = len(self.data) - self.count * sum(low[way] for way in self.ways.values())
         self.clip = self.take(self.count, "i1")
         self.take(self.count, "<u4")  # the words
-        self.ways = head["columns"]
-        self.columns = {name: self.column(way) for name, way in self.ways.items()}
-        assert self.at == len(self.data)
+        self.columns = {
+            name: self.column(way, low[way])
+            for wanted in low
+            for name, way in self.ways.items()
+            if way == wanted
+        }
+        assert (self.at, self.low) == (end, len(self.data))
 
-    def take(self, count: int, kind: str) -> list[Any]:
-        """So many numbers: the first bytes of all, then the second ones."""
-        width = np.dtype(kind).itemsize
-        planes = [self.data[self.at + at * count :][:count] for at in range(width)]
-        self.at += width * count
+    def take(self, count: int, kind: str, low: int = 0) -> list[Any]:
+        """So many numbers: the first bytes of all, then the second ones; the low ones apart."""
+        high = np.dtype(kind).itemsize - low
+        planes = [self.data[self.low + at * count :][:count] for at in range(low)]
+        planes += [self.data[self.at + at * count :][:count] for at in range(high)]
+        self.low, self.at = self.low + low * count, self.at + high * count
         together = bytes(one for each in zip(*planes, strict=True) for one in each)
         return np.frombuffer(together, kind).tolist()
 
-    def column(self, way: str) -> list[float]:
+    def column(self, way: str, low: int) -> list[float]:
         if way in ("f4", "f8"):
-            return self.take(self.count, f"<{way}")
+            return self.take(self.count, f"<{way}", low)
         values = zip(self.take(len(self.lengths), "<f8"), self.lengths, strict=True)
         return [value for value, length in values for _ in range(length)]
 
@@ -483,11 +490,16 @@ def test_every_number_is_the_float64_of_eval(grpo, tmp_path, variant):
     assert [sides[side] for side in block.clip] == numbers(record, "clip")
 
 
-@pytest.mark.parametrize(("way", "tokens"), [("f8", 40), ("f4", 40), ("f8", 20_000)])
-def test_log_probs_are_those_of_the_file(grpo, dump, tmp_path, way, tokens):
-    """Of 20,000 tokens the low bytes are stored, in several blocks."""
+@pytest.mark.parametrize(
+    ("way", "tokens", "second"),
+    [("f8", 40, None), ("f4", 40, None), ("f8", 20_000, None), ("f4", 40, -0.5), ("f4", 40, -0.1)],
+)
+def test_log_probs_are_those_of_the_file(grpo, dump, tmp_path, way, tokens, second):
+    """Of 20,000 tokens the low bytes are stored, in several blocks; -0.1 is no float32."""
     draw = np.random.default_rng(1)
     values = -draw.gamma(1.0, 1.0, (2, tokens)).astype(way).astype(np.float64)
+    if second is not None:
+        values[1], way = second, "f8" if second == -0.1 else way
     old = np.where(np.arange(2 * tokens).reshape(2, tokens) % 20 == 7, -1.5, values)
     columns = {"log_probs_new": values, "log_probs_old": old, "log_probs_ref": old - 1.0}
     path, out = dump({name: one.tolist() for name, one in columns.items()}), tmp_path / "page.html"

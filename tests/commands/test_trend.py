@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import random
 import statistics
 from pathlib import Path
@@ -659,7 +660,7 @@ def test_every_column_is_in_every_format(tmp_path: Path) -> None:
 
 
 def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reward functions first; last of all the loss and the rewards."""
+    """Reward functions first; last of all what a finding is of, the loss and the rewards."""
     row = record(random.Random(9), 0, 0)
     rows = [[0.5] * len(one) for one in row["log_probs_new"]]
     row |= {"entropies": rows, "finish_reasons": ["stop"] * 4, "weight_versions": [0] * 4,
@@ -674,5 +675,56 @@ def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.Mo
         "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "reward_std", "pass_at_k",
         "reward_group_std", "reward_length_corr", "groups_equal", "truncated", "mismatch.mean_abs",
         "mismatch.p999", "mismatch.k3", "gradient_norm", "length_mean", "nll", "entropy",
-        "clip_high", "kl_k3", "loss",
+        "clip_high", "kl_k3", "mismatch.mult", "loss",
     ]  # fmt: skip
+
+
+def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> None:
+    """It is a finding where it alone changed, and in the verdict wherever it is far from grpo's."""
+    draw = random.Random(4)
+    rows = []
+    for step in range(30):
+        logps = [[-draw.uniform(0.5, 2.0) for _ in range(4)] for _ in range(4)]
+        rewards = [draw.random() for _ in range(4)]
+        rows.append({"step": step, "log_probs": logps, "rewards": rewards})
+    path = write(tmp_path / "a.jsonl", rows)
+    losses = [one["loss"] for one in steps(path)]
+    assert "recorded_loss" not in steps(path)[0]
+
+    def verdict_of(key: str, first: int) -> str:
+        held = [one + 0.5 * (at >= first) for at, one in enumerate(losses)]
+        more = ({"loss": one} if key == "loss" else {"expected": {"loss": one}} for one in held)
+        document = trend(write(path, map(operator.or_, rows, more)))
+        assert [one["recorded_loss"] for one in document["steps"]] == pytest.approx(held)
+        return str(document["verdict"])
+
+    for key in ("loss", "expected"):
+        assert verdict_of(key, 30).startswith("no sudden change in ")
+        assert "grpo's" not in verdict_of(key, 30)
+        assert "; the records' loss differs from grpo's at step 5 and 24 more (" in verdict_of(
+            key, 5
+        )
+        said = "step 15: the loss that the records hold rose (medians: recorded_loss "
+        assert verdict_of(key, 15).startswith(said)
+    equal = [{"step": at, "log_probs": [[-1.0]] * 2, "rewards": [0.0, 1.0]} for at in range(20)]
+    noise = (row | {"loss": 1e-8 * draw.random()} for row in equal)
+    assert "grpo's" not in trend(write(path, noise))["verdict"]  # of a loss of 0
+    given = trend(
+        write(
+            path,
+            [
+                row | {"loss": value}
+                for row, value in zip(rows, (True, "x", None) * 10, strict=True)
+            ],
+        )
+    )
+    assert "recorded_loss" not in given["steps"][0]
+
+
+def test_a_recorded_loss_that_is_no_number_is_named_at_its_step(tmp_path: Path) -> None:
+    rows = [PLAIN | {"step": at, "loss": math.nan if at in (3, 5) else 0.1} for at in range(8)]
+    document = trend(write(tmp_path / "a.jsonl", rows))
+    assert document["verdict"].startswith("step 3: recorded_loss is not finite")
+    assert [one["recorded_loss"] is None for one in document["steps"]] == [
+        at in (3, 5) for at in range(8)
+    ]

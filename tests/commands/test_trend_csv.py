@@ -72,13 +72,12 @@ def test_the_fix_is_that_of_the_metric(tmp_path: Path) -> None:
     for columns, words in (
         ({"completion_length": longer, "kl": kl}, "check whether the reward favours length"),
         ({"completion_length": 1e4 / longer, "kl": kl}, "raise β"),
-        ({"completion_length": 1e4 / longer}, ""),
+        ({"completion_length": 1e4 / longer}, "read the shortest responses: "),
         ({"kl": np.where(since == 1, np.nan, 0.01)}, "go back to the checkpoint before that step"),
     ):
         path = csv_of(tmp_path / "a.csv", **columns)
         (event, *_) = answer("trend", path)["events"]
         assert event["fix"].startswith(words)
-        assert bool(event["fix"]) == bool(words)
 
 
 def test_the_column_of_a_length_hack_is_kept(

@@ -15,6 +15,7 @@ import math
 import random
 import re
 import shlex
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -594,7 +595,7 @@ NEEDED = {
     "weight_versions": ("staleness",),
 }
 UNWATCHED = {
-    "pass_at_1", "length_p95", "at_longest", "objective", "kl", "kl_k1", "mismatch.chi2",
+    "pass_at_1", "length_p95", "objective", "kl", "kl_k1", "mismatch.chi2",
     "groups_all_1", "longest_quarter", "mismatch.mult", "reward_std", "pass_at_k",
     *(f"mismatch.decile_{number}" for number in range(1, 11)),
 }  # fmt: skip
@@ -683,3 +684,91 @@ def test_an_event_begins_with_its_cause_not_with_an_effect(tmp_path: Path) -> No
     found = answer("trend", path)
     assert [one["onset"] for one in found["findings"]] == [14, 15]
     assert (found["events"][0]["step"], found["last_good_step"]) == (15, 14)
+
+
+def responses(path: Path, lengths: Sequence[Sequence[int]]) -> Path:
+    """A run of these lengths, a step each, with rewards that differ."""
+    noise = np.random.default_rng(5)
+    return write(path, (
+        {"step": at, "log_probs": [(-noise.exponential(1.0, n) - 1e-3).tolist() for n in each],
+         "rewards": [float(n % 2) for n in range(len(each))]}
+        for at, each in enumerate(lengths)
+    ))  # fmt: skip
+
+
+def test_every_response_of_one_length_is_a_finding(tmp_path: Path) -> None:
+    """Not where it always was so, where most were, nor where there is one response."""
+    draw = random.Random(1)
+    free = [[draw.randint(5, 30) for _ in range(8)] for _ in range(40)]
+    capped = [
+        [*each[:18], *[[20] * 8] * 22] for each in (free, [[20] * 7 + [one[0]] for one in free])
+    ]
+    found = trend(responses(tmp_path / "a.jsonl", capped[0]))
+    assert found["verdict"].startswith(
+        "step 18: every response has 20 tokens: cut at a limit, or padding is counted (medians: "
+    )
+    assert found["events"][0]["fix"].startswith("if they are cut at max_tokens, ")
+    single = [*free[:18], *([one[0]] for one in free[18:])]
+    pairs = [[draw.randint(3, 4) for _ in range(2)] for _ in range(60)]
+    for lengths in ([[20] * 8] * 40, capped[1], single, pairs):
+        assert "at_longest" not in found_in(responses(tmp_path / "b.jsonl", lengths))
+
+
+def collapsed(path: Path, **late: Any) -> Path:
+    """A run whose log-probs, entropies and rewards collapse at step 20."""
+    draw = np.random.default_rng(2)
+    rows = []
+    for step in range(40):
+        nll = np.abs(draw.exponential(0.6, (4, 20))) * (0.02 if step >= 20 else 1.0)
+        rows.append(
+            {"step": step, "log_probs": (-nll).tolist(), "rewards": [0.0, 1.0, 0.0, 1.0],
+             "entropies": (2.0 * nll).tolist()} | (late if step >= 20 else {})
+        )  # fmt: skip
+    return write(path, rows)
+
+
+def test_a_collapse_comes_before_the_rewards_that_follow_from_it(tmp_path: Path) -> None:
+    document = trend(collapsed(tmp_path / "a.jsonl", rewards=[0.0] * 4))
+    assert document["verdict"].startswith("step 20: the policy became too sure of its tokens (")
+    assert {"groups_equal", "reward_mean"} <= {*document["events"][0]["metrics"]}
+    assert document["events"][0]["fix"].startswith("raise ε_high")
+
+
+def test_a_doubt_of_the_entropies_is_no_headline_where_the_log_probs_fell_too(
+    tmp_path: Path,
+) -> None:
+    """It is where the entropies alone fell."""
+    path = collapsed(tmp_path / "a.jsonl", entropies=[[1e-5] * 20] * 4)
+    event = trend(path)["events"][0]
+    assert event["check"][0].startswith("entropies: ")
+    assert event["summary"].startswith("step 20: the policy became too sure of its tokens (")
+    assert event["fix"].startswith("raise ε_high")
+    shown = run("trend", path, "-v", "dr").stdout
+    assert shown.index("fix: raise") < shown.index("check: entropies: ")
+
+
+def test_one_value_that_is_back_by_chance_does_not_move_the_onset(tmp_path: Path) -> None:
+    """Steps 30 to 35 are far below, but for one; before them one alone is below."""
+    noise = np.random.default_rng(8).normal(0.0, 0.02, 60)
+    values = 0.6 + noise - 0.2 * (np.arange(60) >= 30)
+    values[27], values[33] = 0.4, 0.61
+    (found,) = found_in(series(tmp_path / "a.jsonl", {"a": values.tolist()}))["a"]
+    assert (found["kind"], found["onset"]) == ("shift", 30)
+
+
+def test_a_step_that_moved_too_far_comes_before_the_rewards_of_later_steps(tmp_path: Path) -> None:
+    """Its ratios do not follow from what changed after it."""
+    draw = np.random.default_rng(2)
+    rows = []
+    for step in range(50):
+        old = -draw.exponential(1.0, (8, 20))
+        new = np.minimum(old + (0.9 if step == 30 else 0.05) * draw.normal(size=old.shape), -1e-4)
+        right = draw.permutation(8) < 4
+        rewards = right * (0.01 if 30 < step < 40 else 1.0)
+        columns = {"log_probs_new": new, "log_probs_old": old}
+        rows.append(
+            {"step": step, "rewards": rewards.tolist()}
+            | {name: one.tolist() for name, one in columns.items()}
+        )
+    verdict = trend(write(tmp_path / "a.jsonl", rows))["verdict"]
+    assert verdict.startswith("step 30: one update moved the policy too far for one step (")

@@ -521,11 +521,11 @@ def test_the_cause_of_a_record_is_first_the_one_that_explains_all(tmp_path: Path
 def test_a_sum_that_agrees_by_the_absolute_tolerance_alone_is_noted(tmp_path: Path) -> None:
     loss = evaluate(TRL, "grpo").loss
     path = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss + 3e-6}}])
-    near = "1 record agrees only within atol (3e-06 of the summed sizes of the loss's terms)"
+    near = "1 record agrees only by the absolute tolerance (3e-06 × Σ|term|)"
     assert abs(loss) < 0.03
-    assert f"note: {near}: --atol 0 compares by rtol alone\n" in run("verify", path).stderr
+    assert f"note: {near}; --atol 0 turns it off\n" in run("verify", path).stderr
     exact = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss}}])
-    assert "atol alone" not in run("verify", exact).stderr
+    assert "absolute tolerance" not in run("verify", exact).stderr
 
 
 def test_a_policy_term_that_is_not_negated_beside_a_right_kl() -> None:

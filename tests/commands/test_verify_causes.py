@@ -402,6 +402,9 @@ RATIOS = {
         lambda m, a, _: (clip(math.exp(m), a)[0], 0.0)
     ),
     "log-prob instead of the ratio (REINFORCE): A·log π_θ": compute(lambda _, a, new: (new * a, a)),
+    "the ratio twice: a weight of π_θ/π_old, token by token": compute(
+        lambda m, a, _: tuple(math.exp(m) * x for x in clip(math.exp(m), a))  # type: ignore[arg-type,return-value]
+    ),
 }
 
 
@@ -418,9 +421,11 @@ def test_wrong_ratios_of_whole_responses_and_of_given_ones() -> None:
     check(INVERTED, compute(_inverted, beta=0.0), "dapo", stages=stages, **bare, **given)
 
 
-def cispo(cap: float, m: float, a: float, new: float, *, moving: bool = False) -> Outcome:
-    """min(ρ, cap)·A·log π_θ, whose weight is a constant, or is not."""
-    weight = min(math.exp(m), cap)
+def cispo(
+    cap: float, m: float, a: float, new: float, *, moving: bool = False, floor: float = 0.0
+) -> Outcome:
+    """clip(ρ, floor, cap)·A·log π_θ, whose weight is a constant, or is not."""
+    weight = max(min(math.exp(m), cap), floor)
     through = weight * a * new if moving and math.exp(m) <= cap else 0.0
     return weight * a * new, weight * a + through
 
@@ -448,5 +453,14 @@ def test_wrong_weights_of_cispo(variant, epsilon, own, other, words) -> None:
     for cap in (1.4, 1.02):  # among the ratios, and below most of them
         capped = f"epsilon_high: the ratio is capped at {cap:g} instead of {own:g}"
         wrong[capped] = compute(lambda *at, cap=cap: cispo(cap, *at))  # type: ignore[misc]
+    raised = "epsilon_low: the lower bound of the ratio is 0.9 instead of 0"
+    wrong[raised] = compute(lambda *at: cispo(own, *at, floor=0.9))
     for said, numbers in wrong.items():
         check(said, numbers, variant, stages=stages, flags=flags)
+
+
+def test_a_lower_bound_of_cispo_that_is_missing_is_named() -> None:
+    stages = {"kl": "k3", "aggregate": "response-mean"}
+    flags = {"epsilon_low": 0.2, "epsilon_high": 0.3, "kl_weight": "none"}
+    words = "epsilon_low: the lower bound of the ratio (0.8) is missing"
+    check(words, compute(lambda *at: cispo(1.3, *at)), "cispo", stages=stages, flags=flags)

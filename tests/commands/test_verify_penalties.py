@@ -76,6 +76,12 @@ PLAIN = {
     ),
     "KL estimator abs instead of k3": compute(penalty=lambda d, _: (abs(d), math.copysign(1, d))),
     "KL estimator k3+ instead of k3": compute(penalty=lambda d, _: (k3(d)[0], d)),
+    "KL estimator max(d, 0) instead of k3, d = log π_θ − log π_ref": compute(
+        penalty=lambda d, _: (max(d, 0.0), float(d > 0))
+    ),
+    "KL estimator exp(−d) − 1 (k3 without + d) instead of k3, d = log π_θ − log π_ref": compute(
+        penalty=lambda d, _: (math.expm1(-d), -math.exp(-d))
+    ),
     "β is 0.1 instead of 0.05": compute(beta=0.1),
     "β is 0.025 instead of 0.05": compute(beta=0.025),
     "β is 0.0502 instead of 0.05": compute(beta=0.0502),
@@ -223,6 +229,9 @@ def test_denominators_are_named() -> None:
     [
         (lambda _: 1 / 3.7, "denominator: your loss divides each token by 3.7; grpo"
          " divides by responses, of token means"),
+        (lambda _: 1 / 37, "another denominator: your loss divides each token by a whole number in"
+         " each record, here 37 where 10 tokens count (padding or other rows?); grpo divides by"
+         " responses, of token means"),
         (lambda row: 1.7 / (4 * LENGTHS[row]), "off by a constant factor: yours is grpo's times"
          " 1.7"),
         (lambda row: 1 / (row + 2.3), None),
@@ -565,6 +574,26 @@ def test_the_stage_is_located_without_a_cause(change, words, stages) -> None:
     found = difference({"gradient": [row.tolist() for row in change(slopes)]})
     assert words in found.pattern
     assert stages in found.located
+
+
+def test_advantages_are_located_where_grpos_are_0_or_have_another_sign() -> None:
+    _, slopes = compute(beta=0.0)
+    own = [0.0, -0.4, 0.27, -2.0]
+    given = {"log_probs_ref": None, "flags": {"beta": 0.0}}
+    found = difference({"gradient": slopes}, advantages=own, **given)
+    assert found.pattern == (
+        "one advantage per response gives the gradients: 3 of 4 differ (response 0 has 1 instead "
+        "of 0): the advantages"
+    )
+    assert found.located == ("advantage",)
+
+
+def test_factors_that_differ_within_a_response_are_not_of_a_sequences_ratio() -> None:
+    _, slopes = compute(lambda m, a, _: (math.exp(1.1 * m) * a,) * 2, beta=0.0)
+    given = {"log_probs_ref": None, "flags": {"beta": None, "epsilon_low": 0.9}}
+    found = difference({"gradient": slopes}, "gspo", **given)
+    assert "by a factor that differs within a response" in found.pattern
+    assert found.located == ("ratio", "advantage")
 
 
 def test_a_baseline_by_another_rule() -> None:

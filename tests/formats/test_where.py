@@ -292,9 +292,9 @@ def test_eval_says_how_rows_of_one_response_are_put_together(tmp_path, kind, std
             text, path = Path(path).read_text(), "-"
         result = grpo("eval", path, "-v", "dr", *words, stdin=text)
         assert result.exit_code == 0, result.stderr
-        return NOTE in result.stderr
+        return NOTE in (result.stdout if words == () else result.stderr)
 
-    assert noted()
+    assert noted()  # before the numbers, which it says to be of little use
     assert noted("--json")
     assert noted("--level", "batch", "--only", "loss")
     assert not noted("--group-by", "uid")
@@ -311,3 +311,29 @@ def test_rows_that_are_counted_keep_their_number(tmp_path):
         words = [written(tmp_path, kind, ["p0", "p1"]), "-v", "dr", "--group-size", "2"]
         result = grpo("eval", *words, "--only", "id", "-q")
         assert result.stdout.split() == ["0", "2"], kind
+
+
+@each("jobs", [1, 2])
+@each("written_as", ["lines", "document"])
+def test_a_size_cuts_the_responses_of_a_record(tmp_path, jobs, written_as, monkeypatch) -> None:
+    """As the records that say it themselves: a batch of two prompts is one line."""
+    in_blocks(monkeypatch, 4_096)
+    one = {
+        "log_probs_new": [[-1.0], [-2.0, -0.5], [-0.25], [-0.5]],
+        "rewards": [1.0, 0.0, 3.0, 1.0],
+    }
+    batches = [{**one, "id": at, "note": _LONG} for at in range(3)]
+    path = tmp_path / "in"
+
+    def found(records, *flags: object) -> str:
+        document = [json.dumps(records).encode()]
+        path.write_bytes(document[0] if written_as == "document" else lines(records))
+        return evaluated(path, "--jobs", jobs, *flags).stdout
+
+    wanted = found([{**one, "group_size": 2} for one in batches])
+    assert wanted.count('"group":1') == 3 * 2
+    assert found(batches, "--group-size", 2) == wanted
+    whole = [{**one, "group_size": 4} for one in batches]
+    assert found(whole) != wanted
+    assert found(whole, "--group-size", 2) == wanted  # flags come before records
+    assert "expected a divisor of 4" in grpo("eval", path, "--group-size", "3").stderr

@@ -80,6 +80,18 @@ def test_an_empty_file_among_others_is_a_note(tmp_path: Path) -> None:
     assert (alone.exit_code, "the input is empty" in alone.stderr) == (3, True)
 
 
+def test_of_many_files_that_cannot_be_read_some_are_named(tmp_path: Path) -> None:
+    fill(tmp_path, "0.jsonl")
+    for at in range(7):
+        (tmp_path / f"empty{at}.jsonl").touch()
+        (tmp_path / f"link{at}.jsonl").symlink_to("gone.jsonl")
+    said = run("eval", tmp_path).stderr
+    assert said.count("is empty; skipped") == 5
+    assert "… 2 more empty files skipped" in said
+    assert said.count("is a link to gone.jsonl, which does not exist") == 5
+    assert said.endswith("grpo: … 2 more files cannot be read\n")
+
+
 def test_a_pattern(tmp_path: Path) -> None:
     wanted = fill(tmp_path, "steps/2.dump", "steps/10.dump")
     fill(tmp_path, "steps/x.txt")

@@ -40,6 +40,13 @@ _PILED_UP = 3.0
 responses were cut; lengths that end by themselves have no peak there."""
 
 
+_COMMON = 0.25
+"""The share of records from which on a fault explains others of the input."""
+_CAUSES = ("padding-id", "shifted", "last-token", "filler")
+_EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
+"""What the causes lead to in records that are too short to show the cause."""
+
+
 class Check(Accumulator[Any]):
     """Checks records: ``read`` those of a piece of the input, ``merge`` the pieces in order.
 
@@ -152,6 +159,16 @@ class Check(Accumulator[Any]):
             self.findings.drop("dead-group")
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
+        counts = self.findings.count_by(0)
+        if counts["temperature"] > counts["sharper"]:  # which says that it is no temperature
+            self.findings.drop("sharper")
+        if any(code == "mask" for code, _, _ in found):
+            self.findings.drop("mask", "whole")
+        errors, least = self.findings.count_by(0, 2), _COMMON * self.sizes["records"]
+        if any(errors[cause, "error"] > least for cause in _CAUSES):
+            for code, kind in self.findings.count_by(0, 1):
+                if code in _EFFECTS:
+                    self.findings.drop(code, kind)
         self._add_located(found, 0)
         *others, last = self.lengths[len(self.lengths) * 3 // 4 :].tolist()
         if last <= _PILED_UP * sum(others) / max(len(others), 1):

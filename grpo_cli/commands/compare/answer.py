@@ -138,6 +138,8 @@ class Compared(Frames, Answer):
         parts = [f"{_listed([one.variant for one in each])} agree" for each in alike[:_GROUPS]]
         if len(alike) > _GROUPS:
             parts.append(f"{counted(len(alike) - _GROUPS, 'more group')} of variants agree")
+        if len(rows) > _FEW:
+            parts = [f"{len(rows)} variants give {len(groups)} different results"]
         parts = parts or [f"no two of {len(rows)} variants agree"]
         parts.append(f"losses from {_loss(low)} ({low.variant}) to {_loss(high)} ({high.variant})")
         if not alike:
@@ -163,8 +165,8 @@ _SAME = 1e-4
 """Relative: what is equal in single precision, as for ``verify``."""
 _ROUNDING = 1e-9
 """Of the gradient's norm: a smaller difference of losses is what is left of terms that cancel."""
-_GROUPS, _NAMED = 2, 4
-"""Groups of equal variants, and variants of a group, that the verdict names."""
+_FEW, _GROUPS, _NAMED = 12, 2, 4
+"""Variants of which the verdict names equal groups; how many groups, and how many of each."""
 
 
 def _agree(one: ComparedVariant, other: ComparedVariant) -> bool:

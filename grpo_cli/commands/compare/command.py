@@ -62,7 +62,7 @@ def compare(
 
     A flag applies to the variants that take it. Variants that cannot be evaluated
     are listed with the reason. Cosines are with the gradient of the first
-    variant; many variants are sorted by cosine. With --variants, all files are
+    variant; of many, the least alike come first. With --variants, all files are
     one input. Without flags of an objective, two runs are compared token by
     token, as by `grpo diff`, which has more flags for it; `grpo trend --against`
     compares their metrics. Files whose names differ only by a step or a rank are

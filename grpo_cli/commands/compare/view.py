@@ -39,7 +39,7 @@ _SUMS = ("objective", "loss", "policy")
 _PERCENT = ("longest_quarter", "positive_advantage", "negative_advantage")
 _WORDS = {"kl_weight": "the weight of each token's KL"}
 _MANY = 20
-"""Variants from which on their order is that of their cosine with the first."""
+"""Variants from which on those least like the first come first."""
 _MOST = 6
 """Replaced settings, differences and skipped variants that are printed without --full."""
 
@@ -68,17 +68,17 @@ def _print_rows(
     """Prints the table and what its columns mean; above it where the screen cuts its end."""
     rows = answer.variants
     if many := len(rows) >= _MANY and not rows[0].batch:
-        distance = {row.variant: 2.0 if row.cosine is None else -row.cosine for row in rows[1:]}
-        rows = [rows[0], *sorted(rows[1:], key=lambda row: distance[row.variant])]
+        likeness = {row.variant: 2.0 if row.cosine is None else row.cosine for row in rows[1:]}
+        rows = [rows[0], *sorted(rows[1:], key=lambda row: likeness[row.variant])]
     columns = _columns(rows, names)
     kept, hidden = fitting(columns, _SPARE if names is None else (), screen.width)
     alike = [[at] for at in range(len(rows))]
     named = any(one.name == "variant" for one in kept)
-    if many and named and screen.terminal and not chosen().full:
+    if many and named and not chosen().full:
         kept, alike = _grouped(kept)
     legend = _meanings(answer, [one.name for one in kept])
     if many and "cosine" in legend:
-        legend["cosine"] += "; sorted by it"
+        legend["cosine"] += "; the least alike first"
     above = screen.height is not None and len(alike) >= screen.height and not chosen().full
     if len(alike) < len(rows) and not above:
         legend["variant"] = "+N equal: all numbers here are equal (--full lists the variants)"

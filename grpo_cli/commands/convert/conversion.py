@@ -268,6 +268,11 @@ class Conversion:
         why = 'no record has "expected", so grpo verify has no loss of yours to compare'
         return {f"{why}: put it there first, or pass a logged loss to grpo match": None}
 
+    @property
+    def records(self) -> int:
+        """How many were written."""
+        return self._whole.records
+
     def finish(self) -> int:
         """Says how many were left out; the exit code."""
         skipped = self._reader.skipped

@@ -153,12 +153,14 @@ def _print(console: Console, screen: Screen, answer: RunDiff, against: str) -> N
         both = "identical at the steps that both runs have"
         text = both if answer.only else "the runs are identical"
         text += " except for noise" if answer.noise else ""
-        console.print(Text(f"{text}: {counted(answer.steps, 'step')}, {looked}", "bold green"))
+        text += f": {counted(answer.steps, 'step')}, {looked}"
+        console.print(wrapped(Text(text, "bold green"), screen.reading, 2))
         _print_noise(console, screen, answer)
         return
     first = answer.partings[0]
     what = "these are different samples" if answer.of_other_samples else "the runs differ"
-    console.print(Text(f"{what} {answer.since} ({looked} compared)", "bold red"))
+    text = f"{what} {answer.since} ({looked} compared)"
+    console.print(wrapped(Text(text, "bold red"), screen.reading, 2))
     if answer.of_other_samples:
         console.print(wrapped(Text(f"{against} compares their metrics"), screen.reading, 2))
     parts = [f"step {first.step}", f"record {shown(first.record)}"]

@@ -15,7 +15,7 @@ from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
 from grpo_cli.commands.eval.run import ROWS, Run, limited, row_notes, rows_of, totals_of
 from grpo_cli.engine.evaluation import Encode
-from grpo_cli.engine.rows.fields import SHARES, Level
+from grpo_cli.engine.rows.fields import SHARES, STEP, Level
 from grpo_cli.terminal.destination import naming
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.messages import say
@@ -166,7 +166,8 @@ def _next(run: Run) -> str:
 
 def _encode_table(printing: Printing) -> Encode:
     # A table chooses its columns itself, and needs the others to say what they mean.
-    asked = printing.asked or SHARES[:1] if printing.level == "token" else printing.asked
+    more = {"token": SHARES[:1], "record": (STEP.name,)}.get(printing.level, ())
+    asked = printing.asked or more
     return partial(encode_nested, level=printing.level, fields=None, asked=asked)
 
 
@@ -185,11 +186,14 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     records = [orjson.loads(piece) for pieces in first for piece in pieces]
     if run.empty or not run.complete:
         return
-    notes = () if printing.quiet else [*run.notices, *row_notes(run, printing)]
+    said = (one for one in run.notices if one != run.ungrouped)
+    notes = () if printing.quiet else [*said, *row_notes(run, printing)]
     shown = 0
 
     def draw_head(console: Console, screen: Screen, *, brief: bool = False) -> None:
         chosen = printing.fields if level == "batch" else None
+        if run.ungrouped is not None and not printing.quiet:
+            console.print(wrapped(Text(f"note: {run.ungrouped}", "magenta"), screen.edge, 2))
         if not (printing.by and chosen):
             print_totals(
                 console,
@@ -241,7 +245,7 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
             draw_fitting(console, screen, draw_head, draw_brief, draw_rows, limit, notes)
 
     cut = print_page(stream, draw, "cut", notes=notes)
-    if level != "batch" and not (printing.quiet or cut):
+    if level != "batch" and not cut:
         all_rows = rows_of(run, level) if printing.having is None else run.sums.shown
         if more := all_rows - shown:
             beyond = "--limit 0" if printing.limit else "--full or --format jsonl"

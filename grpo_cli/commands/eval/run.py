@@ -99,6 +99,7 @@ class Run(Evaluation):
             in_table = notes_in_table or self.empty or not self.complete
             printed = self.complete or (of_rows and self._has_rows)
             found = (one for one in self.notices if printed or one.startswith(_CAUSES))
+            found = (one for one in found if not (in_table and one == self.ungrouped))
             for note in [*found, *(() if in_table else notes(self.total)), *more]:
                 say(f"note: {note}")
         tell_skipped(self.skipped, self.skipped.count + self.total["records"])

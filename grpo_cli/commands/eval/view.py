@@ -258,7 +258,11 @@ def _columns(
         return _token_columns(fields, [*_responses(records, limit)], size)
     by = printing.by
     rows = list(records if level == "record" else _within(records, level, by))[: limit or None]
-    columns = [_column(name, rows) for name in printing.names if rows]
+    names = printing.names
+    steps = [one["step"] for one in records] if level == "record" and fields is None else []
+    if any(step != steps[0] for step in steps):
+        names = tuple(dict.fromkeys(("step", *names)))
+    columns = [_column(name, rows) for name in names if rows]
     columns = columns if fields is not None else [*_telling(columns, rows, level)]
     return columns, [("", len(rows))] if rows else []
 

@@ -22,7 +22,6 @@ from grpo_cli.terminal.grid import (
     print_hidden,
 )
 from grpo_cli.terminal.numbers import (
-    adding_up,
     brief,
     counted,
     decimals,
@@ -44,9 +43,11 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     total, parts = found.total, found.parts
     loss = shown_among(total["loss"], total["gradient_norm"])
     counts = ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
-    batch = f" of the batch: {counts}" if total["records"] > 1 else ""
-    console.print(Text.assemble(("loss ", "cyan"), (loss, "bold"), batch))
+    batch = f" ({counts})" if total["records"] > 1 else ""
+    of = "".join(f"{name} {shown(value)}: " for name, value in (found.batch or {}).items())
     width = screen.reading
+    head = Text.assemble((f"{of}loss ", "cyan"), (loss, "bold"), batch)
+    console.print(wrapped(head, width, 2))
     console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("objective = ")))
     console.print(Text("\nwhy", "bold"))
     for reason in found.why:
@@ -90,7 +91,7 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
     )  # as the loss has, if there is room
     if not named:
         return f"objective = {shown(objective)} (every part is 0)"
-    texts = adding_up([*named.values()], objective, places)
+    texts = [fixed(value, places) for value in named.values()]
     terms = [
         f"{'−' if float(text) < 0 else '+'} {abs(float(text)):.{places}f} ({_PARTS[name]})"
         for name, text in zip(named, texts, strict=True)
@@ -146,18 +147,21 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     rows = [row for one in record["responses"] for row in one.get("tokens", ())]
     of_tokens = [row["contribution"] for row in rows if row["contribution"]]
     places = max([decimals(contributions), *([decimals(of_tokens)] if of_tokens else [])])
-    parts = adding_up(contributions, record["objective"], places)
+    parts = [fixed(one, places) for one in contributions]
     listed = [one for one in record["responses"] if one.get("tokens")]
     idle = not any(one["contribution"] or one["gradient_norm"] for one in record["responses"])
     if idle and listed and not chosen().full:
         console.print(Text("  every token contributes 0 and has a gradient of 0 (--full for all)"))
         listed = []
+    if listed:
+        text = "Each number is rounded by itself; sums are of the unrounded numbers."
+        _step(console, screen, text)
     if 0 < len(listed) < len(record["responses"]):
         count = f"{len(listed)} of {len(record['responses'])} responses"
         text = f"  below: {count}, those with the largest gradients (--full for all)"
         console.print()
         console.print(wrapped(Text(text), screen.width, 4))
-    tables = [[*_columns(one, float(parts[one["index"]]), places)] for one in listed]
+    tables = [[*_columns(one, places)] for one in listed]
     widest: dict[str, Column] = {}
     for one in itertools.chain.from_iterable(tables):
         widest[one.name] = max(one, widest.get(one.name, one), key=lambda column: column.width)
@@ -223,15 +227,17 @@ def _print_tokens(
         console.print(grid([one._replace(cells=x) for one, x in zip(table, cells, strict=True)]))
 
 
-def _columns(response: Entry, contribution: float, places: int) -> Iterator[Column]:
+def _columns(response: Entry, places: int) -> Iterator[Column]:
     rows, rest = response["tokens"], response["rest"]
     tail = ([f"{rest['count']:,} others"] if rest else []) + ["sum"]
     yield column("position", [*(str(row["position"]) for row in rows), *tail], show=str)
     if any(row["token"] is not None for row in rows):
         texts = [*(token_text(row["token"] or "") for row in rows), *([""] * len(tail))]
         yield column("token", texts, show=str)
-    sums = {"contribution": contribution, "surrogate": response["surrogate_sum"]}
-    sums["kl"], sums["entropy"] = response["kl_sum"], response.get("entropy_sum")
+    sums: dict[str, Any] = {
+        name: response.get(f"{name}_sum") for name in ("surrogate", "kl", "entropy")
+    }
+    sums["contribution"] = response["contribution"]
     for name in rows[0]:
         if name in ("position", "token"):
             continue
@@ -252,18 +258,12 @@ _SIDES = {-1: "low", 0: "·", 1: "high"}
 def _added(
     name: str, values: Sequence[float], rest: Entry | None, total: float, places: int
 ) -> Column:
-    """A column whose numbers make the sum under it, as printed."""
+    """A column above its sum."""
     parts = [*values, *([rest[name]] if rest else [])]
     if name != "contribution":
         places = max(decimals(values), decimals([*parts, total]))
-    texts = adding_up(parts, total, places)
-    texts += [_total(texts, fixed(total, places))]
+    texts = [fixed(one, places) for one in (*parts, total)]
     return _numbers(_HEADERS.get(name, name), texts)
-
-
-def _total(texts: Sequence[str], total: str) -> str:
-    """The sum under numbers; marked where they, as printed, do not make it."""
-    return f"{equality(texts, total)}{total}".removeprefix("=")
 
 
 def _print_responses(console: Console, screen: Screen, record: Entry, parts: Sequence[str]) -> None:
@@ -272,9 +272,10 @@ def _print_responses(console: Console, screen: Screen, record: Entry, parts: Seq
     rows = [record["responses"][at] for at in listed]
     rest = sorted({*range(len(parts))} - {*listed})
     places = len(parts[0].partition(".")[2])
-    last = [fixed(sum(float(parts[at]) for at in rest), places)] if rest else []
+    others = sum(record["responses"][at]["contribution"] for at in rest)
+    last = [fixed(others, places)] if rest else []
     tail = [*([f"{len(rest):,} others"] if rest else []), "sum"]
-    total = _total(parts, fixed(record["objective"], places))
+    total = fixed(record["objective"], places)
     columns = [column("response", [*map(str, listed), *tail], show=str)]
     names = {"A": "advantage", "tokens": "length", "Σ_s": "surrogate_sum"}
     names |= {"Σ_k": "kl_sum"} if record["beta"] else {}
@@ -322,9 +323,10 @@ def _terms(record: Entry, places: int) -> Iterator[str]:
         values.append(record["entropy_coef"] * record["entropy"])
         known += [f"c = {shown(record['entropy_coef'])}", f"H = {shown(record['entropy'])}"]
     if known:
-        first, *others = adding_up(values, record["objective"], places)
+        first, *others = (fixed(value, places) for value in values)
         rest = " ".join(map(_with_sign, words[1:], others))
-        yield f"  = {' '.join(words)} = {first} {rest}   ({', '.join(known)})"
+        sign = equality([first, *others], fixed(record["objective"], places))
+        yield f"  = {' '.join(words)} {sign} {first} {rest}   ({', '.join(known)})"
 
 
 def _with_sign(word: str, text: str) -> str:

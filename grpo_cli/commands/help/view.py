@@ -128,6 +128,5 @@ def print_contents(
         rows = [{name: one, "about": text} for one, text in about.items()]
         print_list(console, screen, rows, (name, "about"))
         console.print()
-    console.print(
-        Text("grpo help NAME shows one, or a flag (group-by), a word (drift), a variant (dapo)")
-    )
+    text = "grpo help NAME shows one, or a flag (group-by), a word (drift), a variant (dapo)"
+    console.print(wrapped(Text(text), screen.reading, 2))

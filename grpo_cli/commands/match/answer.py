@@ -95,6 +95,7 @@ class Matched(Frames, Answer):
         questions: how many numbers were given, and of how many records or steps.
         matches: the conventions that give all numbers, the likeliest entry first.
         ambiguous: whether several do; ``match_count`` is how many, in ``entry_count`` entries.
+        fitting: how many of those that were tried do, under all their names, listed or not.
         chance_hits: conventions, of all that were tried, that hit such numbers by chance.
         by_chance, reproduced: whether the first may be a chance hit, and whether it tells anything.
         tell_apart: what data would distinguish the matches.
@@ -114,6 +115,7 @@ class Matched(Frames, Answer):
     matches: Sequence[Convention]
     ambiguous: bool
     match_count: int
+    fitting: int
     entry_count: int
     chance_hits: float
     by_chance: bool

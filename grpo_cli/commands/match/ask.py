@@ -10,17 +10,18 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from grpo_cli.commands.match.answer import Convention, Matched, Mistaken, Released
+from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched, Mistaken, Released
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
 from grpo_cli.commands.match.run import RARE, REFERENCE, Candidate, Run
 from grpo_cli.commands.match.search import TOO_LARGE, Search
+from grpo_cli.commands.match.space.space import known
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
-from grpo_cli.hyperparameters import Value
+from grpo_cli.hyperparameters import Value, canonical
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
 from grpo_cli.terminal.numbers import shell_line
@@ -70,7 +71,7 @@ def ask(
         stream = Stream(source, base)
         first = stream.first()
         questions = [Question(target, stream.loaded(), first, others)]
-    run = Search(plan, betas, source.facts.named or "").answer(questions)
+    run = _searched(plan, source, betas, questions)
     found = [*run.matches, *run.nearest]
     left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
@@ -87,10 +88,39 @@ def ask(
     if run.sure or target is None or others or not few or any(map(_is_slip, run.nearest)):
         return answer
     mistaken = replace(answer, mistakes=_mistakes(plan, source, target))
-    if run.reproduced and mistaken.mistakes_by_chance > min(RARE, run.matches[0].chance):
-        return answer
+    if run.matches:
+        likelier = min(RARE if run.reproduced else BY_CHANCE, run.matches[0].chance)
+        return answer if mistaken.mistakes_by_chance > likelier else mistaken
     return mistaken
 
+
+def _searched(
+    plan: Plan, source: Reader, betas: Sequence[float], questions: Sequence[Question]
+) -> Run:
+    """The search, first with ε and β of settings that no command reads, as ``settings.beta``."""
+    search, first = Search(plan, betas, source.facts.named or ""), questions[0].first
+    taken = known(plan, first) | ({"beta"} if betas else set())
+    unread = {
+        name: (key, value)
+        for name, (key, value) in source.facts.unread.settings.items()
+        if name in _SEARCHED
+        and isinstance(value, int | float)
+        and taken.isdisjoint(canonical({name: value}).keys() | {name})
+    }
+    if not unread:
+        return search.answer(questions)
+    flags = canonical({name: value for name, (_, value) in unread.items()})
+    run = replace(search, base=replace(plan, flags={**plan.flags, **flags})).answer(questions)
+    said = ", ".join(f"{name} {value:g} ({key})" for name, (key, value) in unread.items())
+    source.notices[f"tried first: {said}"] = None
+    if run.sure:
+        return run
+    other = search.answer(questions)
+    chances = [one.matches[0].chance if one.matches else math.inf for one in (run, other)]
+    return run if chances[0] < chances[1] else other
+
+
+_SEARCHED = {"epsilon", "epsilon_low", "epsilon_high", "beta"}
 
 _PLAIN = ("grpo", "dr", "dapo")
 """Variants in which mistakes are looked for, after the one that the records or the flags name."""
@@ -279,6 +309,7 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
         matches=matches,
         ambiguous=len(run.matches) > 1,
         match_count=len(matches),
+        fitting=max(run.fitting, len(matches)),
         entry_count=len({one.entry for one in matches}),
         chance_hits=run.chance(),
         by_chance=run.by_chance,

@@ -27,6 +27,8 @@ _ROUNDING = 1e-14
 GRID = np.array(sorted(BETAS))
 """The β that are tried, in rising order."""
 GRID_BITS = np.array([BETAS[beta] for beta in GRID.tolist()])
+_DEARER = 2.0
+"""Bits that another β may cost beyond the cheapest that fits: 0.02 is as usual as 0.01."""
 _LEVELS = [(bits, GRID[bits == GRID_BITS]) for bits in sorted(set(BETAS.values()))]
 """The β that are tried, by their bits."""
 
@@ -115,7 +117,10 @@ def hits(values: Values, factors: Sequence[Factor], target: LoggedNumber) -> NDA
 def _solved(
     values: Values, factor: Factor, target: LoggedNumber
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Conventions, and the round β that makes each fit, the cheapest: J is linear in β."""
+    """Conventions, and round β that make each fit: J is linear in β.
+
+    Of the β that cost the same, the nearest; none that costs over two bits more than the cheapest.
+    """
     chosen = np.flatnonzero(values.kl)
     if not len(chosen):
         return
@@ -123,20 +128,22 @@ def _solved(
     exact = (values.policy[chosen] - target.value / factor.times) / kl
     size = values.size[chosen] + np.abs(values.policy[chosen])
     room = (target.half / abs(factor.times) + _ROUNDING * size) / np.abs(kl)
-    some = np.flatnonzero(np.abs(_nearest(GRID, exact - room) - exact) <= 2.0 * room)
-    chosen, exact, room = chosen[some], exact[some], room[some]  # none that fits is left out
-    taken = np.zeros(len(chosen), dtype=bool)
-    for _, grid in _LEVELS:
-        nearest = _nearest(grid, exact - room)
+    some = np.flatnonzero(np.abs(_nearest(GRID, exact) - exact) <= room)
+    chosen, exact, room = chosen[some], exact[some], room[some]
+    cheapest = np.full(len(chosen), np.inf)
+    for bits, grid in _LEVELS:
+        nearest = _nearest(grid, exact)
         own = nearest == values.beta[chosen]
-        fits = (np.abs(nearest - exact) <= room) & ~taken & ~own
-        taken |= fits
+        fits = (np.abs(nearest - exact) <= room) & (bits <= cheapest + _DEARER) & ~own
+        cheapest[fits & np.isinf(cheapest)] = bits
         yield chosen[fits], np.searchsorted(GRID, nearest[fits]) + 1
 
 
-def _nearest(grid: F64, least: F64) -> F64:
-    """The first value of the grid that is no less than each; the last where all are."""
-    return grid[np.clip(np.searchsorted(grid, least), 0, len(grid) - 1)]
+def _nearest(grid: F64, wanted: F64) -> F64:
+    """The value of the grid that is nearest to each."""
+    at = np.searchsorted(grid, wanted)
+    below, above = grid[np.maximum(at - 1, 0)], grid[np.minimum(at, len(grid) - 1)]
+    return np.where(wanted - below <= above - wanted, below, above)
 
 
 def rough_bits(off: F64, half: float, size: F64) -> F64:

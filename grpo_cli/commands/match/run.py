@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -235,6 +236,13 @@ class Run:
         """Whether anything gives the number that chance alone would hardly give."""
         return bool(self.matches) and self.matches[0].chance < MANY
 
+    @property
+    def fitting(self) -> int:
+        """How many of the conventions that were tried give the numbers, under all their names."""
+        if self._keys is None or not len(self._keys):
+            return 0
+        return int(np.count_nonzero(np.diff(self._keys >> 2 * _BITS))) + 1
+
     # ---- what gives the numbers ------------------------------------------------------------------
 
     def candidates(self) -> Iterator[Candidate]:
@@ -242,24 +250,26 @@ class Run:
         assert self._keys is not None
         order, group, bits, value = self._sorted(self._keys)
         families = Families(self._first, self.space.same)
-        names: dict[int, int] = {}
-        listed = 0
-        order = order[: _CANDIDATES * _NAMES]
+        changed_row = self.space.at[_split(self._keys)[0]] > 0
+        starts = np.flatnonzero(np.diff(group[order], prepend=-1))  # of groups, in their order
+        place = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+        order = order[(place < _NAMES) | ~changed_row[order]][: _CANDIDATES * _NAMES]
         split = _split(self._keys[order])
         offs, sizes = (one.tolist() for one in self._off(value[order], *split[1:]))
-        changed_row = (self.space.at[split[0]] > 0).tolist()
+        names: Counter[int] = Counter()
+        listed = 0
         for at, (own, convention, factor, beta) in enumerate(
             zip(group[order].tolist(), *(one.tolist() for one in split), strict=True)
         ):
-            names[own] = names.get(own, 0) + 1
+            names[own] += 1
             most = _NAMES if listed < MOST // 3 else 1
-            if names[own] > most and changed_row[at]:
+            if names[own] > most and changed_row[order[at]]:
                 continue
             one = self._candidate(convention, factor, beta)
             one.bits, one.size = float(bits[order[at]]), sizes[at]
             if families.add(one):
                 one.chance = self.chance(one.bits, offs[at])
-                listed += changed_row[at]
+                listed += bool(changed_row[order[at]])
                 yield one
             if listed >= MOST:
                 return

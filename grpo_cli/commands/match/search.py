@@ -27,6 +27,9 @@ from grpo_cli.variants.plan import Plan
 
 _FAR = 12.0
 """Bits beyond a sure convention's from which on another one is not named."""
+_ALIKE = 2.0
+"""Bits within which conventions are as simple, so that of a number of few digits the nearest is
+named first."""
 _ROUND = 10
 """Conventions with a round ε that are listed."""
 
@@ -119,6 +122,8 @@ class Search:
         run.unmodified = self._unmodified(run)
         rows = [one for one in run.unmodified[1:] if one is not None]
         run.matches = self._confirm(run, questions, [*run.candidates()], rows)
+        if not run.reproduced:
+            run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
         if not run.matches:
             run.nearest = self._confirm(run, questions, run.near(), fit=False)
         if len(run.matches) > 1:

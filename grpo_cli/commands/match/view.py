@@ -103,10 +103,11 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         target += f" and {numbers - 1} more number{'' if numbers == 2 else 's'}"
     tried = f"{answer.tried:,} tried, ±{answer.tolerance:.2g}"
     count, entries = answer.match_count, answer.entry_count
-    some = "one convention gives" if count == 1 else f"{count} conventions give"
+    fit = f"{answer.fitting:,} of {answer.tried:,} conventions give the {target}"
+    by_chance = f"no match beyond chance: {fit} (±{answer.tolerance:.2g})"
     if answer.mistakes:
-        number = f"no convention gives the {target} ({tried})"
-        one, *others = answer.mistakes
+        number = by_chance if count else f"no convention gives the {target} ({tried})"
+        one, *rest = answer.mistakes
         if answer.mistakes_by_chance > BY_CHANCE:
             yield number, "bold magenta"
             some = f"{float(f'{answer.mistakes_by_chance:.2g}'):g} of {len(causes())} mistakes"
@@ -115,9 +116,10 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
             return
         does = f"{number}, but {one.variant} with this mistake does"
         if answer.reproduced:
-            does = f"{some} the {target} ({tried}); {one.variant} with this mistake is likelier"
+            likelier = f"{one.variant} with this mistake is likelier"
+            does = f"{_label(answer.matches[0])} gives the {target} ({tried}); {likelier}"
         yield f"{does}: {one.words}", "bold magenta"
-        yield from ((f"  or: {other.words}", "") for other in others)
+        yield from ((f"  or: {other.words}", "") for other in rest)
         yield _WHERE, ""
         return
     if not count:
@@ -125,19 +127,18 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         but = f"; {slip.variants[0]} {_slip(slip.would_need)} does" if slip else ""
         yield f"no convention gives the {target}{but} ({tried})", "bold magenta"
     elif not answer.reproduced:
-        yield f"no match beyond chance: {some} the {target} ({tried})", "bold magenta"
-    elif entries > 1:
-        fit = f"{count} conventions fit the {target}, with {entries} different values"
-        yield f"ambiguous: {fit} ({tried})", "bold magenta"
-    elif answer.by_chance:
-        yield f"{some} the {target}, possibly by chance ({tried})", "bold magenta"
-    elif count > 1:
-        yield (
-            f"{count} conventions give the {target} and are equal on this data ({tried})",
-            "bold green",
-        )
+        yield by_chance, "bold magenta"
     else:
-        yield f"one convention gives the {target} ({tried})", "bold green"
+        first, style = f"{_label(answer.matches[0])} gives the {target}", "bold green"
+        others = "1 other" if count == 2 else f"{count - 1} others"
+        also = f"; {others} {'is' if count == 2 else 'are'} equal on this data" if count > 1 else ""
+        if entries > 1:
+            fits = "fits" if count == 2 else "fit"
+            also = f"; ambiguous: {others} {fits}, with {entries} different values in all"
+            style = "bold magenta"
+        if entries == 1 and answer.by_chance:
+            first, style = f"{first}, possibly by chance", "bold magenta"
+        yield f"{first}{also} ({tried})", style
     yield from ((line, "") for line in _released(answer))
     if count:
         yield _chance(answer), "" if answer.by_chance else "dim"

@@ -15,7 +15,7 @@ from grpo_cli.engine.facts import ERRORS_KEPT, Skipped
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import read_grouping
-from grpo_cli.records.choose.where import Path, read_conditions, read_path
+from grpo_cli.records.choose.where import ASKED, Path, read_conditions, read_path
 from grpo_cli.records.fields import ALIASES, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
@@ -85,7 +85,14 @@ class SourceOptions:
         option("--group-by", "FIELD,…", "Fields that all rows of a group share: step,uid."),
     ] = None
     group_size: Annotated[
-        int | None, option("--group-size", "N", "Every N rows are one group.", "Input", min=1)
+        int | None,
+        option(
+            "--group-size",
+            "N",
+            "Every N rows, or N responses of a record, are one group.",
+            "Input",
+            min=1,
+        ),
     ] = None
     group_anywhere: Annotated[
         bool,
@@ -216,7 +223,7 @@ def make_reader(
     """A reader of the files."""
     if work.on is not None:
         keep_standard_output()  # Ray prints to it
-    return Reader(
+    reader = Reader(
         paths,
         reading,
         skip=errors.on_error == "skip",
@@ -224,6 +231,9 @@ def make_reader(
         jobs=work.jobs,
         on=work.on,
     )
+    if ASKED in reading.where:
+        raise reader.nothing()
+    return reader
 
 
 def _mapping(text: str) -> tuple[str, Path]:
@@ -293,7 +303,10 @@ def paths(files: list[str] | None) -> list[str]:
         empty = [one for one in places if one not in named and is_empty(one)]
         if len(empty) < len(places):  # as a step's file is while it is written
             places = [one for one in places if one not in empty]
-            tell_notes((f"{one} is empty; skipped" for one in empty), quiet=False)
+            notes = [f"{one} is empty; skipped" for one in empty[:_FILES_NAMED]]
+            if more := len(empty) - len(notes):
+                notes.append(f"… {counted(more, 'more empty file')} skipped")
+            tell_notes(notes, quiet=False)
         refuse_unopened(places)
         return places
     if sys.stdin is None or sys.stdin.isatty():
@@ -313,5 +326,11 @@ def refuse_unopened(places: Sequence[str]) -> None:
             are = "are variants" if "," in error.source else "is a variant"
             error.message += f"; {error.source} {are}: write -v {error.source} (several: -v A,B)"
     if errors:
+        if more := len(errors[_FILES_NAMED:]):
+            errors[_FILES_NAMED:] = [InputError(f"… {counted(more, 'more file')} cannot be read")]
         errors[0].others = errors[1:]
         raise errors[0]
+
+
+_FILES_NAMED = 5
+"""Files that a message names; the others are counted."""

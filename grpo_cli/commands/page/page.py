@@ -9,7 +9,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,6 +175,7 @@ def blocks(
     """
     source, batch = Source(records, breakdown), breakdown.batch
     every, columns = rows(source, "response"), [*_columns(breakdown)]
+    ways = np.array([_ways(of, batch.responses) for _, of, _ in columns])
     words = all_columns(source, "token", ("token", "token_id", "position"))
     ends = bounds(batch.responses)
     for one in drawn:
@@ -189,8 +190,11 @@ def blocks(
         texts, named = texts_of([{name: of[cut] for name, of in known.items()} for cut in cuts])
         numbers = {text: at for at, text in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
         codes = np.fromiter(map(numbers.__getitem__, chain.from_iterable(texts)), np.uint32)
-        values = {name: of[tokens] + 0.0 for name, of, has in columns if has[one.record]}
-        written = {name: _written(of, responses) for name, of in values.items()}
+        own = [at for at, (_, _, has) in enumerate(columns) if has[one.record]]
+        values = np.stack([columns[at][1][tokens] for at in own]) + 0.0
+        varies, is_wide = np.logical_or.reduce(ways[own][:, :, places], axis=2).T
+        written = np.where(varies, np.where(is_wide, _F8, _F4), _EACH)
+        names = [columns[at][0] for at in own]
         prompts = prompts_of(one.texts, len(row["responses"]))
         said = [] if named else completions_of(one.texts, len(row["responses"]))
         head = {
@@ -204,15 +208,22 @@ def blocks(
             "named": named,
             "by_ids": not named and "token_id" in known,
             "words": [*numbers],
-            "columns": {name: way for name, (way, _) in written.items()},
-            "quantities": [*_quantities(values)],
+            "columns": dict(zip(names, (_WAYS[way] for way in written.tolist()), strict=True)),
+            "quantities": [*_quantities(dict(zip(names, values, strict=True)))],
         }
         clip = breakdown.clip[tokens].astype(np.int8).tobytes()
-        columns_of = (data for _, data in written.values())
-        yield deflated(head, clip, *chain(planes(codes), *columns_of))
+        _, place = planes(codes[None], 0)
+        firsts = np.zeros((len(own), responses.count))
+        filled = responses.lengths > 0
+        firsts[:, filled] = values[:, responses.starts[filled]]
+        single = values[written == _F4].astype(np.float32)
+        parts = [planes(values[written == _F8], 7), planes(single, 3)]
+        parts.append(planes(firsts[written == _EACH], 0))
+        low, high = map(b"".join, zip(*parts, strict=True))
+        yield deflated(head, clip + place + high, low)
 
 
-def deflated(head: Mapping[str, Any], *parts: bytes) -> str:
+def deflated(head: Mapping[str, Any], numbers: bytes = b"", low: bytes = b"") -> str:
     """JSON and what follows it, as ``readBlock`` takes them; NaN and infinities in it as text.
 
     Most of it are the low bytes of numbers, which no level makes smaller. They are stored as they
@@ -222,24 +233,26 @@ def deflated(head: Mapping[str, Any], *parts: bytes) -> str:
         text = json.dumps(head, allow_nan=False).encode()
     except ValueError:
         text = json.dumps(finite(head), allow_nan=False).encode()
-    adler, found = 1, [b"\x78\x01"]  # how a zlib stream starts
-    for dense, run in groupby([len(text).to_bytes(4, "little"), text, *parts], _is_dense):
-        data = b"".join(run)
-        adler = zlib.adler32(data, adler)
-        packer = zlib.compressobj(0 if dense else 1, wbits=-zlib.MAX_WBITS)
-        found += [packer.compress(data), packer.flush(zlib.Z_FULL_FLUSH)]
-    found += [zlib.compressobj(wbits=-zlib.MAX_WBITS).flush(), adler.to_bytes(4, "big")]
+    found = [b"\x78\x01"]  # how a zlib stream starts
+    first = b"".join((len(text).to_bytes(4, "little"), text, numbers))
+    for data, level, end in (
+        (first, 1, zlib.Z_FULL_FLUSH),
+        (low, 0 if _is_dense(low) else 1, zlib.Z_FINISH),
+    ):
+        packer = zlib.compressobj(level, wbits=-zlib.MAX_WBITS)
+        found += [packer.compress(data), packer.flush(end)]
+    found.append(zlib.adler32(low, zlib.adler32(first)).to_bytes(4, "big"))
     return b64encode(b"".join(found)).decode()
 
 
-_LEAST_STORED, _SAMPLE, _DIFFERENT = 1_000, 128, 92
-"""Bytes from which on storing pays; of so many random bytes 101 differ, of seven random bits 81."""
+_SAMPLE, _DIFFERENT = 128, 64
+"""Of so many random bytes 101 differ, of seven random bits 81; of a column of zeros one."""
 
 
 def _is_dense(part: bytes) -> bool:
     """Whether bytes are as good as random."""
     step = len(part) // _SAMPLE
-    return len(part) >= _LEAST_STORED and len({*part[: step * _SAMPLE : step]}) >= _DIFFERENT
+    return step > 0 and len({*part[: step * _SAMPLE : step]}) >= _DIFFERENT
 
 
 def finite(value: Any) -> Any:
@@ -283,40 +296,52 @@ def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64, NDArray[np.bool_]
             yield name, values, every
 
 
-def _written(values: F64, responses: Segments) -> tuple[str, list[bytes]]:
-    """How a column is written, without losing a bit, and the planes of its bytes.
+_EACH, _F4, _F8 = range(3)
+_WAYS = ("each", "f4", "f8")
+"""How a column is written without losing a bit: one number per response, as float32, as float64."""
 
-    ``each``: one number per response; ``f4``: as float32; ``f8``: as float64.
-    """
-    firsts, bits = np.zeros(responses.count), values.tobytes()
+
+def _ways(values: F64, responses: Segments) -> NDArray[np.bool_]:
+    """[2, R] whether the numbers of a response vary, and whether one of them is no float32."""
+    values = values + 0.0
+    firsts = np.zeros(responses.count)
     filled = responses.lengths > 0
     firsts[filled] = values[responses.starts[filled]]
-    if responses.spread(firsts).tobytes() == bits:
-        return "each", planes(firsts)
     with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
-    if single.astype(np.float64).tobytes() == bits:
-        return "f4", planes(single)
-    return "f8", planes(values)
+        single = values.astype(np.float32).astype(np.float64)
+    return np.stack(
+        [
+            responses.sum((one.view(np.int64) != values.view(np.int64)).astype(np.int64)) > 0
+            for one in (responses.spread(firsts), single)
+        ]
+    )
 
 
-def planes(values: NDArray[Any]) -> list[bytes]:
-    """The first bytes of all numbers, then the second ones: alike, so that they deflate well."""
-    width = values.dtype.itemsize
-    little = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False)
-    return [plane.tobytes() for plane in little.view(np.uint8).reshape(-1, width).T]
+def planes(columns: NDArray[Any], low: int) -> tuple[bytes, bytes]:
+    """Of each column the first bytes of all numbers, then the second ones, which deflate well.
+
+    Returns:
+        The ``low`` first ones of each number, which are as good as random, and the others.
+    """
+    count, width = columns.shape[1], columns.dtype.itemsize
+    little = np.ascontiguousarray(columns).astype(columns.dtype.newbyteorder("<"), copy=False)
+    each = little.view(np.uint8).reshape(len(columns), count, width).transpose(0, 2, 1)
+    return each[:, :low].tobytes(), each[:, low:].tobytes()
 
 
 def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:
     """The quantities that the page can colour by, and the number at which the colour is full."""
-    for name, (column, words) in QUANTITIES.items():
-        if column in columns:
-            middle = 1.0 if name == "correction" else 0.0
-            values = columns[column][np.isfinite(columns[column])]
-            scale = saturated(columns[column] - middle)
-            ends = [float(values.min()), float(values.max())] if len(values) else [middle, middle]
-            one = {"name": name, "column": column, "words": words}
-            yield one | {"middle": middle, "scale": scale, "range": ends}
+    known = {name: column for name, (column, _) in QUANTITIES.items() if column in columns}
+    values = np.stack([columns[column] for column in known.values()])
+    middles = np.array([1.0 if name == "correction" else 0.0 for name in known])[:, None]
+    is_finite = np.isfinite(values)
+    lows = np.where(is_finite, values, np.inf).min(axis=1, initial=np.inf)
+    highs = np.where(is_finite, values, -np.inf).max(axis=1, initial=-np.inf)
+    ends = np.where((lows <= highs)[:, None], np.stack([lows, highs], axis=1), middles)
+    numbers = zip(middles[:, 0].tolist(), saturated(values - middles), ends.tolist(), strict=True)
+    for (name, column), (middle, scale, span) in zip(known.items(), numbers, strict=True):
+        one = {"name": name, "column": column, "words": QUANTITIES[name][1]}
+        yield one | {"middle": middle, "scale": scale, "range": span}
 
 
 def clip_range(breakdown: Breakdown, record: int = 0) -> tuple[float, float] | None:

@@ -24,6 +24,7 @@ LEGEND: Mapping[str, str] = {
     "nll": "mean −log π of the sampled tokens, in nats (0: certain)",
     "objective": "J, which training maximises",
     "loss": "−J, which training minimises",
+    "recorded_loss": "the loss that the records hold, which grpo did not compute",
     "kl": "KL from the reference as the loss averages it, in nats",
     "kl_k1": "k1 estimate of the KL from the reference, in nats per token",
     "kl_k3": "k3 estimate of the KL from the reference, in nats per token",
@@ -45,6 +46,13 @@ LEGEND: Mapping[str, str] = {
     "left_out": "records left out because they hold NaN",
 }
 """Column of ``trend`` → what it is."""
+
+
+def unit(name: str) -> str:
+    """The unit of a column, for its axis; "" where it has none, or its name says it."""
+    about = legend(name)
+    found = re.search(r"in (nats per token|nats|tokens)\b", about)
+    return found[1] if found else "share" if about.startswith("share ") else ""
 
 
 def legend(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens, worst_in
-from grpo_cli.commands.report.legend import legend
+from grpo_cli.commands.report.legend import legend, unit
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.coverage import moves, tenth
 from grpo_cli.commands.trend.events import Event, main_event
@@ -27,7 +27,10 @@ from grpo_cli.commands.trend.view import known, usual, verdict_of
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.terminal.numbers import markup
 
-_MAIN = {"reward_mean", "loss", "kl_k3", "entropy", "length_mean", "gradient_norm", "eval/"}
+_MAIN = {
+    *("reward_mean", "loss", "recorded_loss", "kl_k3", "clip_high", "entropy", "length_mean"),
+    *("gradient_norm", "eval/"),
+}
 """Series whose charts are open where nothing was found in them."""
 
 
@@ -38,6 +41,7 @@ def page_of(
     places: Sequence[str],
     options: TrendOptions,
     stored: StoredOptions,
+    command: str | None = None,
 ) -> Iterator[str]:
     """The page of a run that was read, in parts; its records are read again for their groups.
 
@@ -48,6 +52,7 @@ def page_of(
         places: its files.
         options: its flags; ``--by`` adds the parts of changes.
         stored: what it stores.
+        command: what writes it; None: this command line.
     """
     blocks: list[tuple[str, str]] = []
     if isinstance(run, Steps):
@@ -87,7 +92,7 @@ def page_of(
     return html(
         title=_title(answer),
         place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
-        command=command_line(),
+        command=command or command_line(),
         signature=f"{answer.signatures[0]}{more}" if answer.signatures else "",
         settings={"color_by": None, "top": 10},
         still=_still(answer),
@@ -170,10 +175,12 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
         "metrics": [
             {
                 "name": name,
-                "about": legend(name),
+                "about": legend(name) + (_recomputed(answer) if name == "loss" else ""),
+                "unit": unit(name),
                 "family": "log" if column is None else column.family,
                 "main": (row := steps.watch(name)) is not None and row.name in _MAIN,
                 "usual": column is None or column.usual,
+                "spare": 0 if column is None else column.spare,
                 "log": row is not None and row.is_log,
                 "values": steps.values(name),
             }
@@ -196,6 +203,15 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
         "kept": {},
         "groups": {},
     }
+
+
+def _recomputed(answer: Trend) -> str:
+    """What grpo's loss was recomputed as: the row and its KL; "" of a log."""
+    if not answer.signatures:
+        return ""
+    row, *stages = answer.signatures[0].split("|")
+    kl = "".join(f", {one}" for one in stages if one.startswith("kl:"))
+    return f"; recomputed as {row}{kl}"
 
 
 def _color(finding: Finding) -> str | None:

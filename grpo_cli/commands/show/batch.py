@@ -18,8 +18,8 @@ from grpo_cli.commands.show.picture import COLORS, decoder, flowing, ranked_by
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.reader import ONE_STEP
-from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES
-from grpo_cli.engine.rows.rows import STEP, columns, read_having
+from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES, STEP
+from grpo_cli.engine.rows.rows import columns, read_having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.grouping import batch_fields

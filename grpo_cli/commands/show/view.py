@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.commands.eval.view import short_signature
 from grpo_cli.commands.show.batch import COLUMN, Shown, readable_token
 from grpo_cli.commands.show.picture import (
     MARKS,
@@ -81,7 +82,8 @@ def print_shown(
 def print_signature(console: Console, screen: Screen, signature: str) -> None:
     """Prints which objective the numbers above are of."""
     console.print()
-    console.print(wrapped(Text(f"signature  {signature}", "dim"), screen.edge, 11, bars=True))
+    label = "signature  "
+    console.print(Text(f"{label}{short_signature(signature, screen.width, len(label))}", "dim"))
 
 
 def print_tokens(

@@ -10,7 +10,7 @@ import typer
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import OneBatchOptions
-from grpo_cli.commands.options.place import destination, drawings, tell_written
+from grpo_cli.commands.options.place import destination, tell_written
 from grpo_cli.commands.options.source import (
     Files,
     ReadingOptions,
@@ -90,7 +90,7 @@ def report(
     with failures():
         if page is None:
             raise UsageError("use -o FILE to save the page (-o - prints its HTML)")
-    options = replace(options, html=page, output=None)
+    options = replace(options, html=page)
     answer_run(files, objective, reading, options, stored, "report")
 
 
@@ -190,8 +190,8 @@ def _write_answer(
 ) -> None:
     """Prints an answer, or writes its page where that is asked for (``drawn``)."""
     if options.html is not None:
-        with drawings(options.html, None) as (page, _):
-            assert page is not None
+        flag = "--html" if options.output != options.html else "--output"
+        with destination(options.html, flag) as page:
             page.writelines(part.encode() for part in drawn)
         tell_written(options.html, quiet=options.quiet)
         return

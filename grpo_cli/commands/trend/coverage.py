@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from grpo_cli.commands.trend.metrics import ALL, OBJECTIVE
+from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import LEAST, mean_change
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
@@ -45,6 +45,19 @@ def moves(steps: Steps) -> Iterator[str]:
         change, error = mean_change(first, last)
         if abs(change) > max(_MOVED * error, _LEAST_MOVED * max(abs(begun), abs(ended))):
             yield f"{name} {brief(begun)} → {brief(ended)}"
+
+
+def _losses_apart(steps: Steps) -> Iterator[str]:
+    """From where on the recorded loss is farther from grpo's than that varies from step to step."""
+    recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
+    if recorded is None or own is None or np.isnan(recorded - own).all():
+        return
+    apart = np.abs(recorded - own) > max(np.nanmax(own) - np.nanmin(own), LOSS_NOISE)
+    for at in np.flatnonzero(apart)[:1].tolist():
+        values = f"recorded_loss {brief(float(recorded[at]))}, loss {brief(float(own[at]))}"
+        first = f"the records' loss differs from grpo's at step {steps.numbers[at]:,}"
+        more = f" and {np.sum(apart) - 1:,} more" if apart.sum() > 1 else ""
+        yield f"{first}{more} ({values}): grpo verify says why"
 
 
 def _passed(name: str, limit: Limit, steps: Steps) -> str:
@@ -119,7 +132,8 @@ class Coverage:
         series = f"{self.watched} series" if self.watched > 1 else "1 series"
         if moved := ", ".join(moves(self._run)):
             moved = f"; first to last tenth: {moved}"
-        return f"no sudden change in {series} over {self.steps:,} steps{limits}{moved}"
+        apart = "".join(f"; {one}" for one in _losses_apart(self._run))
+        return f"no sudden change in {series} over {self.steps:,} steps{apart}{limits}{moved}"
 
     @property
     def gaps(self) -> list[str]:

@@ -49,10 +49,12 @@ _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
 _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
-_LEFT = 1.5
+_LEFT = 1.2
 """Robust deviations by which a value that left what came before is beyond its last eight."""
 _PARTLY = 0.28
 """The share of the move of the value after it that such a value has made: noise makes less."""
+_OUTWEIGHS = 1.5
+"""So many values outside of the old level one inside outweighs: chance brings single ones back."""
 _NEARER = 0.25
 """The share of a change by which such a value may be away from the old level."""
 RECENT = 8
@@ -197,6 +199,8 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
     moved = level - recent if sign.up else recent - level
     if moved <= share * abs(recent) or (sign.up and level < watch.least):
         return False
+    if sign.up and watch.least == watch.span[1] and (past == watch.least).any():
+        return False  # all of them is nothing new
     if watch.scale == "growth" and not sign.up and not _has_fallen(values, sign):
         return False
     change = abs(float(np.median(scaled[after])) - usual)
@@ -229,7 +233,7 @@ def _is_beyond(sign: Change, scaled: F64, least: float) -> bool:
 
 
 def _since(sign: Change, scaled: F64, before: tuple[float, float] | None = None) -> Change:
-    """The sign, at the step since which the series has been outside of what was usual.
+    """The sign, at the step since which the series has mostly been outside of what was usual.
 
     It stays where it is if a value that is back by chance hides that. ``before``: the level and
     the deviation at the end of what came before, where that had a trend.
@@ -240,7 +244,8 @@ def _since(sign: Change, scaled: F64, before: tuple[float, float] | None = None)
     level, spread = before or usual
     away = (scaled[sign.at : sign.seen] - level) * (1 if sign.up else -1)
     inside = away <= max(_INSIDE * spread, _NEARER * float(np.median(away[-3:])))
-    begun = sign.at + int(np.flatnonzero(np.append(True, inside))[-1])
+    path = np.append(0, np.cumsum(np.where(inside, _OUTWEIGHS, -1.0)))
+    begun = sign.at + int(np.flatnonzero(path == path.max())[-1])
     later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
     return later if _is_beyond(later, scaled, usual[1]) else sign
 

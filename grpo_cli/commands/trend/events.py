@@ -13,7 +13,7 @@ import numpy as np
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SHIFT, SPIKE, STUCK, TREND
-from grpo_cli.commands.trend.findings import AWAY, STEADILY
+from grpo_cli.commands.trend.findings import AWAY, EVERY, FAR, STEADILY
 from grpo_cli.commands.trend.onsets import FARTHEST, mean_change
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import (
@@ -41,6 +41,8 @@ _UPDATE = {"ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
 """What becomes more with every change of the policy: of all there is, it says least."""
 _FOLLOWING = {*_UPDATE, "gradient_norm"}
 """What follows from responses or rewards that changed."""
+_REWARDS = RANKS["groups_equal"]
+"""From here on rewards and scores."""
 _RESPONSES = RANKS["entropy"]
 KL = "kl_k3"
 _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
@@ -54,6 +56,10 @@ _LOOK = (
     "look at what rewards length (--fields reward_length_corr; read the longest responses), then "
     "cap or penalise it"
 )
+_SHORTER = (
+    "read the shortest responses: see whether the reward pays for brevity, or for a format alone; "
+    "normalise the loss by tokens (a mean over each response's tokens favours short right ones)"
+)
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
 and at least."""
@@ -61,6 +67,8 @@ _NAMED, _THEN = 3, 3
 """Series of an event that its sentence names with their numbers, and of those that followed."""
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
 """What ends the first clause of a sentence of ``grpo check``."""
+_DOUBT = "entropies:"
+_PADDED = ": cut at a limit, or padding is counted"
 LEVELS = {SHIFT, DRIFT, TREND}
 """Findings whose numbers are medians before and after."""
 _LARGE = 1000
@@ -134,6 +142,8 @@ class Event(Answer):
         medians = "medians: " if self.gain or all(one.kind in LEVELS for one in listed) else ""
         moved = f" ({medians}{moved})" if moved else ""
         last = "" if self.end is None or _is_single(self.first) else f"; until step {self.end}"
+        told: dict[str, Finding | None] = dict.fromkeys(one.metric for one in listed)
+        later = [one for one in later if told.setdefault(one.metric, one) is one]  # each once
         names = [f"{one.metric} (step {one.onset})" for one in later[:_THEN]]
         then = f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
         return f"{self._when}: {cause}{self._words}{moved}{last}{then}"
@@ -141,8 +151,18 @@ class Event(Answer):
     @property
     def codes(self) -> list[str]:
         """What ``grpo check`` found in the worst record, where the event began."""
-        found = (one.partition(":")[0] for one in self.check if not one.startswith("at step "))
-        return [*dict.fromkeys(found)]
+        return [*dict.fromkeys(one.partition(":")[0] for one in self._named)]
+
+    @property
+    def _named(self) -> list[str]:
+        """What ``grpo check`` found where the event began, and may be its cause.
+
+        A doubt of the entropies is none where the log-probs, of which they are not computed,
+        changed as well.
+        """
+        rows = {row.name for row in map(_row, self.findings) if row is not None}
+        found = (one for one in self.check if not one.startswith("at step "))
+        return [one for one in found if not ("nll" in rows and one.startswith(_DOUBT))]
 
     @property
     def heading(self) -> str:
@@ -163,6 +183,8 @@ class Event(Answer):
         """What happened, in plain words."""
         one, row = self.first, _row(self.first)
         words = "" if row is None else meaning(row, one.direction)
+        if EVERY in one.sentence:
+            words = EVERY + one.sentence.partition(EVERY)[2].partition(", until")[0] + _PADDED
         lasting = row is not None and row.fix == AHEAD and one.kind != SPIKE
         if one.kind in (IMPOSSIBLE, STUCK) or not words:
             words = _in_short(one)
@@ -177,14 +199,13 @@ class Event(Answer):
     @property
     def _cause(self) -> str:
         """What ``grpo check`` says of its worst record, at the step where it began; or ""."""
-        named = (one for one in self.check if not one.startswith("at step "))
-        return next(named, "").partition(": ")[2]
+        return next(iter(self._named), "").partition(": ")[2]
 
     @property
     def fix(self) -> str:
         """What is usually done about it; nothing where it is information alone, or none is known.
 
-        What is done about lengths is so where they grow, whatever the KL does.
+        What is done about lengths that grow is so whatever the KL does.
         """
         row, falls = _row(self.first), self.first.direction == DOWN
         if self._cause:
@@ -199,7 +220,7 @@ class Event(Answer):
         if row is not None and (row.name in _BY_KL or shrinks) and self._has_kl:
             row = watch(KL)
         elif shrinks:
-            return ""
+            return _SHORTER
         if row is None or self.severity == INFO:
             return ""
         fall, either, rise = row.fix.partition("; if it rises, ")
@@ -277,28 +298,40 @@ def _reach(event: Sequence[Finding], one: Finding) -> int:
 
 
 def _event(together: Sequence[Finding]) -> Event:
-    """The event of findings, with the clearest of those at its beginning as the likely first.
+    """The event of findings, with the likely cause of those at its beginning as the first.
 
-    What engine and update do comes before what it does to the policy and its responses, which are
-    equal in this, and these before what follows from them. Where a run is stuck, the responses are
-    the cause of what the update lacks. Where responses or rewards changed at once, the ratios of
-    the update follow from that.
+    The order of causes, of findings within ``_SURE`` steps of the beginning:
+
+    1. what is not finite, then the engine (staleness, mismatch), then the ratios of the update, in
+       the order of ``TABLE``; the ratios come after all else where responses or rewards changed at
+       once, since they follow from that;
+    2. all else, the clearest first; of what is far beyond noise, rewards last, since they follow
+       from what was sampled (a collapse that repeats itself gets equal rewards), then by step;
+    3. what only becomes less because of these.
+
+    Where a run is stuck, the responses are the cause of what the update lacks.
     """
     begun = min(one.onset for one in together)
+    jumped = any(
+        _is_single(one) and one.metric in _UPDATE and one.onset == begun for one in together
+    )
     changed = any(
         _rank(one) >= _RESPONSES and one.severity != INFO
         for one in together
-        if one.onset <= begun + _AT_ONCE
+        if one.onset <= begun + (0 if jumped else _AT_ONCE)
     )
 
-    def place(one: Finding) -> tuple[bool, int, int, float]:
+    def place(one: Finding) -> tuple[bool, int, int, float, bool, int, float]:
         info, row = one.severity == INFO, _row(one)
+        name = "" if row is None else row.name
+        score = FAR if one.kind == LIMIT else one.score
+        last = -min(score, FAR), _rank(one) >= _REWARDS, one.onset, -score
         if one.kind == STUCK:
-            return info, -_rank(one), begun, -one.score
+            return info, -_rank(one), begun, *last
         if one.metric in _UPDATE:  # of these the first to change
-            return info, _POLICY + 1 if changed else RANKS["ratio_p999"], one.onset, -one.score
-        falls = row is not None and row.name in _EFFECTS and one.direction == DOWN
-        return info, min(_rank(one), _POLICY) + falls, begun, -one.score
+            return info, _POLICY + 1 if changed else RANKS["ratio_p999"], one.onset, *last
+        falls = name in _EFFECTS and one.direction == DOWN
+        return info, min(_rank(one), _POLICY) + falls, begun, *last
 
     first = min((one for one in together if one.onset <= begun + _SURE), key=place)
     others = sorted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +20,8 @@ from grpo_cli.commands.trend.detectors import (
     Change,
     changes,
 )
-from grpo_cli.commands.trend.metrics import METRICS
-from grpo_cli.commands.trend.onsets import FUTURE, PAST
+from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
+from grpo_cli.commands.trend.onsets import FUTURE, LEAST_FUTURE, PAST
 from grpo_cli.commands.trend.step import (
     INFO,
     WARNING,
@@ -33,7 +34,7 @@ from grpo_cli.commands.trend.step import (
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Watch
 from grpo_cli.terminal.numbers import brief, shell_line, shown
 
-_MANY = 10
+FAR = 10.0
 """Standard errors beyond which their number says nothing more."""
 _FACTOR = 1.2
 """The least factor that says more than two numbers."""
@@ -69,12 +70,15 @@ def findings(
     series = []
     for name, column in steps.metrics.items():
         if (watch := steps.watch(name)) is not None:
-            places = np.flatnonzero(~np.isnan(column))
+            known = ~np.isnan(column)
+            if name == _LENGTHS:  # one response has one length
+                known &= steps.counted("samples") > 1.0
+            places = np.flatnonzero(known)
             series.append(_Series(name, watch, places, column[places]))
     found = [
         _finding(one, steps, change, flags, ungrouped)
         for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
-        for change in each
+        for change in (_apart(one, each, steps) if one.name == RECORDED_LOSS.name else each)
     ]
     for name, wrong in steps.not_finite.items():
         begun, later = steps[wrong.places[0]], len(wrong.places) - 1
@@ -85,6 +89,20 @@ def findings(
         one = Finding(name, IMPOSSIBLE, at, sentence, worst_step=at, seen=at, **commands)
         found.append(one)
     return sorted(found, key=lambda one: one.onset)
+
+
+def _apart(series: _Series, found: Sequence[Change], steps: Steps) -> list[Change]:
+    """The changes of the recorded loss that grpo's loss of the same records has not."""
+    if not found or "loss" not in steps.metrics:
+        return [*found]
+    if np.ptp(series.values) <= LOSS_NOISE:
+        return []
+    (own,) = changes([(series.watch, np.nan_to_num(steps.metrics["loss"][series.places]))])
+    return [
+        one
+        for one in found
+        if not any(each.up == one.up and abs(each.at - one.at) <= LEAST_FUTURE for each in own)
+    ]
 
 
 def _finding(
@@ -177,7 +195,10 @@ def _sentence(
         span = steps.numbers[series.places[last - 1]] - step
         moved = f"{name} {STEADILY[not change.up]}: {brief(levels.before)} → {brief(levels.after)}"
         return f"{moved} ({_factor(levels)} in {span:,} steps)"
-    return (_moved if change.limit is None else _passed)(series, change, step, levels)
+    if change.limit is not None:
+        return _passed(series, change, step, levels)
+    moved = _moved(series, change, step, levels)
+    return moved + (_one_length(series, change, steps) if series.name == _LENGTHS else "")
 
 
 def _factor(levels: _Levels) -> str:
@@ -194,8 +215,8 @@ def _moved(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     if series.watch.is_log and not series.values[change.at : change.seen].any():
         before = f"median {brief(levels.before)} before"
         return f"{series.name} is exactly 0 from step {step} on: {before}"
-    of = f"{change.score:.0f} standard errors" if change.score <= _MANY else "far beyond noise"
-    if change.score > _MANY and series.watch.is_log:
+    of = f"{change.score:.0f} standard errors" if change.score <= FAR else "far beyond noise"
+    if change.score > FAR and series.watch.is_log:
         of = _factor(levels) or of
     of = "it was constant" if math.isinf(change.score) else of
     verb = _VERBS[change.kind][not change.up]
@@ -205,6 +226,14 @@ def _moved(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     return f"{series.name} {verb} at step {step}: {before} ({of})"
 
 
+def _one_length(series: _Series, change: Change, steps: Steps) -> str:
+    """How long responses are where all have one length; "" where each step has its own."""
+    lengths = {*steps.metrics["length_mean"][series.places[change.at : change.end]].tolist()}
+    return f"; {EVERY} {lengths.pop():,.0f} tokens" if change.up and len(lengths) == 1 else ""
+
+
+_LENGTHS = "at_longest"
+EVERY = "every response has"
 AWAY = "moved away from 0"
 STEADILY = "rose steadily from the first step on", "fell steadily from the first step on"
 _VERBS = {SHIFT: ("rose", "fell"), DRIFT: ("began to rise", "began to fall")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
@@ -21,7 +22,7 @@ from grpo_cli.records.record import Texts
 from grpo_cli.records.tables.cells import number_texts
 from grpo_cli.records.unread import ENDINGS, VERSIONS
 
-_READ = frozenset((*ENDINGS, *VERSIONS, "meta"))
+_READ = frozenset((*ENDINGS, *VERSIONS, "meta", "loss", "expected"))
 
 _CUT_OFF = (True, "length", "max_tokens", "truncated")
 
@@ -48,7 +49,7 @@ def metadata_of(value: Any) -> dict[str, Any] | None:
 
 
 def add_metadata(sums: StepSums, chunk: Chunk, steps: Sequence[RecordStep], row: I64) -> None:
-    """Adds how responses ended, how old the policy is that sampled them, and reward functions.
+    """Adds how responses ended, how old their policy is, reward functions, and the loss.
 
     Args:
         sums: of the steps of a chunk.
@@ -67,14 +68,20 @@ def add_metadata(sums: StepSums, chunk: Chunk, steps: Sequence[RecordStep], row:
         if functions:
             names = tuple(functions)
             sums.functions[names] = min(step.number, sums.functions.get(names, step.number))
+        loss = _recorded_loss(step.metadata)
+        if math.isfinite(loss or 0.0):
+            given["recorded_loss"][at] += [] if loss is None else [loss]
+        else:
+            counts["recorded_nan"][at] += 1
         for name, count in _counts(step.metadata, step.number, chunk, number):
             counts[name][at] += count
     for name, by_row in counts.items():
         sums.add_count(name, np.array(by_row))
-    for name, rewards in given.items():
-        widths = np.array([*map(len, rewards)])
-        sums.add_sum(name, Ragged(widths, np.array([*chain(*rewards)], dtype=np.float64)))
-        sums.add_count(name, widths)
+    for name, numbers in given.items():
+        widths = np.array([*map(len, numbers)])
+        if widths.any():
+            sums.add_sum(name, Ragged(widths, np.array([*chain(*numbers)], dtype=np.float64)))
+            sums.add_count(name, widths)
 
 
 def functions_in(value: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -84,6 +91,15 @@ def functions_in(value: Mapping[str, Any]) -> dict[str, list[float]]:
         for name, given in value.items()
         if name.startswith(EACH) and isinstance(given, list)
     }
+
+
+def _recorded_loss(value: Mapping[str, Any]) -> float | None:
+    """The loss that the trainer wrote into the record: ``expected.loss``, or ``loss``."""
+    expected = value.get("expected")
+    found = expected.get("loss") if isinstance(expected, dict) else value.get("loss")
+    if isinstance(found, bool) or not isinstance(found, int | float | np.floating):
+        return None
+    return float(found)
 
 
 def _counts(

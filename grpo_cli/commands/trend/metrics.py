@@ -283,7 +283,11 @@ ALL = (
 )
 LEFT_OUT = Metric("left_out", "signal", lambda step: step.count("left_out"), whole=True)
 """Records that hold NaN: a column only where there are any."""
-METRICS: Mapping[str, Metric] = {one.name: one for one in (*ALL, LEFT_OUT)}
+RECORDED_LOSS = Metric("recorded_loss", "update", mean_of("recorded_loss"), 8)
+"""The mean of the losses that the records hold: a column only where there are any."""
+LOSS_NOISE = 1e-5
+"""More than what single precision leaves of a loss whose terms of about 1 cancel."""
+METRICS: Mapping[str, Metric] = {one.name: one for one in (*ALL, LEFT_OUT, RECORDED_LOSS)}
 MEAN = "/mean"
 _FUNCTION = re.compile(r"rewards/(.+)/mean")
 
@@ -304,8 +308,9 @@ def values(step: StepValues) -> dict[str, F64]:
     """Every metric of the steps, then those of single reward functions."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         found = {one.name: one.read(step) for one in ALL}
-        if step.table.count(LEFT_OUT.name).any():
-            found[LEFT_OUT.name] = LEFT_OUT.read(step)
+        for one in (LEFT_OUT, RECORDED_LOSS):
+            if step.table.count(one.name).any():
+                found[one.name] = one.read(step)
         by_step = sorted(step.table.functions.items(), key=lambda one: one[1])
         for name in chain.from_iterable(names for names, _ in by_step):
             found[name + MEAN] = step.mean(name, name)

@@ -274,9 +274,10 @@ def steps_of(
         order = np.array(sorted(range(len(known)), key=known.__getitem__))
         passes, numbers = zip(*(known[at] for at in order), strict=True)
         whole = Steps.of(replace(sums.taken(order), numbers=np.array(numbers)))
-        whole.not_finite = broken_columns(sums.numbers[order].tolist(), broken)
+        found = broken_columns(sums.numbers[order].tolist(), broken)
+        whole.not_finite = {**whole.not_finite, **found}
         steps = whole.in_passes(passes)
-    steps.not_finite = broken_columns(steps.numbers, broken)
+    steps.not_finite = {**steps.not_finite, **broken_columns(steps.numbers, broken)}
     return steps
 
 

@@ -1,7 +1,7 @@
 """The table of what is watched: which way a metric goes wrong, on which scale, and its limits.
 
-Findings, charts, the page and logs read it. Rows are in the order in which faults spread: what
-comes first in an event is its likely cause. A new metric or another name in logs is a change here.
+Findings, charts, the page and logs read it. Rows are in the order in which faults spread, which
+``_event`` of ``events.py`` uses. A new metric or another name in logs is a change here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Watch(NamedTuple):
             distance from 1; "share" for an angle that makes the noise of shares
             even.
         limits: bounds.
-        least: what a level has to reach to be a finding.
+        least: what a level has to reach to be a finding; if that is the largest possible value, for
+            the first time in the steps compared.
         span: the possible values.
         spikes: the factor of what was usual from which a single step may be a finding; 0: none.
         bounds: the shares of the onset tests' bounds from which on a rise, and a fall, is
@@ -126,9 +127,9 @@ class Watch(NamedTuple):
 _ROUNDING = 1e-12
 _EARLY = 12
 """Steps from which on what a healthy run accumulates is a share of the steps so far."""
-_FEW_VALUES, _GLANCE = 12, 64
+FEW_VALUES, _GLANCE = 12, 64
 """So many different values, or fewer, are shares of a few groups."""
-_EARLIER = np.tri(_FEW_VALUES + 1, k=-1, dtype=np.bool_)
+_EARLIER = np.tri(FEW_VALUES + 1, k=-1, dtype=np.bool_)
 
 
 def _largest_gap(values: F64) -> F64:
@@ -143,14 +144,14 @@ def _largest_gap(values: F64) -> F64:
 def _grain(values: F64) -> F64:
     """[n] the least difference of values so far if these are few, else 0."""
     kinds, first = np.unique(values[:_GLANCE], return_index=True)
-    if len(kinds) <= _FEW_VALUES and len(values) > _GLANCE:  # else later ones do not matter
+    if len(kinds) <= FEW_VALUES and len(values) > _GLANCE:  # else later ones do not matter
         kinds, first = np.unique(values, return_index=True)
-    order = np.argsort(first)[: _FEW_VALUES + 1]
+    order = np.argsort(first)[: FEW_VALUES + 1]
     new, at = kinds[order], first[order]
     apart = np.full((len(new),) * 2, np.inf)
     np.subtract(new[:, None], new, out=apart, where=_EARLIER[: len(new), : len(new)])
     least = np.minimum.accumulate(np.abs(apart).min(axis=1, initial=np.inf))
-    least[:1] = least[_FEW_VALUES:] = 0.0
+    least[:1] = least[FEW_VALUES:] = 0.0
     return np.repeat(least, np.diff(at, append=len(values)))
 
 
@@ -189,6 +190,10 @@ _GRADIENT = (
 _ENTROPY = (
     "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
     "learning rate"
+)
+_RECORDED = (
+    "grpo's loss of these records did not change: look for another formula, coefficient or "
+    "normalisation in the trainer (grpo verify, with the recorded loss under expected.loss)"
 )
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
@@ -235,6 +240,7 @@ TABLE = (
           fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
+    Watch("recorded_loss", BOTH, spikes=3.0, fix=_RECORDED),
     Watch(
         "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5,
         span=_POSITIVE, spikes=3.0,
@@ -259,7 +265,11 @@ TABLE = (
                 "is_truncated/all/mean", "is_truncated/mean", "truncation_rate", "truncated"),
         fix="mask truncated responses, or allow longer ones",
     ),
-    Watch("at_longest", span=_SHARE),
+    Watch(
+        "at_longest", UP, "", "share", least=1.0, span=_SHARE,
+        fix="if they are cut at max_tokens, allow longer responses or mask these; if not, mask the "
+            "padding after their end",
+    ),
     Watch(
         "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
@@ -303,10 +313,12 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"), _FAR),
     "reward_length_corr": ("within groups, longer responses got more reward", ""),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
+    "recorded_loss": ("the loss that the records hold rose", "the loss that the records hold fell"),
     "kl_k3": ("the policy moved away from the reference", ""),
     **dict.fromkeys(("entropy", "nll"), _SURE),
     "repetition": ("responses began to repeat themselves", ""),
     "truncated": ("more responses were cut off", ""),
+    "at_longest": ("all responses of a step have one length", ""),
     "length_mean": ("responses became longer", "responses became shorter"),
     "groups_equal": ("more groups had equal rewards (no policy gradient)", ""),
     "groups_all_0": ("more groups had no right answer", ""),

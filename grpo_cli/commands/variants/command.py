@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -166,7 +167,8 @@ def _named_alike(word: str, *, every: bool) -> list[dict[str, Any]]:
     names = ((row, (row["name"], *row["aliases"])) for row in listed if len(word) >= _WORD)
     alike = [row for row, known in names if any(word in one for one in known)]
     if not of_framework and not alike:
-        hint = did_you_mean(word, (one for row in listed for one in (row["name"], *row["aliases"])))
+        known = (one for row in listed for one in (row["name"], *row["aliases"]))
+        hint = did_you_mean(word, known, cutoff=0.7)
         raise UsageError(f"no variant fits {word!r}{hint} (grpo variants lists them)")
     return of_framework or alike
 
@@ -214,10 +216,13 @@ _SPARE: Sequence[str] = (
 def print_variants(
     console: Console, screen: Screen, variants: Sequence[Entry], stages: Mapping[str, Entry]
 ) -> None:
-    """Prints a line per variant (names, stages, where it comes from), then each stage's choices."""
+    """Prints a line per variant, the papers' and each framework's apart, then stages' choices."""
     rows = [{**row, **_stage_names(row), "title": _also(row, "title")} for row in variants]
     names = ("name", "paper", "version", "checked", *_STAGES, "title")
-    hidden = print_list(console, screen, rows, names, _SPARE)
+    hidden: dict[str, None] = {}
+    for at, (_, several) in enumerate(groupby(rows, lambda row: row["name"].rpartition("/")[0])):
+        console.print("\n" * bool(at), end="")
+        hidden |= dict.fromkeys(print_list(console, screen, [*several], names, _SPARE))
     print_hidden(console, screen, [*hidden, "hyperparameters", "note"], "grpo explain NAME, --json")
     if stages:
         console.print()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import isclose
 from typing import Any
 
@@ -18,9 +19,18 @@ from grpo_cli.commands.verify.answer import (
     Verdict,
     Verified,
 )
-from grpo_cli.commands.verify.causes.case import Cause
+from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.commands.verify.causes.located import Located, located
-from grpo_cli.commands.verify.causes.search import Explained, Memory
+from grpo_cli.commands.verify.causes.search import (
+    BETTER,
+    BY_CHANCE,
+    DIGITS,
+    MOST,
+    SURE,
+    Explained,
+    Memory,
+    misfit,
+)
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import NOISE_OF_SUMS, Tolerance
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
@@ -38,6 +48,8 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL, not_grpo
 
 _ROWS = 5
+_REREAD = 5_000
+"""Records that are compared twice at most."""
 _NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
 _NOTHING = (
     'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
@@ -53,10 +65,16 @@ def shared_rows(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
     return tuple(row for row, count in counts.items() if count == most), most
 
 
-def shared_causes(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
+def shared_causes(
+    differences: Sequence[Difference], by_words: Mapping[str, Cause]
+) -> tuple[Sequence[str], int]:
     """Returns the causes that explain the most records, as the first of those has it.
 
     A mistake that has another number in each record is one mistake.
+
+    Args:
+        differences: of the records that differ.
+        by_words: the causes.
     """
     counts = Counter(name for each in differences for name in each.mistakes)
     most = max(counts.values(), default=0)
@@ -66,7 +84,35 @@ def shared_causes(differences: Sequence[Difference]) -> tuple[Sequence[str], int
     first = next(each for each in differences if best & {*each.mistakes})
     words = Counter(text for each in differences for text in each.causes)
     shared = tuple(text for text in first.causes if words[text] == most)
-    return shared or first.causes[:1], most
+    return shared or [text for text in first.causes if by_words[text].mistake in best][:1], most
+
+
+def without_chance(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+    """Makes causes of lone numbers possible ones, where they explain too few of many records.
+
+    One number agrees with some mistake by chance in as many as ``BY_CHANCE`` of records.
+    """
+    firsts = [each.first for each in verdicts if each.first]
+    counts = Counter(name for first in firsts for name in first.mistakes)
+    enough = max(2.0, _SURELY * BY_CHANCE * len(firsts))
+
+    def changed(verdict: Verdict) -> Verdict:
+        first = verdict.first
+        if first is None or not first.causes or first.key not in ("loss", "objective"):
+            return verdict
+        if max(counts[name] for name in first.mistakes) >= enough:
+            return verdict
+        possible = (*first.causes, *first.possible)
+        plain = replace(verdict, first=replace(first, stage=first.key, possible=possible))
+        return _named(plain, ())
+
+    return tuple(map(changed, verdicts)) if len(firsts) >= _MANY else verdicts
+
+
+_MANY = 4
+"""Differing records among which one that is explained alone says nothing."""
+_SURELY = 3.0
+"""How many times more records a cause explains than chance does."""
 
 
 class Verification:
@@ -106,6 +152,7 @@ class Verification:
         self._most = most
         self._otherwise: list[tuple[Verdict, Suspect]] = []
         self._of_all: dict[int, Verdict] = {}
+        self._causes: dict[str, Cause] = {}
         self.without_expected = 0
         self._loss_key = ""
         self._acting: set[tuple[str, bool]] = set()
@@ -124,9 +171,10 @@ class Verification:
             InputError: at the first record that cannot be judged, unless those are skipped.
         """
         verdicts = self._reconsidered(self._with_causes_of_all((*self._verdicts(),)))
+        verdicts = without_chance(self._tried_on_all(verdicts))
         within = self._within or self._empty.tolerance()
         firsts = [each.first for each in verdicts if each.first]
-        causes, explained = shared_causes(firsts)
+        causes, explained = shared_causes(firsts, self._causes)
         self._rows, agreeing = shared_rows(firsts)
         if len(self.rows_taken) == 1 and self._plan is not None:
             self._of_batches = _losses_of_batches(self._reader, self._plan, verdicts, within.rtol)
@@ -137,6 +185,10 @@ class Verification:
                 for each in verdicts
             ]
             causes, explained, self._rows, agreeing = (), 0, (), 0
+        nearer = 0
+        can_reread = self._reader.can_reread and len(verdicts) <= _REREAD
+        if self.by_scale and causes and explained == len(firsts) and can_reread:
+            nearer = self._nearer(self._causes[causes[0]], verdicts)
         found = Verified(
             agrees=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -147,6 +199,7 @@ class Verification:
             without_expected=self.without_expected,
             causes=causes,
             explained=explained,
+            nearer=nearer,
             agrees_with=self._rows,
             agreeing=agreeing,
             metrics_differ=dict(self.metrics),
@@ -158,6 +211,27 @@ class Verification:
         replay = self._bundle.result(within)
         agrees = found.agrees and replay.first_stage is None
         return Replayed(**{**found.fields(), "agrees": agrees}, bundle=replay)
+
+    def _nearer(self, cause: Cause, verdicts: Sequence[Verdict]) -> int:
+        """Counts records that agree by the tolerance, but are explained better by a cause.
+
+        None are, unless all those are that are off by more than float32 leaves. It costs a pass.
+        """
+        empty, nearer = self._empty, 0
+        exact = Tolerance(rtol=SURE, atol=0.0)
+        make = partial(Judging, empty.variant, empty.stages, empty.hyperparameters, exact)
+        again = (item for sums in fold_pieces(self._reader.only({}), make) for item in _taken(sums))
+        compared = (one for one in again if isinstance(one, Judged) and one.verdict.compared)
+        for verdict, item in zip(verdicts, compared, strict=False):
+            if item.record is None or not verdict.agrees:
+                continue
+            case = Case.of(item.record, item.plan, empty.tolerance(item.part))
+            with np.errstate(all="ignore"):
+                off, own = misfit(cause, case), case.own_misfit
+            if off > max(DIGITS, own / BETTER):
+                return 0
+            nearer += own > DIGITS
+        return nearer
 
     def nothing(self) -> InputError:
         """What to say where no record was judged: how the records get what they lack for that."""
@@ -171,8 +245,7 @@ class Verification:
 
     def _verdicts(self) -> Iterator[Verdict]:
         for sums in fold_pieces(self._reader, self._make):
-            items: Sequence[Judged | Part | None]
-            items, sums.items = sums.items, []
+            items = _taken(sums)
             self._frameworks |= sums.frameworks
             self._loss_key = self._loss_key or sums.loss_key
             self._acting |= sums.acting
@@ -242,6 +315,24 @@ class Verification:
             return verdicts
         return tuple(found.get(id(verdict), verdict) for verdict in verdicts)
 
+    def _tried_on_all(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+        """Where no cause explains all records that differ: the most frequent, tried on the others.
+
+        Of a record only the causes that were found first are known, of those that explain it.
+        """
+        counts = Counter(text for each in verdicts if each.first for text in each.first.causes)
+        most = max(counts.values(), default=0)
+        if not 1 < most < sum(each.first is not None for each in verdicts):
+            return verdicts
+        tried = [self._causes[text] for text, count in counts.items() if count == most][:MOST]
+        found: dict[int, Verdict] = {}
+        for verdict, suspect in self._otherwise:
+            if verdict.first is not None and verdict.first.causes:
+                known = [self._causes[text] for text in verdict.first.causes]
+                more = [x for x in tried if x not in known and self._memory.fits(x, suspect)]
+                found |= {id(verdict): _named(verdict, [*more, *known])} if more else {}
+        return tuple(found.get(id(verdict), verdict) for verdict in verdicts)
+
     def _reconsidered(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
         """Where rows give some records alone: the mistake that explains the others, if it fits all.
 
@@ -291,6 +382,7 @@ class Verification:
             if found.where is None and (self._locate_all or causes not in self._answers):
                 where = located(suspect.case)
         self._answers.add(causes)
+        self._causes |= {cause.words: cause for cause in found.causes}
         first = replace(
             verdict.first,
             pattern=where.words or None,
@@ -357,9 +449,9 @@ class Verification:
             records = counted(self.by_scale, "record")
             verb = "agrees" if self.by_scale == 1 else "agree"
             within = self._empty.tolerance()
-            of = f" ({within.rtol * NOISE_OF_SUMS:g} of the summed sizes of the loss's terms)"
+            of = f" ({within.rtol * NOISE_OF_SUMS:g} × Σ|term|)"
             of = of if within.atol is None else ""
-            yield f"{records} {verb} only within atol{of}: --atol 0 compares by rtol alone"
+            yield f"{records} {verb} only by the absolute tolerance{of}; --atol 0 turns it off"
         if self.ignored:
             yield f"not compared: {', '.join(self.ignored)}"
         for key, name in self.rounded.items():
@@ -370,6 +462,12 @@ class Verification:
         if left := self._memory.left_out:
             records = counted(left, "differing record")
             yield f"no cause was searched for in {records} (--causes N searches more)"
+
+
+def _taken(sums: Judging) -> Sequence[Judged | Part | None]:
+    """What became of the records of a piece, which are not kept."""
+    items, sums.items = sums.items, []
+    return items
 
 
 def _named(verdict: Verdict, causes: Sequence[Cause]) -> Verdict:
@@ -407,7 +505,7 @@ def _losses_of_batches(
     keys = {each.key for each in firsts}
     yours = Counter(each.expected for each in firsts)
     alone = len(firsts) < len(verdicts) or min(yours.values(), default=1) < 2
-    if alone or len(keys) > 1 or not keys <= {"loss", "objective"} or "-" in reader.paths:
+    if alone or len(keys) > 1 or not keys <= {"loss", "objective"} or not reader.can_reread:
         return None
     steps = (name for name, values in reader.facts.steps.items() if len(values) > 1)
     batch, (key,) = next(steps, "input"), keys

@@ -201,6 +201,8 @@ def _verdict(answer: Verified, differing: int) -> Text:
     records = counted(answer.verified, "record")
     if differing:
         differ = f"{differing:,} of {records} {'differs' if differing == 1 else 'differ'}"
+        if answer.nearer:
+            differ += f" (and {answer.nearer:,} more, though within the tolerance)"
         if answer.is_of_another_row:
             some = "" if answer.agreeing == differing else f" {answer.agreeing:,} of them"
             row = answer.agrees_with[0]

@@ -12,7 +12,7 @@ import orjson
 from grpo_cli.engine import memory
 from grpo_cli.engine.accumulator import Folded, FoldPiece
 from grpo_cli.engine.cluster.parts import PartFolder
-from grpo_cli.errors import GrpoError, InputError
+from grpo_cli.errors import GrpoError, InputError, until_error
 from grpo_cli.records import Piece, Reading, Source
 from grpo_cli.records.open.blocks import Bytes, Range, blocks_of
 from grpo_cli.records.open.streams import version_of
@@ -114,21 +114,21 @@ def evaluate(
     """
     memory.settle()
     found: list[Result] = []
-    faults: list[GrpoError] = []
     try:
         mine = versions()
         for name, theirs in job.versions.items():
             if mine[name] != theirs:
                 raise ClusterError(f"{name} is {mine[name]} on a worker and {theirs} here")
         for source, size, pieces in _inputs(job, portion, sum(counts), data):
-            found.append((size, job.work(_until_error(pieces, source, faults))))
-            if faults:
-                break
-        if job.folder is not None and not faults:
+            unread: list[Exception] = []
+            found.append((size, job.work(until_error(pieces, unread))))
+            if unread:
+                raise _located(unread[0], source)
+        if job.folder is not None:
             job.folder.write(number, [folded for _, folded in found])
     except GrpoError as error:
-        faults.append(error)
-    return [*found, *faults]
+        return [*found, error]
+    return [*found]
 
 
 def _inputs(
@@ -145,12 +145,15 @@ def _inputs(
         yield portion.source, portion.size, (portion,)
 
 
-def _until_error(pieces: Iterable[Piece], source: str, faults: list[GrpoError]) -> Iterator[Piece]:
-    """Yields pieces until one cannot be read; why goes to ``faults``."""
-    try:
-        yield from pieces
-    except (GrpoError, OSError) as error:
-        fault = error if isinstance(error, GrpoError) else InputError(str(error))
-        if isinstance(fault, InputError):
-            fault.source = fault.source or source
-        faults.append(fault)
+def _located(error: Exception, source: str) -> GrpoError:
+    """What stopped the reading of a file, with its place.
+
+    Raises:
+        Exception: where it is no fault of the input.
+    """
+    if not isinstance(error, (GrpoError, OSError)):
+        raise error
+    fault = error if isinstance(error, GrpoError) else InputError(str(error))
+    if isinstance(fault, InputError):
+        fault.source = fault.source or source
+    return fault

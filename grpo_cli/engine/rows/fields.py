@@ -404,11 +404,15 @@ def _shares(level: Level) -> tuple[Field, ...]:
 SHARES = ("share", "contribution_share")
 """A row's part of the update, |gradient| / Σ |gradient| over its batch; and of Σ |contribution|."""
 
+STEP = Field("step", lambda source: [one.step for one in source.records], kind="any")
+"""What Python's columns and tables of records begin with where records say their step."""
+
 EXTRA: Mapping[Level, tuple[Field, ...]] = {
     "batch": (),
     "record": (
         Field("contribution", lambda s: s.sum("record", s.breakdown.response_contribution)),
         *_shares("record"),
+        STEP,
     ),
     "trajectory": _shares("trajectory"),
     "response": _shares("response"),

@@ -23,17 +23,15 @@ from grpo_cli.engine.rows.fields import (
     RESPONSE_CONTEXT,
     SHARES,
     SIDES,
+    STEP,
     TABLE,
     Level,
 )
 from grpo_cli.engine.rows.source import Field, Source, bounds
-from grpo_cli.errors import UsageError, did_you_mean
-from grpo_cli.records.choose.where import Condition, read_conditions, spelled
+from grpo_cli.errors import Listing, UsageError, did_you_mean
+from grpo_cli.records.choose.where import ASKED, Condition, read_conditions, spelled
 
 Row = dict[str, Any]
-
-STEP = Field("step", lambda source: [one.step for one in source.records], kind="any")
-"""What Python's columns begin with where records say their step; no row has it unasked."""
 
 
 def record_fields(source: Source) -> tuple[Field, ...]:
@@ -230,7 +228,7 @@ def _tables(source: Source, level: Level) -> Iterator[tuple[Sequence[Field], Seg
     records, extra = record_fields(source), EXTRA[level]
     records = records if STEP.name in source.by else (STEP, *records)
     if level == "record":
-        yield (*records, *extra), None
+        yield (*records, *(field for field in extra if field is not STEP)), None
         return
     known = (*source.by, STEP.name, *RECORD_CONTEXT)
     yield [field for field in records if field.name in known], source.rows_of_records(level)
@@ -309,9 +307,11 @@ def read_having(
     """
     names, conditions = [*names], []
     for one in read_conditions(texts, flag):
+        if one is ASKED:
+            raise Listing(dict.fromkeys(names, ""))
         known = [name for name in names if name in (one.path[0], spelled(one.path))]
         if not known:
-            hint = did_you_mean(spelled(one.path), names) or f" (there are {', '.join(names)})"
+            hint = did_you_mean(spelled(one.path), names) or f" ({flag} '?' lists them)"
             raise UsageError(
                 f"{flag} at --level {level}: there is no column {spelled(one.path)!r}{hint}"
             )

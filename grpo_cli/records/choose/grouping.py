@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -223,11 +223,25 @@ def merge_groups(
     """A record of each group; an error in the place of each that cannot be put together."""
     for group in groups:
         try:
-            if group.items or group.fault is not None:
+            if grouping.size and any(_several(one) for one in group.items):
+                yield from (_sized(one, grouping.size) for one in group.items)
+            elif group.items or group.fault is not None:
                 yield _merge_group(group, grouping)
         except InputError as error:
             error.source = error.source or source
             yield error
+
+
+def _several(row: Raw | InputError) -> bool:
+    return isinstance(row, Raw) and responses_of(row) > 1
+
+
+def _sized(row: Raw | InputError, size: int) -> Raw | InputError:
+    """A record of several responses, which says how many of them are one group."""
+    if isinstance(row, InputError):
+        return row
+    again = None if row.again is None else lambda: row.value | {"group_size": size}
+    return replace(row, kept=row.value | {"group_size": size}, again=again)
 
 
 def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
@@ -241,14 +255,6 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
     if group.fault is not None:
         if not rows:  # a line of a header or of a step without rollouts holds none
             raise group.fault
-        if grouping.size and (held := responses_of(rows[0])) > 1:
-            raise InputError(
-                f"one record has {held} responses, but --group-size is for rows of one response: "
-                f"add group_size {grouping.size} to the record (to arrays: np.savez(…, group_size="
-                f"{grouping.size}))",
-                source=rows[0].source,
-                line=rows[0].line,
-            )
         raise _with_hint(group.fault, _other_step(rows[0], grouping), grouping)
     for raw in rows:
         if raw.key is None:

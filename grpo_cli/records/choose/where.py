@@ -228,7 +228,13 @@ _AND_WORD = re.compile(rf"(?:\band\b|[&,;])(?=\s*[^=!<>\s]+\s*(?:[=!]=|[<>])){_U
 _OR = re.compile(rf"(\|\|?|\bor\b){_UNQUOTED}")
 
 
+ASKED = Condition(("?",), "==", None)
+"""What ``?`` is read as: it asks which fields there are."""
+
+
 def _read(text: str, flag: str) -> Condition:
+    if text.strip() == "?":
+        return ASKED
     if found_or := _OR.search(text):
         raise UsageError(
             f"{flag}: {found_or[1]!r} is not supported: all tests must hold (&&). For one of "
@@ -387,6 +393,22 @@ def _fields(values: Sequence[dict[str, Any]], condition: Condition) -> str:
         return _near(f"{path} is", "", single)
     names = dict.fromkeys(name for value in values for name in value)
     return _near(f"the first records have no field {path}, but", path, list(names), most=len(names))
+
+
+def fields_of(raws: Iterable[Raw]) -> dict[str, str]:
+    """The fields of records, each with its first value."""
+    found: dict[str, Any] = {}
+    for raw in raws:
+        found = (raw.plain() if isinstance(raw.value, dict) else {}) | found
+    return {name: _described(value) for name, value in found.items()}
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"an object with {', '.join(value)}"
+    return f"for example {value if isinstance(value, str) else orjson.dumps(value).decode()}"
 
 
 def _groups(values: Sequence[dict[str, Any]]) -> list[Any]:

@@ -56,8 +56,9 @@ def _read_verifiers(value: Object) -> Iterator[Translated]:
             "be evaluated"
         )
     record: Object = {"rewards": rewards, **_about(value), "trajectory_ids": traces}
+    shared = {*rows[0]}.intersection(*rows[1:])
     for name in ("token_ids", "mask", "turn_ids", *_COLUMNS.values()):
-        if all(name in row for row in rows):
+        if name in shared:
             record[name] = [row[name] for row in rows]
     notes = tuple(_notes(rows, record))
     engine = record["log_probs_rollout"]
@@ -114,8 +115,8 @@ def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     """A path's tokens from the first that counts on; a node that two paths share counts once."""
     ids: list[Any] = []
     sampled, mask, turns, widths = bytearray(), bytearray(), [], []
-    known = [own for own in _COLUMNS if any(nodes[at].get(own) for at in path)]
-    columns: dict[str, list[Any]] = {own: [] for own in known}
+    known = {own for at in path for own, one in nodes[at].items() if own in _COLUMNS and one}
+    columns: dict[str, list[Any]] = {own: [] for own in _COLUMNS if own in known}
     turn = -1
     for at in path:
         node = nodes[at]

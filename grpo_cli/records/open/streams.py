@@ -221,7 +221,9 @@ _SAMPLES = "; the samples are in the folder of the project, and are not installe
 def reason(error: Exception) -> str:
     """Why a file cannot be read, in a few words."""
     if isinstance(error, FileNotFoundError):
-        is_sample = str(error.filename).startswith("samples/")
+        if Path(path := str(error.filename)).is_symlink():
+            return f"is a link to {shown(str(Path(path).readlink()))}, which does not exist"
+        is_sample = path.startswith("samples/")
         return f"no such file{_SAMPLES if is_sample else ''}"
     if isinstance(error, IsADirectoryError):
         return "is a directory; name the files in it"

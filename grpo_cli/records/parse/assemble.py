@@ -164,7 +164,10 @@ def _fault(record: Record, number: int, name: str, own: F64, at: int, packed: Pa
     kind = _EXPECTED.get(name, "a number") if name not in packed.derived else "a number"
     advice = guess_values(own) if name in LOG_PROBS else ""  # of the record alone
     if not np.isfinite(value):
-        kind, advice = "a finite number", advice or "; mask such tokens or drop their responses"
+        way_out = "; mask such tokens or drop their responses"
+        if name == "log_probs_rollout" and np.isnan(value):
+            way_out += ", or write null where the engine did not score a token (weight 1)"
+        kind, advice = "a finite number", advice or way_out
     elif name in LOG_PROBS and not advice:
         advice = f"; dump log_softmax at the sampled token{', clamped at 0' * (value <= _ROUNDING)}"
     message = f"expected {kind}, got {places.got(value)}{advice}"

@@ -208,8 +208,16 @@ def _compare(value: object, model: list[Any], path: str, like: str, levels: Sequ
             _compare(one, other, f"{path}[{number}]", f"{like}[{number}]", levels[1:])
 
 
-def read_column(key: str, value: object, shape: Shape, mask: bytes | None) -> bytes:
+def read_column(
+    key: str, value: object, shape: Shape, mask: bytes | None, *, nulls: bool = False
+) -> bytes:
     """The float64 bytes of a column. Only a masked element may be null or a boolean.
+
+    Args:
+        key, value: the column, as written.
+        shape: the first column's.
+        mask: a byte for every token, or None.
+        nulls: whether any element may be null, which reads NaN.
 
     Raises:
         InputError: for another shape than the first column's, or an element that is no number.
@@ -221,13 +229,15 @@ def read_column(key: str, value: object, shape: Shape, mask: bytes | None) -> by
         check_nesting(key, value, shape)
     except Unusual:
         pass
-    return _pack_carefully(key, flat, shape, mask)
+    return _pack_carefully(key, flat, shape, mask, nulls=nulls)
 
 
-def _pack_carefully(key: str, flat: list[Any], shape: Shape, mask: bytes | None) -> bytes:
+def _pack_carefully(
+    key: str, flat: list[Any], shape: Shape, mask: bytes | None, *, nulls: bool
+) -> bytes:
     numbers = []
     for at, value in enumerate(flat):
-        masked = mask is not None and not mask[at]
+        masked = (mask is not None and not mask[at]) or (nulls and value is None)
         if not is_number(value) and not (masked and (value is None or type(value) is bool)):
             message = f"expected a number, got {got(value)}"
             if set(map(type, flat)) == {list}:
@@ -235,6 +245,33 @@ def _pack_carefully(key: str, flat: list[Any], shape: Shape, mask: bytes | None)
             raise InputError(message, path=key + shape.place(at))
         numbers.append(np.nan if value is None else places.as_float(value))
     return struct.pack(f"{len(numbers)}d", *numbers)
+
+
+def fill_unscored(
+    columns: dict[str, bytes], key: str, value: object, shape: Shape, mask: bytes | None
+) -> int:
+    """Gives tokens that the engine did not score the log-prob of the old policy.
+
+    Their weight is 1 then, as in TRL, whose server writes null for a NaN of vLLM
+    (trl/generation/vllm_generation.py).
+
+    Args:
+        columns: those of a record; ``log_probs_rollout`` of them changes.
+        key, value: ``log_probs_rollout`` as written.
+        shape: the first column's.
+        mask: a byte for every token, or None.
+
+    Returns:
+        How many of them count.
+    """
+    filled = np.array(np.frombuffer(columns["log_probs_rollout"]))
+    old = columns.get("log_probs_old", columns.get("log_probs_new"))
+    if old is None or not np.isnan(filled).any():
+        return 0
+    unscored = np.array([one is None for one in flatten(key, value, shape)])
+    filled[unscored] = np.frombuffer(old)[unscored]
+    columns["log_probs_rollout"] = filled.tobytes()
+    return int(unscored.sum() if mask is None else unscored[np.frombuffer(mask, np.bool_)].sum())
 
 
 def is_number(value: object) -> bool:

@@ -14,6 +14,7 @@ from grpo_cli.records.open.foreign import log_advice
 from grpo_cli.records.parse.columns import (
     Shape,
     derive,
+    fill_unscored,
     innermost,
     is_number,
     read_column,
@@ -22,6 +23,8 @@ from grpo_cli.records.parse.columns import (
     refuse_odd_shape,
 )
 from grpo_cli.records.parse.scores import (
+    count_unknown,
+    depth,
     finite,
     per_response,
     read_advantages,
@@ -59,7 +62,12 @@ def record(raw: Raw) -> Record | InputError:
     """
     try:
         value = as_object(raw.plain())
-        made = _read(value, raw.source, raw.line, raw.prefix)
+        try:
+            made = _read(value, raw.source, raw.line, raw.prefix)
+        except InputError:
+            if (unpadded := without_padding(value)) is None:
+                raise
+            made = _read(unpadded, raw.source, raw.line, raw.prefix)
     except InputError as error:
         error.source, error.line = raw.source, raw.line
         error.path = (raw.prefix + error.path).rstrip(".")
@@ -67,6 +75,9 @@ def record(raw: Raw) -> Record | InputError:
             raw.origin.place(error, raw.prefix)
         return error
     made.origin, made.batch, made.step = raw.origin, raw.batch, step_of(value)
+    if raw.nulls is not None:
+        raw.nulls.update(made.nulls)
+        raw.nulls = None  # so that reading it again counts nothing
     return made
 
 
@@ -78,7 +89,10 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
     try:
         if "mask" in names:
             mask = read_mask(names["mask"], record[names["mask"]], shape)
-        columns = {name: read_column(key, record[key], shape, mask) for name, key in found.columns}
+        columns = {
+            name: read_column(key, record[key], shape, mask, nulls=name == _ENGINE)
+            for name, key in found.columns
+        }
     except InputError:
         keys = [
             *dict(found.columns).values(),
@@ -87,6 +101,8 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         refuse_odd_shape(shape, {key: record[key] for key in keys})
         raise
     derived = derive(columns, names, shape, mask)
+    key = names.get(_ENGINE)
+    unscored = 0 if key is None else fill_unscored(columns, key, record[key], shape, mask)
     groups, labels = None, None
     if shape.outer is not None or "group_ids" in names or "group_size" in names:
         groups, labels = read_groups(record, names, shape)
@@ -108,6 +124,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         group_labels=labels,
         versions=read_versions(record, shape.widths),
         hyperparameters=read_settings([record], found).of_record(0),
+        nulls={_ENGINE: unscored} if unscored else {},
     )
     found_trajectories = read_trajectories(record, found, shape, groups, labels)
     if found_trajectories is not None:
@@ -117,13 +134,52 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
     return result
 
 
+_ENGINE = "log_probs_rollout"
 _PER_TOKEN = ("mask", "tokens", "token_ids")
 """Columns of tokens besides those of numbers."""
 
 
+def without_padding(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A record without its padding, where some columns lack it already; None where none does.
+
+    The mask says what is padding: there it is 1 up to the last token that counts, and 0 behind.
+    """
+    found = fields.read_fields(record)
+    names = found.names
+    keys = [*dict(found.columns).values(), *(names[name] for name in _PER_TOKEN if name in names)]
+    own = names.get("advantages")
+    if own is not None and depth(record[own]) == depth(record.get(names.get("mask", ""))):
+        keys.append(own)
+    try:
+        mask = record[names["mask"]]
+        return {**record, **{key: _unpadded(record[key], mask) for key in keys}}
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def _unpadded(value: list[Any], mask: list[Any]) -> list[Any]:
+    """The elements that count of nested lists, which may be there alone.
+
+    Raises:
+        TypeError: where something else than a list is in the place of one.
+        ValueError: where lists do not fit the mask, or the mask is 0 before the end.
+    """
+    if mask and isinstance(mask[0], list):
+        return [_unpadded(*pair) for pair in zip(value, mask, strict=True)]
+    count = sum(mask)
+    if mask != [1] * count + [0] * (len(mask) - count) or len(value) not in (count, len(mask)):
+        raise ValueError
+    return value[:count]
+
+
 def _add_scores(result: Record, record: Mapping[str, Any], shape: Shape) -> None:
     key = result.names.get("rewards")
-    if key is not None:
+    unknown = 0
+    if key is not None and "advantages" in result.names:
+        unknown = count_unknown(key, record[key], shape)
+    if unknown:
+        result.nulls = {**result.nulls, "rewards": unknown}
+    elif key is not None:
         result.rewards, result.reward_names = read_rewards(key, record[key], shape)
         first = result.rewards[0]
         weights = trainer_weights(record, len(first)) if type(first) is list else {}

@@ -112,6 +112,25 @@ def read_rewards(key: str, value: object, shape: Shape) -> tuple[Rewards, tuple[
     return finite(values, place), ()
 
 
+def count_unknown(key: str, value: object, shape: Shape) -> int:
+    """How many responses have null from all reward functions.
+
+    Raises:
+        InputError: for another number of rewards than responses.
+    """
+    columns = [*value.items()] if isinstance(value, dict) else [("", value)]
+    each = [
+        per_response(f"{key}.{name}" if name else key, one, shape, "reward")[0]
+        for name, one in columns
+    ]
+    return sum(all(map(_is_null, row)) for row in zip(*each, strict=True))
+
+
+def _is_null(given: Any) -> bool:
+    """Whether a reward, or those of all functions, is null."""
+    return given is None or (isinstance(given, list) and {*map(type, given)} == {type(None)})
+
+
 def _by_function(rows: list[Any], place: Place) -> list[list[float]]:
     functions = len(rows[0])
     if not functions:
@@ -154,17 +173,18 @@ def read_advantages(key: str, value: Any, shape: Shape, mask: bytes | None) -> l
         InputError: for another number of them than responses or tokens, or one that is no number.
     """
     flat_tokens = shape.single and type(value) is list and len(value) == shape.rows[0]
-    if _depth(value) == shape.nested and (shape.nested > 1 or flat_tokens):
+    if depth(value) == shape.nested and (shape.nested > 1 or flat_tokens):
         return read_column(key, value, shape, mask)
     return finite(*per_response(key, value, shape, "advantage"))
 
 
-def _depth(value: Any) -> int:
-    depth = 0
+def depth(value: Any) -> int:
+    """How deep lists are nested, by their first elements."""
+    levels = 0
     while type(value) is list:
-        depth += 1
+        levels += 1
         value = next((one for one in value if one != []), value[0] if value else None)
-    return depth
+    return levels
 
 
 # ---- groups -----------------------------------------------------------------------------------

@@ -255,6 +255,8 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
 _UNRELATED_TOKENS, _UNRELATED_TOKENS_ALONE = 24, 12
 _RELATED = 0.8
 _LITTLE = 0.3
+_RELATED_REFERENCE, _LITTLE_REFERENCE = 0.5, 0.15
+"""Of the reference, from which a policy moves far in long training."""
 _UNRELATED_SIGMAS = 4.5
 _UNRELATED_CHANCE = math.log(1e-6)
 _VARIES, _MOVES = 0.001, 0.25
@@ -274,20 +276,24 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     sure of nothing (the probabilities spread by less than 0.2, as in tests with random weights)
     can be moved anywhere by one large step, which also moves the mean: then the means must agree.
     Probabilities that are all near 1 do not correlate under the least noise, so the log-probs must
-    differ by a quarter of a nat (root mean square).
+    differ by a quarter of a nat (root mean square). Of the reference the bounds are 0.15 and 0.5,
+    and no response is judged alone; both must be sure of some tokens.
     """
     p, q = np.exp(pair.first), np.exp(pair.second)
     whole = _correlate(pair.samples, p, q)
-    found = _is_unrelated(pair.samples, whole)
+    little = _LITTLE_REFERENCE if pair.to_reference else _LITTLE
+    related = _RELATED_REFERENCE if pair.to_reference else _RELATED
+    found = _is_unrelated(pair.samples, whole, little, related)
     rows = pair.view.responses
     each = _correlate(rows, p, q)
     low = (rows.lengths >= _UNRELATED_TOKENS_ALONE) & (each < _LITTLE)
+    low &= not pair.to_reference
     if not found.any() and not low.any():
         return
     comparable = _can_correlate(pair, p, q)
     square = pair.log_ratio * pair.log_ratio
     for segments, hit in ((pair.samples, found), (rows, low)):
-        hit &= _correlate(segments, pair.first, pair.second) < _LITTLE
+        hit &= _correlate(segments, pair.first, pair.second) < little
         hit &= segments.mean(square) > _MOVES * _MOVES
     found &= comparable
     for sample in np.flatnonzero(found).tolist():
@@ -311,8 +317,14 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
 
 
 def _can_correlate(pair: Pair, p: F64, q: F64) -> NDArray[np.bool_]:
-    """Returns [S] whether the policies are sure of some tokens, or else their means agree."""
+    """Returns [S] whether the policies are sure of some tokens, or else their means agree.
+
+    Of a reference, from which steps of any size may lead away, both must be sure of some.
+    """
     spreads = [pair.moments(values)[2] for values in (p, q)]
+    if pair.to_reference:
+        both: NDArray[np.bool_] = np.minimum(*spreads) > _SURE
+        return both
     _, mean, spread = pair.moments(pair.log_ratio)
     found: NDArray[np.bool_] = np.maximum(*spreads) > _SURE
     return found | (np.abs(mean) < _LEVEL * spread)
@@ -336,13 +348,15 @@ def _correlate(segments: Segments, first: F64, second: F64) -> F64:
     return found
 
 
-def _is_unrelated(segments: Segments, correlation: F64) -> NDArray[Any]:
+def _is_unrelated(
+    segments: Segments, correlation: F64, little: float, related: float
+) -> NDArray[Any]:
     """Returns [S] whether a correlation is small, and far below that of related columns."""
     z = np.arctanh(np.clip(correlation, -0.999, 0.999))
-    away = (np.arctanh(_RELATED) - z) * np.sqrt(np.maximum(segments.lengths - 3, 0))
+    away = (np.arctanh(related) - z) * np.sqrt(np.maximum(segments.lengths - 3, 0))
     return (
         (segments.lengths >= _UNRELATED_TOKENS)
-        & (correlation < _LITTLE)
+        & (correlation < little)
         & (away > _UNRELATED_SIGMAS)
     )
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
@@ -22,9 +24,12 @@ from grpo_cli.commands.check.rules.advantages import (
     find_departed_advantages,
     find_departure,
 )
+from grpo_cli.commands.check.rules.responses import MaskedRows, count_masked, find_random_drops
 from grpo_cli.commands.check.rules.rewards import count_dead, count_sizes, describe_uneven
-from grpo_cli.records.unread import STEP_FIELDS
+from grpo_cli.commands.check.rules.values import Entropies, collect_entropies, judge_entropies
+from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 
+_TEXT = (str, list, dict, np.ndarray)
 _COPY_CHANCE = math.log(1e-6)
 _HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
@@ -52,6 +57,11 @@ class Facts:
         steps: the steps of these records, three at most.
         departure: where advantages cease to follow a formula.
         tilted: records of one group whose advantages are on a line that is not their group's.
+        entropies: those of its tokens, against their log-probs.
+        masked: the lengths of responses that a mask drops whole, and of others.
+        prompts: (record, (step, digest of the prompt)) of records of one response.
+        prompt_key: the user's key of the prompts.
+        raw: whether the advantages are the rewards.
     """
 
     places: list[Place]
@@ -69,6 +79,11 @@ class Facts:
     departure: Departure = NO_DEPARTURE
     tilted: int = 0
     step_key: str = ""
+    entropies: Entropies | None = None
+    masked: MaskedRows | None = None
+    prompts: list[tuple[int, tuple[str, bytes]]] = field(default_factory=list)
+    prompt_key: str = ""
+    raw: bool = False
 
 
 def collect_facts(view: View) -> Facts:
@@ -79,6 +94,10 @@ def collect_facts(view: View) -> Facts:
     given = "advantages" in view.names
     facts = Facts(list(view.places), view.counts.tolist(), key, given, scored, count_dead(view))
     facts.tilted, facts.departure = count_tilted(view), find_departure(view)
+    facts.entropies, facts.masked = collect_entropies(view), count_masked(view)
+    if view.advantages is not None and view.summed is not None:
+        facts.raw = np.array_equal(view.advantages, view.summed)
+    _note_prompts(view, facts)
     new = view.columns.get("log_probs_new")
     if new is not None:
         # Two samples are equal with probability e^L, L being the log-prob of the response.
@@ -114,6 +133,22 @@ def collect_facts(view: View) -> Facts:
             step = str(value.get(facts.step_key))
             facts.labels += [(record, (step, label)) for label in dict.fromkeys(labels)]
     return facts
+
+
+def _note_prompts(view: View, facts: Facts) -> None:
+    """Adds the prompts of records of one response, in each step."""
+    for record in np.flatnonzero(view.counts == 1).tolist():
+        value = view.values[record]
+        key = next(
+            (key for key in (*PROMPTS, *PROMPT_IDS) if isinstance(value.get(key), _TEXT)), ""
+        )
+        if not key:
+            continue
+        facts.prompt_key = facts.prompt_key or key
+        facts.step_key = next((name for name in STEP_FIELDS if name in value), "")
+        text = orjson.dumps(value[key], option=orjson.OPT_SERIALIZE_NUMPY, default=str)
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        facts.prompts.append((record, (str(value.get(facts.step_key)), digest)))
 
 
 def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, ...]]:
@@ -275,6 +310,10 @@ class InputMemory:
         self._scored = False
         self._dead = DeadEnd()
         self.tilted = 0
+        self._entropies: dict[str, Entropies] = {}
+        self._masked = MaskedRows()
+        self._prompts: OrderedDict[tuple[str, bytes], int] = OrderedDict()
+        self._lone: tuple[Place, Facts] | None = None
 
     def add(self, facts: Facts) -> Iterator[Located]:
         """Adds records that follow those before, and yields the copies among them."""
@@ -320,6 +359,18 @@ class InputMemory:
         self._dead.add(facts)
         self._departure = self._departure.merge(facts.departure)
         self._first = facts.first | self._first
+        if facts.entropies is not None:
+            before = self._entropies.setdefault(facts.entropies.place.source, facts.entropies)
+            if before is not facts.entropies:
+                before.merge(facts.entropies)
+        if facts.masked is not None:
+            self._masked.merge(facts.masked)
+        for record, prompt in facts.prompts:
+            self._prompts[prompt] = self._prompts.get(prompt, 0) + 1
+            if self._prompts[prompt] > 1 and self._lone is None:
+                self._lone = facts.places[record], facts
+            if len(self._prompts) > _MEMORY:
+                self._prompts.popitem(last=False)
 
     def finish(self, *, uneven_found: bool) -> Iterator[Located]:
         """Yields what only the whole input shows."""
@@ -335,6 +386,15 @@ class InputMemory:
         if self._unscored is not None and not self._scored:
             for finding in find_missing_scores():
                 yield "no-scores", finding, self._unscored
+        elif self._lone is not None and not self._sizes:
+            place, facts = self._lone
+            for finding in find_lone_rows(self._prompts, facts):
+                yield "torn-group", finding, place
+        for finding in find_random_drops(self._masked):
+            assert self._masked.place is not None
+            yield "mask", finding, self._masked.place[0]
+        for entropies in self._entropies.values():
+            yield from judge_entropies(entropies)
         for finding in find_dead_ends(self._dead):
             assert self._dead.place is not None
             yield "dead-group", finding, self._dead.place
@@ -367,6 +427,26 @@ def find_torn_groups(
             "label": label,
             "first": first.name,
             "given": "; the given advantages are used as they are" if facts.given else "",
+        },
+    )
+
+
+def find_lone_rows(prompts: Mapping[tuple[str, bytes], int], facts: Facts) -> Iterator[Finding]:
+    """Yields that all groups have one response, though half of them share their prompt."""
+    rows = sum(prompts.values())
+    shared = sum(many for many in prompts.values() if many > 1)
+    if 2 * shared < rows:
+        return
+    several = len({step for step, _ in prompts}) > 1
+    by = f"{facts.step_key},{facts.prompt_key}" if several else facts.prompt_key
+    right = facts.given and not facts.raw
+    yield Finding(
+        {"groups": rows, "rows": shared, "key": facts.prompt_key},
+        kind="prompts",
+        severity="info" if right else "warning",
+        words={
+            "by": by,
+            "given": "; the given advantages are used as they are" if right else "",
         },
     )
 

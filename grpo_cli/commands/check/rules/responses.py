@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges
 from grpo_cli.commands.trend.metadata import cut_off
@@ -76,6 +78,66 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
         )
     yield from _find_displaced_masks(view)
     yield from _find_holes(view)
+
+
+@dataclass
+class MaskedRows:
+    """Responses that masks drop whole and that do not say that they were cut, of one input.
+
+    Attributes:
+        dropped, kept: length → how many responses.
+        records: how many records have some; ``place`` is the first, with the response's index.
+    """
+
+    dropped: Counter[int] = field(default_factory=Counter)
+    kept: Counter[int] = field(default_factory=Counter)
+    place: tuple[Place, int] | None = None
+
+    def merge(self, later: MaskedRows) -> None:
+        """Adds those of records that follow."""
+        self.dropped += later.dropped
+        self.kept += later.kept
+        self.place = self.place or later.place
+
+
+def count_masked(view: View) -> MaskedRows | None:
+    """Returns the lengths of responses that masks drop whole and of others; None without masks."""
+    if view.mask is None:
+        return None
+    declared = [cut_off(value) or () for value in view.values]
+    lengths = view.widths - runs(view.written, _is_zero(view), end=True)
+    empty = (view.lengths == 0) & (lengths > 0)
+    cut = np.zeros(len(empty), dtype=np.bool_)
+    for record, endings in enumerate(declared):
+        rows = view.rows_of(record)
+        cut[rows] = endings if len(endings) == view.counts[record] else any(endings)
+    whole = view.count_rows(empty) == view.counts  # a filter of groups, or a finding by itself
+    dropped = empty & ~cut & ~view.records.spread(whole)
+    found = MaskedRows(
+        Counter(lengths[dropped].tolist()), Counter(view.lengths[view.lengths > 0].tolist())
+    )
+    if dropped.any():
+        at = view.at(int(np.argmax(dropped)))
+        found.place = view.places[at["record"]], at["response"]
+    return found
+
+
+_MANY_DROPPED, _SHORTER = 8, 0.25
+
+
+def find_random_drops(rows: MaskedRows) -> Iterator[Finding]:
+    """Yields responses that a mask drops whole though they are no longer than others.
+
+    Of 8 or more, a quarter are shorter than half of those that count: overlong filtering drops the
+    longest.
+    """
+    kept, dropped = (sorted(one.elements()) for one in (rows.kept, rows.dropped))
+    if rows.place is None or not kept or len(dropped) < _MANY_DROPPED:
+        return
+    shorter = sum(one < kept[len(kept) // 2] for one in dropped)
+    if shorter >= _SHORTER * len(dropped):
+        evidence = {"empty": len(dropped), "of": len(dropped) + len(kept), "shorter": shorter}
+        yield Finding(evidence, response=rows.place[1], kind="several")
 
 
 def _find_displaced_masks(view: View) -> Iterator[Finding]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.first_record import PER_NAT
-from grpo_cli.commands.check.record_view import BY_TOKEN, View, find_bad
+from grpo_cli.commands.check.record_view import BY_TOKEN, Place, View, find_bad
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.verify.compare import half_steps, precisions
+from grpo_cli.objective.arithmetic.exact_sums import ExactSums
 
 _ROUNDING = 1e-4
 
@@ -55,13 +56,16 @@ def find_positive_log_probs(view: View) -> Iterator[Finding]:
         for record in np.flatnonzero(view.count(above)).tolist():
             part = view.tokens_of(record)
             inside, positive = values[part], values[part][above[part]]
+            at = np.flatnonzero(above[part]) + part.start
+            responses = len(np.unique(view.responses.index[at]))
+            ends = np.isin(at, view.responses.starts + view.lengths - 1).all()
             finite = inside[np.isfinite(inside)]
             low, high = finite.min(), finite.max()
             kind = "negated" if low >= 0.0 else "some"
             if low >= 0.0 and high <= 1.0:
                 kind = "all"
             elif low < 0.0 and len(positive) > 1 and (positive == positive[0]).all():
-                kind = "filler"
+                kind = "end" if ends and responses == len(positive) else "filler"
             yield Finding(
                 {
                     "column": name,
@@ -72,7 +76,12 @@ def find_positive_log_probs(view: View) -> Iterator[Finding]:
                 },
                 **view.first_token(record, above),
                 kind=kind,
-                words={"name": view.key(name), "value": positive[0]},
+                words={
+                    "name": view.key(name),
+                    "value": positive[0],
+                    "responses": responses,
+                    "rows": view.counts[record],
+                },
             )
 
 
@@ -142,18 +151,40 @@ def find_half_precision(view: View) -> Iterator[Finding]:
 _LEAST_TOKENS = 64
 _COPIED, _COPY = 0.99, 1e-4
 _BELOW, _OFTEN, _TOO_OFTEN = 0.5, 0.1, 0.3
-_SIGMAS, _AWAY, _WITHIN = 6.0, 1.2, 0.1
+_SIGMAS, _AWAY = 6.0, 1.2
+_BIAS, _ERRORS, _WITHIN = 0.02, 4.0, 0.1
+"""A base's factor is within 2 % and four standard errors, which together are 10 % at most."""
 _SURE, _TEMPERED = 0.3, 0.8
 _STRAIGHT, _SPREAD, _SLOPES = 0.8, 1.2, (0.6, 1.1)
+_TOGETHER = 0.2
+_UNSURE, _ALIKE = 0.5, 0.05
+"""Nats of entropy from which a token is unsure, and how far a factor may differ at the others."""
 
 
-class _Sample(NamedTuple):
-    """One record: −log p of the tokens taken, the entropies, and whether columns have one mean."""
+@dataclass
+class Entropies:
+    """Entropies H and costs c = −log p of the tokens of one file, as sums that merge exactly.
 
-    record: int
-    cost: F64
-    entropy: F64
-    agree: bool
+    Attributes:
+        place: the first record that has both; ``name`` the user's key of the entropies.
+        sums: of tokens, c, H and their products ("cc", "cH", "HH"), of the unsure tokens too
+            ("unsure c", …); of the tokens whose entropy is too low; of log c and log H where the
+            likeliest token was taken ("x", "xx", "xy", …); and of each column of log-probs.
+        low: the first record with an entropy that is too low, its response, token, H and the least.
+    """
+
+    place: Place
+    name: str
+    sums: ExactSums[str] = field(default_factory=ExactSums)
+    low: tuple[Place, int, int, float, float] | None = None
+
+    def merge(self, later: Entropies) -> None:
+        """Adds those of records that follow."""
+        self.sums.merge(later.sums)
+        self.low = self.low or later.low
+
+    def __getitem__(self, name: str) -> float:
+        return self.sums[name].value()
 
     @property
     def factor(self) -> float:
@@ -161,26 +192,34 @@ class _Sample(NamedTuple):
 
         Of tokens drawn from a policy they have one mean.
         """
-        over, mean = self.cost - self.entropy, float(self.entropy.mean())
-        error = float(over.std(ddof=1)) / math.sqrt(len(over))
-        sure = mean > 0.0 and abs(float(over.mean())) > _SIGMAS * error
-        return float(self.cost.mean()) / mean if sure and self.agree else 1.0
+        tokens, over = self["tokens"], self["c"] - self["H"]
+        spread = self["cc"] - 2.0 * self["cH"] + self["HH"] - over * over / tokens
+        error = math.sqrt(max(spread, 0.0) * tokens / (tokens - 1.0))
+        sums = [one.value() for name, one in self.sums.items() if name.startswith("log_probs")]
+        agree = max(sums) - min(sums) < 0.05 * self["c"]
+        return self["c"] / self["H"] if agree and abs(over) > _SIGMAS * error else 1.0
 
     @property
-    def least(self) -> F64:
-        """The least entropy that a token's p allows: all others are one word."""
-        p = np.exp(-self.cost)
-        return self.cost * p - (1.0 - p) * np.log(np.maximum(1.0 - p, 1e-300))
+    def error(self) -> float:
+        """The standard error of the factor."""
+        return _factor(*(self[name] for name in _PRODUCTS))[1]
+
+    def is_alike(self, wanted: float) -> bool:
+        """Whether sure and unsure tokens both have a factor; those sampled hotter do not."""
+        whole = [self[name] for name in ("tokens", *_PRODUCTS)]
+        unsure = [self[f"unsure {name}"] for name in ("tokens", *_PRODUCTS)]
+        for tokens, *sums in (unsure, [a - b for a, b in zip(whole, unsure, strict=True)]):
+            if tokens < _LEAST_TOKENS or sums[1] <= 0.0:
+                continue
+            factor, error = _factor(*sums)
+            if abs(factor / wanted - 1.0) > _ALIKE + _ERRORS * error / wanted:
+                return False
+        return True
 
     @property
-    def too_low(self) -> NDArray[np.bool_]:
-        """The tokens whose entropy is below half of the least."""
-        return (self.entropy < _BELOW * self.least) & (self.least > 1e-3)
-
-    @property
-    def low(self) -> float:
-        """The share of these tokens."""
-        return float(np.mean(self.too_low))
+    def low_share(self) -> float:
+        """The share of tokens whose entropy is below half of the least that their p allows."""
+        return self["low"] / self["tokens"]
 
     @property
     def slope(self) -> float:
@@ -189,76 +228,159 @@ class _Sample(NamedTuple):
         About 0.9 in one distribution, whatever the base, and 0.9 T where the log-probs alone are
         at T. It is 1 where the two do not correlate, or all tokens are about as sure.
         """
-        taken = (self.cost > 1e-6) & (self.cost < _SURE) & (self.entropy > 1e-6)
-        if np.count_nonzero(taken) < _LEAST_TOKENS / 4:
+        taken = self["taken"]
+        if taken < _LEAST_TOKENS / 4:
             return 1.0
-        x, y = np.log(self.cost[taken]), np.log(self.entropy[taken])
-        x, y = x - x.mean(), y - y.mean()
-        straight = float(x @ y) > _STRAIGHT * math.sqrt(float(x @ x) * float(y @ y))
-        if not straight or x.std() < _SPREAD:
+        xx, yy = self["xx"] - self["x"] ** 2 / taken, self["yy"] - self["y"] ** 2 / taken
+        xy = self["xy"] - self["x"] * self["y"] / taken
+        straight = xy > _STRAIGHT * math.sqrt(max(xx * yy, 0.0))
+        if not straight or xx < _SPREAD * _SPREAD * taken:
             return 1.0
-        return float(y.std() / x.std())  # both are measured with errors
+        return math.sqrt(yy / xx)  # both are measured with errors
+
+    @property
+    def correlation(self) -> float:
+        """Of entropy and −log p, token by token; 1 if either does not vary."""
+        n, c, h = self["tokens"], self["c"], self["H"]
+        both = (self["cc"] - c * c / n) * (self["HH"] - h * h / n)
+        return (self["cH"] - c * h / n) / math.sqrt(both) if both > 0.0 else 1.0
+
+    def bases(self, within: float) -> list[int]:
+        """The bases, of 2 and 10, whose factor is no further off, relatively."""
+        return [base for base, per in PER_NAT.items() if abs(self.factor / per - 1.0) <= within]
 
     @property
     def base(self) -> int:
-        """The base of the log-probs, if it is 2 or 10; else 0."""
-        for base, per_nat in PER_NAT.items():
-            if abs(self.factor / per_nat - 1.0) < _WITHIN:
-                right = _SLOPES[0] < self.slope < _SLOPES[1] and self.low < _TOO_OFTEN
-                return base if right else 0
-        return 0
+        """The base of the log-probs, if no other cause has this factor; else 0.
+
+        A temperature has another slope, and tokens that were sampled at another one have another
+        factor where the policy is sure; entropies of another distribution are too low or do not
+        rise with −log p; and a factor that is uncertain may be any.
+        """
+        within = _BIAS + _ERRORS * self.error / self.factor
+        if within > _WITHIN or self.low_share >= _TOO_OFTEN or self.correlation < _TOGETHER:
+            return 0
+        right = _SLOPES[0] < self.slope < _SLOPES[1]
+        bases = [base for base in self.bases(within) if self.is_alike(PER_NAT[base])]
+        return bases[0] if right and bases else 0
 
 
-def _samples(view: View) -> Iterator[_Sample]:
-    entropies, new = view.columns.get("entropies"), view.log_probs.get("log_probs_new")
-    if entropies is None or new is None:
-        return
-    for record in np.flatnonzero(view.tokens >= _LEAST_TOKENS).tolist():
-        part = view.tokens_of(record)
-        cost, entropy = -new[part], entropies[part]
-        if np.isfinite([cost, entropy]).all() and (entropy >= 0.0).all():
-            means = [float(column[part].mean()) for column in view.log_probs.values()]
-            agree = max(means) - min(means) < 0.05 * float(cost.mean())
-            yield _Sample(record, cost, entropy, agree)
+_PRODUCTS = ("c", "H", "cc", "cH", "HH")
 
 
-@rule("log-base")
-def find_log_bases_by_entropy(view: View) -> Iterator[Finding]:
-    """Finds records all of whose columns are in base 2 or 10, by their entropies in nats."""
-    for one in _samples(view):
-        if base := one.base:
-            columns = ["log_probs_new", "entropies"]
-            evidence = {"columns": columns, "base": base, "factor": one.factor}
-            yield Finding(evidence, one.record, kind="entropy")
+def _factor(c: float, h: float, cc: float, ch: float, hh: float) -> tuple[float, float]:
+    """The sum of c over that of H, and its standard error."""
+    factor = c / h
+    left = cc - 2.0 * factor * ch + factor * factor * hh
+    return factor, math.sqrt(max(left, 0.0)) / h
+
+
+def _least(cost: F64) -> F64:
+    """The least entropy that a token's p allows: all others are one word."""
+    p = np.exp(-cost)
+    return cost * p - (1.0 - p) * np.log(np.maximum(1.0 - p, 1e-300))
 
 
 @rule("entropies")
-def find_wrong_entropies(view: View) -> Iterator[Finding]:
-    """Finds entropies that are not of the distribution from which the tokens were drawn.
-
-    They are −log p at 99 of 100 tokens. Or their mean is not that of −log p, by 6 standard errors
-    and a fifth, which is an info where top-p may have cut unlikely words off. Or 1 of 10 is less
-    than half of −p·log p − (1 − p)·log(1 − p), the least where a word has probability p.
-    """
-    for one in _samples(view):
-        size = np.maximum(one.cost, one.entropy)
-        equal = np.mean(np.abs(one.cost - one.entropy) <= _COPY * size + 1e-9)
-        factor, low = one.factor, one.low
+def find_copied_entropies(view: View) -> Iterator[Finding]:
+    """Finds entropies that are −log p of the token taken, at 99 of 100 tokens."""
+    share = _share_copied(view)
+    for record in np.flatnonzero((share > _COPIED) & (view.tokens >= _LEAST_TOKENS)).tolist():
         words = {"name": view.key("entropies")}
-        if equal > _COPIED:
-            yield Finding({"share": equal}, one.record, kind="copies", words=words)
-        elif max(factor, 1.0 / factor) > _AWAY and not one.base:
-            yield Finding(
-                {"factor": factor, "slope": one.slope},
-                one.record,
-                kind="temperature",
-                severity="warning" if factor > 1.0 or one.slope < _TEMPERED else "info",
-                words=words | {"which": "sharper" if factor < 1.0 else "flatter"},
-            )
-        elif low > _OFTEN:
-            evidence = {"share": low, "tokens": len(one.cost)}
-            at = int(np.argmax(one.too_low))
-            place = view.place(view.tokens_of(one.record).start + at)
-            where = f"response {place['response']}, token {place['token']}"
-            words |= {"where": where, "entropy": one.entropy[at], "least": one.least[at]}
-            yield Finding(evidence, one.record, kind="small", words=words)
+        yield Finding({"share": share[record]}, record, kind="copies", words=words)
+
+
+def _share_copied(view: View) -> F64:
+    """Returns [M] at which share of the tokens the entropy is −log p."""
+    entropies, new = view.columns.get("entropies"), view.log_probs.get("log_probs_new")
+    if entropies is None or new is None:
+        return np.zeros(len(view.counts))
+    with np.errstate(invalid="ignore"):  # of infinite ones
+        equal = np.abs(new + entropies) <= _COPY * np.maximum(np.abs(new), entropies) + 1e-9
+    share: F64 = view.count(equal) / np.maximum(view.tokens, 1)
+    return share
+
+
+def collect_entropies(view: View) -> Entropies | None:
+    """Adds up the records whose entropies and log-probs are possible; None where there are none."""
+    entropies, new = view.columns.get("entropies"), view.log_probs.get("log_probs_new")
+    if entropies is None or new is None:
+        return None
+    bad = ~(np.isfinite(new) & np.isfinite(entropies) & (entropies >= 0.0))
+    good = (view.count(bad) == 0) & (view.tokens > 0) & (_share_copied(view) <= _COPIED)
+    kept = np.repeat(np.repeat(good, view.counts), view.lengths)
+    if not kept.any():
+        return None
+    found = Entropies(view.places[int(np.argmax(good))], view.key("entropies"))
+    cost, entropy = np.where(kept, -new, 0.0), np.where(kept, entropies, 0.0)
+    taken = (cost > 1e-6) & (cost < _SURE) & (entropy > 1e-6)
+    x, y = np.log(np.where(taken, cost, 1.0)), np.log(np.where(taken, entropy, 1.0))
+    least = _least(cost)
+    low = (entropy < _BELOW * least) & (least > 1e-3)
+    columns = {"tokens": kept, "c": cost, "H": entropy, "low": low, "taken": taken, "x": x, "y": y}
+    for one, other in ("cc", "cH", "HH", "xx", "xy", "yy"):
+        columns[one + other] = columns[one] * columns[other]
+    unsure = entropy >= _UNSURE
+    for name in ("tokens", *_PRODUCTS):
+        columns[f"unsure {name}"] = np.where(unsure, columns[name], 0.0)
+    columns |= {name: np.where(kept, column, 0.0) for name, column in view.log_probs.items()}
+    for name, values in columns.items():
+        found.sums[name].add(view.responses.sum(values.astype(np.float64)))
+    if low.any():
+        at = int(np.argmax(low))
+        place = view.place(at)
+        where = view.places[place["record"]], place["response"], place["token"]
+        found.low = (*where, float(entropy[at]), float(least[at]))
+    return found
+
+
+@rule("log-base", "input")
+def find_log_bases_by_entropy(one: Entropies) -> Iterator[Finding]:
+    """Finds files all of whose columns are in base 2 or 10, by their entropies in nats."""
+    if base := one.base:
+        evidence = {"columns": ["log_probs_new", "entropies"], "base": base, "factor": one.factor}
+        counts = {"standard_error": one.error, "tokens": int(one["tokens"])}
+        yield Finding(evidence | counts, kind="entropy")
+
+
+@rule("entropies", "input")
+def find_wrong_entropies(one: Entropies) -> Iterator[Finding]:
+    """Finds entropies that are not of the distribution from which a file's tokens were drawn.
+
+    Their mean is not that of −log p, by 6 standard errors and a fifth, which is an info where top-p
+    may have cut unlikely words off. Or 1 of 10 is less than half of −p·log p − (1 − p)·log(1 − p),
+    the least where a word has probability p.
+    """
+    factor, slope, tokens = one.factor, one.slope, int(one["tokens"])
+    if max(factor, 1.0 / max(factor, 1e-9)) > _AWAY:
+        right = _SLOPES[0] < slope < _SLOPES[1]
+        bases = one.bases(_BIAS + _ERRORS * one.error / factor) if right else []
+        bases = [base for base in bases if one.is_alike(PER_NAT[base])]
+        maybe = f"; base {bases[0]} would be {PER_NAT[bases[0]]:.3f}" if bases else ""
+        yield Finding(
+            {"factor": factor, "standard_error": one.error, "slope": slope, "tokens": tokens},
+            kind="temperature",
+            severity="warning" if factor > 1.0 or slope < _TEMPERED else "info",
+            words={"which": "sharper" if factor < 1.0 else "flatter", "base": maybe},
+        )
+    elif one.low_share > _OFTEN and one.low is not None:
+        _, response, token, entropy, least = one.low
+        yield Finding(
+            {"share": one.low_share, "tokens": tokens},
+            response=response,
+            token=token,
+            kind="small",
+            words={"entropy": entropy, "least": least, "name": one.name},
+        )
+
+
+def judge_entropies(one: Entropies) -> Iterator[tuple[str, Finding, Place]]:
+    """What is wrong with the entropies of a file: one thing, if any."""
+    if one["tokens"] < _LEAST_TOKENS or not one["H"]:
+        return
+    for finding in find_log_bases_by_entropy(one):
+        yield "log-base", finding, one.place
+        return
+    for finding in find_wrong_entropies(one):
+        small = finding.kind == "small" and one.low is not None
+        yield "entropies", finding, one.low[0] if small and one.low else one.place

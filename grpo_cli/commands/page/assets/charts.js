@@ -1,12 +1,15 @@
 // Charts of series over steps. All of them have one range of steps and one step under the pointer.
 
-const [LEFT, RIGHT, TALL, FOOT] = [58, 8, 112, 18];
+const [LEFT, RIGHT, TALL, FOOT] = [62, 8, 112, 18];
 
 // The least width of a chart, and the gap to the next, as in the style sheet.
 const [LEAST_WIDE, GAP] = [290, 22];
 
 // So many pixels has a digit of an axis.
 const DIGIT = 6;
+
+// A positive series spans at least this share of its largest value, unless something was found in it: else noise looks like an event.
+const LEAST_SPAN = 0.2;
 
 // A positive series that spans more has a logarithmic axis.
 const DECADE = 10;
@@ -122,6 +125,8 @@ class Chart {
     if (log) low = least; // a 0 is at the bottom
     else if (low > 0 && low < high / 2) low = 0;
     this.constant = high > low ? null : low;
+    const missing = low > 0 && !log && !this.findings.length ? LEAST_SPAN * high - (high - low) : 0;
+    if (missing > 0 && this.constant === null) [low, high] = [low - missing / 2, high + missing / 2];
     if (this.constant !== null) [low, high] = [low - (Math.abs(low) || 1), high + (Math.abs(high) || 1)];
     const scaled = log ? (value) => Math.log(Math.max(value, low)) : (value) => value;
     const span = Math.max(steps[last] - steps[first], 1);
@@ -142,6 +147,7 @@ class Chart {
       yield draw("text", { x: LEFT - 8, y: y(mark) + 4, "text-anchor": "end" }, shown(mark, 4));
       yield draw("line", { class: mark === 0 && low < 0 ? "axis zero" : "axis faint", x1: LEFT - 4, x2: width, y1: y(mark), y2: y(mark) });
     }
+    if (this.metric.unit) yield draw("text", { class: "unit", transform: `translate(9 ${TALL / 2}) rotate(-90)`, "text-anchor": "middle" }, this.metric.unit);
     yield draw("line", { class: "axis", x1: LEFT - 4, x2: width, y1: TALL, y2: TALL });
     yield draw("text", { x: LEFT - 18, y: TALL + 13, "text-anchor": "end" }, "step");
     const onsets = this.findings.map(({ onset }) => steps.indexOf(onset)).filter((at) => this.isSeen(at));

@@ -177,7 +177,7 @@ class RunView {
     const others = metrics.filter((metric) => place(metric) < 0);
     const varied = others.filter((metric) => !isConstant(metric));
     const rank = ({ name, main, usual }) => (advised(name) || (against && name in against.metrics) ? 3 : main ? 2 : usual ? 1 : 0);
-    varied.sort((a, b) => rank(b) - rank(a));
+    varied.sort((a, b) => rank(b) - rank(a) || (rank(a) < 2 && a.spare - b.spare));
     const open = [...found, ...varied.filter((metric) => rank(metric) > 1)];
     const rest = varied.filter((metric) => rank(metric) < 2);
     const columns = columnsOf(this.shown.clientWidth || 700);

@@ -37,7 +37,8 @@ const number = (value, digits = 4) => (typeof value === "number" ? make("data", 
 // screen rows wrap, with the headings in them. Returns the rows.
 function fill(table, heads, rows) {
   const kind = (name) => (TEXTS.has(name) ? ".word" : "");
-  const cell = (content, at) => make(`td${kind(heads[at])}`, { "data-head": heads[at] }, content);
+  const short = heads.map((name, at) => name.replace(new RegExp(`^${heads[at - 1]} `), "")); // of a narrow table, which repeats them
+  const cell = (content, at) => make(`td${kind(heads[at])}${content === "·" ? ".none" : ""}`, { "data-head": short[at] }, content);
   const sort = (name, at) => make("button.sort", { type: "button", onclick: () => sortBy(table, at) }, name);
   const head = make("tr", {}, ...heads.map((name, at) => make(`th${kind(name)}`, { scope: "col" }, sort(name, at))));
   const made = rows.map((row) => make("tr", {}, ...row.map(cell)));

@@ -20,7 +20,7 @@ from grpo_cli.commands.trend.onsets import FUTURE, PAST, medians
 from grpo_cli.commands.trend.questions.noise import robust_size
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
-from grpo_cli.commands.trend.watched import is_watched
+from grpo_cli.commands.trend.watched import FEW_VALUES, is_watched
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import UsageError
@@ -177,7 +177,10 @@ def metrics_at(steps: Steps, place: int, findings: Sequence[Finding] = ()) -> It
             if known is not None and known.scale == "growth":  # of the whole run, not of a part
                 known = known._replace(scale="log")
             scaled = values if known is None else known.scaled(values)
-            least = 0.0 if known is None else float(known.noise(values)[-1])
+            fine = len({*scaled.tolist()}) > FEW_VALUES  # too many values for noise to see a grain
+            least = 0.0
+            if known is not None and (known.scale == "share" or not fine):
+                least = float(known.noise(values)[-1])
             scale = "x" if known is None or scaled is values else _SCALES[known.scale]
             size, spread = robust_size(float(scaled[-1]), scaled[:-1], least)
         yield MetricAt(name, before, value, after, size, scale, spread)

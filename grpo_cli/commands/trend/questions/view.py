@@ -109,18 +109,8 @@ def print_comparison(
     console: Console, screen: Screen, answer: RunComparison, named: Sequence[Sequence[str]]
 ) -> None:
     """Prints the metrics that differ, then the others; ``named``: the runs of both sides."""
-    first, differ = answer.steps[0], answer.differing
+    first = answer.steps[0]
     console.print(wrapped(Text(answer.headline, "bold"), screen.reading, 2))
-    explained = "difference: second − first, ± half the width of its 95 % interval"
-    if min(answer.runs) == 1:
-        explained += ", which covers the noise of steps and the drift between two seeds"
-    if answer.has_end:
-        last = max(answer.steps[2] // 4, 30)
-        explained += f"; at the end: over the last {last} steps"
-    explained += "; ≠: larger than chance explains for this many metrics"
-    if differ:
-        explained += ", or starting at a step (since; since then: the difference from that step on)"
-    console.print(wrapped(Text(explained, "dim"), screen.reading))
     first_run, second_run = (visible(_listed(one)) for one in named)
     sides = Text(f"first: {first_run}; second: {second_run}")
     console.print(wrapped(sides, screen.reading, 2))
@@ -133,23 +123,43 @@ def print_comparison(
             "second": one.second,
             "difference": with_error(one, first),
             "at the end": with_error(one, first, at_end=True),
-            "since": one.since,
-            "since then": since_then(one),
+            "since": _beginning(one, first),
         }
         for one in answer.metrics
         if one.name not in equal
     ]
-    note = f"\nequal: {', '.join(equal)}" if equal else ""
-    hide = [] if differ else ["since", "since then"]
+    hide = [] if answer.differing else ["since"]
     hide += [] if answer.has_end else ["at the end"]
-    spare = ("since then", "first", "second")  # both sides as long as there is room
-    _print_rows(console, screen, rows, spare=spare, hide=hide, note=note, indent=2)
+    spare = ("second", "first")  # both sides as long as there is room
+    if rows:
+        _print_rows(console, screen, rows, spare=spare, hide=hide)
+    if equal:
+        console.print(wrapped(Text(f"equal: {', '.join(equal)}", "dim"), screen.reading, 2))
+    if not rows:
+        return
+    explained = "difference: second − first, ± half its 95 % interval"
+    if min(answer.runs) == 1:
+        explained += " (noise of steps, drift between two seeds)"
+    if answer.has_end:
+        last = max(answer.steps[2] // 4, 30)
+        explained += f"; at the end: over the last {last} steps"
+    explained += "; ≠: beyond chance for this many metrics"
+    if answer.differing:
+        explained += ", or from a step on (since, with the difference from there on)"
+    console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
 
 
 def _listed(named: Sequence[str]) -> str:
     """The files and folders of a side of a comparison, where they are many the first and last."""
     more = f" … {named[-1]} ({len(named)} files)"
     return ", ".join(named) if len(named) <= _MOST_NAMED else named[0] + more
+
+
+def _beginning(one: Difference, first: int) -> str:
+    """The step from which on a metric differs, with the difference since then if it is another."""
+    if one.since is None:
+        return ""
+    return str(one.since) if one.since == first else f"{one.since}: {since_then(one)}"
 
 
 def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
@@ -198,7 +208,6 @@ def _print_rows(
     spare: Sequence[str],
     hide: Sequence[str] = (),
     note: str = "",
-    indent: int = 0,
 ) -> None:
     """Prints rows as a table.
 
@@ -208,7 +217,6 @@ def _print_rows(
         spare: columns that a narrow terminal goes without, the first to go first.
         hide: columns that are not shown.
         note: what is printed below.
-        indent: of the note's further lines.
     """
     columns = []
     for name in (name for name in (rows[0] if rows else ()) if name not in hide):
@@ -220,7 +228,7 @@ def _print_rows(
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     if note:
-        console.print(wrapped(Text(note, "dim"), screen.reading, indent))
+        console.print(wrapped(Text(note, "dim"), screen.reading))
     print_hidden(console, screen, hidden, "--json")
 
 

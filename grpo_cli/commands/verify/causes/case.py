@@ -36,7 +36,9 @@ from grpo_cli.terminal.numbers import is_round
 from grpo_cli.variants import bind
 from grpo_cli.variants.plan import Plan
 
-_TYPED = 8
+REST, LONE = 0.1, 1e-3
+"""How much of what is to be explained a cause may leave, and of a lone number."""
+TYPED = 8
 """A number of no more digits than these was rounded to them."""
 
 
@@ -188,7 +190,7 @@ class Case:
         a loss is recorded, since many mistakes come near to any one number.
         """
         found = self._misfit(again)
-        rest = 1e-3 if self.has_one_number and not self.rounding else 0.1
+        rest = LONE if self.has_one_number and not self.rounding else REST
         return found if found <= rest * self.own_misfit else np.inf
 
     @cached_property
@@ -212,7 +214,7 @@ class Case:
     def loss_room(self) -> float:
         """What a loss that was written with few digits leaves open; 0 where it has many."""
         digits, places = digits_of(self.loss or 0.0)
-        return 0.5 * 10.0**-places if self.loss and digits <= _TYPED else 0.0
+        return 0.5 * 10.0**-places if self.loss and digits <= TYPED else 0.0
 
     @property
     def rounding(self) -> float:
@@ -373,7 +375,7 @@ class Case:
             np.where(each > 0, gain, -loss) * each, self.policy_gradient, rtol=1e-6, atol=1e-12
         ):
             return True
-        fits = self._multiple(wanted, gain) | self._multiple(wanted, loss)
+        fits = self.multiple(wanted, gain) | self.multiple(wanted, loss)
         return bool(fits.all())
 
     @cached_property
@@ -381,9 +383,9 @@ class Case:
         """Whether weights of responses may: the gradient of each is a multiple of ours then."""
         if self.gradient is None or self.objective.kl_aggregate is not None:
             return True
-        return bool(self._multiple(self.gradient, self.breakdown.gradient).all())
+        return bool(self.multiple(self.gradient, self.breakdown.gradient).all())
 
-    def _multiple(self, wanted: F64, slope: F64) -> NDArray[np.bool_]:
+    def multiple(self, wanted: F64, slope: F64) -> NDArray[np.bool_]:
         """[R] whether a response's numbers may be a multiple of others, as far as any agree.
 
         Where any multiple is off by δ at most, the one of least squares is by √T·δ.
@@ -492,10 +494,12 @@ def on_top(case: Case, first: Cause, second: Cause) -> Breakdown:
     return second.evaluate(replace(case, breakdown=first.evaluate(case)))
 
 
-def catalogued(key: str, evaluate: Callable[[Case], Breakdown], of: str = "") -> Cause:
+def catalogued(
+    key: str, evaluate: Callable[[Case], Breakdown], of: str = "", *, by_record: bool = False
+) -> Cause:
     """A mistake that the catalogue has the words for."""
     mistake, words = worded(key)
-    return Cause(mistake, words, evaluate, of)
+    return Cause(mistake, words, evaluate, of, by_record=by_record)
 
 
 def swapped(mistake: str, stage: str, words: str, bound: Bound) -> Cause:

@@ -205,7 +205,8 @@ _LEVELS: Mapping[str, tuple[str, Callable[[F64, Segments], F64]]] = {
 def weights(case: Case) -> Iterator[Cause]:
     """Yields every weight of a quotient of policies, at every level and with every bound."""
     wanted, ratio = case.expected_policy_gradient, case.objective.ratio
-    if wanted is None or case.batch.log_probs_rollout is None or ratio.choice.per_response:
+    if wanted is None or ratio.choice.per_response:
+        yield from _weights_of_loss(case)
         return
     plain = case.evaluated(correction=bind("correction", "none")).gradient
     plain = plain - case.without_policy.gradient
@@ -222,12 +223,40 @@ def weights(case: Case) -> Iterator[Cause]:
                 continue
             if not np.allclose(_BOUNDS[bound](raw, top)[loud], seen, rtol=1e-3, atol=1e-3):
                 continue
-            name = "correction-of-new" if "π_θ" in (above, below) else _LEVELS[level][0]
-            name = "correction-inverted" if above == "π_engine" else name
-            words = f"correction by {above}/{below}, {level}{mean}{bound.format(f'{top:.4g}')}"
+            name = "correction-mean-left" if mean else _mistake(above, below, level)
+            words = _weight_words(case, above, below, level)
+            words += f"{mean}{bound.format(f'{top:.4g}')}"
             evaluated = partial(_corrected, quotient=made, bound=bound, top=top)
-            name = "correction-mean-left" if mean else name
             yield Cause(name, words, evaluated, equal=bool(bound) and not is_typed(top))
+
+
+def _mistake(above: str, below: str, level: str) -> str:
+    """The mistake that a weight of a quotient of policies is."""
+    if "π_engine" not in (above, below):
+        return "ratio-twice"
+    if above == "π_engine":
+        return "correction-inverted"
+    return "correction-of-new" if above == "π_θ" else _LEVELS[level][0]
+
+
+def _weight_words(case: Case, above: str, below: str, level: str) -> str:
+    own = (above, below) == ("π_θ", "π_old") and case.objective.correction.choice.absent
+    called = "the ratio twice: a weight of" if own else "correction by"
+    return f"{called} {above}/{below}, {level}"
+
+
+def _weights_of_loss(case: Case) -> Iterator[Cause]:
+    """Yields every weight of a quotient of policies without a bound, from a loss alone.
+
+    Many give nearly one loss, so each is named only if it explains all records.
+    """
+    for above, below in permutations(_POLICIES, 2) if case.is_loss_alone else ():
+        for level in _LEVELS:
+            made = partial(_quotient, above=above, below=below, level=level, mean=False)
+            if made(case) is not None:
+                evaluated = partial(_corrected, quotient=made, bound="", top=np.inf)
+                words = _weight_words(case, above, below, level)
+                yield Cause(_mistake(above, below, level), words, evaluated, for_all=True)
 
 
 _BOUNDS: Mapping[str, Callable[[F64, float], F64]] = {

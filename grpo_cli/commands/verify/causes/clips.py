@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, swapped
-from grpo_cli.commands.verify.causes.solving import bounding, roundest
+from grpo_cli.commands.verify.causes.solving import bounding, roundest, roundest_near
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
@@ -113,7 +113,7 @@ def clips(case: Case) -> Iterator[Cause]:
     if surrogate.choice.window != "product":
         return
     for key, (form, bounds) in CLIPS.items():
-        yield catalogued(key, partial(bounded, form=form, bounds=bounds))
+        yield catalogued(key, partial(bounded, form=form, bounds=bounds), by_record=True)
     for mistake, name, value, words in _CAPS:
         if name in surrogate.values and surrogate.values[name] != value:
             yield Cause(mistake, words, partial(_with_value, name=name, number=value))
@@ -206,7 +206,7 @@ def effective_log_ratio(case: Case) -> F64 | None:
     if window == "product":
         free = bounded(case, bounds=_no_bounds).gradient
     elif _caps(case.objective.surrogate) is not None:
-        free = _with_cap(case, np.inf).gradient
+        free = _with_cap(case, np.inf, floor=-np.inf).gradient
     else:
         return None
     free = free - case.without_policy.gradient
@@ -266,6 +266,9 @@ def windows(case: Case) -> Iterator[Cause]:
 
 def with_window(case: Case, pair: Pair) -> Breakdown:
     """Evaluates the record with other ε_low and ε_high."""
+    if caps_weight(case.objective.surrogate):
+        surrogate = case.objective.surrogate
+        return _with_cap(case, cap_base(surrogate) + pair[1], floor=1.0 - pair[0])
     return bounded(case, bounds=lambda *_: (1.0 - pair[0], 1.0 + pair[1]))
 
 
@@ -390,20 +393,41 @@ def _caps(surrogate: Bound) -> tuple[float, float] | None:
 
     None of a surrogate that caps no weight.
     """
-    if not surrogate.name.endswith("cispo") or "epsilon_high" not in surrogate.values:
+    if not caps_weight(surrogate):
         return None
     epsilon = float(surrogate.values["epsilon_high"] or 0.0)
-    caps = (epsilon, 1.0 + epsilon)
-    return caps if surrogate.name == "trl/cispo" else caps[::-1]
+    base = cap_base(surrogate)
+    return base + epsilon, 1.0 - base + epsilon
 
 
-def _with_cap(case: Case, cap: float, *, moving: bool = False, cut: bool = False) -> Breakdown:
+def caps_weight(surrogate: Bound) -> bool:
+    """Whether a surrogate caps the weight of a log-prob, as CISPO does."""
+    return surrogate.name.endswith("cispo") and "epsilon_high" in surrogate.values
+
+
+def cap_base(surrogate: Bound) -> float:
+    """What ε_high is added to: 1; 0 in TRL, whose cap is ε_high itself."""
+    return 0.0 if surrogate.name == "trl/cispo" else 1.0
+
+
+def _floor(surrogate: Bound) -> float:
+    """The lower bound of the weight; 0 where there is none."""
+    return max(1.0 - float(surrogate.values.get("epsilon_low") or 1.0), 0.0)
+
+
+def _with_cap(
+    case: Case, cap: float, *, floor: float | None = None, moving: bool = False, cut: bool = False
+) -> Breakdown:
+    """Evaluates the record with other bounds of the weight; the lower is its own if not given."""
+    least = _floor(case.objective.surrogate) if floor is None else floor
+
     def surrogate(ratio: F64, advantage: F64, log_probs_new: F64) -> Surrogate:
-        weight = np.minimum(ratio, cap) * advantage
-        through = np.where(ratio <= cap, weight * log_probs_new, 0.0) if moving else None
-        high = (ratio > cap) & (advantage != 0)
-        sides = side(high, np.zeros_like(high))
-        own = np.where(ratio <= cap, weight, 0.0) if cut else weight
+        weight = np.clip(ratio, least, cap) * advantage
+        high, low = ratio > cap, ratio < least
+        free = ~(high | low)
+        through = np.where(free, weight * log_probs_new, 0.0) if moving else None
+        sides = side(high, low) * (advantage != 0)
+        own = np.where(free, weight, 0.0) if cut else weight
         return Surrogate(weight * log_probs_new, sides, through, own)
 
     return case.evaluated(surrogate=Bound("cispo", Choice(surrogate), {}))
@@ -420,15 +444,33 @@ def _at_most(cap: float) -> Callable[[F64, F64], Surrogate]:
 
 
 def solved_cap(case: Case) -> Iterator[Cause]:
-    """Yields the cap that the gradients of capped tokens have."""
+    """Yields the bounds that the gradients of tokens with a bound weight have."""
     caps, wanted = _caps(case.objective.surrogate), case.expected_policy_gradient
     if caps is None or wanted is None:
         return
-    slope = _with_cap(case, np.inf).gradient - case.without_policy.gradient
+    slope = _with_cap(case, np.inf, floor=-np.inf).gradient - case.without_policy.gradient
     loud = np.abs(slope) > case.quiet
-    share = wanted[loud] / slope[loud] * case.breakdown.ratio[loud]
-    short = share < case.breakdown.ratio[loud] * 0.999
-    if short.any():
-        cap = float(np.median(share[short]))
-        words = f"epsilon_high: the ratio is capped at {cap:.6g} instead of {caps[0]:g}"
-        yield Cause("cispo-bound", words, partial(_with_cap, cap=cap))
+    ratio = case.breakdown.ratio[loud]
+    share = wanted[loud] / slope[loud] * ratio
+    own = _floor(case.objective.surrogate)
+    over, under = bool((ratio > caps[0]).any()), bool((ratio < own).any())
+    cap = _bound_of(share, share < ratio * 0.999, caps[0], binds=over, none=np.inf)
+    floor = _bound_of(share, share > ratio * 1.001, own, binds=under, none=0.0)
+    words = []
+    if not np.isclose(cap, caps[0], rtol=1e-4, atol=0.0):
+        bound = f"capped at {cap:.6g} instead of {caps[0]:g}"
+        bound = bound if np.isfinite(cap) else f"not capped at {caps[0]:g}"
+        words.append(f"epsilon_high: the ratio is {bound}")
+    if not np.isclose(floor, own, rtol=1e-4, atol=1e-6):
+        bound = f"is {floor:.6g} instead of {own:g}" if floor else f"({own:g}) is missing"
+        words.append(f"epsilon_low: the lower bound of the ratio {bound}")
+    if len(words) > 1 or (words and np.isfinite(cap)):  # a cap that is missing is another mistake
+        made = partial(_with_cap, cap=cap, floor=floor)
+        yield Cause("cispo-bound", ", and ".join(words), made)
+
+
+def _bound_of(share: F64, bound: Flags, own: float, *, binds: bool, none: float) -> float:
+    """The bound that tokens have; where none has one, the record's own if that binds none."""
+    if bound.any():
+        return roundest_near(float(np.median(share[bound])))
+    return none if binds else own

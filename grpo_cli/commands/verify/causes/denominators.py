@@ -16,7 +16,7 @@ from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
-from grpo_cli.objective.terms import KL, POLICY, Term
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
 from grpo_cli.terminal.numbers import is_round
 
 # ---- denominators, solved for: what each response's tokens weigh, and what that is --------------
@@ -29,6 +29,12 @@ def _lengths(case: Case) -> F64:
     return np.maximum(case.batch.responses.lengths, 1).astype(np.float64)
 
 
+def _kept(case: Case) -> F64:
+    """[R] the tokens of each response that the correction does not reject."""
+    weight = case.breakdown.correction
+    return _lengths(case) if weight is None else case.batch.responses.sum((weight != 0.0) * 1.0)
+
+
 _FACTOR, _MEAN = "its length as a factor", "its response's tokens"
 _MEANS_OF = ", of token means"
 _FORMS: Mapping[str, tuple[str, Numerator]] = {
@@ -37,6 +43,10 @@ _FORMS: Mapping[str, tuple[str, Numerator]] = {
     "its response's tokens, including masked ones": (
         "truncated-in-denominator",
         lambda case: 1.0 / np.maximum(case.written.lengths, 1),
+    ),
+    "its response's tokens that the correction keeps": (
+        "rejected-in-denominator",
+        lambda case: 1.0 / np.maximum(_kept(case), 1.0),
     ),
     "its response's tokens − 1": (
         "one-less",
@@ -92,6 +102,12 @@ def _of_live_groups(case: Case) -> float:
     return np.nan if live.all() else float(case.batch.responses.lengths[live].sum())
 
 
+def _kept_of_all(case: Case) -> float:
+    """Counts the tokens that the correction keeps; not a number where it keeps all."""
+    kept = float(_kept(case).sum())
+    return kept if kept < case.batch.responses.total else np.nan
+
+
 def _tokens(case: Case) -> float:
     return float(case.batch.responses.total)
 
@@ -117,6 +133,7 @@ _EQUAL: Mapping[str, Divisor] = {
     "root-length.tokens": lambda case: _tokens(case) ** 0.5,
     "empty-response-counted": _filled,
     "tied-left-out": _of_live_groups,
+    "rejected-in-denominator": _kept_of_all,
 }
 # what tokens that are divided by their response's length are also divided by
 _MEANS: Mapping[str, Divisor] = {
@@ -177,6 +194,58 @@ def of_the_kl(case: Case) -> Iterator[Cause]:
             yield Cause("kl-aggregate", meant, made)
 
 
+_TERMS = {KL: ("KL", "kl-aggregate"), ENTROPY: ("entropy bonus", "entropy-denominator")}
+"""Terms besides the policy's → what they are called, and the mistake of another denominator."""
+
+
+def of_a_term(case: Case) -> Iterator[Cause]:
+    """Yields denominators of the KL or the entropy bonus, where one number alone differs.
+
+    Many give nearly one loss, so each is named only if it explains all records.
+    """
+    terms = [one for one in case.breakdown.terms if one.name in _TERMS and one.active]
+    for term in terms if case.has_one_number else ():
+        called, mistake = _TERMS[term.name]
+        for form in _shapes(case):
+            for key, of in (_MEANS if form else _EQUAL).items():
+                words = f"{called} over another denominator: your loss {_divided(form)}"
+                words += f"{worded(key)[1]}; {_own(case)}"
+                made = partial(_with_denominator, name=term.name, form=form, divisor=of)
+                yield Cause(mistake, words, made, for_all=True)
+        for count, power in product(_TIMES, (1, -1)):
+            words = f"{called} {'times' if power > 0 else 'divided by'} the number of {count}"
+            made = partial(_with_times, name=term.name, count=count, power=power)
+            yield Cause(mistake, words, made, for_all=True)
+
+
+_TIMES: Mapping[str, Divisor] = {
+    "responses": _count,
+    "tokens": _tokens,
+    "groups": lambda case: float(case.batch.group_count),
+    "responses in a group": lambda case: _count(case) / case.batch.group_count,
+    "accumulation steps": lambda case: accumulation_steps(case),
+}
+"""What a term may be multiplied or divided by once more."""
+
+
+def _with_denominator(case: Case, name: str, form: str, divisor: Divisor) -> Breakdown:
+    """The record's evaluation with other weights of one of its terms."""
+    by = divisor(case)
+    if not by > 0.0:
+        raise ValueError("there is no such count")
+    weights = Weights(_FORMS[form][1](case), None, by, "solved")
+    sums = case.batch.responses.sum
+
+    def changed(term: Term) -> Term:
+        return term._replace(weights=weights, sums=sums(term.values)) if term.name == name else term
+
+    return case.with_terms(changed)
+
+
+def _with_times(case: Case, name: str, count: str, power: float) -> Breakdown:
+    return case.with_coefficient(name, _TIMES[count](case) ** power)
+
+
 def micro_batches(case: Case) -> Iterator[Cause]:
     """Yields means of the means of micro-batches: of consecutive responses, or of every n-th."""
     count, factor = case.batch.responses.count, None
@@ -186,8 +255,8 @@ def micro_batches(case: Case) -> Iterator[Cause]:
             return
     sizes = range(2, min(count, _MOST_RESPONSES))
     for way, size, inner in product(_CUTS, sizes, _INNER):
-        one_number = way == "every {}th response" or count % size or inner != "token"
-        if factor is None and one_number:
+        one_number = way == _DEALT or count % size or inner != "token"
+        if (factor is None and one_number) or (way == _PARTS and count % size):
             continue  # it fits some of many ways
         for divided, steps in case.accumulations.items():
             made = partial(_mean_of_means, way=way, size=size, inner=inner, steps=steps)
@@ -196,7 +265,7 @@ def micro_batches(case: Case) -> Iterator[Cause]:
                 known = np.isfinite(wanted) & (wanted != 0.0)
                 if not np.allclose(made(case)[known], wanted[known], rtol=1e-3, atol=0.0):
                     continue
-            words = f"the mean of the {inner} means of micro-batches of {way.format(size)}{divided}"
+            words = f"the mean of the {inner} means of {way.format(size)}{divided}"
             meant = f"{words}; {_own(case)}"
             weighed = partial(_with_weights, numerator=made, divisor=lambda _: 1.0)
             yield Cause("mean-of-means", meant, weighed)
@@ -204,10 +273,13 @@ def micro_batches(case: Case) -> Iterator[Cause]:
 
 _MOST_RESPONSES = 65
 """Of a micro-batch, and micro-batches that are dealt out in turn."""
+_PARTS, _DEALT = "{} micro-batches", "micro-batches of every {}th response"
 _CUTS: Mapping[str, Callable[[I64, int], I64]] = {
-    "{} responses": lambda rows, size: rows // size,
-    "every {}th response": lambda rows, ranks: rows % ranks,
+    "micro-batches of {} responses": lambda rows, size: rows // size,
+    _PARTS: lambda rows, parts: rows * parts // len(rows),
+    _DEALT: lambda rows, ranks: rows % ranks,
 }
+"""Of micro-batches of one size in some records, another may be in others, or as many of them."""
 _INNER = ("token", "padded")
 """What a micro-batch divides by: its tokens, or all of its padded positions."""
 
@@ -242,6 +314,46 @@ def _of_loss(case: Case) -> Iterator[Cause]:
         divisor = float(sums[0]) / case.loss
         if divisor > 0.0 and any(named_counts(case, form, divisor)):
             yield from _causes(case, form, divisor, np.ones(1))
+        elif divisor > 0.0 and not form:
+            yield from _whole(case, divisor)
+
+
+def _whole(case: Case, divisor: float) -> Iterator[Cause]:
+    """Yields a denominator of tokens that is a whole number without a name, in all records.
+
+    It is solved for in each, so it is none of a few tokens more or less that digits do not tell.
+    """
+    if abs(divisor - round(divisor)) <= _room(case, divisor):
+        words = (
+            f"another denominator: your loss divides each token by a whole number in each record, "
+            f"here {divisor:.0f} where {case.batch.responses.total:,} tokens count "
+            f"(padding or other rows?); {_own(case)}"
+        )
+        yield Cause("denominator-other", words, _with_whole, for_all=case.gradient is None)
+
+
+def _room(case: Case, divisor: float) -> float:
+    """How far from a whole number a denominator may be; negative where all numbers are near one."""
+    room = max(_DIGITS, case.rounding) * divisor
+    return room if room <= 0.02 else -1.0
+
+
+_DIGITS = 1.5e-6
+"""What float32 leaves of a denominator that is solved for."""
+
+
+def _with_whole(case: Case) -> Breakdown:
+    if case.gradient is None:
+        sums = _with_weights(case, _FORMS[""][1], lambda _: 1.0).record_objective
+        divisor = float(sums[0]) / (case.loss or np.nan)
+    else:
+        factor = _factors(case, case.gradient, case.breakdown.gradient)
+        if factor is None:
+            raise ValueError("no weights give the gradient")
+        divisor = 1.0 / float(np.nanmedian(case.breakdown.weight * factor))
+    if not abs(divisor - round(divisor)) <= _room(case, divisor):
+        raise ValueError("the denominator is no whole number")
+    return _with_weights(case, _FORMS[""][1], lambda _: float(round(divisor)))
 
 
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
@@ -266,6 +378,10 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
     if not equal or case.gradient is None:
         return
     usual = float(np.median(factor))
+    typed = constant and (is_round(usual) or is_round(1.0 / usual))
+    if whole := [] if form or typed else [*_whole(case, divisor)]:
+        yield from whole
+        return
     if abs(factor - usual).max() <= 3e-4 * abs(usual):
         words = f"off by a constant factor: yours is grpo's times {usual:.6g}"
         made = partial(everything_times, factor=usual)

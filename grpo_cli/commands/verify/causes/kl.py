@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -63,6 +63,10 @@ def penalties(case: Case) -> Iterator[Cause]:
             words = "KL of the old policy (π_old in place of π_θ) to the reference: no gradient"
             yield Cause("kl-from-old", words, _from_old)
     yield from _weights(own)
+    if case.batch.log_probs_ref is not None and "log_ratio_ref" in own.choice.columns:
+        for called, estimate in _ESTIMATES.items():
+            words = f"KL estimator {called} instead of {own.name}, d = log π_θ − log π_ref"
+            yield swapped("kl-estimator", "kl", words, _estimated(own, estimate))
     for name, choice in STAGES["kl"].choices.items():
         if name == own.name or choice.absent or choice.in_reward:
             continue
@@ -75,6 +79,40 @@ def penalties(case: Case) -> Iterator[Cause]:
                 twice = tapped(bound, partial(_multiplied, by=2.0))
                 words = f"KL estimator d² (k2 without the factor 1/2) instead of {own.name}"
                 yield swapped("kl-square", "kl", words, twice)
+
+
+Estimate = Callable[[F64, F64], tuple[F64, F64]]
+"""d = log π_θ − log π_ref and log π_θ → k and ∂k/∂log π_θ."""
+
+
+def _positive(d: F64, _: F64) -> tuple[F64, F64]:
+    return np.maximum(d, 0.0), np.where(d > 0.0, 1.0, 0.0)
+
+
+def _by_probability(d: F64, new: F64) -> tuple[F64, F64]:
+    return np.exp(new) * d, np.exp(new) * (d + 1.0)
+
+
+def _without_linear(d: F64, _: F64) -> tuple[F64, F64]:
+    return np.expm1(-d), -np.exp(-d)
+
+
+_ESTIMATES: Mapping[str, Estimate] = {
+    "max(d, 0)": _positive,
+    "π_θ·d": _by_probability,
+    "exp(−d) − 1 (k3 without + d)": _without_linear,
+}
+"""What is no row's."""
+
+
+def _estimated(own: Bound, estimate: Estimate) -> Bound:
+    columns = ("log_ratio_ref", "log_probs_new")
+
+    def penalty(given: Mapping[str, Any], _: Mapping[str, Any]) -> Kl:
+        return Kl(*estimate(*(given[name] for name in columns)), None)
+
+    takes = parameters(own.choice.function)._replace(columns=columns)
+    return Bound(own.name, Choice(Composed(takes, penalty, "")), own.values)
 
 
 def _detached(case: Case) -> Breakdown:

@@ -14,13 +14,20 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause
-from grpo_cli.commands.verify.causes.clips import window_words, with_window
+from grpo_cli.commands.verify.causes.clips import (
+    cap_base,
+    caps_weight,
+    window_words,
+    with_window,
+)
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.objective.terms import KL
 
 _BY_CHANCE = 0.02
 """Where more values than that are expected to give the losses by chance, none is named."""
 _USUAL = (0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5)
+_BOUNDS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0)
+"""Of CISPO's weight besides."""
 _ROUND = np.array(
     [
         *(float(f"{digits}e{power}") for power in range(-5, -1) for digits in range(10, 100)),
@@ -81,13 +88,15 @@ def _room(case: Case) -> float:
 
 def _windows(cases: Sequence[Case]) -> Iterator[_Guess]:
     """Yields ε on one side or the same on both, then both."""
-    if any(case.objective.surrogate.choice.window != "product" for case in cases):
+    surrogates = [case.objective.surrogate for case in cases]
+    if any(x.choice.window != "product" and not caps_weight(x) for x in surrogates):
         return
+    usual = np.array(_USUAL + (_BOUNDS if caps_weight(surrogates[0]) else ()))
     (low, high), *others = {_own(case) for case in cases}
     if others:
         return
     cause = partial(_window, own=(low, high))
-    for values in (np.array(_USUAL), _ROUND):
+    for values in (usual, _ROUND):
         lows, highs = np.full(len(values), low), np.full(len(values), high)
         pairs = np.concatenate([(lows, values), (values, highs), (values, values)], axis=1).T
         pairs = pairs[(pairs != (low, high)).any(axis=1)]
@@ -101,7 +110,8 @@ def _windows(cases: Sequence[Case]) -> Iterator[_Guess]:
 def _own(case: Case) -> tuple[float, float]:
     """The ε_low and ε_high that the record is evaluated with."""
     values = case.objective.surrogate.values
-    return float(values["epsilon_low"] or 0.0), float(values["epsilon_high"] or 0.0)
+    low = values.get("epsilon_low", 1.0)  # of TRL's CISPO, which has no lower bound
+    return float(low or 0.0), float(values["epsilon_high"] or 0.0)
 
 
 def _window(fitting: F64, own: tuple[float, float]) -> Cause:
@@ -120,9 +130,13 @@ def _loss_off(case: Case, low: F64, high: F64) -> F64:
     b = case.breakdown
     weight = b.token_weight * b.advantage
     off = np.full(len(low), float(b.record_objective[0]) - case.loss)
-    for turn, own, epsilon in zip((-1.0, 1.0), _own(case), (low, high), strict=True):
-        mine = turn * b.advantage > 0
-        bounds = np.concatenate([[own], epsilon]) + turn
+    surrogate, base = case.objective.surrogate, 1.0
+    if capped := caps_weight(surrogate):
+        weight, base = weight * case.column("log_probs_new"), cap_base(surrogate)
+    sides = zip((-1.0, 1.0), (-1.0, base), _own(case), (low, high), strict=True)
+    for turn, one, own, epsilon in sides:
+        mine = capped | (turn * b.advantage > 0)
+        bounds = np.concatenate([[own], epsilon]) + one
         sums = turn * _capped_sums(turn * b.ratio[mine], weight[mine], bounds)
         off += sums[1:] - sums[0]
     return off

@@ -48,6 +48,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (masks.solved_tokens, 1),
         (statistics.statistics, 3),
         (advantages.changed, 3),
+        (advantages.kept, 1),
         (advantages.other_sign, 3),
         (choices.ratios, 3),
         (clips.clips, 3),
@@ -60,7 +61,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (choices.entropies, 2),
         (choices.neutral, 1),
         (denominators.denominators, 2),
-        (denominators.micro_batches, 1),
+        (denominators.micro_batches, 2),
     ),
     (
         (inputs.columns, 2),
@@ -74,6 +75,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (choices.weights, 2),
         (choices.clamped, 1),
         (denominators.of_the_kl, 1),
+        (denominators.of_a_term, 2),
         (kl.clamped, 1),
         (kl.policy_strength, 1),
         (inputs.temperatures, 1),
@@ -290,6 +292,11 @@ class Memory:
         self._pairs_left -= 1
         return paired(case, rows(case.record))
 
+    def fits(self, cause: Cause, suspect: Suspect) -> bool:
+        """Whether a cause explains a record as well as the one that it was found in."""
+        found = suspect.misfit(cause)
+        return (misfit(cause, suspect.case) if np.isnan(found) else found) <= FITS
+
     def for_all(self, suspect: Suspect) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""
         return self._fitting(suspect, self._for_all)
@@ -298,14 +305,9 @@ class Memory:
         self, suspect: Suspect, answers: list[tuple[Key, Sequence[Cause]]]
     ) -> Sequence[Cause]:
         """The first of the answers that explains a record, which is then tried first."""
-
-        def fits(cause: Cause) -> bool:
-            found = suspect.misfit(cause)
-            return (misfit(cause, suspect.case) if np.isnan(found) else found) <= FITS
-
         key = self._key(suspect.objective) if answers else ()
         for at, (of, known) in enumerate(answers):
-            fitting = [cause for cause in known if of == key and fits(cause)]
+            fitting = [cause for cause in known if of == key and self.fits(cause, suspect)]
             if fitting:
                 answers.insert(0, answers.pop(at))
                 return fitting

@@ -90,14 +90,48 @@ def _filled(case: Case) -> Sets | None:
     return None if filled.all() else _of(case.batch.groups, filled)
 
 
-def _rows(case: Case) -> I64:
-    return np.arange(case.batch.responses.count)
+def _by_row(number: Callable[[Case], I64]) -> Callable[[Case], Sets]:
+    """Sets within each record, by a number of each of its rows."""
+
+    def sets(case: Case) -> Sets:
+        return _of(case.batch.records.index * (case.batch.responses.count + 1) + number(case))
+
+    return sets
+
+
+def _half(case: Case) -> I64:
+    records = case.batch.records
+    return records.positions // np.maximum((records.spread(records.lengths) + 1) // 2, 1)
+
+
+def _every(case: Case) -> I64:
+    """The number of each row modulo the record's groups."""
+    records = case.batch.records
+    of_group = records.index[np.unique(case.batch.groups, return_index=True)[1]]
+    return records.positions % records.spread(np.bincount(of_group, minlength=records.count))
+
+
+def _block(case: Case) -> I64:
+    """The number of each row over the size of the record's largest group."""
+    records, groups = case.batch.records, case.batch.groups
+    largest = np.ones(records.count, np.int64)
+    np.maximum.at(largest, records.index, np.bincount(groups)[groups])
+    return records.positions // records.spread(largest)
+
+
+def _later(case: Case) -> I64:
+    """The group of the row before; of a record's first row that of its last."""
+    records = case.batch.records
+    before = np.arange(records.total) - 1
+    filled = records.lengths > 0
+    before[records.starts[filled]] += records.lengths[filled]
+    return case.batch.groups[before]
 
 
 _GROUP, _BATCH, _STRIDE = "the group", "the batch, over all groups", "group-stride"
 _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
     _GROUP: (lambda case: _of(case.batch.groups), ""),
-    _BATCH: (lambda case: _of(0 * _rows(case)), "batch-as-one-group"),
+    _BATCH: (lambda case: _of(case.batch.records.index), "batch-as-one-group"),
     "the group, in which each trajectory counts once": (_trajectories, "turn-counted"),
     "the group's responses that are not masked entirely (truncated ones are left out)": (
         _filled,
@@ -108,20 +142,16 @@ _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
         "turn-groups",
     ),
     "each half of the batch (a rank's part)": (
-        lambda case: _of(_rows(case) // max((case.batch.responses.count + 1) // 2, 1)),
+        _by_row(_half),
         "batch-as-one-group",
     ),
-    "group-stride.every": (
-        lambda case: _of(_rows(case) % max(case.batch.group_count, 1)),
-        "group-stride",
-    ),
-    "group-stride.blocks": (
-        lambda case: _of(_rows(case) // max(int(np.bincount(case.batch.groups).max(initial=1)), 1)),
-        "group-stride",
-    ),
-    "group-stride.later": (lambda case: _of(np.roll(case.batch.groups, 1)), "group-stride"),
+    "group-stride.every": (_by_row(_every), "group-stride"),
+    "group-stride.blocks": (_by_row(_block), "group-stride"),
+    "group-stride.later": (lambda case: _of(_later(case)), "group-stride"),
 }
 """Over what the centre and the scale are; a key of the catalogue where that has the words."""
+_OF_RECORDS = {of for of, (sets, _) in _SETS.items() if sets in (_trajectories, _filled, _numbers)}
+"""Sets that some records have and others do not."""
 
 
 def _of_others(r: F64) -> F64:
@@ -366,7 +396,9 @@ def _may_be_clipped(case: Case, found: F64) -> Flags:
 
 def _cause(formula: Formula, own: Formula, *, equal: bool) -> Cause:
     mistake, words = _words(own, formula)
-    return Cause(mistake, words, partial(_with, formula=formula), "advantage", equal)
+    whole = {formula.centre[1], formula.scale[1]}.isdisjoint(_OF_RECORDS)
+    made = partial(_with, formula=formula)
+    return Cause(mistake, words, made, "advantage", equal, by_record=whole)
 
 
 def _with(case: Case, formula: Formula) -> Breakdown:

@@ -11,8 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
-from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause
-from grpo_cli.commands.verify.compare import Column, Tolerance, column_of, deciding
+from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, LONE, REST, TYPED, Case, Cause
+from grpo_cli.commands.verify.compare import (
+    Column,
+    Tolerance,
+    column_of,
+    deciding,
+    digits_of,
+)
 from grpo_cli.commands.verify.expected import Expectation
 from grpo_cli.commands.verify.judging import Judged
 from grpo_cli.engine.chunk import Chunk
@@ -50,7 +56,7 @@ class Cohort(Case):
 
     def by_record(self, number: Callable[[Case], float]) -> F64:
         """[R] a number of each record, for its responses."""
-        numbers, batch = [], self.batch
+        numbers, batch, weight = [], self.batch, self.breakdown.correction
         cuts = batch.cuts(range(len(self.records) + 1))
         for one, cut in zip(self.records, cuts, strict=True):
             own = Batch(  # all that is read, besides the record
@@ -60,12 +66,13 @@ class Cohort(Case):
                 cut.counts[1],
                 rewards=None if batch.rewards is None else batch.rewards[cut.responses],
             )
-            alone = replace(self.breakdown, batch=own)
+            rejected = None if weight is None else weight[cut.tokens]
+            alone = replace(self.breakdown, batch=own, correction=rejected)
             numbers.append(number(Case(one, alone, (), self.tolerance)))
         return self.batch.records.spread(np.array(numbers))
 
     def misfits(self, again: Breakdown) -> F64:
-        """[M] as ``misfit``; NaN where one number alone differs, whose digits matter."""
+        """[M] as ``misfit``; NaN where one number of few digits alone differs."""
         own, wrong = np.zeros((2, len(self.records)))
         most, beyond = np.zeros(len(own)), np.zeros(len(own), np.bool_)
         beyond_tokens = np.zeros(len(own), np.bool_)
@@ -80,8 +87,18 @@ class Cohort(Case):
             differ = self._differ(column, column.found, owner)
             wrong += differ
             beyond_tokens |= differ & (column.expectation.level != "record")
-        most[beyond | ~(most <= 0.1 * own)] = np.inf
-        return np.where((wrong == 1) & ~beyond_tokens, np.nan, most)
+        one_number = (wrong == 1) & ~beyond_tokens
+        most[beyond | ~(most <= np.where(one_number, LONE, REST) * own)] = np.inf
+        return np.where(one_number & self._is_typed, np.nan, most)
+
+    @cached_property
+    def _is_typed(self) -> NDArray[np.bool_]:
+        """[M] whether a record's loss has few digits, which leave room."""
+        found = np.zeros(len(self.records), np.bool_)
+        for column in self.columns:
+            if column.key in ("loss", "objective"):
+                found |= [digits_of(value)[0] <= TYPED for value in column.values.tolist()]
+        return found
 
     def _differ(self, column: Column, found: F64, owner: I64) -> NDArray[np.bool_]:
         return np.bincount(owner, ~self.tolerance.agree(column, found), len(self.records)) > 0
@@ -93,7 +110,7 @@ def _cohort(
     plan: Plan,
     tolerance: Tolerance,
 ) -> Cohort | None:
-    """Evaluates records together; None where they expect other things, or one number alone."""
+    """Evaluates records together; None where they expect other things."""
     if len(records) < 2 or len({tuple(one.kind for one in each) for each in wanted}) > 1:
         return None
     first = records[0].hyperparameters
@@ -107,8 +124,7 @@ def _cohort(
     each = [column_of(records, some, breakdown) for some in zip(*wanted, strict=True)]
     known = [column for column in each if column is not None and not column.absent.all()]
     columns = deciding(known)
-    alone = len(columns) == 1 and columns[0].expectation.level == "record"
-    if alone or any(column.absent.any() for column in known):
+    if any(column.absent.any() for column in known):
         return None
     return Cohort(records[0], breakdown, columns, tolerance, records)
 

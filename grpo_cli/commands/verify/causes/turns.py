@@ -167,7 +167,7 @@ _MOST = 512
 def returns(case: Case) -> Iterator[Cause]:
     """Yields the rules that differ in one or two parts, where the advantage is a return."""
     own = case.objective.advantage
-    if case.gradient is None or "gamma" not in own.values or own.choice.given:
+    if "gamma" not in own.values or own.choice.given:
         return
     if case.batch.responses.count > _MOST or case.batch.records.count != 1:
         return
@@ -176,9 +176,9 @@ def returns(case: Case) -> Iterator[Cause]:
     if made is None or not np.allclose(made, ours, rtol=1e-7, atol=1e-9):
         return
     rules = [Rule(*parts) for parts in product(*_PARTS.values())]
-    seen = [ours]
+    seen, most = [ours], 1 if case.gradient is None else 2
     for rule in sorted(rules, key=lambda rule: sum(map(bool, rule))):
-        made = _advantages(case, rule) if 1 <= sum(map(bool, rule)) <= 2 else None
+        made = _advantages(case, rule) if 1 <= sum(map(bool, rule)) <= most else None
         if made is None or any(np.allclose(made, each, rtol=1e-9) for each in seen):
             continue  # of rules that are one here, the simplest
         seen.append(made)
@@ -239,7 +239,11 @@ def _advantages(case: Case, rule: Rule) -> F64 | None:
             found[start + at], following, after = running, here, at
         if "absolute" in rule.discount:
             found[start + steps] *= gamma ** np.arange(len(steps))
-    return found[case.mask]
+    returned = found[case.mask]
+    if "std_ddof" not in values or has_critic:
+        return returned
+    std = float(returned.std(ddof=int(values["std_ddof"] or 0)))  # whitened over the record
+    return (returned - returned.mean()) / (std + float(values.get("std_eps") or 0.0))
 
 
 def _penalties(case: Case) -> F64:

@@ -1,0 +1,211 @@
+"""Causes of many records: what explains all of them is named, what fits one by chance is not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from command import run
+
+from grpo_cli import verify
+
+LOW, HIGH = 0.2, 0.28
+Rows = list[np.ndarray]
+
+
+def record(random: np.random.Generator, groups: Sequence[int]) -> dict[str, Any]:
+    """Responses to a prompt per group, with a reference."""
+    lengths = random.integers(4, 14, sum(groups))
+    old = [random.uniform(-3, -0.1, length) for length in lengths]
+    return {
+        "log_probs_rollout": [np.minimum(row + random.normal(0, 0.1, len(row)), 0) for row in old],
+        "log_probs_new": [np.minimum(row + random.normal(0, 0.2, len(row)), -0.01) for row in old],
+        "log_probs_old": old,
+        "log_probs_ref": [np.minimum(row + random.normal(0, 0.3, len(row)), 0.0) for row in old],
+        "advantages": random.normal(0, 1, len(old)),
+        "group_ids": np.repeat(np.arange(len(groups)), groups),
+    }
+
+
+def clipped(made: dict[str, Any]) -> Rows:
+    """min(ρ·A, clip(ρ)·A) of each token."""
+    ratios = (
+        np.exp(new - old)
+        for new, old in zip(made["log_probs_new"], made["log_probs_old"], strict=True)
+    )
+    return [
+        np.minimum(ratio * a, np.clip(ratio, 1 - LOW, 1 + HIGH) * a)
+        for ratio, a in zip(ratios, made["advantages"], strict=True)
+    ]
+
+
+def k3(made: dict[str, Any]) -> Rows:
+    pairs = zip(made["log_probs_new"], made["log_probs_ref"], strict=True)
+    return [np.exp(ref - new) - 1 + new - ref for new, ref in pairs]
+
+
+def token_mean(rows: Rows) -> float:
+    return float(np.concatenate(rows).mean())
+
+
+def verified(rows: Sequence[dict[str, Any]], losses: Sequence[float], **more: Any) -> Any:
+    given = [
+        {key: [each.tolist() for each in value] for key, value in row.items()}
+        | {"id": at, "expected": {"loss": loss}}
+        for at, (row, loss) in enumerate(zip(rows, losses, strict=True))
+    ]
+    return verify(given, "bnpo", epsilon_low=LOW, epsilon_high=HIGH, **more)
+
+
+def test_of_causes_that_fit_the_first_record_the_one_that_fits_all_is_named() -> None:
+    """In records of two prompts of one size, the mean of two micro-batches is that of prompts."""
+    random = np.random.default_rng(7)
+    rows = [record(random, groups) for groups in ((4, 4), (6,), (8,), (4,), (4, 4), (6,))]
+    losses = []
+    for row in rows:
+        values, half = clipped(row), len(row["advantages"]) // 2
+        losses.append(-0.5 * (token_mean(values[:half]) + token_mean(values[half:])))
+    found = verified(rows, losses, beta=0.0)
+    words = "the mean of the token means of 2 micro-batches; bnpo divides by tokens"
+    assert (found.causes, found.explained) == ((words,), 6)
+    alone = verified(rows[:1], losses[:1], beta=0.0)
+    assert "other denominator: aggregate prompt-mean instead of token-mean" in alone.causes
+
+
+def test_a_cause_of_a_lone_number_of_one_of_many_records_is_only_possible() -> None:
+    random = np.random.default_rng(8)
+    rows = [record(random, (4,)) for _ in range(8)]
+    plain = [-token_mean(clipped(row)) for row in rows]
+    losses = [one + random.uniform(0.1, 0.2) for one in plain]
+    losses[3] = plain[3]
+    found = verified(rows, losses, beta=0.1)
+    assert (found.differing, found.explained) == (8, 0)
+    first = found.records[3].first
+    assert (first.causes, first.stage, first.mistakes) == ((), "loss", ())
+    assert "KL missing (β = 0)" in first.possible
+    assert "KL missing (β = 0)" in verified(rows[3:4], losses[3:4], beta=0.1).causes
+
+
+def test_records_that_are_explained_better_though_they_agree_are_counted() -> None:
+    random = np.random.default_rng(9)
+    rows = [record(random, (4,)) for _ in range(12)]
+    losses = [-token_mean(clipped(row)) for row in rows]  # β is missing
+    found = verified(rows, losses, beta=6e-4)
+    assert 0 < found.differing < 12
+    assert (found.causes, found.nearer) == (("KL missing (β = 0)",), 12 - found.differing)
+    losses[-1] *= 1.0 + 2e-5  # which agrees, and which the cause does not explain
+    found = verified(rows, losses, beta=6e-4)
+    assert found.causes == ("KL missing (β = 0)",)
+    assert found.nearer == 0
+
+
+def test_a_term_with_a_denominator_of_its_own_is_named_from_losses_alone() -> None:
+    random = np.random.default_rng(10)
+    rows = [record(random, groups) for groups in ((4,), (3, 3), (5,))]
+    policy = [-token_mean(clipped(row)) for row in rows]
+    kl = [np.concatenate(k3(row)).sum() for row in rows]
+    counts = {
+        "KL over another denominator: your loss divides each token by responses × the longest "
+        "response (mean over padded positions, the width); bnpo divides by tokens": [
+            len(row["log_probs_old"]) * max(map(len, row["log_probs_old"])) for row in rows
+        ],
+        "KL times the number of responses": [
+            sum(map(len, row["log_probs_old"])) / len(row["log_probs_old"]) for row in rows
+        ],
+    }
+    for words, by in counts.items():
+        losses = [x + 0.1 * y / n for x, y, n in zip(policy, kl, by, strict=True)]
+        assert verified(rows, losses, beta=0.1).causes[0] == words
+    losses = [one + random.uniform(0.01, 0.02) for one in losses]
+    assert verified(rows, losses, beta=0.1).explained == 0
+
+
+def test_a_denominator_that_is_another_whole_number_in_each_record_is_named() -> None:
+    random = np.random.default_rng(11)
+    rows = [record(random, (4,)) for _ in range(4)]
+    values = [np.concatenate(clipped(row)) for row in rows]
+    losses = [
+        -float(one.sum()) / (len(one) + more)
+        for one, more in zip(values, (7, 23, 5, 11), strict=True)
+    ]
+    found = verified(rows, losses, beta=0.0)
+    words = "another denominator: your loss divides each token by a whole number in each record"
+    assert found.causes[0].startswith(words)
+    losses[2] *= 1.0003
+    assert verified(rows, losses, beta=0.0).explained == 0
+
+
+def test_responses_with_advantage_0_that_keep_their_reward() -> None:
+    random = np.random.default_rng(12)
+    rows = [record(random, (4, 4)) for _ in range(2)]
+    losses = []
+    for row in rows:
+        rewards = random.uniform(0, 1, 8)
+        first, second = (np.sort(rewards[at : at + 4]) for at in (0, 4))
+        kept = rewards.copy()
+        kept[rewards == first[-1]] = first[-1] - first[-2]
+        kept[rewards == second[-1]] = second[-1] - second[-2]
+        losses.append(-token_mean(clipped(row | {"advantages": kept})))
+        row["rewards"] = rewards
+        del row["advantages"]
+    found = verified(rows, losses, beta=0.0, stages={"advantage": "pass-at-k"})
+    assert found.causes == ("responses whose advantage is 0 keep their reward as their advantage",)
+
+
+def test_another_correction_is_named_from_losses_alone() -> None:
+    random = np.random.default_rng(13)
+    rows = [record(random, (4,)) for _ in range(3)]
+    losses = []
+    for row in rows:
+        pairs = zip(row["log_probs_old"], row["log_probs_rollout"], clipped(row), strict=True)
+        losses.append(-token_mean([np.exp((old - mu).mean()) * x for old, mu, x in pairs]))
+    found = verified(rows, losses, beta=0.0, stages={"correction": "token-truncate"})
+    words = "correction by π_old/π_engine, the geometric mean over each response"
+    assert words in found.causes
+
+
+def test_the_column_that_factors_follow_tells_the_stage() -> None:
+    """Of powers of quotients of policies, which no cause has."""
+    random = np.random.default_rng(14)
+    row = record(random, (8,))
+    ratios, engine, far = (
+        [np.exp(x - y) for x, y in zip(row[above], row[below], strict=True)]
+        for above, below in (
+            ("log_probs_new", "log_probs_old"),
+            ("log_probs_old", "log_probs_rollout"),
+            ("log_probs_new", "log_probs_ref"),
+        )
+    )
+    a = row["advantages"]
+    wrong = {
+        "ratio": [b * r**1.37 for r, b in zip(ratios, a, strict=True)],
+        "correction": [b * r * e**1.37 for r, e, b in zip(ratios, engine, a, strict=True)],
+        "kl": [b * r - 0.1 * x**1.37 for r, x, b in zip(ratios, far, a, strict=True)],
+    }
+    for stage, slopes in wrong.items():
+        tokens = sum(map(len, slopes))
+        given = {key: [each.tolist() for each in value] for key, value in row.items()}
+        expected = {"gradient": [(one / tokens).tolist() for one in slopes]}
+        beta = 0.1 if stage == "kl" else 0.0
+        given |= {"expected": expected}
+        found = verify(given, "bnpo", beta=beta, epsilon_low=0.9, epsilon_high=9.0)
+        first = found.records[0].first
+        assert first.located[0] == stage, (stage, first.pattern)
+
+
+def test_a_pipe_is_not_read_a_second_time() -> None:
+    random = np.random.default_rng(9)
+    rows = [record(random, (4,)) for _ in range(12)]
+    given = [row | {"expected": {"loss": -token_mean(clipped(row))}} for row in rows]
+    lines = b"\n".join(orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in given)
+    source, sink = os.pipe()
+    assert os.write(sink, lines) == len(lines)
+    os.close(sink)
+    flags = ("--beta", 6e-4, "-p", f"epsilon_low={LOW}", "-p", f"epsilon_high={HIGH}")
+    found = run("verify", f"/dev/fd/{source}", "-v", "bnpo", *flags)
+    os.close(source)
+    assert found.exit_code == 1, found.stderr
+    assert ", all explained by: KL missing" in found.stdout.replace("\n", " ")
