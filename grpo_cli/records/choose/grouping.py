@@ -436,7 +436,7 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
             continue
         if isinstance(found, str | int | float):
             return found
-        message = f"expected a number or text (--batch, --by), got {got(found)}"
+        message = f"expected a number or text to group records by, got {got(found)}"
         break
     else:
         if field == (FILE,):
@@ -451,7 +451,7 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
 
 def _missing(value: Any, field: Path) -> str:
     known = list(value) if isinstance(value, Mapping) and len(field) == 1 else []
-    message = "missing; every record needs the fields of --batch, --by"
+    message = "missing; every record needs this field"
     near = did_you_mean(spelled(field), known, cutoff=0.75)
     there = [name for name in known if isinstance(value[name], str | int | float)][:_LISTED]
     return message + (near or (f"; this one has {', '.join(there)}" if there else ""))
