@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import answer
 from files import each
+from trended import write
 
 from grpo_cli import evaluate, verify
 from grpo_cli.errors import InputError
@@ -119,6 +121,16 @@ def test_records_of_other_columns_are_no_batch(steps) -> None:
     del made[1]["log_probs_ref"]
     with pytest.raises(InputError, match="columns or hyperparameters differ"):
         verify(made, "grpo", batch="step")
+
+
+@each("words", [(), ("--on-error", "skip")])
+def test_steps_that_cannot_be_joined_are_compared_by_record(steps, words, tmp_path) -> None:
+    """Their records have other settings."""
+    made = logged(steps, right)
+    for at, record in enumerate(made):
+        record["hyperparameters"] = record["hyperparameters"] | {"beta": 0.01 + 0.01 * at}
+    found = answer("verify", write(tmp_path / "a", made), "-v", "grpo", *words)
+    assert (found["batch"], found["verified"]) == ("record", len(made))
 
 
 def test_lists_of_records_are_those_of_the_batch(steps) -> None:
