@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
@@ -62,6 +63,31 @@ class UsageError(GrpoError):
 
     __module__ = "grpo_cli"  # as it is imported, and as a traceback names it
     exit_code = 2
+    each: Sequence[UsageError] = ()
+    """The errors that it stands for, one a line; none where it is one."""
+
+
+def checked(check: Callable[[T], U], items: Iterable[T]) -> list[U]:
+    """What ``check`` returns for each item.
+
+    Raises:
+        UsageError: the errors of all items.
+    """
+    found, errors = [], []
+    for item in items:
+        try:
+            found.append(check(item))
+        except Listing:
+            raise
+        except UsageError as error:
+            errors.append(error)
+    if errors[1:]:
+        every = UsageError("\n".join(map(str, errors)))
+        every.each = errors
+        raise every
+    if errors:
+        raise errors[0]
+    return found
 
 
 class Listing(UsageError):  # noqa: N818 - an answer, no error

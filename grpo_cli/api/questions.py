@@ -55,6 +55,7 @@ def compare(
     data: Data,
     variants: str | Iterable[str] = "grpo,dr,dapo,bnpo,gspo,cispo",
     *,
+    own: bool = False,
     where: Texts = (),
     group_by: Texts = (),
     group_size: int | None = None,
@@ -75,6 +76,8 @@ def compare(
         data: as ``evaluate`` takes it.
         variants: names, or patterns as ``"trl/*"``; ``"all"`` is every one. Cosines are with the
             first. Default: the six of papers that are used most.
+        own: whether each variant keeps its own settings, and computes advantages from the rewards,
+            where the records have others. Default: no.
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
         batch: "input", all records are one batch, or "record", each is. Default: "input".
@@ -93,7 +96,7 @@ def compare(
 
     chosen = names(",".join(_variants(variants)))
     values = plain(hyperparameters)
-    made, _ = plans(chosen, stages or {}, values, batch)
+    made, _ = plans(chosen, stages or {}, values, batch, own=own)
     reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
     found = compare_plans(made, reader)
     return _noting(found, reader.notes(*made), reader.pooled(batch), sum_notes(found))

@@ -203,7 +203,7 @@ def _option_meant(flag: str) -> str:
     """What an option that the command does not have may have been meant for."""
     from grpo_cli.hyperparameters import parameter_of
 
-    if flag in _SORTED and sys.argv[1] != "show":
+    if flag in _SORTED and sys.argv[1] not in ("show", "compare"):
         return "rows are in the order of the input: -f csv | sort, or grpo show --by ranks tokens"
     every = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
     flags_of = {n: {name for one in c.params for name in one.opts} for n, c in every.items()}

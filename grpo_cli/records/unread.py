@@ -89,7 +89,10 @@ _SAYS_STEP = frozenset((*STEP_FIELDS, "meta"))
 
 
 def step_of(value: Mapping[str, Any]) -> str | int | float | None:
-    """The step that an object says, itself or in its ``meta``; of joined rows the first's."""
+    """The step that an object says, itself or in its ``meta``; joined rows have one.
+
+    Responses with several values have none: ``rollout_id`` may name trajectories, not slime's step.
+    """
     if value.keys().isdisjoint(_SAYS_STEP):
         return None
     for name in STEP_FIELDS:
@@ -100,7 +103,8 @@ def step_of(value: Mapping[str, Any]) -> str | int | float | None:
     found = value[name]
     if type(found) is int:
         return found
-    found = found[0] if isinstance(found, (list, np.ndarray)) and len(found) else found
+    if isinstance(found, (list, np.ndarray)) and len(found):
+        found = found[0] if all(one == found[0] for one in found) else None
     found = found.item() if isinstance(found, np.generic) else found
     return found if isinstance(found, (str, int, float)) else None
 

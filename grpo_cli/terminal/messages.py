@@ -43,6 +43,8 @@ def tell(error: GrpoError, *, as_json: bool, every: bool = False) -> None:
     """
     as_json &= not chosen().to_file
     kinds: Collection[Sequence[GrpoError]] = [[error]]
+    if isinstance(error, UsageError) and error.each:
+        kinds = [[one] for one in error.each]
     if isinstance(error, InputError):
         kinds = [[one] for one in error.each] if every or as_json else error.alike.values()
     for one, *others in kinds:

@@ -6,12 +6,12 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.errors import InputError, Listing, UsageError, did_you_mean, nearest
+from grpo_cli.errors import InputError, Listing, UsageError, checked, did_you_mean, nearest
 from grpo_cli.hyperparameters import KNOWN, HyperparameterError, Value, canonical, unknown
 from grpo_cli.objective.advantage.weighed import WEIGHTS, can_be_weighed, weighed
 from grpo_cli.objective.choice import NOTHING, Bound, Choice
@@ -21,6 +21,8 @@ from grpo_cli.objective.signature import Parts, plain
 from grpo_cli.objective.terms import BONUS
 from grpo_cli.papers import UNSERVED
 from grpo_cli.variants.registry import NAMES, STAGES, VARIANTS, Variant
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Plan:
         swapped: stage → choice that a flag put in the place of the variant's.
         flags: hyperparameters given as flags, canonical.
         batch: "input", "record", or the fields whose values records of one batch share.
+        own: whether the variant's own settings win over those of records, and its advantage over
+            theirs.
         asked: whether the user named the variant, so that no note names another.
     """
 
@@ -41,6 +45,7 @@ class Plan:
     swapped: Mapping[str, str]
     flags: Mapping[str, Value]
     batch: str
+    own: bool = False
     asked: bool = field(default=False, compare=False)
     _cache: dict[object, Objective] = field(default_factory=dict, repr=False, compare=False)
 
@@ -48,7 +53,7 @@ class Plan:
         """Travels between processes as the names it was made of, since rows hold functions."""
         swapped, flags = dict(self.swapped), dict(self.flags)
         made = partial(plan, self.variant, stages=swapped, hyperparameters=flags, strict=False)
-        return partial(made, batch=self.batch), ()
+        return partial(made, batch=self.batch, own=self.own), ()
 
     @property
     def words(self) -> list[str]:
@@ -160,7 +165,7 @@ class Plan:
         reference_given: bool = True,
         varied: Mapping[str, NDArray[Any]] = NOTHING,
     ) -> Objective:
-        """The objective for a record, or several: flag > record > variant.
+        """The objective for a record, or several: flag > record > variant, or flag > ``own``.
 
         Args:
             record: the record's own hyperparameters, canonical. Those that the chosen stages do
@@ -174,8 +179,11 @@ class Plan:
         Raises:
             InputError: when a hyperparameter that has no usual value is nowhere given.
         """
-        own = tuple(sorted([one for one in record.items() if one[0] in self.settings]))
-        key = own, advantages_given, reference_given
+        if self.own:
+            record, varied = self._without_own(record), self._without_own(varied)
+            advantages_given = False
+        read = tuple(sorted([one for one in record.items() if one[0] in self.settings]))
+        key = read, advantages_given, reference_given
         if key not in self._cache:
             if len(self._cache) >= _MOST_OBJECTIVES:
                 self._cache.clear()
@@ -184,6 +192,11 @@ class Plan:
                 made = replace(made, kl=NO_REFERENCE)
             self._cache[key] = made
         return self._varied(self._cache[key], varied) if varied else self._cache[key]
+
+    def _without_own(self, settings: Mapping[str, S]) -> dict[str, S]:
+        """The settings of records of which the variant has none; lengths are those of the run."""
+        own = own_values(self.variant).keys() - {*_LENGTHS}
+        return {name: value for name, value in settings.items() if name not in own}
 
     def _varied(self, made: Objective, varied: Mapping[str, NDArray[Any]]) -> Objective:
         given = varied.keys() - self.flags.keys()
@@ -329,6 +342,7 @@ def plan(
     stages: Mapping[str, str] | None = None,
     hyperparameters: Mapping[str, object] | None = None,
     batch: str = "input",
+    own: bool = False,
     strict: bool = True,
 ) -> Plan:
     """Checks names and values against the tables.
@@ -340,6 +354,7 @@ def plan(
         hyperparameters: name → value, as given by flags; they win over a record's.
         batch: "input" (all records are one batch), "record" (each is one), or fields of the
             records, as "step" or "step,rank": those with the same values are one batch.
+        own: whether the variant's own settings win over those of records.
         strict: whether the variant itself has to take each hyperparameter; ``match`` also tries
             others, which may.
 
@@ -362,18 +377,21 @@ def plan(
     name = NAMES[variant]
     swapped = {stage: _stage_choice(stage, wanted) for stage, wanted in (stages or {}).items()}
     given = hyperparameters or {}
-    for wanted in given:
+
+    def check(wanted: str) -> None:
         if wanted not in KNOWN:
             if (row := f"{_CHOOSES.get(wanted)}/{given[wanted]}") in NAMES:
                 raise UsageError(f"{wanted} chooses a variant: -v {row}")
             takes = Plan(name, VARIANTS[name], swapped, {}, batch).takes()
             read = f"{name} reads {', '.join(sorted(takes))}"
             raise UsageError(f"{wanted}: {unknown(wanted, read)}")
+
+    checked(check, given)
     try:
         flags = canonical(given)
     except HyperparameterError as error:
         raise UsageError(str(error)) from None
-    made = Plan(name, VARIANTS[name], swapped, flags, batch)
+    made = Plan(name, VARIANTS[name], swapped, flags, batch, own)
     if strict:
         _check_taken(made)
     return made
@@ -462,7 +480,8 @@ def _stage_choice(stage: str, wanted: str) -> str:
 def _check_taken(made: Plan) -> None:
     takes = made.takes()
     wanted = {name: (stage, choice) for stage, choice, name in made._wanted()}
-    for name in [one for one in made.flags if one not in takes]:
+
+    def check(name: str) -> None:
         if name in wanted:  # only the row keeps flags from it
             stage, choice = wanted[name]
             raise UsageError(
@@ -475,6 +494,8 @@ def _check_taken(made: Plan) -> None:
             f"use it; it uses {listed}"
             + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
         )
+
+    checked(check, [one for one in made.flags if one not in takes])
 
 
 def _no_variant(name: str) -> str:

@@ -100,7 +100,7 @@ def test_what_the_records_put_in_the_place_of_a_rows_own_is_said(grpo, dump):
     ]
     shown = grpo(*words).stdout.replace("\n  ", " ")
     assert (
-        "taken from the records instead of the variant's own: "
+        "taken from the records instead of the variant's own (--own keeps these): "
         "gspo epsilon_low 0.2 (default: 0.0003), "
         "gspo epsilon_high 0.2 (default: 0.0004), dapo epsilon_high 0.2 (default: 0.28)\n"
     ) in shown
@@ -261,3 +261,27 @@ def test_a_kl_that_the_ratio_weights_is_said_in_words(grpo, dump):
     assert "grpo and trl/grpo differ in the weight of each token's KL (none against ratio)" in found
     found = grpo("eval", path, "-v", "trl/grpo", "-p", "beta=0.1").stdout
     assert "KL k3 weighted by the ratio, β = 0.1" in found
+
+
+def test_own_settings_are_those_that_records_do_not_replace(tmp_path):
+    whole = telling()
+    given = [
+        one | {"advantages": [0.5] * len(one["rewards"]), "hyperparameters": {"epsilon": 0.9}}
+        for one in whole
+    ]
+    names = ("gspo", "dr", "grpo", "verl/gspo", "trl/dapo")
+    bare, path = write(tmp_path / "bare", whole), write(tmp_path / "given", given)
+    rows = compared(path, *names, own=True)
+    assert rows["variants"] == compared(bare, *names)["variants"]
+    assert rows["replaced"] == []
+    assert rows["variants"] != compared(path, *names)["variants"]
+    flag = answer("compare", path, "-v", ",".join(names), "--own", "--by", "loss")["variants"]
+    assert flag == sorted(rows["variants"], key=lambda row: row["loss"])
+    flags = {"own": True, "epsilon_low": 0.1}
+    assert compared(path, "gspo", **flags) == compared(bare, "gspo", epsilon_low=0.1)
+
+
+def test_losses_are_apart_by_no_power_of_ten():
+    given = {"advantages": [1.0, -1.0], "log_probs_new": [[-1.0], [-1.0, -1.0]]}
+    line = compare(given, "grpo,dr").headline  # 0, and −1 over 2 responses
+    assert line.endswith("100% apart")

@@ -22,6 +22,8 @@ from files import each
 from fuzz import product
 from rows import HYPERPARAMETERS, HyperparameterError
 
+from grpo_cli import UsageError, evaluate
+
 ROWS = {"log_probs": [[-0.5, -0.3], [-0.2, -0.4]], "rewards": [1.0, 0.0]}
 RECORD = json.dumps(ROWS) + "\n"
 
@@ -441,3 +443,23 @@ def test_what_is_no_number_or_no_array_of_numbers(tmp_path) -> None:
 def test_a_file_that_is_given_twice_is_noted(tmp_path) -> None:
     (path := tmp_path / "a.jsonl").write_text(json.dumps(RESPONSE))
     assert "is given 2 times" in run("eval", path, path, "--level", "batch").stderr
+
+
+def test_several_mistakes_are_told_at_once(grpo):
+    for words, names in (
+        (("eval", "-p", "epsilonhigh=0.3", "-p", "betta=3"), ("epsilon_high", "beta")),
+        (("compare", "-p", "epsilonhigh=0.3", "-p", "betta=3"), ("epsilon_high", "beta")),
+        (("eval", "--fields", "los,tokns"), ("loss", "tokens")),
+        (("eval", "--only", "los,kll"), ("loss", "kl")),
+        (("compare", "--fields", "los,kll"), ("loss", "kl")),
+        (("compare", "-v", "grpo,dapoo,drr"), ("dapo", "dr")),
+        (("eval", "--level", "token", "--having", "raito>1 && clipp==high"), ("ratio", "clip")),
+    ):
+        found = grpo(*words, "samples/arithmetic.jsonl")
+        assert found.exit_code == 2
+        lines = found.stderr.splitlines()
+        for name, line in zip(names, lines, strict=True):
+            assert line.startswith("grpo: ")
+            assert f"did you mean {name}" in line
+    with pytest.raises(UsageError, match=r"(?s)did you mean epsilon_high.*did you mean beta"):
+        evaluate("samples/arithmetic.jsonl", epsilonhigh=0.3, betta=3)

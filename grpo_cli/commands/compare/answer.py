@@ -127,15 +127,18 @@ class Compared(Frames, Answer):
                 same.append(row)
         if len(groups) == 1:
             every = "both" if len(rows) == 2 else f"all {len(rows)}"
-            return f"{every} variants agree: loss {_loss(rows[0])}"
+            return f"{every} variants {_agreeing(rows)}: loss {_loss(rows[0])}"
         firsts = sorted((each[0] for each in groups), key=lambda one: one.loss)
         low, high = firsts[0], firsts[-1]
         if len(rows) == 2:
             one, other = rows
-            losses = f"losses {_loss(one)} and {_loss(other)}, {_gap(one, other):.2g}% apart"
+            losses = f"losses {_loss(one)} and {_loss(other)}, {_percent(one, other)} apart"
             return f"{one.variant} and {other.variant} differ: {losses}"
         alike = sorted((each for each in groups if len(each) > 1), key=len, reverse=True)
-        parts = [f"{_listed([one.variant for one in each])} agree" for each in alike[:_GROUPS]]
+        parts = [
+            f"{_listed([one.variant for one in each])} {_agreeing(each)}"
+            for each in alike[:_GROUPS]
+        ]
         if len(alike) > _GROUPS:
             parts.append(f"{counted(len(alike) - _GROUPS, 'more group')} of variants agree")
         if len(rows) > _FEW:
@@ -144,7 +147,7 @@ class Compared(Frames, Answer):
         parts.append(f"losses from {_loss(low)} ({low.variant}) to {_loss(high)} ({high.variant})")
         if not alike:
             one, other = min(pairwise(firsts), key=lambda pair: _gap(*pair))
-            nearest = f"{one.variant} and {other.variant}, {_gap(one, other):.2g}% apart"
+            nearest = f"{one.variant} and {other.variant}, {_percent(one, other)} apart"
             parts.append(f"nearest: {nearest}")
         return "; ".join(parts)
 
@@ -181,12 +184,21 @@ def _agree(one: ComparedVariant, other: ComparedVariant) -> bool:
     return alike and isclose(one.loss, other.loss, rel_tol=_SAME, abs_tol=_ROUNDING * norm)
 
 
+def _agreeing(rows: Sequence[ComparedVariant]) -> str:
+    """How variants of one loss and one gradient agree: their digits may differ."""
+    return "agree" if len({*map(_loss, rows)}) == 1 else f"agree within {_SAME:.2%}"
+
+
 def _gap(one: ComparedVariant, other: ComparedVariant) -> float:
     """The difference of two losses, in percent of the larger; 0 where rounding explains it."""
     gap = abs(one.loss - other.loss)
     if gap <= _ROUNDING * (one.gradient_norm or 0.0):
         return 0.0
     return 100.0 * gap / max(abs(one.loss), abs(other.loss))
+
+
+def _percent(one: ComparedVariant, other: ComparedVariant) -> str:
+    return f"{float(f'{_gap(one, other):.2g}'):g}%"  # of large ones too no power of ten
 
 
 def _loss(row: ComparedVariant) -> str:
@@ -210,6 +222,13 @@ _FIRST = (
     "gradient_norm",
     "cosine",
 )
+
+
+def in_order(rows: Sequence[ComparedVariant], by: str | None) -> Sequence[ComparedVariant]:
+    """The rows by a column, the least first and unknown values last; as they are without one."""
+    if by is None:
+        return rows
+    return sorted(rows, key=lambda row: (getattr(row, by) is None, getattr(row, by) or 0))
 
 
 def sum_notes(answer: Compared) -> dict[str, None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from grpo_cli.commands.compare.answer import NAMES, sum_notes
+from grpo_cli.commands.compare.answer import NAMES, in_order, sum_notes
 from grpo_cli.commands.compare.compare import USUAL, compare_plans, names, plans
 from grpo_cli.commands.compare.view import print_comparison
 from grpo_cli.commands.diff.command import NO, are_two_runs, diff_runs
@@ -36,6 +36,25 @@ Names = Annotated[
 ]
 
 
+Own = Annotated[
+    bool,
+    option(
+        "--own",
+        "",
+        "Each variant's own ε, β, … and advantages, not those of the records.",
+        "Objective",
+    ),
+]
+By = Annotated[
+    str | None,
+    option(
+        "--by",
+        "COLUMN",
+        "Sort the rows by this column, the least first.",
+        autocompletion=complete.among(NAMES),
+    ),
+]
+
 _TWO = (
     "compared as two runs, token by token; {} compares each metric, with its interval; "
     "-v A,B,… evaluates variants on both files as one input"
@@ -47,10 +66,12 @@ def compare(
     *,
     files: Files = None,
     variants: Names = None,
+    own: Own = False,
     stages: StageOptions,
     loading: LoadingOptions,
     work: WorkOptions,
     columns: Annotated[str | None, fields_option(complete.among(NAMES))] = None,
+    by: By = None,
     page: PageOptions,
 ) -> int:
     """Compare variants on the same data, or two runs with each other.
@@ -60,16 +81,17 @@ def compare(
     grpo compare rollouts.jsonl --variants all --json | jq '.variants[].loss'
     grpo compare run-a/rollouts run-b/rollouts
 
-    A flag applies to the variants that take it. Variants that cannot be evaluated
-    are listed with the reason. Cosines are with the gradient of the first
-    variant; of many, the least alike come first. With --variants, all files are
-    one input. Without flags of an objective, two runs are compared token by
-    token, as by `grpo diff`, which has more flags for it; `grpo trend --against`
-    compares their metrics. Files whose names differ only by a step or a rank are
-    one run.
+    Settings and advantages of the records replace those of a variant; --own keeps
+    its settings, and computes advantages from the rewards. A flag applies to the
+    variants that take it. Variants that cannot be evaluated are listed with the
+    reason. Cosines are with the gradient of the first variant; of many, the least
+    alike come first. With --variants, all files are one input. Without flags of an
+    objective, two runs are compared token by token, as by `grpo diff`, which has
+    more flags for it; `grpo trend --against` compares their metrics. Files whose
+    names differ only by a step or a rank are one run.
     """  # noqa: D301 - \b is for the help's formatter
     two = files if files is not None and len(files) == 2 else None
-    asks_variants = variants is not None or columns is not None or stages.are_given
+    asks_variants = own or by or variants is not None or columns is not None or stages.are_given
     if two is not None and not asks_variants:
         if are_two_runs(two, loading):
             against = shell_line(["grpo", "trend", two[0], "--against", two[1]])
@@ -82,19 +104,21 @@ def compare(
         tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
     batch = "input" if stages.batch is None else stages.batch
     wanted = names(",".join(variants or [USUAL]))
-    made, notes = plans(wanted, stages.stages, stages.hyperparameters, batch)
+    made, notes = plans(wanted, stages.stages, stages.hyperparameters, batch, own=own)
     made = [replace(plan, asked=variants is not None) for plan in made]
     for note in () if page.quiet else notes:
         say(f"note: {note}")
     source = loading.reader(paths(files), work)
     answer = compare_plans(made, source)
     hidden = source.pooled(batch) | sum_notes(answer)
-    rows = [one.fields() for one in answer.variants]
+    if by is not None:
+        by = complete.known("--by", by, NAMES)
+    rows = [one.fields() for one in in_order(answer.variants, by)]
     if (shown := named_fields(columns, rows[0] if rows else NAMES)) is not None:
         rows = [{name: row[name] for name in shown} for row in rows]
     page.write(
         answer.fields() | {"variants": rows},
-        lambda console, screen: print_comparison(console, screen, answer, shown),
+        lambda console, screen: print_comparison(console, screen, answer, shown, by),
         failed=not rows,
         rows=rows,
         beyond="cut",

@@ -14,8 +14,8 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import fold
 from grpo_cli.engine.references import lacks_kl, without_kl
-from grpo_cli.errors import InputError, UsageError
-from grpo_cli.hyperparameters import HyperparameterError, Value, canonical
+from grpo_cli.errors import InputError, UsageError, checked
+from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.signature import Part
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
@@ -84,8 +84,8 @@ def _given_advantages(sides: Sequence[Side]) -> dict[str, None]:
         return {}
     many = "all" if len(given) == len(sides) else f"{len(given)} of {len(sides)}"
     return {
-        f"{many} variants use the advantages of the records; without that key each computes its "
-        "own from the rewards": None
+        f"{many} variants use the advantages of the records; with --own each computes its own from "
+        "the rewards": None
     }
 
 
@@ -181,18 +181,21 @@ USUAL = "grpo,dr,dapo,bnpo,gspo,cispo"
 def names(given: str) -> list[str]:
     """The variants that are asked for, each once, under the names that they are listed by."""
     found: dict[str, None] = {}
-    for name in filter(None, (part.strip() for part in given.split(","))):
-        pattern = "*" if name == "all" else name
-        if not set(pattern) & set("*?["):
-            found[plan(name).variant] = None
-            continue
-        matching = [one for one in VARIANTS if fnmatchcase(one, pattern)]
-        if not matching:
-            raise UsageError(f"--variants: no variant matches {name!r} (grpo variants lists all)")
-        found |= dict.fromkeys(matching)
+    for each in checked(_matching, filter(None, (part.strip() for part in given.split(",")))):
+        found |= dict.fromkeys(each)
     if not found:
         raise UsageError("--variants: expected at least one name")
     return list(found)
+
+
+def _matching(name: str) -> list[str]:
+    pattern = "*" if name == "all" else name
+    if not set(pattern) & set("*?["):
+        return [plan(name).variant]
+    matching = [one for one in VARIANTS if fnmatchcase(one, pattern)]
+    if not matching:
+        raise UsageError(f"--variants: no variant matches {name!r} (grpo variants lists all)")
+    return matching
 
 
 def plans(
@@ -200,16 +203,17 @@ def plans(
     stages: Mapping[str, str],
     hyperparameters: Mapping[str, object],
     batch: str,
+    *,
+    own: bool = False,
 ) -> tuple[list[Plan], list[str]]:
     """Each variant with the hyperparameters that it takes; and notes on those that do not take one.
+
+    ``own``: whether its own settings and advantages win over those of the records.
 
     Raises:
         UsageError: for a hyperparameter that none of them takes.
     """
-    try:
-        flags = canonical(hyperparameters)
-    except HyperparameterError as error:
-        raise UsageError(str(error)) from None
+    flags = plan(names[0], hyperparameters=hyperparameters, strict=False).flags
     bare = [plan(name, stages=stages, batch=batch) for name in names]
     notes = []
     for flag in flags:
@@ -218,7 +222,9 @@ def plans(
             raise UsageError(f"{flag}: none of the variants uses it")
         if without:
             notes.append(f"{flag} does not apply to {', '.join(without)}")
-    own = [{name: flags[name] for name in flags if name in one.takes()} for one in bare]
-    pairs = zip(names, own, strict=True)
-    made = [plan(name, stages=stages, hyperparameters=each, batch=batch) for name, each in pairs]
+    taken = [{name: flags[name] for name in flags if name in one.takes()} for one in bare]
+    made = [
+        plan(name, stages=stages, hyperparameters=each, batch=batch, own=own)
+        for name, each in zip(names, taken, strict=True)
+    ]
     return made, notes

@@ -16,6 +16,7 @@ from grpo_cli.commands.compare.answer import (
     FamilyDifference,
     Replaced,
     Unserved,
+    in_order,
 )
 from grpo_cli.objective.signature import instead, plain
 from grpo_cli.terminal.display import chosen
@@ -23,7 +24,6 @@ from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import counted, percent, shown_among, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen, mark, mark_rows
-from grpo_cli.variants.plan import as_flags
 
 _COLUMNS = (
     *("variant", "objective", "loss", "policy", "kl", "clip_fraction", "clip_fraction_low"),
@@ -45,17 +45,21 @@ _MOST = 6
 
 
 def print_comparison(
-    console: Console, screen: Screen, answer: Compared, names: Sequence[str] | None = None
+    console: Console,
+    screen: Screen,
+    answer: Compared,
+    names: Sequence[str] | None = None,
+    by: str | None = None,
 ) -> None:
     """Prints which variants agree, a line for each, what the shares mean, and those left out.
 
-    ``names`` are the columns to print; None for the usual ones.
+    ``names`` are the columns to print, None for the usual ones; ``by`` sorts the lines.
     """
     if names is None and answer.verdict:
         console.print(wrapped(Text(answer.verdict, "bold"), screen.reading, 2))
         console.print()
     if answer.variants:
-        _print_rows(console, screen, answer, names)
+        _print_rows(console, screen, answer, names, by)
         _print_differences(console, screen, answer.differences)
         _print_replaced(console, screen, answer.replaced)
     if answer.skipped:
@@ -63,11 +67,16 @@ def print_comparison(
 
 
 def _print_rows(
-    console: Console, screen: Screen, answer: Compared, names: Sequence[str] | None
+    console: Console,
+    screen: Screen,
+    answer: Compared,
+    names: Sequence[str] | None,
+    by: str | None,
 ) -> None:
     """Prints the table and what its columns mean; above it where the screen cuts its end."""
-    rows = answer.variants
-    if many := len(rows) >= _MANY and not rows[0].batch:
+    rows = in_order(answer.variants, by)
+    many = len(rows) >= _MANY and not rows[0].batch
+    if many and by is None:
         likeness = {row.variant: 2.0 if row.cosine is None else row.cosine for row in rows[1:]}
         rows = [rows[0], *sorted(rows[1:], key=lambda row: likeness[row.variant])]
     columns = _columns(rows, names)
@@ -77,7 +86,7 @@ def _print_rows(
     if many and named and not chosen().full:
         kept, alike = _grouped(kept)
     legend = _meanings(answer, [one.name for one in kept])
-    if many and "cosine" in legend:
+    if many and by is None and "cosine" in legend:
         legend["cosine"] += "; the least alike first"
     above = screen.height is not None and len(alike) >= screen.height and not chosen().full
     if len(alike) < len(rows) and not above:
@@ -181,14 +190,11 @@ def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) 
     if lines:
         more = f" and {len(lines) - _MOST:,} more (see --json)" if len(lines) > _MOST else ""
         line = (
-            f"taken from the records instead of the variant's own: {', '.join(lines[:_MOST])}{more}"
+            "taken from the records instead of the variant's own (--own keeps these): "
+            f"{', '.join(lines[:_MOST])}{more}"
         )
         console.print()
         console.print(wrapped(Text(line), screen.reading, 2))
-        first = max(rows, key=_distance)
-        own = {name: one for name, (one, _) in first.hyperparameters.items()}
-        kept = " ".join(as_flags(first.variant, {}, own))
-        console.print(wrapped(Text(f"to use its own: grpo eval FILE {kept}"), screen.reading, 2))
         mark(console, "replaced setting", len(lines))
 
 

@@ -26,11 +26,12 @@ from grpo_cli.engine.rows.fields import (
     EXTRAS,
     FIELDS,
     NAMED,
+    OWN,
     SHARES,
     Level,
 )
 from grpo_cli.engine.rows.rows import Having, read_having
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import UsageError, checked
 from grpo_cli.terminal.destination import standard_output
 
 FormatName = Literal[TableFormat, "parquet"]
@@ -126,9 +127,14 @@ class Printing:
             return None
         where = f"{'--fields' if self.only is None else '--only'} at --level {self.level}"
         names = dict.fromkeys(name.strip() for name in given.split(","))
-        advice = "; if records have it, --batch {} adds it and makes each of its values a batch"
-        found = (complete.known(where, one, known, advice.format(one)) for one in names)
-        return tuple(dict.fromkeys(found))
+
+        def check(name: str) -> str:
+            advice = f"; if records have it, --batch {name} adds it and makes each value a batch"
+            if name in OWN["record"]:
+                advice = f"; --level record has it, a {self.level} its contribution"
+            return complete.known(where, name, known, advice)
+
+        return tuple(dict.fromkeys(checked(check, names)))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from grpo_cli.commands.emit import Row, as_json, write_rows
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.option import option
 from grpo_cli.commands.options.place import destination
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import UsageError, checked
 from grpo_cli.terminal.display import chosen
 
 if TYPE_CHECKING:  # rich is imported where it prints
@@ -63,7 +63,8 @@ def named_fields(given: str | None, known: Iterable[str]) -> list[str] | None:
     """
     if given is None:
         return None
-    return [complete.known("--fields", name.strip(), known) for name in given.split(",")]
+    known = [*known]
+    return checked(lambda name: complete.known("--fields", name.strip(), known), given.split(","))
 
 
 def format_of(given: str | None, *, as_json: bool) -> str:

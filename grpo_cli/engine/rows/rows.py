@@ -27,7 +27,7 @@ from grpo_cli.engine.rows.fields import (
     Level,
 )
 from grpo_cli.engine.rows.source import Field, Source, bounds
-from grpo_cli.errors import Listing, UsageError, did_you_mean
+from grpo_cli.errors import Listing, UsageError, checked, did_you_mean
 from grpo_cli.records.choose.where import ASKED, Condition, read_conditions, spelled
 
 Row = dict[str, Any]
@@ -310,8 +310,9 @@ def read_having(
     Raises:
         UsageError: for anything else, or a column that does not exist.
     """
-    names, conditions = [*names], []
-    for one in read_conditions(texts, flag):
+    names = [*names]
+
+    def check(one: Condition) -> Condition:
         if one is ASKED:
             raise Listing(dict.fromkeys(names, ""))
         known = [name for name in names if name in (one.path[0], spelled(one.path))]
@@ -327,5 +328,7 @@ def read_having(
                 f"{flag}: {known[-1]} {one.test} needs a number to compare with, got {one.wanted!r}"
             )
         whole = known[-1] == spelled(one.path)
-        conditions.append(one._replace(path=(known[-1],) if whole else one.path))
+        return one._replace(path=(known[-1],) if whole else one.path)
+
+    conditions = checked(check, read_conditions(texts, flag))
     return Having(level, tuple(conditions)) if conditions else None
