@@ -616,7 +616,7 @@ def entropic(entropies: F64, new: F64, others: F64) -> Said | None:
     error = (cost - entropies).std(ddof=1) / math.sqrt(len(new))
     room = math.sqrt(float(np.square(cost - factor * entropies).sum())) / entropies.sum()
     within = 0.02 + 4 * room / factor
-    if within > 0.1 or np.corrcoef(cost, entropies)[0, 1] < 0.2:
+    if within > 0.1:
         return None
     for base, per_nat in BASES.items():
         if abs(factor / per_nat - 1) < within and abs(factor - 1) * mean > 6 * error:
