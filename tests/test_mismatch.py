@@ -308,6 +308,6 @@ def test_the_floors_are_ranges_with_sources():
     for row in rows:
         assert 0.0 <= row["low"] <= row["high"]
         assert row["measure"] in ("rms", "mean_abs", "kl")
-        assert row["source"].startswith("https://") or (FLOORS.parents[3] / row["source"]).exists()
+        assert row["source"].startswith(("https://", "tests/benchmarks/floors.py of commit "))
         line = f"| {row['setting']} | {row['low']:.3g}"
         assert any(line in one and row["models"] in one for one in page)

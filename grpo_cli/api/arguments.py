@@ -81,7 +81,6 @@ _AS_JSON = "document() of the result has the JSON of the command"
 _ELSEWHERE = {
     "level": 'give it to the result: evaluate(…).to_polars("token"), or to_pandas, columns',
     "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',
-    "batch": 'each record is a batch here; evaluate(data, batch="step") gives the loss of a step',
     "totals_only": "it is an argument of evaluate",
     "at": _OF_TREND,
     "fail_on": (

@@ -221,6 +221,7 @@ def verify(
     group_by: Texts = (),
     group_size: int | None = None,
     stages: Stages = None,
+    batch: str = "",
     **hyperparameters: Hyperparameter,
 ) -> Verified:
     """Whether records evaluate to what they expect, and where they first differ.
@@ -240,6 +241,8 @@ def verify(
         causes: how many differing records are searched for a cause. Default: 12.
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         stages, **hyperparameters: as ``evaluate`` takes them.
+        batch: "record", "input" or fields, as ``evaluate`` takes it. Default: a record, or its step
+            where the losses are those of steps.
 
     Returns:
         ``agrees``, ``records`` and ``differing``, and ``causes``: what explains the differences, in
@@ -251,7 +254,7 @@ def verify(
     """
     from grpo_cli.commands.verify.compare import tolerances
     from grpo_cli.commands.verify.judging import Judging
-    from grpo_cli.commands.verify.verification import Verification
+    from grpo_cli.commands.verify.verification import verified
 
     variant = one_variant(variant or "")
     values = plain(hyperparameters)
@@ -259,8 +262,7 @@ def verify(
     within = tolerances(*(not_negative(name, value) for name, value in given.items()))
     reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
     judging = partial(Judging, variant, stages or {}, values, within)
-    run = Verification(judging, reader, whole("causes", causes))
-    answer = run.result()
+    run, answer = verified(judging, reader, whole("causes", causes), batch=batch)
     if not answer.records:
         raise run.nothing()
     return _noting(answer, run.notes())

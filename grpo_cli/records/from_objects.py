@@ -74,8 +74,10 @@ def _pack_all(objects: Objects) -> Packed:
         own = names[name]  # the engine's policy may stand for another as well
         same = (one for one in columns if all(each[own] is each[names[one]] for each in objects))
         known = next(same, None)
-        flat = _flat(objects, own, counts, widths) if known is None else columns[known]
-        columns[name] = _numbers(flat)
+        if known is None:
+            columns[name] = _numbers(_flat(objects, own, counts, widths))
+        else:
+            columns[name] = columns[known].view()  # one and the same would be a missing column
     _check_words(objects, names, counts, widths)
     scores = {"rewards": names["rewards"]} if "rewards" in names else {}
     if "advantages" in names:

@@ -89,7 +89,10 @@ _SAYS_STEP = frozenset((*STEP_FIELDS, "meta"))
 
 
 def step_of(value: Mapping[str, Any]) -> str | int | float | None:
-    """The step that an object says, itself or in its ``meta``; of joined rows the first's."""
+    """The step that an object says, itself or in its ``meta``; joined rows have one.
+
+    Responses with several values have none: ``rollout_id`` may name trajectories, not slime's step.
+    """
     if value.keys().isdisjoint(_SAYS_STEP):
         return None
     for name in STEP_FIELDS:
@@ -100,7 +103,8 @@ def step_of(value: Mapping[str, Any]) -> str | int | float | None:
     found = value[name]
     if type(found) is int:
         return found
-    found = found[0] if isinstance(found, (list, np.ndarray)) and len(found) else found
+    if isinstance(found, (list, np.ndarray)) and len(found):
+        found = found[0] if all(one == found[0] for one in found) else None
     found = found.item() if isinstance(found, np.generic) else found
     return found if isinstance(found, (str, int, float)) else None
 
@@ -250,13 +254,21 @@ class Unread:
             key: ""
             for one in found
             for key, value in one.others
-            if key not in said and ("." in key or not isinstance(value, str))  # a text is a remark
+            if key not in said and _is_named(key, value)
         }
         ignored = {"columns": columns, "settings": settings, "keys": others}
         for noun, named in ignored.items():
             each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
             read |= {f"ignored {noun}: {_listing(each)}": None} if each else {}
         return read
+
+
+def _is_named(key: str, value: object) -> bool:
+    """Whether a note names a key that resembles nothing.
+
+    A single value at a record's top is a remark, or what the trainer logs.
+    """
+    return "." in key or isinstance(value, list | dict)
 
 
 def _has_value(given: Mapping[str, Value], name: str, value: float | str) -> bool:

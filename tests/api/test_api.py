@@ -291,7 +291,6 @@ MISTAKES = {
     "rtol: expected a number of at least 0": lambda: verify(EMPTY, rtol=-1.0),
     'no record has "expected": put the result': lambda: verify(EMPTY),
     'have "loss": record["expected"] = {"loss": rec': lambda: verify([EMPTY | {"loss": 1}]),
-    'a batch here; evaluate(data, batch="step")': lambda: verify(EMPTY, batch="step"),
     'batch="step": this command answers for': lambda: match(EMPTY, loss=0.1, batch="step"),
     'one batch; where="foo==N" chooses': lambda: trend(EMPTY, batch="foo"),  # type: ignore[call-overload]
     "no correction is called 'trl/mine'": lambda: verify(MINE),
@@ -310,7 +309,6 @@ MISTAKES = {
     "there is no argument limt; did you mean limit?": lambda: check(DAPO, limt=3),  # type: ignore[call-arg]
     "there is no argument wher; did you mean where?": lambda: read(DAPO, wher=""),  # type: ignore[call-arg]
     "there is no argument beta; there are first, second": lambda: diff(DAPO, DAPO, beta=0),  # type: ignore[call-arg]
-    "each record is a batch here": lambda: verify(DAPO, batch="step"),
 }
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,26 +175,6 @@ def test_a_goal_that_is_surely_missed_is_told() -> None:
     temperature, real = check.ROWS["temperature"], check.REAL
     assert missed({temperature: Count(19, 20), real: Count(0, 70)}) == []
     assert missed({temperature: Count(10, 20), real: Count(1, 70)}) == [real, temperature]
-
-
-@pytest.mark.more
-def test_the_experiment_asks_and_counts() -> None:
-    """One question of a kind, as the program asks it; ``.ci/run`` asks all of them once."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(Path(__file__).parent / "answers.py"),
-            *("--only", "verify", "--case", "^wrong/ddof 0$", "--seed", "7"),
-            *("--jobs", "1", "--json"),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    found = orjson.loads(done.stdout)
-    assert found["seeds"] == [7, 7]
-    assert found["rows"][verify.RIGHT]["of"] == 1
 
 
 # ---- each planted fault is named, and no clean batch ---------------------------------------------

@@ -11,11 +11,9 @@ import orjson
 import pytest
 from files import each, some
 from trials.product import Answer
-from trials.score import Task
 from trials.strangers import verifying
 from trials.strangers.losses import Case, Recipe, Rows, evaluated
 from trials.strangers.mistake import STAGES, Mistake
-from trials.strangers.section import ask_one, records, tasks
 from trials.strangers.settings import asked
 from trials.strangers3.exam import CLEAN, FAULTS, MISTAKES, RUNS
 
@@ -154,20 +152,3 @@ def test_an_answer_is_judged_by_its_first_causes() -> None:
     assert verifying.judged(Answer(0, {}, ""), mistake)[0] == "agrees"
     assert verifying.placed(answer("another baseline"), mistake)
     assert not verifying.placed(answer("the mask is ignored"), mistake)
-
-
-@pytest.mark.more
-def test_questions_are_asked() -> None:
-    """One of each kind runs through the command, and the same seed draws the same."""
-    names = {task.name for task in tasks(0, 1)}
-    for name in (
-        "third/check/clean/overlong punishment",
-        "third/match/known/7",
-        "third/verify/both/constant length of 1,000/0",
-        "third/verify/right/of trl",
-        "third/check/fault/reference of zeros/0",
-    ):
-        assert name in names
-        task = Task("strangers", name, 3)
-        assert ask_one(task), name
-        assert records(task) == records(replace(task)), name

@@ -89,7 +89,7 @@ def test_rows_of_records_say_their_step(path: Path) -> None:
     table = command.run("eval", path).stdout
     assert re.search(r"^step +id +loss", table, re.MULTILINE)
     assert command.run("eval", path, "--only", "step").stdout.split() == [*"012012"]
-    assert '"step"' in command.run("eval", path, "--json").stdout
+    assert [one["step"] for one in command.answer("eval", path)["records"]] == [0, 1, 2, 0, 1, 2]
 
 
 def adds_up(parts: list[float], whole: float, size: float, longest: int) -> bool:
@@ -344,7 +344,8 @@ def test_a_field_that_records_lack(records, grpo, path) -> None:
     result = grpo("eval", str(path), "--batch", "nope")
     assert result.exit_code == 3
     assert result.stderr.splitlines() == [
-        f"grpo: {path}:1: nope: missing; every record needs this field; this one has id, step, rank"
+        f"grpo: {path}:1: nope: missing; every record needs the fields of --batch, --by"
+        "; this one has id, step, rank"
     ]
     with pytest.raises(UsageError, match="FIELD"):
         evaluate(records, batch="step,")

@@ -906,3 +906,86 @@ def test_of_few_digits_the_nearest_comes_first_and_all_are_counted(tmp_path) -> 
     result = run("match", path, f"--loss={loss!r}")
     assert result.stdout.startswith(f"grpo --beta 0.02 gives the loss {loss!r}")
     assert "tried first: beta 0.02 (kl_beta)" in result.stderr
+
+
+def kl_records() -> list[dict[str, Any]]:
+    """Two records of three responses each, of several lengths, far from their reference."""
+    random = np.random.default_rng(3)
+    rows = []
+    for low in (2, 8):
+        old = [random.uniform(-3, -0.1, length) for length in random.integers(low, 2 * low, 3)]
+        new = [np.minimum(row + random.normal(0, 0.1, len(row)), -1e-3) for row in old]
+        ref = [np.minimum(row + random.normal(0, 0.4, len(row)), -1e-3) for row in old]
+        columns = {"log_probs_new": new, "log_probs_old": old, "log_probs_ref": ref}
+        made = {name: [row.tolist() for row in each] for name, each in columns.items()}
+        settings = {"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04}
+        rows.append(made | {"rewards": [1.0, 0.0, 0.3], "hyperparameters": settings})
+    return rows
+
+
+def k3_of(row: dict[str, Any], *, weighted: bool = False) -> list[list[float]]:
+    """k3 of each token, by response."""
+    new, old, ref = ([np.array(x) for x in row[f"log_probs_{of}"]] for of in ("new", "old", "ref"))
+    weights = [
+        np.exp(a - b) if weighted else np.ones(len(a)) for a, b in zip(new, old, strict=True)
+    ]
+    return [
+        (w * (np.exp(r - n) - (r - n) - 1)).tolist()
+        for n, r, w in zip(new, ref, weights, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("over", ["tokens", "records", "responses"])
+def test_a_logged_kl_may_be_another_mean_than_the_objectives(over: str, weighted: bool) -> None:
+    """TRL logs the mean over micro-batches of token means."""
+    rows = kl_records()
+    each = [k3_of(row, weighted=weighted) for row in rows]
+    flat = [[x for some in record for x in some] for record in each]
+    value = {
+        "tokens": np.mean([x for record in flat for x in record]),
+        "records": np.mean([np.mean(record) for record in flat]),
+        "responses": np.mean([np.mean(some) for record in each for some in record]),
+    }[over]
+    loss = evaluate(rows, "grpo").loss
+    found = match(rows, loss=loss, kl=float(value), stages={"kl": "k3"})
+    assert found.reproduced
+    assert found.matches[0].name.startswith("grpo")
+    words = f"the mean over {over} of k3" + (", weighted by the ratio" if weighted else "")
+    if over == "responses" and not weighted:  # the objective's own
+        assert found.others == ()
+        return
+    (one,) = found.others
+    assert (one.logged_is, one.agrees) == (words, False)
+    assert one.value_is == "the mean over responses of k3"
+    assert f"is {words}" in found.headline
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"kl": 0.9}, "and your 0.9 is none of its usual means"),
+        ({"clip_fraction": 0.7}, "not your 0.7"),
+    ],
+)
+def test_the_number_that_fits_nothing_is_named(other: dict[str, float], words: str) -> None:
+    rows = kl_records()
+    found = match(rows, loss=evaluate(rows, "grpo").loss, stages={"kl": "k3"}, **other)
+    assert not found.reproduced
+    assert found.loss_alone is not None
+    assert found.loss_alone.name.startswith("grpo")
+    assert words in found.headline
+
+
+def test_a_kl_of_several_steps_is_one_mean_in_all(tmp_path: Path) -> None:
+    rows = []
+    for step, row in enumerate(kl_records()):
+        tokens = [x for some in k3_of(row) for x in some]
+        numbers = {"loss": evaluate(row, "grpo").loss, "kl": float(np.mean(tokens))}
+        rows.append(row | {"step": step, "metrics": numbers})
+    words = ("--logged", "loss=metrics.loss", "--logged", "kl=metrics.kl", "--kl", "k3")
+    found = answer("match", write(tmp_path / "a", rows), *words)
+    assert found["others"][0]["logged_is"] == "the mean over tokens of k3"
+    rows[0]["metrics"]["kl"] *= 1.1
+    other = run("match", write(tmp_path / "b", rows), *words).stdout
+    assert "none of its usual means" in " ".join(other.split())

@@ -267,9 +267,10 @@ def test_settings_under_another_name_are_named(key: str, name: str) -> None:
     record = {"logprobs": ROWS, "rewards": [1.0, 0.0], key: 0.1}
     told = evaluate(record, "dr").notices
     found = [one.partition("?")[0] for one in told if one.startswith("ignored")]
-    assert found == [f"ignored settings: {key} (is this {name}" if name else f"ignored keys: {key}"]
-    if name:
-        assert f"ignored keys: {key}" in evaluate(record | {name: 0.2}, "dr").notices
+    assert found == ([f"ignored settings: {key} (is this {name}"] if name else [])
+    if name:  # a number that resembles what is known is what the trainer logs
+        found = evaluate(record | {name: 0.2}, "dr").notices
+        assert not [one for one in found if one.startswith("ignored")]
 
 
 def test_records_of_which_only_some_have_advantages_are_noted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 
 import pytest
@@ -60,7 +61,7 @@ def test_the_worked_arithmetic_has_the_bonus(grpo, file, flags):
     for stage in ("advantage", "ratio", "surrogate", "aggregate"):
         assert " ".join(worked["stages"][stage].split()) in words
     (line,) = (line for line in printed.splitlines() if line.startswith("    = policy"))
-    terms = line.partition("   (")[0].replace("≈", "=").rpartition(" = ")[2].replace("−", "-")
+    terms = re.split(" [=≈] ", line.partition("   (")[0])[-1].replace("−", "-")
     shown = sum(map(float, terms.replace("- ", "-").replace("+ ", "").split()))
     (whole,) = (line for line in printed.splitlines() if " = −objective = " in line)
     assert shown == pytest.approx(-float(whole.rpartition(" ")[2]), abs=1.5e-6)

@@ -660,7 +660,7 @@ def test_every_column_is_in_every_format(tmp_path: Path) -> None:
 
 
 def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reward functions first; last of all the loss and the rewards."""
+    """Reward functions first; last of all what a finding is of, the loss and the rewards."""
     row = record(random.Random(9), 0, 0)
     rows = [[0.5] * len(one) for one in row["log_probs_new"]]
     row |= {"entropies": rows, "finish_reasons": ["stop"] * 4, "weight_versions": [0] * 4,
@@ -675,7 +675,7 @@ def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.Mo
         "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "reward_std", "pass_at_k",
         "reward_group_std", "reward_length_corr", "groups_equal", "truncated", "mismatch.mean_abs",
         "mismatch.p999", "mismatch.k3", "gradient_norm", "length_mean", "nll", "entropy",
-        "clip_high", "kl_k3", "loss",
+        "clip_high", "kl_k3", "mismatch.mult", "loss",
     ]  # fmt: skip
 
 
@@ -706,6 +706,9 @@ def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> No
         )
         said = "step 15: the loss that the records hold rose (medians: recorded_loss "
         assert verdict_of(key, 15).startswith(said)
+    equal = [{"step": at, "log_probs": [[-1.0]] * 2, "rewards": [0.0, 1.0]} for at in range(20)]
+    noise = (row | {"loss": 1e-8 * draw.random()} for row in equal)
+    assert "grpo's" not in trend(write(path, noise))["verdict"]  # of a loss of 0
     given = trend(
         write(
             path,
@@ -716,3 +719,12 @@ def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> No
         )
     )
     assert "recorded_loss" not in given["steps"][0]
+
+
+def test_a_recorded_loss_that_is_no_number_is_named_at_its_step(tmp_path: Path) -> None:
+    rows = [PLAIN | {"step": at, "loss": math.nan if at in (3, 5) else 0.1} for at in range(8)]
+    document = trend(write(tmp_path / "a.jsonl", rows))
+    assert document["verdict"].startswith("step 3: recorded_loss is not finite")
+    assert [one["recorded_loss"] is None for one in document["steps"]] == [
+        at in (3, 5) for at in range(8)
+    ]

@@ -98,7 +98,7 @@ def test_a_series_under_another_name_is_compared(tmp_path: Path) -> None:
     assert {name for name, one in found.items() if one["agrees"]} == {*log} - {"reward_std", "lr"}
     assert found["reward_std"]["because"] == "it equals reward_group_std"
     mean = {"kl_k3": {0: 1.0, 1: 2.0, 2: 4.0}}
-    one = _compared("kl", mean["kl_k3"], {0: 1.1, 1: 2.0, 2: 3.9}, mean, 0, "trl")
+    one = _compared("kl", mean["kl_k3"], {0: 1.1, 1: 2.0, 2: 3.9}, mean, {}, 0, "trl")
     assert one.because == "it equals grpo's own kl_k3, not computed as trl does"
 
 
@@ -189,6 +189,37 @@ def test_a_factor_is_told_from_three_steps_on(steps: int, told: bool, tmp_path: 
     path = rewards(tmp_path / "a.jsonl", ours, {})
     one = compared(path, log_of(tmp_path / "trainer_state.json", log), "-v", "dr")["reward"]
     assert one["because"] == ("the log has 2 times grpo's value at every step" if told else "")
+
+
+def test_a_factor_that_begins_at_a_step_is_named(tmp_path: Path) -> None:
+    ours = dict(enumerate([1.0, 1.5, 7.0, 11.0, 2.0, 5.0]))
+    log = {"reward": {at: value * (2.0 if at > 1 else 1.0) for at, value in ours.items()}}
+    path = rewards(tmp_path / "a.jsonl", ours, {})
+    one = compared(path, log_of(tmp_path / "trainer_state.json", log), "-v", "dr")["reward"]
+    assert (one["first"], one["because"]) == (2, "the log has 2 times grpo's value from step 2 on")
+
+
+def test_a_mean_over_the_tokens_of_a_step_is_told_from_one_over_micro_batches(
+    tmp_path: Path,
+) -> None:
+    """Records are prompts here, and the trainer's micro-batch was the step."""
+    records, plain, weighted = [], {}, {}
+    for step in range(4):
+        made, rows = drawn_step(step)
+        records += [one | {"step": step} for one in made]
+        for kls, read in ((plain, READ["kl"]), (weighted, weighted_kl)):
+            kls[step] = mean([x for some in rows for x in each_token(some, read)])
+    path = write(tmp_path / "a.jsonl", records)
+    flags = ("-v", "trl/grpo", "--beta", "0.01", "--epsilon", "0.2", "-p")
+    for kls, weight in ((plain, "none"), (weighted, "token-ratio")):
+        log = log_of(tmp_path / "trainer_state.json", {"kl": kls})
+        one = compared(path, log, *flags, f"kl_weight={weight}")["kl"]
+        assert not one["agrees"]
+        assert one["because"].startswith("it equals the mean over all tokens of the step")
+
+
+def weighted_kl(new: float, old: float, ref: float, *_: float) -> float:
+    return math.exp(new - old) * (math.exp(ref - new) - (ref - new) - 1)
 
 
 def test_a_log_is_moved_by_a_step_only_where_it_fits(tmp_path: Path) -> None:

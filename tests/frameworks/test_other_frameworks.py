@@ -82,15 +82,6 @@ def test_slime_takes_the_entropy_off_with_the_reducer_of_its_policy_loss(
     assert given.total["entropy"] == pytest.approx(mean, rel=1e-14)
 
 
-def test_areal_tokens_outside_the_second_moment_leave_the_denominator() -> None:
-    record = {**RECORD, "log_probs_new": RECORD["log_probs_old"]}
-    rejected = evaluate(record, "areal/grpo", is_high=1.1)
-    assert rejected.breakdown.denominator.tolist() == [6.0]
-    found = evaluate(record, "areal/m2po", stages={"correction": "areal/m2po"})
-    assert found.breakdown.correction.tolist() == [1.0, 0.0, 0.0, 1.0, 1.0, 1.0]
-    assert found.loss == pytest.approx((-1.0 + 3.0) / 4.0)
-
-
 def test_every_row_states_its_version() -> None:
     frameworks = (
         "openrlhf/",

@@ -110,32 +110,10 @@ def test_peers_are_turns_of_the_number_or_of_the_group() -> None:
     assert found[6:] == [-0.25, 0.5, -0.25]
 
 
-def test_turns_of_one_state_are_compared() -> None:
-    how = {"advantage": "gigpo", "gamma": 1.0, "std_eps": 0.0, "outcome_unit": "trajectory"}
-    found = by_turn(ran(AS_ROWS, **how))
-    outcome = [1.0, 1.0, -1.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0]  # rewards 1, 0 and ½; then equal
-    returns = {0: [1.5, 0.5, 0.5], 1: [1.0, 0.0]}  # of the first group by state; 2 is alone
-    third = np.array(returns[0]) - 2.5 / 3
-    first = third / np.sqrt((third**2).sum() / 2)
-    assert found[0] - outcome[0] == pytest.approx(first[0])
-    assert found[1] - outcome[1] == pytest.approx(0.5 / np.sqrt(0.5))
-    assert found[3] == outcome[3]
-    by_turns = by_turn(ran(AS_ROWS, **how | {"outcome_unit": "turn"}))
-    assert by_turns[3] == pytest.approx((0.0 - 2.5 / 6) / np.std([1, 1, 0, 0, 0, 0.5], ddof=1))
-
-
 def test_trajectories_that_began_alike_are_compared() -> None:
     states = np.array([7.0, 1.0, 7.0, 2.0, 1.0, 3.0, 1.0, 7.0, 1.0])
     found = by_turn(ran(replace(AS_ROWS, state_ids=states), advantage="state-group-mean"))
     assert found == [0.5, 0.5, -0.5, -0.5, -0.5, 0.0, 0.0, 0.0, 0.0]
-
-
-def test_gae_of_turns_takes_the_value_at_a_turn_s_first_token() -> None:
-    found = by_turn(ran(AS_RESPONSES, advantage="turn-gae", gamma=0.9, gae_lambda=0.5))
-    first = COLUMNS["values"][np.cumsum(TOKENS) - TOKENS]
-    last = 1.0 - first[1]
-    assert found[1] == pytest.approx(last)
-    assert found[0] == pytest.approx(0.5 + 0.9 * first[1] - first[0] + 0.45 * last)
 
 
 def test_a_kl_in_the_reward_is_taken_off_the_turn_it_is_of() -> None:

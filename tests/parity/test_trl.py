@@ -74,28 +74,23 @@ def test_top_entropy_of_entropies_in_single_precision() -> None:
         assert (found.breakdown.correction > 0).tolist() == theirs[0].tolist()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("settings", [{}, {"epsilon": 0.05, "epsilon_high": 0.3}], ids=str)
-def test_rloo(settings: dict[str, Any], kind: str) -> None:
-    for seed in SEEDS:
-        compare("trl/rloo", ragged(seed, kind), settings, trainer=RLOOTrainer)
+SCALED = {"epsilon": 0.1, "epsilon_high": 0.2, "gradient_accumulation_steps": 4}
+OTHERS: list[tuple[str, type, dict[str, Any]]] = [
+    ("trl/rloo", RLOOTrainer, {}),
+    ("trl/rloo", RLOOTrainer, {"epsilon": 0.05, "epsilon_high": 0.3}),
+    ("trl/gmpo", GMPOTrainer, {}),
+    ("trl/gmpo", GMPOTrainer, {"beta": 0.1}),
+    ("trl/gmpo", GMPOTrainer, SCALED),
+    ("trl/gmpo", GMPOTrainer, {"top_entropy_quantile": 0.4, "beta": 0.1}),
+    ("trl/gmpo", GMPOTrainer, {"top_entropy_quantile": 0.05, "epsilon": 0.05}),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"beta": 0.1},
-        {"epsilon": 0.1, "epsilon_high": 0.2, "gradient_accumulation_steps": 4},
-        {"top_entropy_quantile": 0.4, "beta": 0.1},
-        {"top_entropy_quantile": 0.05, "epsilon": 0.05},
-    ],
-    ids=str,
-)
-def test_gmpo(settings: dict[str, Any], kind: str) -> None:
+@pytest.mark.parametrize(("row", "trainer", "settings"), OTHERS, ids=str)
+def test_other_trainers(row: str, trainer: type, settings: dict[str, Any], kind: str) -> None:
     for seed in SEEDS:
-        compare("trl/gmpo", ragged(seed, kind), settings, trainer=GMPOTrainer)
+        compare(row, ragged(seed, kind), settings, trainer=trainer)
 
 
 VARIED: dict[str, dict[str, Any]] = {

@@ -417,6 +417,22 @@ def _rows(batch: Ragged, table: Any) -> list[list[float]]:
     return [row.tolist() for row in batch.counted(table)]
 
 
+def _case(
+    function: str,
+    variant: str,
+    stages: dict[str, str],
+    record: dict[str, Any],
+    batch: Ragged,
+    theirs: Any,
+    **more: Any,
+) -> dict[str, Any]:
+    """A case with what verl returned: losses, gradient, and whatever is named besides."""
+    expected = {"loss": theirs.loss, "policy_loss": theirs.policy, **more}
+    expected["gradient"] = _rows(batch, theirs.gradient)
+    named = {"function": function, "variant": variant, "stages": stages}
+    return named | {"record": record, "expected": expected}
+
+
 def _golden_loss(
     index: int,
     loss: str,
@@ -438,19 +454,10 @@ def _golden_loss(
         batch, loss, mode=mode, beta=0.2, entropy_coeff=0.01, **settings
     )
     assert np.count_nonzero(theirs.gradient)
-    return {
-        "function": f"compute_policy_loss_{loss}, agg_loss ({mode}), kl_penalty (low_var_kl)",
-        "variant": f"verl/{loss}",
-        "stages": stages,
-        "record": record,
-        "expected": {
-            "loss": theirs.loss,
-            "policy_loss": theirs.policy,
-            "gradient": _rows(batch, theirs.gradient),
-            "kl": _rows(batch, theirs.kl),
-            "metrics": theirs.metrics,
-        },
-    }
+    function = f"compute_policy_loss_{loss}, agg_loss ({mode}), kl_penalty (low_var_kl)"
+    case = _case(function, f"verl/{loss}", stages, record, batch, theirs)
+    case["expected"] |= {"kl": _rows(batch, theirs.kl), "metrics": theirs.metrics}
+    return case
 
 
 def _golden_kl(index: int, kl: str) -> dict[str, Any]:
@@ -458,18 +465,11 @@ def _golden_kl(index: int, kl: str) -> dict[str, Any]:
     for row in batch.columns["log_probs_ref"]:
         row[::5] -= 4.0
     theirs = verl_functions.compute(batch, "vanilla", kl=kl, beta=0.4)
-    return {
-        "function": f"kl_penalty ({kl}), compute_policy_loss_vanilla, agg_loss (token-mean)",
-        "variant": "verl/vanilla",
-        "stages": {"kl": f"verl/{kl}"},
-        "record": batch.record(hyperparameters={"beta": 0.4}),
-        "expected": {
-            "loss": theirs.loss,
-            "policy_loss": theirs.policy,
-            "gradient": _rows(batch, theirs.gradient),
-            "kl": _rows(batch, theirs.kl),
-        },
-    }
+    function = f"kl_penalty ({kl}), compute_policy_loss_vanilla, agg_loss (token-mean)"
+    record = batch.record(hyperparameters={"beta": 0.4})
+    case = _case(function, "verl/vanilla", {"kl": f"verl/{kl}"}, record, batch, theirs)
+    case["expected"]["kl"] = _rows(batch, theirs.kl)
+    return case
 
 
 def _golden_advantages(index: int, choice: str) -> dict[str, Any]:
@@ -479,15 +479,7 @@ def _golden_advantages(index: int, choice: str) -> dict[str, Any]:
     batch.rewards[0] = 0.0
     found = verl_functions.advantages(batch, estimator, norm=norm)
     theirs = verl_functions.compute(batch, "vanilla", advantages=found)
-    return {
-        "function": f"{estimator}, compute_policy_loss_vanilla, agg_loss (token-mean)",
-        "variant": "verl/vanilla",
-        "stages": {"advantage": choice},
-        "record": batch.record("log_probs_new", "log_probs_old", rewards=True),
-        "expected": {
-            "loss": theirs.loss,
-            "policy_loss": theirs.policy,
-            "advantages": _rows(batch, found),
-            "gradient": _rows(batch, theirs.gradient),
-        },
-    }
+    function = f"{estimator}, compute_policy_loss_vanilla, agg_loss (token-mean)"
+    record = batch.record("log_probs_new", "log_probs_old", rewards=True)
+    more = {"advantages": _rows(batch, found)}
+    return _case(function, "verl/vanilla", {"advantage": choice}, record, batch, theirs, **more)

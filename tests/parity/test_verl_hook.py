@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -64,41 +63,6 @@ def test_what_the_loss_returns_is_untouched(tmp_path: Path) -> None:
     for row, gradient in zip(line["expected"]["loss_gradient"], new.grad.tolist(), strict=True):
         assert row == gradient[: len(row)]
     assert line["mask"] == [m[: m.nonzero()[0].max(initial=-1) + 1].tolist() for m in batch.mask]
-
-
-def test_weights_that_the_record_cannot_explain_are_not_expected(tmp_path: Path) -> None:
-    """verl hands the loss finished rollout weights: they are written, and the loss under a name
-    that nothing is compared with."""
-    path = tmp_path / "rollouts.jsonl"
-    loss = record_policy_loss(core_algos.compute_policy_loss_vanilla, path)
-    batch = ragged(6)
-    weights = torch.full(batch.padded("mask").shape, 0.5, dtype=torch.float64)
-    mask = tensor(batch, "mask")
-    value, _ = loss(
-        tensor(batch, "log_probs_old"),
-        tensor(batch, "log_probs_new").requires_grad_(),
-        torch.tensor(batch.advantages)[:, None] * mask,
-        mask,
-        config=actor_config("token-mean", {}),
-        rollout_is_weights=weights,
-    )
-    loss.recorder.close()
-    (line,) = lines(path)
-    assert line["expected"]["metrics"]["weighted_policy_loss"] == value.item()
-    assert {"policy_loss", "loss_gradient"}.isdisjoint(line["expected"])
-    assert {weight for row in line["rollout_is_weights"] for weight in row} == {0.5}
-    assert verify(path)[0] == 0
-
-
-def test_clip_cov_is_written_too(registry: dict[str, Any], tmp_path: Path) -> None:
-    recorder = record(tmp_path / "r.jsonl", gradient=False)
-    loss = core_algos.get_policy_loss_fn("clip_cov")
-    value, _, _ = call(loss, ragged(7), "token-mean", torch.float64, **LOSSES["clip_cov"])
-    recorder.close()
-    line = json.loads((tmp_path / "r.jsonl").read_text())
-    assert line["framework"]["policy_loss"] == "clip_cov"
-    assert line["expected"]["policy_loss"] == value.item()
-    assert "loss_gradient" not in line["expected"]
 
 
 def test_nothing_is_opened_before_a_loss_is_computed(

@@ -70,17 +70,39 @@ def _total(batch: Ragged, mode: str, loss: str, **how: Any) -> tuple[float, Any]
 
 
 def compare(
-    batch: Ragged, row: str, mode: str, theirs: tuple[float, Any], given: dict[str, Any]
+    batch: Ragged,
+    row: str,
+    mode: str,
+    theirs: tuple[float, Any],
+    given: dict[str, Any],
+    *,
+    stages: dict[str, str] | None = None,
+    label: str = "",
+    limit: float = 1e-9,
 ) -> None:
     hyper = {"beta": BETA, "entropy_coef": ENTROPY, **given}
-    stages = {"aggregate": f"verl/{mode}"}
+    stages = stages or {"aggregate": f"verl/{mode}"}
     ours = evaluate(batch.record(hyperparameters=hyper), row, stages=stages)
-    loss, gradient = theirs
+    (loss, gradient), name = theirs, label or row
     case = f"{batch.kind} {batch.seed} {mode} {given}"
     assert np.isfinite(loss), case
-    AGREEMENT.close(FRAMEWORK, row, "loss", ours.loss, loss, case=case)
-    wanted = flat(batch.counted(gradient))
-    AGREEMENT.close(FRAMEWORK, row, "gradient", -flat(ours.gradient), wanted, case=case)
+    AGREEMENT.close(FRAMEWORK, name, "loss", ours.loss, loss, case=case)
+    wanted, found = flat(batch.counted(gradient)), -flat(ours.gradient)
+    AGREEMENT.close(FRAMEWORK, name, "gradient", found, wanted, limit=limit, case=case)
+
+
+def compare_corrected(batch: Ragged, loss: str, mode: str, given: dict[str, Any]) -> None:
+    """The row of a loss with verl's correction, where anything is kept."""
+    if not enough(batch, given, "log_probs_old"):
+        return
+    row = f"verl/{loss}"
+    own = VARIANTS[row].kl_aggregate is not None
+    where = ("kl_aggregate", "entropy_aggregate") if own else ("aggregate",)
+    choice = "verl/decoupled-geometric" if loss == "geo_mean" else "verl/decoupled"
+    stages = dict.fromkeys(where, f"verl/{mode}") | {"correction": choice}
+    theirs, label = decoupled(batch, mode, given, loss), f"{row} --correction {choice}"
+    near = 1e-7 if loss == "sapo" else 1e-9
+    compare(batch, row, mode, theirs, given, stages=stages, label=label, limit=near)
 
 
 def enough(batch: Ragged, settings: dict[str, Any], first: str) -> bool:
@@ -135,44 +157,16 @@ def test_weights_of_geo_mean(weights: dict[str, Any], kind: str) -> None:
     """It takes the geometric mean of a response's weights; whole responses may be rejected."""
     for seed, mode in enumerate(MODES):
         rejection = {"rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.012} if seed else {}
-        batch, given = ragged(seed + 340, kind), weights | rejection
-        hyper = {"beta": BETA, "entropy_coef": ENTROPY, **given}
-        stages = dict.fromkeys(("kl_aggregate", "entropy_aggregate"), f"verl/{mode}")
-        stages["correction"] = "verl/decoupled-geometric"
-        record = batch.record(hyperparameters=hyper)
-        if not enough(batch, given, "log_probs_old"):
-            continue
-        ours = evaluate(record, "verl/geo_mean", stages=stages)
-        loss, gradient = decoupled(batch, mode, given, "geo_mean")
-        row = "verl/geo_mean --correction verl/decoupled-geometric"
-        AGREEMENT.close(FRAMEWORK, row, "loss", ours.loss, loss, case=f"{kind} {seed} {given}")
-        wanted = flat(batch.counted(gradient))
-        AGREEMENT.close(FRAMEWORK, row, "gradient", -flat(ours.gradient), wanted, case=kind)
+        compare_corrected(ragged(seed + 340, kind), "geo_mean", mode, weights | rejection)
 
 
 @pytest.mark.parametrize("loss_mode", ["gspo", "geo_mean", "kl_cov", "sapo", "cispo", "dppo_kl"])
 def test_losses_do_not_see_what_is_rejected(loss_mode: str) -> None:
     """verl takes rejected tokens out of the mask before the means over responses and batch."""
-    row = f"verl/{loss_mode}"
-    own = VARIANTS[row].kl_aggregate is not None
     for seed, (rejection, thresholds) in enumerate(REJECTIONS.items()):
-        batch, mode = ragged(seed + 370), MODES[seed % len(MODES)]
         settings = {"rollout_rs": rejection, "rollout_rs_threshold": thresholds[0]}
         given = WEIGHTS[seed % len(WEIGHTS)] | settings
-        if not enough(batch, given, "log_probs_old"):
-            continue
-        where = ("kl_aggregate", "entropy_aggregate") if own else ("aggregate",)
-        name = "decoupled-geometric" if loss_mode == "geo_mean" else "decoupled"
-        stages = dict.fromkeys(where, f"verl/{mode}") | {"correction": f"verl/{name}"}
-        hyper = {"beta": BETA, "entropy_coef": ENTROPY, **given}
-        ours = evaluate(batch.record(hyperparameters=hyper), row, stages=stages)
-        loss, gradient = decoupled(batch, mode, given, loss_mode)
-        label, case = f"{row} --correction verl/{name}", f"{seed} {mode} {given}"
-        AGREEMENT.close(FRAMEWORK, label, "loss", ours.loss, loss, case=case)
-        wanted = flat(batch.counted(gradient))
-        near = 1e-7 if loss_mode == "sapo" else 1e-9
-        found = -flat(ours.gradient)
-        AGREEMENT.close(FRAMEWORK, label, "gradient", found, wanted, limit=near, case=case)
+        compare_corrected(ragged(seed + 370), loss_mode, MODES[seed % len(MODES)], given)
 
 
 PRESETS = [

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 import os
 import subprocess
 import unicodedata
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from files import some
 from forked import PEAK
@@ -249,27 +246,6 @@ def test_a_small_gzip_of_a_large_text(bounded, filling):
     text = b'{"log_probs_new": [[' + filling * (size // len(filling))
     Path("in.jsonl.gz").write_bytes(gzip.compress(text, 3))
     assert bounded(["eval", "in.jsonl.gz"])
-
-
-@pytest.mark.more
-def test_a_small_npz_of_a_large_array(bounded):
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
-        array = io.BytesIO()
-        np.save(array, np.zeros((1000, 20_000), np.float32))
-        packed.writestr("log_probs_new.npy", array.getvalue())
-        array = io.BytesIO()
-        np.save(array, np.zeros(1000))
-        packed.writestr("rewards.npy", array.getvalue())
-    Path("in.npz").write_bytes(file.getvalue())
-    assert len(file.getvalue()) < 1_000_000
-    assert bounded(["eval", "-v", "dr", "--level", "batch", "in.npz"])
-
-
-@pytest.mark.more
-def test_newlines_alone(bounded):
-    Path("in.jsonl").write_bytes(b"\n" * 4_000_000)
-    assert bounded(["eval", "in.jsonl"])
 
 
 def test_the_errors_that_are_told_in_full_can_be_limited(grpo, dump):

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import resource
-import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command import answer
 from formats import dumps
-from fuzz.product import blocks_of, process
-
-from grpo_cli.hooks.writer import Writer
+from fuzz.product import process
 
 # ---- bad input is one line and exit code 3, however odd it is; never a traceback and 70 ----------
 
@@ -191,14 +186,6 @@ def test_too_few_files_are_no_fault_of_standard_output(dump):
     )
 
 
-def test_a_hook_writes_what_is_not_finite_as_such():
-    with Writer("hook.jsonl") as writer:
-        writer.write(lambda: {"expected": {"loss": math.nan, "objective": -math.inf}})
-    expected = json.loads(Path("hook.jsonl").read_text())["expected"]
-    assert math.isnan(expected["loss"])
-    assert expected["objective"] == -math.inf
-
-
 # ---- what the documentation promises, where it was found broken ----------------------------------
 
 
@@ -279,37 +266,6 @@ def test_integer_group_ids_beyond_64_bits_are_refused(grpo, dump):
     assert outcome.out == b""
     assert b"group_ids[0]: expected an id of at most 64 bits, got " in outcome.err
     assert outcome.err.endswith(b"; write such ids as strings\n")
-
-
-def test_notes_do_not_depend_on_the_size_of_blocks(grpo, dump):
-    trl = {"framework": {"name": "trl", "loss_type": "grpo"}}
-    name = dump({}, trl)
-    at_once = grpo("eval", "-v", "dr", name)
-    with blocks_of(1):
-        by_line = grpo("eval", "-v", "dr", name)
-    assert at_once.err == by_line.err
-
-
-def safetensors(offsets):
-    """A file of two tensors, the second of which says that it stands at ``offsets``."""
-    values = np.array([[-0.5, -1.0]]).tobytes() + np.array([1.0]).tobytes()
-    header = {
-        "log_probs": {"dtype": "F64", "shape": [1, 2], "data_offsets": [0, 16]},
-        "advantages": {"dtype": "F64", "shape": [1], "data_offsets": offsets},
-    }
-    text = json.dumps(header).encode()
-    Path("in.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + values)
-    return "in.safetensors"
-
-
-def test_a_sound_safetensors_is_read(grpo):
-    assert grpo("eval", "-v", "dr", safetensors([16, 24])).code == 0
-
-
-@pytest.mark.parametrize("offsets", [[-8, 24], [8, 16], [0, 8]], ids=str)
-def test_safetensors_offsets_are_checked(grpo, offsets):
-    outcome = grpo("eval", "-v", "dr", safetensors(offsets))
-    assert (outcome.code, b"in.safetensors" in outcome.err) == (3, True)
 
 
 def test_a_mean_is_not_called_a_sum(tmp_path: Path) -> None:

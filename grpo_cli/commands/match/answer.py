@@ -12,6 +12,7 @@ from grpo_cli.commands.frames import Frames
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.hyperparameters import Value
 from grpo_cli.mistakes import causes
+from grpo_cli.terminal.numbers import shown
 
 BY_CHANCE = 0.05
 """A mistake of which more hits than this are expected by chance may be one of them."""
@@ -85,6 +86,37 @@ class Mistaken(Answer):
 
 
 @dataclass(frozen=True)
+class OtherNumber(Answer):
+    """A number that was logged beside the loss, where it is not the first match's own.
+
+    Attributes:
+        name, logged: the number.
+        value: the convention's own; None where it has none.
+        agrees: whether these are one.
+        value_is, logged_is: of a KL, which mean either is: "the mean over tokens of k3"; "" for
+            none that is usual.
+    """
+
+    name: str
+    logged: float
+    value: float | None
+    agrees: bool
+    value_is: str
+    logged_is: str
+
+    @property
+    def sentence(self) -> str:
+        """Which number each is."""
+        own = "unknown" if self.value is None else shown(self.value)
+        own += f" ({self.value_is})" if self.value_is else ""
+        yours = f"your {shown(self.logged)}"
+        if self.logged_is:
+            return f"its {self.name} is {own}; {yours} is {self.logged_is}"
+        of_kl = f", and {yours} is none of its usual means" if self.name == "kl" else ""
+        return f"its {self.name} is {own}{of_kl or f', not {yours}'}"
+
+
+@dataclass(frozen=True)
 class Matched(Frames, Answer):
     """What ``match`` returns.
 
@@ -104,6 +136,8 @@ class Matched(Frames, Answer):
         released: the unmodified rows.
         not_tried: what could not be tried → why.
         mistakes: where no convention gives the number, the mistakes in one that do.
+        others: the other numbers, where the first match, or ``loss_alone``, has not all of them.
+        loss_alone: what gives the loss and not the other numbers, where nothing gives all.
     """
 
     target: float
@@ -126,6 +160,13 @@ class Matched(Frames, Answer):
     released: Released
     not_tried: Mapping[str, str]
     mistakes: Sequence[Mistaken] = ()
+    others: Sequence[OtherNumber] = ()
+    loss_alone: Convention | None = None
+
+    @property
+    def other_sentences(self) -> list[str]:
+        """What the other numbers are that the first match has not as its own."""
+        return [one.sentence for one in self.others if not one.agrees]
 
     @property
     def mistakes_by_chance(self) -> float:
@@ -145,6 +186,8 @@ class Matched(Frames, Answer):
             first = self.mistakes[0]
             sure = "" if self.mistakes_by_chance <= BY_CHANCE else "by chance, "
             return f"{number}: {sure}{first.variant} with a mistake: {first.words}"
+        if self.loss_alone is not None:
+            return f"{number}: {self.loss_alone.name} gives it; {'; '.join(self.other_sentences)}"
         if not self.matches:
             return f"{number}: no convention of {self.tried:,} gives it"
         match, count = self.matches[0], self.match_count
@@ -155,7 +198,8 @@ class Matched(Frames, Answer):
             if self.entry_count > 1:
                 values = f"have {self.entry_count} different values"
             others = f"; {count} conventions fit and {values}"
-        return f"{number}: {sure}{match.name} gives {match.value!r}{others}"
+        found = f"{number}: {sure}{match.name} gives {match.value!r}{others}"
+        return "; ".join([found, *self.other_sentences])
 
     def table(self) -> list[dict[str, Any]]:
         """A convention of each value that fits, the likeliest first; else the nearest."""

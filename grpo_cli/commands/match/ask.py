@@ -319,6 +319,8 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
         tried=run.scan.tried,
         released=Released(rows, evaluated(nearest_row), evaluated(recorded)),
         not_tried=dict(run.space.reasons),
+        others=tuple(run.others),
+        loss_alone=evaluated(run.loss_alone),
     )
 
 

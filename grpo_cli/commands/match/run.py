@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.match.answer import OtherNumber
 from grpo_cli.commands.match.fit import (
     GRID,
     GRID_BITS,
@@ -169,6 +170,9 @@ class Run:
         nearest: where none does, the nearest plain ones, nearest first.
         tell_apart: what data would distinguish the matches.
         unmodified: the rows themselves.
+        others: what the first match has in the place of the other numbers, where it has not all of
+            them as its own.
+        loss_alone: what gives the losses and not the other numbers, where nothing gives all.
     """
 
     scan: Scan
@@ -176,6 +180,8 @@ class Run:
     nearest: Sequence[Candidate] = ()
     tell_apart: Sequence[str] = ()
     unmodified: Unmodified = (0, None, None)
+    others: Sequence[OtherNumber] = ()
+    loss_alone: Candidate | None = None
 
     def __init__(self, space: Space, factors: Sequence[Factor], batch: str) -> None:
         self.space = space

@@ -17,6 +17,13 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.epsilon import brackets, solve
 from grpo_cli.commands.match.fit import FLOAT32, factors_of
+from grpo_cli.commands.match.logged import (
+    all_agree,
+    fitting,
+    means_of,
+    others_of,
+    without_kl,
+)
 from grpo_cli.commands.match.question import LoggedNumber, Question, exactly, unbound
 from grpo_cli.commands.match.run import RARE, Candidate, Run, Unmodified, distinguishing
 from grpo_cli.commands.match.space.options import Sample
@@ -61,6 +68,46 @@ class Search:
     doubted: bool = False
 
     def answer(self, questions: Sequence[Question]) -> Run:
+        """The conventions that give every number on its data; a KL may be any usual mean of it.
+
+        That is tried where no convention has the logged KL as its own.
+        """
+        run = self._answer(questions)
+        if run.matches or not any(question.others for question in questions):
+            return run
+        if not run.fitting and sum(question.data.work for question in questions) > _LARGE:
+            return run  # no ε is solved for, so nothing gives the losses either
+        alone = self._answer([replace(question, others=()) for question in questions])
+        if not alone.sure:
+            return run
+        return self._with_means(run, alone, questions)
+
+    def _with_means(self, run: Run, alone: Run, questions: Sequence[Question]) -> Run:
+        """What gives the losses, if it has the other numbers too, the KL as a usual mean of it.
+
+        Else the first run, with what its losses alone would say.
+
+        Args:
+            run: nothing gives all the numbers as grpo eval does.
+            alone: the answer to the losses.
+            questions: all numbers.
+        """
+        first, kept, fits = alone.matches[0], [*alone.matches], dict[str, None]()
+        for at, (question, measured) in enumerate(zip(questions, alone.measured, strict=True)):
+            kept = evaluate(question, measured, kept)
+            kept = [one for one in kept if all_agree(one, without_kl(question))]
+            means = means_of(question)
+            here = fitting(question, means)
+            fits = {words: None for words in here if not at or words in fits}
+        evaluate(questions[-1], alone.measured[-1], [first])
+        if kept and fits:
+            alone.matches, first = kept, kept[0]
+        answer = alone if kept and fits else run
+        answer.others = others_of(first, questions[-1], means, [*fits])
+        answer.loss_alone = None if answer is alone else first
+        return answer
+
+    def _answer(self, questions: Sequence[Question]) -> Run:
         """The conventions that give every number on its data.
 
         The more there is to evaluate, the less is searched.
@@ -83,7 +130,7 @@ class Search:
             self._find_epsilon(run, questions[0])
         doubtful = DOUBTFUL & questions[0].first.settings.keys() - self.base.flags.keys()
         if not run.matches and doubtful and not self.doubted and work <= _LARGE:
-            other = replace(self, doubted=True).answer(questions)
+            other = replace(self, doubted=True)._answer(questions)
             if other.sure:
                 return other
         if not run.matches and not self.doubted and work <= _LARGE and len(questions) == 1:
@@ -210,20 +257,6 @@ def evaluate(question: Question, measured: Measured, found: Sequence[Candidate])
             one.difference = one.value - question.target.value
             kept.append(one)
     return kept
-
-
-def all_agree(one: Candidate, question: Question) -> bool:
-    """Whether the other logged numbers fit; a gradient may be scaled as the loss is, or not."""
-    for other in question.others:
-        assert one.totals is not None
-        value = one.totals.row().get(other.name)
-        if not isinstance(value, int | float):
-            return False
-        room = other.half + 8 * FLOAT32 * abs(other.value)
-        scales = (1.0, abs(one.times)) if other.name == "gradient_norm" else (1.0,)
-        if all(abs(scale * value - other.value) > room for scale in scales):
-            return False
-    return True
 
 
 def without_chance(found: Sequence[Candidate], target: LoggedNumber) -> list[Candidate]:

@@ -40,6 +40,9 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     if answer.mistakes:
         return
     if not answer.matches:
+        if answer.loss_alone is not None:
+            _print(console, screen, [answer.loss_alone])
+            return
         slips = [one for one in answer.nearest if _slip(one.would_need)]
         near = slips or [one for one in answer.nearest if _is_near(one, answer.target)]
         if near:
@@ -97,12 +100,13 @@ def _flags(found: Convention) -> str:
 
 
 def _head(answer: Matched) -> Iterator[tuple[str, str]]:
+    count, entries = answer.match_count, answer.entry_count
     target = f"{answer.target_of} {answer.target!r}"
     numbers, _ = answer.questions
+    numbers -= len(answer.other_sentences) if count else 0
     if numbers > 1:
         target += f" and {numbers - 1} more number{'' if numbers == 2 else 's'}"
     tried = f"{answer.tried:,} tried, ±{answer.tolerance:.2g}"
-    count, entries = answer.match_count, answer.entry_count
     fit = f"{answer.fitting:,} of {answer.tried:,} conventions give the {target}"
     by_chance = f"no match beyond chance: {fit} (±{answer.tolerance:.2g})"
     if answer.mistakes:
@@ -125,6 +129,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     if not count:
         slip = next((one for one in answer.nearest if _slip(one.would_need)), None)
         but = f"; {slip.variants[0]} {_slip(slip.would_need)} does" if slip else ""
+        if (loss := answer.loss_alone) is not None:
+            but = f"; {_label(loss)} gives the {answer.target_of}"
         yield f"no convention gives the {target}{but} ({tried})", "bold magenta"
     elif not answer.reproduced:
         yield by_chance, "bold magenta"
@@ -139,10 +145,11 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         if entries == 1 and answer.by_chance:
             first, style = f"{first}, possibly by chance", "bold magenta"
         yield f"{first}{also} ({tried})", style
+    yield from ((line, "") for line in answer.other_sentences)
     yield from ((line, "") for line in _released(answer))
     if count:
         yield _chance(answer), "" if answer.by_chance else "dim"
-    else:
+    elif answer.loss_alone is None:
         yield _MISTAKE, ""
 
 

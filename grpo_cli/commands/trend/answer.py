@@ -42,7 +42,7 @@ def trend_of(
     if run is not None:
         happened = with_checks(happened, steps, run)
         covered = Coverage(steps, columns, run.missing, on_policy=not run.moved)
-        compared = compare_log(framework, log, run.logged, steps)
+        compared = compare_log(framework, log, run.logged, run.token_means, steps)
         variant, signatures = run.plan.variant, [*run.signatures]
     sentence = verdict(steps, happened, covered)
     sentence = f"{ungrouped}; {sentence}" if ungrouped else sentence

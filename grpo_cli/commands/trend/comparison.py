@@ -95,6 +95,7 @@ def _compared(
     logged: Mapping[int, float],
     recomputed: Mapping[int, float | None],
     others: Series,
+    by_token: Mapping[int, float | None],
     shift: int,
     whose: str,
 ) -> Comparison:
@@ -109,10 +110,13 @@ def _compared(
     if wrong is None:
         because = "" if pairs else "the records lack the data for it"
         return Comparison(name, len(pairs), agrees=bool(pairs), because=because)
-    ratios = [value / known for _, value, known in pairs if known and math.isfinite(known)]
-    because = ""
-    if len(ratios) >= _LEAST and max(ratios) - min(ratios) <= _SAME * abs(ratios[0]):
-        because = f"the log has {shown(ratios[0])} times grpo's value at every step"
+    because = _factor(pairs, near)
+    whole = [(value, by_token.get(step)) for step, value, _ in pairs]
+    if len(whole) >= _LEAST and all(_alike(*pair, rounding) for pair in whole) and not because:
+        because = (
+            f"it equals the mean over all tokens of the step; {whose} averages the means of "
+            "micro-batches, and each record was taken for one"
+        )
     for other, series in others.items() if not because else ():
         both = [(value, series.get(step - shift)) for step, value in logged.items()]
         both = [pair for pair in both if pair[1] is not None]
@@ -127,6 +131,17 @@ def _compared(
     return Comparison(
         name, len(pairs), agrees=False, first=first, logged=value, recomputed=known, because=because
     )
+
+
+def _factor(pairs: Sequence[tuple[int, float, float]], near: float) -> str:
+    """The one factor between a log and grpo's values, at every step or from a step on; or ""."""
+    begin = next(at for at, pair in enumerate(pairs) if not _alike(pair[1], pair[2], near))
+    for at, where in ((0, "at every step"), (begin, f"from step {pairs[begin][0]} on")):
+        after = pairs[at:]
+        ratios = [value / known for _, value, known in after if known and math.isfinite(known)]
+        if len(ratios) >= _LEAST and max(ratios) - min(ratios) <= _SAME * abs(ratios[0]):
+            return f"the log has {shown(ratios[0])} times grpo's value {where}"
+    return ""
 
 
 def _alike(value: float, other: float | None, near: float) -> bool:
@@ -234,14 +249,25 @@ class Trend(Frames, Answer):
 
 
 def compare_log(
-    framework: str | None, log: Log | None, logged: Mapping[str, F64], steps: Steps
+    framework: str | None,
+    log: Log | None,
+    logged: Mapping[str, F64],
+    token_means: Mapping[str, F64],
+    steps: Steps,
 ) -> LogComparison | None:
-    """Compares a log, if any, with what a framework would have logged at each step of a run."""
+    """Compares a log, if any, with what a framework would have logged at each step of a run.
+
+    Args:
+        framework, log: whose names are in the log.
+        logged: what it would have logged: name → [S].
+        token_means: means over all tokens of what it averages by micro-batch: name → [S].
+        steps: the run.
+    """
     if log is None or framework is None:
         return None
-    series, others = (
+    series, by_token, others = (
         {name: dict(zip(steps.numbers, made.values(name), strict=True)) for name in made.metrics}
-        for made in (steps.with_metrics(logged), steps)
+        for made in (steps.with_metrics(logged), steps.with_metrics(token_means), steps)
     )
 
     for name in log:  # under another name, or of a term that this objective has not
@@ -269,7 +295,7 @@ def compare_log(
     if not any(sum(one) > _FITS * len(one) for one in fits[shift]):
         shift = 0
     found = [
-        _compared(name, log[name], values, others, shift, framework)
+        _compared(name, log[name], values, others, by_token.get(name, {}), shift, framework)
         for name, values in series.items()
         if name in log
     ]

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from grpo_cli.commands.trend.metrics import ALL, OBJECTIVE, RECORDED_LOSS
+from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import LEAST, mean_change
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
@@ -52,7 +52,7 @@ def _losses_apart(steps: Steps) -> Iterator[str]:
     recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
     if recorded is None or own is None or np.isnan(recorded - own).all():
         return
-    apart = np.abs(recorded - own) > np.nanmax(own) - np.nanmin(own)
+    apart = np.abs(recorded - own) > max(np.nanmax(own) - np.nanmin(own), LOSS_NOISE)
     for at in np.flatnonzero(apart)[:1].tolist():
         values = f"recorded_loss {brief(float(recorded[at]))}, loss {brief(float(own[at]))}"
         first = f"the records' loss differs from grpo's at step {steps.numbers[at]:,}"

@@ -20,7 +20,7 @@ from grpo_cli.commands.trend.detectors import (
     Change,
     changes,
 )
-from grpo_cli.commands.trend.metrics import METRICS, RECORDED_LOSS
+from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import FUTURE, LEAST_FUTURE, PAST
 from grpo_cli.commands.trend.step import (
     INFO,
@@ -95,6 +95,8 @@ def _apart(series: _Series, found: Sequence[Change], steps: Steps) -> list[Chang
     """The changes of the recorded loss that grpo's loss of the same records has not."""
     if not found or "loss" not in steps.metrics:
         return [*found]
+    if np.ptp(series.values) <= LOSS_NOISE:
+        return []
     (own,) = changes([(series.watch, np.nan_to_num(steps.metrics["loss"][series.places]))])
     return [
         one

@@ -300,6 +300,7 @@ class ChunkSums:
             if name == "ppo_kl":  # as verl's compute_policy_loss has it; slime does not clamp
                 values = np.clip(values, -20.0, 20.0)
             self._average(f"record_{name}", "records", tokens.mean(values), tokens.lengths > 0)
+            self._by_token(f"token_{name}", values, f"token_{name}")
         if breakdown.correction is not None:
             self._measure_weights(breakdown, breakdown.correction)
         self._measure_loss(breakdown)

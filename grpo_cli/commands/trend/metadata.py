@@ -68,7 +68,11 @@ def add_metadata(sums: StepSums, chunk: Chunk, steps: Sequence[RecordStep], row:
         if functions:
             names = tuple(functions)
             sums.functions[names] = min(step.number, sums.functions.get(names, step.number))
-        given["recorded_loss"][at] += _recorded_loss(step.metadata)
+        loss = _recorded_loss(step.metadata)
+        if math.isfinite(loss or 0.0):
+            given["recorded_loss"][at] += [] if loss is None else [loss]
+        else:
+            counts["recorded_nan"][at] += 1
         for name, count in _counts(step.metadata, step.number, chunk, number):
             counts[name][at] += count
     for name, by_row in counts.items():
@@ -89,13 +93,13 @@ def functions_in(value: Mapping[str, Any]) -> dict[str, list[float]]:
     }
 
 
-def _recorded_loss(value: Mapping[str, Any]) -> list[float]:
+def _recorded_loss(value: Mapping[str, Any]) -> float | None:
     """The loss that the trainer wrote into the record: ``expected.loss``, or ``loss``."""
     expected = value.get("expected")
     found = expected.get("loss") if isinstance(expected, dict) else value.get("loss")
     if isinstance(found, bool) or not isinstance(found, int | float | np.floating):
-        return []
-    return [float(found)] if math.isfinite(found) else []
+        return None
+    return float(found)
 
 
 def _counts(

@@ -285,6 +285,8 @@ LEFT_OUT = Metric("left_out", "signal", lambda step: step.count("left_out"), who
 """Records that hold NaN: a column only where there are any."""
 RECORDED_LOSS = Metric("recorded_loss", "update", mean_of("recorded_loss"), 8)
 """The mean of the losses that the records hold: a column only where there are any."""
+LOSS_NOISE = 1e-5
+"""More than what single precision leaves of a loss whose terms of about 1 cancel."""
 METRICS: Mapping[str, Metric] = {one.name: one for one in (*ALL, LEFT_OUT, RECORDED_LOSS)}
 MEAN = "/mean"
 _FUNCTION = re.compile(r"rewards/(.+)/mean")

@@ -22,6 +22,16 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.metrics import METRICS, Read, StepValues, mean_of
 
+_BY_TOKEN: dict[Read, Read] = {}
+"""What is a mean over micro-batches → the mean over all tokens of the step."""
+
+
+def _of_micro_batches(name: str) -> Read:
+    """Over the token means of the records, each of which counts as a micro-batch."""
+    read = mean_of(f"record_{name}")
+    _BY_TOKEN[read] = mean_of(f"token_{name}")
+    return read
+
 
 def _of_samples(name: str) -> Read:
     """Over all samples of the step, where any has what it is made of."""
@@ -67,11 +77,11 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "completions/mean_length": METRICS["length_mean"].read,
         "completions/min_length": _shortest,
         "completions/max_length": _longest,
-        "entropy": mean_of("record_entropy"),
-        "kl": mean_of("record_kl"),
-        "clip_ratio/low_mean": mean_of("record_clip_low"),
-        "clip_ratio/high_mean": mean_of("record_clip_high"),
-        "clip_ratio/region_mean": mean_of("record_clip_region"),
+        "entropy": _of_micro_batches("entropy"),
+        "kl": _of_micro_batches("kl"),
+        "clip_ratio/low_mean": _of_micro_batches("clip_low"),
+        "clip_ratio/high_mean": _of_micro_batches("clip_high"),
+        "clip_ratio/region_mean": _of_micro_batches("clip_region"),
         "sampling/sampling_logp_difference/mean": METRICS["mismatch.mean_abs"].read,
         "sampling/sampling_logp_difference/max": _extreme("logp_difference_max"),
         "sampling/importance_sampling_ratio/min": _extreme("weights_min", -1.0),
@@ -86,10 +96,10 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "response_length/mean": METRICS["length_mean"].read,
         "response_length/max": _longest,
         "response_length/min": _shortest,
-        "actor/entropy": mean_of("record_entropy"),
-        "actor/kl_loss": mean_of("record_kl"),
-        "actor/ppo_kl": mean_of("record_ppo_kl"),
-        "actor/pg_clipfrac": mean_of("record_clip"),
+        "actor/entropy": _of_micro_batches("entropy"),
+        "actor/kl_loss": _of_micro_batches("kl"),
+        "actor/ppo_kl": _of_micro_batches("ppo_kl"),
+        "actor/pg_clipfrac": _of_micro_batches("clip"),
         "training/rollout_probs_diff_mean": mean_of("probs_diff"),
         "training/rollout_probs_diff_max": _extreme("probs_diff_max"),
         "training/rollout_probs_diff_std": _probs_diff_std,
@@ -131,3 +141,10 @@ def logged_values(framework: str, step: StepValues) -> dict[str, F64]:
     """What a framework would have logged at each step, by its names."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return {name: read(step) for name, read in NAMES[framework].items()}
+
+
+def token_means(framework: str, step: StepValues) -> dict[str, F64]:
+    """The means over all tokens of each step, of what a framework averages by micro-batch."""
+    reads = NAMES[framework].items()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {name: _BY_TOKEN[read](step) for name, read in reads if read in _BY_TOKEN}

@@ -15,7 +15,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.trend.measure import ChunkSums, rewards_of, sums_of_rewards
 from grpo_cli.commands.trend.metadata import is_metadata, metadata_of
 from grpo_cli.commands.trend.metrics import StepValues, functions
-from grpo_cli.commands.trend.names import logged_values
+from grpo_cli.commands.trend.names import logged_values, token_means
 from grpo_cli.commands.trend.origins import (
     Origins,
     RecordStep,
@@ -274,9 +274,10 @@ def steps_of(
         order = np.array(sorted(range(len(known)), key=known.__getitem__))
         passes, numbers = zip(*(known[at] for at in order), strict=True)
         whole = Steps.of(replace(sums.taken(order), numbers=np.array(numbers)))
-        whole.not_finite = broken_columns(sums.numbers[order].tolist(), broken)
+        found = broken_columns(sums.numbers[order].tolist(), broken)
+        whole.not_finite = {**whole.not_finite, **found}
         steps = whole.in_passes(passes)
-    steps.not_finite = broken_columns(steps.numbers, broken)
+    steps.not_finite = {**steps.not_finite, **broken_columns(steps.numbers, broken)}
     return steps
 
 
@@ -318,6 +319,7 @@ class Run:
         step_source: how the step of a record is found.
         parts: row → part and step, where steps have parts; a step's number is its row's then.
         logged: what the framework ``names`` would have logged: name → [S].
+        token_means: means over all tokens of what that averages by micro-batch: name → [S].
         statistics: those of each step, where the plan wants some.
         alone: the note where records are not grouped that ought to be.
         ungrouped: that note where no gradient is left because records are not grouped.
@@ -339,6 +341,7 @@ class Run:
         self.one_run = one_run or step_source.files is not None
         self.statistics: BatchStatistics | None = None
         self.logged: dict[str, F64] = {}
+        self.token_means: dict[str, F64] = {}
         self.parts: dict[int, tuple[Any, int]] = {}
         self.alone: str | None = None
         self.ungrouped: str | None = None
@@ -397,6 +400,7 @@ class Run:
             last = [row not in found.parts for row in sums.numbers.tolist()]
             own = sums.taken(np.flatnonzero(last))
             self.logged = logged_values(self._names, StepValues(own))
+            self.token_means = token_means(self._names, StepValues(own))
         if self._names == "trl":  # which calls reward functions as we do
             self.logged |= {name: steps.metrics[name] for name in functions(steps.metrics)}
         return steps

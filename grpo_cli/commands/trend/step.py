@@ -15,7 +15,7 @@ import numpy as np
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.answer import Answer, text_of_rows
 from grpo_cli.commands.frames import Array, Frames, array
-from grpo_cli.commands.trend.metrics import METRICS, StepValues, metric, values
+from grpo_cli.commands.trend.metrics import METRICS, RECORDED_LOSS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.sums import KINDS, LOWEST, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
@@ -138,7 +138,10 @@ class Steps(Frames, Sequence[Step]):
         shown = {
             key: column for key, column in sums.columns.items() if key in _KEPT or key[0] == "worst"
         }
-        return cls(replace(sums, columns=shown), metrics)
+        broken = np.flatnonzero(sums.count("recorded_nan")).tolist()
+        words = f"{RECORDED_LOSS.name} is not finite"
+        wrong = {RECORDED_LOSS.name: NotFinite(broken, words)} if broken else {}
+        return cls(replace(sums, columns=shown), metrics, wrong)
 
     def in_passes(self, passes: Sequence[int]) -> Steps:
         """The run as it went on, of steps of every pass, which are then its ``whole``."""

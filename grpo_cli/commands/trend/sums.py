@@ -37,8 +37,8 @@ _KNOWN = {
     *("mismatch_square_excess", "inverse_excess", "probs_diff", "probs_diff_2", "new_k3"),
     "weights",
     *("policy_counted", "kl_counted", "entropy_counted", "sample_logp_difference"),
-    *("loss_averaged", "loss_summed", "recorded_loss"),
-    *(f"{unit}_{name}" for unit in ("sample", "record") for name in LOGGED),
+    *("loss_averaged", "loss_summed", "recorded_loss", "recorded_nan"),
+    *(f"{unit}_{name}" for unit in ("sample", "record", "token") for name in LOGGED),
 }
 _ROWS = {"reward": "f8", "length": "i8", "gradient": "f8", "group": "i8", "label": "O"}
 """What is kept of each response, or group, and its type."""

@@ -66,7 +66,9 @@ def print_steps(
     Where there are many: the first and last, and those around where something began (``onsets``).
     """
     places = _picked(steps.numbers, limit, onsets)
-    names, columns = usual(steps) if fields is None else fields, []
+    shown_unasked = {*usual(steps), *(one.metric for one in findings[:1])}
+    names = [name for name in known(steps) if name in shown_unasked] if fields is None else fields
+    columns = []
     prefix = _prefix(names) if steps.logged else ""
     own: Mapping[str, Sequence[Any]] = {
         "step": steps.numbers,

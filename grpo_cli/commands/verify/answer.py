@@ -9,6 +9,11 @@ from typing import Any
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Frames
+from grpo_cli.commands.verify.batches import UNITS, unit_of
+from grpo_cli.terminal.numbers import counted, shown
+
+_RUNS = 3
+"""Runs of differing steps that a verdict names."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,7 @@ class Verified(Frames, Answer):
         agreeing: how many records that are.
         metrics_differ: metric → how many records it differs in.
         undefined: records that expect NaN of a mean over nothing.
+        batch: what is a record here: "record", "input", or the fields of ``--batch``.
         records: the verdict on each.
     """
 
@@ -133,6 +139,7 @@ class Verified(Frames, Answer):
     agreeing: int
     metrics_differ: Mapping[str, int]
     undefined: int
+    batch: str
     records: Sequence[Verdict]
 
     @property
@@ -149,6 +156,32 @@ class Verified(Frames, Answer):
             return None
         alike = all(isclose(one, known[0], rel_tol=self.rtol) for one in known)
         return known[0] if alike else None
+
+    @property
+    def unit(self) -> str:
+        """What is compared: record, step or batch."""
+        return unit_of(self.batch)
+
+    @property
+    def places(self) -> str:
+        """Which steps or batches differ, at most three runs of them; "" for records."""
+        names = [shown(one.id) for one in self.records]
+        starts = [at for at, one in enumerate(self.records) if not one.agrees]
+        if self.batch in ("record", "input") or not starts:
+            return ""
+        runs: list[list[int]] = []
+        for at in starts:
+            if runs and runs[-1][-1] == at - 1:
+                runs[-1].append(at)
+            else:
+                runs.append([at])
+        spans = [
+            names[run[0]] if len(run) == 1 else f"{names[run[0]]} to {names[run[-1]]}"
+            for run in runs
+        ]
+        more = ["…"] if len(spans) > _RUNS else []
+        unit = self.unit if len(starts) == 1 else UNITS[self.unit]
+        return f"{unit} {', '.join([*spans[:_RUNS], *more])}"
 
     @property
     def is_of_another_row(self) -> bool:
@@ -174,12 +207,13 @@ class Verified(Frames, Answer):
     @property
     def headline(self) -> str:
         """How many records differ, and why; or that all agree."""
-        plural, verb = ("", "s") if self.verified == 1 else ("s", "")
-        of = f"{self.verified} record{plural}"
+        verb = "s" if self.verified == 1 else ""
+        of = counted(self.verified, self.unit, UNITS[self.unit])
         if not self.differing:
             return f"agrees: {of} agree{verb}"
         why = self.why or "cause not recognised"
-        return f"differs: {self.differing} of {of} differ{verb}: {why}"
+        where = f" ({self.places})" if self.places else ""
+        return f"differs: {self.differing} of {of} differ{verb}{where}: {why}"
 
     def table(self) -> list[dict[str, Any]]:
         """Where each record first differs."""

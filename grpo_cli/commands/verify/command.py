@@ -21,9 +21,9 @@ from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption
 from grpo_cli.commands.verify.answer import Verdict
 from grpo_cli.commands.verify.compare import tolerances
 from grpo_cli.commands.verify.judging import Judging
-from grpo_cli.commands.verify.verification import Verification
+from grpo_cli.commands.verify.verification import verified
 from grpo_cli.commands.verify.view import print_verification
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures
 
 NO = 1
@@ -37,17 +37,24 @@ class RecordVariant(VariantOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnBatch(StageOptions):
-    """What is done to the variant; every record is a batch of its own."""
+class ComparedBatch(StageOptions):
+    """What is done to the variant, and what is compared."""
 
-    batch: Annotated[str, typer.Option("--batch", hidden=True)] = "record"
+    batch: Annotated[
+        str | None,
+        option(
+            "--batch",
+            "FIELD,…",
+            "What is one batch: record, input (all), or FIELDs (default: what the losses are of).",
+        ),
+    ] = None
 
 
 def verify(
     *,
     files: Files = None,
     variant: RecordVariant,
-    stages: OwnBatch,
+    stages: ComparedBatch,
     rtol: Rtol = None,
     atol: Annotated[
         float | None, option("--atol", "NUMBER", "Absolute tolerance.", parser=tolerance)
@@ -71,8 +78,9 @@ def verify(
 
     A record holds the trainer's numbers under "expected": loss or objective,
     policy_loss, advantages, ratio, kl, gradient or loss_gradient,
-    clip_fraction, gradient_norm, metrics. Each record is a batch of its own.
-    Names the first difference: its stage, response, token and cause; --full
+    clip_fraction, gradient_norm, metrics. Each record is a batch of its own;
+    where the records of a step repeat one loss, or one of them has it, the step
+    is (--batch). Names the first difference: its stage, response, token and cause; --full
     prints all. The record's `framework` names the objective if --variant does
     not. If only the field names identify a framework, verify also tries its
     other variants on records that differ. Default tolerances: rtol is 1e-4 (float32).
@@ -81,11 +89,6 @@ def verify(
     record expects nothing else. Exits with 1 if a number differs.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
-        if stages.batch != "record":
-            raise UsageError(
-                f"--batch {stages.batch}: verify takes each record as a batch of its own; the loss "
-                f"of whole batches: grpo eval FILE --batch {stages.batch} --level batch --only loss"
-            )
         reader = source.reader(paths(files), chosen.record)
         judging = partial(
             Judging,
@@ -94,11 +97,12 @@ def verify(
             stages.hyperparameters,
             None if rtol is atol is metrics_rtol is None else tolerances(rtol, atol, metrics_rtol),
         )
-        run = Verification(judging, reader, causes, locate_all=page.whole)
-        answer = run.result()
+        run, answer = verified(
+            judging, reader, causes, batch=stages.batch or "", locate_all=page.whole
+        )
         if not answer.records:
             run.tell(as_json=page.json, quiet=True)
-            if reader.skipped:
+            if run.reader.skipped:
                 raise typer.Exit(InputError.exit_code)
             raise run.nothing()
         page.write(
@@ -110,7 +114,7 @@ def verify(
         run.tell(as_json=page.json, quiet=page.quiet)
     if not answer.agrees:
         raise typer.Exit(NO)
-    raise typer.Exit(InputError.exit_code if reader.skipped else 0)
+    raise typer.Exit(InputError.exit_code if run.reader.skipped else 0)
 
 
 def _flat(verdict: Verdict) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from grpo_cli.bundle import fault, seal_of
 from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict
+from grpo_cli.commands.verify.batches import Losses
 from grpo_cli.commands.verify.compare import (
     OF_SUMS,
     Column,
@@ -77,6 +78,7 @@ class Judging(Accumulator[Any]):
         frameworks: those whose field names records use that name no framework.
         loss_key: where a record that expects nothing has a loss, "" where none does.
         acting: names of ``UNTESTED``, and whether that acts in some records.
+        losses: the losses that records expect, by step.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "given")
@@ -97,6 +99,7 @@ class Judging(Accumulator[Any]):
         self.frameworks: dict[str, None] = {}
         self.loss_key = ""
         self.acting: set[tuple[str, bool]] = set()
+        self.losses = Losses()
 
     def merge(self, later: Judging) -> None:
         """Adds the records that follow; refuses those with a reference among some without."""
@@ -104,18 +107,40 @@ class Judging(Accumulator[Any]):
         self.frameworks |= later.frameworks
         self.loss_key = self.loss_key or later.loss_key
         self.acting |= later.acting
+        self.losses.merge(later.losses)
         self.references.merge(later.references)
         self.error = self.references.error
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Judges records in order, and yields the errors of those that cannot be judged."""
         plans: Plans = {}
-        for kind, group in groupby(one_by_one(decoded), self._kind):
-            for item in self._of_kind(kind, group, plans):
-                if isinstance(item, InputError):
-                    yield item
-                else:
-                    self.items.append(item)
+        for kind, group in groupby(map(self._seen, one_by_one(decoded)), self._kind):
+            yield from self._kept(self._of_kind(kind, group, plans))
+
+    def read_batches(self, batches: Iterable[tuple[Raw, Record]]) -> Iterator[InputError]:
+        """Judges records that each are a batch; yields the errors of those that cannot be judged.
+
+        Args:
+            batches: each with an object that says what it is evaluated as.
+        """
+        plans: Plans = {}
+        for raw, read in batches:
+            yield from self._kept(self._one(raw, read, plans))
+        self.error = self.references.error
+
+    def _kept(self, items: Iterable[Any]) -> Iterator[InputError]:
+        """Keeps what became of records, and yields the errors."""
+        for item in items:
+            if isinstance(item, InputError):
+                yield item
+            else:
+                self.items.append(item)
+
+    def _seen(self, raw: Raw | InputError) -> Raw | InputError:
+        """Notes the loss that a record expects."""
+        if isinstance(raw, Raw):
+            self.losses.add(raw.value)
+        return raw
 
     def _kind(self, raw: Raw | InputError) -> Kind | None:
         """What the plan of a record depends on; None where the record is judged alone.
@@ -166,8 +191,13 @@ class Judging(Accumulator[Any]):
         read = raw if isinstance(raw, InputError) else record(raw)
         if isinstance(read, InputError):
             yield read
-            return
-        assert isinstance(raw, Raw)
+        else:
+            assert isinstance(raw, Raw)
+            yield from self._one(raw, read, plans)
+
+    def _one(
+        self, raw: Raw, read: Record, plans: Plans
+    ) -> Iterator[Judged | Part | InputError | None]:
         kind = self._kind_of(raw.value, given=read.advantages is not None)
         try:
             with blaming(raw):

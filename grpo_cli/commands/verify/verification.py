@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import isclose
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +16,13 @@ from grpo_cli.commands.verify.answer import (
     Replayed,
     Verdict,
     Verified,
+)
+from grpo_cli.commands.verify.batches import (
+    RECORD,
+    UNITS,
+    Losses,
+    read_batches,
+    unit_of,
 )
 from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.commands.verify.causes.located import Located, located
@@ -36,7 +41,7 @@ from grpo_cli.commands.verify.compare import NOISE_OF_SUMS, Tolerance
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
 from grpo_cli.commands.verify.replay import Bundle, stage_of
 from grpo_cli.commands.verify.stages import Part
-from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
 from grpo_cli.errors import GrpoError, InputError
@@ -48,6 +53,8 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL, not_grpo
 
 _ROWS = 5
+_AGAIN = 50
+"""Differing records that are kept, to be asked again when others have been searched."""
 _REREAD = 5_000
 """Records that are compared twice at most."""
 _NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
@@ -115,6 +122,59 @@ _SURELY = 3.0
 """How many times more records a cause explains than chance does."""
 
 
+def verified(
+    make: Callable[[], Judging],
+    reader: Reader,
+    most: int,
+    *,
+    batch: str = "",
+    locate_all: bool = True,
+) -> tuple[Verification, Verified]:
+    """Returns the run and the answer of ``verify``.
+
+    A trainer logs one loss for a step. Where other records repeat one, or only one of a step's has
+    it, and some differ, steps are compared, if these agree or are explained no less.
+
+    Args:
+        make, reader, most, locate_all: as ``Verification`` has them.
+        batch: what is compared, as ``--batch`` has it; "" for what the losses are of.
+    """
+    if not batch:
+        reader.keep_input()
+    run = Verification(make, reader, most, locate_all=locate_all, batch=batch or RECORD)
+    answer = run.result()
+    losses = run.losses
+    repeated = losses.are_repeated and _differ(answer)
+    if batch or not answer.differing or not (repeated or losses.are_once):
+        return run, answer
+    steps = (name for name, values in reader.facts.steps.items() if len(values) > 1)
+    by, again = next(steps, "input"), reader.only({})
+    why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
+    of_steps = Verification(make, again, most, locate_all=locate_all, batch=by, inferred=why)
+    try:
+        other = of_steps.result()
+    except GrpoError:
+        return run, answer  # which says what is wrong with the records
+    if not other.records:  # none could be joined
+        return run, answer
+    if _quality(other) > _quality(answer) or (repeated and _quality(other) == _quality(answer)):
+        return of_steps, other
+    return run, answer
+
+
+def _differ(answer: Verified) -> bool:
+    """Whether records that expect one number give several."""
+    firsts = [one.first for one in answer.records if one.first is not None]
+    pairs = {(f"{one.expected:.12g}", f"{one.got:.6g}") for one in firsts}
+    return len(pairs) > len({yours for yours, _ in pairs})
+
+
+def _quality(answer: Verified) -> tuple[float, float]:
+    """The share of records that agree, and of those that differ the share that is explained."""
+    explained = max(answer.explained, answer.agreeing) / max(answer.differing, 1)
+    return 1.0 - answer.differing / max(answer.verified, 1), explained
+
+
 class Verification:
     """Judges the records of files; remembers what there is to say afterwards.
 
@@ -127,29 +187,37 @@ class Verification:
         most: how many differing records are searched for a cause.
         locate_all: whether it is said of every differing record where it is wrong; else of the
             first with each answer.
+        batch: what is compared, as ``--batch`` has it; below, a record is any of these.
+        inferred: why, where no flag says that.
     """
 
     def __init__(
-        self, make: Callable[[], Judging], reader: Reader, most: int, *, locate_all: bool = True
+        self,
+        make: Callable[[], Judging],
+        reader: Reader,
+        most: int,
+        *,
+        locate_all: bool = True,
+        batch: str = RECORD,
+        inferred: str = "",
     ) -> None:
         self._make = make
+        self.reader = reader
+        self._batch, self._unit, self._inferred = batch, unit_of(batch), inferred
         self._locate_all = locate_all
         self._answers: set[tuple[str, ...]] = set()
         self._empty = make()
-        self._reader = reader
         self._memory = Memory(most)
         self._bundle = Bundle(selects=reader.reading.selects)
         self._within: Tolerance | None = None
         self._without_kl: list[Plan] = []
-        self._plan: Plan | None = None
-        self._of_batches: tuple[str, str] | None = None
+        self.losses = Losses()
         self._good = 0
         self._frameworks: dict[str, None] = {}
         self._rows: Sequence[str] = ()
         self._rows_left = most
         self._differing = False
         self._given: list[tuple[Verdict, Suspect]] = []
-        self._most = most
         self._otherwise: list[tuple[Verdict, Suspect]] = []
         self._of_all: dict[int, Verdict] = {}
         self._causes: dict[str, Cause] = {}
@@ -176,17 +244,8 @@ class Verification:
         firsts = [each.first for each in verdicts if each.first]
         causes, explained = shared_causes(firsts, self._causes)
         self._rows, agreeing = shared_rows(firsts)
-        if len(self.rows_taken) == 1 and self._plan is not None:
-            self._of_batches = _losses_of_batches(self._reader, self._plan, verdicts, within.rtol)
-        if self._of_batches is not None:
-            compared = (self._of_batches[0],)
-            verdicts = [
-                replace(each, agrees=True, compared=compared, first=None, also=())
-                for each in verdicts
-            ]
-            causes, explained, self._rows, agreeing = (), 0, (), 0
         nearer = 0
-        can_reread = self._reader.can_reread and len(verdicts) <= _REREAD
+        can_reread = self.reader.can_reread and len(verdicts) <= _REREAD
         if self.by_scale and causes and explained == len(firsts) and can_reread:
             nearer = self._nearer(self._causes[causes[0]], verdicts)
         found = Verified(
@@ -204,6 +263,7 @@ class Verification:
             agreeing=agreeing,
             metrics_differ=dict(self.metrics),
             undefined=self.undefined,
+            batch=self._batch,
             records=verdicts,
         )
         if not self._bundle.parts:
@@ -220,7 +280,7 @@ class Verification:
         empty, nearer = self._empty, 0
         exact = Tolerance(rtol=SURE, atol=0.0)
         make = partial(Judging, empty.variant, empty.stages, empty.hyperparameters, exact)
-        again = (item for sums in fold_pieces(self._reader.only({}), make) for item in _taken(sums))
+        again = (item for sums in self._sums(self.reader.only({}), make) for item in _taken(sums))
         compared = (one for one in again if isinstance(one, Judged) and one.verdict.compared)
         for verdict, item in zip(verdicts, compared, strict=False):
             if item.record is None or not verdict.agrees:
@@ -235,7 +295,7 @@ class Verification:
 
     def nothing(self) -> InputError:
         """What to say where no record was judged: how the records get what they lack for that."""
-        key, (place, *_) = self._loss_key, self._reader.paths
+        key, (place, *_) = self._loss_key, self.reader.paths
         if self.undefined or not key:
             return InputError(_NO_TOKEN if self.undefined else _NOTHING)
         file = shell_line([place]) if place.endswith((".json", ".jsonl")) else "FILE"
@@ -244,11 +304,12 @@ class Verification:
         return InputError(f'no record has "expected", but they have "{key}": {copied}')
 
     def _verdicts(self) -> Iterator[Verdict]:
-        for sums in fold_pieces(self._reader, self._make):
+        for sums in self._sums(self.reader, self._make):
             items = _taken(sums)
             self._frameworks |= sums.frameworks
             self._loss_key = self._loss_key or sums.loss_key
             self._acting |= sums.acting
+            self.losses = sums.losses
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
@@ -267,12 +328,22 @@ class Verification:
                 if item.verdict.compared:
                     yield self._verdict(item, of_item.get(id(item)))
 
+    def _sums(self, reader: Reader, make: Callable[[], Judging]) -> Iterator[Judging]:
+        if self._batch == RECORD:
+            return fold_pieces(reader, make)
+        judging = make()
+        for error in judging.read_batches(read_batches(reader, self._batch)):
+            reader.bad(error)
+        if judging.error is not None:
+            raise judging.error
+        return iter([judging])
+
     def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict:
         verdict, plan, _, record, part, within, by_scale, _ = item
         self.by_scale += by_scale
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
-        self._plan, words = plan, shlex.join(plan.words)
+        words = shlex.join(replace(plan, batch=self._batch).words)
         self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
         self.ignored |= dict.fromkeys(verdict.ignored)
         self.rounded |= verdict.rounded
@@ -287,8 +358,8 @@ class Verification:
             verdict = self._explained(verdict, suspect) if not rows else verdict
             if rows and verdict.first is not None:
                 verdict = replace(verdict, first=replace(verdict.first, agrees_with=rows))
-                self._given += [(verdict, suspect)] if len(self._given) < self._most else []
-            if id(verdict) not in self._of_all and len(self._otherwise) < self._most:
+                self._given += [(verdict, suspect)] if len(self._given) < _AGAIN else []
+            if len(self._otherwise) < _AGAIN:
                 self._otherwise.append((verdict, suspect))
             found = verdict.first
             if part is not None and found is not None:
@@ -327,7 +398,7 @@ class Verification:
         tried = [self._causes[text] for text, count in counts.items() if count == most][:MOST]
         found: dict[int, Verdict] = {}
         for verdict, suspect in self._otherwise:
-            if verdict.first is not None and verdict.first.causes:
+            if verdict.first is not None and not verdict.first.agrees_with:
                 known = [self._causes[text] for text in verdict.first.causes]
                 more = [x for x in tried if x not in known and self._memory.fits(x, suspect)]
                 found |= {id(verdict): _named(verdict, [*more, *known])} if more else {}
@@ -406,7 +477,7 @@ class Verification:
 
     def tell(self, *, as_json: bool, quiet: bool) -> None:
         """Prints the errors and the notes."""
-        skipped = self._reader.skipped
+        skipped = self.reader.skipped
         total = self._good + len(skipped)
         tell_errors(skipped, as_json=as_json)
         tell_skipped(skipped, total)
@@ -414,17 +485,17 @@ class Verification:
 
     def notes(self) -> Iterator[str]:
         """What was assumed of the records, and what was not compared or not searched."""
-        yield from self._reader.notes() | without_kl(self._without_kl)
-        total = self._good + len(self._reader.skipped)
+        yield from self.reader.notes() | without_kl(self._without_kl)
+        total = self._good + len(self.reader.skipped)
         if not self._empty.variant:
             rows = [*self.rows_taken.items()]
             frameworks = self._frameworks if self._differing and not self._rows else ()
-            named = self._reader.facts.named or ""
+            named = self.reader.facts.named or ""
             if named.partition("/")[0] in frameworks:
                 yield not_grpo(named)
                 rows, frameworks = [], ()
             for words, count in rows[:_ROWS]:
-                yield f"{counted(count, 'record')} evaluated as {words}"
+                yield f"{self._counted(count)} evaluated as {words}"
             if more := sum(count for _, count in rows[_ROWS:]):
                 yield f"… and {more} more with other settings (see the signatures in --json)"
             for framework in frameworks:
@@ -432,9 +503,14 @@ class Verification:
                     name, row = USUAL[framework]
                     yield f"the fields have {name}'s names; -v {row} is its usual loss"
         if self.without_expected and self.without_expected < total:
-            yield f'{self.without_expected} of {total} records have no "expected"'
-        if self._of_batches is not None:
-            yield self._of_batches[1]
+            what = UNITS[self._unit]
+            yield f'{self.without_expected} of {total} {what} have no "expected"'
+        if self._inferred:
+            whole = "the input" if self._batch == "input" else f"each {self._unit}"
+            yield (
+                f"{self._inferred.format(whole)}, so {whole} is compared as one batch; "
+                "--batch record compares each record alone"
+            )
         never = {
             name for name, acts in self._acting if not acts and (name, True) not in self._acting
         }
@@ -442,11 +518,11 @@ class Verification:
         if idle and not self._differing:
             yield f"these records do not test {', '.join(idle)}"
         if self.undefined:
-            records = counted(self.undefined, "record")
+            records = self._counted(self.undefined)
             why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
             yield f"no token counts in {records}: {why}"
         if self.by_scale:
-            records = counted(self.by_scale, "record")
+            records = self._counted(self.by_scale)
             verb = "agrees" if self.by_scale == 1 else "agree"
             within = self._empty.tolerance()
             of = f" ({within.rtol * NOISE_OF_SUMS:g} × Σ|term|)"
@@ -457,11 +533,15 @@ class Verification:
         for key, name in self.rounded.items():
             yield f"{key} was rounded to {name}, and is compared to that precision"
         for key, count in self.metrics.items():
-            records = f"{counted(count, 'record')} ({self.first_metrics[key]})"
+            records = f"{self._counted(count)} ({self.first_metrics[key]})"
             yield f"{key} differs in {records}; metrics do not change the verdict"
         if left := self._memory.left_out:
-            records = counted(left, "differing record")
+            records = self._counted(left, "differing ")
             yield f"no cause was searched for in {records} (--causes N searches more)"
+
+    def _counted(self, count: int, which: str = "") -> str:
+        """How many records, or what is compared instead of them."""
+        return counted(count, f"{which}{self._unit}", f"{which}{UNITS[self._unit]}")
 
 
 def _taken(sums: Judging) -> Sequence[Judged | Part | None]:
@@ -484,44 +564,3 @@ def _named(verdict: Verdict, causes: Sequence[Cause]) -> Verdict:
         mistakes=tuple(dict.fromkeys(cause.mistake for cause in causes)),
     )
     return replace(verdict, first=first)
-
-
-def _losses_of_batches(
-    reader: Reader, plan: Plan, verdicts: Sequence[Verdict], rtol: float
-) -> tuple[str, str] | None:
-    """What was compared, and a note, where records expect the right loss of their whole batch.
-
-    A trainer logs one loss for a step. Records of several prompts that repeat it differ from their
-    own losses, although nothing is wrong. It costs a pass, and only where no record agrees and
-    each shares the number that it expects with another.
-
-    Args:
-        reader: the files; they are read again.
-        plan: what the records were evaluated as.
-        verdicts: on all of them.
-        rtol: the relative tolerance.
-    """
-    firsts = [each.first for each in verdicts if each.first is not None]
-    keys = {each.key for each in firsts}
-    yours = Counter(each.expected for each in firsts)
-    alone = len(firsts) < len(verdicts) or min(yours.values(), default=1) < 2
-    if alone or len(keys) > 1 or not keys <= {"loss", "objective"} or not reader.can_reread:
-        return None
-    steps = (name for name, values in reader.facts.steps.items() if len(values) > 1)
-    batch, (key,) = next(steps, "input"), keys
-    run = Evaluation(reader.only({}), replace(plan, batch=batch), encode=None)
-    try:
-        for _ in run:
-            pass
-    except GrpoError:
-        return None  # verify has said what is wrong with the records
-    found: list[Any] = [row[key] for row in run.batches or [run.total]]
-    if not all(any(isclose(one, each, rel_tol=rtol) for each in found) for one in yours):
-        return None
-    whole = f"{key} of the whole {'step' if batch != 'input' else 'input'}"
-    words = [*replace(plan, batch=batch).words, "--level", "batch", "--only", key]
-    command = shell_line(["grpo", "eval", *reader.paths, *words])
-    return whole, (
-        f'"expected" of each record holds the {whole}: the records agree with that, not with the '
-        f"{key} of a record alone; {command} prints the {whole}"
-    )

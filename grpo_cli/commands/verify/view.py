@@ -16,6 +16,7 @@ from grpo_cli.commands.verify.answer import (
     Verdict,
     Verified,
 )
+from grpo_cli.commands.verify.batches import UNITS
 from grpo_cli.commands.verify.causes.located import DIFFERS, HINT
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.terminal.display import chosen
@@ -47,10 +48,13 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
         first = _brief(
             row.first, possible, hint=not at and not (everywhere and len(in_verdict) == 1)
         )
-        for line in _paragraph(row, first, answer.causes, in_verdict, everywhere=everywhere):
+        lines = _paragraph(
+            row, first, answer.causes, in_verdict, everywhere=everywhere, unit=answer.unit
+        )
+        for line in lines:
             console.print(wrapped(line, screen.reading, 11))
     if rest := len(differing) - len(shown_rows):
-        more = counted(rest, "more record")
+        more = counted(rest, f"more {answer.unit}", f"more {UNITS[answer.unit]}")
         console.print(Text(f"\n… {more} differ{'s' if rest == 1 else ''} (see --full or --json)"))
 
 
@@ -121,12 +125,15 @@ def _paragraph(
     in_verdict: Sequence[str],
     *,
     everywhere: bool,
+    unit: str,
 ) -> Iterator[Text]:
     """A record; of several causes those that explain the most records come first.
 
     Causes that the verdict names for all records are not repeated.
     """
-    yield Text.assemble(("differs ", "bold red"), f"{_record(row)}, evaluated as {row.variant}")
+    yield Text.assemble(
+        ("differs ", "bold red"), f"{_record(row, unit)}, evaluated as {row.variant}"
+    )
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
     yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}")
@@ -177,9 +184,10 @@ def joined(causes: Sequence[str]) -> str:
     return f"{head} by {' or by '.join(inner)}; {tail}"
 
 
-def _record(row: Verdict | StageDifference) -> str:
+def _record(row: Verdict | StageDifference, unit: str = "record") -> str:
     line = "" if row.line is None else f":{row.line}"
-    return f"record {shown(row.id)} ({visible(row.source)}{line})"
+    name = "the input" if (unit, row.id) == ("batch", "input") else f"{unit} {shown(row.id)}"
+    return f"{name} ({visible(row.source)}{line})"
 
 
 def _number(first: Difference | StageDifference) -> str:
@@ -198,9 +206,12 @@ def _where(first: Difference) -> str:
 
 
 def _verdict(answer: Verified, differing: int) -> Text:
-    records = counted(answer.verified, "record")
+    records = counted(answer.verified, answer.unit, UNITS[answer.unit])
     if differing:
         differ = f"{differing:,} of {records} {'differs' if differing == 1 else 'differ'}"
+        if answer.places and (rest := answer.verified - differing):
+            agree = f"the other {'agrees' if rest == 1 else f'{rest:,} agree'}"
+            differ += f" ({answer.places}; {agree})"
         if answer.nearer:
             differ += f" (and {answer.nearer:,} more, though within the tolerance)"
         if answer.is_of_another_row:
@@ -251,6 +262,9 @@ def _metrics_verdict(answer: Verified) -> Text:
     differ = answer.metrics_differ
     agree = [key for key in _compared(answer) if key.startswith(METRIC) and key not in differ]
     parts = [f"{', '.join(agree)} agree{'s' if len(agree) == 1 else ''}"] if agree else []
-    parts += [f"{key} differs in {counted(count, 'record')}" for key, count in differ.items()]
+    parts += [
+        f"{key} differs in {counted(count, answer.unit, UNITS[answer.unit])}"
+        for key, count in differ.items()
+    ]
     text = f"metrics: {'; '.join(parts)} (rtol {answer.metrics_rtol:g})"
     return Text(text.replace(f"{METRIC}.", ""), "magenta" if differ else "green")

@@ -100,10 +100,10 @@ class MaskedRows:
         self.place = self.place or later.place
 
 
-def count_masked(view: View) -> MaskedRows | None:
-    """Returns the lengths of responses that masks drop whole and of others; None without masks."""
+def count_masked(view: View) -> MaskedRows:
+    """Returns the lengths of responses that masks drop whole and of others."""
     if view.mask is None:
-        return None
+        return MaskedRows()
     declared = [cut_off(value) or () for value in view.values]
     lengths = view.widths - runs(view.written, _is_zero(view), end=True)
     empty = (view.lengths == 0) & (lengths > 0)
@@ -111,8 +111,8 @@ def count_masked(view: View) -> MaskedRows | None:
     for record, endings in enumerate(declared):
         rows = view.rows_of(record)
         cut[rows] = endings if len(endings) == view.counts[record] else any(endings)
-    whole = view.count_rows(empty) == view.counts  # a filter of groups, or a finding by itself
-    dropped = empty & ~cut & ~view.records.spread(whole)
+    whole = np.bincount(view.groups, empty, len(view.sizes)) == view.sizes  # as of dead groups
+    dropped = empty & ~cut & ~whole[view.groups]
     found = MaskedRows(
         Counter(lengths[dropped].tolist()), Counter(view.lengths[view.lengths > 0].tolist())
     )

@@ -150,13 +150,14 @@ def find_half_precision(view: View) -> Iterator[Finding]:
 
 _LEAST_TOKENS = 64
 _COPIED, _COPY = 0.99, 1e-4
-_BELOW, _OFTEN, _TOO_OFTEN = 0.5, 0.1, 0.3
+_BELOW, _OFTEN = 0.5, 0.1
 _SIGMAS, _AWAY = 6.0, 1.2
 _BIAS, _ERRORS, _WITHIN = 0.02, 4.0, 0.1
 """A base's factor is within 2 % and four standard errors, which together are 10 % at most."""
 _SURE, _TEMPERED = 0.3, 0.8
 _STRAIGHT, _SPREAD, _SLOPES = 0.8, 1.2, (0.6, 1.1)
-_TOGETHER = 0.2
+_UNSURE, _ALIKE = 0.5, 0.05
+"""Nats of entropy from which a token is unsure, and how far a factor may differ at the others."""
 
 
 @dataclass
@@ -165,9 +166,9 @@ class Entropies:
 
     Attributes:
         place: the first record that has both; ``name`` the user's key of the entropies.
-        sums: of tokens, c, H and their products ("cc", "cH", "HH"); of the tokens whose entropy is
-            too low; of log c and log H where the likeliest token was taken ("x", "xx", "xy", …);
-            and of each column of log-probs.
+        sums: of tokens, c, H and their products ("cc", "cH", "HH"), of the unsure tokens too
+            ("unsure c", …); of the tokens whose entropy is too low; of log c and log H where the
+            likeliest token was taken ("x", "xx", "xy", …); and of each column of log-probs.
         low: the first record with an entropy that is too low, its response, token, H and the least.
     """
 
@@ -200,9 +201,19 @@ class Entropies:
     @property
     def error(self) -> float:
         """The standard error of the factor."""
-        factor = self["c"] / self["H"]
-        left = self["cc"] - 2.0 * factor * self["cH"] + factor * factor * self["HH"]
-        return math.sqrt(max(left, 0.0)) / self["H"]
+        return _factor(*(self[name] for name in _PRODUCTS))[1]
+
+    def is_alike(self, wanted: float) -> bool:
+        """Whether sure and unsure tokens both have a factor; those sampled hotter do not."""
+        whole = [self[name] for name in ("tokens", *_PRODUCTS)]
+        unsure = [self[f"unsure {name}"] for name in ("tokens", *_PRODUCTS)]
+        for tokens, *sums in (unsure, [a - b for a, b in zip(whole, unsure, strict=True)]):
+            if tokens < _LEAST_TOKENS or sums[1] <= 0.0:
+                continue
+            factor, error = _factor(*sums)
+            if abs(factor / wanted - 1.0) > _ALIKE + _ERRORS * error / wanted:
+                return False
+        return True
 
     @property
     def low_share(self) -> float:
@@ -227,28 +238,34 @@ class Entropies:
         return math.sqrt(yy / xx)  # both are measured with errors
 
     @property
-    def correlation(self) -> float:
-        """Of entropy and −log p, token by token; 1 if either does not vary."""
-        n, c, h = self["tokens"], self["c"], self["H"]
-        both = (self["cc"] - c * c / n) * (self["HH"] - h * h / n)
-        return (self["cH"] - c * h / n) / math.sqrt(both) if both > 0.0 else 1.0
-
-    def bases(self, within: float) -> list[int]:
-        """The bases, of 2 and 10, whose factor is no further off, relatively."""
-        return [base for base, per in PER_NAT.items() if abs(self.factor / per - 1.0) <= within]
+    def room(self) -> float:
+        """How far off the factor of a base may be, relatively."""
+        return _BIAS + _ERRORS * self.error / self.factor
 
     @property
-    def base(self) -> int:
-        """The base of the log-probs, if no other cause has this factor; else 0.
+    def bases(self) -> list[int]:
+        """The bases, of 2 and 10, of which the log-probs may be.
 
-        A temperature has another slope, entropies of another distribution are too low or do not
-        rise with −log p, and a factor that is uncertain may be any.
+        A temperature has another slope, and tokens that were sampled at another one have another
+        factor where the policy is sure.
         """
-        within = _BIAS + _ERRORS * self.error / self.factor
-        if within > _WITHIN or self.low_share >= _TOO_OFTEN or self.correlation < _TOGETHER:
-            return 0
-        right = _SLOPES[0] < self.slope < _SLOPES[1]
-        return next(iter(self.bases(within)), 0) if right else 0
+        if not _SLOPES[0] < self.slope < _SLOPES[1]:
+            return []
+        return [
+            base
+            for base, per in PER_NAT.items()
+            if abs(self.factor / per - 1.0) <= self.room and self.is_alike(per)
+        ]
+
+
+_PRODUCTS = ("c", "H", "cc", "cH", "HH")
+
+
+def _factor(c: float, h: float, cc: float, ch: float, hh: float) -> tuple[float, float]:
+    """The sum of c over that of H, and its standard error."""
+    factor = c / h
+    left = cc - 2.0 * factor * ch + factor * factor * hh
+    return factor, math.sqrt(max(left, 0.0)) / h
 
 
 def _least(cost: F64) -> F64:
@@ -296,6 +313,9 @@ def collect_entropies(view: View) -> Entropies | None:
     columns = {"tokens": kept, "c": cost, "H": entropy, "low": low, "taken": taken, "x": x, "y": y}
     for one, other in ("cc", "cH", "HH", "xx", "xy", "yy"):
         columns[one + other] = columns[one] * columns[other]
+    unsure = entropy >= _UNSURE
+    for name in ("tokens", *_PRODUCTS):
+        columns[f"unsure {name}"] = np.where(unsure, columns[name], 0.0)
     columns |= {name: np.where(kept, column, 0.0) for name, column in view.log_probs.items()}
     for name, values in columns.items():
         found.sums[name].add(view.responses.sum(values.astype(np.float64)))
@@ -309,8 +329,11 @@ def collect_entropies(view: View) -> Entropies | None:
 
 @rule("log-base", "input")
 def find_log_bases_by_entropy(one: Entropies) -> Iterator[Finding]:
-    """Finds files all of whose columns are in base 2 or 10, by their entropies in nats."""
-    if base := one.base:
+    """Finds files all of whose columns are in base 2 or 10, by their entropies in nats.
+
+    A factor that is uncertain may be of any cause.
+    """
+    for base in one.bases[:1] if one.room <= _WITHIN else ():
         evidence = {"columns": ["log_probs_new", "entropies"], "base": base, "factor": one.factor}
         counts = {"standard_error": one.error, "tokens": int(one["tokens"])}
         yield Finding(evidence | counts, kind="entropy")
@@ -326,14 +349,12 @@ def find_wrong_entropies(one: Entropies) -> Iterator[Finding]:
     """
     factor, slope, tokens = one.factor, one.slope, int(one["tokens"])
     if max(factor, 1.0 / max(factor, 1e-9)) > _AWAY:
-        right = _SLOPES[0] < slope < _SLOPES[1]
-        bases = one.bases(_BIAS + _ERRORS * one.error / factor) if right else []
-        maybe = f"; base {bases[0]} would be {PER_NAT[bases[0]]:.3f}" if bases else ""
+        maybe = [f"; base {base} would be {PER_NAT[base]:.3f}" for base in one.bases[:1]]
         yield Finding(
             {"factor": factor, "standard_error": one.error, "slope": slope, "tokens": tokens},
             kind="temperature",
             severity="warning" if factor > 1.0 or slope < _TEMPERED else "info",
-            words={"which": "sharper" if factor < 1.0 else "flatter", "base": maybe},
+            words={"which": "sharper" if factor < 1.0 else "flatter", "base": "".join(maybe)},
         )
     elif one.low_share > _OFTEN and one.low is not None:
         _, response, token, entropy, least = one.low
@@ -350,9 +371,8 @@ def judge_entropies(one: Entropies) -> Iterator[tuple[str, Finding, Place]]:
     """What is wrong with the entropies of a file: one thing, if any."""
     if one["tokens"] < _LEAST_TOKENS or not one["H"]:
         return
-    for finding in find_log_bases_by_entropy(one):
-        yield "log-base", finding, one.place
-        return
-    for finding in find_wrong_entropies(one):
+    bases = [*find_log_bases_by_entropy(one)]
+    yield from (("log-base", finding, one.place) for finding in bases)
+    for finding in find_wrong_entropies(one) if not bases else ():
         small = finding.kind == "small" and one.low is not None
         yield "entropies", finding, one.low[0] if small and one.low else one.place

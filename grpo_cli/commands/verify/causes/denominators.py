@@ -372,7 +372,13 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
                 f"divide the sum by the number of {over}"
             )
         made = partial(_with_weights, numerator=numerator, divisor=of)
-        small = mistake == "group-count" and constant  # a factor that many other counts are
+        size = _group_size(case) if mistake == "group-count" and form == _MEAN else 1
+        if size > 1 and _MEANS_OF in meant:
+            words = (
+                "mean over the responses of a group missing: your loss adds up their token means; "
+                f"divide each group's sum by {size}"
+            )
+        small = mistake == "group-count" and constant and size < _SURE_SIZE
         equal &= small
         yield Cause(own or mistake, words, made, equal=small, by_record=True)
     if not equal or case.gradient is None:
@@ -390,6 +396,16 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
         words = f"denominator: your loss {_divided(form)}{divisor:.6g}; {meant}"
         solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
         yield Cause("denominator-other", words, solved, by_record=True)
+
+
+_SURE_SIZE = 3
+"""Responses of a group; a smaller factor is what many other counts are."""
+
+
+def _group_size(case: Case) -> int:
+    """The responses of each of several groups; 1 where they differ, or there is one group."""
+    sizes = np.bincount(case.batch.groups)
+    return int(sizes[0]) if len(sizes) > 1 and (sizes == sizes[0]).all() else 1
 
 
 def _own(case: Case) -> str:

@@ -126,14 +126,14 @@ def _of_values(case: Case) -> Located | None:
 def _ratio(case: Case) -> str:
     ours = float(case.breakdown.record_objective[0])
     factor = case.loss / ours if case.loss and ours else 0.0
-    readable = 1e-9 < abs(factor) < 1e9 and (is_round(factor, 1e-6) or is_round(1.0 / factor, 1e-6))
+    readable = 1e-9 < abs(factor) < 1e9 and (is_round(factor, 1e-5) or is_round(1.0 / factor, 1e-5))
     if not readable:
         return ""
     count = max(abs(factor), 1.0 / abs(factor))
-    alike = (name for name, one in _counts(case) if one > 1 and abs(one - count) <= 1e-6 * count)
+    alike = (each for each in _counts(case) if each[1] > 1 and abs(each[1] - count) <= 1e-5 * count)
+    name, count = next(alike, ("", count))
     more = abs(factor) > 1.0
     done = f"missing, divide by {count:g}" if more else f"taken twice, multiply by {count:g}"
-    name = next(alike, "")
     why = f", and {count:g} is {name}: the mean over them is {done}" if name else ""
     return f"your loss is grpo's times {factor:.5g}{why}"
 

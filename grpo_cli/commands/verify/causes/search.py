@@ -279,7 +279,8 @@ class Memory:
             self._known = [(key, found.causes), *self._known][:_KEPT]
         elif not is_undefined(suspect.case):
             found = found._replace(causes=self._of_all(suspect.case, rows))
-            self._for_all += [(key, found.causes)] if found.causes else []
+            perhaps = [one._replace(for_all=True) for one in found.possible if not one.equal]
+            self._for_all += [(key, some) for some in (perhaps, found.causes) if some]
         return found
 
     def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:

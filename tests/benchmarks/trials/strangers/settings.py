@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trials.product import KEYS, Record
+from trials.simulate.policies import bfloat16
 from trials.strangers.losses import Case, Recipe, Rows, advantages, evaluated
 from trials.strangers.world import END, PAD, Random, Spec, World, drawn
 from trials.tape import Array
@@ -93,20 +94,13 @@ def asked(random: Random, wish: Wish, count: int = 1) -> list[Drawn]:
             own = world.groups == 0
             world.rewards[own] = world.rewards[own].max()
         for name in COARSE[: int(random.integers(6))]:
-            world.columns[name] = bfloat16(world.columns[name])
+            world.columns[name] = bfloat16(world.columns[name]).astype(float)
         found.append(_drawn(random, world, recipe, wish, f"batch-{at}"))
     return found
 
 
 COARSE = ("log_probs_rollout", "log_probs_ref", "log_probs_old")
 """Columns that trainers keep in bfloat16: none, or the first of these."""
-
-
-def bfloat16(values: Array) -> Array:
-    """Rounded to 8 bits, ties to even."""
-    bits = values.astype(np.float32).view(np.uint32)
-    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return bits.astype(np.uint32).view(np.float32).astype(float)
 
 
 def _spec(random: Random, family: str) -> Spec:

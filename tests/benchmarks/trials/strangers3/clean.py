@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from trials.product import Record
+from trials.simulate.policies import bfloat16
 from trials.strangers.dumps import agent, healthy, judged, written
 from trials.strangers.losses import Recipe, normalised
-from trials.strangers.settings import bfloat16
 from trials.strangers.world import Random, World
 from trials.tape import Array
 
@@ -24,7 +24,7 @@ def _spread(world: World, values: Array) -> Array:
 def _coarse_engine(random: Random) -> list[Record]:
     """The engine's log-probs are kept in bfloat16 (THUDM/slime#892)."""
     world = healthy(random)
-    world.columns["log_probs_rollout"] = bfloat16(world.columns["log_probs_rollout"])
+    world.columns["log_probs_rollout"] = bfloat16(world.columns["log_probs_rollout"]).astype(float)
     return written(world)
 
 

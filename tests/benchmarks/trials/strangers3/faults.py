@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from trials.product import KEYS, Record
+from trials.simulate.policies import bfloat16
 from trials.strangers.dumps import agent, healthy, judged, steps_without_reference, written
-from trials.strangers.settings import bfloat16
 from trials.strangers.world import END, Random, World
 from trials.tape import Array
 
@@ -207,7 +207,7 @@ def tools_counted(random: Random, how: str) -> list[Record]:
 def coarse(random: Random, column: str) -> list[Record]:
     """One of two passes with the same weights has its logits in bfloat16."""
     world = healthy(random, update=0.0, trainer=0.0)
-    world.columns[column] = bfloat16(world.columns[column])
+    world.columns[column] = bfloat16(world.columns[column]).astype(float)
     return written(world)
 
 

@@ -1,0 +1,156 @@
+"""Numbers that were logged beside a loss: whether a convention has them, and which KL it is.
+
+A convention's own KL is weighted as its objective weighs it. Trainers log others: TRL the mean over
+micro-batches of token means, weighted by the ratio where its loss is, verl a mean over tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from grpo_cli.commands.match.answer import OtherNumber
+from grpo_cli.commands.match.fit import FLOAT32
+from grpo_cli.commands.match.question import LoggedNumber, Pass, Question
+from grpo_cli.commands.match.run import Candidate
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.objective.inputs import Inputs
+from grpo_cli.objective.kl import absolute, k1, k2, k3
+
+KL = "kl"
+_ESTIMATORS = {"k3": k3, "k1": k1, "k2": k2, "abs": absolute}
+_WEIGHTED = ("", ", weighted by the ratio")
+_OVER = ("tokens", "responses", "records")
+"""What a mean is over; of records, each a micro-batch, the token means."""
+
+
+class KlMeans(Pass):
+    """The means of each estimate of the KL that a trainer may log.
+
+    Attributes:
+        sums: the mean in words → the sum that it is made of.
+        counts: what a mean is over → how many of these have a token.
+        lacking: whether records lack the log-probs of a reference.
+    """
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {}
+        self.counts = dict.fromkeys(_OVER, 0)
+        self.lacking = False
+
+    def add(self, chunk: Chunk, found: None) -> None:
+        """Adds a chunk's records."""
+        del found
+        batch, inputs = chunk.batch, Inputs(chunk.batch)
+        difference, moved = inputs.get("log_ratio_ref"), inputs.get("token_log_ratio")
+        if difference is None:
+            self.lacking = True
+            return
+        units = {"responses": batch.responses, "records": batch.record_tokens}
+        self.counts["tokens"] += batch.responses.total
+        for name, unit in units.items():
+            self.counts[name] += int((unit.lengths > 0).sum())
+        for (name, estimate), weighted in product(_ESTIMATORS.items(), _WEIGHTED):
+            if weighted and moved is None:
+                continue
+            with np.errstate(all="ignore"):
+                values = estimate(difference)[0] * (np.exp(moved) if weighted else 1.0)
+                totals = {"tokens": values.sum()}
+                totals |= {over: unit.mean(values).sum() for over, unit in units.items()}
+            for over, total in totals.items():
+                self._add(f"the mean over {over} of {name}{weighted}", float(total))
+
+    def _add(self, words: str, more: float) -> None:
+        self.sums[words] = self.sums.get(words, 0.0) + more
+
+    def merge(self, later: KlMeans) -> None:
+        """Adds the records that follow."""
+        self.lacking |= later.lacking
+        for words, more in later.sums.items():
+            self._add(words, more)
+        for over, count in later.counts.items():
+            self.counts[over] += count
+
+    @property
+    def means(self) -> dict[str, float]:
+        """A mean in words → its value; none where records lack a reference."""
+        if self.lacking:
+            return {}
+        return {
+            words: total / self.counts[words.split()[3]]
+            for words, total in self.sums.items()
+            if self.counts[words.split()[3]]
+        }
+
+
+def agrees(one: Candidate, other: LoggedNumber) -> bool:
+    """Whether a convention has a number; a gradient may be scaled as the loss is, or not."""
+    value = own_value(one, other.name)
+    scales = (1.0, abs(one.times)) if other.name == "gradient_norm" else (1.0,)
+    return value is not None and any(_is_near(scale * value, other) for scale in scales)
+
+
+def all_agree(one: Candidate, question: Question) -> bool:
+    """Whether a convention has all the numbers besides the loss."""
+    return all(agrees(one, other) for other in question.others)
+
+
+def _is_near(value: float, other: LoggedNumber) -> bool:
+    return abs(value - other.value) <= other.half + 8 * FLOAT32 * abs(other.value)
+
+
+def own_value(one: Candidate, name: str) -> float | None:
+    """The number that grpo eval prints for a convention."""
+    assert one.totals is not None
+    value = one.totals.row().get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def means_of(question: Question) -> Mapping[str, float]:
+    """The means of the KL of a question's records, where one was logged."""
+    wanted = any(other.name == KL for other in question.others)
+    return question.data.fold(KlMeans).means if wanted else {}
+
+
+def fitting(question: Question, means: Mapping[str, float]) -> list[str]:
+    """The means that are the logged KL, the usual first."""
+    logged = [other for other in question.others if other.name == KL]
+    return [words for words, value in means.items() if all(_is_near(value, x) for x in logged)]
+
+
+def without_kl(question: Question) -> Question:
+    """The question without a logged KL."""
+    others = [other for other in question.others if other.name != KL]
+    return replace(question, others=others)
+
+
+def others_of(
+    one: Candidate, question: Question, means: Mapping[str, float], fits: Sequence[str]
+) -> list[OtherNumber]:
+    """What a convention has in the place of the other numbers, and what the logged ones are.
+
+    Args:
+        one: the convention, evaluated on the question's records.
+        question: the numbers.
+        means: those of the KL on its records.
+        fits: the means that are the logged KL, of all questions.
+    """
+    found = []
+    for other in question.others:
+        own, agree = own_value(one, other.name), agrees(one, other)
+        meaning = logged = ""
+        if other.name == KL and own is not None:
+            same = (words for words, value in means.items() if abs(value - own) <= 1e-9 * abs(own))
+            meaning = next(same, "")
+            logged = next(iter(_like(meaning, fits)), "") if not agree else meaning
+        found.append(OtherNumber(other.name, other.value, own, agree, meaning, logged))
+    return found
+
+
+def _like(meaning: str, fits: Sequence[str]) -> list[str]:
+    """The means, those of the estimator and the weight that a convention has first."""
+    own = meaning.rpartition(" of ")[2]
+    return sorted(fits, key=lambda words: words.rpartition(" of ")[2] != own)

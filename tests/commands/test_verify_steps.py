@@ -1,0 +1,174 @@
+"""A trainer logs one loss for a step: steps are compared where records repeat it, or one has it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from command import answer
+from files import each
+from trended import write
+
+from grpo_cli import evaluate, verify
+from grpo_cli.errors import InputError
+
+Rows = list[dict[str, Any]]
+STEPS, GROUP = 6, 5
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[Rows]:
+    """Steps of three prompts each."""
+    random = np.random.default_rng(8)
+    return [[_record(random, step) for _ in range(3)] for step in range(STEPS)]
+
+
+def _record(random: np.random.Generator, step: int) -> dict[str, Any]:
+    lengths = random.integers(4, 12, GROUP)
+    old = [random.uniform(-3, -0.1, length) for length in lengths]
+    new = [np.minimum(row + random.normal(0, 0.2, len(row)), -1e-3) for row in old]
+    ref = [np.minimum(row + random.normal(0, 0.2, len(row)), -1e-3) for row in old]
+    columns = {"log_probs_new": new, "log_probs_old": old, "log_probs_ref": ref}
+    return {
+        "step": step,
+        **{name: [row.tolist() for row in rows] for name, rows in columns.items()},
+        "rewards": random.integers(0, 4, GROUP).tolist(),
+        "mask": [[1] * int(length) for length in lengths],
+        "hyperparameters": {"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04},
+    }
+
+
+def logged(steps: list[Rows], loss: Callable[[Rows], float], only: int | None = None) -> Rows:
+    """The records of all steps, which expect the loss of their step; or one of each step does."""
+    made = copy.deepcopy(steps)
+    for step in made:
+        number = loss(step)
+        for record in step if only is None else [step[only]]:
+            record["expected"] = {"loss": number}
+    return [record for step in made for record in step]
+
+
+def right(step: Rows) -> float:
+    return evaluate(step, "grpo").loss
+
+
+@each("only", [None, 0, -1])
+def test_the_losses_of_steps_agree_with_steps(steps, only) -> None:
+    found = verify(logged(steps, right, only), "grpo")
+    assert (found.batch, found.verified, found.differing) == ("step", STEPS, 0)
+
+
+def test_the_only_wrong_step_is_named(steps) -> None:
+    def wrong(step: Rows) -> float:
+        return right(step) * (1.5 if step[0]["step"] == 4 else 1.0)
+
+    found = verify(logged(steps, wrong), "grpo")
+    assert (found.verified, found.differing, found.places) == (STEPS, 1, "step 4")
+    assert [one.id for one in found.records if not one.agrees] == [4]
+    assert found.factor == pytest.approx(1.5)
+    assert found.headline == (
+        "differs: 1 of 6 steps differ (step 4): your loss is grpo's times 1.5"
+    )
+
+
+MISTAKES: dict[str, Callable[[Rows], float]] = {
+    "β with the wrong sign (−β): the KL is added to the objective": lambda step: (
+        2 * evaluate(step, "grpo", beta=0.0).loss - right(step)
+    ),
+    "KL missing (β = 0)": lambda step: evaluate(step, "grpo", beta=0.0).loss,
+    "other denominator: aggregate token-mean instead of response-mean": lambda step: (
+        evaluate(step, "grpo", stages={"aggregate": "token-mean"}).loss
+    ),
+    "mean over the responses of a group missing: your loss adds up their token means; divide each "
+    "group's sum by 5": lambda step: GROUP * right(step),
+}
+
+
+@each("cause", MISTAKES)
+def test_a_mistake_in_all_steps_is_named(steps, cause) -> None:
+    found = verify(logged(steps, MISTAKES[cause]), "grpo")
+    assert (found.batch, found.differing, found.explained) == ("step", STEPS, STEPS)
+    assert found.causes[0] == cause
+
+
+@each("settings", [{"gradient_accumulation_steps": 3}, {"num_processes": 3}])
+def test_a_step_adds_up_what_its_micro_batches_divide(steps, settings) -> None:
+    made = copy.deepcopy(steps)
+    for step in made:
+        items = sum(len(row) for record in step for row in record["mask"])
+        for record in step:
+            record["hyperparameters"] |= settings | {"num_items_in_batch": items}
+
+    def accumulated(row: str) -> Callable[[Rows], float]:
+        ranks = settings.get("num_processes", 1)
+        return lambda step: sum(evaluate([record], row).loss for record in step) / ranks
+
+    for row in ("trl/dapo", "trl/grpo") if "num_processes" not in settings else ("trl/dapo",):
+        found = verify(logged(made, accumulated(row)), row)
+        assert (found.batch, found.agrees) == ("step", True)
+
+
+def test_losses_of_records_are_compared_by_record(steps) -> None:
+    made = [
+        {**record, "expected": {"loss": 2 * right([record])}} for step in steps for record in step
+    ]
+    assert verify(made, "grpo").batch == "record"
+    with pytest.raises(InputError, match="of the same batch has, got"):
+        verify(made, "grpo", batch="step")
+
+
+def test_copies_of_a_record_are_no_step(steps) -> None:
+    record = {**steps[0][0], "expected": {"loss": 3.0}}
+    found = verify([record, record], "grpo")
+    assert (found.batch, found.verified) == ("record", 2)
+
+
+@each("batch", ["step", "input"])
+def test_a_flag_says_what_is_compared(steps, batch) -> None:
+    several = steps if batch == "step" else [[record for step in steps for record in step]]
+    found = verify(logged(several, right), "grpo", batch=batch)
+    assert (found.agrees, found.verified) == (True, len(several))
+
+
+def test_records_of_other_columns_are_no_batch(steps) -> None:
+    made = logged(steps, right)
+    del made[1]["log_probs_ref"]
+    with pytest.raises(InputError, match="columns or hyperparameters differ"):
+        verify(made, "grpo", batch="step")
+
+
+@each("words", [(), ("--on-error", "skip")])
+def test_steps_that_cannot_be_joined_are_compared_by_record(steps, words, tmp_path) -> None:
+    """Their records have other settings."""
+    made = logged(steps, right)
+    for at, record in enumerate(made):
+        record["hyperparameters"] = record["hyperparameters"] | {"beta": 0.01 + 0.01 * at}
+    found = answer("verify", write(tmp_path / "a", made), "-v", "grpo", *words)
+    assert (found["batch"], found["verified"]) == ("record", len(made))
+
+
+def test_lists_of_records_are_those_of_the_batch(steps) -> None:
+    made = copy.deepcopy(steps[0])
+    whole = evaluate(made, "grpo")
+    gradient = -np.asarray(whole.breakdown.gradient)
+    for record in made:
+        count = sum(map(len, record["mask"]))
+        own, gradient = gradient[:count], gradient[count:]
+        ends = np.cumsum([len(row) for row in record["mask"]])[:-1]
+        rows = [row.tolist() for row in np.split(own, ends)]
+        record["expected"] = {"loss": whole.loss, "loss_gradient": rows}
+    assert verify(made, "grpo", batch="input").agrees
+
+
+def test_a_cause_of_later_records_explains_the_first(steps) -> None:
+    """The first loss is off by what its digits leave, beyond what float32 does."""
+    records = [record for step in steps for record in step]
+    made = [{**one, "expected": {"loss": GROUP * right([one])}} for one in copy.deepcopy(records)]
+    made[0]["expected"]["loss"] *= 1 + 4e-6
+    found = verify(made, "grpo")
+    assert found.explained == found.differing
+    assert found.records[0].first is not None
+    assert "5 is the number of responses" in (found.records[0].first.pattern or "")
