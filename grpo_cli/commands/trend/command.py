@@ -121,8 +121,8 @@ def answer_run(
             other, _ = _opened(options.against, plan, reading, options, None, command)
         flags = flags_of(objective, reading)
         if logged:
-            ignored = flags_of(objective, replace(reading, unpack=None)).words
-            unread, flags = unread | unused(ignored) | run.notices, Flags()
+            words = flags_of(objective, replace(reading, unpack=None)).words
+            unread, flags = unread | unused(words) | run.notices, Flags()
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
@@ -131,9 +131,9 @@ def answer_run(
             records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
             for condition in conditions:
                 condition.check(steps)
-            ignored = columns if options.names == "grpo" else ()
+            of_records = columns if options.names == "grpo" else ()
             answer, covered = trend_of(
-                records, steps, flags, columns=ignored, log=log, framework=whose
+                records, steps, flags, columns=of_records, log=log, framework=whose
             )
             found = answer.findings
             _check_fields(columns, steps)
