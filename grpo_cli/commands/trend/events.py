@@ -142,8 +142,8 @@ class Event(Answer):
         medians = "medians: " if self.gain or all(one.kind in LEVELS for one in listed) else ""
         moved = f" ({medians}{moved})" if moved else ""
         last = "" if self.end is None or _is_single(self.first) else f"; until step {self.end}"
-        told: dict[str, Finding | None] = dict.fromkeys(one.metric for one in listed)
-        later = [one for one in later if told.setdefault(one.metric, one) is one]  # each once
+        first: dict[str, Finding | None] = dict.fromkeys(one.metric for one in listed)
+        later = [one for one in later if first.setdefault(one.metric, one) is one]  # each once
         names = [f"{one.metric} (step {one.onset})" for one in later[:_THEN]]
         then = f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
         return f"{self._when}: {cause}{self._words}{moved}{last}{then}"

@@ -148,9 +148,9 @@ def _grain(values: F64) -> F64:
         kinds, first = np.unique(values, return_index=True)
     order = np.argsort(first)[: FEW_VALUES + 1]
     new, at = kinds[order], first[order]
-    apart = np.full((len(new),) * 2, np.inf)
-    np.subtract(new[:, None], new, out=apart, where=_EARLIER[: len(new), : len(new)])
-    least = np.minimum.accumulate(np.abs(apart).min(axis=1, initial=np.inf))
+    gaps = np.full((len(new),) * 2, np.inf)
+    np.subtract(new[:, None], new, out=gaps, where=_EARLIER[: len(new), : len(new)])
+    least = np.minimum.accumulate(np.abs(gaps).min(axis=1, initial=np.inf))
     least[:1] = least[FEW_VALUES:] = 0.0
     return np.repeat(least, np.diff(at, append=len(values)))
 

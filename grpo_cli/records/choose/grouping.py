@@ -223,17 +223,14 @@ def merge_groups(
     """A record of each group; an error in the place of each that cannot be put together."""
     for group in groups:
         try:
-            if grouping.size and any(_several(one) for one in group.items):
+            rows = (one for one in group.items if isinstance(one, Raw))
+            if grouping.size and any(responses_of(row) > 1 for row in rows):
                 yield from (_sized(one, grouping.size) for one in group.items)
             elif group.items or group.fault is not None:
                 yield _merge_group(group, grouping)
         except InputError as error:
             error.source = error.source or source
             yield error
-
-
-def _several(row: Raw | InputError) -> bool:
-    return isinstance(row, Raw) and responses_of(row) > 1
 
 
 def _sized(row: Raw | InputError, size: int) -> Raw | InputError:

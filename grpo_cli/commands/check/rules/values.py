@@ -150,6 +150,7 @@ def find_half_precision(view: View) -> Iterator[Finding]:
 
 _LEAST_TOKENS = 64
 _COPIED, _COPY = 0.99, 1e-4
+_TOGETHER = 0.2
 _BELOW, _OFTEN = 0.5, 0.1
 _SIGMAS, _AWAY = 6.0, 1.2
 _BIAS, _ERRORS, _WITHIN = 0.02, 4.0, 0.1
@@ -236,6 +237,13 @@ class Entropies:
         if not straight or xx < _SPREAD * _SPREAD * taken:
             return 1.0
         return math.sqrt(yy / xx)  # both are measured with errors
+
+    @property
+    def correlation(self) -> float:
+        """Of entropy and −log p, token by token; 1 if either does not vary."""
+        n, c, h = self["tokens"], self["c"], self["H"]
+        both = (self["cc"] - c * c / n) * (self["HH"] - h * h / n)
+        return (self["cH"] - c * h / n) / math.sqrt(both) if both > 0.0 else 1.0
 
     @property
     def room(self) -> float:
@@ -331,9 +339,11 @@ def collect_entropies(view: View) -> Entropies | None:
 def find_log_bases_by_entropy(one: Entropies) -> Iterator[Finding]:
     """Finds files all of whose columns are in base 2 or 10, by their entropies in nats.
 
-    A factor that is uncertain may be of any cause.
+    A factor that is uncertain may be of any cause, and so is one of entropies of other tokens,
+    which do not rise with −log p.
     """
-    for base in one.bases[:1] if one.room <= _WITHIN else ():
+    is_sure = one.room <= _WITHIN and one.correlation >= _TOGETHER
+    for base in one.bases[:1] if is_sure else ():
         evidence = {"columns": ["log_probs_new", "entropies"], "base": base, "factor": one.factor}
         counts = {"standard_error": one.error, "tokens": int(one["tokens"])}
         yield Finding(evidence | counts, kind="entropy")
