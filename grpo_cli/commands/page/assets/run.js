@@ -57,16 +57,17 @@ class RunView {
     return make("div.controls", {}, make("label", {}, "find ", this.search), make("label", {}, "steps ", this.ends[0], " to ", this.ends[1]), this.all);
   }
 
-  // Without what the title says: what happened and the last good step, or how far the main metrics moved.
+  // Without what the title says, if it does: what happened and the last good step, or how far the main metrics moved.
   verdict() {
     const { verdict, findings, moved } = this.run;
     const [first, ...others] = verdict.split("; ");
     const rest = others.filter((words) => !/^(last good step|first to last tenth)/.test(words));
     const named = first.split(" (")[0].replace(/: [a-z-]+(?=: )/, ""); // without the rule of check
     const said = document.title.toLowerCase().replaceAll(",", "").includes(named.toLowerCase().replaceAll(",", ""));
-    if (!findings.some(({ severity }) => severity === "warning")) return [said ? "" : first, ...rest, moved].filter(Boolean).join("; ");
+    if (!said) return verdict; // the title is about the difference from another run
+    if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
     const [, medians, levels] = first.match(/\((medians: )?(.*)\)/) ?? [];
-    return [said ? levels && `${medians ? "medians " : ""}before → after: ${levels}` : first, ...rest].filter(Boolean).join("; ");
+    return [levels && `${medians ? "medians " : ""}before → after: ${levels}`, ...rest].filter(Boolean).join("; ");
   }
 
   findings() {

@@ -1,4 +1,4 @@
-// All numbers of one token: six digits while pointed at, all that a float64 holds of decimals, 15, once chosen.
+// All numbers of one token: six digits while pointed at, every digit of the float64 once chosen.
 
 class Tip {
   constructor() {
@@ -63,7 +63,7 @@ const SHOWN = [
 function* facts(record, t, exact) {
   for (const [name, words] of SHOWN) {
     const values = record.columns[name];
-    if (values) yield [words, exact ? String(Number(values[t].toPrecision(15))) : shown(values[t])];
+    if (values) yield [words, exact ? String(values[t]) : shown(values[t])];
     else if (name === "log_probs_old" && record.on_policy && record.columns.log_probs_new) {
       yield [words, "as log π_θ"];
     }
