@@ -104,6 +104,15 @@ class Tokens:
         return np.repeat(np.arange(len(sizes)), sizes)
 
     @cached_property
+    def spans(self) -> I64:
+        """[R] tokens of each response from the first that counts to the last, masked ones too."""
+        some = self.lengths > 0
+        starts, ends = self.responses.starts[some], (self.responses.starts + self.lengths)[some]
+        found = np.zeros(len(self.lengths), dtype=np.int64)
+        found[some] = self.positions[ends - 1] - self.positions[starts] + 1
+        return found
+
+    @cached_property
     def holes(self) -> I64:
         """The tokens before masked ones that others of their response follow."""
         inside = np.diff(self.responses.index) == 0
