@@ -369,3 +369,13 @@ def test_the_foot_says_why_records_were_not_compared(grpo, dump):
     lines = grpo("check", str(dump(json.dumps(made) + "\n"))).stdout
     assert "error" not in lines
     assert "log-probs were not compared with each other in all records" in lines.replace("\n ", "")
+
+
+@each(("second", "repeated"), [(-0.7, 2), (-0.2, 1)])
+def test_a_second_response_that_goes_on_needs_less_proof(second, repeated):
+    """Both are copies, but the second is short (THUDM/slime#2288): below 1e-2, or not."""
+    columns = [[-2.0] * 8, [-2.0] * 8 + [-1.0], [second] * 8, [second] * 8 + [-1.0]]
+    ids = [[*range(10, 18)], [*range(10, 19)], [*range(30, 38)], [*range(30, 39)]]
+    made = {"log_probs_new": columns, "token_ids": ids, "rewards": [1.0, 0.0, 0.0, 0.0]}
+    found = [one.evidence for one in check([made]).findings if one.code == "duplicate"]
+    assert [(one["responses"], one["longer"]) for one in found] == [(repeated, repeated)]

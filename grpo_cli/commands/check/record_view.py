@@ -45,6 +45,7 @@ class Place(NamedTuple):
         number: its 0-based number in the file.
         claims: the setting by which it claims to be on policy; empty if it does not.
         mixed: the key of the prompts, if rows that were put together differ in it; else empty.
+        prompts: those of the rows, where they differ and are turns of trajectories.
     """
 
     name: str | int | float
@@ -53,6 +54,7 @@ class Place(NamedTuple):
     number: int
     claims: str = ""
     mixed: str = ""
+    prompts: Sequence[Any] = ()
 
 
 @dataclass(eq=False)
