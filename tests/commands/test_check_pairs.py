@@ -962,3 +962,48 @@ def test_a_cap_of_log_probs_is_no_temperature_and_full_padding_no_early_mask():
         }
         found += Counter(one.code for one in check([record]).findings)
     assert not found.keys() & {"temperature", "mask"}
+
+
+def log_sigmoid(odds: F64) -> F64:
+    return -np.logaddexp(0.0, -odds)
+
+
+def drawn_odds(draw: np.random.Generator, tokens: int) -> F64:
+    return np.where(
+        draw.random(tokens) < 0.55, draw.normal(4.5, 1.5, tokens), draw.normal(0.5, 1.5, tokens)
+    )
+
+
+@each(
+    ("factor", "noise", "said"),
+    [
+        (1 / 0.7, 0.04, "or was divided by a temperature of 0.7"),
+        (1 / 0.7, 0.0, "or was divided by a temperature of 0.7"),
+        (1 / math.log(2.0), 0.005, "in base 2: "), (1 / math.log(10.0), 0.04, "in base 10: "),
+    ],
+)  # fmt: skip
+def test_a_base_is_named_alone_where_it_is_nearer_than_a_temperature(factor, noise, said):
+    """Log-probs divided by 0.7 (PrimeIntellect-ai/prime-rl#697) are almost in base 2."""
+    draw = np.random.default_rng(4)
+    odds = drawn_odds(draw, 400)
+    other = log_sigmoid(odds + draw.normal(0.0, noise, 400)) * factor
+    made = {"log_probs_old": [log_sigmoid(odds).tolist()], "log_probs_rollout": [other.tolist()]}
+    (one,) = [
+        row
+        for row in check(
+            [made | {"log_probs_new": made["log_probs_old"], "rewards": [1.0]}]
+        ).findings
+        if row.code == "log-base"
+    ]
+    assert said in one.message
+
+
+@each(("noise", "said"), [(0.25, "a temperature of 0.6"), (1.6, "alone is not the cause")])
+def test_a_temperature_of_the_policy_alone_is_not_denied(noise, said):
+    """Logits of the reference that were not divided: huggingface/trl#3029."""
+    draw = np.random.default_rng(1)
+    odds = drawn_odds(draw, 400) / 0.6
+    ref = log_sigmoid(odds * 0.6 + draw.normal(0.0, noise, 400))
+    policy = [log_sigmoid(odds).tolist()]
+    found = check([{"log_probs_new": policy, "log_probs_ref": [ref.tolist()], "rewards": [1.0]}])
+    assert [said in one.message for one in found.findings if one.code == "sharper"] == [True]

@@ -57,7 +57,7 @@ class Check(Accumulator[Any]):
         findings: what the rules found.
         mismatch: of the engine that sampled, over all records whose log-probs are compared.
         sizes: how many records, responses and tokens were read.
-        lengths: [most tokens + 1] how many responses have so many tokens.
+        lengths: [longest span + 1] how many responses have such a span.
         skipped_rules: records for which rules were skipped, by rules and missing fields.
         zero_gradient: empty responses and dead groups, by the loss that their records name.
         formulas: groups, by the formula that their advantages follow.
@@ -102,7 +102,7 @@ class Check(Accumulator[Any]):
         self.formulas += count_formulas(view)
         self.sizes["tilted"] += count_tilted(view)
         self._facts.append(collect_facts(view))
-        self._note_lengths(np.bincount(view.lengths, minlength=1), self.findings)
+        self._note_lengths(np.bincount(view.spans, minlength=1), self.findings)
         explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
         compared = ~explained & (view.tokens > 0)

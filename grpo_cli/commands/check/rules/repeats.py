@@ -29,7 +29,7 @@ from grpo_cli.commands.check.rules.values import Entropies, collect_entropies, j
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 
 _TEXT = (str, list, dict, np.ndarray)
-_COPY_CHANCE = math.log(1e-6)
+_COPY_CHANCE, _SECOND_CHANCE = math.log(1e-6), math.log(1e-2)
 _HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
@@ -184,14 +184,15 @@ def _fold(bits: NDArray[np.uint64], parts: Segments) -> NDArray[np.uint64]:
 def find_repeated_beginnings(view: View) -> Iterator[Finding]:
     """Finds responses of a group that are others by their ids, or begin with the whole of another.
 
-    Sampling gives such a beginning with the probability of its log-probs, here below 1e-6. Copies
-    to the last bit are found over all of the input.
+    Sampling gives such a beginning with the probability of its log-probs, here below 1e-6; below
+    1e-2 in a group that has one such response already. Copies to the last bit are found over all of
+    the input.
     """
     ids, new = view.counted_ids, view.columns.get("log_probs_new")
     if ids is None or new is None or not len(ids):
         return
     with np.errstate(invalid="ignore"):
-        rare = view.responses.sum(new) < _COPY_CHANCE
+        chance = view.responses.sum(new)
     found: dict[int, list[tuple[int, int]]] = {}
     starts, ends = view.responses.starts, view.responses.starts + view.lengths
     tokens = "token ids" if "token_ids" in view.names else "tokens"
@@ -199,9 +200,14 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
         mine = view.members(group).tolist()
         words = {row: ids[starts[row] : ends[row]].tobytes() for row in mine if view.lengths[row]}
         order = sorted(words, key=words.__getitem__)
-        for one, other in pairwise(order):
-            if not rare[one] or not words[other].startswith(words[one]):
-                continue
+        alike = [
+            (one, other)
+            for one, other in pairwise(order)
+            if chance[one] < _SECOND_CHANCE and words[other].startswith(words[one])
+        ]
+        if not any(chance[one] < _COPY_CHANCE for one, _ in alike):
+            continue
+        for one, other in alike:
             part = slice(starts[other], starts[other] + view.lengths[one])
             equal = all(
                 (column[starts[one] : ends[one]] == column[part]).all()
