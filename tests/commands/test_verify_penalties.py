@@ -524,7 +524,10 @@ def test_what_is_known_of_other_differences() -> None:
     assert found.pattern == "4 of 4 advantages differ already, though the gradient agrees"
     assert found.located == ("advantage",)
     found = difference({"gradient": slopes, "loss": -1.2512 * j})
-    assert found.pattern == agrees  # 1.2512 is no factor that anybody wrote
+    stages = (
+        "the KL, the clip, one constant factor on the whole loss, tokens that are lost or doubled"
+    )
+    assert found.pattern == f"{agrees}: {stages} or the mask"  # 1.2512 is nobody's factor
     assert found.causes == ()  # what explains one number among so many tried is only possible
     hint = "one loss fits many mistakes: record loss_gradient as well to narrow them down"
     assert difference({("loss"): 1.0123}).pattern == f"the loss differs; {hint}"
