@@ -279,7 +279,7 @@ class Record:
     origin: Origin | None = None
     batch: BatchFields | None = None
     step: str | int | float | None = None
-    nulls: Mapping[str, int] = field(default_factory=dict)
+    nulls: dict[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str | int | float:

@@ -251,6 +251,30 @@ def test_rows_of_one_group_have_one_prompt(grpo, tmp_path, prompts, found):
     assert codes.get("mixed-prompts") == ({"key": "prompt"} if found else None)
 
 
+@pytest.mark.parametrize("by", [(), ("--group-by", "uid")])
+@pytest.mark.parametrize(("third", "found"), [("q", False), ("q then b", True)])
+def test_trajectories_of_one_group_share_a_prompt(grpo, tmp_path, by, third, found):
+    """Their later turns differ: microsoft/agent-lightning#489."""
+    rows = [
+        {"uid": "q", "prompt": prompt, "trajectory_ids": one, "log_probs_new": [-1.0, -0.5]}
+        | {"rewards": 1.0}
+        for one, prompt in (("a", "q"), ("a", "q then a"), ("b", "q"), ("c", third))
+    ]
+    if not by:
+        joined = {key: [row[key] for row in rows] for key in rows[0] if key != "uid"}
+        rows = [{"prompts": joined.pop("prompt")} | joined]
+    answer = json.loads(
+        grpo("check", str(write(tmp_path / "rows.jsonl", rows)), *by, "--json").stdout
+    )
+    codes = {one["code"]: one for one in answer["findings"]}
+    assert ("mixed-prompts" in codes) == found
+    if found:
+        assert (codes["mixed-prompts"]["severity"], codes["mixed-prompts"]["response"]) == (
+            "info",
+            3,
+        )
+
+
 def test_every_record_that_cannot_be_read_is_named_and_the_others_are_checked(grpo, tmp_path):
     good = {"log_probs_new": [[-1.0], [-2.0]], "log_probs_old": [[-1.5], [-2.5]]}
     good["advantages"] = [1.0, -1.0]

@@ -674,12 +674,16 @@ def test_entropies_are_judged_over_the_whole_file():
     assert any(one.code == "log-base" for one in check(varied).findings)
 
 
-@each("kind", ["sound", "hotter", "base 2", "base 10"])
-def test_a_base_is_told_from_another_temperature_of_sampling(kind):
-    """Tokens sampled at 1.5 cost 1.4 times their entropy, as in base 2, but not the sure ones."""
+@each("kind", ["sound", "hotter", "shuffled", "base 2", "base 10"])
+def test_a_base_is_distinguished_from_other_causes(kind):
+    """Tokens sampled at 1.5 cost 1.4 times their entropy, as in base 2, but not the sure ones.
+
+    Entropies of other tokens, none of which is sure, do not rise with −log p.
+    """
     draw, rows = np.random.default_rng(11), []
     for _ in range(30):
-        logits = draw.choice([1.0, 2.5, 5.0, 8.0], (128, 1), p=[0.15, 0.25, 0.3, 0.3])
+        sharp = [0.6, 0.8, 1.0, 1.2] if kind == "shuffled" else [1.0, 2.5, 5.0, 8.0]
+        logits = draw.choice(sharp, (128, 1), p=[0.15, 0.25, 0.3, 0.3])
         logits = logits * draw.normal(size=(128, 40))
         log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
         heat = 1.5 if kind == "hotter" else 1.0
@@ -687,10 +691,14 @@ def test_a_base_is_told_from_another_temperature_of_sampling(kind):
         unit = {"base 2": math.log(2), "base 10": math.log(10)}.get(kind, 1.0)
         new = (log_p[np.arange(128), taken] / unit).reshape(4, 32)
         entropies = -(np.exp(log_p) * log_p).sum(axis=1).reshape(4, 32)
+        if kind == "shuffled":
+            entropies = math.log(2) * draw.permutation(entropies.ravel()).reshape(4, 32)
         row = {"log_probs_new": new.tolist(), "entropies": entropies.tolist()}
         rows.append(row | {"rewards": [0.0, 1.0, 0.0, 1.0]})
     found = [one for one in check(rows).findings if one.code in ("entropies", "log-base")]
-    codes = {"sound": [], "hotter": ["entropies"]}.get(kind, ["log-base"])
+    codes = {"sound": [], "hotter": ["entropies"], "shuffled": ["entropies"]}.get(
+        kind, ["log-base"]
+    )
     assert [one.code for one in found] == codes
     assert all(f"base {one.evidence['base']}" == kind for one in found if one.code == "log-base")
 
@@ -954,3 +962,48 @@ def test_a_cap_of_log_probs_is_no_temperature_and_full_padding_no_early_mask():
         }
         found += Counter(one.code for one in check([record]).findings)
     assert not found.keys() & {"temperature", "mask"}
+
+
+def log_sigmoid(odds: F64) -> F64:
+    return -np.logaddexp(0.0, -odds)
+
+
+def drawn_odds(draw: np.random.Generator, tokens: int) -> F64:
+    return np.where(
+        draw.random(tokens) < 0.55, draw.normal(4.5, 1.5, tokens), draw.normal(0.5, 1.5, tokens)
+    )
+
+
+@each(
+    ("factor", "noise", "said"),
+    [
+        (1 / 0.7, 0.04, "or was divided by a temperature of 0.7"),
+        (1 / 0.7, 0.0, "or was divided by a temperature of 0.7"),
+        (1 / math.log(2.0), 0.005, "in base 2: "), (1 / math.log(10.0), 0.04, "in base 10: "),
+    ],
+)  # fmt: skip
+def test_a_base_is_named_alone_where_it_is_nearer_than_a_temperature(factor, noise, said):
+    """Log-probs divided by 0.7 (PrimeIntellect-ai/prime-rl#697) are almost in base 2."""
+    draw = np.random.default_rng(4)
+    odds = drawn_odds(draw, 400)
+    other = log_sigmoid(odds + draw.normal(0.0, noise, 400)) * factor
+    made = {"log_probs_old": [log_sigmoid(odds).tolist()], "log_probs_rollout": [other.tolist()]}
+    (one,) = [
+        row
+        for row in check(
+            [made | {"log_probs_new": made["log_probs_old"], "rewards": [1.0]}]
+        ).findings
+        if row.code == "log-base"
+    ]
+    assert said in one.message
+
+
+@each(("noise", "said"), [(0.25, "a temperature of 0.6"), (1.6, "alone is not the cause")])
+def test_a_temperature_of_the_policy_alone_is_not_denied(noise, said):
+    """Logits of the reference that were not divided: huggingface/trl#3029."""
+    draw = np.random.default_rng(1)
+    odds = drawn_odds(draw, 400) / 0.6
+    ref = log_sigmoid(odds * 0.6 + draw.normal(0.0, noise, 400))
+    policy = [log_sigmoid(odds).tolist()]
+    found = check([{"log_probs_new": policy, "log_probs_ref": [ref.tolist()], "rewards": [1.0]}])
+    assert [said in one.message for one in found.findings if one.code == "sharper"] == [True]

@@ -22,7 +22,7 @@ from grpo_cli.records.packed import Packed, join_packed
 from grpo_cli.records.parse.assemble import layout, pack_record
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.settings import settings_of
-from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
+from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, TRAJECTORIES
 
 _TOGETHER = 1 << 22
 """Bytes of text in one view: enough that numpy's overhead is small."""
@@ -69,13 +69,16 @@ def _place(raw: Raw, value: dict[str, Any]) -> Place:
     name = record_id(value)
     passes = () if value.get("mini_batch") else ("num_iterations", "ppo_epochs")
     differing = raw.row.keys() - value.keys() if raw.rows else set()
+    mixed = next((key for key in (*PROMPT_IDS, *PROMPTS) if key in differing), "")
+    turns = mixed and not {"trajectory_ids", *TRAJECTORIES}.isdisjoint(raw.row)
     return Place(
         raw.number if name is None else name,
         raw.source,
         raw.line,
         raw.number,
         claims=next((f"{one} 1" for one in passes if one in value and value[one] == 1), ""),
-        mixed=next((key for key in (*PROMPT_IDS, *PROMPTS) if key in differing), ""),
+        mixed=mixed,
+        prompts=[row.value.get(mixed) for row in raw.rows] if turns else (),
     )
 
 
@@ -145,15 +148,16 @@ def _faults(raw: Raw, first: InputError) -> list[InputError]:
     """
     found = [first]
     if len(raw.rows) > 1:
-        found += filter(None, (_fault(row) for row in raw.rows if not _is_of(first, row)))
+        others = (
+            row
+            for row in raw.rows
+            if row.line != first.line or not first.path.startswith(row.prefix)
+        )
+        found += filter(None, map(_fault, others))
     elif raw.origin is None and isinstance(raw.plain(), dict):
         with suppress(InputError):
             found += islice(_by_leaving_out(raw, first), _MOST_AGAIN)
     return sorted(found, key=lambda one: one.line or 0)
-
-
-def _is_of(error: InputError, row: Raw) -> bool:
-    return error.line == row.line and error.path.startswith(row.prefix)
 
 
 def _fault(raw: Raw) -> InputError | None:

@@ -45,6 +45,7 @@ class Place(NamedTuple):
         number: its 0-based number in the file.
         claims: the setting by which it claims to be on policy; empty if it does not.
         mixed: the key of the prompts, if rows that were put together differ in it; else empty.
+        prompts: those of the rows, where they differ and are turns of trajectories.
     """
 
     name: str | int | float
@@ -53,6 +54,7 @@ class Place(NamedTuple):
     number: int
     claims: str = ""
     mixed: str = ""
+    prompts: Sequence[Any] = ()
 
 
 @dataclass(eq=False)
@@ -102,6 +104,15 @@ class Tokens:
         """[M] the index of each record's sample."""
         sizes = np.diff(self.sample_starts, append=len(self.counts))
         return np.repeat(np.arange(len(sizes)), sizes)
+
+    @cached_property
+    def spans(self) -> I64:
+        """[R] tokens of each response from the first that counts to the last, masked ones too."""
+        some = self.lengths > 0
+        starts, ends = self.responses.starts[some], (self.responses.starts + self.lengths)[some]
+        found = np.zeros(len(self.lengths), dtype=np.int64)
+        found[some] = self.positions[ends - 1] - self.positions[starts] + 1
+        return found
 
     @cached_property
     def holes(self) -> I64:

@@ -26,7 +26,7 @@ from grpo_cli.commands.check.notes import (
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Tokens, View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of
-from grpo_cli.commands.check.rules.advantages import FORMULAS, count_formulas
+from grpo_cli.commands.check.rules.advantages import FORMULAS, count_formulas, count_tilted
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
 from grpo_cli.engine import Reader
@@ -57,7 +57,7 @@ class Check(Accumulator[Any]):
         findings: what the rules found.
         mismatch: of the engine that sampled, over all records whose log-probs are compared.
         sizes: how many records, responses and tokens were read.
-        lengths: [most tokens + 1] how many responses have so many tokens.
+        lengths: [longest span + 1] how many responses have such a span.
         skipped_rules: records for which rules were skipped, by rules and missing fields.
         zero_gradient: empty responses and dead groups, by the loss that their records name.
         formulas: groups, by the formula that their advantages follow.
@@ -100,8 +100,9 @@ class Check(Accumulator[Any]):
         self.skipped_rules += count_skipped(view)
         self.zero_gradient += count_zero_gradient(view)
         self.formulas += count_formulas(view)
+        self.sizes["tilted"] += count_tilted(view)
         self._facts.append(collect_facts(view))
-        self._note_lengths(np.bincount(view.lengths, minlength=1), self.findings)
+        self._note_lengths(np.bincount(view.spans, minlength=1), self.findings)
         explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
         compared = ~explained & (view.tokens > 0)
@@ -176,7 +177,7 @@ class Check(Accumulator[Any]):
         if self.findings.count_by(0, 2)["advantages", "error"]:
             self.findings.drop("advantages", "departed")
         constants = self.findings.count_by(0, 1)["advantages", "constant"]
-        if constants <= self._memory.tilted:
+        if constants <= self.sizes["tilted"]:
             self.findings.drop("advantages", "constant")
 
     def result(self) -> Checked:

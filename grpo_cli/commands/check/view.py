@@ -68,7 +68,10 @@ def print_findings(
     if answer.not_compared and not quiet:
         whole = answer.not_compared == answer.records
         where = "all" if whole else f"{answer.not_compared:,} of {answer.records:,}"
-        words = f"{where} records have errors: their log-probs were not compared with each other"
+        words = (
+            f"log-probs were not compared with each other in {where} records: "
+            "the findings above are about them"
+        )
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
 
 

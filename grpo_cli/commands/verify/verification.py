@@ -164,6 +164,8 @@ def verified(
         other = of_steps.result()
     except GrpoError:
         return run, answer  # which says what is wrong with the records
+    if not other.records:  # none could be joined
+        return run, answer
     if _quality(other) > _quality(answer) or (repeated and _quality(other) == _quality(answer)):
         return of_steps, other
     return run, answer

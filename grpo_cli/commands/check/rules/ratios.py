@@ -274,6 +274,8 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
 
 _BASE_WITHIN, _BASE_BIAS, _BASE_SIGMAS = 0.04, 0.01, 4.0
 _FACTOR_ALIKE, _DIVIDED_ALIKE, _DIVIDED = 0.3, 0.07, 0.05
+_LIKE_BASE_2 = 0.7
+"""A usual temperature: log-probs that are divided by it are almost in base 2 (1.4286, 1.4427)."""
 
 
 @rule("log-base", "pair")
@@ -282,7 +284,8 @@ def find_log_bases(pair: Pair) -> Iterator[Finding]:
 
     The median of b/a is within 1 % of the factor and four of its standard errors, 4 % at most, and
     log b/a spreads by at most 0.45 of its median, and 0.3 of what an offset would do. A temperature
-    has another b/a at each size.
+    has another b/a at each size, unless the log-probs themselves were divided by it: 0.7 is said
+    too, where it is nearer than base 2 or within four standard errors.
     """
     for sample, scale in pair.scales.items():
         if not scale.is_factor(_FACTOR_ALIKE):
@@ -292,12 +295,19 @@ def find_log_bases(pair: Pair) -> Iterator[Finding]:
         within = min(_BASE_WITHIN, _BASE_BIAS + _BASE_SIGMAS * error)
         for base, per_nat in PER_NAT.items():
             for at, wanted in ((1, per_nat), (0, 1.0 / per_nat)):
-                if abs(factor / wanted - 1.0) <= within:
+                off = abs(factor / wanted - 1.0)
+                if off <= within:
+                    divided = _LIKE_BASE_2 if at == 0 else 1.0 / _LIKE_BASE_2
+                    doubt = abs(factor / divided - 1.0) <= max(off, _BASE_SIGMAS * error)
                     yield Finding(
                         {"base": base, "factor": factor, "culprit": pair.names[at]},
                         pair.record(sample),
-                        kind="pair",
-                        words={"name": pair.keys[at], "ln": math.log(base)},
+                        kind="divided" if doubt else "pair",
+                        words={
+                            "name": pair.keys[at],
+                            "ln": math.log(base),
+                            "temperature": _LIKE_BASE_2,
+                        },
                     )
 
 
@@ -363,16 +373,28 @@ def _is_temperature(pair: Pair, scale: Scale) -> bool:
 
 @rule("sharper", "pair")
 def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
-    """Finds sure tokens that are surer in one column, by 0.04 of their log-odds and the spread."""
+    """Finds sure tokens that are surer in one column, by 0.04 of their log-odds and the spread.
+
+    A temperature is named, and is no error, where the share spreads by at most 0.55 of its median
+    and ``find_temperatures`` finds none, as between a policy and its reference: training may do it.
+    Logits of the reference that were not divided: huggingface/trl#3029.
+    """
     for sample, scale in pair.scales.items():
         share = scale.odds.median
         least = max(_NOTABLE_SHARE, scale.odds.spread)
         if abs(share) > least and not _is_temperature(pair, scale):
             first, second = pair.keys if share > 0.0 else pair.keys[::-1]
+            size = abs(share)
             yield Finding(
                 {"share": share, "spread": scale.odds.spread, "tokens": scale.odds.number},
                 pair.record(sample),
-                words={"first": first, "second": second, "size": abs(share)},
+                kind="evenly" if scale.odds.is_alike(_ALIKE[False]) else "",
+                words={
+                    "first": first,
+                    "second": second,
+                    "size": size,
+                    "temperature": (2.0 - size) / (2.0 + size),
+                },
             )
 
 

@@ -100,10 +100,10 @@ class MaskedRows:
         self.place = self.place or later.place
 
 
-def count_masked(view: View) -> MaskedRows | None:
-    """Returns the lengths of responses that masks drop whole and of others; None without masks."""
+def count_masked(view: View) -> MaskedRows:
+    """Returns the lengths of responses that masks drop whole and of others."""
     if view.mask is None:
-        return None
+        return MaskedRows()
     declared = [cut_off(value) or () for value in view.values]
     lengths = view.widths - runs(view.written, _is_zero(view), end=True)
     empty = (view.lengths == 0) & (lengths > 0)
@@ -377,6 +377,7 @@ def find_retokenised(view: View) -> Iterator[Finding]:
 
 _LONGEST_PHRASE = 8
 _LOOP_TOKENS, _LOOP_TIMES = 16, 4
+_WRITTEN_TOKENS = 16
 
 
 @rule("repetition")
@@ -418,23 +419,40 @@ def _phrase(tokens: int) -> str:
 def find_cut_responses(view: View) -> Iterator[Finding]:
     """Finds records many of whose responses have exactly the greatest length: they were cut.
 
-    At least 3 and a tenth of the responses, but not all, if no other record's are longer; or 1 and
-    a tenth if that length is the record's max_completion_length. If a record says how its responses
-    ended (finish_reasons, truncated), the responses that were cut are those that it names.
+    At least 3 and a tenth of the responses, if no other record's are longer; not all of them,
+    unless most of their last ids differ, which no end of text has. Or 1 and a tenth if that length
+    is the record's max_completion_length. Tokens of tools within a response count, as they do for
+    the engine. If a record says how its responses ended (finish_reasons, truncated), the responses
+    that were cut are those that it names.
     """
     declared = [cut_off(value) for value in view.values]
     for record, endings in enumerate(declared):
         if endings and any(endings):
             evidence = {"responses": sum(endings), "of": len(endings), "named": True}
             yield Finding(evidence, record, kind="declared")
-    longest = np.maximum.reduceat(view.lengths, view.records.starts)
-    hits = view.count_rows(view.lengths == view.records.spread(longest))
+    longest = np.maximum.reduceat(view.spans, view.records.starts)
+    hits = view.count_rows(view.spans == view.records.spread(longest))
     undeclared = np.array([endings is None for endings in declared], dtype=np.bool_)
     likely = undeclared & (longest >= 2) & (hits >= 0.1 * view.counts)
     limits = view.packed.settings.columns.get("max_completion_length", [None] * len(likely))
     for record in np.flatnonzero(likely).tolist():
         count, of, length = int(hits[record]), int(view.counts[record]), int(longest[record])
         named = limits[record] == length
-        if named or 3 <= count < of:
+        every = 3 <= of == count and not named and _end_differently(view, record)
+        if named or every or 3 <= count < of:
             evidence = {"responses": count, "of": of, "length": length, "named": named}
-            yield Finding(evidence, record, kind="limit" if named else "lengths")
+            ends = ", and end in different tokens" if every else ""
+            kind = "limit" if named else "lengths"
+            yield Finding(evidence, record, kind=kind, words={"ends": ends})
+
+
+def _end_differently(view: View, record: int) -> bool:
+    """Returns whether a record's responses, of one span, have ids and most end in different ones.
+
+    A few tokens may be an example that somebody wrote.
+    """
+    rows, ids = view.rows_of(record), view.counted_ids
+    if ids is None or view.spans[rows].max() < _WRITTEN_TOKENS:
+        return False
+    last = ids[edges(view.responses, end=True)[rows]].tolist()
+    return 2 * max(Counter(last).values()) <= len(last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -127,23 +127,28 @@ def count_sizes(view: View) -> dict[int, Counter[int]]:
 def find_mixed_prompts(view: View) -> Iterator[Finding]:
     """Finds groups whose responses answer different prompts.
 
-    Not where a trajectory's turns are responses, each of which has a prompt of its own. A rank
-    whose prompts differed within a group: huggingface/trl#2803.
+    A rank whose prompts differed within a group: huggingface/trl#2803. Where a trajectory's turns
+    are responses, each has a prompt of its own: there it is an info, and only if no prompt is in
+    all trajectories of the group (microsoft/agent-lightning#489).
     """
     keys = [key for key in (*PROMPT_IDS, *PROMPTS) if key in view.values[0]]
     for record, value in enumerate(view.values):
-        if record in view.turned:
+        place, mine = view.places[record], view.rows_of(record)
+        count = int(view.counts[record])
+        named = {key: value.get(key) for key in keys}
+        if place.mixed and record not in view.turned:
+            yield Finding({"key": place.mixed}, record)
             continue
-        if key := view.places[record].mixed:
-            yield Finding({"key": key}, record)
-            continue
-        for key in keys:
-            prompts = value.get(key)
-            if not isinstance(prompts, list) or len(prompts) != view.counts[record] or not prompts:
+        if place.mixed:
+            named = {place.mixed: place.prompts}
+        for key, prompts in named.items():
+            if not isinstance(prompts, list) or len(prompts) != count or not prompts:
                 continue
             if not isinstance(prompts[0], str | list):
                 continue  # one prompt: its messages
-            mine = view.rows_of(record)
+            if record in view.turned:
+                yield from _find_unshared_prompts(view, record, key, prompts)
+                break
             first: dict[int, Any] = {}
             pairs = zip(view.groups[mine].tolist(), prompts, strict=True)
             odd = [
@@ -152,6 +157,21 @@ def find_mixed_prompts(view: View) -> Iterator[Finding]:
             if odd and len(first) < len(prompts):
                 yield Finding({"key": key, "responses": len(odd)}, **view.at(mine.start + odd[0]))
             break
+
+
+def _find_unshared_prompts(
+    view: View, record: int, key: str, prompts: Sequence[Any]
+) -> Iterator[Finding]:
+    """Yields the first group of trajectories none of whose prompts is in all of them."""
+    start = view.rows_of(record).start
+    shared: dict[int, set[str]] = {}
+    for one in view.turned[record]:
+        own = {str(prompts[row - start]) for row in one.rows.tolist()}
+        shared[one.group] = shared.get(one.group, own) & own
+        if not shared[one.group]:
+            at = view.at(int(one.rows[0]))
+            yield Finding({"key": key}, **at, kind="turns")
+            return
 
 
 @rule("uneven-groups")
