@@ -591,14 +591,6 @@ def test_advantages_are_located_where_grpos_are_0_or_have_another_sign() -> None
     assert found.located == ("advantage",)
 
 
-def test_factors_that_differ_within_a_response_are_not_of_a_sequences_ratio() -> None:
-    _, slopes = compute(lambda m, a, _: (math.exp(1.1 * m) * a,) * 2, beta=0.0)
-    given = {"log_probs_ref": None, "flags": {"beta": None, "epsilon_low": 0.9}}
-    found = difference({"gradient": slopes}, "gspo", **given)
-    assert "by a factor that differs within a response" in found.pattern
-    assert found.located == ("ratio", "advantage")
-
-
 def test_a_baseline_by_another_rule() -> None:
     """By hand: r − r_first."""
     record = {**RECORD, "rewards": [0.4, 0.1, 0.9, 0.75]}
