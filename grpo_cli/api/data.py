@@ -19,6 +19,7 @@ from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.record import in_chunks
+from grpo_cli.records.record import listed as as_lists
 from grpo_cli.records.tables.writing import canonical
 from grpo_cli.records.translate import Notices
 
@@ -184,10 +185,13 @@ def reading_flags(where: Texts, group_by: Texts, group_size: int | None) -> list
 
 
 def _rows_of_frame(frame: Any) -> list[Record]:
-    """The rows of a data frame of polars, an Arrow table, or a data frame of pandas."""
+    """The rows of a data frame of polars, an Arrow table, or a data frame of pandas.
+
+    Cells of pandas may be arrays of arrays, which are lists of lists.
+    """
     for name, words in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
         if hasattr(frame, name):
-            return [*getattr(frame, name)(*words)]
+            return [*map(as_lists, getattr(frame, name)(*words))]
     raise _no_data(type(frame).__name__)
 
 

@@ -192,7 +192,7 @@ LISTS = (list, *ARRAYS)
 def listed(value: Any) -> Any:
     """A value with its arrays as the lists that a JSON file would have."""
     if isinstance(value, ARRAYS):
-        return value.tolist()
+        value = value.tolist()
     if isinstance(value, list) and value and isinstance(value[0], LISTS):
         return [listed(one) for one in value]
     if isinstance(value, dict):

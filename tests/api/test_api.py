@@ -635,6 +635,15 @@ def test_rows_are_joined_by_their_number(tmp_path: Path) -> None:
     assert check(rows, group_size=2).records == 2
 
 
+def nested(value: Any) -> Any:
+    """A list of lists as an array of arrays."""
+    if not isinstance(value, list) or not value or not isinstance(value[0], list):
+        return np.array(value) if isinstance(value, list) else value
+    found = np.empty(len(value), dtype=object)
+    found[:] = [np.array(one) for one in value]
+    return found
+
+
 def test_a_data_frame_is_read_by_its_rows() -> None:
     rows = [*read(DAPO)]
     table = pytest.importorskip("pyarrow").Table.from_pylist([{"id": 1, **ONE}, {"id": 2, **ONE}])
@@ -647,6 +656,11 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
             return rows if how == "records" else {}
 
     assert evaluate(Pandas(), "dr").total == evaluate(rows, "dr").total  # type: ignore[arg-type]
+    ones = [[1] * len(row) for row in ONE["log_probs"]]
+    written = {**ONE, "mask": ones, "tokens": [["a"] * len(row) for row in ones]}
+    cells = {key: nested(value) for key, value in written.items()}  # as pandas reads Parquet
+    rows = [cells]
+    assert evaluate(Pandas(), "dr").total == evaluate(written, "dr").total  # type: ignore[arg-type]
     del Pandas.to_dict
     with pytest.raises(GrpoError, match=r"a path or paths, got Pandas; a record"):
         evaluate(Pandas(), "dr")  # type: ignore[arg-type]

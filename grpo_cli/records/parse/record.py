@@ -120,7 +120,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         group_labels=labels,
         versions=read_versions(record, shape.widths),
         hyperparameters=read_settings([record], found).of_record(0),
-        nulls={_ENGINE: unscored},
+        nulls={_ENGINE: unscored} if unscored else {},
     )
     found_trajectories = read_trajectories(record, found, shape, groups, labels)
     if found_trajectories is not None:
