@@ -226,7 +226,6 @@ class Verification:
         self._rows: Sequence[str] = ()
         self._rows_left = most
         self._differing = False
-        self._given: list[tuple[Verdict, Suspect]] = []
         self._otherwise: list[tuple[Verdict, Suspect]] = []
         self._of_all: dict[int, Verdict] = {}
         self._causes: dict[str, Cause] = {}
@@ -247,7 +246,7 @@ class Verification:
         Raises:
             InputError: at the first record that cannot be judged, unless those are skipped.
         """
-        verdicts = self._reconsidered(self._with_causes_of_all((*self._verdicts(),)))
+        verdicts = self._with_causes_of_all((*self._verdicts(),))
         verdicts = without_chance(self._tried_on_all(verdicts))
         within = self._within or self._empty.tolerance()
         firsts = [each.first for each in verdicts if each.first]
@@ -367,7 +366,6 @@ class Verification:
             verdict = self._explained(verdict, suspect) if not rows else verdict
             if rows and verdict.first is not None:
                 verdict = replace(verdict, first=replace(verdict.first, agrees_with=rows))
-                self._given += [(verdict, suspect)] if len(self._given) < _AGAIN else []
             if len(self._otherwise) < _AGAIN:
                 self._otherwise.append((verdict, suspect))
             found = verdict.first
@@ -398,33 +396,22 @@ class Verification:
     def _tried_on_all(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
         """Where no cause explains all records that differ: the most frequent, tried on the others.
 
-        Of a record only the causes that were found first are known, of those that explain it.
+        Of a record only the causes that were found first are known, of those that explain it; or
+        rows, and one number may agree with a row that has nothing to do with it.
         """
         counts = Counter(text for each in verdicts if each.first for text in each.first.causes)
         most = max(counts.values(), default=0)
-        if not 1 < most < sum(each.first is not None for each in verdicts):
+        if most == sum(each.first is not None for each in verdicts):
             return verdicts
         tried = [self._causes[text] for text, count in counts.items() if count == most][:MOST]
         found: dict[int, Verdict] = {}
         for verdict, suspect in self._otherwise:
-            if verdict.first is not None and not verdict.first.agrees_with:
+            if verdict.first is not None and (most > 1 or verdict.first.agrees_with):
                 known = [self._causes[text] for text in verdict.first.causes]
                 more = [x for x in tried if x not in known and self._memory.fits(x, suspect)]
-                found |= {id(verdict): _named(verdict, [*more, *known])} if more else {}
+                plain = replace(verdict, first=replace(verdict.first, agrees_with=()))
+                found |= {id(verdict): _named(plain, [*more, *known])} if more else {}
         return tuple(found.get(id(verdict), verdict) for verdict in verdicts)
-
-    def _reconsidered(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
-        """Where rows give some records alone: the mistake that explains the others, if it fits all.
-
-        One number may agree with a row that has nothing to do with it.
-        """
-        others = {name for each in verdicts if each.first for name in each.first.mistakes}
-        again: dict[int, Verdict] = {}
-        for verdict, suspect in self._given if others else ():
-            found = self._explained(verdict, suspect)
-            if found.first is not None and others & {*found.first.mistakes}:
-                again[id(verdict)] = replace(found, first=replace(found.first, agrees_with=()))
-        return tuple(again.get(id(verdict), verdict) for verdict in verdicts)
 
     def _rows_of(self, record: Record, verdict: Verdict, within: Tolerance) -> tuple[str, ...]:
         """The rows that give what a record expects, of the framework that names its fields.

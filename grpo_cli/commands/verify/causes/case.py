@@ -375,7 +375,7 @@ class Case:
             np.where(each > 0, gain, -loss) * each, self.policy_gradient, rtol=1e-6, atol=1e-12
         ):
             return True
-        fits = self.multiple(wanted, gain) | self.multiple(wanted, loss)
+        fits = self._multiple(wanted, gain) | self._multiple(wanted, loss)
         return bool(fits.all())
 
     @cached_property
@@ -383,9 +383,9 @@ class Case:
         """Whether weights of responses may: the gradient of each is a multiple of ours then."""
         if self.gradient is None or self.objective.kl_aggregate is not None:
             return True
-        return bool(self.multiple(self.gradient, self.breakdown.gradient).all())
+        return bool(self._multiple(self.gradient, self.breakdown.gradient).all())
 
-    def multiple(self, wanted: F64, slope: F64) -> NDArray[np.bool_]:
+    def _multiple(self, wanted: F64, slope: F64) -> NDArray[np.bool_]:
         """[R] whether a response's numbers may be a multiple of others, as far as any agree.
 
         Where any multiple is off by δ at most, the one of least squares is by √T·δ.

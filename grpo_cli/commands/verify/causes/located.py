@@ -488,19 +488,6 @@ def _roughness(values: F64, column: F64, sign: F64) -> float:
     return float(np.square(np.diff(values[order])).mean()) / (2.0 * spread)
 
 
-def _within_responses(case: Case) -> Found | None:
-    """Looks for factors that differ within responses, which have one ratio each."""
-    (policy, rest), wanted = _parts(case), case.gradient
-    assert wanted is not None
-    if not case.objective.ratio.choice.per_response or case.breakdown.response_advantage is None:
-        return None
-    if case.breakdown.correction is not None or case.multiple(wanted - rest, policy).all():
-        return None
-    words = f"{_count(_wrong(case))} differ, by a factor that differs within a response"
-    words += ", though the ratio of a response is one number"
-    return words, "ratio", "advantage", *(("kl",) if rest.any() else ())
-
-
 def _by_token(case: Case) -> Found:
     """Says what is left: each token has a factor of its own, or the KL adds one."""
     (policy, rest), wrong = _parts(case), _wrong(case)
@@ -536,7 +523,6 @@ _TESTS: Sequence[Callable[[Case], Located | Found | None]] = (
     _by_advantage,
     partial(_in_one_place, exactly=False),
     _by_function,
-    _within_responses,
     _by_token,
 )
 """Those that leave the least open first."""
