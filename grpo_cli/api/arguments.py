@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from grpo_cli.errors import GrpoError, InputError, UsageError, nearest
 from grpo_cli.hyperparameters import KNOWN
+from grpo_cli.records.fields import canonical_name
 from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import OWN_AGGREGATES
 
@@ -18,7 +19,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def asked(function: Function) -> Function:
     """The function, with errors that speak of arguments; one that does not exist is an error."""
-    known = inspect.signature(function).parameters
+    signature = inspect.signature(function)
+    known = signature.parameters
 
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
@@ -29,6 +31,10 @@ def asked(function: Function) -> Function:
                     named[other] = named.pop(name)
                 else:
                     _refuse(name, named[name], known)
+            try:
+                signature.bind(*given, **named)
+            except TypeError as error:
+                raise UsageError(f"{function.__name__}: {error}") from None
             return function(*given, **named)
 
     return cast("Function", call)
@@ -61,6 +67,10 @@ def _refuse(name: str, value: Any, known: Iterable[str]) -> None:
             f"there is no argument {name}; hyperparameters are keyword arguments, as "
             f"evaluate(data, beta=0.1) or evaluate(data, **{name})"
         )
+    if canonical_name(name):
+        raise UsageError(
+            f'there is no argument {name}; it is a key of a record: evaluate({{"{name}": …}})'
+        )
 
 
 _OF_SHOW, _OF_MATCH, _OF_TREND = (
@@ -73,7 +83,11 @@ _ELSEWHERE = {
     "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',
     "totals_only": "it is an argument of evaluate",
     "at": _OF_TREND,
-    "fail_on": "the command has it: grpo trend RUN --fail-on TEST",
+    "fail_on": (
+        "test the answer, as `assert not trend(run).findings`, or use the command: grpo trend RUN "
+        "--fail-on TEST"
+    ),
+    "map": 'read takes it: evaluate(read(data, map={"rewards": "score"}))',
     "having": 'give it to the result: evaluate(…).columns(having="clip==high"), or to show',
     "limit": "it is an argument of check and show",
     "response": 'columns have it: evaluate(…).columns(having="response==3"), or show',

@@ -19,6 +19,7 @@ from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.record import in_chunks
+from grpo_cli.records.record import listed as as_lists
 from grpo_cli.records.tables.writing import canonical
 from grpo_cli.records.translate import Notices
 
@@ -43,6 +44,7 @@ def read(
     group_size: int | None = None,
     record: str | int | None = None,
     unpack: str | int | None = None,
+    map: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The records of data, one by one, under canonical names.
 
@@ -63,6 +65,8 @@ def read(
             ``group_by`` says.
         record: only this record: its id, or else its number from 0. Default: all.
         unpack: what a packed file may unpack to, as ``"4G"`` or in bytes. Default: by its size.
+        map: name → the key, or the path of keys, that is read as it, as ``{"rewards": "score"}`` or
+            ``{"rewards": "info.score"}``. Default: every name that files may use.
 
     Returns:
         An iterator of dicts.
@@ -71,12 +75,15 @@ def read(
         UsageError: for an argument that cannot be understood.
         InputError: if the data cannot be read, with file, line and place.
     """
+    from grpo_cli.commands.options.source import read_mapping  # typer comes with it
+
     if format not in (None, CANONICAL, *FORMATS):
         known = ", ".join((CANONICAL, *FORMATS))
         raise UsageError(f"format: expected one of {known}, got {format!r}")
     how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
     how |= {"format": format, "unpack": read_size(unpack)}
     how["record"] = None if record is None else str(record)
+    how["mapped"] = tuple(read_mapping(f"{name}={place}") for name, place in (map or {}).items())
     return _canonical(reader_of(data, **how)[0])
 
 
@@ -178,17 +185,24 @@ def reading_flags(where: Texts, group_by: Texts, group_size: int | None) -> list
 
 
 def _rows_of_frame(frame: Any) -> list[Record]:
-    """The rows of a data frame of polars, an Arrow table, or a data frame of pandas."""
+    """The rows of a data frame of polars, an Arrow table, or a data frame of pandas.
+
+    Cells of pandas may be arrays of arrays, which are lists of lists.
+    """
     for name, words in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
         if hasattr(frame, name):
-            return [*getattr(frame, name)(*words)]
+            return [*map(as_lists, getattr(frame, name)(*words))]
     raise _no_data(type(frame).__name__)
 
 
 def _no_data(got: str) -> UsageError:
-    return UsageError(f"data: expected a record, records, a path or paths, got {got}")
+    return UsageError(f"data: expected a record, records, a path or paths, got {got}{_EXAMPLE}")
 
 
+_EXAMPLE = (
+    '; a record is a dict, as {"log_probs_new": [[-0.2, -0.3]], "log_probs_old": [[-0.5, -0.6]], '
+    '"rewards": [1.0]}, or of arrays'
+)
 _MEMORY = ""
 
 

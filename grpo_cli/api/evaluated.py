@@ -53,6 +53,7 @@ _MAIN = (
     "clip_fraction_low",
     "clip_fraction_high",
     "ratio_mean",
+    "ratio_min",
     "ratio_max",
     "gradient_norm",
 )

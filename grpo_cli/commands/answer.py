@@ -179,7 +179,11 @@ def _cut_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[A
     """The columns that hold a number or a word, and the first and last rows of them."""
     listed = rows if len(rows) <= _ROWS else [*rows[:_EDGE], *rows[-_EDGE:]]
     known = [name for name in listed[0] if name not in _LONG]
-    names = [name for name in known if any(_is_plain(row.get(name)) for row in listed)]
+    names = [
+        name
+        for name in known
+        if any(_is_plain(x := row.get(name)) and x == x for row in listed)  # not NaN alone
+    ]
     return names, [[row.get(name) for name in names] for row in listed]
 
 
@@ -242,11 +246,14 @@ def html_rows(rows: Sequence[Mapping[str, Any]], heading: str = "") -> str:
 
 def html_page(headline: str, tables: Sequence[str], notes: Iterable[str] = ()) -> str:
     """A line of text, tables, and lines of text below."""
-    lines = "".join(f"<div><small>{markup(note)}</small></div>" for note in notes)
+    lines = "".join(
+        f"<div><small style='{_ANYWHERE}'>{markup(note)}</small></div>" for note in notes
+    )
     return f"<div><div>{markup(headline)}</div>{''.join(tables)}{lines}</div>"
 
 
 _PADDING = "padding:0.1em 0.6em"
+_ANYWHERE = "overflow-wrap:anywhere"  # signatures have no spaces
 
 
 def _html_cell(value: Any) -> str:

@@ -305,7 +305,8 @@ def _meant(message: str) -> str:
         return f"for the page: grpo help {word}"
     if is_choice(word) or look_up(word) is not None:
         return f"for its meaning: grpo explain {word}"
-    near = nearest(word, [*COMMAND_OF, *COMMANDS, *NAMES, *topics(), *names_of_words()])
+    every = [*COMMAND_OF, *COMMANDS, *NAMES, *topics(), *names_of_words()]
+    near = nearest(word, every, cutoff=0.7)
     if near in COMMAND_OF:
         return f"type: grpo {COMMAND_OF[near]}"
     how = "" if near in COMMANDS else "explain " if near in NAMES else "help "

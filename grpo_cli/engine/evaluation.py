@@ -249,23 +249,22 @@ class Evaluation:
         reader = self._reader
         other = other_row(reader.facts.named, (self._evaluator.plan,))
         sums, plan, totals = self.sums, self._evaluator.plan, self.sums.batches.whole
-        more: Notices = dict.fromkeys(self._replaced())
-        first = {} if self.ungrouped is None else {self.ungrouped: None}
+        first: Notices = dict.fromkeys(filter(None, [self.ungrouped]))
         if sums.references.error is not None:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
         pooled = {} if sums.error is not None else reader.pooled(plan.batch, self._advice)
         said = (sums.of_first or {}) | sums.notices
-        found = first | other | reader.facts.sentences(plan) | self._notices | said | no_kl | more
-        completed = {}
-        if (key := reader.facts.keys.get("log_probs_rollout")) is not None:
-            completed[NO_OLD] = (
-                f"{NO_OLD}; to use the engine's log-probs: --map log_probs_old={key}"
-            )
-        if MIXED in self._advantages:
-            completed[GIVEN] = SOME_GIVEN
-        told = [text for text in found | pooled if plan.asked or text != GIVEN or text in completed]
-        return [completed.get(text, text) for text in told]
+        found = first | other | reader.facts.sentences(plan) | self._notices | said | no_kl
+        found |= dict.fromkeys(self._replaced())
+        engine = reader.facts.keys.get("log_probs_rollout")
+        use = f"; to use the engine's log-probs: --map log_probs_old={engine}" if engine else ""
+        given = GIVEN if plan.asked else ""
+        completed = {
+            NO_OLD: NO_OLD + use,
+            GIVEN: SOME_GIVEN if MIXED in self._advantages else given,
+        }
+        return [text for one in found | pooled if (text := completed.get(one, one))]
 
     @property
     def ungrouped(self) -> str | None:

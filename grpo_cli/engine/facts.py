@@ -124,20 +124,15 @@ class InputFacts:
 
     def sentences(self, *plans: Plan) -> Notices:
         """The notices, and those on keys that nothing reads, or that choose what no plan has."""
-        said = (
-            {}
-            if self.named is None
-            else unapplied(self.unread.others, plans, self.named, self.keys)
-        )
-        unread = self.unread.note(
-            [plan.values for plan in plans], [*chain.from_iterable(said.values())]
-        )
+        choices = unapplied(self.unread.others, plans, self.named or "", self.keys)
+        named = [*chain.from_iterable(choices.values())]
+        unread = self.unread.note([plan.values for plan in plans], named)
         nulls = [
             f"{self.keys.get(name, name)} has null for {count(self.nulls[name], word)}: {instead}"
             for name, (word, instead) in _NULLS.items()
             if self.nulls[name]
         ]
-        return self.notices | unread | dict.fromkeys([*filter(None, said), *nulls])
+        return self.notices | unread | dict.fromkeys([*filter(None, choices), *nulls])
 
     def ungrouped(
         self, records: int, groups: int, responses: int, *, given: bool = False
@@ -198,12 +193,9 @@ class InputFacts:
                 self.notices.setdefault(_LOGGED.format(key), raw.line)
             keys = chunk.keys or tuple(row)
             known = fields_of(keys)
-            is_known = known is None or "hyperparameters" not in known.names
-            if (
-                known is None
-                or (is_known and not candidates(known.unknown))
-                or self.unread.has(keys)
-            ):
+            if known is None or self.unread.has(keys):
+                continue
+            if not candidates(known.unknown) and "hyperparameters" not in known.names:
                 continue
             with suppress(InputError):  # reported where the record is read
                 fields = read_fields(row)

@@ -265,7 +265,7 @@ class Choice:
     @property
     def summary(self) -> str:
         """The first line of the function's docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+        return (inspect.getdoc(self.function) or "").partition("\n")[0].replace("``", "")
 
 
 _OF_TURNS = frozenset(

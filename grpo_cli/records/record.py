@@ -192,7 +192,7 @@ LISTS = (list, *ARRAYS)
 def listed(value: Any) -> Any:
     """A value with its arrays as the lists that a JSON file would have."""
     if isinstance(value, ARRAYS):
-        return value.tolist()
+        value = value.tolist()
     if isinstance(value, list) and value and isinstance(value[0], LISTS):
         return [listed(one) for one in value]
     if isinstance(value, dict):
@@ -279,7 +279,7 @@ class Record:
     origin: Origin | None = None
     batch: BatchFields | None = None
     step: str | int | float | None = None
-    nulls: Mapping[str, int] = field(default_factory=dict)
+    nulls: dict[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str | int | float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -85,13 +85,12 @@ def read_settings(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Setti
         InputError: for a misspelt name, a value out of range, or two different values.
     """
     found = _merged(_given(objects, fields))
-    held = [*_held(objects, fields)]
-    for name, column in _merged(held).items() if held else ():
+    for name, column in _merged(_held(objects, fields)).items():
         found[name] = _filled(found[name], column) if name in found else column
     return Settings(len(objects), dict(sorted(found.items())))
 
 
-def _merged(given: Sequence[_Given]) -> dict[str, Sequence[Any]]:
+def _merged(given: Iterable[_Given]) -> dict[str, Sequence[Any]]:
     """Hyperparameter → [M] its values, where names of it do not contradict each other."""
     # Names that set several (epsilon) give way to the particular ones.
     broad: dict[str, Sequence[Any]] = {}
@@ -119,11 +118,10 @@ def _given(objects: Sequence[Mapping[str, Any]], fields: Fields) -> list[_Given]
         for one in nested:
             if not isinstance(one, dict):
                 raise InputError(f"expected an object, got {got(one)}", path=key)
-        unique = dict.fromkeys(chain.from_iterable(nested))
-        others = [name for name in unique if name not in KNOWN]
+        names = dict.fromkeys(chain.from_iterable(nested))
+        others = [name for name in names if name not in KNOWN]
         refuse_slips(others, "hyperparameter", meant_setting, f"{key}.")
-        names = dict.fromkeys(name for name in unique if name in KNOWN)
-        for name in names:
+        for name in (name for name in names if name in KNOWN):
             found.append((f"{key}.{name}", name, _values(nested, name)))
     both_sides = _BOTH_SIDES in names or _BOTH_SIDES in own
     return _without_both_sides(objects, found) if both_sides else found
@@ -131,12 +129,9 @@ def _given(objects: Sequence[Mapping[str, Any]], fields: Fields) -> list[_Given]
 
 def _values(each: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     """What objects give a hyperparameter; 0 where they say that it is not used."""
-    values = [one.get(name, ABSENT) for one in each]
-    if name not in SWITCHES or all(one.get(SWITCHES[name]) is not False for one in each):
-        return values
+    switch = SWITCHES.get(name, "")
     return [
-        0.0 if value is not ABSENT and one.get(SWITCHES[name]) is False else value
-        for one, value in zip(each, values, strict=True)
+        0.0 if name in one and one.get(switch) is False else one.get(name, ABSENT) for one in each
     ]
 
 

@@ -230,13 +230,13 @@ class Unread:
         return dict(pair for one in reversed(self._found.values()) for pair in one.others)
 
     def note(
-        self, used: Sequence[Mapping[str, Value]] = (), said: Collection[str] = ()
+        self, used: Sequence[Mapping[str, Value]] = (), named: Collection[str] = ()
     ) -> dict[str, None]:
         """Sentences that name the columns, the settings, and the others; none where there are none.
 
         Args:
             used: the hyperparameters of each objective; a setting that equals them is not named.
-            said: keys that another sentence names.
+            named: keys that another sentence names.
         """
         found = self._found.values()
         settings = {
@@ -254,21 +254,14 @@ class Unread:
             key: ""
             for one in found
             for key, value in one.others
-            if key not in said and _is_named(key, value)
+            # a single value at a record's top is a remark, or what the trainer logs
+            if key not in named and ("." in key or isinstance(value, list | dict))
         }
         ignored = {"columns": columns, "settings": settings, "keys": others}
-        for noun, named in ignored.items():
-            each = [f"{key} ({advice})" if advice else key for key, advice in named.items()]
+        for noun, keys in ignored.items():
+            each = [f"{key} ({advice})" if advice else key for key, advice in keys.items()]
             read |= {f"ignored {noun}: {_listing(each)}": None} if each else {}
         return read
-
-
-def _is_named(key: str, value: object) -> bool:
-    """Whether a note names a key that resembles nothing.
-
-    A single value at a record's top is a remark, or what the trainer logs.
-    """
-    return "." in key or isinstance(value, list | dict)
 
 
 def _has_value(given: Mapping[str, Value], name: str, value: float | str) -> bool:
@@ -476,21 +469,20 @@ def look(
             found.append((key, f"--map tokens={key}"))
         elif key not in COMPLETIONS:
             left.append(key)
-    numbers = {key: record[key] for key in left if type(record[key]) in (int, float)}
     known = {parameter_of(key) for key in record if key in KNOWN}
-    near = ((key, _resembled_setting(key), value) for key, value in numbers.items())
+    numbers = (key for key in left if type(record[key]) in (int, float))
+    near = ((key, _resembled_setting(key), record[key]) for key in numbers)
     settings = [one for one in near if one[1] and known.isdisjoint(_sets(one[1]))]
-    said = {key for key, _, _ in settings}
-    said |= {switch for name, switch in SWITCHES.items() if name in record}
-    rest = (key for key in left if model is not None and key not in said)
+    read = {key for key, _, _ in settings}
+    read |= {switch for name, switch in SWITCHES.items() if name in record}
+    rest = (key for key in left if model is not None and key not in read)
     others = [(key, record[key]) for key in rest if not _holds(key, record)]
     configured = _configured(record, left, names.get("hyperparameters", ""), known)
-    return KeySet(
-        line,
-        tuple(found),
-        (*settings, *configured.settings),
-        configured.held,
-        (*others, *configured.others),
+    return configured._replace(
+        line=line,
+        keys=tuple(found),
+        settings=(*settings, *configured.settings),
+        others=(*others, *configured.others),
     )
 
 
@@ -510,12 +502,9 @@ def _configured(
         own: its key for hyperparameters.
         known: the hyperparameters at its top level.
     """
-    mine = record.get(own)
-    known = {*known, *map(parameter_of, mine if isinstance(mine, dict) else ())}
+    known = {*known, *map(parameter_of, _object(record.get(own)))}
     held, settings, others = [], [], []
-    for key in (*keys, own):
-        if key != own and not _holds(key, record):
-            continue
+    for key in (*(key for key in keys if _holds(key, record)), own):
         for path, name, value in _leaves_of(key, record.get(key)):
             near = name if name in KNOWN else meant_setting(name)
             is_new = known.isdisjoint(_sets(parameter_of(near)))

@@ -80,7 +80,9 @@ def other_row(named: str | None, plans: Iterable[Plan]) -> dict[str, None]:
     if any(variant.startswith(f"{named.partition('/')[0]}/") for variant in used):
         return {}
     if len(used) > 1:
-        return {f"the trainer used {named}, which is not among these variants": None}
+        return {
+            f"the records' settings are those of {named}, which is not among these variants": None
+        }
     if used != ["grpo"]:  # asked for from Python, where nobody says whether grpo was
         return {}
     return {not_grpo(named): None}
@@ -88,7 +90,7 @@ def other_row(named: str | None, plans: Iterable[Plan]) -> dict[str, None]:
 
 def not_grpo(named: str) -> str:
     """The notice that records name a row, where grpo was evaluated because nothing was asked."""
-    return f"the trainer used {named}, not grpo: choose -v {named} or -v grpo"
+    return f"the records' settings are {named}'s: choose -v {named} or -v grpo"
 
 
 _CHOICES = {
@@ -111,7 +113,7 @@ def unapplied(
     Args:
         given: the keys of a record that are no hyperparameters, with their values.
         plans: the objectives; a setting is not named if one of them has it.
-        named: the row of which another sentence says that the trainer used it; "" for none.
+        named: the row of which another sentence says that the settings are its; "" for none.
         keys: the canonical names that the record has.
 
     Returns:

@@ -635,6 +635,15 @@ def test_rows_are_joined_by_their_number(tmp_path: Path) -> None:
     assert check(rows, group_size=2).records == 2
 
 
+def nested(value: Any) -> Any:
+    """A list of lists as an array of arrays."""
+    if not isinstance(value, list) or not value or not isinstance(value[0], list):
+        return np.array(value) if isinstance(value, list) else value
+    found = np.empty(len(value), dtype=object)
+    found[:] = [np.array(one) for one in value]
+    return found
+
+
 def test_a_data_frame_is_read_by_its_rows() -> None:
     rows = [*read(DAPO)]
     table = pytest.importorskip("pyarrow").Table.from_pylist([{"id": 1, **ONE}, {"id": 2, **ONE}])
@@ -647,8 +656,13 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
             return rows if how == "records" else {}
 
     assert evaluate(Pandas(), "dr").total == evaluate(rows, "dr").total  # type: ignore[arg-type]
+    ones = [[1] * len(row) for row in ONE["log_probs"]]
+    written = {**ONE, "mask": ones, "tokens": [["a"] * len(row) for row in ones]}
+    cells = {key: nested(value) for key, value in written.items()}  # as pandas reads Parquet
+    rows = [cells]
+    assert evaluate(Pandas(), "dr").total == evaluate(written, "dr").total  # type: ignore[arg-type]
     del Pandas.to_dict
-    with pytest.raises(GrpoError, match=r"a path or paths, got Pandas$"):
+    with pytest.raises(GrpoError, match=r"a path or paths, got Pandas; a record"):
         evaluate(Pandas(), "dr")  # type: ignore[arg-type]
 
 
@@ -764,9 +778,8 @@ def test_a_prompt_shows_the_numbers_as_a_table(said: str) -> None:
 def test_messages_name_arguments_but_in_commands() -> None:
     with pytest.raises(GrpoError, match=r"k9'; did you mean k3\? \(grpo variants --stage kl\)"):
         evaluate(ONE, stages={"kl": "k9"})
-    assert 'the trainer used trl/grpo, not grpo: choose variant="trl/grpo"' in str(
-        evaluate(GRPO).notices
-    )
+    note = """the records' settings are trl/grpo's: choose variant="trl/grpo\""""
+    assert note in "".join(evaluate(GRPO).notices)
     rows = [ONE | {"uid": 1, "log_probs": [[-0.5 - row]], "rewards": [row]} for row in (0, 1)]
     torn = check([{k: v for k, v in row.items() if k != "old_log_probs"} for row in rows])
     assert torn.findings[-1].advice.startswith('group_by="uid" joins the rows')
@@ -864,3 +877,19 @@ def test_a_traceback_shows_the_callers_line_and_the_errors_public_name() -> None
     text = "".join(traceback.format_exception(caught.value))
     assert text.count("File ") == 1
     assert "\ngrpo_cli.InputError: " in text
+
+
+def test_what_is_no_argument_is_told_without_a_type_error() -> None:
+    one = {"wins": [1, 0], "log_probs_new": [[-0.1], [-0.2]], "log_probs_old": [[-0.3], [-0.2]]}
+    mapped = [*read(one, map={"rewards": "wins"})]
+    assert evaluate(mapped).loss == evaluate(one | {"rewards": one["wins"]}).loss
+    for call, told in (
+        (lambda: evaluate(log_probs=one["log_probs_new"]), "it is a key of a record"),
+        (lambda: evaluate(np.zeros((2, 3))), 'got ndarray; a record is a dict, as {"log_probs_new'),
+        (lambda: evaluate(), "missing a required argument: 'data'"),
+        (lambda: evaluate(one, "dr", "dapo"), "too many positional arguments"),
+        (lambda: evaluate(one, map={"rewards": "score"}), "read takes it"),
+        (lambda: [*read(one, map={"rewads": "score"})], "did you mean rewards"),
+    ):
+        with pytest.raises(GrpoError, match=re.escape(told)):
+            call()

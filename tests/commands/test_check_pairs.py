@@ -674,12 +674,16 @@ def test_entropies_are_judged_over_the_whole_file():
     assert any(one.code == "log-base" for one in check(varied).findings)
 
 
-@each("kind", ["sound", "hotter", "base 2", "base 10"])
-def test_a_base_is_told_from_another_temperature_of_sampling(kind):
-    """Tokens sampled at 1.5 cost 1.4 times their entropy, as in base 2, but not the sure ones."""
+@each("kind", ["sound", "hotter", "shuffled", "base 2", "base 10"])
+def test_a_base_is_distinguished_from_other_causes(kind):
+    """Tokens sampled at 1.5 cost 1.4 times their entropy, as in base 2, but not the sure ones.
+
+    Entropies of other tokens, none of which is sure, do not rise with −log p.
+    """
     draw, rows = np.random.default_rng(11), []
     for _ in range(30):
-        logits = draw.choice([1.0, 2.5, 5.0, 8.0], (128, 1), p=[0.15, 0.25, 0.3, 0.3])
+        sharp = [0.6, 0.8, 1.0, 1.2] if kind == "shuffled" else [1.0, 2.5, 5.0, 8.0]
+        logits = draw.choice(sharp, (128, 1), p=[0.15, 0.25, 0.3, 0.3])
         logits = logits * draw.normal(size=(128, 40))
         log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
         heat = 1.5 if kind == "hotter" else 1.0
@@ -687,10 +691,14 @@ def test_a_base_is_told_from_another_temperature_of_sampling(kind):
         unit = {"base 2": math.log(2), "base 10": math.log(10)}.get(kind, 1.0)
         new = (log_p[np.arange(128), taken] / unit).reshape(4, 32)
         entropies = -(np.exp(log_p) * log_p).sum(axis=1).reshape(4, 32)
+        if kind == "shuffled":
+            entropies = math.log(2) * draw.permutation(entropies.ravel()).reshape(4, 32)
         row = {"log_probs_new": new.tolist(), "entropies": entropies.tolist()}
         rows.append(row | {"rewards": [0.0, 1.0, 0.0, 1.0]})
     found = [one for one in check(rows).findings if one.code in ("entropies", "log-base")]
-    codes = {"sound": [], "hotter": ["entropies"]}.get(kind, ["log-base"])
+    codes = {"sound": [], "hotter": ["entropies"], "shuffled": ["entropies"]}.get(
+        kind, ["log-base"]
+    )
     assert [one.code for one in found] == codes
     assert all(f"base {one.evidence['base']}" == kind for one in found if one.code == "log-base")
 

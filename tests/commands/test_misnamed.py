@@ -222,21 +222,21 @@ def test_settings_elsewhere_and_swapped_letters(dump):
     assert not [one for one in evaluate(held, epsilon=0.05).notices if "ignored" in one]
     trl = {"per_token_logps": ROWS, "old_per_token_logps": OLDER, "rewards": [1.0, 0.0]}
     named = dump(trl | {"settings": {"loss_type": "bnpo"}})
-    assert "the trainer used trl/bnpo, not grpo" in evaluate(named).notices[0]
+    assert "the records' settings are trl/bnpo's" in evaluate(named).notices[0]
     known = given | {"hyperparameters": {"epsilon": 0.1}, "config": {"epsilon": 0.05}}
     assert not [one for one in evaluate(dump(known)).notices if "ignored" in one]
     swapped = {"logprobs": ROWS, "log_prob_odl": OLDER, "rewards": [1.0, 0.0]}
     with pytest.raises(InputError, match="log_probs_old is missing"):
         evaluate(dump(swapped))
     assert (
-        "the trainer used dapo, not grpo" in evaluate(dump(given | {"variant": "dapo"})).notices[0]
+        "the records' settings are dapo's" in evaluate(dump(given | {"variant": "dapo"})).notices[0]
     )
     for framework in ("trl/dapo", {"name": "trl/dapo"}):
         named = dump(given | {"framework": framework, "expected": {"loss": 1.0}})
-        assert "the trainer used trl/dapo, not grpo" in evaluate(named).notices[0]
+        assert "the records' settings are trl/dapo's" in evaluate(named).notices[0]
         assert verify(named).records[0].variant == "trl/dapo"
     other = evaluate(dump(given | {"framework": "huggingface/trl"}))
-    assert not [one for one in other.notices if "the trainer used" in one]
+    assert not [one for one in other.notices if "the records' settings are" in one]
 
 
 @pytest.mark.parametrize("key", ["adv", "advs", "token_advantages", "rollout_advantages"])

@@ -53,13 +53,13 @@ def test_the_tokens_of_all_records_are_ranked(path: Path, by: str, column: str, 
     assert found["carried"] == (None if carried is None else pytest.approx(carried))
 
 
-def test_text_around_a_token_is_what_was_written_masked_tokens_too(tmp_path: Path) -> None:
+def test_text_around_a_token_ends_with_the_last_unmasked_one(tmp_path: Path) -> None:
     one = {
-        "log_probs_new": [[-0.1] * 5, [-1.0]],
-        "log_probs_old": [[-0.1, -0.1, -0.9, -0.1, -0.1], [-1.0]],
+        "log_probs_new": [[-0.1] * 7, [-1.0]],
+        "log_probs_old": [[-0.1, -0.1, -0.9, -0.1, -0.1, 0.0, 0.0], [-1.0]],
         "rewards": [1.0, 0.0],
-        "mask": [[0, 1, 1, 1, 0], [1]],
-        "tokens": [["Ġa", "b", "Ċ", "[c]", "Ġd"], ["e"]],
+        "mask": [[0, 1, 1, 0, 1, 0, 0], [1]],
+        "tokens": [["Ġa", "b", "Ċ", "[c]", "Ġd", "<pad>", "<pad>"], ["e"]],
     }
     dump = write(tmp_path / "a.jsonl", [one, one | {"tokens": None}])
     first, second = answer("show", dump, "-v", "dr", "--by", "ratio", "--top", "2")["rows"]

@@ -95,6 +95,23 @@ def test_the_column_of_a_length_hack_is_kept(
     assert any(line.split()[-1:] == ["corr"] for line in shown.splitlines())  # its head
 
 
+def test_longer_responses_that_are_paid_at_once_are_a_finding(tmp_path: Path) -> None:
+    """In runs of 30 steps whose correlation has a noise of 0.2 before; no noise alone is one."""
+    counts = []
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(0.0, 0.2, 30).clip(-0.8, 0.8)
+        jumps = np.where(np.arange(30) < 18, noise, 0.9 + noise / 6)
+        found = [
+            [one["onset"] for one in answer("trend", path)["findings"]]
+            for columns in (jumps, noise)
+            for path in (csv_of(tmp_path / "a.csv", reward_length_corr=columns),)
+        ]
+        assert {*found[0]} <= {18, 19}
+        assert found[1] == []
+        counts.append(len(found[0]))
+    assert sum(counts) >= 18
+
+
 def test_step_is_a_column_that_can_be_asked_for(tmp_path: Path) -> None:
     path = csv_of(tmp_path / "a.csv", loss=[0.5, 0.25], kl=[0.1, 0.2])
     for fields, head in (("step,kl", "step,file,kl"), ("step", "step,file")):

@@ -329,7 +329,7 @@ def test_the_last_good_step(folder: Path) -> None:
 @each(
     ("since", "factor", "differs", "cell"),
     [
-        (0, 1.4, True, "≠ +0.185 ±0.3 (× 1.4)"), (40, 1.4, True, "≠ +0.185 ±0.3"),
+        (0, 1.4, True, "≠ +0.185 ±0.3 (× 1.4)"), (40, 1.4, True, "  +0.185 ±0.3"),
         (0, None, True, "≠ +0.185 ±0.3 (one way all along)"), (None, 1.4, False, "  +0.185 ±0.3"),
     ],
 )  # fmt: skip
@@ -339,6 +339,57 @@ def test_a_mark_whose_interval_holds_0_says_why(
     values = (1.0, 1.185, 0.185, -0.115, 0.485)
     row = Difference("kl_k3", *values, *values[2:], differs, differs, since, factor, factor)
     assert [with_error(row, 0, at_end=end) for end in (False, True)] == [cell, cell]
+
+
+def test_what_a_step_is_compared_with_is_from_before_its_change(folder: Path) -> None:
+    """The median before is that of the finding, however many changed steps came since."""
+    path = folder / "run.jsonl"
+    (finding,) = (
+        one
+        for one in answer("trend", path, "-v", "dr")["findings"]
+        if one["metric"] == "mismatch.k3"
+    )
+    found = answer("trend", path, "-v", "dr", "--at", str(STEPS - 2))
+    (metric,) = (one for one in found["metrics"] if one["name"] == "mismatch.k3")
+    assert metric["before"] == finding["before"]
+    assert metric["size"] > 20
+    assert next(iter(found["worst"])) == "mismatch", "where the odd metric is worst comes first"
+
+
+def test_a_standard_deviation_near_its_largest_value_does_not_stand_out(tmp_path: Path) -> None:
+    """22 of 32 rewards are 1 where 14 to 18 were: as likely as one in twenty."""
+    rights = [16, 15, 17, 16, 14, 16, 18, 15, 16, 17] * 2 + [22]
+    rows = [
+        {"step": at, "log_probs": [[-0.5, -0.25]] * 32, "advantages": [0.5] * 32,
+         "rewards": [1.0] * right + [0.0] * (32 - right)}
+        for at, right in enumerate(rights)
+    ]  # fmt: skip
+    found = answer("trend", write(tmp_path / "a.jsonl", rows), "-v", "dr", "--at", "20")
+    (metric,) = (one for one in found["metrics"] if one["name"] == "reward_std")
+    assert -1.0 < metric["size"] < 0.0
+    assert metric["spread"] == pytest.approx(statistics.median(
+        statistics.stdev([1.0] * one + [0.0] * (32 - one)) for one in rights[:-1]
+    ) / math.sqrt(64))  # fmt: skip
+
+
+def test_a_log_is_compared_with_records(folder: Path, tmp_path: Path) -> None:
+    """Its series are those that records have under other names; what is left out is a note."""
+    path = tmp_path / "log.csv"
+    lines = [f"{at},{0.5 + at % 3 / 50},{2 if at < SINCE else 40}\n" for at in range(STEPS)]
+    path.write_text(f"step,reward,grad_norm\n{''.join(lines)}", encoding="utf-8")
+    result = run("trend", folder / "run.jsonl", "-v", "dr", "--against", path, "--json")
+    (metric,) = json.loads(result.stdout)["metrics"]
+    assert metric["name"] == "reward_mean"
+    assert "compared: reward with reward_mean; records do not have grad_norm" in result.stderr
+
+
+def test_a_comparison_says_which_metrics_differ_from_which_step_on(folder: Path) -> None:
+    """In one line, however narrow the screen: the first line of a pipe is all of it."""
+    paths = (folder / "healthy" / "seed_5" / "run.jsonl", folder / "run.jsonl")
+    shown = run("trend", paths[0], "-v", "dr", "--against", paths[1]).stdout
+    first = shown.splitlines()[0]
+    assert f"mismatch.k3 from step {SINCE}" in first.partition(": ")[0]
+    assert f"over {STEPS} steps" in first
 
 
 def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,88 @@ def test_another_formula_is_named_where_records_have_advantages(records, words, 
     answer = verify(made, "grpo")
     assert answer.causes[0] == words
     assert answer.explained == 4
+
+
+def rows_of(one: dict[str, Any]) -> Iterator[tuple[float, Any, Any]]:
+    """The sign of A, the ratios, and log π_ref − log π_θ of each response."""
+    signs = np.sign(np.array(one["rewards"]) - np.mean(one["rewards"])).tolist()
+    columns = (one[f"log_probs_{name}"] for name in ("new", "old", "ref"))
+    for sign, new, old, ref in zip(signs, *columns, strict=True):
+        yield sign, np.exp(np.subtract(new, old)), np.subtract(ref, new)
+
+
+def test_clipped_tokens_of_both_signs_are_no_swapped_epsilons(records) -> None:
+    """ε_low and ε_high are equal: to swap them changes nothing."""
+    made = []
+    for one in records:
+        beyond = np.concatenate([abs(ratio - 1.0) > 0.2 for _, ratio, _ in rows_of(one)])
+        expected = {"loss": evaluate(one, "grpo").loss, "clip_fraction": float(beyond.mean())}
+        made.append(one | {"expected": expected})
+    answer = verify(made, "grpo")
+    assert [text.startswith("the clip fraction counts all tokens") for text in answer.causes] == [1]
+    assert answer.explained == 4
+
+
+@each(
+    ("factor", "words"),
+    [(0.0, "KL missing (β = 0)"), (-1.0, "β with the wrong sign (−β)")],
+)
+def test_a_kl_that_is_not_taken_off_the_rewards_is_named(records, factor, words) -> None:
+    made = []
+    for one in records:
+        pairs = zip(one["log_probs_old"], one["log_probs_ref"], strict=True)
+        penalties = [factor * OWN["beta"] * np.subtract(*pair).sum() for pair in pairs]
+        scored = {"rewards": np.subtract(one["rewards"], penalties), "hyperparameters": {}}
+        loss = evaluate(one | scored, "rloo", beta=0.0).loss
+        made.append(one | {"expected": {"loss": loss}})
+    answer = verify(made, "rloo")
+    assert [text.split(":")[0] for text in answer.causes] == [words]
+    assert answer.explained == 4
+
+
+def test_a_kl_of_kept_tokens_alone_is_named(records) -> None:
+    made = []
+    for one in records:
+        lost = [
+            np.mean((sign * (ratio - 1.0) > 0.2) * (np.expm1(d) - d))
+            for sign, ratio, d in rows_of(one)
+        ]
+        loss = evaluate(one, "grpo").loss - OWN["beta"] * float(np.mean(lost))
+        made.append(one | {"expected": {"loss": loss}})
+    answer = verify(made, "grpo")
+    words = "KL left out on the tokens that the clip drops"
+    assert [text.split(":")[0] for text in answer.causes] == [words]
+    assert answer.explained == 4
+
+
+def test_losses_of_0_among_others_are_explained_by_nothing(records) -> None:
+    """A ratio of 1 gives them, as much else does; it does not give the others."""
+    own = {"hyperparameters": OWN | {"beta": 0.0}}
+    others = [1.137 * evaluate(one | own, "grpo").loss for one in records]
+    zeros = [-(2.0**-55), 2.0**-54, -(2.0**-54)]
+    several = zip([*records, *records[:3]], [*others, *zeros], strict=True)
+    answer = verify([one | own | {"expected": {"loss": loss}} for one, loss in several], "grpo")
+    assert (answer.causes, answer.explained, answer.differing) == ((), 0, 7)
+    assert not any(row.rounded for row in answer.records)
+
+
+def test_ppos_clip_in_the_place_of_cispos_weight_is_named(records) -> None:
+    own = {"hyperparameters": {"epsilon_high": 0.28}}
+    made = [
+        one
+        | own
+        | {
+            "expected": {
+                "loss": evaluate(
+                    one | own, "cispo", stages={"surrogate": "clip"}, epsilon_low=0.2
+                ).loss
+            }
+        }
+        for one in records
+    ]
+    answer = verify(made, "cispo")
+    words = "PPO's clip (epsilon_low 0.2, epsilon_high 0.28) instead of cispo"
+    assert (answer.causes, answer.explained) == ((words,), 4)
 
 
 @pytest.mark.more

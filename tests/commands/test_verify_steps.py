@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import answer
 from files import each
+from trended import write
 
 from grpo_cli import evaluate, verify
 from grpo_cli.errors import InputError
@@ -92,6 +94,23 @@ def test_a_mistake_in_all_steps_is_named(steps, cause) -> None:
     assert found.causes[0] == cause
 
 
+@each("settings", [{"gradient_accumulation_steps": 3}, {"num_processes": 3}])
+def test_a_step_adds_up_what_its_micro_batches_divide(steps, settings) -> None:
+    made = copy.deepcopy(steps)
+    for step in made:
+        items = sum(len(row) for record in step for row in record["mask"])
+        for record in step:
+            record["hyperparameters"] |= settings | {"num_items_in_batch": items}
+
+    def accumulated(row: str) -> Callable[[Rows], float]:
+        ranks = settings.get("num_processes", 1)
+        return lambda step: sum(evaluate([record], row).loss for record in step) / ranks
+
+    for row in ("trl/dapo", "trl/grpo") if "num_processes" not in settings else ("trl/dapo",):
+        found = verify(logged(made, accumulated(row)), row)
+        assert (found.batch, found.agrees) == ("step", True)
+
+
 def test_losses_of_records_are_compared_by_record(steps) -> None:
     made = [
         {**record, "expected": {"loss": 2 * right([record])}} for step in steps for record in step
@@ -119,6 +138,16 @@ def test_records_of_other_columns_are_no_batch(steps) -> None:
     del made[1]["log_probs_ref"]
     with pytest.raises(InputError, match="columns or hyperparameters differ"):
         verify(made, "grpo", batch="step")
+
+
+@each("words", [(), ("--on-error", "skip")])
+def test_steps_that_cannot_be_joined_are_compared_by_record(steps, words, tmp_path) -> None:
+    """Their records have other settings."""
+    made = logged(steps, right)
+    for at, record in enumerate(made):
+        record["hyperparameters"] = record["hyperparameters"] | {"beta": 0.01 + 0.01 * at}
+    found = answer("verify", write(tmp_path / "a", made), "-v", "grpo", *words)
+    assert (found["batch"], found["verified"]) == ("record", len(made))
 
 
 def test_lists_of_records_are_those_of_the_batch(steps) -> None:

@@ -151,15 +151,16 @@ def _faults(raw: Raw, first: InputError) -> list[InputError]:
     """
     found = [first]
     if len(raw.rows) > 1:
-        found += filter(None, (_fault(row) for row in raw.rows if not _is_of(first, row)))
+        others = (
+            row
+            for row in raw.rows
+            if row.line != first.line or not first.path.startswith(row.prefix)
+        )
+        found += filter(None, map(_fault, others))
     elif raw.origin is None and isinstance(raw.plain(), dict):
         with suppress(InputError):
             found += islice(_by_leaving_out(raw, first), _MOST_AGAIN)
     return sorted(found, key=lambda one: one.line or 0)
-
-
-def _is_of(error: InputError, row: Raw) -> bool:
-    return error.line == row.line and error.path.startswith(row.prefix)
 
 
 def _fault(raw: Raw) -> InputError | None:

@@ -26,7 +26,7 @@ from grpo_cli.commands.check.notes import (
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Place, Tokens, View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
-from grpo_cli.commands.check.rules.advantages import FORMULAS, count_formulas
+from grpo_cli.commands.check.rules.advantages import FORMULAS, count_formulas, count_tilted
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
@@ -103,6 +103,7 @@ class Check(Accumulator[Any]):
         self.skipped_rules += count_skipped(view)
         self.zero_gradient += count_zero_gradient(view)
         self.formulas += count_formulas(view)
+        self.sizes["tilted"] += count_tilted(view)
         self._facts.append(collect_facts(view))
         self._note_lengths(np.bincount(view.spans, minlength=1), self.findings)
         explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
@@ -182,7 +183,7 @@ class Check(Accumulator[Any]):
         if self.findings.count_by(0, 2)["advantages", "error"]:
             self.findings.drop("advantages", "departed")
         constants = self.findings.count_by(0, 1)["advantages", "constant"]
-        if constants <= self._memory.tilted:
+        if constants <= self.sizes["tilted"]:
             self.findings.drop("advantages", "constant")
 
     def _find_uneven_mismatch(self) -> Iterator[Located]:

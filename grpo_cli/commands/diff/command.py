@@ -32,6 +32,7 @@ from grpo_cli.records import Source
 from grpo_cli.records.choose.where import read_path
 from grpo_cli.records.objects import loading_once
 from grpo_cli.records.open.folders import files as expanded
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import column, print_fitting
 from grpo_cli.terminal.messages import failures
 from grpo_cli.terminal.numbers import counted, shell_line, shown
@@ -162,7 +163,11 @@ def _print(console: Console, screen: Screen, answer: RunDiff, against: str) -> N
     text = f"{what} {answer.since} ({looked} compared)"
     console.print(wrapped(Text(text, "bold red"), screen.reading, 2))
     if answer.of_other_samples:
-        console.print(wrapped(Text(f"{against} compares their metrics"), screen.reading, 2))
+        rest = "" if chosen().full else "; --full lists the columns that differ"
+        text = f"{against} compares their metrics{rest}"
+        console.print(wrapped(Text(text), screen.reading, 2))
+        if rest:
+            return
     parts = [f"step {first.step}", f"record {shown(first.record)}"]
     parts += [] if first.group is None else [f"group {shown(first.group)}"]
     parts += [] if first.response is None else [f"response {first.response}"]

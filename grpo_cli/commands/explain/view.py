@@ -153,6 +153,7 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     if idle and listed and not chosen().full:
         console.print(Text("  every token contributes 0 and has a gradient of 0 (--full for all)"))
         listed = []
+    listed = listed if chosen().full else [*_largest(listed)]
     if listed:
         text = "Each number is rounded by itself; sums are of the unrounded numbers."
         _step(console, screen, text)
@@ -162,6 +163,10 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
         console.print()
         console.print(wrapped(Text(text), screen.width, 4))
     tables = [[*_columns(one, places)] for one in listed]
+    if listed and all(_is_unclipped(row) for one in listed for row in one["tokens"]):
+        _step(console, screen, "No token below is clipped: s = ρ·A.")
+        unclipped = (_HEADERS["free"], _HEADERS["bounded"], "clip")
+        tables = [[one for one in table if one.name not in unclipped] for table in tables]
     widest: dict[str, Column] = {}
     for one in itertools.chain.from_iterable(tables):
         widest[one.name] = max(one, widest.get(one.name, one), key=lambda column: column.width)
@@ -176,6 +181,22 @@ def print_worked(console: Console, screen: Screen, record: Entry, records: int) 
     _heading(console, "4  sum")
     for line in _sum(record, parts, places, records):
         console.print(wrapped(Text(f"  {line}"), screen.width, 6))
+
+
+def _largest(responses: Sequence[Entry]) -> Iterator[Entry]:
+    """The responses with the largest gradients, in order: at least one, and few tokens in all."""
+    kept: set[int] = set()
+    room = _LISTED
+    for one in sorted(responses, key=lambda one: -one["gradient_norm"]):
+        room -= len(one["tokens"])
+        if room >= 0 or not kept:
+            kept.add(one["index"])
+    return (one for one in responses if one["index"] in kept)
+
+
+def _is_unclipped(token: Entry) -> bool:
+    """Whether the surrogate is that of PPO's clip, and the clip changes nothing of it."""
+    return "free" in token and not token["clip"] and token["surrogate"] == token["free"]
 
 
 def _step(console: Console, screen: Screen, text: str) -> None:

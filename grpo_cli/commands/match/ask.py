@@ -111,8 +111,8 @@ def _searched(
         return search.answer(questions)
     flags = canonical({name: value for name, (_, value) in unread.items()})
     run = replace(search, base=replace(plan, flags={**plan.flags, **flags})).answer(questions)
-    said = ", ".join(f"{name} {value:g} ({key})" for name, (key, value) in unread.items())
-    source.notices[f"tried first: {said}"] = None
+    values = ", ".join(f"{name} {value:g} ({key})" for name, (key, value) in unread.items())
+    source.notices[f"tried first: {values}"] = None
     if run.sure:
         return run
     other = search.answer(questions)

@@ -207,7 +207,8 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     head = Text.assemble((f"{found.value!r}", "bold"), f"  off by {found.difference:.3g}")
     scale = found.sign_flipped, found.factor
     alike = [one for one in same if (one.sign_flipped, one.factor) == scale and one.variants]
-    rows = [", ".join(one.variants) + _alias(one) for one in alike]  # each line is a convention
+    once = " (one convention)"  # of several variants, which are counted once
+    rows = [", ".join(one.variants) + once * (len(one.variants) > 1) for one in alike]
     if found.variants and len(rows) == 1:
         head.append(f"  {rows.pop()}", "cyan")
     elif not found.variants:
@@ -235,11 +236,6 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
         also = Text(f"  also {'; '.join(others[:_ALSO])}{more}")
         console.print(wrapped(also, screen.width, 4))
         mark(console, "convention", len(others))
-
-
-def _alias(found: Convention) -> str:
-    """Says of several variants that they are counted once."""
-    return " (one convention)" if len(found.variants) > 1 else ""
 
 
 def _unknown(edges: Mapping[str, float]) -> Iterator[str]:

@@ -114,7 +114,7 @@ class SourceOptions:
         by = [] if self.group_by is None else [self.group_by]
         return Reading(
             format=self.from_,
-            mapped=tuple(map(_mapping, self.mapped or ())),
+            mapped=tuple(map(read_mapping, self.mapped or ())),
             where=read_conditions(self.where),
             grouping=read_grouping(by, self.group_size, anywhere=self.group_anywhere),
             record=record,
@@ -236,7 +236,12 @@ def make_reader(
     return reader
 
 
-def _mapping(text: str) -> tuple[str, Path]:
+def read_mapping(text: str) -> tuple[str, Path]:
+    """``NAME=PATH`` of ``--map``.
+
+    Raises:
+        UsageError: for anything else, or a name that nothing reads.
+    """
     name, equals, place = text.partition("=")
     name = name.strip()
     if not equals and name != "?":

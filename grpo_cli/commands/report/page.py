@@ -55,6 +55,7 @@ def page_of(
         command: what writes it; None: this command line.
     """
     blocks: list[tuple[str, str]] = []
+    title = _title(answer)
     if isinstance(run, Steps):
         whole = _head(answer, answer.events) | {"lost": 0}
     else:
@@ -62,6 +63,8 @@ def page_of(
     other_runs = {}
     if other is not None:
         steps = other if isinstance(other, Steps) else other.read()
+        if not answer.steps.logged:
+            steps = steps.as_records()
         other_runs[(options.against or [""])[0]] = steps
         if len({*steps.numbers} & {*answer.steps.numbers}) >= LEAST_COMMON:
             compared = compare_runs([answer.steps], [steps])
@@ -76,6 +79,8 @@ def page_of(
                 for one in compared.differing
             }
             whole["against"] = {"verdict": compared.headline, "metrics": differing}
+            named = next(iter(other_runs))
+            title = f"Against {named}: {compared.headline.partition(' by more ')[0]}."
     for gone in answer.passes:
         words = f"pass {gone.number}, steps {gone.first_step} to {gone.last_step}"
         other_runs[words] = answer.steps.whole.until(gone.number).since(gone.first_step)
@@ -90,7 +95,7 @@ def page_of(
     count = len(answer.signatures) - 1
     more = f" and {count:,} more (grpo trend --json)" if count > 0 else ""
     return html(
-        title=_title(answer),
+        title=title,
         place=first if len(places) == 1 else f"{first} … {last} ({len(places):,} files)",
         command=command or command_line(),
         signature=f"{answer.signatures[0]}{more}" if answer.signatures else "",

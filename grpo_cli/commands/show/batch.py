@@ -158,7 +158,7 @@ class FirstTokens:
         return rows
 
     def _texts(self, source: Source, chosen: NDArray[np.int64]) -> Iterable[Row]:
-        """The text before and after each of these tokens, as it was written, masks ignored."""
+        """The text before and after each of these tokens, as written, to the last unmasked one."""
         batch = source.breakdown.batch
         decoders: dict[int, Any] = {}
         for token in chosen.tolist():
@@ -171,8 +171,9 @@ class FirstTokens:
             at = int(batch.responses.index[token])
             if at not in decoders:
                 decoders[at] = decoder([words])
-            begin = max(position - self.around, 0)
-            parts = words[begin:position], words[position + 1 : position + 1 + self.around]
+            last = batch.place(batch.responses.starts[at] + batch.responses.lengths[at] - 1)[2]
+            begin, end = max(position - self.around, 0), min(position + self.around, last) + 1
+            parts = words[begin:position], words[position + 1 : end]
             before, after = ("".join(map(decoders[at], part)) for part in parts)
             yield {"before": before, "after": after}
 

@@ -121,7 +121,8 @@ def answer_run(
             other, _ = _opened(options.against, plan, reading, options, None, command)
         flags = flags_of(objective, reading)
         if logged:
-            unread, flags = unread | unused(flags.objective) | run.notices, Flags()
+            words = flags_of(objective, replace(reading, unpack=None)).words
+            unread, flags = unread | unused(words) | run.notices, Flags()
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:

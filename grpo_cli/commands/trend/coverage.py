@@ -47,16 +47,16 @@ def moves(steps: Steps) -> Iterator[str]:
             yield f"{name} {brief(begun)} → {brief(ended)}"
 
 
-def _losses_apart(steps: Steps) -> Iterator[str]:
+def _differing_losses(steps: Steps) -> Iterator[str]:
     """From where on the recorded loss is farther from grpo's than that varies from step to step."""
     recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
     if recorded is None or own is None or np.isnan(recorded - own).all():
         return
-    apart = np.abs(recorded - own) > max(np.nanmax(own) - np.nanmin(own), LOSS_NOISE)
-    for at in np.flatnonzero(apart)[:1].tolist():
+    differs = np.abs(recorded - own) > max(np.nanmax(own) - np.nanmin(own), LOSS_NOISE)
+    for at in np.flatnonzero(differs)[:1].tolist():
         values = f"recorded_loss {brief(float(recorded[at]))}, loss {brief(float(own[at]))}"
         first = f"the records' loss differs from grpo's at step {steps.numbers[at]:,}"
-        more = f" and {np.sum(apart) - 1:,} more" if apart.sum() > 1 else ""
+        more = f" and {np.sum(differs) - 1:,} more" if differs.sum() > 1 else ""
         yield f"{first}{more} ({values}): grpo verify says why"
 
 
@@ -132,8 +132,8 @@ class Coverage:
         series = f"{self.watched} series" if self.watched > 1 else "1 series"
         if moved := ", ".join(moves(self._run)):
             moved = f"; first to last tenth: {moved}"
-        apart = "".join(f"; {one}" for one in _losses_apart(self._run))
-        return f"no sudden change in {series} over {self.steps:,} steps{apart}{limits}{moved}"
+        losses = "".join(f"; {one}" for one in _differing_losses(self._run))
+        return f"no sudden change in {series} over {self.steps:,} steps{losses}{limits}{moved}"
 
     @property
     def gaps(self) -> list[str]:

@@ -52,10 +52,7 @@ _AHEAD, _AND_KL = "updates moved the policy too far", ", and away from the refer
 _REWARD = "reward_mean"
 _IF_FALLS = "if entropy falls, "
 _TOGETHER_ROSE = "reward and length rise together"
-_LOOK = (
-    "look at what rewards length (--fields reward_length_corr; read the longest responses), then "
-    "cap or penalise it"
-)
+_LOOK = "read the longest responses to see what they are paid for; then cap or penalise length"
 _SHORTER = (
     "read the shortest responses: see whether the reward pays for brevity, or for a format alone; "
     "normalise the loss by tokens (a mean over each response's tokens favours short right ones)"
@@ -142,8 +139,8 @@ class Event(Answer):
         medians = "medians: " if self.gain or all(one.kind in LEVELS for one in listed) else ""
         moved = f" ({medians}{moved})" if moved else ""
         last = "" if self.end is None or _is_single(self.first) else f"; until step {self.end}"
-        told: dict[str, Finding | None] = dict.fromkeys(one.metric for one in listed)
-        later = [one for one in later if told.setdefault(one.metric, one) is one]  # each once
+        first: dict[str, Finding | None] = dict.fromkeys(one.metric for one in listed)
+        later = [one for one in later if first.setdefault(one.metric, one) is one]  # each once
         names = [f"{one.metric} (step {one.onset})" for one in later[:_THEN]]
         then = f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
         return f"{self._when}: {cause}{self._words}{moved}{last}{then}"
@@ -215,7 +212,7 @@ class Event(Answer):
         if self.gain:
             kl = watch(KL) if self._has_kl else None
             about_kl = "" if kl is None else f"; {kl.fix}"
-            return f"{_TOGETHER_ROSE} ({self.gain}): {_LOOK}{about_kl}"
+            return f"{_LOOK}{about_kl}"
         shrinks = row is not None and row.name == _LENGTH and falls
         if row is not None and (row.name in _BY_KL or shrinks) and self._has_kl:
             row = watch(KL)

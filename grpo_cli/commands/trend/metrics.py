@@ -242,7 +242,7 @@ ALL = (
     _of_reward("reward_mean", _of_responses("reward_mean"), 0),
     _of_reward("reward_std", _of_responses("reward_std"), 16),
     _of_groups("reward_group_std", _of_responses("reward_group_std"), 14),
-    _columns("signal", "rewards and lengths that vary within a group", "length")(
+    _columns("signal", "rewards and lengths that vary within a group")(
         "reward_length_corr", _of_responses("reward_length_corr"), 13
     ),
     _of_groups("groups_equal", lambda step: step.responses.share_of_groups(), 12),

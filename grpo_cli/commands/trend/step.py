@@ -169,6 +169,24 @@ class Steps(Frames, Sequence[Step]):
         """The steps with other metrics, which may be infinite, as what a framework logs."""
         return Steps(self._sums, metrics)
 
+    def as_records(self) -> Steps:
+        """The steps, of a log under the names that metrics of records have."""
+        if not self.logged:
+            return self
+        names = {name: self.record_name(name) for name in reversed(self.metrics)}  # first one wins
+        metrics = {known: self.metrics[name] for name, known in names.items()}
+        broken = {names.get(name, name): one for name, one in self.not_finite.items()}
+        return Steps(self._sums, metrics, broken, passes=self.passes)
+
+    def record_name(self, name: str) -> str:
+        """The metric of records that a logged series is; its own name where it is none.
+
+        The gradient's norm is none: a log has that over the parameters.
+        """
+        row = self.watch(name)
+        known = row is not None and not row.name.endswith("/") and row.name != "gradient_norm"
+        return row.name if row is not None and known else name
+
     def read_each(self) -> list[Steps]:
         """The runs that they are of, as ``Run`` has it of records: one."""
         return [self]

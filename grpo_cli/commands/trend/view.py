@@ -11,6 +11,7 @@ from rich.text import Text
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.emit import as_json, write_rows
+from grpo_cli.commands.eval.view import short_signature
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.detectors import TREND
@@ -76,11 +77,12 @@ def print_steps(
     }
     for name in ("step", *(["pass"] if steps.passes else []), *names):
         values = own[name] if name in own else steps.values(name)
-        line = "" if name in _CONTEXT else spark(values, 8, plain=ascii_only())
+        line = "" if name in _CONTEXT or len(steps) == 1 else spark(values, 8, plain=ascii_only())
         head = name.removeprefix(prefix)
         columns.append(_column(head, [values[at] for at in places], line, places))
     found = [one.metric for one in findings]
-    same = () if fields else {name for name in names if _is_steady(steps.metrics[name])}
+    compared = () if fields or len(steps) == 1 else names
+    same = {name for name in compared if name != _CLIP and _is_steady(steps.metrics[name])}
     spare = () if fields else sparing(names, found, same, logged=steps.logged)
     kept, hidden = fitting(columns, [name.removeprefix(prefix) for name in spare], screen.width)
     console.print(grid(kept))
@@ -100,7 +102,7 @@ _KL = "kl_k3: mean over tokens; --fields kl averages it as the loss does (eval's
 
 _LAST = ("reward_mean", "loss")
 """What everybody looks at: in any log, under the names that it has there."""
-_HACKED = "reward_length_corr"
+_HACKED, _CLIP = "reward_length_corr", "clip_high"
 _UNWATCHED = 99
 """The ``spare`` of a series of a log that no rule watches."""
 
@@ -317,7 +319,7 @@ def print_answer(
         wrong = any(one.severity == WARNING for one in answer.findings)
         sure = covered.steps >= LEAST and covered.watched
         style = "bold red" if wrong else "bold green" if sure else "bold"
-        verdict = wrapped(Text(visible(answer.verdict), style), screen.reading)
+        verdict = wrapped(Text(visible(answer.verdict), style), screen.headline)
         console.print(verdict)
         if brief:
             return
@@ -403,7 +405,9 @@ def _print_basis(
     if answer.signatures:
         first, *later = answer.signatures
         more = f" and {len(later):,} more (see --json)" if later else ""
-        signed = f"signature  {visible(first)}{more}"
+        begin = "signature  "
+        short = short_signature(visible(first), screen.width, len(begin) + len(more))
+        signed = f"{begin}{short}{more}"
     if terse:
         console.print()
         for line in filter(None, (*lacks, signed)):

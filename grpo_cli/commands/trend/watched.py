@@ -61,7 +61,7 @@ class Watch(NamedTuple):
         scale: "linear"; "log" for what is positive; "growth" for what a healthy run accumulates
             (by the logarithm of its share of the steps so far); "below 1" for the logarithm of the
             distance from 1; "share" for an angle that makes the noise of shares
-            even.
+            even, "correlation" for Fisher's z (1915), which does so for correlations.
         limits: bounds.
         least: what a level has to reach to be a finding; if that is the largest possible value, for
             the first time in the steps compared.
@@ -101,6 +101,8 @@ class Watch(NamedTuple):
         """[n] the values as detectors compare them; as they are where the scale cannot be used."""
         if self.scale == "share" and ((values >= 0.0) & (values <= 1.0)).all():
             return np.arcsin(np.sqrt(values))
+        if self.scale == "correlation":
+            return np.arctanh(values.clip(-_NEAR_ONE, _NEAR_ONE))
         distance = 1.0 - values if self.scale == "below 1" else values
         distance = np.where(np.abs(distance) < _ROUNDING, 0.0, distance)
         if self.scale in ("linear", "share") or (distance < 0).any() or not distance.any():
@@ -125,6 +127,8 @@ class Watch(NamedTuple):
 
 
 _ROUNDING = 1e-12
+_NEAR_ONE = 0.995
+"""Where a correlation's z ends, as that of 1 is infinite."""
 _EARLY = 12
 """Steps from which on what a healthy run accumulates is a share of the steps so far."""
 FEW_VALUES, _GLANCE = 12, 64
@@ -148,9 +152,9 @@ def _grain(values: F64) -> F64:
         kinds, first = np.unique(values, return_index=True)
     order = np.argsort(first)[: FEW_VALUES + 1]
     new, at = kinds[order], first[order]
-    apart = np.full((len(new),) * 2, np.inf)
-    np.subtract(new[:, None], new, out=apart, where=_EARLIER[: len(new), : len(new)])
-    least = np.minimum.accumulate(np.abs(apart).min(axis=1, initial=np.inf))
+    gaps = np.full((len(new),) * 2, np.inf)
+    np.subtract(new[:, None], new, out=gaps, where=_EARLIER[: len(new), : len(new)])
+    least = np.minimum.accumulate(np.abs(gaps).min(axis=1, initial=np.inf))
     least[:1] = least[FEW_VALUES:] = 0.0
     return np.repeat(least, np.diff(at, append=len(values)))
 
@@ -233,7 +237,7 @@ TABLE = (
           logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
                   "clipfrac", "clip_frac", "clip_fraction", "policy/clipfrac")),
     Watch(
-        "reward_length_corr", UP, least=0.5, span=(-1.0, 1.0),
+        "reward_length_corr", UP, "", "correlation", least=0.5, span=(-1.0, 1.0),
         fix="read the longest responses; normalise the reward by length, or cap or penalise length",
     ),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0,

@@ -216,7 +216,7 @@ _SPARE: Sequence[str] = (
 def print_variants(
     console: Console, screen: Screen, variants: Sequence[Entry], stages: Mapping[str, Entry]
 ) -> None:
-    """Prints a line per variant, the papers' and each framework's apart, then stages' choices."""
+    """Prints a line per variant, first the papers', then each framework's, then stages' choices."""
     rows = [{**row, **_stage_names(row), "title": _also(row, "title")} for row in variants]
     names = ("name", "paper", "version", "checked", *_STAGES, "title")
     hidden: dict[str, None] = {}

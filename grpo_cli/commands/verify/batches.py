@@ -134,10 +134,19 @@ def read_batches(reader: Reader, batch: str) -> Iterator[tuple[Raw, Record]]:
 
 
 def _as_one(records: Sequence[Record]) -> Record:
-    """One record of a batch, called as the batch is."""
+    """One record of a batch, called as the batch is.
+
+    A step's loss adds up what its micro-batches divide by their number, and averages ranks.
+    """
     values = [*(records[0].batch or {"": "input"}).values()]
     name = values[0] if len(values) == 1 else "/".join(map(str, values))
-    return replace(join(records), id=name, expected=_expected_of(records))
+    made = join(records)
+    settings = {at: one for at, one in made.hyperparameters.items() if at not in _OF_PARTS}
+    return replace(made, id=name, hyperparameters=settings, expected=_expected_of(records))
+
+
+_OF_PARTS = ("gradient_accumulation_steps", "num_processes")
+"""What a micro-batch or a rank is of the step; the step is whole."""
 
 
 def _expected_of(records: Sequence[Record]) -> Any:

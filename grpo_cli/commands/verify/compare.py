@@ -24,6 +24,9 @@ KL_ROUNDING = 0.01
 FLOAT32_LOSS = 1.5e-6
 """What float32 leaves of a loss, as a share of the sizes that it is made of."""
 
+FLOAT64 = 1e-12
+"""What a float64 sum may leave of 0, as a share of the sizes that it is made of."""
+
 OF_SUMS = ("policy", "objective", "loss")
 """The stages whose numbers are sums over tokens."""
 
@@ -194,7 +197,8 @@ def column_of(
         counts = batch.records.sum(widths)
     scale = np.repeat(_scale(first.stage, values, counts, breakdown), counts)
     noise = _NOISE.get(first.stage, 0.1)
-    rounded = precisions(values if written is None else np.where(counted, values, 0.0), counts)
+    known = values if written is None else np.where(counted, values, 0.0)
+    rounded = precisions(np.where(np.abs(known) <= FLOAT64 * scale, 0.0, known), counts)
     if first.level == "record":
         pairs = zip(rounded, values.tolist(), found.tolist(), strict=True)
         rounded = [name or _decimals(one, ours) for name, one, ours in pairs]

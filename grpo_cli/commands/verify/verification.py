@@ -37,7 +37,7 @@ from grpo_cli.commands.verify.causes.search import (
     misfit,
 )
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
-from grpo_cli.commands.verify.compare import NOISE_OF_SUMS, Tolerance
+from grpo_cli.commands.verify.compare import FLOAT64, NOISE_OF_SUMS, Tolerance
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
 from grpo_cli.commands.verify.replay import Bundle, stage_of
 from grpo_cli.commands.verify.stages import Part
@@ -95,25 +95,34 @@ def shared_causes(
 
 
 def without_chance(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
-    """Makes causes of lone numbers possible ones, where they explain too few of many records.
+    """Makes causes possible ones, where they explain one of many records, or too few lone numbers.
 
-    One number agrees with some mistake by chance in as many as ``BY_CHANCE`` of records.
+    One number agrees with some mistake by chance in as many as ``BY_CHANCE`` of records; a loss of
+    0 agrees with many.
     """
     firsts = [each.first for each in verdicts if each.first]
-    counts = Counter(name for first in firsts for name in first.mistakes)
+    everywhere = Counter(name for first in firsts for name in first.mistakes)
+    counts = Counter(name for first in firsts if not _is_0(first) for name in first.mistakes)
+    counts |= {name: count for name, count in everywhere.items() if count == len(firsts)}
     enough = max(2.0, _SURELY * BY_CHANCE * len(firsts))
 
     def changed(verdict: Verdict) -> Verdict:
         first = verdict.first
-        if first is None or not first.causes or first.key not in ("loss", "objective"):
+        if first is None or not first.causes:
             return verdict
-        if max(counts[name] for name in first.mistakes) >= enough:
+        least = enough if first.key in ("loss", "objective") else 2
+        if max(counts[name] for name in first.mistakes) >= least:
             return verdict
         possible = (*first.causes, *first.possible)
         plain = replace(verdict, first=replace(first, stage=first.key, possible=possible))
         return _named(plain, ())
 
     return tuple(map(changed, verdicts)) if len(firsts) >= _MANY else verdicts
+
+
+def _is_0(first: Difference) -> bool:
+    """Whether a number is 0 but for what a float64 sum leaves."""
+    return first.of == 1 and abs(first.expected) <= FLOAT64 * abs(first.got)
 
 
 _MANY = 4
@@ -155,6 +164,8 @@ def verified(
         other = of_steps.result()
     except GrpoError:
         return run, answer  # which says what is wrong with the records
+    if not other.records:  # none could be joined
+        return run, answer
     if _quality(other) > _quality(answer) or (repeated and _quality(other) == _quality(answer)):
         return of_steps, other
     return run, answer

@@ -77,7 +77,9 @@ def rows(
             tables = [(*outer, contribution), *between, (*TABLE[level], *extra)]
     result, wanted = _rows(tables[0], source, "record"), source.mask
     if chosen is None and "step" not in source.by:
-        result = [row if row["step"] is not None else _without_step(row) for row in result]
+        for row in result:
+            if row["step"] is None:
+                del row["step"]
     if level == "record":
         return _wanted(result, wanted)
     if level in ("turn", "token"):
@@ -95,10 +97,6 @@ def rows(
         key = "responses" if level == "response" else "trajectories"
     _put(result, key, inner, owners, wanted)
     return [row for row in result if wanted is None or row[key]]
-
-
-def _without_step(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name != "step"}
 
 
 def _picked(table: Sequence[Field], chosen: Sequence[str], level: Level) -> list[Field]:

@@ -223,17 +223,14 @@ def merge_groups(
     """A record of each group; an error in the place of each that cannot be put together."""
     for group in groups:
         try:
-            if grouping.size and any(_several(one) for one in group.items):
+            rows = (one for one in group.items if isinstance(one, Raw))
+            if grouping.size and any(responses_of(row) > 1 for row in rows):
                 yield from (_sized(one, grouping.size) for one in group.items)
             elif group.items or group.fault is not None:
                 yield _merge_group(group, grouping)
         except InputError as error:
             error.source = error.source or source
             yield error
-
-
-def _several(row: Raw | InputError) -> bool:
-    return isinstance(row, Raw) and responses_of(row) > 1
 
 
 def _sized(row: Raw | InputError, size: int) -> Raw | InputError:
@@ -436,7 +433,7 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
             continue
         if isinstance(found, str | int | float):
             return found
-        message = f"expected a number or text (--batch, --by), got {got(found)}"
+        message = f"expected a number or text to group records by, got {got(found)}"
         break
     else:
         if field == (FILE,):
@@ -451,7 +448,7 @@ def _value(raw: Raw, made: Raw, field: Path) -> Any:
 
 def _missing(value: Any, field: Path) -> str:
     known = list(value) if isinstance(value, Mapping) and len(field) == 1 else []
-    message = "missing; every record needs the fields of --batch, --by"
+    message = "missing; every record needs this field"
     near = did_you_mean(spelled(field), known, cutoff=0.75)
     there = [name for name in known if isinstance(value[name], str | int | float)][:_LISTED]
     return message + (near or (f"; this one has {', '.join(there)}" if there else ""))

@@ -94,11 +94,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
             for name, key in found.columns
         }
     except InputError:
-        keys = [
-            *dict(found.columns).values(),
-            *(names[name] for name in _PER_TOKEN if name in names),
-        ]
-        refuse_odd_shape(shape, {key: record[key] for key in keys})
+        refuse_odd_shape(shape, {key: record[key] for key in _token_keys(found)})
         raise
     derived = derive(columns, names, shape, mask)
     key = names.get(_ENGINE)
@@ -135,8 +131,12 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
 
 
 _ENGINE = "log_probs_rollout"
-_PER_TOKEN = ("mask", "tokens", "token_ids")
-"""Columns of tokens besides those of numbers."""
+
+
+def _token_keys(found: fields.Fields) -> list[str]:
+    """The keys of all columns of tokens."""
+    others = (found.names[name] for name in ("mask", "tokens", "token_ids") if name in found.names)
+    return [*dict(found.columns).values(), *others]
 
 
 def without_padding(record: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -145,8 +145,7 @@ def without_padding(record: Mapping[str, Any]) -> dict[str, Any] | None:
     The mask says what is padding: there it is 1 up to the last token that counts, and 0 behind.
     """
     found = fields.read_fields(record)
-    names = found.names
-    keys = [*dict(found.columns).values(), *(names[name] for name in _PER_TOKEN if name in names)]
+    names, keys = found.names, _token_keys(found)
     own = names.get("advantages")
     if own is not None and depth(record[own]) == depth(record.get(names.get("mask", ""))):
         keys.append(own)
@@ -178,7 +177,7 @@ def _add_scores(result: Record, record: Mapping[str, Any], shape: Shape) -> None
     if key is not None and "advantages" in result.names:
         unknown = count_unknown(key, record[key], shape)
     if unknown:
-        result.nulls = {**result.nulls, "rewards": unknown}
+        result.nulls["rewards"] = unknown
     elif key is not None:
         result.rewards, result.reward_names = read_rewards(key, record[key], shape)
         first = result.rewards[0]

@@ -20,7 +20,6 @@ from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.advantages import (
     NO_DEPARTURE,
     Departure,
-    count_tilted,
     find_departed_advantages,
     find_departure,
 )
@@ -56,7 +55,6 @@ class Facts:
             have old log-probs of the trainer, not of the engine that sampled ("trained").
         steps: the steps of these records, three at most.
         departure: where advantages cease to follow a formula.
-        tilted: records of one group whose advantages are on a line that is not their group's.
         entropies: those of its tokens, against their log-probs.
         masked: the lengths of responses that a mask drops whole, and of others.
         prompts: (record, (step, digest of the prompt)) of records of one response.
@@ -77,10 +75,9 @@ class Facts:
     references: Counter[str] = field(default_factory=Counter)
     steps: tuple[str, ...] = ()
     departure: Departure = NO_DEPARTURE
-    tilted: int = 0
     step_key: str = ""
     entropies: Entropies | None = None
-    masked: MaskedRows | None = None
+    masked: MaskedRows = field(default_factory=MaskedRows)
     prompts: list[tuple[int, tuple[str, bytes]]] = field(default_factory=list)
     prompt_key: str = ""
     raw: bool = False
@@ -93,7 +90,7 @@ def collect_facts(view: View) -> Facts:
     scored = any(map(view.has_field, names))
     given = "advantages" in view.names
     facts = Facts(list(view.places), view.counts.tolist(), key, given, scored, count_dead(view))
-    facts.tilted, facts.departure = count_tilted(view), find_departure(view)
+    facts.departure = find_departure(view)
     facts.entropies, facts.masked = collect_entropies(view), count_masked(view)
     if view.advantages is not None and view.summed is not None:
         facts.raw = np.array_equal(view.advantages, view.summed)
@@ -129,8 +126,7 @@ def collect_facts(view: View) -> Facts:
         for record in np.flatnonzero(single).tolist():
             value = view.values[record]
             labels = value[key] if isinstance(value[key], list) else [value[key]]
-            facts.step_key = next((name for name in STEP_FIELDS if name in value), "")
-            step = str(value.get(facts.step_key))
+            facts.step_key, step = _step_of(value)
             facts.labels += [(record, (step, label)) for label in dict.fromkeys(labels)]
     return facts
 
@@ -139,16 +135,19 @@ def _note_prompts(view: View, facts: Facts) -> None:
     """Adds the prompts of records of one response, in each step."""
     for record in np.flatnonzero(view.counts == 1).tolist():
         value = view.values[record]
-        key = next(
-            (key for key in (*PROMPTS, *PROMPT_IDS) if isinstance(value.get(key), _TEXT)), ""
-        )
-        if not key:
-            continue
-        facts.prompt_key = facts.prompt_key or key
-        facts.step_key = next((name for name in STEP_FIELDS if name in value), "")
-        text = orjson.dumps(value[key], option=orjson.OPT_SERIALIZE_NUMPY, default=str)
-        digest = hashlib.blake2b(text, digest_size=8).digest()
-        facts.prompts.append((record, (str(value.get(facts.step_key)), digest)))
+        texts = (key for key in (*PROMPTS, *PROMPT_IDS) if isinstance(value.get(key), _TEXT))
+        if key := next(texts, ""):
+            facts.prompt_key = facts.prompt_key or key
+            facts.step_key, step = _step_of(value)
+            text = orjson.dumps(value[key], option=orjson.OPT_SERIALIZE_NUMPY, default=str)
+            digest = hashlib.blake2b(text, digest_size=8).digest()
+            facts.prompts.append((record, (step, digest)))
+
+
+def _step_of(value: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the key and the value of a record's step; "" where there is none."""
+    key = next((name for name in STEP_FIELDS if name in value), "")
+    return key, str(value.get(key, ""))
 
 
 def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, ...]]:
@@ -160,7 +159,7 @@ def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, 
     differs, moved = differ(view.columns["log_probs_ref"], new), differ(old, new)
     trained = ~moved | differ(view.columns.get("log_probs_rollout", old), old)
     kinds = {"equal": ~differs, "differing": differs, "moved": ~differs & moved, "trained": trained}
-    steps = (next((str(one[key]) for key in STEP_FIELDS if key in one), "") for one in view.values)
+    steps = (_step_of(value)[1] for value in view.values)
     return (
         Counter({kind: int((found & (view.tokens > 0)).sum()) for kind, found in kinds.items()}),
         tuple(dict.fromkeys(steps))[:_STEPS],
@@ -315,7 +314,6 @@ class InputMemory:
         self._unscored: Place | None = None
         self._scored = False
         self._dead = DeadEnd()
-        self.tilted = 0
         self._entropies: dict[str, Entropies] = {}
         self._masked = MaskedRows()
         self._prompts: OrderedDict[tuple[str, bytes], int] = OrderedDict()
@@ -359,7 +357,6 @@ class InputMemory:
         if facts.references:
             self._reference = self._reference or facts.places[0]
         self._sizes += facts.sizes
-        self.tilted += facts.tilted
         self._unscored = self._unscored or facts.places[0]
         self._scored |= facts.scored
         self._dead.add(facts)
@@ -369,8 +366,7 @@ class InputMemory:
             before = self._entropies.setdefault(facts.entropies.place.source, facts.entropies)
             if before is not facts.entropies:
                 before.merge(facts.entropies)
-        if facts.masked is not None:
-            self._masked.merge(facts.masked)
+        self._masked.merge(facts.masked)
         for record, prompt in facts.prompts:
             self._prompts[prompt] = self._prompts.get(prompt, 0) + 1
             if self._prompts[prompt] > 1 and self._lone is None:

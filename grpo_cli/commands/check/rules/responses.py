@@ -100,10 +100,10 @@ class MaskedRows:
         self.place = self.place or later.place
 
 
-def count_masked(view: View) -> MaskedRows | None:
-    """Returns the lengths of responses that masks drop whole and of others; None without masks."""
+def count_masked(view: View) -> MaskedRows:
+    """Returns the lengths of responses that masks drop whole and of others."""
     if view.mask is None:
-        return None
+        return MaskedRows()
     declared = [cut_off(value) or () for value in view.values]
     lengths = view.widths - runs(view.written, _is_zero(view), end=True)
     empty = (view.lengths == 0) & (lengths > 0)

@@ -150,13 +150,13 @@ def find_half_precision(view: View) -> Iterator[Finding]:
 
 _LEAST_TOKENS = 64
 _COPIED, _COPY = 0.99, 1e-4
-_BELOW, _OFTEN, _TOO_OFTEN = 0.5, 0.1, 0.3
+_TOGETHER = 0.2
+_BELOW, _OFTEN = 0.5, 0.1
 _SIGMAS, _AWAY = 6.0, 1.2
 _BIAS, _ERRORS, _WITHIN = 0.02, 4.0, 0.1
 """A base's factor is within 2 % and four standard errors, which together are 10 % at most."""
 _SURE, _TEMPERED = 0.3, 0.8
 _STRAIGHT, _SPREAD, _SLOPES = 0.8, 1.2, (0.6, 1.1)
-_TOGETHER = 0.2
 _UNSURE, _ALIKE = 0.5, 0.05
 """Nats of entropy from which a token is unsure, and how far a factor may differ at the others."""
 
@@ -245,24 +245,25 @@ class Entropies:
         both = (self["cc"] - c * c / n) * (self["HH"] - h * h / n)
         return (self["cH"] - c * h / n) / math.sqrt(both) if both > 0.0 else 1.0
 
-    def bases(self, within: float) -> list[int]:
-        """The bases, of 2 and 10, whose factor is no further off, relatively."""
-        return [base for base, per in PER_NAT.items() if abs(self.factor / per - 1.0) <= within]
+    @property
+    def room(self) -> float:
+        """How far off the factor of a base may be, relatively."""
+        return _BIAS + _ERRORS * self.error / self.factor
 
     @property
-    def base(self) -> int:
-        """The base of the log-probs, if no other cause has this factor; else 0.
+    def bases(self) -> list[int]:
+        """The bases, of 2 and 10, of which the log-probs may be.
 
         A temperature has another slope, and tokens that were sampled at another one have another
-        factor where the policy is sure; entropies of another distribution are too low or do not
-        rise with −log p; and a factor that is uncertain may be any.
+        factor where the policy is sure.
         """
-        within = _BIAS + _ERRORS * self.error / self.factor
-        if within > _WITHIN or self.low_share >= _TOO_OFTEN or self.correlation < _TOGETHER:
-            return 0
-        right = _SLOPES[0] < self.slope < _SLOPES[1]
-        bases = [base for base in self.bases(within) if self.is_alike(PER_NAT[base])]
-        return bases[0] if right and bases else 0
+        if not _SLOPES[0] < self.slope < _SLOPES[1]:
+            return []
+        return [
+            base
+            for base, per in PER_NAT.items()
+            if abs(self.factor / per - 1.0) <= self.room and self.is_alike(per)
+        ]
 
 
 _PRODUCTS = ("c", "H", "cc", "cH", "HH")
@@ -336,8 +337,13 @@ def collect_entropies(view: View) -> Entropies | None:
 
 @rule("log-base", "input")
 def find_log_bases_by_entropy(one: Entropies) -> Iterator[Finding]:
-    """Finds files all of whose columns are in base 2 or 10, by their entropies in nats."""
-    if base := one.base:
+    """Finds files all of whose columns are in base 2 or 10, by their entropies in nats.
+
+    A factor that is uncertain may be of any cause, and so is one of entropies of other tokens,
+    which do not rise with −log p.
+    """
+    is_sure = one.room <= _WITHIN and one.correlation >= _TOGETHER
+    for base in one.bases[:1] if is_sure else ():
         evidence = {"columns": ["log_probs_new", "entropies"], "base": base, "factor": one.factor}
         counts = {"standard_error": one.error, "tokens": int(one["tokens"])}
         yield Finding(evidence | counts, kind="entropy")
@@ -353,15 +359,12 @@ def find_wrong_entropies(one: Entropies) -> Iterator[Finding]:
     """
     factor, slope, tokens = one.factor, one.slope, int(one["tokens"])
     if max(factor, 1.0 / max(factor, 1e-9)) > _AWAY:
-        right = _SLOPES[0] < slope < _SLOPES[1]
-        bases = one.bases(_BIAS + _ERRORS * one.error / factor) if right else []
-        bases = [base for base in bases if one.is_alike(PER_NAT[base])]
-        maybe = f"; base {bases[0]} would be {PER_NAT[bases[0]]:.3f}" if bases else ""
+        maybe = [f"; base {base} would be {PER_NAT[base]:.3f}" for base in one.bases[:1]]
         yield Finding(
             {"factor": factor, "standard_error": one.error, "slope": slope, "tokens": tokens},
             kind="temperature",
             severity="warning" if factor > 1.0 or slope < _TEMPERED else "info",
-            words={"which": "sharper" if factor < 1.0 else "flatter", "base": maybe},
+            words={"which": "sharper" if factor < 1.0 else "flatter", "base": "".join(maybe)},
         )
     elif one.low_share > _OFTEN and one.low is not None:
         _, response, token, entropy, least = one.low
@@ -378,9 +381,8 @@ def judge_entropies(one: Entropies) -> Iterator[tuple[str, Finding, Place]]:
     """What is wrong with the entropies of a file: one thing, if any."""
     if one["tokens"] < _LEAST_TOKENS or not one["H"]:
         return
-    for finding in find_log_bases_by_entropy(one):
-        yield "log-base", finding, one.place
-        return
-    for finding in find_wrong_entropies(one):
+    bases = [*find_log_bases_by_entropy(one)]
+    yield from (("log-base", finding, one.place) for finding in bases)
+    for finding in find_wrong_entropies(one) if not bases else ():
         small = finding.kind == "small" and one.low is not None
         yield "entropies", finding, one.low[0] if small and one.low else one.place

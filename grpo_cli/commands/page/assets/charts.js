@@ -136,6 +136,13 @@ class Chart {
     this.y = (value) => 6 + (1 - (scaled(value) - scaled(low)) / (scaled(high) - scaled(low))) * (TALL - 12);
   }
 
+  // The step from which on another run differs; null: none, or from the first on.
+  get parting() {
+    const { against, steps } = this.charts.run;
+    const since = against?.metrics[this.metric.name]?.since ?? steps[0];
+    return since === steps[0] ? null : since;
+  }
+
   isSeen(at) {
     return at >= this.charts.range[0] && at <= this.charts.range[1];
   }
@@ -150,7 +157,8 @@ class Chart {
     if (this.metric.unit) yield draw("text", { class: "unit", transform: `translate(9 ${TALL / 2}) rotate(-90)`, "text-anchor": "middle" }, this.metric.unit);
     yield draw("line", { class: "axis", x1: LEFT - 4, x2: width, y1: TALL, y2: TALL });
     yield draw("text", { x: LEFT - 18, y: TALL + 13, "text-anchor": "end" }, "step");
-    const onsets = this.findings.map(({ onset }) => steps.indexOf(onset)).filter((at) => this.isSeen(at));
+    const marked = [...this.findings.map(({ onset }) => onset), this.parting].filter((step) => step !== null);
+    const onsets = marked.map((step) => steps.indexOf(step)).filter((at) => this.isSeen(at));
     const room = (step, at) => (DIGIT / 2) * (`${step}`.length + `▲ ${steps[at]}`.length + 1); // half of either number, and a space
     const free = (step) => onsets.every((at) => Math.abs(this.xOf(step) - x(at)) > room(step, at));
     for (const step of ticks(steps[first], steps[last], Math.max(Math.min(Math.floor(width / 50), steps[last] - steps[first]), 1)).filter(free)) {
@@ -174,6 +182,11 @@ class Chart {
     const all = Object.keys(run.kept).length === run.steps.length;
     const stored = all ? [] : [...run.steps.keys()].filter((at) => this.isSeen(at) && run.kept[run.steps[at]] !== undefined);
     yield draw("path", { class: "stored", d: stored.map((at) => `M${x(at).toFixed(1)} ${TALL}v-5`).join("") });
+    const parted = this.parting === null ? -1 : run.steps.indexOf(this.parting);
+    if (this.isSeen(parted)) {
+      yield draw("line", { class: "other", x1: x(parted), x2: x(parted), y1: 0, y2: TALL });
+      if (!this.findings.some(({ onset }) => onset === this.parting)) yield draw("text", { class: "other", x: x(parted), y: TALL + 13, "text-anchor": "middle" }, `≠ ${this.parting}`);
+    }
     for (const finding of this.findings) {
       const [at, worst] = [finding.onset, finding.worst_step].map((step) => run.steps.indexOf(step));
       const info = finding.severity === "info"; // no fault by itself

@@ -106,11 +106,12 @@ class Page {
     const cells = ({ name, numbers }, at) => [link(`#record-${at}`, name), ...numbers.map((value) => number(value))];
     fill(table, ["record", "reward", "loss alone", "responses", "tokens", "clip fraction", "gradient norm"], records.map(cells));
     const list = make("details", { open: records.length <= MANY ? "" : null }, make("summary", {}, make("b", {}, "Records, each evaluated alone")), make("div.wide", {}, table));
-    return make("section.batch", {}, make("dl.totals", {}, ...totals), list, this.rankedTokens(ranked));
+    const hints = ranked.notes.map((note) => make("p.hint", {}, `${note}.`));
+    return make("section.batch", {}, make("dl.totals", {}, ...totals), ...hints, list, this.rankedTokens(ranked));
   }
 
   // The tokens of all records that stand out, with the way to each.
-  rankedTokens({ heading, names, rows, notes }) {
+  rankedTokens({ heading, names, rows }) {
     const table = make("table");
     const worded = rows.some(([, , position, token]) => token !== String(position)); // or these are the tokens' names
     const percent = (one) => make("data", { value: one, title: String(one) }, `${(100 * one).toFixed(2)}%`);
@@ -122,8 +123,7 @@ class Page {
     };
     fill(table, ["record", "response", "position", ...(worded ? ["token"] : []), ...names], rows.map(cells));
     const words = make("b", {}, `${heading[0].toUpperCase()}${heading.slice(1)}`);
-    const hints = notes.map((note) => make("p.hint", {}, `${note}.`));
-    return make("details", { open: "" }, make("summary", {}, words), ...hints, make("div.wide", {}, table));
+    return make("details", { open: "" }, make("summary", {}, words), make("div.wide", {}, table));
   }
 
   up() {

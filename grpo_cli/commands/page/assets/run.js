@@ -37,12 +37,13 @@ class RunView {
 
   // What is drawn in charts.
   *key() {
-    const { others = [], steps, findings, last_good: good } = this.run;
+    const { against, others = [], steps, findings, last_good: good } = this.run;
     if (findings.length) yield* [make("span.onset", {}, "▲ ▼"), " a finding begins; ", make("span.worst", {}, "○"), " its worst step; "];
     if (good !== null) yield* [make("span.good", {}, "●"), ` last good step (${good}); `];
     if (this.steps.length && this.steps.length < steps.length) yield* [make("span.stored", {}, "ı"), " a step with groups on this page; "];
     if (steps.length >= LONG) yield `bold: the median of ${2 * reach(steps) + 1} steps; `;
-    if (others.length) yield `dashed: ${others.join("; ")}, its value in parentheses; `;
+    if (others.length) yield* [make("span.other", {}, "dashed"), `: ${others.join("; ")}, its value in parentheses; `];
+    if (against) yield* [make("span.other", {}, "≠"), " they differ from here on; "];
     yield `drag over a range of steps to zoom all charts, double-click to reset${this.steps.length ? ", click to open a step" : ""}.`;
   }
 
@@ -56,16 +57,17 @@ class RunView {
     return make("div.controls", {}, make("label", {}, "find ", this.search), make("label", {}, "steps ", this.ends[0], " to ", this.ends[1]), this.all);
   }
 
-  // Without what the title says: what happened and the last good step, or how far the main metrics moved.
+  // Without what the title says, if it does: what happened and the last good step, or how far the main metrics moved.
   verdict() {
     const { verdict, findings, moved } = this.run;
     const [first, ...others] = verdict.split("; ");
     const rest = others.filter((words) => !/^(last good step|first to last tenth)/.test(words));
-    if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
     const named = first.split(" (")[0].replace(/: [a-z-]+(?=: )/, ""); // without the rule of check
     const said = document.title.toLowerCase().replaceAll(",", "").includes(named.toLowerCase().replaceAll(",", ""));
-    const levels = first.match(/\((.*)\)/)?.[1];
-    return [said ? levels && `before → after: ${levels}` : first, ...rest].filter(Boolean).join("; ");
+    if (!said) return verdict; // the title is about the difference from another run
+    if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
+    const [, medians, levels] = first.match(/\((medians: )?(.*)\)/) ?? [];
+    return [levels && `${medians ? "medians " : ""}before → after: ${levels}`, ...rest].filter(Boolean).join("; ");
   }
 
   findings() {

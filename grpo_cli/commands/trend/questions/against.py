@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -38,7 +38,8 @@ Columns = tuple[F64, F64, Sequence[int]]
 _LAST, _LEAST_END = 4, 30
 """The end of runs is their last quarter, and no fewer than so many steps."""
 _NAMED = 3
-"""Metrics that are named where the steps are too few to decide."""
+"""Metrics that the headline names: those that differ, or if steps are too few the largest."""
+_SINCE = "since", "since_then", "since_low", "since_high"
 _CLEAR = 5.0
 """Half-widths of a difference's interval from which on it is none of chance, in however few steps:
 of 60 healthy pairs none had one, over the first 12 to 120 steps or the last 12; of values that
@@ -111,11 +112,14 @@ class RunComparison(Frames, Answer):
 
     @property
     def headline(self) -> str:
-        """How many metrics of two runs differ, over which steps."""
+        """Which metrics of two runs differ from which step on, and how many, over which steps."""
         first, last, count = self.steps
         mine, yours = self.runs
+        named = [one.name + _when(one, first) for one in self.differing[:_NAMED]]
+        rest = len(self.differing) - len(named)
+        which = f"{', '.join(named)}{f' and {rest} more' if rest else ''}: " if named else ""
         verb = "differs" if len(self.differing) == 1 else "differ"
-        found = f"{len(self.differing)} of {len(self.metrics)} metrics {verb} " + (
+        found = f"{which}{len(self.differing)} of {len(self.metrics)} metrics {verb} " + (
             "beyond the runs of each side"
             if min(mine, yours) > 1
             else "by more than two seeds of the same configuration usually do"
@@ -134,7 +138,7 @@ class RunComparison(Frames, Answer):
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each metric, those beyond noise first."""
-        names = ("name", "first", "second", "difference", "low", "high", "differs", "since")
+        names = "name", "first", "second", "difference", "low", "high", "differs", *_SINCE
         return [{name: getattr(one, name) for name in names} for one in self.metrics]
 
     @property
@@ -153,15 +157,35 @@ class RunComparison(Frames, Answer):
         return self.steps[2] < _LEAST_END and min(self.runs) == 1
 
 
+def _when(one: Difference, first: int) -> str:
+    """From when on a metric differs; "" if all along."""
+    if one.since is None:
+        return "" if one.differs else " at the end"
+    return "" if one.since == first else f" from step {one.since}"
+
+
 def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparison:
     """Compares the metrics of runs over the steps that all of them have.
 
-    Of several runs on both sides the runs are the sample. Else the steps' paired differences are,
+    A log's series are compared with those of records that they are, whatever their names are. Of
+    several runs on both sides the runs are the sample. Else the steps' paired differences are,
     and a metric differs where they begin at some step, as faults do, or are beyond a random walk.
 
     Raises:
         UsageError: where the runs have fewer than eight steps in common.
     """
+    sides, unnamed = {"first": first, "second": second}, list[str]()
+    if len({one.logged for one in (*first, *second)}) > 1:
+        known = {
+            name
+            for one in (*first, *second)
+            for name, column in one.metrics.items()
+            if not one.logged and not np.isnan(column).all()
+        }
+        unnamed = [
+            _about_log(side, one, known) for side in sides for one in sides[side] if one.logged
+        ]
+        first, second = ([one.as_records() for one in side] for side in (first, second))
     every = [*first, *second]
     common = sorted(set.intersection(*(set(one.numbers) for one in every)))
     if len(common) < LEAST_COMMON:
@@ -169,7 +193,7 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
             f"--against: the runs share {len(common)} steps; at least {LEAST_COMMON} are needed"
         )
     seeds = min(len(first), len(second)) > 1
-    found, notes = dict[str, Columns](), [] if seeds else [_ONE_SEED]
+    found, notes = dict[str, Columns](), unnamed + ([] if seeds else [_ONE_SEED])
     for name in every[0].metrics:
         watched = every[0].logged or is_watched(name)
         if not watched or any(name not in one.metrics for one in every):
@@ -193,8 +217,8 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
         _difference(name, *both, level, every[0].watch(name), seeds=seeds)
         for name, both in found.items()
     ]
-    rows.sort(key=lambda one: not (one.differs or one.differs_at_end))
-    sides = {"first": first, "second": second}
+    early = common[0]
+    rows.sort(key=lambda one: (not (one.differs or one.differs_at_end), one.since or early))
     notes += [
         f"the {side} run was resumed: the last pass over each step is compared"
         for side, runs in sides.items()
@@ -214,6 +238,19 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
     span, counts = [common[0], common[-1], len(common)], [len(first), len(second)]
     answer = RunComparison(span, counts, rows, notes, largest)
     return answer if answer.too_few else replace(answer, largest=[])
+
+
+def _about_log(side: str, log: Steps, known: Container[str]) -> str:
+    """With which known metrics of records the series of a log are compared, and which are not."""
+    names = {name: log.record_name(name) for name in log.metrics}
+    others = [name for name, record in names.items() if record not in known]
+    alike = [
+        name if name == record else f"{name} with {record}"
+        for name, record in names.items()
+        if record in known
+    ]
+    lacking = f"; records do not have {', '.join(others)}" if others else ""
+    return f"the {side} run is a log; compared: {', '.join(alike) or 'nothing'}{lacking}"
 
 
 def _first_difference(found: Iterable[Columns], otherwise: int) -> int:

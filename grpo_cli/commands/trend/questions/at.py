@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +17,11 @@ from grpo_cli.commands.report.groups import Choice, KeptGroups, owners, worst_in
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.detectors import DRIFT, SHIFT
 from grpo_cli.commands.trend.inspection import of_step
+from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import FUTURE, PAST, medians
 from grpo_cli.commands.trend.questions.noise import robust_size
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
+from grpo_cli.commands.trend.step import Finding, Place, Steps
 from grpo_cli.commands.trend.watched import FEW_VALUES, is_watched
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import first_pass
@@ -29,7 +31,14 @@ _LEAST = 5
 """Values that others must be for the size of one more to be known."""
 UNUSUAL = 3.0
 """Robust standard deviations from which a metric is unusual."""
-_SCALES = {"log": "log x", "below 1": "−log(1 − x)", "share": "arcsin √x", "linear": "x"}
+_SCALES = {
+    "log": "log x",
+    "below 1": "−log(1 − x)",
+    "share": "arcsin √x",
+    "correlation": "artanh x",
+    "linear": "x",
+}
+_DEVIATIONS = ("reward_std", "reward_group_std")
 FACTS = ("reward_mean", "reward_std", "length_mean", "clip_fraction", "log_ratio_max")
 
 
@@ -39,17 +48,19 @@ class MetricAt(Answer):
 
     Attributes:
         name: of the metric.
-        before: the median of at most 30 steps before; where a shift or a drift of it began at the
-            step, that of the finding.
+        before: the median of at most 30 steps before; while a shift or a drift of it lasts, that
+            of the finding: the steps before its onset.
         at: its value.
-        after: the median of at most 12 steps after; of such a finding its own.
-        size: (s(at) − median of s(others)) / spread, where the others are the steps before or,
+        after: the median of at most 12 steps after; of a finding that begins here its own.
+        size: (s(at) − median of s(others)) / spread, where the others are these steps before or,
             where there are fewer than five, those after. None where nothing varies.
-        scale: s, in which the noise of the metric is even: "x", "log x", "−log(1 − x)" or
-            "arcsin √x".
+        scale: s, in which the noise of the metric is even: "x", "log x", "−log(1 − x)",
+            "arcsin √x" or "artanh x".
         spread: 1.4826 times the median absolute deviation of s(others); their standard deviation
             where more than half of them are equal; no less than half of the least difference of
-            few values, or than the noise of a share of as few as its least value tells.
+            few values, or than the noise of a share of as few as its least value tells, or than
+            the standard error s/√(2n) of a standard deviation s of n rewards, as that of rewards of
+            0 and 1 is near its largest possible value in most steps.
     """
 
     name: str
@@ -72,7 +83,7 @@ class StepAnswer(Answer):
         metrics: every metric of the step: those of its findings in their order, then others that
             are watched, then the rest, each the most unusual first.
         groups: those in which the step is worst in something, with what that is.
-        worst: the worst places, as a row of ``trend`` has them.
+        worst: the worst places, as a row of ``trend`` has them, in the order of the metrics.
         findings: the run's findings that begin at the step, or are worst there.
         check: what ``grpo check`` says of the step's records; None of a log.
     """
@@ -103,28 +114,32 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
     steps = answer.steps
     place = place_of(steps, number)
     step, groups, checked = steps[place], list[Mapping[str, Any]](), None
-    if run is not None:
-        narrowed = of_step(run.reader, step, run.step_source)
-        groups, checked = _groups(step, narrowed, run), check(narrowed)
     here = [one for one in answer.findings if number in (one.onset, one.worst_step)]
     named = [*dict.fromkeys(one.metric for one in here)]
     before, after = steps[max(0, place - PAST) : place], steps[place + 1 : place + 1 + FUTURE]
+    metrics = sorted(
+        metrics_at(steps, place, answer.findings),
+        key=lambda one: (
+            named.index(one.name) if one.name in named else len(named),
+            steps.watch(one.name) is None,
+            _by_size(one),
+        ),
+    )
+    columns = (METRICS.get(one.name) for one in metrics)
+    kinds = [*dict.fromkeys([*(one.worst for one in columns if one and one.worst), *step.worst])]
+    worst = {kind: step.worst[kind] for kind in kinds if kind in step.worst}
+    if run is not None:
+        narrowed = of_step(run.reader, step, run.step_source)
+        groups, checked = _groups(number, worst, narrowed, run), check(narrowed)
     return StepAnswer(
         number,
         _ends(before),
         _ends(after),
         answer.verdict,
         answer.last_good_step,
-        sorted(
-            metrics_at(steps, place, here),
-            key=lambda one: (
-                named.index(one.name) if one.name in named else len(named),
-                steps.watch(one.name) is None,
-                _by_size(one),
-            ),
-        ),
+        metrics,
         groups,
-        step.worst,
+        worst,
         here,
         checked,
     )
@@ -160,17 +175,23 @@ def _ends(steps: Steps) -> list[int]:
 
 def metrics_at(steps: Steps, place: int, findings: Sequence[Finding] = ()) -> Iterator[MetricAt]:
     """Each metric at a step, by its place, and around it: as the run's findings say it, if any."""
-    begun = {one.metric: one for one in findings if one.onset == steps.numbers[place]}
+    number = steps.numbers[place]
+    lasting = {
+        one.metric: one
+        for one in findings
+        if one.kind in (SHIFT, DRIFT) and one.onset <= number and (one.end or math.inf) > number
+    }
     for name, column in steps.metrics.items():
-        known, value = steps.watch(name), steps.value(name, place)
-        past, future = column[max(0, place - PAST) : place], column[place + 1 :][:FUTURE]
+        known, value, finding = steps.watch(name), steps.value(name, place), lasting.get(name)
+        first = place if finding is None else steps.numbers.index(finding.onset)
+        past, future = column[max(0, first - PAST) : first], column[place + 1 :][:FUTURE]
         past, future = past[~np.isnan(past)], future[~np.isnan(future)]
         if value is None and not len(past) and not len(future):
             continue
         others = past if len(past) >= _LEAST else future
         before, after = (float(medians(one)) if len(one) else None for one in (past, future))
-        if (finding := begun.get(name)) is not None and finding.kind in (SHIFT, DRIFT):
-            before, after = finding.before, finding.after
+        if finding is not None:
+            before, after = finding.before, finding.after if first == place else after
         size, scale, spread = None, "x", None
         if value is not None and len(others) >= _LEAST:
             values = np.append(others, float(value))
@@ -181,6 +202,9 @@ def metrics_at(steps: Steps, place: int, findings: Sequence[Finding] = ()) -> It
             least = 0.0
             if known is not None and (known.scale == "share" or not fine):
                 least = float(known.noise(values)[-1])
+            if name in _DEVIATIONS and not steps.logged:
+                count = float(steps.counted("samples")[place])
+                least = max(least, float(medians(others)) / math.sqrt(2 * count))
             scale = "x" if known is None or scaled is values else _SCALES[known.scale]
             size, spread = robust_size(float(scaled[-1]), scaled[:-1], least)
         yield MetricAt(name, before, value, after, size, scale, spread)
@@ -190,16 +214,17 @@ def _by_size(one: MetricAt) -> float:
     return -abs(one.size) if one.size is not None else 1.0 if one.at is not None else 2.0
 
 
-def _groups(step: Step, reader: Reader, run: Run) -> list[Mapping[str, Any]]:
-    """The groups in which the step is worst in something."""
-    why = {step.number: "asked"}
-    choice = Choice(why, {}, owners(step.worst.values()), groups=0, seed=0)
+def _groups(
+    number: int, worst: Mapping[str, Place], reader: Reader, run: Run
+) -> list[Mapping[str, Any]]:
+    """The groups in which a step is worst in something, in the order of that."""
+    choice = Choice({number: "asked"}, {}, owners(worst.values()), groups=0, seed=0)
     make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
     found = first_pass(reader, make).steps
     rows: list[Mapping[str, Any]] = []
-    for group in found.get(step.number, ()):
+    for group in found.get(number, ()):
         facts = group.facts
-        if kinds := worst_in(facts, step.worst):
+        if kinds := worst_in(facts, worst):
             head = {name: facts[name] for name in ("group", "record", "source", "line")}
             rows.append(head | {"worst_in": kinds} | {name: facts[name] for name in FACTS})
-    return sorted(rows, key=lambda row: -len(row["worst_in"]))
+    return sorted(rows, key=lambda row: [*worst].index(row["worst_in"][0]))

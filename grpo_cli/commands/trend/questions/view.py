@@ -45,8 +45,9 @@ def print_step_answer(
     rows = rows[: min(max(unusual, _LEAST_ROWS), _MOST_ROWS)]
     rest = len(answer.metrics) - len(rows)
     more = f"… and {rest} more metrics (see --json); " if rest else ""
-    explained = f"{more}before, after: medians, as in the findings; size: (s(at) − median of s("
-    explained += "before)) / spread, with s the scale"
+    explained = f"{more}before, after: medians (before: the steps before its finding, if it has "
+    explained += "one); size: the distance from before, on that scale, in robust standard "
+    explained += "deviations (spread)"
     table = [{"metric": one.name, **one.fields()} for one in rows]
     _print_rows(console, screen, table, spare=("after",), hide=("name",), note=explained)
     for finding in answer.findings:
@@ -110,7 +111,7 @@ def print_comparison(
 ) -> None:
     """Prints the metrics that differ, then the others; ``named``: the runs of both sides."""
     first = answer.steps[0]
-    console.print(wrapped(Text(answer.headline, "bold"), screen.reading, 2))
+    console.print(wrapped(Text(answer.headline, "bold"), screen.headline, 2))
     first_run, second_run = (visible(_listed(one)) for one in named)
     sides = Text(f"first: {first_run}; second: {second_run}")
     console.print(wrapped(sides, screen.reading, 2))
@@ -145,7 +146,7 @@ def print_comparison(
         explained += f"; at the end: over the last {last} steps"
     explained += "; ≠: beyond chance for this many metrics"
     if answer.differing:
-        explained += ", or from a step on (since, with the difference from there on)"
+        explained += "; since: from which step on, with the difference from there on"
     console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
 
 
@@ -159,22 +160,25 @@ def _beginning(one: Difference, first: int) -> str:
     """The step from which on a metric differs, with the difference since then if it is another."""
     if one.since is None:
         return ""
-    return str(one.since) if one.since == first else f"{one.since}: {since_then(one)}"
+    return str(one.since) if one.since == first else f"{one.since}: ≠ {since_then(one)}"
 
 
 def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
-    """A difference with half its interval; why it is marked, where neither that nor ``since`` says.
+    """A difference with half its interval; why it is marked, where that does not say it.
 
-    ``first``: the first step that is compared.
+    Where it is beyond its interval only from a step on, ``since`` has the mark. ``first``: the
+    first step that is compared.
     """
     value, low, factor, differs = (
         (one.at_end, one.end_low, one.end_factor, one.differs_at_end)
         if at_end
         else (one.difference, one.low, one.factor, one.differs)
     )
-    half, mark = value - low, "≠" if differs else " "
-    about = f"{mark} {_with_half(value, half)}"
-    if not differs or abs(value) > half or one.since not in (None, first):  # "since" says why
+    half = value - low
+    clear = abs(value) > half
+    marked = differs and (clear or one.since in (None, first))
+    about = f"{'≠' if marked else ' '} {_with_half(value, half)}"
+    if not marked or clear:
         return about
     return f"{about} ({f'× {factor:.3g}' if factor else 'one way all along'})"
 

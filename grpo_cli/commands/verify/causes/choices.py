@@ -33,6 +33,9 @@ from grpo_cli.variants import STAGES, bind
 def ratios(case: Case) -> Iterator[Cause]:
     """Yields the ratio inverted, to another policy, or held constant."""
     batch, own = case.batch, case.objective.ratio
+    stages = case.objective.stages.values()
+    if not any({"ratio", "log_ratio"} & {*bound.choice.columns} for bound in stages):
+        return
     if batch.ratios is None:
         for column, key in _INSTEAD.items():
             if getattr(batch, column) is not None:

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, swapped
+from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, catalogued, swapped
 from grpo_cli.commands.verify.causes.solving import bounding, roundest, roundest_near
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
 from grpo_cli.terminal.numbers import is_round
+from grpo_cli.variants import STAGES
 
 Flags = NDArray[np.bool_]
 Form = Callable[[F64, F64, float, float], tuple[F64, F64 | None]]
@@ -114,6 +115,7 @@ def clips(case: Case) -> Iterator[Cause]:
         return
     for key, (form, bounds) in CLIPS.items():
         yield catalogued(key, partial(bounded, form=form, bounds=bounds), by_record=True)
+    yield catalogued("clip-fraction-sign", partial(bounded, counts_all=True), by_record=True)
     for mistake, name, value, words in _CAPS:
         if name in surrogate.values and surrogate.values[name] != value:
             yield Cause(mistake, words, partial(_with_value, name=name, number=value))
@@ -128,8 +130,16 @@ def bounded(
     bounds: Bounds = usual_bounds,
     *,
     always_dual: bool = False,
+    counts_all: bool = False,
 ) -> Breakdown:
-    """Evaluates the record with another clip, and the caps that its own has besides."""
+    """Evaluates the record with another clip, and the caps that its own has besides.
+
+    Args:
+        case: the record.
+        form, bounds: of the clip.
+        always_dual: whether the dual clip acts where A > 0 too.
+        counts_all: whether a token out of range is a clipped one where the clip does not act.
+    """
     values = case.objective.surrogate.values
     low, high = bounds(float(values["epsilon_low"] or 0.0), float(values["epsilon_high"] or 0.0))
     delta, dual = (float(values.get(name) or np.inf) for name in ("delta", "dual_clip"))
@@ -144,7 +154,8 @@ def bounded(
             if over.any():
                 value = np.where(over, cap * advantage, value)
                 slope = None if slope is None else np.where(over, 0.0, slope)
-        return Surrogate(value, side(ratio > high, ratio < low), slope, None)
+        acts = counts_all | (value != ratio * advantage)
+        return Surrogate(value, side(ratio > high, ratio < low) * acts, slope, None)
 
     return case.evaluated(surrogate=Bound("clip", Choice(clip), {}))
 
@@ -377,6 +388,18 @@ def weights(case: Case) -> Iterator[Cause]:
         words += f", and {of_bound}" if row == "cispo-bound" else ""
         unclipped = Bound("unclipped", Choice(_at_most(number)), {})
         yield swapped("cispo-as-ratio", "surrogate", words, unclipped)
+    yield from _of_ppo(case.objective.surrogate)
+
+
+def _of_ppo(own: Bound) -> Iterator[Cause]:
+    """Yields PPO's clip in its place; where the weight has no lower bound, with the usual one."""
+    names = ("epsilon_low", "epsilon_high") if _floor(own) else ("epsilon_high",)
+    values = {name: own.values[name] for name in names if name in own.values}
+    bound = bound_to("clip", STAGES["surrogate"].choices["clip"], values)
+    if bound is not None:
+        low, high = (bound.values[name] for name in ("epsilon_low", "epsilon_high"))
+        words = f"PPO's clip (epsilon_low {low:g}, epsilon_high {high:g}) instead of {own.name}"
+        yield swapped("other-surrogate", "surrogate", words, bound)
 
 
 _FLOWS = {

@@ -16,6 +16,7 @@ from grpo_cli.commands.verify.causes.case import (
     Case,
     Cause,
     bound_to,
+    catalogued,
     is_typed,
     on_top,
     swapped,
@@ -36,6 +37,8 @@ Flags = NDArray[np.bool_]
 def penalties(case: Case) -> Iterator[Cause]:
     """Yields every mistake about a KL that is there."""
     own = case.objective.kl
+    if own.choice.in_reward:
+        yield from _in_reward(own)
     if own.choice.absent or not case.objective.beta:
         return
     times = partial(Case.with_coefficient, name=KL)
@@ -43,6 +46,7 @@ def penalties(case: Case) -> Iterator[Cause]:
     words = "β with the wrong sign (−β): the KL is added to the objective"
     yield Cause("kl-sign", words, partial(times, factor=-1.0))
     yield Cause("kl-detached", "KL without gradient (detached)", _detached)
+    yield catalogued("kl-where-kept", _where_kept)
     if own.name.endswith("k3"):
         words = "KL estimator k3 without its −1: each token's KL is larger by 1"
         more = tapped(own, lambda kl: kl._replace(value=kl.value + 1.0))
@@ -81,6 +85,17 @@ def penalties(case: Case) -> Iterator[Cause]:
                 yield swapped("kl-square", "kl", words, twice)
 
 
+def _in_reward(own: Bound) -> Iterator[Cause]:
+    """Yields a KL that is not taken off the rewards, or is added to them."""
+    for mistake, change, words in (
+        ("kl-dropped", np.zeros_like, "KL missing (β = 0): it is not subtracted from the rewards"),
+        ("kl-sign", np.negative, "β with the wrong sign (−β): the KL is added to the rewards"),
+    ):
+        other = tapped(own, change)
+        choice = replace(other.choice, in_reward=True)
+        yield swapped(mistake, "kl", words, replace(other, choice=choice))
+
+
 Estimate = Callable[[F64, F64], tuple[F64, F64]]
 """d = log π_θ − log π_ref and log π_θ → k and ∂k/∂log π_θ."""
 
@@ -117,6 +132,11 @@ def _estimated(own: Bound, estimate: Estimate) -> Bound:
 
 def _detached(case: Case) -> Breakdown:
     return case.with_terms(lambda term: term._replace(slope=None) if term.name == KL else term)
+
+
+def _where_kept(case: Case) -> Breakdown:
+    kept = np.where(case.breakdown.clip == 0, 1.0, 0.0)
+    return case.with_terms(lambda term: case.counted(term, kept) if term.name == KL else term)
 
 
 def _weights(own: Bound) -> Iterator[Cause]:

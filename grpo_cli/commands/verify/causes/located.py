@@ -67,13 +67,16 @@ def located(case: Case) -> Located:
             words, *stages = found
             if case.has_unused_reference and "kl" not in stages:
                 stages.append("kl")
-            return Located(f"{words}: {_listed(stages)}", tuple(stages))
+            return Located(f"{words}: {_listed(case, stages)}", tuple(stages))
     return Located("")
 
 
-def _listed(stages: Sequence[str]) -> str:
-    """Joins what stages are called in a sentence."""
-    known = [_OF_STAGES[stage] for stage in dict.fromkeys(stages) if stage in _OF_STAGES]
+def _listed(case: Case, stages: Sequence[str]) -> str:
+    """Joins what stages are called in a sentence; a surrogate without bounds has no clip."""
+    called = {**_OF_STAGES}
+    if case.objective.surrogate.choice.window is None:
+        called["surrogate"] = "the surrogate"
+    known = [called[stage] for stage in dict.fromkeys(stages) if stage in called]
     return " or ".join(filter(None, [", ".join(known[:-1]), *known[-1:]]))
 
 
@@ -147,14 +150,13 @@ def _counts(case: Case) -> Iterator[tuple[str, float]]:
     yield from denominators.batch_counts(case)
 
 
-def _without_gradient(case: Case) -> Located | None:
+def _without_gradient(case: Case) -> Found | None:
     if _wrong(case).any():
         return None
     words = "the gradient agrees: only values differ (a constant, or a term without gradient)"
-    bonus = case.breakdown.term(ENTROPY)
-    silent = ("entropy",) if bonus is not None else ()
+    silent = [at for name, at in ((ENTROPY, "entropy"), (KL, "kl")) if case.breakdown.term(name)]
     words = "; ".join(filter(None, [words, _ratio(case)]))
-    return Located(words, (*silent, "kl", "surrogate", "loss", "tokens", "mask"))
+    return words, *silent, "surrogate", "loss", "tokens", "mask"
 
 
 def _outside(case: Case) -> Located | None:
@@ -180,8 +182,15 @@ def _everywhere(case: Case) -> tuple[str, ...]:
     """What multiplies the policy term, where nothing more is known."""
     objective = case.objective
     engine = case.batch.log_probs_rollout is not None
-    sequence = objective.ratio.choice.per_response
+    of_responses = "responses" in objective.surrogate.choice.columns
+    sequence = objective.ratio.choice.per_response or of_responses
     return (("correction",) if engine else ()) + (("ratio", "surrogate") if sequence else ())
+
+
+def _of_others(case: Case, there: Flags) -> tuple[str, ...]:
+    """The stage of the KL, where it has a gradient at some of these tokens."""
+    rest = case.without_policy.gradient
+    return ("kl",) if np.abs(rest[there]).max(initial=0.0) > case.quiet else ()
 
 
 _NOTHING = 1e-6
@@ -360,7 +369,7 @@ def _in_one_place(case: Case, *, exactly: bool) -> Found | None:
         if not exactly and there.mean() ** int(wrong.sum()) > _CHANCE:
             continue
         only = "exactly" if exactly else "only among"
-        more = ("mask", "tokens") if lost else ()
+        more = (*_of_others(case, wrong), *(("mask", "tokens") if lost else ()))
         return f"{_count(wrong)} differ, {only} {words}{how}", *dict.fromkeys((*stages, *more))
     return None
 
@@ -391,7 +400,8 @@ def _without_some(case: Case) -> Found | None:
     rest = "the others agree" if alike else f"the others have {of} ({_numbers(factors)})"
     where = f"exactly {named}" if named else "whole responses" if whole else "single tokens"
     clipped = _is_clip(case, lost, kept) or case.objective.surrogate.choice.window is None
-    stages = (("surrogate",) if clipped else ()) + ("mask", "tokens", "advantage")
+    stages = (("surrogate",) if clipped else ()) + _of_others(case, lost)
+    stages += ("mask", "tokens", "advantage")
     stages += _everywhere(case) + (() if alike else ("aggregate",))
     words = f"{int(lost.sum()):,} of {int(seen.sum()):,} gradients are 0 ({where}), and {rest}"
     return words, *dict.fromkeys(stages)

@@ -19,7 +19,7 @@ from grpo_cli.commands.verify.causes.case import Case, Cause
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.inputs import Inputs
+from grpo_cli.objective.inputs import Inputs, take_penalty
 
 Flags = NDArray[np.bool_]
 Statistic = Callable[[F64], F64 | float]
@@ -28,7 +28,15 @@ Statistic = Callable[[F64], F64 | float]
 
 
 def own_rewards(case: Case) -> F64 | None:
-    """[R] the rewards, of several functions their weighted sum; None where there are none."""
+    """[R] the rewards, of several functions their weighted sum; None where there are none.
+
+    They are less the KL, where that belongs in them.
+    """
+    if case.objective.kl_in_reward:
+        inputs = Inputs(case.batch)
+        take_penalty(inputs, case.objective)
+        penalised: F64 | None = inputs.get("rewards")
+        return penalised
     rewards, weights = case.batch.rewards, case.objective.advantage.values.get(WEIGHTS)
     if rewards is None or rewards.ndim == 1:
         return rewards
