@@ -311,3 +311,26 @@ def test_the_floors_are_ranges_with_sources():
         assert row["source"].startswith(("https://", "tests/benchmarks/floors.py of commit "))
         line = f"| {row['setting']} | {row['low']:.3g}"
         assert any(line in one and row["models"] in one for one in page)
+
+
+def test_check_says_where_most_of_a_mismatch_is():
+    """Old weights sampled the first quarter, or the engine has them from step 6 on; or neither."""
+    one = drawn(3)
+    place = np.arange(one.old.size) - one.rows.spread(one.rows.starts)
+    early = 4 * place < one.rows.spread(one.rows.lengths)
+    late = one.rows.index >= 48
+    for among, kinds in (
+        (early, ["1st quarter"]),
+        (late, ["from step 6 on"]),
+        (early & ~early, []),
+    ):
+        made = records(moved(one, among, 0.6))
+        for at, row in enumerate(made):
+            row["step"] = at
+        found = [
+            row.message
+            for row in check(made).findings
+            if row.code == "rollout-mismatch" and "mostly" in row.message
+        ]
+        assert len(found) == len(kinds)
+        assert all(kind in message for kind, message in zip(kinds, found, strict=True))

@@ -16,7 +16,7 @@ where they overlap (old weights sampled the early turns).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 from grpo_cli.objective.arithmetic.turns import order_turns
 
 OUTLIERS, PRECISION, SUPPORT = "outliers", "precision", "support"
-VERSION, TURN, POSITION = "version", "turn", "position"
+VERSION, TURN, POSITION, STEP = "version", "turn", "position", "step"
 PLACES = ("first token", "1st quarter", "2nd quarter", "3rd quarter", "4th quarter", "last token")
 SIDES = ("rollout surer", "trainer surer")
 GRIDS = (("bf16", 0xFFFF, 2.0**-7), ("fp16", 0x1FFF, 2.0**-10))
@@ -144,6 +144,7 @@ class Mismatch:
         responses: Segments,
         turns: I64 | None = None,
         versions: I64 | None = None,
+        steps: I64 | None = None,
     ) -> None:
         """Adds whole responses.
 
@@ -151,6 +152,7 @@ class Mismatch:
             responses: the tokens of each response.
             turns: [N] the number of each token's turn in its trajectory.
             versions: [N] of the weights that sampled each token; negative where unknown.
+            steps: [responses] of the training; negative where unknown.
         """
         if not responses.total:
             return
@@ -171,6 +173,9 @@ class Mismatch:
             tokens = responses.sum(among.astype(np.float64))
             sums = [responses.sum(one * among) for one in columns]
             self._hold(SUPPORT, np.full(responses.count, side), tokens, sums)
+        if steps is not None:
+            sums = [responses.sum(one) for one in columns]
+            self._hold(STEP, steps, responses.lengths.astype(np.float64), sums)
         runs = {POSITION: _cut_places(responses)}
         for cause, given in ((TURN, turns), (VERSION, versions)):
             if given is not None:
@@ -249,6 +254,7 @@ class Mismatch:
         steps = {at: float(sums[0]) for at, sums in tables.get("steps", {}).items()}
         causes = [outliers, self._rounding(kl, count, steps), _support(tables[SUPPORT])]
         causes += [_spared(cause, tables.get(cause, {})) for cause in (VERSION, TURN, POSITION)]
+        causes.append(_begun(tables.get(STEP, {})))
         found = tuple(one for one in causes if one is not None)
         return Attribution(count, float(np.sqrt(squares)), sizes, kl / count, worst, found)
 
@@ -294,6 +300,45 @@ def _spared(cause: str, table: dict[int, F64]) -> Cause | None:
     spared = max(enough) if cause == VERSION else min(enough, key=lambda kind: enough[kind])
     names = {kind: PLACES[kind] if cause == POSITION else f"{cause} {kind}" for kind in known}
     return _cause(cause, names, known, spared)
+
+
+def _begun(table: dict[int, F64]) -> Cause | None:
+    """What the steps before or from one of them on explain; None without a fifth, surely.
+
+    Where the later of them differ more again, the mismatch grows.
+    """
+    found = _part_steps(table)
+    if found is None:
+        return None
+    step, rises, cause = found
+    later = _part_steps({one: sums for one, sums in table.items() if one >= step})
+    grows = rises and later is not None and later[1]
+    name = f"from step {step} on" + (", more and more" if grows else "")
+    kinds = (replace(one, name=name) if one.name == str(step) else one for one in cause.kinds)
+    return replace(cause, kinds=tuple(kinds))
+
+
+def _part_steps(table: dict[int, F64]) -> tuple[int, bool, Cause] | None:
+    """Returns the step that parts the others best, whether later ones differ more, and the cause.
+
+    None where no step explains a fifth, surely.
+    """
+    steps = sorted(step for step, sums in table.items() if step >= 0 and sums[0])
+    if len(steps) < 2:
+        return None
+    until = np.cumsum([table[step] for step in steps], axis=0)
+    found = []
+    for step, before in zip(steps[1:], until, strict=False):
+        parts = {0: before, 1: until[-1] - before}
+        if all(
+            sums[0] >= _LEAST_SPARED * until[-1][0] and sums[1] >= _LEAST_RUNS and sums[3] > 0.0
+            for sums in parts.values()
+        ):
+            rises = _rate(parts[0]) < _rate(parts[1])
+            names = {0: f"before step {step}", 1: str(step)}
+            found.append((step, rises, _cause(STEP, names, parts, 0 if rises else 1)))
+    best = max(found, key=lambda one: one[2].sigmas or 0.0, default=None)
+    return best if best is not None and best[2].counts else None
 
 
 def _support(table: dict[int, F64]) -> Cause | None:

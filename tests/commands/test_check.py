@@ -434,3 +434,19 @@ def test_on_error_stop_ends_at_the_first(tmp_path):
     path = written(tmp_path / "in.jsonl", BAD_ROWS)
     result = command.run("check", path, "--on-error", "stop")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("groups", "more", "sizes"), [(4, {}, [8]), (4, {"group_size": 8}, []), (1, {}, [])]
+)
+def test_a_batch_without_group_ids_whose_advantages_are_of_blocks(groups, more, sizes):
+    """Four prompts with eight responses each, as one record: it would be one group of 32."""
+    draw = np.random.default_rng(5)
+    rewards = (draw.random(32) < 0.5).astype(float)
+    blocks = rewards.reshape(groups, -1)
+    away = blocks - blocks.mean(1, keepdims=True)
+    made = {"log_probs": [[-1.0]] * 32, "rewards": rewards.tolist()}
+    made["advantages"] = (away / (blocks.std(1, ddof=1, keepdims=True) + 1e-4)).ravel().tolist()
+    found = [one for one in check([made | more]).findings if one.code == "advantages"]
+    assert [one.evidence["size"] for one in found] == sizes
+    assert all(one.severity == "warning" and "4 groups of 8" in one.message for one in found)

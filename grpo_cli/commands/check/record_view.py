@@ -46,6 +46,7 @@ class Place(NamedTuple):
         claims: the setting by which it claims to be on policy; empty if it does not.
         mixed: the key of the prompts, if rows that were put together differ in it; else empty.
         prompts: those of the rows, where they differ and are turns of trajectories.
+        step: of the training, where it is a whole number; else -1.
     """
 
     name: str | int | float
@@ -55,6 +56,7 @@ class Place(NamedTuple):
     claims: str = ""
     mixed: str = ""
     prompts: Sequence[Any] = ()
+    step: int = -1
 
 
 @dataclass(eq=False)

@@ -24,9 +24,10 @@ from grpo_cli.commands.check.notes import (
     not_checked,
 )
 from grpo_cli.commands.check.read_views import views
-from grpo_cli.commands.check.record_view import Tokens, View
-from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of
+from grpo_cli.commands.check.record_view import Place, Tokens, View
+from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
 from grpo_cli.commands.check.rules.advantages import FORMULAS, count_formulas, count_tilted
+from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
 from grpo_cli.engine import Reader
@@ -43,6 +44,7 @@ responses were cut; lengths that end by themselves have no peak there."""
 _COMMON = 0.25
 """The share of records from which on a fault explains others of the input."""
 _CAUSES = ("padding-id", "shifted", "last-token", "filler")
+_OTHER_CAUSES = {("outliers", "warning"), ("constant-log-ratio", "warning")}
 _EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
 """What the causes lead to in records that are too short to show the cause."""
 
@@ -76,6 +78,7 @@ class Check(Accumulator[Any]):
         self._facts: list[Facts] = []
         self._edges: Sequence[Tokens] = ()
         self._first = ""
+        self._compared: Place | None = None
         # of all pieces so far: the number of the last file, and its name
         self._memory = InputMemory()
         self._edge: tuple[int, Tokens] | None = None
@@ -107,6 +110,7 @@ class Check(Accumulator[Any]):
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
         compared = ~explained & (view.tokens > 0)
         if compared.any():
+            self._compared = self._compared or view.places[int(np.argmax(compared))]
             samples.add(view.take(compared))
 
     def _note_lengths(self, lengths: I64, findings: Findings) -> None:
@@ -121,6 +125,7 @@ class Check(Accumulator[Any]):
         """Adds a piece that follows those before."""
         self._source += bool(self._last) and bool(later._first) and later._first != self._last
         self._last = later._last or self._last
+        self._compared = self._compared or later._compared
         source = self._source
         self.sizes += later.sizes
         self.skipped_rules += later.skipped_rules
@@ -171,6 +176,7 @@ class Check(Accumulator[Any]):
                 if code in _EFFECTS:
                     self.findings.drop(code, kind)
         self._add_located(found, 0)
+        self._add_located(self._find_uneven_mismatch(), 0)
         *others, last = self.lengths[len(self.lengths) * 3 // 4 :].tolist()
         if last <= _PILED_UP * sum(others) / max(len(others), 1):
             self.findings.drop("length-cap", "lengths")
@@ -179,6 +185,17 @@ class Check(Accumulator[Any]):
         constants = self.findings.count_by(0, 1)["advantages", "constant"]
         if constants <= self.sizes["tilted"]:
             self.findings.drop("advantages", "constant")
+
+    def _find_uneven_mismatch(self) -> Iterator[Located]:
+        """Yields where most of the mismatch is, unless findings explain the log-probs."""
+        explaining = {rule.code for rule in table() if rule.explains or rule.scope == "pair"}
+        for code, severity in self.findings.count_by(0, 2):
+            if (severity == "error" and code in explaining) or (code, severity) in _OTHER_CAUSES:
+                return
+        mismatch = judge(self.mismatch.result())
+        if mismatch is not None and self._compared is not None:
+            for finding in find_uneven_mismatch(mismatch):
+                yield "rollout-mismatch", finding, self._compared
 
     def result(self) -> Checked:
         """Returns the answer."""

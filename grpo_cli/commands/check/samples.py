@@ -113,7 +113,9 @@ def compare_samples(
     for trainer, other in records.pairs:
         if other == "log_probs_rollout":
             columns = (records.log_probs[trainer], records.log_probs[other])
-            mismatch.add(*columns, records.responses, records.turns, records.versions)
+            steps = np.repeat([place.step for place in records.places], records.counts)
+            given = steps if (steps >= 0).any() else None
+            mismatch.add(*columns, records.responses, records.turns, records.versions, given)
     sizes = np.bincount(records.sample_index)
     for rule, finding in find_in_pairs(records):
         size = int(sizes[records.sample_index[finding.record]])

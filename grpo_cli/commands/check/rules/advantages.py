@@ -81,7 +81,8 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
     rows were grouped by position; if more than 15 % are reversed, the order is wrong (chance gives
     50 %), unless a penalty on length or a KL explains it. Several reward functions, which may be
     weighted, are not compared, nor advantages that differ within responses except at their edges,
-    where they are those of the neighbour.
+    where they are those of the neighbour. Responses without group ids are one group: if their
+    advantages are those of blocks of one size, that size is named.
     """
     yield from find_displaced_advantages(view)
     if view.rewards is None or view.rewards.ndim > 1:
@@ -90,6 +91,11 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
     yield from _find_zeros(view)
     groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
     for record, given in records_with_scores(view, ~_are_plain(view) | (groups > 1)):
+        if "group_ids" not in view.names and (size := _size_of_blocks(given)):
+            yield Finding(
+                {"size": size, "groups": len(given.groups) // size}, record, kind="blocks"
+            )
+            continue
         shares = count_discordant(given)
         if shares is None:
             continue
@@ -270,6 +276,23 @@ def find_stride(given: Scores) -> str:
         if Lines.fit(part, blocks[whole]).follow():
             return f"groups of {size} consecutive rows"
     return ""
+
+
+def _size_of_blocks(given: Scores) -> int:
+    """Returns the size of the consecutive rows whose groups give one group's advantages, or 0.
+
+    Two blocks at least have different rewards, and no line of the whole group's gives them.
+    """
+    count = len(given.groups)
+    whole = Lines.fit(given, given.groups)
+    if len(whole.slope) > 1 or (whole.slope[0] > 0.0 and whole.left[0] <= _SHIFT):
+        return 0
+    for size in range(2, count // 2 + 1):
+        if count % size == 0:
+            blocks = Lines.fit(given, np.arange(count) // size)
+            if np.count_nonzero(blocks.slope) > 1 and blocks.follow():
+                return size
+    return 0
 
 
 class Lines(NamedTuple):

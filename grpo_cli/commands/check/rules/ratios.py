@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.check.answer import MismatchFound
 from grpo_cli.commands.check.first_record import PER_NAT
 from grpo_cli.commands.check.pair import Pair, Scale
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
-from grpo_cli.objective.mismatch import k3
+from grpo_cli.objective.mismatch import PLACES, POSITION, STEP, k3
 
 _EXTREME = 20.0
 
@@ -214,6 +215,7 @@ def _measure_distance(pair: Pair, weight: F64) -> tuple[F64, F64, F64]:
 
 _MISMATCH_BOUND, _MISMATCH_TOKENS = 1.05, 30
 _LOW, _HIGH, _EFFECTIVE = 0.5, 2.0, 0.3
+_PLACE = {name: at for at, name in enumerate(PLACES)}
 _MILD, _EFFECTIVE_MILD = 1.1, 0.97
 """What weights that are a few steps old give as well, where records do not say their versions."""
 
@@ -268,6 +270,32 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
         pair.record(sample),
         words={"bad": "; the weights exceed what verl corrects" if bad else ""},
     )
+
+
+@rule("rollout-mismatch", "input")
+def find_uneven_mismatch(found: MismatchFound) -> Iterator[Finding]:
+    """Yields that most of a mismatch is at some places of responses, or at some steps.
+
+    Of a mismatch that is too large, of which the place or the step explains a fifth or more, by six
+    standard errors. The first tokens from older weights, of a prefix cache: huggingface/trl#6007.
+    """
+    for cause in () if found.normal else found.causes:
+        if not cause.counts or cause.name not in (POSITION, STEP):
+            continue
+        if cause.name == POSITION and found.named not in (POSITION, STEP):
+            continue
+        odd = [kind for kind in cause.kinds if kind.kl > found.kl]
+        tokens = sum(kind.tokens for kind in odd)
+        carried = sum(kind.kl * kind.tokens for kind in odd)
+        others = sum(kind.tokens for kind in cause.kinds) - tokens
+        whole = sum(kind.kl * kind.tokens for kind in cause.kinds)
+        *names, last = (one.name for one in sorted(odd, key=lambda one: _PLACE.get(one.name, 0)))
+        listed = f"{', '.join(names)} and {last}" if names else last
+        yield Finding(
+            {"explains": cause.explains, "tokens": tokens, "kl": carried / tokens},
+            kind=cause.name,
+            words={"where": listed, "others": others, "rest": (whole - carried) / max(others, 1)},
+        )
 
 
 # ---- bases ---------------------------------------------------------------------------------------
