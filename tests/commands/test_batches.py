@@ -344,8 +344,7 @@ def test_a_field_that_records_lack(records, grpo, path) -> None:
     result = grpo("eval", str(path), "--batch", "nope")
     assert result.exit_code == 3
     assert result.stderr.splitlines() == [
-        f"grpo: {path}:1: nope: missing; every record needs the fields of --batch, --by"
-        "; this one has id, step, rank"
+        f"grpo: {path}:1: nope: missing; every record needs this field; this one has id, step, rank"
     ]
     with pytest.raises(UsageError, match="FIELD"):
         evaluate(records, batch="step,")

@@ -103,8 +103,9 @@ def _errors(case: Case, code: int, err: bytes) -> Iterator[Finding]:
     skipping = _skips(case)
     if code == 0 and errors:
         yield Finding("an error, and exit code 0", repr(errors[0][:300]))
-    missing = all(_MISSING.search(line) for line in errors)  # each has its line
-    if code in (2, 3) and (not errors or (len(errors) > 1 and not skipping and not missing)):
+    apart = code == 2 and len({*errors}) == len(errors)  # each mistake of usage has its line
+    apart |= all(_MISSING.search(line) for line in errors)
+    if code in (2, 3) and (not errors or (len(errors) > 1 and not skipping and not apart)):
         yield Finding(f"{case.command}: {len(errors)} lines for an error", repr(errors[:3]))
 
 
