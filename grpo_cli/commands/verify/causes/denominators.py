@@ -322,8 +322,12 @@ def _whole(case: Case, divisor: float) -> Iterator[Cause]:
     """Yields a denominator of tokens that is a whole number without a name, in all records.
 
     It is solved for in each, so it is none of a few tokens more or less that digits do not tell.
+    Where it is a multiple of the tokens that count, or they of it, all losses may have one factor.
     """
-    if abs(divisor - round(divisor)) <= _room(case, divisor):
+    own = case.batch.responses.total
+    times = max(divisor / own, own / divisor)
+    is_factor = times < 1e6 and abs(times - round(times)) <= _DIGITS * times
+    if not is_factor and abs(divisor - round(divisor)) <= _room(case, divisor):
         words = (
             f"another denominator: your loss divides each token by a whole number in each record, "
             f"here {divisor:.0f} where {case.batch.responses.total:,} tokens count "
