@@ -706,6 +706,14 @@ def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> No
         )
         said = "step 15: the loss that the records hold rose (medians: recorded_loss "
         assert verdict_of(key, 15).startswith(said)
+    for row in rows:
+        row["old_log_probs"] = [[one - draw.random() for one in of] for of in row["log_probs"]]
+    losses = [one["loss"] for one in steps(write(path, rows))]
+    for factor, named in ((2.0, "2 × grpo's"), (-1.0, "-1 × grpo's"), (0.0, "0"), (1.001, "")):
+        held = [row | {"loss": factor * one} for row, one in zip(rows, losses, strict=True)]
+        verdict = str(trend(write(path, held))["verdict"])
+        words = f"; the records' loss is {named} at all steps: grpo verify says why"
+        assert (words in verdict) if named else ("the records' loss" not in verdict)
     equal = [{"step": at, "log_probs": [[-1.0]] * 2, "rewards": [0.0, 1.0]} for at in range(20)]
     noise = (row | {"loss": 1e-8 * draw.random()} for row in equal)
     assert "grpo's" not in trend(write(path, noise))["verdict"]  # of a loss of 0

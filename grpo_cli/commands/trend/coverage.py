@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import LEAST, mean_change
 from grpo_cli.commands.trend.step import Steps
@@ -52,12 +53,33 @@ def _differing_losses(steps: Steps) -> Iterator[str]:
     recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
     if recorded is None or own is None or np.isnan(recorded - own).all():
         return
+    if factor := _factor_of(recorded, own):
+        yield f"the records' loss is {factor} at all steps: grpo verify says why"
+        return
     differs = np.abs(recorded - own) > max(np.nanmax(own) - np.nanmin(own), LOSS_NOISE)
     for at in np.flatnonzero(differs)[:1].tolist():
         values = f"recorded_loss {brief(float(recorded[at]))}, loss {brief(float(own[at]))}"
         first = f"the records' loss differs from grpo's at step {steps.numbers[at]:,}"
         more = f" and {np.sum(differs) - 1:,} more" if differs.sum() > 1 else ""
         yield f"{first}{more} ({values}): grpo verify says why"
+
+
+def _factor_of(recorded: F64, own: F64) -> str:
+    """The factor on grpo's loss that the recorded one has at all steps, in words; "" where none."""
+    known = np.isfinite(recorded) & np.isfinite(own)
+    theirs, ours = recorded[known], own[known]
+    if len(ours) < LEAST or not np.ptp(ours) > LOSS_NOISE:
+        return ""
+    if not theirs.any():
+        return "0"
+    factor = float(theirs @ ours / (ours @ ours))
+    off = np.abs(theirs - factor * ours).max()
+    is_one = abs(factor - 1.0) <= _LEAST_FACTOR
+    return "" if is_one or off > _LEAST_FACTOR * np.abs(theirs).max() else f"{factor:.4g} × grpo's"
+
+
+_LEAST_FACTOR = 0.02
+"""How far from 1 a factor is named, and how far from it losses may be, of the largest."""
 
 
 def _passed(name: str, limit: Limit, steps: Steps) -> str:
