@@ -914,7 +914,7 @@ def test_which_pairs_rules_are_asked_of():
         names: {*ORDER} & set[str]().union(*map(codes_of, told(made, names, claims=True)))
         for names in (UPDATE, ENGINE, REFERENCE)
     }
-    assert said[REFERENCE] - {"filler"} == {"log-base", "shifted"}  # a column of one value
+    assert said[REFERENCE] - {"filler"} == {"log-base", "shifted", "unrelated"}  # of one value
     assert said[UPDATE] == {*ORDER} - {"mean-weight", "outliers", "rollout-mismatch"}
     assert said[ENGINE] == {*ORDER} - {"ratio-noise"}
     equal = [sample(one.a, one.a, one.widths) for one in made]

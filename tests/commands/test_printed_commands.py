@@ -87,7 +87,7 @@ def made() -> dict[str, str]:
         "it's a run.jsonl": drifting(30),
         "short run.jsonl": without(["log_probs_old", "log_probs_rollout"], drifting(3)),
         "named.jsonl": [one | trl for one in without(["log_probs_ref"], usual)],
-        "given.jsonl": [one | {"expected": {"loss": 0.1}} for one in given],
+        "given.jsonl": [one | {"expected": {"loss": 0.1 + at}} for at, one in enumerate(given)],
         "zero.jsonl": [one | {"advantages": [0.0] * 3} for one in usual],
         "texts.jsonl": [{"input": "p", "output": "r", "gts": "x", "score": 1.0, "step": 1}],
         "metrics.jsonl": [{"step": 1, "data": {"actor/kl_loss": float("nan"), "loss": 0.1}}],

@@ -501,7 +501,7 @@ def test_other_choices_of_the_tables() -> None:
         (FIRST, "4 of 10 gradients differ, exactly the first token of each response: the mask"),
         ([0, 1, 3, 4, 5, 6], "6 of 10 gradients differ, exactly the tokens with A > 0: the clip"),
         ([2, 7, 8, 9], "4 of 10 gradients differ, exactly the tokens with A < 0: the clip"),
-        ([1, 7], "2 of 10 gradients differ, exactly the clipped tokens: the clip or the ratio"),
+        ([1, 7], "2 of 10 gradients differ, exactly the clipped tokens: the clip, the ratio or "),
         ([0, 1, 2, 4, 5, 8], "6 of 10 gradients differ, exactly the tokens with a ratio above 1: "),
         ([3, 6, 7, 9], "4 of 10 gradients differ, exactly the tokens with a ratio below 1: the"),
     ], 5),
