@@ -73,20 +73,21 @@ def checked(check: Callable[[T], U], items: Iterable[T]) -> list[U]:
     Raises:
         UsageError: the errors of all items.
     """
-    found, errors = [], []
+    found: list[U] = []
+    errors: dict[str, UsageError] = {}  # by message: each is said once
     for item in items:
         try:
             found.append(check(item))
         except Listing:
             raise
         except UsageError as error:
-            errors.append(error)
-    if errors[1:]:
-        every = UsageError("\n".join(map(str, errors)))
-        every.each = errors
+            errors.setdefault(str(error), error)
+    if len(errors) > 1:
+        every = UsageError("\n".join(errors))
+        every.each = [*errors.values()]
         raise every
-    if errors:
-        raise errors[0]
+    for error in errors.values():
+        raise error
     return found
 
 
