@@ -86,8 +86,8 @@ def checked(check: Callable[[T], U], items: Iterable[T]) -> list[U]:
         every = UsageError("\n".join(errors))
         every.each = [*errors.values()]
         raise every
-    for error in errors.values():
-        raise error
+    for only in errors.values():
+        raise only
     return found
 
 
