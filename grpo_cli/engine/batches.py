@@ -185,7 +185,9 @@ class BatchTotals:
         return self.sizes.read(key)
 
     def _of(self, key: Hashable) -> Totals:
-        return self.totals.setdefault(key, Totals("input" if self.by_field else self.batch))
+        if key not in self.totals:
+            self.totals[key] = Totals("input" if self.by_field else self.batch)
+        return self.totals[key]
 
     def merge(self, later: BatchTotals) -> None:
         """Adds the totals of records that follow.

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from grpo_cli import papers
-from grpo_cli.errors import did_you_mean
+from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.frameworks.framework import Framework
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective import objective
@@ -117,8 +117,15 @@ STAGES: Mapping[str, Stage] = {
 
 @cache
 def bind(stage: str, name: str, **values: Value) -> Bound:
-    """The choice with the given hyperparameters; those not given take the choice's defaults."""
+    """The choice with the given hyperparameters; those not given take the choice's defaults.
+
+    Raises:
+        UsageError: for a choice that the stage does not have, as a row's may be misspelt.
+    """
     listed = STAGES.get("aggregate" if stage.endswith("_aggregate") else stage)
+    if listed is not None and name not in listed.choices:
+        near = did_you_mean(name, listed.choices)
+        raise UsageError(f"the {stage} {name} does not exist{near} (grpo variants --stage {stage})")
     choice = BONUS if listed is None else listed.choices[name]
     return Bound(name, choice, {**choice.defaults, **values})
 

@@ -40,7 +40,7 @@ class Format:
         lacks: what is not in it and what that makes impossible, a sentence each.
         source: where the field list comes from.
         many: whether one object holds several records.
-    arrays: whether ``read`` takes the rows of a tensor as arrays.
+        arrays: whether ``read`` takes the rows of a tensor as arrays.
         rank: where several fit an object, the lowest is it: 0 for keys that no other format has,
             1 for common ones, 2 for texts, which are all that can be said of an object.
     """
