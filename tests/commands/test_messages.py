@@ -313,6 +313,10 @@ def test_variants_as_json_and_as_a_table(grpo):
         ),
         ("eval x --cliip 0.3", "did you mean --epsilon?"),
         ("show x --ordr-by kl", "did you mean --by?"),
+        (
+            "eval x --varant dr --jsn --json --foo=1 -- --bar",
+            "did you mean --variant? Also unknown: --jsn (--json?), --foo",
+        ),
     ],
 )
 def test_near_options_of_other_commands(capsys, monkeypatch, line, meant):

@@ -259,7 +259,7 @@ def test_the_names_of_eval_are_compared() -> None:
         ({"metrics": {"mine": 1.0}}, "expected: metrics.mine cannot be compared"),
         ({"metrics": 5}, "expected.metrics: expected an object, got 5"),
         ({"losss": 1.0}, "expected.losss: verify does not know this key; did you mean loss?"),
-        ({"loss": 0.1, "loss_grad": []}, "did you mean loss_gradient?"),
+        ({"loss_grad": [], "zzz": 1, "los": 1}, "metrics) Also unknown: zzz, los (loss?)"),
         ({"clip": []}, "verify does not know this key; did you mean clip_fraction?"),
         ({"adv": []}, "verify does not know this key; did you mean advantage?"),
         (
