@@ -225,7 +225,7 @@ def _option_meant(flag: str) -> str:
         spelled = f"--{parameter.replace('_', '-')}"
         return f"did you mean {spelled}?" if spelled in own else _as_param(flag, parameter)
     meant = {name: name for name in own} | {name: one for name, one in _SAME.items() if one in own}
-    near = meant.get(nearest(flag, meant, cutoff=0.75))
+    near = meant.get(nearest(flag, meant, cutoff=0.75), "")
     return f"did you mean {near}?" if near else ""
 
 

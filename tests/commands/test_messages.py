@@ -456,6 +456,8 @@ def test_several_mistakes_are_told_at_once(grpo):
         (("eval", "-p", "epsilonhigh=0.3", "-p", "betta=3"), ("epsilon_high", "beta")),
         (("compare", "-p", "epsilonhigh=0.3", "-p", "betta=3"), ("epsilon_high", "beta")),
         (("eval", "--fields", "los,tokns"), ("loss", "tokens")),
+        (("eval", "--ratio", "tokn", "--kl", "k33"), ("token", "k3")),
+        (("eval", "--map", "rewrds=a", "--map", "msk=b"), ("rewards", "mask")),
         (("eval", "--only", "los,kll"), ("loss", "kl")),
         (("compare", "--fields", "los,kll"), ("loss", "kl")),
         (("compare", "-v", "grpo,dapoo,drr"), ("dapo", "dr")),
