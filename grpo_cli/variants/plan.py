@@ -482,22 +482,27 @@ def _stage_choice(pair: tuple[str, str]) -> tuple[str, str]:
 def _check_taken(made: Plan) -> None:
     takes = made.takes()
     wanted = {name: (stage, choice) for stage, choice, name in made._wanted()}
+    unused: dict[tuple[str, str], list[str]] = {}
+    for name in (one for one in made.flags if one not in takes):
+        stage, choice = wanted.get(name, ("", ""))  # of those that only the row keeps flags from
+        kl = "; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else ""
+        flag = f"--{stage.replace('_', '-')} {choice}" if stage else ""
+        unused.setdefault((flag, kl), []).append(name)
 
-    def check(name: str) -> None:
-        if name in wanted:  # only the row keeps flags from it
-            stage, choice = wanted[name]
+    def refuse(reason: tuple[str, str]) -> None:
+        names, (flag, kl) = unused[reason], reason
+        head, them = f"{' and '.join(names)}: {made.variant}", "them" if names[1:] else "it"
+        if flag:
+            framework = made.variant.partition("/")[0]
             raise UsageError(
-                f"{name}: {made.variant} ignores it, like {made.variant.partition('/')[0]}'s own "
-                f"function; add --{stage.replace('_', '-')} {choice} to apply it"
+                f"{head} ignores {them}, like {framework}'s own function; add {flag} to apply "
+                f"{them}"
             )
+        stages = " with these stages" if made.swapped else ""
         listed = ", ".join(sorted(takes)) or "none"
-        raise UsageError(
-            f"{name}: {made.variant}{' with these stages' if made.swapped else ''} does not "
-            f"use it; it uses {listed}"
-            + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
-        )
+        raise UsageError(f"{head}{stages} does not use {them}; it uses {listed}{kl}")
 
-    checked(check, [one for one in made.flags if one not in takes])
+    checked(refuse, unused)
 
 
 def _no_variant(name: str) -> str:

@@ -413,6 +413,7 @@ def test_every_total_can_be_printed(field: str) -> None:
         ("--fields foo", "(--fields '?' lists all"),
         ('--where prompt=="p1', '--where: the quote " is not closed'),
         ("-o out.xlsx", "this writes .csv"),
+        ("-v gpg --epsilon 0.1", "grpo: epsilon_low and epsilon_high: gpg does not use them; it"),
     ],
 )
 def test_the_flag_that_was_meant(words: str, message: str) -> None:
