@@ -180,8 +180,8 @@ class Unread:
     """The keys of some input that nothing reads, by the records' sets of keys.
 
     A near miss of a known name is an error before (``fields.py``, ``settings.py``). What resembles
-    a column or a hyperparameter is named with the ``--map`` that reads it; other lists, and names in
-    ``hyperparameters``, in one note.
+    a column or a hyperparameter is named with the ``--map`` that reads it; other lists, and names
+    in ``hyperparameters``, in one note.
 
     Of each set the first record of the input decides, wherever pieces are cut.
     """
