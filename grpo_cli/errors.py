@@ -28,6 +28,12 @@ def did_you_mean(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
+def also_unknown(near: Mapping[str, str], others: Sequence[str]) -> str:
+    """The end of a message on an unknown name: other such names, with what is ``near`` each."""
+    listed = ", ".join(f"{one} ({near[one]}?)" if near[one] else one for one in others)
+    return f" Also unknown: {listed}" if others else ""
+
+
 def is_one_slip(a: str, b: str) -> bool:
     """Whether one letter added, dropped, changed or swapped with its neighbour makes a into b."""
     if len(b) < SHORTEST_TYPO or abs(len(a) - len(b)) > 1:

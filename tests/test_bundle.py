@@ -26,7 +26,7 @@ def lines(path: Path) -> list[str]:
 def test_a_recorded_run_replays(kind: str) -> None:
     found = answer("verify", SAMPLES / f"{kind}.bundle.jsonl")
     stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
-    assert found["agrees"]
+    assert found["ok"]
     assert found["bundle"]["first_stage"] is None
     assert all(stages[name]["compared"] for name in REPLAYED)
     assert not any(stage["skipped"] for stage in stages.values())
@@ -186,7 +186,7 @@ def test_a_part_is_replayed_and_says_what_is_skipped() -> None:
     path = SAMPLES / "trl.bundle.jsonl"
     found = answer("verify", path, "--where", "microbatch==1")
     stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
-    assert found["agrees"]
+    assert found["ok"]
     assert stages["tokens"]["compared"] == 2
     assert "only 4 of the 8 responses of a generation" in stages["advantages"]["skipped"][0]
     assert "only 1 of the 2 micro-batches of step" in stages["step loss"]["skipped"][0]
@@ -211,7 +211,7 @@ def test_a_function_that_one_record_lacks_is_not_replayed(tmp_path: Path) -> Non
     del made[1]["rewards/f0"]
     found = answer("verify", bundled(made, tmp_path))
     stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
-    assert found["agrees"]
+    assert found["ok"]
     assert "one number per reward function" in stages["rewards"]["skipped"][0]
 
 

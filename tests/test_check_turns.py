@@ -53,7 +53,7 @@ def test_a_wrong_implementation_is_explained(wrong: Wrong, tmp_path: Path) -> No
         path = tmp_path / f"{at}.jsonl"
         path.write_bytes(lines([record]))
         document = answer("verify", path)
-        assert document["agrees"] == (change is None)
+        assert document["ok"] == (change is None)
         (row,) = document["records"]
         if change is not None:
             assert row["first"]["mistakes"][0] == wrong.row

@@ -25,6 +25,8 @@ def asked(function: Function) -> Function:
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
         with speaking_of_arguments():
+            if _HYPERPARAMETERS in known:
+                _gather_stages(named, known)
             for name in named.keys() - known.keys():
                 other = _SYNONYMS.get(name, name)
                 if other in known and other not in named:
@@ -44,6 +46,23 @@ _SYNONYMS = {"variants": "variant", "variant": "variants", "limit": "top", "top"
 _HYPERPARAMETERS = "hyperparameters"
 
 
+def _gather_stages(named: dict[str, Any], known: Iterable[str]) -> None:
+    """Moves choices of stages, as ``kl="k1"``, into ``stages``.
+
+    Raises:
+        UsageError: for a stage that is there already.
+    """
+    own = [one for one in (*STAGES, *OWN_AGGREGATES) if one in named and one not in known]
+    if not own:
+        return
+    stages = named.get("stages") or {}
+    if not isinstance(stages, Mapping):
+        return
+    if twice := [one for one in own if one in stages]:
+        raise UsageError(f"{twice[0]} is given twice: as an argument and in stages")
+    named["stages"] = {**stages, **{one: named.pop(one) for one in own}}
+
+
 def _refuse(name: str, value: Any, known: Iterable[str]) -> None:
     """Refuses an argument, unless it may be a hyperparameter.
 
@@ -51,8 +70,6 @@ def _refuse(name: str, value: Any, known: Iterable[str]) -> None:
         UsageError: with the nearest argument, or where the name has a meaning.
     """
     taken = _HYPERPARAMETERS in known
-    if taken and (name in STAGES or name in OWN_AGGREGATES):
-        raise UsageError(f'{name} is a stage: pass stages={{"{name}": "{value}"}}')
     if taken and name in KNOWN:
         return
     own = [one for one in known if one != _HYPERPARAMETERS]

@@ -57,7 +57,8 @@ def evaluate(
             a ``mask``), ``rewards`` [G] or ``advantages`` [G] or [G][T], ``log_probs_ref``, and
             ``hyperparameters``.
         variant: a variant's name or alias. Default: "grpo".
-        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``. Default: none.
+        stages: stage → choice that replaces the variant's, as ``{"kl": "k1"}``; or each as an
+            argument, as ``kl="k1"``. Default: none.
         batch: which records form one batch: "input", all of them; each "record"; or those with
             the same values of fields, as "step" or "step,rank". Default: "input".
         where: only records that match, as ``"step==120 && env!=math"``. Default: all.
@@ -148,6 +149,9 @@ def planned(
     """
     if not isinstance(stages, Mapping | None):
         raise UsageError(f'stages: expected a dict, as {{"kl": "k1"}}, got {stages!r}')
+    for stage, choice in (stages or {}).items():
+        if not isinstance(choice, str):
+            raise UsageError(f"{stage}: expected the name of a choice, got {choice!r}")
     if not isinstance(batch, str):
         expected = 'expected text, as "input", "record" or "step,rank"'
         raise UsageError(f"batch: {expected}, got {batch!r}")

@@ -245,7 +245,7 @@ def verify(
             where the losses are those of steps.
 
     Returns:
-        ``agrees``, ``records`` and ``differing``, and ``causes``: what explains the differences, in
+        ``ok``, ``records`` and ``differing``, and ``causes``: what explains the differences, in
         words.
 
     Raises:
@@ -400,8 +400,8 @@ def diff(
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
 
     Returns:
-        ``same``, ``agreed_until`` (the last step that is equal), and for each column where it first
-        differs.
+        ``ok`` (nothing differs), ``agreed_until`` (the last step that is equal), and for each
+        column where it first differs.
 
     Raises:
         UsageError: for a tolerance below 0.

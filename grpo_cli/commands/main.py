@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Mapping
 from importlib import import_module
 from io import TextIOWrapper
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -18,7 +19,7 @@ import typer.main
 
 from grpo_cli.commands.help.layout import FrontPage, PanelCommand
 from grpo_cli.commands.options.everywhere import Command, displayed
-from grpo_cli.errors import GrpoError, nearest
+from grpo_cli.errors import GrpoError, also_unknown, nearest
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.terminal.numbers import shell_line
 from grpo_cli.version import VERSION
@@ -205,8 +206,7 @@ def _option_meant(flag: str) -> str:
 
     if flag in _SORTED and sys.argv[1] not in ("show", "compare"):
         return "rows are in the order of the input: -f csv | sort, or grpo show --by ranks tokens"
-    every = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
-    flags_of = {n: {name for one in c.params for name in one.opts} for n, c in every.items()}
+    flags_of = _flags_of()
     own = sorted((one for one in flags_of.get(sys.argv[1], ()) if one[:2] == "--"), key=len)
     inside = (one for one in own if one.startswith(flag) or flag.endswith(one[1:]))
     same = _SAME.get(flag)
@@ -225,8 +225,26 @@ def _option_meant(flag: str) -> str:
         spelled = f"--{parameter.replace('_', '-')}"
         return f"did you mean {spelled}?" if spelled in own else _as_param(flag, parameter)
     meant = {name: name for name in own} | {name: one for name, one in _SAME.items() if one in own}
-    near = meant.get(nearest(flag, meant, cutoff=0.75))
+    near = meant.get(nearest(flag, meant, cutoff=0.75), "")
     return f"did you mean {near}?" if near else ""
+
+
+def _flags_of() -> dict[str, set[str]]:
+    """The options of each command."""
+    every = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
+    return {
+        name: {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
+        for name, command in every.items()
+    }
+
+
+def _others_unknown(first: str) -> str:
+    """The other options on the line that the command does not have, with what is near each."""
+    own = [*_flags_of().get(sys.argv[1], ()), "--help", first]
+    words = takewhile("--".__ne__, sys.argv[2:])
+    typed = dict.fromkeys(one.partition("=")[0] for one in words if one.startswith("--"))
+    others = [flag for flag in typed if flag not in own]
+    return also_unknown({one: nearest(one, own, cutoff=0.75) for one in others}, others)
 
 
 _FORMATS = {f"--{name}": name for name in ("csv", "jsonl", "markdown", "table")}
@@ -338,6 +356,8 @@ def _tell_usage(error: Any) -> NoReturn:
         text = _LISTED.split(text)[0] if meant or _OPTION.match(message) else text
         if "did you mean" not in text:
             text = f"{text}; {meant}" if meant else f"{text} (see {path} --help)"
+        if (unknown := _OPTION.match(message)) and command:
+            text += _others_unknown(unknown[1])
         say(text)
     sys.exit(error.exit_code)
 

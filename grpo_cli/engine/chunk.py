@@ -105,12 +105,11 @@ class Chunk:
             varied=self.varied,
         )
 
-    @property
-    def first(self) -> Chunk:
-        """The first record alone, with all that it says."""
+    def alone(self, at: int) -> Chunk:
+        """One of the records alone, with all that it says."""
         if not self.packed:
-            return Chunk.of(self.records[:1])
-        return next(part for part in carefully(self.packed[:1]) if isinstance(part, Chunk))
+            return Chunk.of(self.records[at : at + 1])
+        return next(part for part in carefully(self.packed[at : at + 1]) if isinstance(part, Chunk))
 
     def run(self, work: Callable[[Chunk], T]) -> T:
         """Returns the result of ``work`` on the chunk.

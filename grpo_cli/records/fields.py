@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from grpo_cli import hyperparameters
-from grpo_cli.errors import SHORTEST_TYPO, InputError, is_one_slip
+from grpo_cli.errors import SHORTEST_TYPO, InputError, also_unknown, is_one_slip
 from grpo_cli.records.unread import (
     TRAJECTORIES,
     Misnamed,
@@ -299,8 +299,7 @@ def refuse_slips(keys: Iterable[str], what: str, meant: Callable[[str], str], at
     near = {key: name for key in keys if (name := meant(key))}
     if near:
         first, *others = near
-        listed = ", ".join(f"{key} ({near[key]}?)" for key in others)
-        also = f" Also unknown: {listed}" if others else ""
+        also = also_unknown(near, others)
         raise InputError(f"unknown {what}; did you mean {near[first]}?{also}", path=f"{at}{first}")
 
 

@@ -180,7 +180,8 @@ class Unread:
     """The keys of some input that nothing reads, by the records' sets of keys.
 
     A near miss of a known name is an error before (``fields.py``, ``settings.py``). What resembles
-    a column or a hyperparameter is named with the ``--map`` that reads it; all others in one note.
+    a column or a hyperparameter is named with the ``--map`` that reads it; other lists, and names
+    in ``hyperparameters``, in one note.
 
     Of each set the first record of the input decides, wherever pieces are cut.
     """
@@ -232,7 +233,7 @@ class Unread:
     def note(
         self, used: Sequence[Mapping[str, Value]] = (), named: Collection[str] = ()
     ) -> dict[str, None]:
-        """Sentences that name the columns, the settings, and the others; none where there are none.
+        """Sentences that name the columns, the settings, and other lists; none without any.
 
         Args:
             used: the hyperparameters of each objective; a setting that equals them is not named.
@@ -254,8 +255,9 @@ class Unread:
             key: ""
             for one in found
             for key, value in one.others
-            # a single value at a record's top is a remark, or what the trainer logs
-            if key not in named and ("." in key or isinstance(value, list | dict))
+            # a trainer's other settings, remarks and what it logs are in no objective
+            if key not in named and key.partition(".")[0] not in HOLDERS
+            if "." in key or isinstance(value, list)
         }
         ignored = {"columns": columns, "settings": settings, "keys": others}
         for noun, keys in ignored.items():

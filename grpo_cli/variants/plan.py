@@ -375,7 +375,7 @@ def plan(
     if not all(part and not part.isdecimal() for part in batch.split(",")):
         raise UsageError(f"--batch: expected input, record or FIELD[,FIELD], got {batch!r}")
     name = NAMES[variant]
-    swapped = {stage: _stage_choice(stage, wanted) for stage, wanted in (stages or {}).items()}
+    swapped = dict(checked(_stage_choice, (stages or {}).items()))
     given = hyperparameters or {}
 
     def check(wanted: str) -> None:
@@ -456,7 +456,9 @@ def own_values(variant: str) -> Mapping[str, Value]:
     return {name: value for one in bound if one for name, value in one.values.items()}
 
 
-def _stage_choice(stage: str, wanted: str) -> str:
+def _stage_choice(pair: tuple[str, str]) -> tuple[str, str]:
+    """A stage and the canonical name of the choice wanted for it."""
+    stage, wanted = pair
     if stage not in STAGES and stage not in OWN_AGGREGATES:
         raise UsageError(
             f"unknown stage {stage!r}{did_you_mean(stage, [*STAGES, *OWN_AGGREGATES], 0.5)}"
@@ -466,7 +468,7 @@ def _stage_choice(stage: str, wanted: str) -> str:
     if wanted == "?":
         raise Listing({name: row.summary for name, row in known.choices.items()})
     if wanted in known.choices:  # which reads no framework's room but the choice's own
-        return wanted
+        return pair
     wanted = wanted if wanted in known.aliases else wanted.lower()
     name = known.aliases.get(wanted, wanted)
     if name not in known.choices:
@@ -474,28 +476,33 @@ def _stage_choice(stage: str, wanted: str) -> str:
         neutral = ", ".join(name for name in known.choices if "/" not in name)
         expected = near or f"; expected one of {neutral}, or a framework's"
         raise UsageError(f"unknown {stage} {wanted!r}{expected} (grpo variants --stage {listed})")
-    return name
+    return stage, name
 
 
 def _check_taken(made: Plan) -> None:
     takes = made.takes()
     wanted = {name: (stage, choice) for stage, choice, name in made._wanted()}
+    unused: dict[tuple[str, str], list[str]] = {}
+    for name in (one for one in made.flags if one not in takes):
+        stage, choice = wanted.get(name, ("", ""))  # of those that only the row keeps flags from
+        kl = "; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else ""
+        flag = f"--{stage.replace('_', '-')} {choice}" if stage else ""
+        unused.setdefault((flag, kl), []).append(name)
 
-    def check(name: str) -> None:
-        if name in wanted:  # only the row keeps flags from it
-            stage, choice = wanted[name]
+    def refuse(reason: tuple[str, str]) -> None:
+        names, (flag, kl) = unused[reason], reason
+        head, them = f"{' and '.join(names)}: {made.variant}", "them" if names[1:] else "it"
+        if flag:
+            framework = made.variant.partition("/")[0]
             raise UsageError(
-                f"{name}: {made.variant} ignores it, like {made.variant.partition('/')[0]}'s own "
-                f"function; add --{stage.replace('_', '-')} {choice} to apply it"
+                f"{head} ignores {them}, like {framework}'s own function; add {flag} to apply "
+                f"{them}"
             )
+        stages = " with these stages" if made.swapped else ""
         listed = ", ".join(sorted(takes)) or "none"
-        raise UsageError(
-            f"{name}: {made.variant}{' with these stages' if made.swapped else ''} does not "
-            f"use it; it uses {listed}"
-            + ("; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else "")
-        )
+        raise UsageError(f"{head}{stages} does not use {them}; it uses {listed}{kl}")
 
-    checked(check, [one for one in made.flags if one not in takes])
+    checked(refuse, unused)
 
 
 def _no_variant(name: str) -> str:

@@ -73,11 +73,14 @@ def test_rows_of_an_answer_are_answers() -> None:
 
 @pytest.mark.parametrize("path", [DAPO, VERL])
 def test_files_give_the_totals_of_the_command(path: str) -> None:
-    found = evaluate(path, "dapo", epsilon_high=0.3)
-    wanted = printed("eval", path, "-v", "dapo", "--epsilon-high", "0.3", "--json", "-q")
+    found = evaluate(path, "dapo", epsilon_high=0.3, aggregate="token-sum")
+    flags = ("--epsilon-high", "0.3", "--aggregate", "token-sum", "--json", "-q")
+    wanted = printed("eval", path, "-v", "dapo", *flags)
     assert dict(found.total) == json.loads(wanted)["total"]
     assert found.signature == json.loads(wanted)["signature"]
-    assert evaluate(path, "dapo", epsilon_high=0.3, totals_only=True).total == found.total
+    stages = {"aggregate": "token-sum"}
+    alone = evaluate(path, "dapo", epsilon_high=0.3, totals_only=True, stages=stages)
+    assert alone.total == found.total
 
 
 @pytest.mark.parametrize("variant", ["dapo", "lite-ppo"])
@@ -267,7 +270,9 @@ MINE = {
     "expected": {"loss": 0.0},
 }
 MISTAKES = {
-    'stages={"aggregate": "token-mean"}': lambda: evaluate(EMPTY, aggregate="token-mean"),
+    "kl is given twice": lambda: evaluate(EMPTY, kl="k1", stages={"kl": "k3"}),
+    "kl: expected the name of a choice, got 0.1": lambda: evaluate(EMPTY, kl=0.1),
+    "k1 needs it: give beta=VALUE": lambda: evaluate(EMPTY, "dr", kl="k1"),
     "clip_cov_seed=VALUE": lambda: evaluate(EMPTY, "dapo", stages={"surrogate": "clip-cov"}),
     "beta=0 works without it": lambda: evaluate(EMPTY | {"beta": 0.04}, "grpo"),
     'stages={"kl": "k3"} would add': lambda: evaluate(EMPTY, "dr", beta=0.1),
@@ -381,7 +386,7 @@ def test_questions_of_tokens_and_of_runs_are_functions_too() -> None:
     found = show(DAPO, "dapo", by="gradient", top=5, where="id!=dapo/0")
     assert [dict(row) for row in found.rows] == wanted["rows"]
     assert found.count == evaluate(DAPO, "dapo", where="id!=dapo/0").total["tokens"]
-    assert diff(DAPO, DAPO).same
+    assert diff(DAPO, DAPO).ok
     rows = [{"uid": n // 2, "logprobs": [-1.0 - n], "reward": float(n % 2)} for n in range(4)]
     assert evaluate(rows, "dr", group_by="uid").total["groups"] == 2
     stepped = [{**row, "step": at // 2} for at, row in enumerate([*rows, *rows])]
@@ -694,7 +699,7 @@ def test_a_variant_may_be_called_variants_and_variants_variant() -> None:
     found = compare(ONE, variant=["dr", "dapo"])  # type: ignore[arg-type]
     assert [one.loss for one in found.variants] == losses
     assert evaluate(ONE, variants="dr").loss == losses[0]
-    assert verify(ONE | {"expected": {"loss": losses[0]}}, variants="dr").agrees
+    assert verify(ONE | {"expected": {"loss": losses[0]}}, variants="dr").ok
     assert show(ONE, top=0).rows == show(ONE, limit=0).rows == show(ONE).rows
 
 
@@ -737,7 +742,7 @@ def test_where_and_group_by_choose_records_for_every_function(tmp_path: Path) ->
     assert compare(path, "grpo", where="step==2").variants[0].loss == loss
     assert match(path, loss=loss, where="step==2").matches[0].command.count("--where step==2") == 1
     assert check(path, where="step==2").records == 1
-    assert diff(path, path, where="step==2").same
+    assert diff(path, path, where="step==2").ok
 
 
 def test_an_answer_is_short_in_a_shell() -> None:

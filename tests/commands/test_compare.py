@@ -241,6 +241,17 @@ def test_the_first_sentence_says_which_variants_agree(variants, words, tmp_path)
         assert f"from {losses[low]:.6g} ({low}) to {losses[high]:.6g} ({high}); nearest" in said
 
 
+@pytest.mark.parametrize("width", [60, 200])
+def test_more_than_a_dozen_variants_have_a_row_for_each_result(width):
+    """The clip fractions of two of them differ: they are equal where this column is shown too."""
+    asked = ("compare", "samples/first.jsonl", "-v", "grpo,dr,trl/*,roll/vanilla,roll/topr")
+    first, *lines = run(*asked, COLUMNS=str(width)).stdout.splitlines()
+    header = next(at for at, line in enumerate(lines) if line.startswith("─"))
+    rows = lines[header + 1 : lines.index("", header)]
+    assert first.startswith(f"14 variants give {len(rows)} different results")
+    assert sum(1 + ("(+1 equal)" in row) for row in rows) == 14
+
+
 def test_fields_choose_the_columns_of_every_format(tmp_path):
     asked = ("compare", write(tmp_path / "a", telling()), "-v", "grpo,dr")
     wanted = answer(*asked)["variants"]

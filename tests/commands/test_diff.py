@@ -82,7 +82,7 @@ def later(some: Records, steps: int) -> Records:
 )  # fmt: skip
 def test_runs_that_are_identical(other: Any, tolerance: str | None, tmp_path: Path) -> None:
     found = diff(tmp_path, RUN, other(), *(("--tolerance", tolerance) if tolerance else ()))
-    names = ("same", "steps", "records", "agreed_until")
+    names = ("ok", "steps", "records", "agreed_until")
     assert [found[name] for name in names] == [True, 3, 6, 2]
 
 
@@ -157,7 +157,7 @@ def test_a_distance_of_the_tolerance_is_none(tmp_path: Path) -> None:
     first, other = copy.deepcopy(RUN), copy.deepcopy(RUN)
     for some, middle, beta in ((first, 2.0, 0.0), (other, 2.25, 0.25)):
         some[3] |= {"advantages": [1.0, middle, 3.0], "hyperparameters": {"beta": beta}}
-    assert diff(tmp_path, first, other, "--tolerance", "0.25")["same"]
+    assert diff(tmp_path, first, other, "--tolerance", "0.25")["ok"]
     apart = diff(tmp_path, first, other, "--tolerance", "0.2499")["partings"]
     assert [one["column"] for one in apart] == ["hyperparameters", "advantages"]
 
@@ -183,7 +183,7 @@ def test_responses_that_are_others(tmp_path: Path) -> None:
         del one["tokens"]
 
     found = changed(tmp_path, swap)
-    assert (found["same"], len(found["notes"])) == (True, 1)
+    assert (found["ok"], len(found["notes"])) == (True, 1)
     assert found["notes"][0].startswith("responses of a record are paired by what was sampled")
     twice = copy.deepcopy(RUN)
     for name in columns:  # two equal responses do not hinder the others
@@ -191,7 +191,7 @@ def test_responses_that_are_others(tmp_path: Path) -> None:
     twice[3]["rewards"] = [1.0, 0.0, 1.0]
     swapped = copy.deepcopy(twice)
     swap(swapped[3])
-    assert diff(tmp_path, twice, swapped)["same"]
+    assert diff(tmp_path, twice, swapped)["ok"]
     (one,) = changed(tmp_path, shorten)["partings"]
     assert (one["column"], one["first"], one["second"]) == ("responses", 3, 2)
     one = changed(tmp_path, lengthen)["partings"][0]
@@ -232,7 +232,7 @@ def test_an_advantage_of_a_response_is_that_of_its_tokens(tmp_path: Path) -> Non
         one | {"advantages": [[x] * len(row) for x, row in zip(values, one["tokens"], strict=True)]}
         for one in RUN
     ]
-    assert diff(tmp_path, first, second)["same"]
+    assert diff(tmp_path, first, second)["ok"]
     second[3]["advantages"][1][-1] -= 0.5
     (one,) = diff(tmp_path, first, second)["partings"]
     names = ("column", "response", "token", "first", "second")
@@ -290,7 +290,7 @@ NOISE = {
 def test_noise_alone_is_no_difference(kind: str, tmp_path: Path) -> None:
     found = diff(tmp_path, long_run(), long_run(NOISE[kind]))
     (noise,) = found["noise"]
-    assert (found["partings"], found["same"], found["agreed_until"]) == ([], False, 7)
+    assert (found["partings"], found["ok"], found["agreed_until"]) == ([], False, 7)
     assert (noise["kind"], noise["column"], noise["numbers"]) == (kind, "log_probs_new", 8 * 180)
     assert noise["largest"] < {"rounding": 4e-6, "engine": 0.1}[kind]
     other = long_run(NOISE[kind])
@@ -353,7 +353,7 @@ def test_masked_tokens_are_not_compared(tmp_path: Path) -> None:
 
     found = diff(tmp_path, masked(RUN, float("nan")), masked(RUN, -1.0))
     responses = len(RUN[3]["log_probs_new"])
-    assert (found["same"], found["tokens"]) == (
+    assert (found["ok"], found["tokens"]) == (
         True,
         diff(tmp_path, RUN, RUN)["tokens"] - responses,
     )
@@ -366,7 +366,7 @@ def test_masked_tokens_are_not_compared(tmp_path: Path) -> None:
 def test_a_column_that_a_run_never_has_is_noted_and_the_others_compared(tmp_path: Path) -> None:
     other = [{name: one[name] for name in one if name != "log_probs_rollout"} for one in RUN]
     found = diff(tmp_path, RUN, other)
-    assert (found["same"], len(found["notes"])) == (True, 1)
+    assert (found["ok"], len(found["notes"])) == (True, 1)
     assert found["notes"][0].startswith("log_probs_rollout is not in run 2 (6 records)")
     other[3] = copy.deepcopy(other[3]) | {"rewards": [5.0, 0.0, 0.0]}
     assert diff(tmp_path, RUN, other)["partings"][0]["column"] == "rewards"
@@ -389,7 +389,7 @@ def test_steps_that_either_run_has_alone(
 ) -> None:
     found = diff(tmp_path, first, second)
     assert [(one["run"], one["step"]) for one in found["only"]] == only
-    names = ("steps", "same", "partings", "notes")
+    names = ("steps", "ok", "partings", "notes")
     assert [found[name] for name in names] == [steps, False, [], []]
 
 
@@ -398,7 +398,7 @@ def test_runs_that_begin_at_any_two_numbers_are_the_same_run(
     first: int, second: int, tmp_path: Path
 ) -> None:
     found = diff(tmp_path, later(RUN, first), later(RUN, second))
-    assert (found["same"], found["steps"], found["agreed_until"]) == (True, 3, first + 2)
+    assert (found["ok"], found["steps"], found["agreed_until"]) == (True, 3, first + 2)
     (note,) = found["notes"]
     assert note.startswith(f"step {first} of run 1 is step {second} of run 2: ")
 
@@ -425,7 +425,7 @@ def test_steps_that_go_back_are_told(orders: Any, told: Any, same: bool, tmp_pat
     ]
     found = answer("diff", *paths)
     assert [one.startswith(told or "?") for one in found["notes"]] == ([True] if told else [])
-    assert found["same"] == same
+    assert found["ok"] == same
 
 
 @each("names", [True, False])
@@ -462,7 +462,7 @@ def test_what_was_sampled_pairs_records(
     assert found["records"] == paired
     assert ("records are paired by their sampled responses" in found["notes"]) == noted
     same_order = sorted(ours) == sorted(theirs) and (noted or ours == theirs)
-    assert found["same"] == same_order
+    assert found["ok"] == same_order
 
 
 def test_two_runs_in_one_folder_are_no_run(tmp_path: Path) -> None:

@@ -106,11 +106,13 @@ def assert_cases(name: str, said: Callable[[list[str]], list[str]]) -> None:
 
 
 def explain_records(lines: list[str]) -> list[str]:
-    """A case: its title, a command, records, and what ``why`` says of them."""
+    """A case: its title, a command, records, what ``why`` says, and which of them is worked out."""
     title, command, *rest = lines
     records = [line for line in rest if line.startswith("{")]
     document = answer(*shlex.split(command)[2:], stdin="\n".join(records))
-    return [title, command, *records, *(f"{x['code']}: {x['text']}" for x in document["why"])]
+    reasons = [f"{x['code']}: {x['text']}" for x in document["why"]]
+    example = [f"worked out: line {document['record']['line']}"] if len(records) > 1 else []
+    return [title, command, *records, *reasons, *example]
 
 
 def test_every_reason_that_holds_is_given_and_no_other() -> None:

@@ -151,6 +151,9 @@ def test_a_command_has_two_examples_of_itself(name):
 def test_help_shows_the_usual_options_and_help_all_the_others(grpo, name):
     usual, every = (grpo(name, flag).stdout for flag in ("--help", "--help-all"))
     assert usual.startswith("Usage: ")
+    for width in ("60", "80"):  # a flag that begins a line looks like an option
+        prose = grpo(name, "--help", COLUMNS=width).stdout.partition("\nOptions:\n")[0]
+        assert not re.search("^ *`?--?[a-z]", prose, re.MULTILINE)
     first, _, panels = every.partition("\n\nOutput:\n")
     assert "  --color auto" in panels
     assert "--color auto" not in first + usual

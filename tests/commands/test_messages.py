@@ -313,6 +313,10 @@ def test_variants_as_json_and_as_a_table(grpo):
         ),
         ("eval x --cliip 0.3", "did you mean --epsilon?"),
         ("show x --ordr-by kl", "did you mean --by?"),
+        (
+            "eval x --varant dr --jsn --json --foo=1 -- --bar",
+            "did you mean --variant? Also unknown: --jsn (--json?), --foo",
+        ),
     ],
 )
 def test_near_options_of_other_commands(capsys, monkeypatch, line, meant):
@@ -409,6 +413,7 @@ def test_every_total_can_be_printed(field: str) -> None:
         ("--fields foo", "(--fields '?' lists all"),
         ('--where prompt=="p1', '--where: the quote " is not closed'),
         ("-o out.xlsx", "this writes .csv"),
+        ("-v gpg --epsilon 0.1", "grpo: epsilon_low and epsilon_high: gpg does not use them; it"),
     ],
 )
 def test_the_flag_that_was_meant(words: str, message: str) -> None:
@@ -452,6 +457,8 @@ def test_several_mistakes_are_told_at_once(grpo):
         (("eval", "-p", "epsilonhigh=0.3", "-p", "betta=3"), ("epsilon_high", "beta")),
         (("compare", "-p", "epsilonhigh=0.3", "-p", "betta=3"), ("epsilon_high", "beta")),
         (("eval", "--fields", "los,tokns"), ("loss", "tokens")),
+        (("eval", "--ratio", "tokn", "--kl", "k33"), ("token", "k3")),
+        (("eval", "--map", "rewrds=a", "--map", "msk=b"), ("rewards", "mask")),
         (("eval", "--only", "los,kll"), ("loss", "kl")),
         (("compare", "--fields", "los,kll"), ("loss", "kl")),
         (("compare", "-v", "grpo,dapoo,drr"), ("dapo", "dr")),

@@ -53,7 +53,7 @@ def test_the_tokens_of_all_records_are_ranked(path: Path, by: str, column: str, 
     assert found["carried"] == (None if carried is None else pytest.approx(carried))
 
 
-def test_text_around_a_token_ends_with_the_last_unmasked_one(tmp_path: Path) -> None:
+def test_text_around_a_token_has_unmasked_tokens_and_whole_words(tmp_path: Path) -> None:
     one = {
         "log_probs_new": [[-0.1] * 7, [-1.0]],
         "log_probs_old": [[-0.1, -0.1, -0.9, -0.1, -0.1, 0.0, 0.0], [-1.0]],
@@ -63,9 +63,14 @@ def test_text_around_a_token_ends_with_the_last_unmasked_one(tmp_path: Path) -> 
     }
     dump = write(tmp_path / "a.jsonl", [one, one | {"tokens": None}])
     first, second = answer("show", dump, "-v", "dr", "--by", "ratio", "--top", "2")["rows"]
-    assert (first["position"], first["before"], first["after"]) == (2, " ab", "[c] d")
+    assert (first["position"], first["before"], first["after"]) == (2, "b", "[…] d")
     assert (second["id"], second["token"], second["before"]) == (1, None, None)
-    assert "b«↵»[c] " in run("show", dump, "-v", "dr", "--by", "ratio").stdout
+    assert "b«↵»[…] d" in run("show", dump, "-v", "dr", "--by", "ratio", COLUMNS="100").stdout
+    words = ["one", " seventeen", " or", " more", " tokens", " make", " sentences"]
+    long = one | {"mask": [[1] * 7, [1]], "tokens": [words, ["e"]]}
+    dump = write(tmp_path / "long.jsonl", [long, long])
+    for width, text in ((120, " seventeen« or» more tokens "), (70, " …een« or» mo… ")):
+        assert text in run("show", dump, "-v", "dr", "--by", "ratio", COLUMNS=str(width)).stdout
 
 
 def test_one_record_is_a_heat_map_and_many_are_rows(path: Path, tmp_path: Path) -> None:

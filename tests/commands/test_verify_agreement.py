@@ -117,7 +117,7 @@ def test_many_are_judged_as_each_alone_at_the_edge_of_the_tolerance(key, mask) -
         assert [one.agrees for one in together] == [True, times < 1.0, True], times
         alone = judge(rows[1], "grpo", rtol=RTOL, beta=0.04)
         assert alone.first == together[1].first
-        assert verify(rows, "grpo", causes=0, rtol=RTOL, atol=10.0, beta=0.04).agrees
+        assert verify(rows, "grpo", causes=0, rtol=RTOL, atol=10.0, beta=0.04).ok
 
 
 # ---- half precision -----------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def test_a_step_adds_up_what_its_micro_batches_divide(steps, settings) -> None:
 
     for row in ("trl/dapo", "trl/grpo") if "num_processes" not in settings else ("trl/dapo",):
         found = verify(logged(made, accumulated(row)), row)
-        assert (found.batch, found.agrees) == ("step", True)
+        assert (found.batch, found.ok) == ("step", True)
 
 
 def test_losses_of_records_are_compared_by_record(steps) -> None:
@@ -130,7 +130,7 @@ def test_copies_of_a_record_are_no_step(steps) -> None:
 def test_a_flag_says_what_is_compared(steps, batch) -> None:
     several = steps if batch == "step" else [[record for step in steps for record in step]]
     found = verify(logged(several, right), "grpo", batch=batch)
-    assert (found.agrees, found.verified) == (True, len(several))
+    assert (found.ok, found.verified) == (True, len(several))
 
 
 def test_records_of_other_columns_are_no_batch(steps) -> None:
@@ -160,7 +160,7 @@ def test_lists_of_records_are_those_of_the_batch(steps) -> None:
         ends = np.cumsum([len(row) for row in record["mask"]])[:-1]
         rows = [row.tolist() for row in np.split(own, ends)]
         record["expected"] = {"loss": whole.loss, "loss_gradient": rows}
-    assert verify(made, "grpo", batch="input").agrees
+    assert verify(made, "grpo", batch="input").ok
 
 
 def test_a_cause_of_later_records_explains_the_first(steps) -> None:

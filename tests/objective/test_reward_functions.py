@@ -125,7 +125,7 @@ def test_the_trainers_weights_are_read_where_the_record_says_no_others(tmp_path:
     assert "reward_weights=1,1" in alike.signature
     trls = evaluate({**ROW, "reward_weights": WEIGHTS}, "trl/dapo")
     verified = verify({**ROW, **said, "expected": {"loss": trls.loss}})
-    assert verified.agrees
+    assert verified.ok
     assert "reward_weights=1,-0.5" in verified.records[0].signature
     path = tmp_path / "dump.jsonl"
     path.write_text(json.dumps({**ROW, **said}))

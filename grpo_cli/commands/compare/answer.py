@@ -118,13 +118,7 @@ class Compared(Frames, Answer):
         rows = self.variants
         if len(rows) < 2 or any(one.batch for one in rows):
             return ""
-        groups: list[list[ComparedVariant]] = []
-        for row in rows:
-            same = next((group for group in groups if _agree(group[0], row)), None)
-            if same is None:
-                groups.append([row])
-            else:
-                same.append(row)
+        groups = agreeing(rows)
         if len(groups) == 1:
             every = "both" if len(rows) == 2 else f"all {len(rows)}"
             return f"{every} variants {_agreeing(rows)}: loss {_loss(rows[0])}"
@@ -141,7 +135,7 @@ class Compared(Frames, Answer):
         ]
         if len(alike) > _GROUPS:
             parts.append(f"{counted(len(alike) - _GROUPS, 'more group')} of variants agree")
-        if len(rows) > _FEW:
+        if len(rows) > FEW:
             parts = [f"{len(rows)} variants give {len(groups)} different results"]
         parts = parts or [f"no two of {len(rows)} variants agree"]
         parts.append(f"losses from {_loss(low)} ({low.variant}) to {_loss(high)} ({high.variant})")
@@ -164,12 +158,24 @@ class Compared(Frames, Answer):
         return columns_of([one.fields() for one in self.variants])
 
 
-_SAME = 1e-4
+SAME = 1e-4
 """Relative: what is equal in single precision, as for ``verify``."""
 _ROUNDING = 1e-9
 """Of the gradient's norm: a smaller difference of losses is what is left of terms that cancel."""
-_FEW, _GROUPS, _NAMED = 12, 2, 4
-"""Variants of which the verdict names equal groups; how many groups, and how many of each."""
+FEW, _GROUPS, _NAMED = 12, 2, 4
+"""Variants with a row each, of which the verdict names groups; how many, and how many of each."""
+
+
+def agreeing(rows: Sequence[ComparedVariant]) -> list[list[ComparedVariant]]:
+    """The variants in groups of one loss and one gradient: more than ``FEW`` have a row a group."""
+    groups: list[list[ComparedVariant]] = []
+    for row in rows:
+        same = next((group for group in groups if _agree(group[0], row)), None)
+        if same is None:
+            groups.append([row])
+        else:
+            same.append(row)
+    return groups
 
 
 def _agree(one: ComparedVariant, other: ComparedVariant) -> bool:
@@ -178,15 +184,15 @@ def _agree(one: ComparedVariant, other: ComparedVariant) -> bool:
     pairs = (one.gradient_norm, other.gradient_norm), (one.cosine, other.cosine)
     alike = all(
         mine == yours
-        or (mine is not None and yours is not None and isclose(mine, yours, rel_tol=_SAME))
+        or (mine is not None and yours is not None and isclose(mine, yours, rel_tol=SAME))
         for mine, yours in pairs
     )
-    return alike and isclose(one.loss, other.loss, rel_tol=_SAME, abs_tol=_ROUNDING * norm)
+    return alike and isclose(one.loss, other.loss, rel_tol=SAME, abs_tol=_ROUNDING * norm)
 
 
 def _agreeing(rows: Sequence[ComparedVariant]) -> str:
     """How variants of one loss and one gradient agree: their digits may differ."""
-    return "agree" if len({*map(_loss, rows)}) == 1 else f"agree within {_SAME:.2%}"
+    return "agree" if len({*map(_loss, rows)}) == 1 else f"agree within {SAME:.2%}"
 
 
 def _gap(one: ComparedVariant, other: ComparedVariant) -> float:

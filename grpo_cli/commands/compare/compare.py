@@ -215,13 +215,17 @@ def plans(
     """
     flags = plan(names[0], hyperparameters=hyperparameters, strict=False).flags
     bare = [plan(name, stages=stages, batch=batch) for name in names]
-    notes = []
+    unused: dict[tuple[str, ...], list[str]] = {}
     for flag in flags:
-        without = [one.variant for one in bare if flag not in one.takes()]
-        if len(without) == len(bare):
-            raise UsageError(f"{flag}: none of the variants uses it")
-        if without:
-            notes.append(f"{flag} does not apply to {', '.join(without)}")
+        if without := [one.variant for one in bare if flag not in one.takes()]:
+            unused.setdefault(tuple(without), []).append(flag)
+    if useless := unused.get(tuple(one.variant for one in bare)):
+        it = "them" if useless[1:] else "it"
+        raise UsageError(f"{' and '.join(useless)}: none of the variants uses {it}")
+    notes = [
+        f"{' and '.join(some)} {'do' if some[1:] else 'does'} not apply to {', '.join(without)}"
+        for without, some in unused.items()
+    ]
     taken = [{name: flags[name] for name in flags if name in one.takes()} for one in bare]
     made = [
         plan(name, stages=stages, hyperparameters=each, batch=batch, own=own)

@@ -10,12 +10,15 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.compare.answer import (
+    FEW,
     NAMES,
+    SAME,
     Compared,
     ComparedVariant,
     FamilyDifference,
     Replaced,
     Unserved,
+    agreeing,
     in_order,
 )
 from grpo_cli.objective.signature import instead, plain
@@ -38,8 +41,6 @@ _SPARE: Sequence[str] = (
 _SUMS = ("objective", "loss", "policy")
 _PERCENT = ("longest_quarter", "positive_advantage", "negative_advantage")
 _WORDS = {"kl_weight": "the weight of each token's KL"}
-_MANY = 20
-"""Variants from which on those least like the first come first."""
 _MOST = 6
 """Replaced settings, differences and skipped variants that are printed without --full."""
 
@@ -74,36 +75,41 @@ def _print_rows(
     by: str | None,
 ) -> None:
     """Prints the table and what its columns mean; above it where the screen cuts its end."""
-    rows = in_order(answer.variants, by)
-    many = len(rows) >= _MANY and not rows[0].batch
+    every = answer.variants
+    many = len(every) > FEW and not every[0].batch
+    alike = agreeing(every) if many and not chosen().full else [[row] for row in every]
+    sizes = {group[0].variant: len(group) for group in alike}
+    rows = in_order([group[0] for group in alike], by)
     if many and by is None:
         likeness = {row.variant: 2.0 if row.cosine is None else row.cosine for row in rows[1:]}
         rows = [rows[0], *sorted(rows[1:], key=lambda row: likeness[row.variant])]
-    columns = _columns(rows, names)
+    columns = _columns(rows, names, sizes)
     kept, hidden = fitting(columns, _SPARE if names is None else (), screen.width)
-    alike = [[at] for at in range(len(rows))]
-    named = any(one.name == "variant" for one in kept)
-    if many and named and not chosen().full:
-        kept, alike = _grouped(kept)
     legend = _meanings(answer, [one.name for one in kept])
     if many and by is None and "cosine" in legend:
         legend["cosine"] += "; the least alike first"
-    above = screen.height is not None and len(alike) >= screen.height and not chosen().full
-    if len(alike) < len(rows) and not above:
-        legend["variant"] = "+N equal: all numbers here are equal (--full lists the variants)"
+    above = screen.height is not None and len(rows) >= screen.height and not chosen().full
+    if len(rows) < len(every) and not above:
+        legend["variant"] = (
+            "+N equal: loss, gradient norm and cosine of N more variants are equal within "
+            f"{SAME:.2%} (--full lists them)"
+        )
     if above:
         _print_meanings(console, screen, legend)
         print_hidden(console, screen, hidden, "--fields")
         console.print()
     console.print(grid(kept))
-    mark_rows(console, "variant", [*map(len, alike)])
+    mark_rows(console, "variant", [sizes[row.variant] for row in rows])
     if not above:
         print_hidden(console, screen, hidden, "--fields")
         console.print()
         _print_legend(console, screen, answer, legend)
 
 
-def _columns(rows: Sequence[ComparedVariant], names: Sequence[str] | None) -> list[Column]:
+def _columns(
+    rows: Sequence[ComparedVariant], names: Sequence[str] | None, sizes: Mapping[str, int]
+) -> list[Column]:
+    """The columns; ``sizes``: how many variants a row stands for."""
     naming = [name for name in rows[0].batch if name not in NAMES]
     columns = []
     for field in (*naming, *_COLUMNS) if names is None else names:
@@ -113,24 +119,12 @@ def _columns(rows: Sequence[ComparedVariant], names: Sequence[str] | None) -> li
         elif field in _SUMS:
             texts = [shown_among(getattr(row, field), row.gradient_norm) for row in rows]
             columns.append(column(header, texts, show=str, numeric=True))
+        elif field == "variant":
+            equal = {name: f" (+{size - 1} equal)" for name, size in sizes.items() if size > 1}
+            columns.append(column(header, [name + equal.get(name, "") for name in values]))
         else:
             columns.append(column(header, values))
     return columns
-
-
-def _grouped(columns: Sequence[Column]) -> tuple[list[Column], list[list[int]]]:
-    """The columns with one row for variants of equal numbers, and the rows that each stands for."""
-    groups: dict[object, list[int]] = {}
-    numbers = [one.cells for one in columns if one.name != "variant"]
-    for at, cells in enumerate(zip(*numbers, strict=True)):
-        groups.setdefault(tuple(cell.plain for cell in cells), []).append(at)
-    alike = [*groups.values()]
-    kept = [one._replace(cells=[one.cells[at] for at, *_ in alike]) for one in columns]
-    for one in kept:
-        if one.name == "variant":
-            for cell, (_, *others) in zip(one.cells, alike, strict=True):
-                cell.append(f" (+{len(others)} equal)" if others else "")
-    return kept, alike
 
 
 def _meanings(answer: Compared, names: Sequence[str]) -> dict[str, str]:

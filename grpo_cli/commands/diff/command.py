@@ -111,7 +111,7 @@ def diff_runs(
         answer, lambda console, screen: _print(console, screen, answer, against), beyond="cut"
     )
     tell_notes(first.notes() | second.notes() | dict.fromkeys(answer.notes), quiet=page.quiet)
-    return answer.same
+    return answer.ok
 
 
 def are_two_runs(named: Sequence[str], loading: LoadingOptions) -> bool:

@@ -71,7 +71,7 @@ class RunDiff(Frames, Answer):
     """Whether two runs are identical.
 
     Attributes:
-        same: whether nothing differs.
+        ok: whether nothing differs.
         agreed_until: the last step up to which nothing differs by more than noise; None if the
             first does.
         steps, records, tokens: what was compared.
@@ -81,7 +81,7 @@ class RunDiff(Frames, Answer):
         partings: the first difference of each column, causes before effects.
     """
 
-    same: bool = True
+    ok: bool = True
     agreed_until: int | None = None
     steps: int = 0
     records: int = 0
@@ -101,9 +101,9 @@ class RunDiff(Frames, Answer):
                 (self.records, "record"),
                 (self.tokens, "token"),
             )
-            if number or self.same
+            if number or self.ok
         )
-        if self.same:
+        if self.ok:
             return f"same: {compared} compared"
         what = "different samples" if self.of_other_samples else "differs"
         return f"{what} {self.since}: {compared} compared"
@@ -159,7 +159,7 @@ def compare(
     for column, (run, count) in comparer.lacking.items():
         lacks = f"{column} is not in run {run} ({counted(count, 'record')})"
         answer.notes.append(f"{lacks}: only the other columns are compared")
-    answer.same = not answer.partings and not answer.only and not answer.noise
+    answer.ok = not answer.partings and not answer.only and not answer.noise
     return answer
 
 

@@ -49,8 +49,8 @@ def explain_topic(
     grpo explain trainer_state.json
 
     For a file, prints the parts of J, the reasons for the loss in this data, and
-    the arithmetic of one record (the first, or that of --record). A name of a
-    variant means the variant, unless a file has this path.
+    the arithmetic of one record: that of --record, or the first with an advantage
+    that is not 0. A name of a variant means the variant, unless a file has this path.
     """  # noqa: D301 - \b is for the help's formatter
     asked = loading.record is not None
     unpack = read_size(loading.unpack)
@@ -66,7 +66,7 @@ def explain_topic(
 
     def draw(console: Console, screen: Screen) -> None:
         print_why(console, screen, found)
-        print_worked(console, screen, found.record, found.total["records"])
+        print_worked(console, screen, found.record, found.total)
 
     page.write(found, draw, notes=source.notes(plan))
     return finish(source, plan, as_json=page.json, quiet=page.quiet)

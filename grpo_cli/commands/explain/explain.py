@@ -8,6 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.explain.choice import describe_choice, is_choice
 from grpo_cli.commands.explain.facts import Facts
@@ -24,6 +27,7 @@ from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import References, lacks_kl, without_kl
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError, nearest
+from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Source
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.variants import NAMES, STAGES
@@ -98,7 +102,10 @@ def explain(
     last_step: bool = False,
     full: bool = False,
 ) -> Explained:
-    """The totals, the reasons, and the arithmetic of the first record.
+    """The totals, the reasons, and the arithmetic of one record.
+
+    It is the first with an advantage that is not 0; without one, the first whose objective or
+    gradient is not 0, or the first.
 
     A loss belongs to one batch: of several batches that fields name, the last one is explained.
 
@@ -153,22 +160,24 @@ def _explained(
     totals = Totals("record" if plan.batch == "record" else "input")
     facts = Facts(totals)
     references = References()
-    first: Chunk | None = None
+    example: Chunk | None = None
+    most = -1
     source.keep_input()
     evaluator = measured(Evaluator(plan, skip=source.skip), source)
     for chunk in source.chunks(plan):
-        first = first or (chunk if len(chunk.records) == 1 else chunk.first)
         breakdown = chunk.run(evaluator.evaluate)
+        if most < _LIVE and (worth := _worth(breakdown)).max() > most:
+            example, most = chunk.alone(int(worth.argmax())), int(worth.max())
         references.add(chunk, plan, breakdown.objective)
         references.check()
         facts.add(chunk, breakdown)
         for key, names in zip(chunk.keys, chunk.of_batches, strict=True):
             batches.setdefault(key, names)
-    if first is None:
+    if example is None:
         raise InputError("no record can be read")
     source.notices.update(without_kl([plan] if lacks_kl(totals.signed) else []))
-    source.notices.update(dict.fromkeys(plan.assumed(first.settings)))
-    steps = worked(first, first.run(evaluator.evaluate), full=full)
+    source.notices.update(dict.fromkeys(plan.assumed(example.settings)))
+    steps = worked(example, example.run(evaluator.evaluate), full=full)
     total = totals.row()
     own = plan.row.advantage
     computes = "group-std" if own.choice.given else own.name
@@ -184,6 +193,17 @@ def _explained(
         steps,
     )
     return found, batches
+
+
+_LIVE = 2
+"""The worth of a record with an advantage that is not 0."""
+
+
+def _worth(breakdown: Breakdown) -> NDArray[np.int_]:
+    """[M] the worth of each record as an example: 1 if its objective or gradient is not 0."""
+    live = breakdown.dead_groups < breakdown.record_groups
+    moves = (breakdown.record_objective != 0.0) | (breakdown.record_gradient_squares > 0.0)
+    return np.where(live, _LIVE, moves)
 
 
 @dataclass(frozen=True)

@@ -119,17 +119,11 @@ _MOST = 8
 _LISTED = 20
 
 
-def print_worked(console: Console, screen: Screen, record: Entry, records: int) -> None:
-    """Prints the advantages, the tokens, the sums and the denominator, step by step.
-
-    Args:
-        console: where to.
-        screen: what it is read on.
-        record: the record that is worked out.
-        records: how many there are in the batch.
-    """
+def print_worked(console: Console, screen: Screen, record: Entry, total: Entry) -> None:
+    """Prints a record's advantages, tokens, sums and denominator; ``total`` is of its batch."""
+    records = total["records"]
     console.print()
-    console.print(wrapped(Text(_title(record, records), "bold"), screen.width, 2))
+    console.print(wrapped(Text(_title(record, total), "bold"), screen.width, 2))
     _heading(console, "1  advantages")
     _step(console, screen, record["stages"]["advantage"])
     listed = record["groups"] if chosen().full else record["groups"][:_LISTED]
@@ -207,11 +201,14 @@ def _heading(console: Console, text: str) -> None:
     console.print(Text(f"\n{text}", "bold"))
 
 
-def _title(record: Entry, records: int) -> str:
+def _title(record: Entry, total: Entry) -> str:
     place = record["source"] + (f":{record['line']}" if record["line"] else "")
-    name = "" if record["id"] is None else f" ({shown(record['id'])})"
-    others = f"; its loss is not the loss of the {records:,} records above" if records > 1 else ""
-    return f"{visible(place)}{name}, evaluated alone{others}"
+    name = visible(place) + ("" if record["id"] is None else f" ({shown(record['id'])})")
+    if (records := total["records"]) == 1:
+        return f"{name}, evaluated alone"
+    if total["dead_groups"] and any(one["advantage"] != 0.0 for one in record["responses"]):
+        name += ", the first record with an advantage that is not 0"
+    return f"{name}, evaluated alone; its loss is not the loss of the {records:,} records above"
 
 
 def _group(group: Entry, groups: int) -> Iterator[str]:

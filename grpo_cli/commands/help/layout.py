@@ -64,6 +64,16 @@ class PanelCommand(TyperCommand):
                 several = "; for several: grpo compare -v A,B" if flag == "--variant" else ""
                 raise UsageError(f"{flag} is given twice{several}")
 
+    def format_help_text(self, ctx: Context, formatter: Formatter) -> None:
+        """Writes the text; a flag in it never begins a line, where it would seem an option's."""
+        start, own = len(formatter.buffer), self.help
+        self.help = _BEFORE_FLAG.sub(_NO_BREAK, own or "")
+        super().format_help_text(ctx, formatter)
+        self.help = own
+        formatter.buffer[start:] = [
+            text.replace(_NO_BREAK, " ") for text in formatter.buffer[start:]
+        ]
+
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
         """Writes arguments and options; those in panels with ``--help-all``, else their number."""
         panels: dict[str | None, list[tuple[str, str]]] = {None: []}
@@ -90,6 +100,7 @@ class PanelCommand(TyperCommand):
 _OF_HELP = ("-h", "--help", "--help-all", "--full", "--no-pager", "--color")
 """What ``grpo help`` itself takes before a name."""
 
+_BEFORE_FLAG, _NO_BREAK = re.compile(r"(?<=\S)\s(?=`?--?[a-z])"), "\xa0"
 _BARE = ("--html", "-")
 _ONCE = ("--variant", "--batch")
 

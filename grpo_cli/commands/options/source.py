@@ -12,7 +12,7 @@ from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.option import argument, option
 from grpo_cli.engine import Reader
 from grpo_cli.engine.facts import ERRORS_KEPT, Skipped
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import InputError, UsageError, checked
 from grpo_cli.records import Reading
 from grpo_cli.records.choose.grouping import read_grouping
 from grpo_cli.records.choose.where import ASKED, Path, read_conditions, read_path
@@ -114,7 +114,7 @@ class SourceOptions:
         by = [] if self.group_by is None else [self.group_by]
         return Reading(
             format=self.from_,
-            mapped=tuple(map(read_mapping, self.mapped or ())),
+            mapped=tuple(checked(read_mapping, self.mapped or ())),
             where=read_conditions(self.where),
             grouping=read_grouping(by, self.group_size, anywhere=self.group_anywhere),
             record=record,

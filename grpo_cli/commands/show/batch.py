@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -158,7 +159,7 @@ class FirstTokens:
         return rows
 
     def _texts(self, source: Source, chosen: NDArray[np.int64]) -> Iterable[Row]:
-        """The text before and after each of these tokens, as written, to the last unmasked one."""
+        """The text before and after each of these tokens; ``[…]`` stands for masked tokens."""
         batch = source.breakdown.batch
         decoders: dict[int, Any] = {}
         for token in chosen.tolist():
@@ -171,11 +172,22 @@ class FirstTokens:
             at = int(batch.responses.index[token])
             if at not in decoders:
                 decoders[at] = decoder([words])
-            last = batch.place(batch.responses.starts[at] + batch.responses.lengths[at] - 1)[2]
-            begin, end = max(position - self.around, 0), min(position + self.around, last) + 1
-            parts = words[begin:position], words[position + 1 : end]
-            before, after = ("".join(map(decoders[at], part)) for part in parts)
-            yield {"before": before, "after": after}
+            start, length = batch.responses.starts[at], batch.responses.lengths[at]
+            own = source.positions[start : start + length].tolist()
+            begin = max(position - self.around, own[0])
+            places = range(begin, min(position + self.around, own[-1]) + 1)
+            unmasked = {*places} & {*own}
+            texts = [decoders[at](words[one]) if one in unmasked else MASKED for one in places]
+            cut = position - begin
+            yield {"before": _joined(texts[:cut]), "after": _joined(texts[cut + 1 :])}
+
+
+MASKED = "[…]"
+"""Stands in a text for one or more masked tokens."""
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return re.sub(r"(\[…\])+", MASKED, "".join(texts))
 
 
 def first(sizes: NDArray[Any], count: int) -> NDArray[np.int64]:

@@ -123,7 +123,7 @@ def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
         yield column("token_position", [row["position"] for row in rows])
     else:
         yield column("position", [row["position"] for row in rows])
-        cells = [_in_its_text(row, around) for row in rows]
+        cells = _in_their_text(rows, around)
         yield Column("token" if texts else "token_id", cells, numeric=False)
     for name in names:
         values = [row[name] for row in rows]
@@ -152,22 +152,42 @@ def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
             yield column(name, values, show=brief, numeric=True)
 
 
-def _in_its_text(row: Row, around: int) -> Text:
-    """The token between « and », with the text before and after it, in as many cells each."""
-    if row["before"] is None:
-        return Text(token_text(readable_token(row)))
-    before, after = (_one_line(flowing(row[side]) if row[side] else "") for side in _SIDES)
-    while cell_len(before) > around:
-        before = before[1:]
-    while cell_len(after) > around:
-        after = after[:-1]
-    before = " " * (around - cell_len(before)) + before
-    token = Text(_one_line(readable_token(row)))
-    token.truncate(_AROUND[around], overflow="ellipsis")
-    return Text.assemble((before, "dim"), (f"«{token.plain}»", "bold"), (after, "dim"))
+def _in_their_text(rows: Sequence[Row], around: int) -> list[Text]:
+    """Each token between « and », with the text before and after it, in as many cells each."""
+    texts = [_around(row, around) for row in rows]
+    widest = max((cell_len(before) for before, _ in texts), default=0)
+    cells = []
+    for row, (before, after) in zip(rows, texts, strict=True):
+        if row["before"] is None:
+            cells.append(Text(token_text(readable_token(row))))
+            continue
+        token = Text(_one_line(readable_token(row)))
+        token.truncate(_AROUND[around], overflow="ellipsis")
+        pad = " " * (widest - cell_len(before))
+        cells.append(
+            Text.assemble((pad + before, "dim"), (f"«{token.plain}»", "bold"), (after, "dim"))
+        )
+    return cells
+
+
+def _around(row: Row, room: int) -> tuple[str, str]:
+    """The text before and after a token."""
+    before, after = (_one_line(flowing(row[side])) if row[side] else "" for side in _SIDES)
+    return _last_words(before, room), _last_words(after[::-1], room)[::-1]
 
 
 _SIDES = ("before", "after")
+
+
+def _last_words(text: str, room: int) -> str:
+    """The end of a text that has room: whole words, or the last letters of one behind ``…``."""
+    kept = text
+    while cell_len(kept) > room:
+        kept = kept[1:]
+    if len(kept) == len(text) or text[-len(kept) - 1] == " ":
+        return kept
+    words = kept[kept.find(" ") :] if " " in kept else ""
+    return words if words.strip() else f"…{kept[1:]}"
 
 
 def _one_line(text: str) -> str:

@@ -109,7 +109,7 @@ class Verified(Frames, Answer):
     """What ``verify`` returns.
 
     Attributes:
-        agrees: whether no record differs; metrics decide where nothing else is expected.
+        ok: whether no record differs; metrics decide where nothing else is expected.
         rtol, atol: the tolerance.
         metrics_rtol: the relative tolerance of metrics.
         verified, differing, without_expected: records.
@@ -125,7 +125,7 @@ class Verified(Frames, Answer):
         records: the verdict on each.
     """
 
-    agrees: bool
+    ok: bool
     rtol: float
     atol: float | None
     metrics_rtol: float

@@ -112,7 +112,7 @@ def verify(
             notes=[] if page.quiet else run.notes(),
         )
         run.tell(as_json=page.json, quiet=page.quiet)
-    if not answer.agrees:
+    if not answer.ok:
         raise typer.Exit(NO)
     raise typer.Exit(InputError.exit_code if run.reader.skipped else 0)
 

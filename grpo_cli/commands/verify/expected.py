@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.errors import InputError, nearest
+from grpo_cli.errors import InputError, also_unknown, nearest
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import Record
@@ -277,12 +277,12 @@ def read_expectations(record: Record) -> Wanted:
             that fits neither tokens nor responses; without the record's place.
     """
     expected = _object(record.expected, "expected")
-    for key in expected:
-        if key not in KEYS:
-            close = nearest(key, KEYS, cutoff=0.5)
-            near = f"did you mean {close}?" if close else f"known keys: {', '.join(KEYS)}"
-            why = f"verify does not know this key; {near} (put what a trainer logs under metrics)"
-            raise InputError(why, path=f"expected.{key}")
+    if unknown := {key: nearest(key, KEYS, 0.5) for key in expected if key not in KEYS}:
+        first, *others = unknown
+        close = unknown[first]
+        near = f"did you mean {close}?" if close else f"known keys: {', '.join(KEYS)}"
+        why = f"verify does not know this key; {near} (put what a trainer logs under metrics)"
+        raise InputError(why + also_unknown(unknown, others), path=f"expected.{first}")
     keys = [key for key, value in expected.items() if value is not None and key in _QUANTITY]
     keys.sort(key=_ORDER.__getitem__)
     found = [_expectation(_QUANTITY[key], key, expected[key], record) for key in keys]

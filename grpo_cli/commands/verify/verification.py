@@ -257,7 +257,7 @@ class Verification:
         if self.by_scale and causes and explained == len(firsts) and can_reread:
             nearer = self._nearer(self._causes[causes[0]], verdicts)
         found = Verified(
-            agrees=all(verdict.agrees for verdict in verdicts),
+            ok=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
             atol=within.atol,
             metrics_rtol=within.metrics,
@@ -277,8 +277,8 @@ class Verification:
         if not self._bundle.parts:
             return found
         replay = self._bundle.result(within)
-        agrees = found.agrees and replay.first_stage is None
-        return Replayed(**{**found.fields(), "agrees": agrees}, bundle=replay)
+        ok = found.ok and replay.first_stage is None
+        return Replayed(**{**found.fields(), "ok": ok}, bundle=replay)
 
     def _nearer(self, cause: Cause, verdicts: Sequence[Verdict]) -> int:
         """Counts records that agree by the tolerance, but are explained better by a cause.
