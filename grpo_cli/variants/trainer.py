@@ -44,26 +44,35 @@ def frameworks_of(keys: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name, count in counts.items() if most and count == most)
 
 
+def settings_of(value: Any) -> Any:
+    """What a decoded record says of its framework; None where it says nothing.
+
+    It is its ``framework``, or else a word that names a variant, or TRL's settings, also among its
+    hyperparameters, with fields that have TRL's names.
+    """
+    record = value if isinstance(value, dict) else {}
+    if "framework" in record:
+        return record["framework"]
+    words = (record.get("variant"), record.get("algorithm"))
+    said = next((one for one in words if isinstance(one, str)), None)
+    if said is not None and said in NAMES:  # which may load every framework's rows
+        return {"name": NAMES[said]}
+    holders = "hyperparameters", "hyper", *HOLDERS
+    held = [record, *(one for key in holders if isinstance(one := record.get(key), dict))]
+    found = {w: one[w] for one in reversed(held) for w in _CHOICES["trl"].split() if w in one}
+    row = f"trl/{found.get('loss_type')}"
+    is_trls = "loss_type" in found and frameworks_of(record) == ("trl",)
+    return {"name": "trl", **found} if is_trls and NAMES.get(row) == row else None
+
+
 def named_row(value: Any) -> str | None:
     """The row of the framework that computed a decoded record, where the record says so.
 
-    Its ``framework`` says so, by its settings or a variant's name (``"trl/dapo"``), or TRL's
-    ``loss_type``, also among its settings, with fields that have TRL's names; or a word that names
-    a variant.
+    It is that of ``settings_of``, whose ``framework`` may be a variant's name (``"trl/dapo"``).
     """
-    record = value if isinstance(value, dict) else {}
-    if "framework" not in record:
-        words = (record.get("variant"), record.get("algorithm"))
-        said = next((one for one in words if isinstance(one, str)), None)
-        if said is not None and said in NAMES:  # which may load every framework's rows
-            return NAMES[said]
-        holders = "hyperparameters", "hyper", *HOLDERS
-        held = [record, *(one for key in holders if isinstance(one := record.get(key), dict))]
-        row = f"trl/{next((one['loss_type'] for one in held if 'loss_type' in one), None)}"
-        return row if frameworks_of(record) == ("trl",) and NAMES.get(row) == row else None
-    settings = record["framework"]
+    settings = settings_of(value)
     word = settings.get("name") if isinstance(settings, dict) else settings
-    if isinstance(word, str) and "/" in word and word in NAMES:
+    if isinstance(word, str) and word in NAMES and ("/" in word or "framework" not in value):
         return NAMES[word]
     if not isinstance(settings, dict):
         return None

@@ -295,7 +295,6 @@ MISTAKES = {
     "evaluated in 2 parts": lambda: evaluate([EMPTY, {**EMPTY, "tokens": None}], "dr").breakdown,
     "rtol: expected a number of at least 0": lambda: verify(EMPTY, rtol=-1.0),
     'no record has "expected": put the result': lambda: verify(EMPTY),
-    'have "loss": record["expected"] = {"loss": rec': lambda: verify([EMPTY | {"loss": 1}]),
     'batch="step": this command answers for': lambda: match(EMPTY, loss=0.1, batch="step"),
     'one batch; where="foo==N" chooses': lambda: trend(EMPTY, batch="foo"),  # type: ignore[call-overload]
     "no correction is called 'trl/mine'": lambda: verify(MINE),

@@ -487,7 +487,21 @@ def test_rows_of_the_framework_that_names_the_fields_come_first() -> None:
     found = verify([expecting("trl/grpo")])
     assert not found.ok
     assert (found.ok_with, found.agreeing, found.causes) == (("trl/grpo",), 1, ())
-    assert "agree with trl/grpo" in repr(found)
+    assert "1 agrees with trl/grpo" in repr(found)
+
+
+@each(
+    ("row", "said"),
+    [
+        ("trl/grpo", {"loss_type": "grpo"}),
+        ("trl/bnpo", {"hyperparameters": {"loss_type": "bnpo"}}),
+        ("trl/gspo", {"config": {"loss_type": "grpo", "importance_sampling_level": "sequence"}}),
+        ("cispo", {"variant": "cispo"}),
+    ],
+)
+def test_records_are_evaluated_as_what_they_name(row, said) -> None:
+    found = verify(expecting(row) | said)
+    assert found.ok, found
 
 
 def test_a_row_that_gives_one_record_by_chance_hides_no_cause() -> None:

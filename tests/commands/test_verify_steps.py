@@ -41,13 +41,15 @@ def _record(random: np.random.Generator, step: int) -> dict[str, Any]:
     }
 
 
-def logged(steps: list[Rows], loss: Callable[[Rows], float], only: int | None = None) -> Rows:
-    """The records of all steps, which expect the loss of their step; or one of each step does."""
+def logged(
+    steps: list[Rows], loss: Callable[[Rows], float], only: int | None = None, key: str = ""
+) -> Rows:
+    """The records of all steps, which expect or have the loss of their step; or one of each."""
     made = copy.deepcopy(steps)
     for step in made:
         number = loss(step)
         for record in step if only is None else [step[only]]:
-            record["expected"] = {"loss": number}
+            record |= {key: number} if key else {"expected": {"loss": number}}
     return [record for step in made for record in step]
 
 
@@ -55,9 +57,9 @@ def right(step: Rows) -> float:
     return evaluate(step, "grpo").loss
 
 
-@each("only", [None, 0, -1])
-def test_the_losses_of_steps_agree_with_steps(steps, only) -> None:
-    found = verify(logged(steps, right, only), "grpo")
+@each(("only", "key"), [(None, ""), (0, ""), (-1, ""), (None, "loss"), (-1, "train/loss")])
+def test_the_losses_of_steps_agree_with_steps(steps, only, key) -> None:
+    found = verify(logged(steps, right, only, key), "grpo")
     assert (found.batch, found.verified, found.differing) == ("step", STEPS, 0)
 
 
@@ -70,7 +72,7 @@ def test_the_only_wrong_step_is_named(steps) -> None:
     assert [one.id for one in found.records if not one.agrees] == [4]
     assert found.factor == pytest.approx(1.5)
     assert found.headline == (
-        "differs: 1 of 6 steps differ (step 4): your loss is grpo's times 1.5"
+        "differs: 1 of 6 steps differs (step 4): your loss is grpo's times 1.5"
     )
 
 

@@ -16,6 +16,11 @@ _RUNS = 3
 """Runs of differing steps that a verdict names."""
 
 
+def agree(count: int) -> str:
+    """The verb of so many records."""
+    return "agrees" if count == 1 else "agree"
+
+
 @dataclass(frozen=True)
 class Difference(Answer):
     """Where a record first differs from what it expects, and why.
@@ -192,7 +197,7 @@ class Verified(Frames, Answer):
     def why(self) -> str:
         """What explains the differing records, or the one factor in all of them; else ""."""
         if self.is_of_another_row:
-            return f"{self.agreeing} agree with {self.agrees_with[0]}"
+            return f"{self.agreeing} {agree(self.agreeing)} with {self.agrees_with[0]}"
         if self.causes:
             some = "" if self.explained == self.differing else f"{self.explained} of them: "
             rest = len(self.causes) - 1
@@ -207,13 +212,13 @@ class Verified(Frames, Answer):
     @property
     def headline(self) -> str:
         """How many records differ, and why; or that all agree."""
-        verb = "s" if self.verified == 1 else ""
         of = counted(self.verified, self.unit, UNITS[self.unit])
         if not self.differing:
-            return f"agrees: {of} agree{verb}"
+            return f"agrees: {of} {agree(self.verified)}"
         why = self.why or "cause not recognised"
         where = f" ({self.places})" if self.places else ""
-        return f"differs: {self.differing} of {of} differ{verb}{where}: {why}"
+        verb = "differs" if self.differing == 1 else "differ"
+        return f"differs: {self.differing} of {of} {verb}{where}: {why}"
 
     def table(self) -> list[dict[str, Any]]:
         """Where each record first differs."""

@@ -5,7 +5,7 @@ A trainer logs one loss for a step, and each record of the step may repeat it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,12 +108,15 @@ class Losses:
 # ---- batches -------------------------------------------------------------------------------------
 
 
-def read_batches(reader: Reader, batch: str) -> Iterator[tuple[Raw, Record]]:
+def read_batches(
+    reader: Reader, batch: str, seen: Callable[[Raw], Raw]
+) -> Iterator[tuple[Raw, Record]]:
     """Yields the records of each batch as one, and the first of them as decoded.
 
     Args:
         reader: the files.
         batch: as ``--batch`` has it; not "record".
+        seen: gets each record as decoded, and may add what it expects.
 
     Raises:
         InputError: at the first record that cannot be read or joined, unless those are skipped.
@@ -125,6 +128,7 @@ def read_batches(reader: Reader, batch: str) -> Iterator[tuple[Raw, Record]]:
             message = "records of a bundle are compared one by one; leave out --batch"
             reader.bad(InputError(message, path="bundle", source=raw.source, line=raw.line))
             continue
+        record.expected = seen(raw).value.get("expected")
         batches.setdefault(key_of(record.batch), (raw, []))[1].append(record)
     for raw, records in batches.values():
         try:

@@ -78,12 +78,13 @@ def verify(
 
     A record holds the trainer's numbers under "expected": loss or objective,
     policy_loss, advantages, ratio, kl, gradient or loss_gradient,
-    clip_fraction, gradient_norm, metrics. Each record is a batch of its own;
+    clip_fraction, gradient_norm, metrics; without it the record's own loss or
+    policy_loss is compared. Each record is a batch of its own;
     where the records of a step repeat one loss, or one of them has it, the step
     is (--batch). Names the first difference: its stage, response, token and cause; --full
-    prints all. The record's `framework` names the objective if --variant does
-    not. If only the field names identify a framework, verify also tries its
-    other variants on records that differ. Default tolerances: rtol is 1e-4 (float32).
+    prints all. The record's `framework` or `loss_type` (TRL) names the objective if
+    --variant does not. If only the field names identify a framework, verify also tries
+    its other variants on records that differ. Default tolerances: rtol is 1e-4 (float32).
     atol is rtol × 0.03 × Σ|term| for a loss, rtol × the largest value for
     gradients, and a tenth of this for other lists. `metrics` decide only if a
     record expects nothing else. Exits with 1 if a number differs.

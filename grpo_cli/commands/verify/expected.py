@@ -217,6 +217,12 @@ LOSSES = ("loss", "policy_loss")
 OF_STEP = ("step_loss", "step_metrics")
 """What ``expected`` may have of the step of its record; a bundle's replay compares it."""
 
+LOGGED = {
+    **dict.fromkeys(("loss", "train_loss", "train/loss"), "loss"),
+    **dict.fromkeys(("policy_loss", "pg_loss", "actor/pg_loss", "train/pg_loss"), "policy_loss"),
+}
+"""What a record, like a log, may call its trainer's loss → what ``expected`` calls it."""
+
 KEYS = (*(key for quantity in QUANTITIES for key in quantity.keys), "metrics", *OF_STEP)
 """What ``expected`` may have."""
 
@@ -293,6 +299,11 @@ def read_expectations(record: Record) -> Wanted:
             numbers = _numbers([value], f"expected.metrics.{name}")
             found.append(Expectation(f"metrics.{name}", METRIC, "record", *numbers))
     return found, [f"metrics.{key}" for key in metrics if key not in METRICS]
+
+
+def logged_losses(value: Mapping[str, Any]) -> dict[str, str]:
+    """The losses that a trainer wrote into a record: what ``expected`` calls each → its key."""
+    return {LOGGED[key]: key for key in reversed(LOGGED) if is_number(value.get(key))}
 
 
 def read_numbers(record: Record) -> dict[str, float]:

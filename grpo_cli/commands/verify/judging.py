@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from itertools import chain, groupby
 from typing import Any, ClassVar, NamedTuple
@@ -14,6 +15,7 @@ from grpo_cli.bundle import fault, seal_of
 from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict
 from grpo_cli.commands.verify.batches import Losses
 from grpo_cli.commands.verify.compare import (
+    FLOAT32_LOSS,
     OF_SUMS,
     Column,
     Tolerance,
@@ -23,10 +25,10 @@ from grpo_cli.commands.verify.compare import (
     tolerances,
 )
 from grpo_cli.commands.verify.expected import (
-    LOSSES,
     Expectation,
     Flags,
     Wanted,
+    logged_losses,
     read_expectations,
 )
 from grpo_cli.commands.verify.stages import Part, part_of
@@ -43,7 +45,14 @@ from grpo_cli.records.fields import read_fields
 from grpo_cli.records.record import blaming, in_chunks, one_by_one
 from grpo_cli.records.whole import whole_records
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.trainer import Reading, choose, completed, frameworks_of, named_row
+from grpo_cli.variants.trainer import (
+    Reading,
+    choose,
+    completed,
+    frameworks_of,
+    named_row,
+    settings_of,
+)
 
 Plans = dict[tuple[str, bool], Plan]
 """(framework, whether advantages are given) → its plan."""
@@ -76,7 +85,7 @@ class Judging(Accumulator[Any]):
         items: what became of the records; None of one that expects nothing.
         references: which of them have a reference.
         frameworks: those whose field names records use that name no framework.
-        loss_key: where a record that expects nothing has a loss, "" where none does.
+        logged: the keys of logged losses, with which records without ``expected`` are compared.
         acting: names of ``UNTESTED``, and whether that acts in some records.
         losses: the losses that records expect, by step.
     """
@@ -97,7 +106,7 @@ class Judging(Accumulator[Any]):
         self.items: list[Judged | Part | None] = []
         self.references = References()
         self.frameworks: dict[str, None] = {}
-        self.loss_key = ""
+        self.logged: dict[str, None] = {}
         self.acting: set[tuple[str, bool]] = set()
         self.losses = Losses()
 
@@ -105,7 +114,7 @@ class Judging(Accumulator[Any]):
         """Adds the records that follow; refuses those with a reference among some without."""
         self.items += later.items
         self.frameworks |= later.frameworks
-        self.loss_key = self.loss_key or later.loss_key
+        self.logged |= later.logged
         self.acting |= later.acting
         self.losses.merge(later.losses)
         self.references.merge(later.references)
@@ -114,7 +123,8 @@ class Judging(Accumulator[Any]):
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Judges records in order, and yields the errors of those that cannot be judged."""
         plans: Plans = {}
-        for kind, group in groupby(map(self._seen, one_by_one(decoded)), self._kind):
+        seen = (self.seen(raw) if isinstance(raw, Raw) else raw for raw in one_by_one(decoded))
+        for kind, group in groupby(seen, self._kind):
             yield from self._kept(self._of_kind(kind, group, plans))
 
     def read_batches(self, batches: Iterable[tuple[Raw, Record]]) -> Iterator[InputError]:
@@ -136,10 +146,16 @@ class Judging(Accumulator[Any]):
             else:
                 self.items.append(item)
 
-    def _seen(self, raw: Raw | InputError) -> Raw | InputError:
-        """Notes the loss that a record expects."""
-        if isinstance(raw, Raw):
-            self.losses.add(raw.value)
+    def seen(self, raw: Raw) -> Raw:
+        """Notes the loss that a record expects: without ``expected`` the logged one, if any."""
+        value = raw.value
+        if isinstance(value, dict) and value.get("expected") is None and seal_of(value) is None:
+            keys = logged_losses(value)
+            self.logged |= dict.fromkeys(keys.values())
+            if expected := {name: value[key] for name, key in keys.items()}:
+                value = {**value, "expected": expected}
+                raw = replace(raw, kept=value, again=None, columns=None)
+        self.losses.add(value)
         return raw
 
     def _kind(self, raw: Raw | InputError) -> Kind | None:
@@ -155,7 +171,7 @@ class Judging(Accumulator[Any]):
         return None
 
     def _kind_of(self, value: Mapping[str, Any], *, given: bool) -> Kind:
-        framework = None if self.variant else value.get("framework")
+        framework = None if self.variant else settings_of(value)
         if isinstance(framework, str) and (row := named_row(value)):
             framework = {"name": row}
         return Kind(repr(framework), given, framework)
@@ -166,20 +182,20 @@ class Judging(Accumulator[Any]):
         if kind is not None:
             with suppress(InputError):  # which is raised again for each record
                 plan = self._plan(kind, plans)
-        if plan is None:
+        if kind is None or plan is None:
             yield from chain.from_iterable(self._alone(raw, plans) for raw in group)
             return
         together = chunks(
-            in_chunks(map(self._noted, group)),
+            in_chunks(self._noted(raw, kind) for raw in group),
             make_records=whole_records,
             settings=plan.settings,
             uniform=plan.uniform,
         )
         yield from self._judged(plan, together)
 
-    def _noted(self, raw: Raw) -> Raw:
+    def _noted(self, raw: Raw, kind: Kind) -> Raw:
         """Notes whose names a record's fields have, where it names no framework."""
-        if not self.variant and "framework" not in raw.value:
+        if not self.variant and kind.framework is None:
             used = _frameworks_of(tuple(raw.value))
             self.frameworks |= dict.fromkeys(used) if len(used) == 1 else {}
         return raw
@@ -203,8 +219,6 @@ class Judging(Accumulator[Any]):
             with blaming(raw):
                 part = self._part(raw, read, kind, plans)
                 if read.expected is None:
-                    loss_keys = (key for key in LOSSES if key in read.unknown)
-                    self.loss_key = self.loss_key or next(loss_keys, "")
                     yield part
                     return
                 plan = self._plan(kind, plans)
@@ -212,7 +226,7 @@ class Judging(Accumulator[Any]):
         except InputError as error:
             yield error
             return
-        self._noted(raw)
+        self._noted(raw, kind)
         if part is not None and not wanted:
             yield part
         else:
@@ -274,7 +288,7 @@ class Judging(Accumulator[Any]):
             kinds = [question.kind for question in questions]
             if kinds.count(kinds[0]) == len(kinds):
                 breakdown = Evaluator(plan).evaluate(chunk)
-                self.acting |= acting(breakdown)
+                self.acting |= acting(questions, breakdown)
                 return judge(questions, breakdown)
             runs = groupby(questions, lambda one: one.kind)
             each = (assembled(one.record for one in run) for _, run in runs)
@@ -325,11 +339,12 @@ UNTESTED = {
     "ratio": "the ratio and its clip (every ratio is 1)",
     "clip": "the clip (no token is clipped)",
     "kl": "the KL (it is 0)",
+    "loss": "the denominators (every loss is 0)",
 }
 """Parts of an objective, and how it is said that they do not act, so that agreeing says little."""
 
 
-def acting(breakdown: Breakdown) -> set[tuple[str, bool]]:
+def acting(questions: Sequence[Question], breakdown: Breakdown) -> set[tuple[str, bool]]:
     """Names of ``UNTESTED`` that an objective has, and whether each acts in these records."""
     objective, found = breakdown.objective, {("advantage", bool(breakdown.advantage.any()))}
     if objective.surrogate.choice.window is not None:
@@ -339,7 +354,9 @@ def acting(breakdown: Breakdown) -> set[tuple[str, bool]]:
         )
     if objective.beta and breakdown.kl is not None:
         found.add(("kl", bool(breakdown.kl.any())))
-    return found
+    others = any(each.stage not in OF_SUMS for one in questions for each in one.wanted[0])
+    losses = np.abs(breakdown.record_objective) > FLOAT32_LOSS * breakdown.record_scale
+    return found | {("loss", others or bool(losses.any()))}
 
 
 # ---- records of one kind -------------------------------------------------------------------------

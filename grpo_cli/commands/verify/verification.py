@@ -16,6 +16,7 @@ from grpo_cli.commands.verify.answer import (
     Replayed,
     Verdict,
     Verified,
+    agree,
 )
 from grpo_cli.commands.verify.batches import (
     RECORD,
@@ -47,10 +48,10 @@ from grpo_cli.engine.references import without_kl
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.records import Record
-from grpo_cli.terminal.numbers import counted, shell_line, shown
+from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
-from grpo_cli.variants.trainer import USUAL, not_grpo
+from grpo_cli.variants.trainer import USUAL
 
 _ROWS = 5
 _AGAIN = 50
@@ -230,7 +231,7 @@ class Verification:
         self._of_all: dict[int, Verdict] = {}
         self._causes: dict[str, Cause] = {}
         self.without_expected = 0
-        self._loss_key = ""
+        self._logged: dict[str, None] = {}
         self._acting: set[tuple[str, bool]] = set()
         self.undefined = 0
         self.by_scale = 0
@@ -303,19 +304,13 @@ class Verification:
 
     def nothing(self) -> InputError:
         """What to say where no record was judged: how the records get what they lack for that."""
-        key, (place, *_) = self._loss_key, self.reader.paths
-        if self.undefined or not key:
-            return InputError(_NO_TOKEN if self.undefined else _NOTHING)
-        file = shell_line([place]) if place.endswith((".json", ".jsonl")) else "FILE"
-        copied = f"jq -c '.expected = {{{key}}}' {file} | grpo verify -"
-        copied = copied if place else f'record["expected"] = {{"{key}": record["{key}"]}}'
-        return InputError(f'no record has "expected", but they have "{key}": {copied}')
+        return InputError(_NO_TOKEN if self.undefined else _NOTHING)
 
     def _verdicts(self) -> Iterator[Verdict]:
         for sums in self._sums(self.reader, self._make):
             items = _taken(sums)
             self._frameworks |= sums.frameworks
-            self._loss_key = self._loss_key or sums.loss_key
+            self._logged |= sums.logged
             self._acting |= sums.acting
             self.losses = sums.losses
             self._good += len(items)
@@ -340,7 +335,7 @@ class Verification:
         if self._batch == RECORD:
             return fold_pieces(reader, make)
         judging = make()
-        for error in judging.read_batches(read_batches(reader, self._batch)):
+        for error in judging.read_batches(read_batches(reader, self._batch, judging.seen)):
             reader.bad(error)
         if judging.error is not None:
             raise judging.error
@@ -486,10 +481,6 @@ class Verification:
         if not self._empty.variant:
             rows = [*self.rows_taken.items()]
             frameworks = self._frameworks if self._differing and not self._rows else ()
-            named = self.reader.facts.named or ""
-            if named.partition("/")[0] in frameworks:
-                yield not_grpo(named)
-                rows, frameworks = [], ()
             for words, count in rows[:_ROWS]:
                 yield f"{self._counted(count)} evaluated as {words}"
             if more := sum(count for _, count in rows[_ROWS:]):
@@ -498,6 +489,9 @@ class Verification:
                 if framework in USUAL:
                     name, row = USUAL[framework]
                     yield f"the fields have {name}'s names; -v {row} is its usual loss"
+        if self._logged:
+            keys = ", ".join(f'"{key}"' for key in self._logged)
+            yield f"comparing with {keys} of each {self._unit}"
         if self.without_expected and self.without_expected < total:
             what = UNITS[self._unit]
             yield f'{self.without_expected} of {total} {what} have no "expected"'
@@ -519,11 +513,11 @@ class Verification:
             yield f"no token counts in {records}: {why}"
         if self.by_scale:
             records = self._counted(self.by_scale)
-            verb = "agrees" if self.by_scale == 1 else "agree"
             within = self._empty.tolerance()
             of = f" ({within.rtol * NOISE_OF_SUMS:g} × Σ|term|)"
             of = of if within.atol is None else ""
-            yield f"{records} {verb} only by the absolute tolerance{of}; --atol 0 turns it off"
+            only = f"{records} {agree(self.by_scale)} only by the absolute tolerance{of}"
+            yield f"{only}; --atol 0 turns it off"
         if self.ignored:
             yield f"not compared: {', '.join(self.ignored)}"
         for key, name in self.rounded.items():

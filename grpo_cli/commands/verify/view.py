@@ -15,6 +15,7 @@ from grpo_cli.commands.verify.answer import (
     StageDifference,
     Verdict,
     Verified,
+    agree,
 )
 from grpo_cli.commands.verify.batches import UNITS
 from grpo_cli.commands.verify.causes.located import DIFFERS, HINT
@@ -210,14 +211,13 @@ def _verdict(answer: Verified, differing: int) -> Text:
     if differing:
         differ = f"{differing:,} of {records} {'differs' if differing == 1 else 'differ'}"
         if answer.places and (rest := answer.verified - differing):
-            agree = f"the other {'agrees' if rest == 1 else f'{rest:,} agree'}"
-            differ += f" ({answer.places}; {agree})"
+            others = agree(rest) if rest == 1 else f"{rest:,} {agree(rest)}"
+            differ += f" ({answer.places}; the other {others})"
         if answer.nearer:
             differ += f" (and {answer.nearer:,} more, though within the tolerance)"
         if answer.is_of_another_row:
             some = "" if answer.agreeing == differing else f" {answer.agreeing:,} of them"
-            row = answer.agrees_with[0]
-            verb = "agrees" if answer.agreeing == 1 else "agree"
+            row, verb = answer.agrees_with[0], agree(answer.agreeing)
             names = [row.variant for row in answer.records if not row.agrees]
             as_which = f" from {names[0]}" if len({*names}) == 1 else ""
             by = f"{as_which}, but{some} {verb} with {_simplest(answer.agrees_with)}: add -v {row}"
@@ -237,9 +237,9 @@ def _verdict(answer: Verified, differing: int) -> Text:
             by = f", {every} by one mistake, with numbers that differ by record; in the first: "
         return Text.assemble((differ, "bold red"), by, _simplest(answer.causes))
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
-    agree = "agrees" if answer.verified == 1 else "agree"
     keys = keys or [*_compared(answer)]
-    return Text(f"{records} {agree}: {', '.join(keys)} ({_within(answer)})", "bold green")
+    words = f"{records} {agree(answer.verified)}: {', '.join(keys)} ({_within(answer)})"
+    return Text(words, "bold green")
 
 
 def _within(answer: Verified) -> str:
@@ -260,8 +260,8 @@ def _metrics(row: Verdict) -> list[str]:
 def _metrics_verdict(answer: Verified) -> Text:
     """Which metrics agree, and which differ in how many records: they fail none."""
     differ = answer.metrics_differ
-    agree = [key for key in _compared(answer) if key.startswith(METRIC) and key not in differ]
-    parts = [f"{', '.join(agree)} agree{'s' if len(agree) == 1 else ''}"] if agree else []
+    same = [key for key in _compared(answer) if key.startswith(METRIC) and key not in differ]
+    parts = [f"{', '.join(same)} {agree(len(same))}"] if same else []
     parts += [
         f"{key} differs in {counted(count, answer.unit, UNITS[answer.unit])}"
         for key, count in differ.items()
