@@ -170,7 +170,7 @@ class FirstTokens:
                 continue
             at = int(batch.responses.index[token])
             if at not in decoders:
-                decoders[at] = decoder([words])
+                decoders[at] = decoder(words)
             last = batch.place(batch.responses.starts[at] + batch.responses.lengths[at] - 1)[2]
             begin, end = max(position - self.around, 0), min(position + self.around, last) + 1
             parts = words[begin:position], words[position + 1 : end]
@@ -213,7 +213,7 @@ class Ranked:
 def readable_token(row: Mapping[str, Any]) -> str:
     """The token of a row as text: its id or its position where it has no string."""
     if row.get("token") is not None:
-        return flowing(decoder([[row["token"]]])(row["token"]))
+        return flowing(decoder([row["token"]])(row["token"]))
     return str(row["position"] if row.get("token_id") is None else row["token_id"])
 
 
