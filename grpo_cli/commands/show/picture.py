@@ -233,14 +233,17 @@ def saturated(rows: F64) -> list[float]:
 
     It is what np.quantile returns of each, to the bit.
     """
-    sizes = np.pad(np.abs(rows), ((0, 0), (0, 1)))
+    if not rows.size:
+        return [0.0] * len(rows)
+    sizes = np.abs(rows)
     sizes[~np.isfinite(sizes) | (sizes == 0.0)] = np.inf
     sizes.sort(axis=1)
     counts = np.count_nonzero(sizes < np.inf, axis=1)
-    place = (counts - 1).clip(0) * _SATURATED
+    last, every = np.maximum(counts - 1, 0), np.arange(len(rows))
+    place = last * _SATURATED
     at = place.astype(np.int64)
-    ends = np.stack([at, np.minimum(at + 1, (counts - 1).clip(0))], axis=1)
-    low, high = np.where(counts > 0, np.take_along_axis(sizes, ends, axis=1).T, 0.0)
+    ends = sizes[every, at], sizes[every, np.minimum(at + 1, last)]
+    low, high = (np.where(counts, one, 0.0) for one in ends)
     gap, part = high - low, place - at
     return np.where(part < 0.5, low + gap * part, high - gap * (1.0 - part)).tolist()
 
