@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ def spark(values: Values, width: int, *, plain: bool = False) -> str:
     blocks = _ASCII_BLOCKS if plain else _BLOCKS
     numbers = _numbers(values)
     low, high = _range(numbers)
-    middle = float(np.median(_finite(numbers))) if math.isfinite(low) else 0.0
+    middle = median(_finite(numbers).tolist()) if math.isfinite(low) else 0.0
     return "".join(
         _block(_furthest(part, middle), low, high, blocks)
         for part in np.array_split(numbers, max(min(width, len(numbers)), 1))

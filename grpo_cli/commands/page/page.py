@@ -8,15 +8,16 @@ import math
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.show.picture import Picture, flowing, saturated, texts_of
+from grpo_cli.commands.show.picture import Picture, flowing, saturated, words_of
 from grpo_cli.engine.rows.rows import all_columns, rows
 from grpo_cli.engine.rows.source import Source, bounds, differences_of
 from grpo_cli.objective.breakdown import Breakdown
@@ -175,8 +176,8 @@ def blocks(
     """
     source, batch = Source(records, breakdown), breakdown.batch
     every, columns = rows(source, "response"), [*_columns(breakdown)]
-    ways = np.array([_ways(of, batch.responses) for _, of, _ in columns])
-    words = all_columns(source, "token", ("token", "token_id", "position"))
+    numbers = np.stack([of for _, of, _ in columns]) + 0.0
+    tokens_of = all_columns(source, "token", ("token", "token_id", "position"))
     ends = bounds(batch.responses)
     for one in drawn:
         row, first = every[one.record], int(batch.records.starts[one.record])
@@ -185,16 +186,14 @@ def blocks(
         tokens = responses.spread(batch.responses.starts[places]) + responses.positions
         record = records[one.record]
         lacking = {"token": record.tokens is None, "token_id": record.token_ids is None}
-        known = {name: of.values for name, of in words.items() if not lacking.get(name)}
+        known = {name: of.values for name, of in tokens_of.items() if not lacking.get(name)}
         cuts = [slice(ends[at], ends[at + 1]) for at in places.tolist()]
-        texts, named = texts_of([{name: of[cut] for name, of in known.items()} for cut in cuts])
-        numbers = {text: at for at, text in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
-        codes = np.fromiter(map(numbers.__getitem__, chain.from_iterable(texts)), np.uint32)
+        words, codes, named = words_of(
+            [{name: of[cut] for name, of in known.items()} for cut in cuts]
+        )
         own = [at for at, (_, _, has) in enumerate(columns) if has[one.record]]
-        values = np.stack([columns[at][1][tokens] for at in own]) + 0.0
-        varies, is_wide = np.logical_or.reduce(ways[own][:, :, places], axis=2).T
-        written = np.where(varies, np.where(is_wide, _F8, _F4), _EACH)
-        names = [columns[at][0] for at in own]
+        names, values = [columns[at][0] for at in own], numbers.take(tokens, axis=1)[own]
+        written, parts = _written(values, responses)
         prompts = prompts_of(one.texts, len(row["responses"]))
         said = [] if named else completions_of(one.texts, len(row["responses"]))
         head = {
@@ -207,18 +206,12 @@ def blocks(
             "on_policy": batch.log_probs_old is batch.log_probs_new,
             "named": named,
             "by_ids": not named and "token_id" in known,
-            "words": [*numbers],
-            "columns": dict(zip(names, (_WAYS[way] for way in written.tolist()), strict=True)),
+            "words": words,
+            "columns": dict(zip(names, written, strict=True)),
             "quantities": [*_quantities(dict(zip(names, values, strict=True)))],
         }
         clip = breakdown.clip[tokens].astype(np.int8).tobytes()
         _, place = planes(codes[None], 0)
-        firsts = np.zeros((len(own), responses.count))
-        filled = responses.lengths > 0
-        firsts[:, filled] = values[:, responses.starts[filled]]
-        single = values[written == _F4].astype(np.float32)
-        parts = [planes(values[written == _F8], 7), planes(single, 3)]
-        parts.append(planes(firsts[written == _EACH], 0))
         low, high = map(b"".join, zip(*parts, strict=True))
         yield deflated(head, clip + place + high, low)
 
@@ -229,22 +222,36 @@ def deflated(head: Mapping[str, Any], numbers: bytes = b"", low: bytes = b"") ->
     Most of it are the low bytes of numbers, which no level makes smaller. They are stored as they
     are, at level 0 within the zlib stream: level 1 would take three times as long for nothing.
     """
-    try:
-        text = json.dumps(head, allow_nan=False).encode()
-    except ValueError:
-        text = json.dumps(finite(head), allow_nan=False).encode()
-    found = [b"\x78\x01"]  # how a zlib stream starts
+    text = _json(head)
+    packer = zlib.compressobj(1)
     first = b"".join((len(text).to_bytes(4, "little"), text, numbers))
-    for data, level, end in (
-        (first, 1, zlib.Z_FULL_FLUSH),
-        (low, 0 if _is_dense(low) else 1, zlib.Z_FINISH),
-    ):
-        packer = zlib.compressobj(level, wbits=-zlib.MAX_WBITS)
-        found += [packer.compress(data), packer.flush(end)]
-    found.append(zlib.adler32(low, zlib.adler32(first)).to_bytes(4, "big"))
+    found = [packer.compress(first)]
+    if _is_dense(low):
+        found += [packer.flush(zlib.Z_FULL_FLUSH), *_stored(low)]
+        found.append(zlib.adler32(low, zlib.adler32(first)).to_bytes(4, "big"))
+    else:
+        found += [packer.compress(low), packer.flush()]
     return b64encode(b"".join(found)).decode()
 
 
+def _json(head: Mapping[str, Any]) -> bytes:
+    with suppress(TypeError):  # an integer beyond 64 bits, or half a character
+        text = orjson.dumps(head)
+        if b"null" not in text or orjson.loads(text) == head:  # else one is NaN or infinite
+            return text
+    return json.dumps(finite(head), allow_nan=False).encode()
+
+
+def _stored(data: bytes) -> Iterator[bytes]:
+    """The last blocks of a deflated stream, as they are."""
+    for start in range(0, len(data), _STORED):
+        part = data[start : start + _STORED]
+        size = len(part).to_bytes(2, "little")
+        yield bytes([start + _STORED >= len(data)]) + size + bytes(255 - one for one in size) + part
+
+
+_STORED = (1 << 16) - 1
+"""Bytes of a block at most."""
 _SAMPLE, _DIFFERENT = 128, 64
 """Of so many random bytes 101 differ, of seven random bits 81; of a column of zeros one."""
 
@@ -296,25 +303,22 @@ def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64, NDArray[np.bool_]
             yield name, values, every
 
 
-_EACH, _F4, _F8 = range(3)
-_WAYS = ("each", "f4", "f8")
-"""How a column is written without losing a bit: one number per response, as float32, as float64."""
+def _written(values: F64, responses: Segments) -> tuple[list[str], list[tuple[bytes, bytes]]]:
+    """How each column is written without losing a bit, and the ``planes`` of all in this order.
 
-
-def _ways(values: F64, responses: Segments) -> NDArray[np.bool_]:
-    """[2, R] whether the numbers of a response vary, and whether one of them is no float32."""
-    values = values + 0.0
-    firsts = np.zeros(responses.count)
+    As float64 (f8), as float32 (f4), or as one number per response (each).
+    """
+    firsts = np.zeros((len(values), responses.count))
     filled = responses.lengths > 0
-    firsts[filled] = values[responses.starts[filled]]
+    firsts[:, filled] = values[:, responses.starts[filled]]
     with np.errstate(over="ignore"):
-        single = values.astype(np.float32).astype(np.float64)
-    return np.stack(
-        [
-            responses.sum((one.view(np.int64) != values.view(np.int64)).astype(np.int64)) > 0
-            for one in (responses.spread(firsts), single)
-        ]
-    )
+        single = values.astype(np.float32)
+    bits = values.view(np.int64)
+    varies = (bits != np.repeat(firsts, responses.lengths, axis=1).view(np.int64)).any(axis=1)
+    is_wide = (bits != single.astype(np.float64).view(np.int64)).any(axis=1)
+    parts = [planes(values[varies & is_wide], 7), planes(single[varies & ~is_wide], 3)]
+    ways = np.where(varies, np.where(is_wide, "f8", "f4"), "each")
+    return ways.tolist(), [*parts, planes(firsts[~varies], 0)]
 
 
 def planes(columns: NDArray[Any], low: int) -> tuple[bytes, bytes]:
@@ -344,14 +348,14 @@ def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:
         yield one | {"middle": middle, "scale": scale, "range": span}
 
 
-def clip_range(breakdown: Breakdown, record: int = 0) -> tuple[float, float] | None:
+def clip_range(breakdown: Breakdown, record: int = 0) -> list[float] | None:
     """The ratios at which PPO's clip acts; other surrogates have none, or another meaning."""
     surrogate = breakdown.objective.surrogate
     ends = [surrogate.by_record(name) for name in ("epsilon_low", "epsilon_high")]
     if surrogate.choice.window is None or any(one is None for one in ends):
         return None
     low, high = (float(one[record] if isinstance(one, np.ndarray) else one) for one in ends)
-    return 1.0 - low, 1.0 + high
+    return [1.0 - low, 1.0 + high]
 
 
 # ---- texts -------------------------------------------------------------------------------------

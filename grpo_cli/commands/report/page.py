@@ -161,10 +161,10 @@ def _of_records(
 
 def _around(
     steps: Steps, number: int, findings: Sequence[Finding]
-) -> dict[str, tuple[float | None, ...]]:
+) -> dict[str, list[float | None]]:
     """Each metric before and after a step, and how unusual it is there: as ``trend --at``."""
     found = metrics_at(steps, steps.numbers.index(number), findings)
-    return {one.name: (one.before, one.after, one.size) for one in found}
+    return {one.name: [one.before, one.after, one.size] for one in found}
 
 
 def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:

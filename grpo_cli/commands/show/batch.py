@@ -171,7 +171,7 @@ class FirstTokens:
                 continue
             at = int(batch.responses.index[token])
             if at not in decoders:
-                decoders[at] = decoder([words])
+                decoders[at] = decoder(words)
             start, length = batch.responses.starts[at], batch.responses.lengths[at]
             own = source.positions[start : start + length].tolist()
             begin = max(position - self.around, own[0])
@@ -225,7 +225,7 @@ class Ranked:
 def readable_token(row: Mapping[str, Any]) -> str:
     """The token of a row as text: its id or its position where it has no string."""
     if row.get("token") is not None:
-        return flowing(decoder([[row["token"]]])(row["token"]))
+        return flowing(decoder([row["token"]])(row["token"]))
     return str(row["position"] if row.get("token_id") is None else row["token_id"])
 
 

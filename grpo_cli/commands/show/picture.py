@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -186,7 +186,9 @@ def picture(
 
     By default tokens are coloured by ratio; where all ratios are 1, by gradient.
     """
-    texts, named = texts_of([row["tokens"] for row in record["responses"]])
+    words, codes, named = words_of([row["tokens"] for row in record["responses"]])
+    each = map(words.__getitem__, codes.tolist())
+    texts = [[*islice(each, row["length"])] for row in record["responses"]]
     chosen = color_by or ("ratio" if _scale(record, "ratio") else "gradient")
     said = [""] * len(texts) if named or not completions else completions
     responses = [
@@ -227,22 +229,23 @@ def _scale(record: Row, color_by: str) -> float:
 
 
 def saturated(rows: F64) -> list[float]:
-    """The size at which the colour of each row is full: 98 % of what is not 0 is within it."""
+    """The size at which the colour of each row is full: 98 % of what is not 0 is within it.
+
+    It is what np.quantile returns of each, to the bit.
+    """
+    if not rows.size:
+        return [0.0] * len(rows)
     sizes = np.abs(rows)
     sizes[~np.isfinite(sizes) | (sizes == 0.0)] = np.inf
     sizes.sort(axis=1)
-    counts = np.count_nonzero(sizes < np.inf, axis=1).tolist()
-    return [_near_top(one[:count]) for one, count in zip(sizes, counts, strict=True)]
-
-
-def _near_top(ordered: F64) -> float:
-    """What np.quantile returns, to the bit, in a sixth of its time on the columns of one group."""
-    if not ordered.size:
-        return 0.0
-    place = (len(ordered) - 1) * _SATURATED
-    at, part = int(place), place % 1.0
-    low, high = ordered[[at, min(at + 1, len(ordered) - 1)]].tolist()
-    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1.0 - part)
+    counts = np.count_nonzero(sizes < np.inf, axis=1)
+    last, every = np.maximum(counts - 1, 0), np.arange(len(rows))
+    place = last * _SATURATED
+    at = place.astype(np.int64)
+    ends = sizes[every, at], sizes[every, np.minimum(at + 1, last)]
+    low, high = (np.where(counts, one, 0.0) for one in ends)
+    gap, part = high - low, place - at
+    return np.where(part < 0.5, low + gap * part, high - gap * (1.0 - part)).tolist()
 
 
 def _values(tokens: Row, color_by: str) -> F64:
@@ -254,15 +257,22 @@ def _values(tokens: Row, color_by: str) -> F64:
     return np.asarray(values, dtype=np.float64)
 
 
-def texts_of(responses: Sequence[Row]) -> tuple[list[list[str]], bool]:
-    """The tokens of each response as text, or ids or positions; and whether they are text."""
-    rows = [one["token"] for one in responses if "token" in one]
-    if len(rows) == len(responses):
-        decode = decoder(rows)
-        texts = {token: flowing(decode(token)) for token in {*chain.from_iterable(rows)}}
-        return [[*map(texts.__getitem__, row)] for row in rows], True
-    name = "token_id" if all("token_id" in one for one in responses) else "position"
-    return [[*map(str, one[name])] for one in responses], False
+def words_of(responses: Sequence[Row]) -> tuple[list[str], NDArray[np.uint32], bool]:
+    """The different tokens of responses as text, or ids or positions.
+
+    Returns:
+        These, which of them each token of all responses is, and whether they are text.
+    """
+    named = all("token" in one for one in responses)
+    has_ids = all("token_id" in one for one in responses)
+    name = "token" if named else "token_id" if has_ids else "position"
+    every = [*chain.from_iterable(one[name] for one in responses)]
+    numbers = {token: number for number, token in enumerate(dict.fromkeys(every))}
+    codes = np.fromiter(map(numbers.__getitem__, every), np.uint32, len(every))
+    if not named:
+        return [*map(str, numbers)], codes, False
+    decode = decoder(numbers)
+    return [flowing(decode(token)) for token in numbers], codes, True
 
 
 # ---- tokens as people read them -----------------------------------------------------------------
@@ -270,13 +280,13 @@ def texts_of(responses: Sequence[Row]) -> tuple[list[list[str]], bool]:
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def decoder(rows: Iterable[Sequence[str]]) -> Callable[[str], str]:
+def decoder(tokens: Iterable[str]) -> Callable[[str], str]:
     """What makes text of each token, by the marks that all of them have.
 
     Byte-level BPE (GPT-2's alphabet, seen by its Ġ and Ċ) is decoded to UTF-8, half a character
     as escaped bytes; SentencePiece's ▁ is a space and its ``<0x0A>`` a byte; others are text.
     """
-    everything = "".join(chain.from_iterable(rows))
+    everything = "".join(tokens)
     if "Ġ" in everything or "Ċ" in everything:
         return _from_bytes
     return _from_pieces if "▁" in everything else str

@@ -138,7 +138,7 @@ def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
 
 def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
     texts = [row["token"] for row in rows]
-    decode = decoder([[one for one in texts if isinstance(one, str)]])
+    decode = decoder([one for one in texts if isinstance(one, str)])
     named = [flowing(decode(one)) if isinstance(one, str) else shown(one) for one in texts]
     yield column("token", [_one_line(text) for text in named], show=token_text)
     for name in rows[0]:

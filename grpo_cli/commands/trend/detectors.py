@@ -190,8 +190,8 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
     if not _is_beyond(_since(sign, scaled), scaled, spread) or _goes_on(watch, values, sign):
         return False
     after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
-    level = float(np.median(values[after]))
-    recent = float(np.median(values[max(sign.at - RECENT, 0) : sign.at]))
+    level = float(medians(values[after]))
+    recent = float(medians(values[max(sign.at - RECENT, 0) : sign.at]))
     past = values[max(sign.at - PAST, 0) : sign.at]
     rise = watch.rise * max(1.0, (sign.seen - sign.at) / RECENT)
     least = rise if sign.up and sign.score < _SURE else _LEAST_MOVE
@@ -203,7 +203,7 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
         return False  # all of them is nothing new
     if watch.scale == "growth" and not sign.up and not _has_fallen(values, sign):
         return False
-    change = abs(float(np.median(scaled[after])) - usual)
+    change = abs(float(medians(scaled[after])) - usual)
     return not watch.is_log or bool(change > _LEAST_FACTOR)
 
 
@@ -213,22 +213,22 @@ def _goes_on(watch: Watch, values: F64, sign: Change) -> bool:
         return False
     level, slope, _ = line_before(values, sign.at)
     end = min(sign.seen, len(values))
-    after = float(np.median(values[max(sign.at, end - LEAST_FUTURE) : end]))
+    after = float(medians(values[max(sign.at, end - LEAST_FUTURE) : end]))
     expected = slope * (end - sign.at - (LEAST_FUTURE - 1) / 2)
     return expected < 0.0 and after - level > _STEEPER * expected
 
 
 def _has_fallen(values: F64, sign: Change) -> bool:
     """Whether what accumulates became less, and did not only grow more slowly."""
-    before, since = np.median(values[max(sign.at - PAST // 2, 0) : sign.at]), values[sign.at :]
+    before, since = medians(values[max(sign.at - PAST // 2, 0) : sign.at]), values[sign.at :]
     since = since[: sign.seen - sign.at]
-    return bool(since.max() < before and np.median(since) < _FALLEN * before)
+    return bool(since.max() < before and medians(since) < _FALLEN * before)
 
 
 def _is_beyond(sign: Change, scaled: F64, least: float) -> bool:
     """Whether the values since a change are beyond the last ones before it, the way it states."""
-    before = np.median(scaled[max(sign.at - RECENT, 0) : sign.at])
-    move = float(np.median(scaled[sign.at : sign.seen]) - before)
+    before = medians(scaled[max(sign.at - RECENT, 0) : sign.at])
+    move = float(medians(scaled[sign.at : sign.seen]) - before)
     return (move if sign.up else -move) > least
 
 
@@ -243,7 +243,7 @@ def _since(sign: Change, scaled: F64, before: tuple[float, float] | None = None)
     usual = _usual(scaled, sign.at)
     level, spread = before or usual
     away = (scaled[sign.at : sign.seen] - level) * (1 if sign.up else -1)
-    inside = away <= max(_INSIDE * spread, _NEARER * float(np.median(away[-3:])))
+    inside = away <= max(_INSIDE * spread, _NEARER * float(medians(away[-3:])))
     path = np.append(0, np.cumsum(np.where(inside, _OUTWEIGHS, -1.0)))
     begun = sign.at + int(np.flatnonzero(path == path.max())[-1])
     later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
@@ -267,7 +267,7 @@ def _until_back(change: Change, scaled: F64) -> Change:
     """The change with its end: four values in a row nearer to the old level than to the new."""
     if change.kind in (IMPOSSIBLE, SPIKE) or not change.at >= LEAST_PAST:
         return change
-    middle = (_usual(scaled, change.at)[0] + float(np.median(scaled[change.at : change.seen]))) / 2
+    middle = (_usual(scaled, change.at)[0] + float(medians(scaled[change.at : change.seen]))) / 2
     return _until_beyond(change, middle, scaled)
 
 
@@ -370,7 +370,7 @@ def _single(
         level, spread = _usual(scaled, at)
         away = scaled[at : at + LEAST_FUTURE] - level
         if len(away) == LEAST_FUTURE and (away / away[0] > _STAYS).all():
-            off = abs(float(np.median(away)))
+            off = abs(float(medians(away)))
             score = off / spread * math.sqrt(LEAST_FUTURE) if spread else math.inf
             sign = Change(at, at + LEAST_FUTURE, SHIFT, up=bool(away[0] > 0.0), score=score)
             stays = _until_back(sign, scaled)
@@ -466,7 +466,7 @@ def _left_range(scaled: F64) -> Iterator[Change]:
         gaps = lowest - most if above else least - highest
         for at in places[gaps > _CLEAR_OF * (most - least)].tolist():
             middle, spread = _usual(scaled, at)
-            off = abs(float(np.median(scaled[at : at + LEAST_PAST])) - middle)
+            off = abs(float(medians(scaled[at : at + LEAST_PAST])) - middle)
             score = off / spread * math.sqrt(LEAST_PAST) if spread else math.inf
             yield Change(at, at + LEAST_PAST, SHIFT, above, score)
 

@@ -21,7 +21,7 @@ from grpo_cli.commands.trend.detectors import (
     changes,
 )
 from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
-from grpo_cli.commands.trend.onsets import FUTURE, LEAST_FUTURE, PAST
+from grpo_cli.commands.trend.onsets import FUTURE, LEAST_FUTURE, PAST, medians
 from grpo_cli.commands.trend.step import (
     INFO,
     WARNING,
@@ -164,7 +164,7 @@ def _levels(series: _Series, change: Change) -> _Levels:
 
 
 def _median(values: F64) -> float | None:
-    return float(np.median(values)) if len(values) else None
+    return float(medians(values)) if len(values) else None
 
 
 # ---- sentences ----------------------------------------------------------------------------------

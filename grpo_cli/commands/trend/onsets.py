@@ -234,7 +234,10 @@ def line_before(values: F64, at: int) -> tuple[float, float, float]:
 
 
 def medians(rows: F64) -> F64:
-    """Those of the last axis, of finite numbers: short rows are sooner sorted than parted."""
+    """Those of the last axis, of finite numbers: short rows are sooner sorted than parted.
+
+    np.median would import numpy.ma, which takes as long as the evaluation of some MB.
+    """
     rows, half = np.sort(rows, axis=-1), rows.shape[-1] // 2
     if rows.shape[-1] % 2:
         return rows[..., half]

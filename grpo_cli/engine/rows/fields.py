@@ -330,7 +330,6 @@ def _written(name: str) -> Callable[[Source], list[Any] | None]:
     def read(source: Source) -> list[Any] | None:
         if all(getattr(record, name) is None for record in source.records):
             return None
-        positions = source.positions
         values: list[Any] = []
         cuts = pairwise(bounds(source.batch.responses))
         for record in source.records:
@@ -338,8 +337,9 @@ def _written(name: str) -> Callable[[Source], list[Any] | None]:
             for place in range(len(record.widths)):
                 begin, end = next(cuts)
                 row = [None] * record.widths[place] if rows is None else rows[place]
-                some = positions[begin:end].tolist()
-                values += row if len(row) == len(some) else [row[position] for position in some]
+                if len(row) != end - begin:  # masked tokens are left out
+                    row = [row[position] for position in source.positions[begin:end].tolist()]
+                values += row
         return values
 
     return read
