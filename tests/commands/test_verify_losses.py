@@ -181,14 +181,3 @@ def test_match_names_a_setting_that_the_records_have_otherwise(records, wrong, w
     answer = match(records, loss=loss_of(records, wrong), variant="grpo")
     found = [one.words for one in answer.mistakes] or answer.matches[0].command
     assert words in found or all(f"{name}={value}" in found for name, value in wrong.items())
-
-
-@pytest.mark.parametrize("factor", [0.25, 0.5, 2.0])
-def test_one_factor_of_all_losses_is_no_count_of_tokens(factor: float) -> None:
-    """A quarter of a token mean is four times its tokens, in every record."""
-    random = np.random.default_rng(5)
-    rows = [record(random) for _ in range(4)]
-    for row in rows:
-        row["expected"] = {"loss": factor * evaluate(row, "bnpo", beta=0.0).loss}
-    headline = verify(rows, "bnpo", beta=0.0).headline
-    assert f"your loss is grpo's times {factor:g} in each" in headline

@@ -93,9 +93,6 @@ PLAIN = {
     ),
     # the sum over responses is four times their mean: a β that somebody may have typed
     "β is 0.2 instead of 0.05": compute(kl_weight=lambda row: 1.0 / LENGTHS[row]),
-    "KL weighted by the ratio, and another denominator: your loss divides each token by the "
-    "number of tokens (token-mean over this micro-batch, its local count); grpo divides by "
-    "responses, of token means": (compute(penalty=weighted, weight=lambda _: 0.1)),
 }
 WEIGHTED = {
     MISSING: compute(beta=0.0),
@@ -229,9 +226,6 @@ def test_denominators_are_named() -> None:
     [
         (lambda _: 1 / 3.7, "denominator: your loss divides each token by 3.7; grpo"
          " divides by responses, of token means"),
-        (lambda _: 1 / 37, "another denominator: your loss divides each token by a whole number in"
-         " each record, here 37 where 10 tokens count (padding or other rows?); grpo divides by"
-         " responses, of token means"),
         (lambda row: 1.7 / (4 * LENGTHS[row]), "off by a constant factor: yours is grpo's times"
          " 1.7"),
         (lambda row: 1 / (row + 2.3), None),

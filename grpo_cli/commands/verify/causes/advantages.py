@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, is_typed
 from grpo_cli.commands.verify.causes.solving import parametric
-from grpo_cli.commands.verify.causes.statistics import own_rewards
 from grpo_cli.commands.verify.compare import to_half
 from grpo_cli.objective.breakdown import Breakdown
 
@@ -71,25 +70,6 @@ def changed(case: Case) -> Iterator[Cause]:
         for key, change in CHANGES.items():
             made = partial(_with_change, change=change)
             yield catalogued(key, made, by_record=not key.startswith(_OF_RECORD))
-
-
-def kept(case: Case) -> Iterator[Cause]:
-    """Yields rewards where the advantage should be 0, of responses that a formula leaves out."""
-    a, rewards = case.breakdown.response_advantage, own_rewards(case)
-    if a is None or rewards is None or not (left := a == 0.0).any() or left.all():
-        return
-    for key in ("advantage-kept", "advantage-kept.centred"):
-        yield catalogued(key, partial(_with_rewards, centred=key.endswith("centred")))
-
-
-def _with_rewards(case: Case, *, centred: bool) -> Breakdown:
-    a, rewards = case.breakdown.response_advantage, own_rewards(case)
-    if a is None or rewards is None:
-        raise ValueError("there are no rewards")
-    if centred:
-        sizes = np.bincount(case.batch.groups)
-        rewards = rewards - (np.bincount(case.batch.groups, rewards) / sizes)[case.batch.groups]
-    return case.with_advantages(np.where(a == 0.0, rewards, a))
 
 
 def _cause(mistake: str, words: str, change: Change, *, sure: bool) -> Cause:

@@ -206,27 +206,6 @@ def reinforce(case: Case) -> Iterator[Cause]:
         )
 
 
-def effective_log_ratio(case: Case) -> F64 | None:
-    """[N] the log-ratios that the gradients expected have; NaN where a token has none.
-
-    None where the surrogate is no product of a ratio and an advantage.
-    """
-    wanted, window = case.expected_policy_gradient, case.objective.surrogate.choice.window
-    if wanted is None or window is None:
-        return None
-    if window == "product":
-        free = bounded(case, bounds=_no_bounds).gradient
-    elif _caps(case.objective.surrogate) is not None:
-        free = _with_cap(case, np.inf, floor=-np.inf).gradient
-    else:
-        return None
-    free = free - case.without_policy.gradient
-    loud = (np.abs(free) > 3.0 * case.quiet) & (wanted * free > 0.0)
-    loud &= np.abs(wanted) > case.quiet
-    share = np.where(loud, wanted / np.where(loud, free, 1.0), np.nan)
-    return case.breakdown.log_ratio + np.log(share)
-
-
 # ---- the two bounds, solved for: which tokens have a gradient, and what the others add ----------
 
 

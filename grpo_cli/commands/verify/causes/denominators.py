@@ -7,7 +7,6 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.verify.causes.case import Case, Cause
@@ -145,7 +144,7 @@ _MEANS: Mapping[str, Divisor] = {
 }
 
 
-def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
+def denominators(case: Case) -> Iterator[Cause]:
     """Yields weights that explain the gradient, by name; as numbers where they have none."""
     if case.gradient is None:
         yield from _of_loss(case)
@@ -157,41 +156,14 @@ def denominators(case: Case, *, unnamed: bool = True) -> Iterator[Cause]:
     weight = case.breakdown.weight * np.where(known, factor, 1.0)
     if np.allclose(factor[known], 1.0, rtol=1e-4):
         return
-    fitting = _fitting(case, weight, known)
-    named = [form for form, divisor in fitting.items() if any(named_counts(case, form, divisor))]
-    for form in named or (fitting if unnamed else ()):
-        yield from _causes(case, form, fitting[form], factor[known])
-
-
-def _fitting(case: Case, weight: F64, known: NDArray[np.bool_]) -> dict[str, float]:
-    """Forms that weights [R] of some responses have, and the divisor of each."""
     fitting: dict[str, float] = {}
     for form, shape in _shapes(case).items():
         scale = weight[known] / shape[known]
         if scale[0] and np.allclose(scale, scale[0], rtol=3e-4, atol=0.0):
             fitting[form] = 1.0 / float(np.median(scale))
-    return fitting
-
-
-def of_the_kl(case: Case) -> Iterator[Cause]:
-    """Yields denominators that the KL alone has, by name, where the policy's gradient is right."""
-    term = case.breakdown.term(KL)
-    if case.gradient is None or term is None or not case.objective.beta:
-        return
-    ours = case.without_policy.gradient
-    factor = _factors(case, case.gradient - case.policy_gradient, ours)
-    if factor is None or np.allclose(factor[np.isfinite(factor)], 1.0, rtol=1e-4):
-        return
-    known = np.isfinite(factor)
-    weight = case.breakdown.term_weight(term) * np.where(known, factor, 1.0)
-    if np.ptp(factor[known]) <= 1e-4 and is_round(factor[known][0] * case.objective.beta):
-        return  # somebody may have typed that β
-    for form, divisor in _fitting(case, weight, known).items():
-        for _, name, of in named_counts(case, form, divisor):
-            words = f"KL over another denominator: your loss {_divided(form)}{name}"
-            meant = f"{words}; {_own(case)}"
-            made = partial(_with_weights, numerator=_FORMS[form][1], divisor=of, kl_alone=True)
-            yield Cause("kl-aggregate", meant, made)
+    named = [form for form, divisor in fitting.items() if any(named_counts(case, form, divisor))]
+    for form in named or fitting:
+        yield from _causes(case, form, fitting[form], factor[known])
 
 
 _TERMS = {KL: ("KL", "kl-aggregate"), ENTROPY: ("entropy bonus", "entropy-denominator")}
@@ -199,23 +171,26 @@ _TERMS = {KL: ("KL", "kl-aggregate"), ENTROPY: ("entropy bonus", "entropy-denomi
 
 
 def of_a_term(case: Case) -> Iterator[Cause]:
-    """Yields denominators of the KL or the entropy bonus, where one number alone differs.
+    """Yields denominators of the KL or the entropy bonus alone.
 
-    Many give nearly one loss, so each is named only if it explains all records.
+    Many give nearly one loss, so where one number differs each is named only if it explains all
+    records.
     """
+    lone = case.has_one_number
     terms = [one for one in case.breakdown.terms if one.name in _TERMS and one.active]
-    for term in terms if case.has_one_number else ():
+    for term in terms if lone or case.gradient is not None else ():
         called, mistake = _TERMS[term.name]
-        for form in _shapes(case):
+        for form, steps in product(_shapes(case), case.accumulations.values()):
+            times = f" × {steps:g} accumulation steps" if steps > 1.0 else ""
             for key, of in (_MEANS if form else _EQUAL).items():
                 words = f"{called} over another denominator: your loss {_divided(form)}"
-                words += f"{worded(key)[1]}; {_own(case)}"
-                made = partial(_with_denominator, name=term.name, form=form, divisor=of)
-                yield Cause(mistake, words, made, for_all=True)
+                words += f"{worded(key)[1]}{times}; {_own(case)}"
+                made = partial(_with_denominator, name=term.name, form=form, of=of, steps=steps)
+                yield Cause(mistake, words, made, for_all=lone)
         for count, power in product(_TIMES, (1, -1)):
             words = f"{called} {'times' if power > 0 else 'divided by'} the number of {count}"
             made = partial(_with_times, name=term.name, count=count, power=power)
-            yield Cause(mistake, words, made, for_all=True)
+            yield Cause(mistake, words, made, for_all=lone)
 
 
 _TIMES: Mapping[str, Divisor] = {
@@ -228,9 +203,9 @@ _TIMES: Mapping[str, Divisor] = {
 """What a term may be multiplied or divided by once more."""
 
 
-def _with_denominator(case: Case, name: str, form: str, divisor: Divisor) -> Breakdown:
+def _with_denominator(case: Case, name: str, form: str, of: Divisor, steps: float) -> Breakdown:
     """The record's evaluation with other weights of one of its terms."""
-    by = divisor(case)
+    by = of(case) * steps
     if not by > 0.0:
         raise ValueError("there is no such count")
     weights = Weights(_FORMS[form][1](case), None, by, "solved")
@@ -314,50 +289,6 @@ def _of_loss(case: Case) -> Iterator[Cause]:
         divisor = float(sums[0]) / case.loss
         if divisor > 0.0 and any(named_counts(case, form, divisor)):
             yield from _causes(case, form, divisor, np.ones(1))
-        elif divisor > 0.0 and not form:
-            yield from _whole(case, divisor)
-
-
-def _whole(case: Case, divisor: float) -> Iterator[Cause]:
-    """Yields a denominator of tokens that is a whole number without a name, in all records.
-
-    It is solved for in each, so it is none of a few tokens more or less that digits do not tell.
-    Where it is a multiple of the tokens that count, or they of it, all losses may have one factor.
-    """
-    own = case.batch.responses.total
-    times = max(divisor / own, own / divisor)
-    is_factor = times < 1e6 and abs(times - round(times)) <= _DIGITS * times
-    if not is_factor and abs(divisor - round(divisor)) <= _room(case, divisor):
-        words = (
-            f"another denominator: your loss divides each token by a whole number in each record, "
-            f"here {divisor:.0f} where {case.batch.responses.total:,} tokens count "
-            f"(padding or other rows?); {_own(case)}"
-        )
-        yield Cause("denominator-other", words, _with_whole, for_all=case.gradient is None)
-
-
-def _room(case: Case, divisor: float) -> float:
-    """How far from a whole number a denominator may be; negative where all numbers are near one."""
-    room = max(_DIGITS, case.rounding) * divisor
-    return room if room <= 0.02 else -1.0
-
-
-_DIGITS = 1.5e-6
-"""What float32 leaves of a denominator that is solved for."""
-
-
-def _with_whole(case: Case) -> Breakdown:
-    if case.gradient is None:
-        sums = _with_weights(case, _FORMS[""][1], lambda _: 1.0).record_objective
-        divisor = float(sums[0]) / (case.loss or np.nan)
-    else:
-        factor = _factors(case, case.gradient, case.breakdown.gradient)
-        if factor is None:
-            raise ValueError("no weights give the gradient")
-        divisor = 1.0 / float(np.nanmedian(case.breakdown.weight * factor))
-    if not abs(divisor - round(divisor)) <= _room(case, divisor):
-        raise ValueError("the denominator is no whole number")
-    return _with_weights(case, _FORMS[""][1], lambda _: float(round(divisor)))
 
 
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
@@ -388,10 +319,6 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
     if not equal or case.gradient is None:
         return
     usual = float(np.median(factor))
-    typed = constant and (is_round(usual) or is_round(1.0 / usual))
-    if whole := [] if form or typed else [*_whole(case, divisor)]:
-        yield from whole
-        return
     if abs(factor - usual).max() <= 3e-4 * abs(usual):
         words = f"off by a constant factor: yours is grpo's times {usual:.6g}"
         made = partial(everything_times, factor=usual)
@@ -462,17 +389,13 @@ def accumulation_steps(case: Case) -> float:
     return _number(case.record.hyperparameters.get("gradient_accumulation_steps") or 1)
 
 
-def _with_weights(
-    case: Case, numerator: Numerator, divisor: Divisor, *, kl_alone: bool = False
-) -> Breakdown:
+def _with_weights(case: Case, numerator: Numerator, divisor: Divisor) -> Breakdown:
     shape, by = numerator(case), case.by_record(divisor)
 
     def aggregate() -> Weights:
         return Weights(shape, None, by, "solved")
 
-    solved = Bound("solved", Choice(aggregate), {})
-    own = case.objective.aggregate if kl_alone else solved
-    return case.evaluated(aggregate=own, kl_aggregate=solved if kl_alone else None)
+    return case.evaluated(aggregate=Bound("solved", Choice(aggregate), {}), kl_aggregate=None)
 
 
 # ---- sign and plain factors: of everything, of the gradient alone, of the loss alone ------------

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.verify.causes.case import Case, Cause, tapped
 from grpo_cli.commands.verify.causes.choices import scaled_ratio
-from grpo_cli.commands.verify.causes.clips import effective_log_ratio
 from grpo_cli.commands.verify.causes.solving import parametric
 from grpo_cli.commands.verify.compare import HALF, to_half
 from grpo_cli.objective.breakdown import Breakdown
@@ -102,22 +101,6 @@ def columns(case: Case) -> Iterator[Cause]:
             yield Cause(mistake, f"all log-probs {words}", made)
 
 
-def exchanged(case: Case) -> Iterator[Cause]:
-    """Yields log-probs of one policy that are read for those of another."""
-    for into, name in _read(case).items():
-        for source, other in _NAMES.items():
-            if into in ("log_probs_new", "log_probs_old", source):
-                continue  # the ratio to another policy has a cause of its own
-            if getattr(case.batch, source) is None:
-                continue
-            made = partial(_exchanged, into=into, source=source)
-            yield Cause("columns-exchanged", f"{other} log-probs are read for {name} ones", made)
-
-
-def _exchanged(case: Case, into: str, source: str) -> Breakdown:
-    return case.with_columns(**{into: getattr(case.batch, source)})
-
-
 # ---- scaled: another temperature, another base ---------------------------------------------------
 
 _BASES: Mapping[str, float] = {
@@ -156,6 +139,10 @@ def _in_ratio(case: Case, number: float) -> Breakdown:
     return case.evaluated(None, ratio=tapped(case.objective.ratio, power))
 
 
+_STARTS = (1.0, 0.8, 1.25, 0.67, 1.5)
+"""Factors to begin with: from afar a clip may lead nowhere."""
+
+
 def temperatures(case: Case) -> Iterator[Cause]:
     """Yields one column of log-probs at another temperature, solved for."""
     for column, name in _read(case).items():
@@ -164,35 +151,5 @@ def temperatures(case: Case) -> Iterator[Cause]:
             "the other columns"
         )
         family = partial(_rescaled, names=(column,))
-        start = 1.0 if column == "log_probs_ref" else _scale_of(case, column)
-        if start is not None:
+        for start in _STARTS:
             yield from parametric(case, "log-probs-scaled", words, family, start)
-
-
-def _scale_of(case: Case, column: str) -> float | None:
-    """Reads the factor of a column off the ratios that the gradients have; None where none fits.
-
-    With f on the old log-probs log ρ = θ − f·o; with f on the new ones the gradient is
-    f·e^(f·θ − o), so that differences between tokens say f.
-    """
-    new, old, seen = case.batch.log_probs_new, case.batch.log_probs_old, effective_log_ratio(case)
-    if new is None or old is None or seen is None:
-        return None
-    if case.objective.ratio.choice.per_response:
-        means = case.batch.responses.mean
-        new, old, seen = means(new), means(old), means(seen)
-    known = np.isfinite(seen)
-    new, old, seen = new[known], old[known], seen[known]
-    if len(seen) < 4:
-        return None
-    if column == "log_probs_old":
-        each = (new - seen) / np.where(old == 0.0, np.nan, old)
-    else:
-        order = np.argsort(new)
-        half = len(order) // 2
-        low, high = order[:half], order[-half:]
-        step = new[high] - new[low]
-        each = ((seen + old)[high] - (seen + old)[low]) / np.where(step == 0.0, np.nan, step)
-    factor = float(np.nanmedian(each))
-    near = np.abs(each - factor) <= 0.1 * abs(factor)  # a KL moves them a little
-    return factor if factor > 0.0 and near.mean() > 0.5 else None

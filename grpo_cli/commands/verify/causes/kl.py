@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import (
-    IMPOSSIBLE,
     Case,
     Cause,
     bound_to,
     catalogued,
     is_typed,
-    on_top,
     swapped,
     tapped,
 )
-from grpo_cli.commands.verify.causes.denominators import denominators, scaled
+from grpo_cli.commands.verify.causes.denominators import scaled
 from grpo_cli.commands.verify.causes.solving import bounding, roundest_near
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice, Composed, call, parameters
@@ -186,23 +184,6 @@ def _from_old(case: Case) -> Breakdown:
     still = tapped(case.objective.kl, lambda kl: kl._replace(grad_log_prob=0.0 * kl.value))
     reference = case.column("log_probs_ref") + (new - old)
     return case.evaluated(replace(case.batch, log_probs_ref=reference), kl=still)
-
-
-# ---- two at once --------------------------------------------------------------------------------
-
-
-def weights_and_denominators(case: Case) -> Iterator[Cause]:
-    """Yields another weight of the KL, which trainers can turn on and off, and a denominator."""
-    if not case.objective.beta:
-        return
-    for weight in _weights(case.objective.kl):
-        try:
-            again = replace(case, breakdown=weight.evaluate(case))
-        except IMPOSSIBLE:
-            continue
-        for cause in denominators(again, unnamed=False):
-            words = f"{weight.words}, and {cause.words}"
-            yield Cause(cause.mistake, words, partial(on_top, first=weight, second=cause))
 
 
 # ---- solved -------------------------------------------------------------------------------------

@@ -435,59 +435,6 @@ def _by_advantage(case: Case) -> Found | None:
     return words, "advantage"
 
 
-_SMOOTH, _CLEARLY = 0.2, 3.0
-"""How rough a function is at most, and how many times rougher values are by any other column."""
-_ENOUGH = 30
-"""Tokens of which as few neighbours by chance are alike."""
-
-
-def _by_function(case: Case) -> Found | None:
-    """Looks for one column that each token's factor, or the KL's gradient, is a function of.
-
-    Values are sorted by a column, for either sign of A: neighbours have nearly the same then.
-    """
-    (policy, rest), wanted, b = _parts(case), case.gradient, case.breakdown
-    assert wanted is not None
-    new, old = case.batch.log_probs_new, case.batch.log_probs_old
-    engine, ref = case.batch.log_probs_rollout, case.batch.log_probs_ref
-    loud = (np.abs(policy) > 30.0 * case.quiet) & (np.abs(wanted - rest) > case.quiet)
-    factor = np.where(loud, wanted - rest, 1.0) / np.where(loud, policy, 1.0)
-    found: list[tuple[float, Found]] = []
-    if new is not None and old is not None:
-        words = ", by a factor that follows π_θ/π_old"
-        rough = _roughness(factor[loud], (new - old)[loud], b.advantage[loud])
-        found.append((rough, (words, "ratio", "surrogate")))
-    if old is not None and engine is not None:
-        words = ", by a factor that follows π_old/π_engine"
-        rough = _roughness(factor[loud], (old - engine)[loud], b.advantage[loud])
-        found.append((rough, (words, "correction")))
-    if (kl := b.term(KL)) is not None and kl.active and ref is not None and new is not None:
-        weight = case.batch.responses.spread(b.term_weight(kl))
-        known = weight > 0.0
-        slope = np.where(known, wanted - policy, 0.0) / np.where(known, weight, 1.0)
-        words = ", and what is not the policy term's part follows π_θ/π_ref"
-        rough = _roughness(slope[known], (new - ref)[known], np.ones(int(known.sum())))
-        found.append((rough, (words, "kl")))
-    found.sort(key=lambda one: one[0])
-    if not found or not found[0][0] < _SMOOTH:
-        return None
-    if found[1:] and found[1][0] < _CLEARLY * found[0][0]:
-        return None
-    words, *stages = found[0][1]
-    return f"{_count(_wrong(case))} differ{words}", *stages
-
-
-def _roughness(values: F64, column: F64, sign: F64) -> float:
-    """Compares neighbours' differences, in the order of a column, with those of any order: 1."""
-    if len(values) < _ENOUGH or len(np.unique(column)) < _ENOUGH:
-        return np.inf
-    order = np.lexsort((column, sign > 0.0))
-    spread = float(values.var())
-    if not spread > 1e-6 * float(np.square(values).mean()):
-        return np.inf
-    return float(np.square(np.diff(values[order])).mean()) / (2.0 * spread)
-
-
 def _by_token(case: Case) -> Found:
     """Says what is left: each token has a factor of its own, or the KL adds one."""
     (policy, rest), wrong = _parts(case), _wrong(case)
@@ -522,7 +469,6 @@ _TESTS: Sequence[Callable[[Case], Located | Found | None]] = (
     _by_cells,
     _by_advantage,
     partial(_in_one_place, exactly=False),
-    _by_function,
     _by_token,
 )
 """Those that leave the least open first."""
