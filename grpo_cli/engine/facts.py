@@ -132,7 +132,8 @@ class InputFacts:
             for name, (word, instead) in _NULLS.items()
             if self.nulls[name]
         ]
-        return self.notices | unread | dict.fromkeys([*filter(None, choices), *nulls])
+        releases = [plan.release for plan in plans]
+        return self.notices | unread | dict.fromkeys([*filter(None, [*releases, *choices]), *nulls])
 
     def ungrouped(
         self, records: int, groups: int, responses: int, *, given: bool = False

@@ -101,10 +101,10 @@ def is_gone(until: str, name: str, version: str) -> bool:
 
 
 def _order(version: str) -> tuple[tuple[int, ...], bool]:
-    """What releases are sorted by: 1.9.2 < 1.10.0.dev0 < 1.10.0; a word is behind all of them."""
+    """What releases are sorted by: 1.9.2 < 1.10.0.dev0 < 1.10; a word is behind all of them."""
     release = re.match(r"v?(\d+(?:\.\d+)*)(.*)", version)
     if release is None:
         return (sys.maxsize,), True
-    numbers = tuple(int(number) for number in release[1].split("."))
+    numbers = tuple(int(number) for number in re.sub(r"(\.0+)+$", "", release[1]).split("."))
     preliminary = re.match(r"[.-]?(dev|a|b|rc)", release[2])
     return numbers, preliminary is None

@@ -38,6 +38,7 @@ class Plan:
         own: whether the variant's own settings win over those of records, and its advantage over
             theirs.
         asked: whether the user named the variant, so that no note names another.
+        name: the variant as it was given, also with a release: ``trl/bnpo@1.9.0``.
     """
 
     variant: str
@@ -47,6 +48,7 @@ class Plan:
     batch: str
     own: bool = False
     asked: bool = field(default=False, compare=False)
+    name: str = field(default="", compare=False)
     _cache: dict[object, Objective] = field(default_factory=dict, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -316,6 +318,17 @@ class Plan:
         }
 
     @property
+    def release(self) -> str | None:
+        """The note on a release that was asked for and has no row of its own."""
+        _, _, version = self.name.partition("@")
+        if not version or self.name == self.variant or self.row.version.endswith(f" {version}"):
+            return None
+        return (
+            f"{self.name} is evaluated as {self.variant} ({self.row.version}): no change between "
+            "these releases is known (grpo variants --changes)"
+        )
+
+    @property
     def idle_clip(self) -> str | None:
         """The note for a lower bound of the ratio that flags put at 0 or less."""
         if "epsilon_low" not in self.flags:
@@ -391,7 +404,7 @@ def plan(
         flags = canonical(given)
     except HyperparameterError as error:
         raise UsageError(str(error)) from None
-    made = Plan(name, VARIANTS[name], swapped, flags, batch, own)
+    made = Plan(name, VARIANTS[name], swapped, flags, batch, own, name=variant)
     if strict:
         _check_taken(made)
     return made
@@ -507,6 +520,9 @@ def _check_taken(made: Plan) -> None:
 
 def _no_variant(name: str) -> str:
     """What to say of a name that no variant has; a stage or a framework may have it."""
+    row, _, version = name.partition("@")
+    if version and row in NAMES and (until := VARIANTS[NAMES[row]].until):
+        return f"{name}: {until} was the last release with {row}"
     for place, stage in STAGES.items():
         choice = stage.aliases.get(name, name)
         if choice in stage.choices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from grpo_cli import papers
 from grpo_cli.errors import UsageError, did_you_mean
-from grpo_cli.frameworks.framework import Framework
+from grpo_cli.frameworks.framework import Framework, as_of, is_gone
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective import objective
 from grpo_cli.objective.choice import Bound, Choice, place_of, table
@@ -199,7 +200,23 @@ def _names(rows: Mapping[str, Row[Use]]) -> dict[str, str]:
     return {name: name for name in rows} | aliases
 
 
-NAMES: Mapping[str, str] = _Table(
+class _Names(_Table[str]):
+    """Names of variants, also with a release that has no row of its own: ``trl/bnpo@1.9.0``."""
+
+    def __getitem__(self, name: str) -> str:
+        with suppress(KeyError):
+            return super().__getitem__(name)
+        row, _, version = name.partition("@")
+        if not version[:1].isdecimal():
+            raise KeyError(name)
+        listed = super().__getitem__(row)
+        room = framework_of(listed)
+        if room is None or not room.changes or is_gone(ROWS[listed].until, room.name, version):
+            raise KeyError(name)
+        return as_of(room.changes, listed, version)
+
+
+NAMES: Mapping[str, str] = _Names(
     _names(papers.ROWS), lambda room: _names(room.rows), lambda room: _names(room.earlier)
 )
 """Every name that a variant answers to, and the one it is listed under."""

@@ -69,6 +69,20 @@ def test_rows_find_themselves(known, losses) -> None:
     assert found.matches[0].value == loss
 
 
+def test_rows_of_earlier_releases_are_named(path, known) -> None:
+    """Behind a plainer row that gives the number too, and where only their row is asked for."""
+    name = "trl/bnpo@1.9.2"
+    loss = evaluate(known, name).loss
+    assert name in match(known, loss=f"{loss:.6g}").matches[0].variants
+    (first, *_) = match(known, loss=f"{loss:.6g}", variant="trl/bnpo").matches
+    assert first.variants == (name,)
+    loss = evaluate(path, name, beta=0.04).loss
+    (first, *_) = match(path, loss=f"{loss:.10g}", epsilon=0.2).matches
+    assert f"{name} --beta 0.04" in first.also
+    (first, *_) = match(path, loss=f"{loss:.10g}", epsilon=0.2, variant="trl/bnpo").matches
+    assert f"-v {name} --beta 0.04" in first.command
+
+
 @each("name", ["grpo", "cispo"])
 def test_losses_that_trl_logged(name, tmp_path) -> None:
     line = (DUMPS / f"trl-1.16.0-{name}.jsonl").read_text().splitlines()[-1]
@@ -959,6 +973,14 @@ def test_a_logged_kl_may_be_another_mean_than_the_objectives(over: str, weighted
     assert (one.logged_is, one.agrees) == (words, False)
     assert one.value_is == "the mean over responses of k3"
     assert f"is {words}" in found.headline
+
+
+def test_a_kl_of_few_digits_may_be_several_means() -> None:
+    rows = kl_records()
+    value = np.mean([x for row in rows for some in k3_of(row) for x in some])
+    found = match(rows, loss=evaluate(rows, "grpo").loss, kl=f"{value:.1g}", stages={"kl": "k3"})
+    assert found.others[0].logged_is == "the mean over tokens of k3"
+    assert f"or one of {len(found.others[0].also)} other means that fit" in found.headline
 
 
 @pytest.mark.parametrize(

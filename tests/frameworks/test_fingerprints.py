@@ -150,12 +150,13 @@ def test_each_earlier_row_is_reached_by_a_version(name: str) -> None:
         ({"name": "trl", "loss_type": "dapo", "version": "1.9.2"}, "trl/dapo@1.9.2"),
         ({"name": "trl", "loss_type": "dapo", "version": "1.10.0.dev0"}, "trl/dapo@1.9.2"),
         ({"name": "trl", "loss_type": "dapo", "version": "1.10.0"}, "trl/dapo"),
+        ({"name": "trl", "loss_type": "dapo", "version": "1.10"}, "trl/dapo"),
         ({"name": "trl", "loss_type": "dapo", "version": "2.0.0"}, "trl/dapo"),
         ({"name": "trl", "loss_type": "dapo"}, "trl/dapo"),
         ({"name": "trl", "loss_type": "grpo", "version": "1.9.0"}, "trl/grpo@1.9.2"),
         ({"name": "trl", "loss_type": "grpo", "version": "main"}, "trl/grpo"),
         ({"name": "ms-swift", "loss_type": "dapo", "version": "4.5.1"}, "ms-swift/dapo@4.5"),
-        ({"name": "ms-swift", "loss_type": "dapo", "version": "4.6.0"}, "ms-swift/dapo"),
+        ({"name": "ms-swift", "loss_type": "dapo", "version": "4.6"}, "ms-swift/dapo"),
         ({"name": "ms-swift", "loss_type": "grpo", "version": "4.5.1"}, "ms-swift/grpo"),
         ({"name": "unsloth", "loss_type": "dapo", "version": "2026.8.13"}, "unsloth/dapo@2026.9.1"),
         ({"name": "verl", "policy_loss": "gspo", "version": "0.9.0"}, "verl/gspo@0.9.0"),
@@ -174,7 +175,9 @@ def test_each_earlier_row_is_reached_by_a_version(name: str) -> None:
     ],
 )
 def test_a_record_s_version_picks_the_row(settings: dict[str, object], row: str) -> None:
+    """As it does after the @ of a name."""
     assert choose(settings).row == row
+    assert NAMES.get(f"{row.partition('@')[0]}@{settings.get('version')}", row) == row
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ class Convention(Answer):
         value, difference: its number, and that less the logged one.
         command: prints the number; of data in memory, the call of Python.
         variants: the rows that are this convention.
+        also: other rows that are, each with its hyperparameters and its factor.
         factor, factor_meaning: what a loss was multiplied by, and what that stands for.
         sign_flipped: whether the number is the other sign's.
         same: signatures of other ways to make this convention.
@@ -47,6 +48,7 @@ class Convention(Answer):
     difference: float
     command: str
     variants: Sequence[str]
+    also: Sequence[str]
     factor: float
     factor_meaning: str | None
     sign_flipped: bool
@@ -95,6 +97,7 @@ class OtherNumber(Answer):
         agrees: whether these are one.
         value_is, logged_is: of a KL, which mean either is: "the mean over tokens of k3"; "" for
             none that is usual.
+        also: the other usual means that are the logged KL to its digits.
     """
 
     name: str
@@ -103,6 +106,7 @@ class OtherNumber(Answer):
     agrees: bool
     value_is: str
     logged_is: str
+    also: Sequence[str] = ()
 
     @property
     def sentence(self) -> str:
@@ -111,7 +115,10 @@ class OtherNumber(Answer):
         own += f" ({self.value_is})" if self.value_is else ""
         yours = f"your {shown(self.logged)}"
         if self.logged_is:
-            return f"its {self.name} is {own}; {yours} is {self.logged_is}"
+            also = f", or one of {len(self.also)} other means that fit" if self.also else ""
+            if len(self.also) == 1:
+                also = f", or {self.also[0]}"
+            return f"its {self.name} is {own}; {yours} is {self.logged_is}{also}"
         of_kl = f", and {yours} is none of its usual means" if self.name == "kl" else ""
         return f"its {self.name} is {own}{of_kl or f', not {yours}'}"
 

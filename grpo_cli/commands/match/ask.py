@@ -18,6 +18,7 @@ from grpo_cli.commands.match.search import TOO_LARGE, Search
 from grpo_cli.commands.match.space.space import known
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
+from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.evaluator import Evaluator, without_misnamed
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
@@ -58,7 +59,7 @@ def ask(
 
     Raises:
         UsageError: where no number is given, or two are.
-        InputError: where no record can be read, or carries the number.
+        InputError: where no record can be read, evaluated or carries the number.
     """
     words, base = [*places, *options], Evaluator(plan)
     given = dict(numbers)
@@ -71,13 +72,21 @@ def ask(
         stream = Stream(source, base)
         first = stream.first()
         questions = [Question(target, stream.loaded(), first, others)]
-    run = _searched(plan, source, betas, questions)
+    try:
+        run = _searched(plan, source, betas, questions)
+    except InputError:
+        _evaluate(plan, source)
+        raise
+    if not run.scan.tried:
+        _evaluate(plan, source)
     found = [*run.matches, *run.nearest]
     left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
     for name in (REFERENCE, TOO_LARGE):
         if name in run.space.reasons:
             source.notices[f"{name}: {run.space.reasons[name]}"] = None
+    if plan.release is not None:
+        source.notices[plan.release] = None
     if plan.asked and not run.reproduced:
         note = f"only {plan.variant} was tried, with changes (-v); without -v, every variant is"
         source.notices[note] = None
@@ -92,6 +101,16 @@ def ask(
         likelier = min(RARE if run.reproduced else BY_CHANCE, run.matches[0].chance)
         return answer if mistaken.mistakes_by_chance > likelier else mistaken
     return mistaken
+
+
+def _evaluate(plan: Plan, source: Reader) -> None:
+    """Evaluates records of which no convention can be tried, as grpo eval does.
+
+    Raises:
+        InputError: what is wrong with a record, and where.
+    """
+    for _ in Evaluation(source, plan, encode=None):
+        pass
 
 
 def _searched(
@@ -354,7 +373,8 @@ def convention(
         value=one.value,
         difference=one.difference,
         command=command(pruned(one.plan, chunk), words, only, abs(one.times)),
-        variants=tuple(one.rows),
+        variants=(*one.rows[:1], *sorted(one.rows[1:], key=lambda name: "@" in name)),
+        also=_also(one, chunk),
         factor=abs(one.times),
         factor_meaning=_meaning(one),
         sign_flipped=flipped,
@@ -365,6 +385,18 @@ def convention(
         any_from=dict(one.unbound),
         replaced=_replaced(one.plan, chunk),
     )
+
+
+def _also(first: Candidate, chunk: Chunk) -> tuple[str, ...]:
+    """Other rows that are this convention: ``trl/bnpo@1.9.2 --beta 0.04``, ``− dr``."""
+    found = []
+    for one, names in first.also:
+        flags = pruned(one.plan, chunk).words[2:]
+        sign, meaning = ["−"] if one.times < 0 else [], filter(None, [one.factor.meaning])
+        alone = one.times == first.times and {*first.rows, first.plan.variant}
+        every = [name for name in names if not alone or name not in alone]
+        found += [" ".join([*sign, name, *flags, *meaning]) for name in every]
+    return tuple(dict.fromkeys(found))
 
 
 def _replaced(made: Plan, chunk: Chunk) -> dict[str, Value]:

@@ -142,11 +142,12 @@ def others_of(
     for other in question.others:
         own, agree = own_value(one, other.name), agrees(one, other)
         meaning = logged = ""
+        also: list[str] = []
         if other.name == KL and own is not None:
             same = (words for words, value in means.items() if abs(value - own) <= 1e-9 * abs(own))
             meaning = next(same, "")
-            logged = next(iter(_like(meaning, fits)), "") if not agree else meaning
-        found.append(OtherNumber(other.name, other.value, own, agree, meaning, logged))
+            logged, *also = [meaning] if agree else _like(meaning, fits) or [""]
+        found.append(OtherNumber(other.name, other.value, own, agree, meaning, logged, also))
     return found
 
 

@@ -66,6 +66,7 @@ class Candidate:
         chance: conventions of no more bits that hit such a number by chance.
         measured: which of the options' statistics of the whole input it needs; -1 for none.
         rows: the variants that are this convention.
+        also: rows that are with hyperparameters or another factor, and the names of each.
         members: signatures of other ways to make this convention.
         value: its number; exact once it was evaluated.
         difference: ``value`` less the target.
@@ -81,6 +82,7 @@ class Candidate:
     chance: float = math.nan
     measured: int = -1
     rows: list[str] = field(default_factory=list)
+    also: list[tuple[Candidate, Sequence[str]]] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
     value: float = math.nan
     difference: float = math.nan
@@ -119,13 +121,19 @@ class Families:
         elif objective.signature not in head[0].members:
             head[0].members.append(objective.signature)
         first = one if head is None else head[0]
-        plain = not one.plan.swapped and not one.plan.flags
-        if plain and one.times == first.times:
-            if not first.rows:  # its command has to evaluate the row that it is called by
-                first.plan, first.measured = one.plan, one.measured
-            names = self._same.get(one.plan.variant, [one.plan.variant])
-            first.rows += [name for name in names if name not in first.rows]
+        if not one.plan.swapped:
+            self._name(first, one)
         return head is None
+
+    def _name(self, first: Candidate, one: Candidate) -> None:
+        """Adds a row that is this convention, as published or with hyperparameters or a factor."""
+        names = self._same.get(one.plan.variant, [one.plan.variant])
+        if one.plan.flags or one.times != first.times:
+            first.also.append((one, names))
+            return
+        if not first.rows:  # its command has to evaluate the row that it is called by
+            first.plan, first.measured = one.plan, one.measured
+        first.rows += [name for name in names if name not in first.rows]
 
 
 def _valued(objective: Objective) -> probe.Valued:

@@ -230,10 +230,11 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     for at, line in enumerate(rows if found.variants else ()):
         console.print(wrapped(Text(f"  {line}", "cyan"), screen.width, 4))
         mark(console, "convention", min(at, 1))
-    others = [_label(one) for one in same[1:] if one not in alike]
+    others = [*found.also, *(_label(one) for one in same[1:] if one not in alike)]
     if others:
-        more = f"; and {len(others) - _ALSO} more (--full)" if len(others) > _ALSO else ""
-        also = Text(f"  also {'; '.join(others[:_ALSO])}{more}")
+        most = len(others) if chosen().full else _ALSO
+        more = f"; and {len(others) - most} more (--full)" if len(others) > most else ""
+        also = Text(f"  also {'; '.join(others[:most])}{more}")
         console.print(wrapped(also, screen.width, 4))
         mark(console, "convention", len(others))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grpo_cli.hyperparameters import Value
-from grpo_cli.variants import STAGES, VARIANTS
+from grpo_cli.variants import EARLIER, STAGES, VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 from grpo_cli.variants.trainer import USUAL
 
@@ -69,12 +69,17 @@ _DERIVED = {"unsloth": "trl", "ms-swift": "trl", "liger": "trl"}
 """Frameworks that compute the loss on another one's fields."""
 
 
+_EARLIER = 0.5
+"""Bits of a row of an earlier release: less than those of a factor."""
+
+
 def strangeness(row: str, frameworks: Sequence[str]) -> float:
     """The bits of a row, which is the likelier where the record uses its framework's names."""
     room = row.partition("/")[0] if "/" in row else ""
+    earlier = _EARLIER if "@" in row else 0.0
     if not frameworks or room in frameworks:
-        return 0.0
-    return 2.0 if not room or _DERIVED.get(room) in frameworks else 4.0
+        return earlier
+    return earlier + (2.0 if not room or _DERIVED.get(room) in frameworks else 4.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,16 +120,20 @@ def change(stage: str, choice: str, rare: float = 0.0, **flags: Value) -> Change
 def rows(base: Plan, frameworks: Sequence[str] = ()) -> Iterator[Plan]:
     """Every row with the stages and hyperparameters that flags ask for, or the one asked for.
 
+    Those of earlier releases come last; of one that is asked for, these too.
+
     Args:
         base: the plan, whose own row comes first.
         frameworks: their rows come next, their usual losses first.
     """
     usual = {USUAL[name][1] for name in frameworks if name in USUAL}
 
-    def order(name: str) -> tuple[float, bool]:
-        return strangeness(name, frameworks), name not in usual
+    def order(name: str) -> tuple[bool, float, bool]:
+        return name in EARLIER, strangeness(name, frameworks), name not in usual
 
-    others = () if base.asked else sorted(VARIANTS, key=order)
+    every = [*VARIANTS, *EARLIER]
+    asked = [name for name in EARLIER if name.startswith(f"{base.variant}@")]
+    others = asked if base.asked else sorted(every, key=order)
     for name in dict.fromkeys([base.variant, *others]):
         bare = Plan(name, VARIANTS[name], base.swapped, {}, base.batch)
         takes = bare.takes()

@@ -269,6 +269,7 @@ class _Builder:
         self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth, given: set[str]
     ) -> None:
         self._sample, self._depth, self._given = sample, depth, given
+        self._asked = base.variant
         self.options = Options(solve="beta" not in given and not betas)
         self.reasons: dict[str, str] = {}
         self.same: dict[str, list[str]] = {}
@@ -321,17 +322,23 @@ class _Builder:
             self.reasons.setdefault(row.variant, reason)
             return
         own = [NO_CHANGE, *self._betas] if "beta" in stages.takes else [NO_CHANGE]
-        pairs = self._pairs
+        earlier = "@" in row.variant and row.variant != self._asked
+        pairs = self._pairs[:1] if earlier else self._pairs
         if correction_key(objective.correction) is not None:
             pairs = [one for one in pairs if one.count <= 1 and one.bits <= 4.0]
         pairs = [*pairs, *self._with_own(stages), *self._with_epsilons(stages, pairs)]
-        if not objective.kl_in_reward:
-            yield self._grid(stages, self._advantages, pairs, [*own, *self._kls])
+        if earlier:  # without a change of a stage
+            yield self._grid(stages, [NO_CHANGE], pairs, own, [NO_CHANGE])
             return
-        yield self._grid(stages, self._penalised(per_response=per_response), pairs, own)
+        aggregates = self._aggregates
+        if not objective.kl_in_reward:
+            yield self._grid(stages, self._advantages, pairs, [*own, *self._kls], aggregates)
+            return
+        advantages = self._penalised(per_response=per_response)
+        yield self._grid(stages, advantages, pairs, own, aggregates)
         if self._kls:
             other = Stages(self._sample, changed(row, self._kls[0]))
-            yield self._grid(other, self._advantages, pairs, self._kls)
+            yield self._grid(other, self._advantages, pairs, self._kls, aggregates)
 
     def _with_own(self, stages: Stages) -> Sequence[Change]:
         """The row with its surrogate's own values, where the records put others in their place."""
@@ -369,11 +376,11 @@ class _Builder:
     def _grid(self, stages: Stages, *changes: Sequence[Change]) -> Grid:
         """A row's grid of advantage, policy and KL changes, and of aggregations."""
         row, objective, options = stages.row, stages.objective, self.options
-        weights = self._aggregates
+        *others, weights = changes
         if tried.LENGTH in stages.takes:
             weights = [*weights, *self._lengths]
-        axes = Axes(*[self._axis(tuple(one)) for one in (*changes, weights)])
-        _, pairs, kls = changes
+        axes = Axes(*[self._axis(tuple(one)) for one in (*others, weights)])
+        _, pairs, kls = others
         all_tokens = keeps_tokens(objective.correction)
         policy = self._policies(stages, axes, all_tokens=all_tokens)
         kl = np.array([self._kls_of(stages, one, pairs) for one in kls], np.int32)
