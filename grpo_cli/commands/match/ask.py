@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched, Mistaken, Released
+from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched, Released
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
 from grpo_cli.commands.match.run import RARE, REFERENCE, Candidate, Run
@@ -26,7 +26,6 @@ from grpo_cli.hyperparameters import Value, canonical
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
 from grpo_cli.terminal.numbers import shell_line
-from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 
 _TARGETS = ("loss", "objective")
@@ -93,10 +92,12 @@ def ask(
     for one in run.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
     answer = result(run, questions, words)
-    few = len(questions) == 1 and isinstance(questions[0].data, InMemory) and not source.skipped
-    if run.sure or target is None or others or not few or any(map(_is_slip, run.nearest)):
+    few = isinstance(questions[0].data, InMemory) and not source.skipped
+    if run.sure or target is None or others or not few or plan.batch != "input":
         return answer
-    mistaken = replace(answer, mistakes=_mistakes(plan, source, target))
+    from grpo_cli.commands.match.slips import find_mistakes  # not loaded where a convention fits
+
+    mistaken = replace(answer, mistakes=find_mistakes(plan, source, target))
     if run.matches:
         likelier = min(RARE if run.reproduced else BY_CHANCE, run.matches[0].chance)
         return answer if mistaken.mistakes_by_chance > likelier else mistaken
@@ -140,30 +141,6 @@ def _searched(
 
 
 _SEARCHED = {"epsilon", "epsilon_low", "epsilon_high", "beta"}
-
-_PLAIN = ("grpo", "dr", "dapo")
-"""Variants in which mistakes are looked for, after the one that the records or the flags name."""
-
-
-def _mistakes(base: Plan, source: Reader, target: LoggedNumber) -> tuple[Mistaken, ...]:
-    """The mistakes that give the number, in the variants that are likely to be meant."""
-    if base.batch != "input":
-        return ()
-    from grpo_cli.commands.match.slips import find_mistakes  # not loaded where a convention fits
-
-    rows = [base.variant] if base.asked else [source.facts.named or "", base.variant, *_PLAIN]
-    meant = [
-        plan(row, stages=base.swapped, hyperparameters=base.flags, strict=False)
-        for row in dict.fromkeys(rows)
-        if row in VARIANTS
-    ]
-    return find_mistakes(meant, (record for _, record in source.records()), target)
-
-
-def _is_slip(one: Candidate) -> bool:
-    """Whether it is one of a mistake that the search itself knows."""
-    beta = {*one.needs} == {"beta"} and one.needs["beta"] < 0.0
-    return beta or not {"policy", "kl_offset"}.isdisjoint(one.needs)
 
 
 def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> LoggedNumber | None:
