@@ -34,9 +34,7 @@ class Convention(Answer):
         same: signatures of other ways to make this convention.
         bits: what its changes cost; each bit halves how likely it is beforehand.
         hits_expected: conventions of no more bits that hit such a number by chance.
-        would_need: what would have to be true for it to fit: a ``factor``, another ``beta``
-            (negative: the KL's sign is turned), ``policy`` −1 (that term's is), ``kl_offset`` 1
-            (k3 lacks its −1).
+        would_need: what would have to be true for it to fit: a ``factor``, or another ``beta``.
         any_from: ε → the value from which on any gives the same number.
         replaced: what the records put in the place of the variant's own hyperparameters, where
             the convention keeps its own, as DAPO's ε of 0.2 and 0.28.

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
-from typing import Any
 
-from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched, Mistaken, Released
+from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched, Released
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
+from grpo_cli.commands.match.logged import TARGETS, read_questions
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
 from grpo_cli.commands.match.run import RARE, REFERENCE, Candidate, Run
 from grpo_cli.commands.match.search import TOO_LARGE, Search
 from grpo_cli.commands.match.space.space import known
 from grpo_cli.engine import Reader
-from grpo_cli.engine.chunk import Chunk, assembled
+from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import Evaluation
-from grpo_cli.engine.evaluator import Evaluator, without_misnamed
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.hyperparameters import Value, canonical
-from grpo_cli.records import Raw, Record
-from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
 from grpo_cli.terminal.numbers import shell_line
-from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
-
-_TARGETS = ("loss", "objective")
-_OTHERS = ("kl", "clip_fraction", "gradient_norm")
-_MOST = 64
-"""Questions of one run; more would not narrow the answer."""
 
 
 def ask(
@@ -93,10 +83,12 @@ def ask(
     for one in run.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
     answer = result(run, questions, words)
-    few = len(questions) == 1 and isinstance(questions[0].data, InMemory) and not source.skipped
-    if run.sure or target is None or others or not few or any(map(_is_slip, run.nearest)):
+    few = isinstance(questions[0].data, InMemory) and not source.skipped
+    if run.sure or target is None or others or not few or plan.batch != "input":
         return answer
-    mistaken = replace(answer, mistakes=_mistakes(plan, source, target))
+    from grpo_cli.commands.match.slips import find_mistakes  # not loaded where a convention fits
+
+    mistaken = replace(answer, mistakes=find_mistakes(plan, source, target))
     if run.matches:
         likelier = min(RARE if run.reproduced else BY_CHANCE, run.matches[0].chance)
         return answer if mistaken.mistakes_by_chance > likelier else mistaken
@@ -141,34 +133,10 @@ def _searched(
 
 _SEARCHED = {"epsilon", "epsilon_low", "epsilon_high", "beta"}
 
-_PLAIN = ("grpo", "dr", "dapo")
-"""Variants in which mistakes are looked for, after the one that the records or the flags name."""
-
-
-def _mistakes(base: Plan, source: Reader, target: LoggedNumber) -> tuple[Mistaken, ...]:
-    """The mistakes that give the number, in the variants that are likely to be meant."""
-    if base.batch != "input":
-        return ()
-    from grpo_cli.commands.match.slips import find_mistakes  # not loaded where a convention fits
-
-    rows = [base.variant] if base.asked else [source.facts.named or "", base.variant, *_PLAIN]
-    meant = [
-        plan(row, stages=base.swapped, hyperparameters=base.flags, strict=False)
-        for row in dict.fromkeys(rows)
-        if row in VARIANTS
-    ]
-    return find_mistakes(meant, (record for _, record in source.records()), target)
-
-
-def _is_slip(one: Candidate) -> bool:
-    """Whether it is one of a mistake that the search itself knows."""
-    beta = {*one.needs} == {"beta"} and one.needs["beta"] < 0.0
-    return beta or not {"policy", "kl_offset"}.isdisjoint(one.needs)
-
 
 def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> LoggedNumber | None:
     """Takes the loss or the objective out of the given numbers; None if the records carry it."""
-    found = [(name, given.pop(name)) for name in _TARGETS if name in given]
+    found = [(name, given.pop(name)) for name in TARGETS if name in given]
     if at:
         if found:
             raise UsageError("--logged takes the number from the records, so leave out --loss")
@@ -192,106 +160,6 @@ def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Log
             "convention that centres advantages gives 0 (grpo explain FILE)"
         )
     return target
-
-
-# ---- numbers that the records carry --------------------------------------------------------------
-
-Member = tuple[Raw, Record]
-
-
-def read_questions(
-    source: Reader,
-    given: Sequence[str],
-    rtol: float | None,
-    others: Sequence[LoggedNumber] = (),
-    base: Evaluator | None = None,
-) -> tuple[list[Question], list[tuple[str, str]]]:
-    """A question for each record or step, and the flags that select the last one's records.
-
-    Args:
-        source: the data.
-        given: the path of each number, as ``loss=metrics.loss``.
-        rtol: the tolerance; None: by the digits.
-        others: numbers that flags give, which every question has.
-        base: the plan that is searched around; a record whose misnamed column it needs is bad.
-
-    Raises:
-        UsageError: for a flag that cannot be understood.
-        InputError: where no record carries the number.
-    """
-    named = dict(map(_read_path, given))
-    if len(named) < len(given) or len(named.keys() & {*_TARGETS}) != 1:
-        raise UsageError(
-            "--logged: give either loss=PATH or objective=PATH, once, and each other number once"
-        )
-    (name,) = named.keys() & {*_TARGETS}
-    path = named.pop(name)
-    questions: list[Question] = []
-    parts_of_step: Counter[str] = Counter()
-    last: list[Member] = []
-    for value, members in _by_step(source, path):
-        parts_of_step[repr(_step(members[0][0]))] += 1
-        if value is None:
-            continue
-        parts = [*without_misnamed(assembled(record for _, record in members), base)]
-        for part in parts:
-            if isinstance(part, InputError):
-                source.bad(part)
-        good = [part for part in parts if isinstance(part, Chunk)]
-        if good:
-            target = LoggedNumber.parse(name, repr(value), rtol)
-            carried = {other: _number(members[0][0], at) for other, at in named.items()}
-            more = [
-                LoggedNumber.parse(other, repr(number), rtol)
-                for other, number in carried.items()
-                if number is not None
-            ]
-            questions.append(Question(target, InMemory(good), good[0], [*others, *more]))
-            last = members
-        if len(questions) == _MOST:
-            break
-    if not questions:
-        raise InputError(f"no record has a number at {spelled(path)}")
-    raw, record = last[0]
-    if (step := _step(raw)) is None:
-        return questions, [("--record", str(record.name))]
-    whole = parts_of_step[repr(step)] == 1 and len(questions) < _MOST
-    number = [] if whole else [("--where", f"{spelled(path)}=={_number(raw, path)!r}")]
-    return questions, [("--where", f"step=={step}"), *number]
-
-
-def _read_path(text: str) -> tuple[str, Path]:
-    name, equals, place = text.partition("=")
-    name = name.strip().replace("-", "_")
-    if not equals or name not in (*_TARGETS, *_OTHERS):
-        known = ", ".join((*_TARGETS, *_OTHERS))
-        raise UsageError(f"--logged: expected NAME=PATH, NAME being one of {known}, got {text!r}")
-    return name, read_path(place.strip(), "--logged")
-
-
-def _by_step(source: Reader, path: Path) -> Iterator[tuple[float | None, list[Member]]]:
-    """Consecutive records of one step and one number; records without a step one by one."""
-
-    def key(member: tuple[int, Member]) -> tuple[Any, Any]:
-        at, (raw, _) = member
-        step = _step(raw)
-        return (at if step is None else ("step", step), _number(raw, path))
-
-    for (_, value), members in groupby(enumerate(source.records()), key):
-        yield value, [member for _, member in members]
-
-
-def _step(raw: Raw) -> Any:
-    return raw.value.get("step") if isinstance(raw.value, dict) else None
-
-
-def _number(raw: Raw, path: Path) -> float | None:
-    try:
-        value = look_up(raw.value, path)
-    except Missing:
-        return None
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if good else None
 
 
 # ---- the answer ----------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from grpo_cli.commands.match.question import HIGH, LOW, LoggedNumber
 from grpo_cli.commands.match.run import Candidate
 from grpo_cli.commands.match.space.changes import Change, changed, checked
 from grpo_cli.commands.match.space.space import MOST_CHANGES, Axis, Grid, Space, outer
-from grpo_cli.errors import GrpoError
 from grpo_cli.variants.plan import Plan
 
 _PLAIN = 8.0
@@ -225,15 +224,5 @@ def _off(
     found: Sequence[Bracket], at: Sequence[float], target: LoggedNumber, losses: Losses
 ) -> F64:
     """The number of each for its ε, less the target; nan where it cannot be evaluated."""
-    plans: list[Plan] = []
-    places = []
-    for number, (one, epsilon) in enumerate(zip(found, at, strict=True)):
-        try:
-            plans.append(one.plan(epsilon))
-            places.append(number)
-        except GrpoError:
-            continue
-    result = np.full(len(found), np.nan)
-    times = np.array([found[number].factor.times for number in places])
-    result[places] = times * losses(plans) - target.value
-    return result
+    plans = [one.plan(epsilon) for one, epsilon in zip(found, at, strict=True)]
+    return np.array([one.factor.times for one in found]) * losses(plans) - target.value

@@ -1,4 +1,4 @@
-"""Numbers that were logged beside a loss: whether a convention has them, and which KL it is.
+"""Logged numbers: read from records, and, beside a loss, whether a convention has them.
 
 A convention's own KL is weighted as its objective weighs it. Trainers log others: TRL the mean over
 micro-batches of token means, weighted by the ratio where its loss is, verl a mean over tokens.
@@ -6,21 +6,32 @@ micro-batches of token means, weighted by the ratio where its loss is, verl a me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import groupby, product
+from typing import Any
 
 import numpy as np
 
 from grpo_cli.commands.match.answer import OtherNumber
 from grpo_cli.commands.match.fit import FLOAT32
-from grpo_cli.commands.match.question import LoggedNumber, Pass, Question
+from grpo_cli.commands.match.question import InMemory, LoggedNumber, Pass, Question
 from grpo_cli.commands.match.run import Candidate
-from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine import Reader
+from grpo_cli.engine.chunk import Chunk, assembled
+from grpo_cli.engine.evaluator import Evaluator, without_misnamed
+from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.kl import absolute, k1, k2, k3
+from grpo_cli.records import Raw, Record
+from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
 
 KL = "kl"
+TARGETS = ("loss", "objective")
+_OTHERS = (KL, "clip_fraction", "gradient_norm")
+_MOST = 64
+"""Questions of one run; more would not narrow the answer."""
 _ESTIMATORS = {"k3": k3, "k1": k1, "k2": k2, "abs": absolute}
 _WEIGHTED = ("", ", weighted by the ratio")
 _OVER = ("tokens", "responses", "records")
@@ -155,3 +166,103 @@ def _like(meaning: str, fits: Sequence[str]) -> list[str]:
     """The means, those of the estimator and the weight that a convention has first."""
     own = meaning.rpartition(" of ")[2]
     return sorted(fits, key=lambda words: words.rpartition(" of ")[2] != own)
+
+
+# ---- numbers that the records carry --------------------------------------------------------------
+
+Member = tuple[Raw, Record]
+
+
+def read_questions(
+    source: Reader,
+    given: Sequence[str],
+    rtol: float | None,
+    others: Sequence[LoggedNumber] = (),
+    base: Evaluator | None = None,
+) -> tuple[list[Question], list[tuple[str, str]]]:
+    """A question for each record or step, and the flags that select the last one's records.
+
+    Args:
+        source: the data.
+        given: the path of each number, as ``loss=metrics.loss``.
+        rtol: the tolerance; None: by the digits.
+        others: numbers that flags give, which every question has.
+        base: the plan that is searched around; a record whose misnamed column it needs is bad.
+
+    Raises:
+        UsageError: for a flag that cannot be understood.
+        InputError: where no record carries the number.
+    """
+    named = dict(map(_read_path, given))
+    if len(named) < len(given) or len(named.keys() & {*TARGETS}) != 1:
+        raise UsageError(
+            "--logged: give either loss=PATH or objective=PATH, once, and each other number once"
+        )
+    (name,) = named.keys() & {*TARGETS}
+    path = named.pop(name)
+    questions: list[Question] = []
+    parts_of_step: Counter[str] = Counter()
+    last: list[Member] = []
+    for value, members in _by_step(source, path):
+        parts_of_step[repr(_step(members[0][0]))] += 1
+        if value is None:
+            continue
+        parts = [*without_misnamed(assembled(record for _, record in members), base)]
+        for part in parts:
+            if isinstance(part, InputError):
+                source.bad(part)
+        good = [part for part in parts if isinstance(part, Chunk)]
+        if good:
+            target = LoggedNumber.parse(name, repr(value), rtol)
+            carried = {other: _number(members[0][0], at) for other, at in named.items()}
+            more = [
+                LoggedNumber.parse(other, repr(number), rtol)
+                for other, number in carried.items()
+                if number is not None
+            ]
+            questions.append(Question(target, InMemory(good), good[0], [*others, *more]))
+            last = members
+        if len(questions) == _MOST:
+            break
+    if not questions:
+        raise InputError(f"no record has a number at {spelled(path)}")
+    raw, record = last[0]
+    if (step := _step(raw)) is None:
+        return questions, [("--record", str(record.name))]
+    whole = parts_of_step[repr(step)] == 1 and len(questions) < _MOST
+    number = [] if whole else [("--where", f"{spelled(path)}=={_number(raw, path)!r}")]
+    return questions, [("--where", f"step=={step}"), *number]
+
+
+def _read_path(text: str) -> tuple[str, Path]:
+    name, equals, place = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not equals or name not in (*TARGETS, *_OTHERS):
+        known = ", ".join((*TARGETS, *_OTHERS))
+        raise UsageError(f"--logged: expected NAME=PATH, NAME being one of {known}, got {text!r}")
+    return name, read_path(place.strip(), "--logged")
+
+
+def _by_step(source: Reader, path: Path) -> Iterator[tuple[float | None, list[Member]]]:
+    """Consecutive records of one step and one number; records without a step one by one."""
+
+    def key(member: tuple[int, Member]) -> tuple[Any, Any]:
+        at, (raw, _) = member
+        step = _step(raw)
+        return (at if step is None else ("step", step), _number(raw, path))
+
+    for (_, value), members in groupby(enumerate(source.records()), key):
+        yield value, [member for _, member in members]
+
+
+def _step(raw: Raw) -> Any:
+    return raw.value.get("step") if isinstance(raw.value, dict) else None
+
+
+def _number(raw: Raw, path: Path) -> float | None:
+    try:
+        value = look_up(raw.value, path)
+    except Missing:
+        return None
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if good else None

@@ -133,31 +133,7 @@ class Search:
             other = replace(self, doubted=True)._answer(questions)
             if other.sure:
                 return other
-        if not run.matches and not self.doubted and work <= _LARGE and len(questions) == 1:
-            run.nearest = [*self._slips(run, questions[0]), *run.nearest]
         return run
-
-    def _slips(self, run: Run, question: Question) -> list[Candidate]:
-        """The rows that are meant, where a slip in their KL or their sign gives the number."""
-        meant = {self.recorded, self.base.variant, "grpo"}
-        bare = {row: run.space.same.get(row, [row]) for row in run.bare()}
-        rows = {row: names for row, names in bare.items() if not meant.isdisjoint(names)}
-        found = [run.row(run.bare()[row], names) for row, names in rows.items()]
-        target = question.target
-        wanted, kept = target.sign * target.value, []
-        for one in evaluate(question, run.measured[-1], found):
-            assert one.totals is not None
-            policy, value = one.totals.row()["policy"], one.totals.objective
-            objective = question.first.objective(one.plan)
-            beta = objective.beta
-            ways = {"beta": (-beta, 2.0 * policy - value), "policy": (-1.0, value - 2.0 * policy)}
-            if objective.kl.name.endswith("k3"):
-                ways["kl_offset"] = (1.0, value - beta)
-            for name, (need, slipped) in ways.items() if beta else ():
-                if abs(slipped - wanted) <= target.half + FLOAT32 * abs(policy):
-                    one.needs = {name: need}
-                    kept.append(one)
-        return kept
 
     def _search(self, questions: Sequence[Question], sample: Sample, depth: Depth) -> Run:
         first = questions[0].first

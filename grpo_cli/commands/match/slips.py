@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
-from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
@@ -14,78 +13,53 @@ from grpo_cli.commands.match.question import LoggedNumber
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.search import explained
 from grpo_cli.commands.verify.compare import Tolerance
-from grpo_cli.errors import GrpoError
+from grpo_cli.engine import Reader
+from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Record
-from grpo_cli.records.parse.assemble import layout
-from grpo_cli.variants.plan import Plan
+from grpo_cli.records.parse.join import join
+from grpo_cli.variants import VARIANTS
+from grpo_cli.variants.plan import Plan, plan
 
 _MOST = 1 << 16
 """Tokens of records on which mistakes are tried: a second's work."""
-_LISTS = ("widths", "rewards", "reward_baselines", "advantages", "tokens", "token_ids", "roles")
+_PLAIN = ("grpo", "dr", "dapo")
+"""Variants in which mistakes are looked for, after the one that the records or the flags name."""
 
 
-def find_mistakes(
-    plans: Sequence[Plan], records: Iterable[Record], target: LoggedNumber
-) -> tuple[Mistaken, ...]:
-    """Returns the mistakes that give the number, of the first plan of which one does.
+def find_mistakes(base: Plan, source: Reader, target: LoggedNumber) -> tuple[Mistaken, ...]:
+    """Returns the mistakes that give the number, of the first variant of which one does.
 
     Args:
-        plans: what the number may have been meant to be, the likeliest first.
-        records: the records, which are one batch.
+        base: what is known of the objective.
+        source: the records, which are one batch.
         target: the number.
     """
-    record = joined(records)
+    record = _joined(record for _, record in source.records())
     if record is None:
         return ()
     record = replace(record, expected={target.name: target.value})
-    for plan in plans:
-        try:
-            with np.errstate(all="ignore"):  # what is tried need not make sense for these records
-                case = Case.of(record, replace(plan, batch="record"), Tolerance())
-                causes = explained(case).causes
-        except GrpoError:
+    rows = [base.variant] if base.asked else [source.facts.named or "", base.variant, *_PLAIN]
+    for row in dict.fromkeys(rows):
+        if row not in VARIANTS:
             continue
-        if causes:
-            return tuple(Mistaken(plan.variant, one.mistake, one.words) for one in causes)
+        meant = plan(
+            row, stages=base.swapped, hyperparameters=base.flags, batch="record", strict=False
+        )
+        with suppress(GrpoError), np.errstate(all="ignore"):  # what is tried need not make sense
+            causes = explained(Case.of(record, meant, Tolerance())).causes
+            if causes:
+                return tuple(Mistaken(row, one.mistake, one.words) for one in causes)
     return ()
 
 
-def joined(batch: Iterable[Record]) -> Record | None:
-    """Returns the records of a batch as one; None where they differ in layout, or are too many."""
-    records, tokens = [], 0
-    for one in batch:
-        records.append(one)
+def _joined(records: Iterable[Record]) -> Record | None:
+    """Returns records as one; None where they differ in layout, or are too many."""
+    batch, tokens = [], 0
+    for one in records:
+        batch.append(one)
         tokens += sum(one.widths)
         if tokens > _MOST:  # the rest need not be read
             return None
-    if not records:
-        return None
-    first = records[0]
-    if any(layout(one) != layout(first) or one.trajectories or one.of_turns for one in records):
-        return None
-    counts = [max(one.groups, default=-1) + 1 if one.groups else 1 for one in records]
-    begin = [0, *accumulate(counts)]
-    masks = [b"\1" * sum(one.widths) if one.mask is None else one.mask for one in records]
-    lists: dict[str, Any] = {
-        name: [value for one in records for value in getattr(one, name)]
-        for name in _LISTS
-        if all(isinstance(getattr(one, name), list) for one in records)
-    }
-    if isinstance(first.advantages, bytes):
-        by_token: list[Any] = [one.advantages for one in records]
-        lists["advantages"] = b"".join(by_token)
-    return replace(
-        first,
-        **lists,
-        nested=2,
-        shape=None,
-        columns={name: b"".join(one.columns[name] for one in records) for name in first.columns},
-        mask=b"".join(masks) if any(one.mask is not None for one in records) else None,
-        groups=[
-            number + start
-            for one, start in zip(records, begin, strict=False)
-            for number in one.groups or [0] * len(one.widths)
-        ],
-        group_labels=None,
-        versions=None,
-    )
+    with suppress(InputError):
+        return join(batch) if batch else None
+    return None

@@ -43,8 +43,7 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         if answer.loss_alone is not None:
             _print(console, screen, [answer.loss_alone])
             return
-        slips = [one for one in answer.nearest if _slip(one.would_need)]
-        near = slips or [one for one in answer.nearest if _is_near(one, answer.target)]
+        near = [one for one in answer.nearest if _is_near(one, answer.target)]
         if near:
             console.print(Text("\nthe nearest", "bold"))
         for found in near:
@@ -127,10 +126,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield _WHERE, ""
         return
     if not count:
-        slip = next((one for one in answer.nearest if _slip(one.would_need)), None)
-        but = f"; {slip.variants[0]} {_slip(slip.would_need)} does" if slip else ""
-        if (loss := answer.loss_alone) is not None:
-            but = f"; {_label(loss)} gives the {answer.target_of}"
+        loss = answer.loss_alone
+        but = f"; {_label(loss)} gives the {answer.target_of}" if loss is not None else ""
         yield f"no convention gives the {target}{but} ({tried})", "bold magenta"
     elif not answer.reproduced:
         yield by_chance, "bold magenta"
@@ -247,22 +244,8 @@ def _unknown(edges: Mapping[str, float]) -> Iterator[str]:
         yield f"{' and '.join(ways)} gives the same number: nothing is clipped from there on"
 
 
-def _slip(needs: Mapping[str, float]) -> str:
-    """The mistake that alone would make a row fit; "" for none."""
-    if "policy" in needs:
-        return "with the policy term negated"
-    if "kl_offset" in needs:
-        return "with k3 without its −1"
-    beta = needs.get("beta", 0.0)
-    return (
-        f"with the KL added to J instead of subtracted (β = {beta:g})"
-        if {*needs} == {"beta"} and beta < 0
-        else ""
-    )
-
-
 def _needed(needs: Mapping[str, float]) -> Iterator[str]:
-    ways = [*filter(None, [_slip(needs)])]
+    ways = []
     if needs.get("beta", -1.0) > 0:
         ways.append(f"with β = {needs['beta']:.6g}")
     factor = needs.get("factor", 1.0)  # a number of more digits gives any other
