@@ -731,6 +731,17 @@ def test_a_reward_that_is_back_where_it_was_has_not_fallen(seed: int, tmp_path: 
     assert 45 in [one["onset"] for one in alone(tmp_path, reward=fallen)["findings"]]
 
 
+@each("seed", range(1, 5))
+def test_a_verifier_that_fails_for_some_responses_is_found(seed: int, tmp_path: Path) -> None:
+    """A fall of two and a half times the noise, from a step on; noise alone has none."""
+    values = np.random.default_rng(seed).normal(0.5, 0.06, 50)
+    assert alone(tmp_path, reward=values)["findings"] == []
+    fallen = [*values[:26], *(values[26:] - 0.15)]
+    (found,) = alone(tmp_path, reward=fallen)["findings"]
+    assert (found["kind"], found["direction"], found["end"]) == ("shift", "down", None)
+    assert abs(found["onset"] - 26) <= 3
+
+
 @each(
     ("name", "before", "after", "way"),
     [("reward", 1.0, 0.0, "fell"), ("clip_ratio", 0.0, 0.4, "rose"), ("entropy", 1.2, 0.3, "fell")],

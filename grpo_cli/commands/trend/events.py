@@ -12,9 +12,18 @@ import numpy as np
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SHIFT, SPIKE, STUCK, TREND
 from grpo_cli.commands.trend.findings import AWAY, EVERY, FAR, STEADILY
-from grpo_cli.commands.trend.onsets import FARTHEST, mean_change
+from grpo_cli.commands.trend.onsets import (
+    DRIFT,
+    FARTHEST,
+    IMPOSSIBLE,
+    LIMIT,
+    SHIFT,
+    SPIKE,
+    STUCK,
+    TREND,
+    mean_change,
+)
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import (
     AHEAD,

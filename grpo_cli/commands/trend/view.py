@@ -14,10 +14,9 @@ from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.eval.view import short_signature
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.detectors import TREND
 from grpo_cli.commands.trend.events import KL, Event, main_event
 from grpo_cli.commands.trend.metrics import METRICS, metric
-from grpo_cli.commands.trend.onsets import LEAST
+from grpo_cli.commands.trend.onsets import LEAST, TREND
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.display import chosen
