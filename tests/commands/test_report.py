@@ -77,6 +77,10 @@ def test_series_and_findings_are_those_of_trend(report, made):
         of_engines = any(metric.startswith("mismatch.") for metric in event["metrics"])
         assert ["nats RMS" in words for words in named[len(more) :]] == [True] * of_engines
     assert [one["fix"] for one in page["events"]] == [one["fix"] for one in whole["events"]]
+    printed = run("trend", made[0], "-v", "dr").stdout  # the same tokens
+    for one in page["events"]:
+        assert one["commands"]
+        assert all(f"  {command}\n" in printed for command in one["commands"])
     onsets = [one["onset"] for one in page["findings"] if one["metric"] == "mismatch.k3"]
     assert onsets
     assert abs(onsets[0] - BEGINS) <= 5

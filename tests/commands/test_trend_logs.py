@@ -7,7 +7,7 @@ import json
 import math
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from command import answer, run
 from files import each
 from trended import PLAIN, SAMPLES, metrics, series, write
 
-from grpo_cli.commands.trend.comparison import _compared
+from grpo_cli.commands.trend.comparison import Precision, _compared
 
 HEALTHY = str(SAMPLES / "healthy.jsonl.gz")
 STATE = SAMPLES / "trainer_state.json"
@@ -98,7 +98,7 @@ def test_a_series_under_another_name_is_compared(tmp_path: Path) -> None:
     assert {name for name, one in found.items() if one["agrees"]} == {*log} - {"reward_std", "lr"}
     assert found["reward_std"]["because"] == "it equals reward_group_std"
     mean = {"kl_k3": {0: 1.0, 1: 2.0, 2: 4.0}}
-    one = _compared("kl", mean["kl_k3"], {0: 1.1, 1: 2.0, 2: 3.9}, mean, {}, 0, "trl")
+    one = _compared("kl", mean["kl_k3"], {0: 1.1, 1: 2.0, 2: 3.9}, mean, {}, 0, "trl", Precision(0, 0))
     assert one.because == "it equals grpo's own kl_k3, not computed as trl does"
 
 
@@ -220,6 +220,17 @@ def test_a_mean_over_the_tokens_of_a_step_is_told_from_one_over_micro_batches(
 
 def weighted_kl(new: float, old: float, ref: float, *_: float) -> float:
     return math.exp(new - old) * (math.exp(ref - new) - (ref - new) - 1)
+
+
+@each("written", [lambda one: round(one, 4), lambda one: float(f"{one:.4g}")])
+def test_a_log_that_rounds_agrees(written: Callable[[float], float], tmp_path: Path) -> None:
+    """Where a number is farther from grpo's than its last digit, it does not."""
+    log = {name: {at: written(one) for at, one in each.items()} for name, each in state().items()}
+    path = tmp_path / "trainer_state.json"
+    found = compared(HEALTHY, log_of(path, log), *TRL)
+    assert [one["name"] for one in found.values() if not one["agrees"]] == ["grad_norm"]
+    log["kl"][30] = written(log["kl"][30] * 1.03)
+    assert compared(HEALTHY, log_of(path, log), *TRL)["kl"]["first"] == 29
 
 
 def test_a_log_is_moved_by_a_step_only_where_it_fits(tmp_path: Path) -> None:
@@ -729,6 +740,17 @@ def test_a_reward_that_is_back_where_it_was_has_not_fallen(seed: int, tmp_path: 
     assert alone(tmp_path, reward=values)["findings"] == []
     fallen = [*values[:45], *(one - 0.25 for one in values[45:])]
     assert 45 in [one["onset"] for one in alone(tmp_path, reward=fallen)["findings"]]
+
+
+@each("seed", range(1, 5))
+def test_a_verifier_that_fails_for_some_responses_is_found(seed: int, tmp_path: Path) -> None:
+    """A fall of two and a half times the noise, from a step on; noise alone has none."""
+    values = np.random.default_rng(seed).normal(0.5, 0.06, 50)
+    assert alone(tmp_path, reward=values)["findings"] == []
+    fallen = [*values[:26], *(values[26:] - 0.15)]
+    (found,) = alone(tmp_path, reward=fallen)["findings"]
+    assert (found["kind"], found["direction"], found["end"]) == ("shift", "down", None)
+    assert abs(found["onset"] - 26) <= 3
 
 
 @each(

@@ -240,6 +240,27 @@ def mismatched(path: Path, values: Any) -> Path:
     return write(path, rows)
 
 
+@each("seed", range(3))
+@each(("floor", "slope", "limit"), [(0.0, 0.005, True), (0.01, 0.002, True), (0.01, 0.0005, False)])
+def test_a_mismatch_that_always_rose_has_no_onset(
+    floor: float, slope: float, limit: bool, seed: int, tmp_path: Path
+) -> None:
+    """Neither where it passes a limit, nor where it leaves the noise that hid it."""
+    at = np.arange(50)
+    noise = np.random.default_rng(seed).normal(0.0, 0.05, len(at))
+    values = np.hypot(floor, slope * (at + 1)) * np.exp(noise)
+    path = mismatched(tmp_path / "a.jsonl", values)
+    document = trend(path)
+    assert document["verdict"].startswith("from the first step on: ")
+    assert "last_good_step" not in document
+    found = [one for one in document["findings"] if one["severity"] == "warning"]
+    assert {(one["onset"], one["kind"]) for one in found} == {(0, "trend")}
+    passed = [one["sentence"] for one in found if one["metric"] == "mismatch.mult"]
+    assert ["above 1.05 from step" in one for one in passed] == [True] * limit
+    values[30:] *= 30.0
+    assert trend(mismatched(path, values))["last_good_step"] == 29
+
+
 @each("begin", [20, 30, 31, 40])
 def test_a_finding_says_what_was_and_what_is(begin: int, tmp_path: Path) -> None:
     """The numbers are medians of 30 before and 12 after; the worst may be an outlier."""

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.detectors import IMPOSSIBLE
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.logs import not_finite, read_log, steps_of
+from grpo_cli.commands.trend.onsets import IMPOSSIBLE
 from grpo_cli.commands.trend.step import WARNING, Steps
 from grpo_cli.records import Source
 from grpo_cli.terminal.numbers import counted, shown, visible

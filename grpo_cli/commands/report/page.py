@@ -169,11 +169,12 @@ def _around(
 
 def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
     """What the page's script reads of a run without kept groups."""
-    steps = answer.steps
+    steps, main = answer.steps, main_event(answer.events)
     columns = {name: metric(name) for name in known(steps)}
     size, moved = tenth(len(steps)), [*moves(steps)]
     return {
         "verdict": answer.verdict,
+        "numbers": "" if main is None else main.numbers,
         "outlook": [one.sentence for one in answer.passes],
         "steps": steps.numbers,
         "files": steps.files,
@@ -198,7 +199,13 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
             for one in event.findings
         ],
         "events": [
-            {"heading": event.heading, "check": event.check, "fix": event.fix} for event in events
+            {
+                "heading": event.heading,
+                "check": event.check,
+                "fix": event.fix,
+                "commands": [] if steps.logged else event.commands,
+            }
+            for event in events
         ],
         "last_good": answer.last_good_step,
         "moved": f"arrows lead from the mean of the first {size} steps to that of the last {size}"

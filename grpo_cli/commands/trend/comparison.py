@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
@@ -37,8 +38,8 @@ _UNKNOWN = {
 }
 _UNKNOWN |= dict.fromkeys(("pg_loss", "policy_loss"), _UNKNOWN["loss"])
 """By the last part of a logged name: why there is nothing to compare it with."""
-_ROUNDED = range(3, 9)
-"""Decimals of a log that rounds: fewer may be all that its values have."""
+_DECIMALS, _FIGURES = range(3, 9), range(3, 7)
+"""Decimals, and figures, of a log that rounds: fewer may be all that its values have."""
 _SHIFTS = (0, 1, -1)
 _FITS = 0.5
 """The share of a series' values above which a shift of the log's steps is none of chance."""
@@ -78,16 +79,49 @@ def framework_of(log: Log | None) -> str | None:
     return max(NAMES, key=lambda framework: len(NAMES[framework].keys() & log.keys()))
 
 
-def _rounding(values: Mapping[int, float]) -> float:
-    """Half of the last decimal that a series is written with, where that is coarse.
+class Precision(NamedTuple):
+    """How exactly a log writes its numbers.
 
-    Else what sums in single precision differ by.
+    Attributes:
+        decimals, figures: the most that one has.
+        least: what numbers may differ by in any case: sums in single precision do.
     """
-    texts = [*map(repr, values.values())]
-    most = max((len(text.partition(".")[2]) for text in texts), default=0)
-    coarse = most in _ROUNDED and len({*values.values()}) >= _LEAST
-    written = coarse and not any("e" in text for text in texts)
-    return max(_NEAR, 0.5001 * 10.0**-most) if written else _NEAR
+
+    decimals: int
+    figures: int
+    least: float = _NEAR
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Precision:
+        """That of some numbers."""
+        written = [Decimal(repr(one)) for one in values]
+        decimals = max((-int(one.as_tuple().exponent) for one in written), default=0)
+        return cls(
+            decimals, max((len(one.normalize().as_tuple().digits) for one in written), default=0)
+        )
+
+    def alike(self, value: float, other: float | None) -> bool:
+        """Whether a logged number may be the other one, rounded."""
+        if other is None:
+            return False
+        units = [10.0**-self.decimals] if self.decimals in _DECIMALS else []
+        if value and self.figures in _FIGURES:
+            units.append(10.0 ** (math.floor(math.log10(abs(value))) + 1 - self.figures))
+        rounding = 0.5001 * max(units, default=0.0)
+        near = max(self.least, rounding + _SAME * abs(value))
+        return math.isclose(value, other, rel_tol=_SAME, abs_tol=near)
+
+
+def precisions(log: Log) -> dict[str, Precision]:
+    """How exactly each series of a log is written; of few values, how exactly the whole log is."""
+    whole = Precision.of(one for values in log.values() for one in values.values())
+    return {
+        name: (Precision.of(kinds) if len(kinds) >= _LEAST else whole)._replace(
+            least=_LEAST_OF.get(name, _NEAR)
+        )
+        for name, values in log.items()
+        for kinds in ({*values.values()},)
+    }
 
 
 def _compared(
@@ -98,21 +132,21 @@ def _compared(
     by_token: Mapping[int, float | None],
     shift: int,
     whose: str,
+    precision: Precision,
 ) -> Comparison:
     pairs = [
         (step - shift, value, known)
         for step, value in sorted(logged.items())
         if (known := recomputed.get(step - shift)) is not None
     ]
-    rounding = _rounding(logged)
-    near = max(_LEAST_OF.get(name, _NEAR), rounding)
-    wrong = next((pair for pair in pairs if not _alike(pair[1], pair[2], near)), None)
+    wrong = next((pair for pair in pairs if not precision.alike(*pair[1:])), None)
     if wrong is None:
         because = "" if pairs else "the records lack the data for it"
         return Comparison(name, len(pairs), agrees=bool(pairs), because=because)
-    because = _factor(pairs, near)
+    because = _factor(pairs, precision)
+    exact = precision._replace(least=_NEAR)
     whole = [(value, by_token.get(step)) for step, value, _ in pairs]
-    if len(whole) >= _LEAST and all(_alike(*pair, rounding) for pair in whole) and not because:
+    if len(whole) >= _LEAST and all(exact.alike(*pair) for pair in whole) and not because:
         because = (
             f"it equals the mean over all tokens of the step; {whose} averages the means of "
             "micro-batches, and each record was taken for one"
@@ -121,7 +155,7 @@ def _compared(
         both = [(value, series.get(step - shift)) for step, value in logged.items()]
         both = [pair for pair in both if pair[1] is not None]
         varies = len({value for value, _ in both}) > 1
-        if len(both) >= _LEAST and all(_alike(*pair, rounding) for pair in both) and varies:
+        if len(both) >= _LEAST and all(exact.alike(*pair) for pair in both) and varies:
             row = watch_logged(name)
             same = row is not None and row.name == other
             own = f"grpo's own {other}, not computed as {whose} does"
@@ -133,19 +167,15 @@ def _compared(
     )
 
 
-def _factor(pairs: Sequence[tuple[int, float, float]], near: float) -> str:
+def _factor(pairs: Sequence[tuple[int, float, float]], precision: Precision) -> str:
     """The one factor between a log and grpo's values, at every step or from a step on; or ""."""
-    begin = next(at for at, pair in enumerate(pairs) if not _alike(pair[1], pair[2], near))
+    begin = next(at for at, pair in enumerate(pairs) if not precision.alike(*pair[1:]))
     for at, where in ((0, "at every step"), (begin, f"from step {pairs[begin][0]} on")):
         after = pairs[at:]
         ratios = [value / known for _, value, known in after if known and math.isfinite(known)]
         if len(ratios) >= _LEAST and max(ratios) - min(ratios) <= _SAME * abs(ratios[0]):
             return f"the log has {shown(ratios[0])} times grpo's value {where}"
     return ""
-
-
-def _alike(value: float, other: float | None, near: float) -> bool:
-    return other is not None and math.isclose(value, other, rel_tol=_SAME, abs_tol=near)
 
 
 @dataclass(frozen=True)
@@ -276,17 +306,18 @@ def compare_log(
         if lacks and row is not None and row.name in others:
             series[name] = others[row.name]
 
+    written = precisions(log)
+
     def fitting(shift: int) -> list[list[bool]]:
         """Of each series that varies, whether its values are those of the records."""
         return [
             [
-                _alike(value, known, near)
+                written[name]._replace(least=_NEAR).alike(value, known)
                 for step, value in values.items()
                 if (known := series[name].get(step - shift)) is not None
             ]
             for name, values in log.items()
             if name in series and len(set(values.values())) > 1
-            for near in (_rounding(values),)
         ]
 
     # TRL logs step 1 when it has done step 0.
@@ -295,7 +326,9 @@ def compare_log(
     if not any(sum(one) > _FITS * len(one) for one in fits[shift]):
         shift = 0
     found = [
-        _compared(name, log[name], values, others, by_token.get(name, {}), shift, framework)
+        _compared(
+            name, log[name], values, others, by_token.get(name, {}), shift, framework, written[name]
+        )
         for name, values in series.items()
         if name in log
     ]

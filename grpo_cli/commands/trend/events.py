@@ -12,9 +12,18 @@ import numpy as np
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.detectors import DRIFT, IMPOSSIBLE, LIMIT, SHIFT, SPIKE, STUCK, TREND
 from grpo_cli.commands.trend.findings import AWAY, EVERY, FAR, STEADILY
-from grpo_cli.commands.trend.onsets import FARTHEST, mean_change
+from grpo_cli.commands.trend.onsets import (
+    DRIFT,
+    FARTHEST,
+    IMPOSSIBLE,
+    LIMIT,
+    SHIFT,
+    SPIKE,
+    STUCK,
+    TREND,
+    mean_change,
+)
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import (
     AHEAD,
@@ -106,10 +115,25 @@ class Event(Answer):
         return one.severity == INFO, one.onset, update, not cause, lesser, _rank(one)
 
     @property
-    def longest(self) -> str:
-        """The command that shows the longest response, where reward and length rose; else ""."""
-        found = (one.command for one in self.findings if self.gain and _is_longer(one))
-        return next(found, None) or ""
+    def commands(self) -> list[str]:
+        """What shows where it began, what may explain it, and where it is worst.
+
+        ``grpo check`` is none where it found nothing; of a reward that rose with the length, the
+        longest response is shown too. None where records have no place.
+        """
+        one = self.first
+        if one.command is None:
+            return []
+        found, cause = [one.command], one.cause or ""
+        explains = bool(self.codes) or not cause.startswith("grpo check ")
+        if explains and one.command.partition("  # ")[0] != cause:
+            found.append(f"{cause}  # possible cause")
+        if one.worst_command and one.worst_step != one.onset and one.kind != TREND:
+            found.append(one.worst_command.replace("  # step", "  # worst at step", 1))
+        longer = (each.command for each in self.findings if self.gain and _is_longer(each))
+        if (longest := next(longer, None)) and longest != one.command:
+            found.append(f"{longest}, the longest response")
+        return found
 
     @property
     def severity(self) -> str:
@@ -131,19 +155,51 @@ class Event(Answer):
         """
         codes = [one for one in self.codes if not self._words.startswith(one)]
         cause = f"{', '.join(codes)}: " if codes else ""
-        wrong = [one for one in self.findings if one.severity == WARNING] or self.findings
-        later = [one for one in wrong if one.onset > self.step + _SURE]
-        said = [*later, *([self.first] if self.first.kind in (IMPOSSIBLE, STUCK) else [])]
-        listed = [one for one in wrong if one not in said]
-        moved = self.gain or _listed(listed)
-        medians = "medians: " if self.gain or all(one.kind in LEVELS for one in listed) else ""
-        moved = f" ({medians}{moved})" if moved else ""
-        last = "" if self.end is None or _is_single(self.first) else f"; until step {self.end}"
-        first: dict[str, Finding | None] = dict.fromkeys(one.metric for one in listed)
-        later = [one for one in later if first.setdefault(one.metric, one) is one]  # each once
+        moved = f" ({moved})" if (moved := self._moved) else ""
+        return f"{self._when}: {cause}{self._words}{moved}{self._until}{self._then}"
+
+    @property
+    def headline(self) -> str:
+        """What happened, and when."""
+        return f"{self._when}: {self._words}{self._until}"
+
+    @property
+    def numbers(self) -> str:
+        """What the metrics were before and are since; those that changed later with their steps."""
+        return f"{self._moved}{self._then}".removeprefix("; ")
+
+    @property
+    def _wrong(self) -> list[Finding]:
+        """Its findings that are no mere information; all of them, where these are."""
+        return [one for one in self.findings if one.severity == WARNING] or self.findings
+
+    @property
+    def _later(self) -> list[Finding]:
+        return [one for one in self._wrong if one.onset > self.step + _SURE]
+
+    @property
+    def _listed(self) -> list[Finding]:
+        """The findings at its beginning whose numbers the words do not give already."""
+        said = [*self._later, *([self.first] if self.first.kind in (IMPOSSIBLE, STUCK) else [])]
+        return [one for one in self._wrong if one not in said]
+
+    @property
+    def _moved(self) -> str:
+        medians = self.gain or all(one.kind in LEVELS for one in self._listed)
+        moved = self.gain or _listed(self._listed)
+        return f"medians: {moved}" if moved and medians else moved
+
+    @property
+    def _until(self) -> str:
+        return "" if self.end is None or _is_single(self.first) else f"; until step {self.end}"
+
+    @property
+    def _then(self) -> str:
+        """Those of its metrics that changed later, each once."""
+        first: dict[str, Finding | None] = dict.fromkeys(one.metric for one in self._listed)
+        later = [one for one in self._later if first.setdefault(one.metric, one) is one]
         names = [f"{one.metric} (step {one.onset})" for one in later[:_THEN]]
-        then = f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
-        return f"{self._when}: {cause}{self._words}{moved}{last}{then}"
+        return f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
 
     @property
     def codes(self) -> list[str]:
@@ -163,7 +219,7 @@ class Event(Answer):
 
     @property
     def heading(self) -> str:
-        """What happened, in plain words, with its step."""
+        """What happened, as a title."""
         return f"{self._when[:1].upper()}{self._when[1:]}: {self._words}"
 
     @property
@@ -453,4 +509,4 @@ def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:
     more = f"; {rest} other event{'' if rest == 1 else 's'}" if rest else ""
     good = last_good_step(steps, found)
     last = "" if good is None else f"; last good step {good:,}"
-    return f"{first.summary}{last}{more}; {len(steps):,} steps"
+    return f"{first.headline}{last}{more}; {len(steps):,} steps"

@@ -9,19 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.trend.detectors import (
+from grpo_cli.commands.trend.detectors import RECENT, changes
+from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
+from grpo_cli.commands.trend.onsets import (
     DRIFT,
+    FUTURE,
     IMPOSSIBLE,
-    RECENT,
+    LEAST_FUTURE,
+    PAST,
     SHIFT,
     SPIKE,
     STUCK,
     TREND,
     Change,
-    changes,
+    medians,
 )
-from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
-from grpo_cli.commands.trend.onsets import FUTURE, LEAST_FUTURE, PAST, medians
 from grpo_cli.commands.trend.step import (
     INFO,
     WARNING,
@@ -31,7 +33,7 @@ from grpo_cli.commands.trend.step import (
     Step,
     Steps,
 )
-from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Watch
+from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Limit, Watch
 from grpo_cli.terminal.numbers import brief, shell_line, shown
 
 FAR = 10.0
@@ -194,7 +196,13 @@ def _sentence(
         last = len(series.values) if change.end is None else change.end
         span = steps.numbers[series.places[last - 1]] - step
         moved = f"{name} {STEADILY[not change.up]}: {brief(levels.before)} → {brief(levels.after)}"
-        return f"{moved} ({_factor(levels)} in {span:,} steps)"
+        moved += f" ({_factor(levels)} in {span:,} steps)".replace("( in", "(in")
+        if change.limit is None or change.passed is None:
+            return moved
+        passed = steps.numbers[series.places[change.passed]]
+        return (
+            f"{moved}; {_beyond(change.limit)} from step {passed} on ({_publisher(change.limit)})"
+        )
     if change.limit is not None:
         return _passed(series, change, step, levels)
     moved = _moved(series, change, step, levels)
@@ -243,11 +251,18 @@ def _passed(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     """Of a limit."""
     limit = change.limit
     assert limit is not None
-    source = f"{limit.source} publishes this limit"
+    source = _publisher(limit)
     source = f"median {brief(levels.before)} before" if limit.source == PRACTICE else source
-    side = "above" if limit.above else "below"
-    passed = f"{series.name} is {side} {limit.bound} from step {step} on"
+    passed = f"{series.name} is {_beyond(limit)} from step {step} on"
     return f"{passed}, {shown(levels.after)} at its worst; {source}"
+
+
+def _beyond(limit: Limit) -> str:
+    return f"{'above' if limit.above else 'below'} {limit.bound}"
+
+
+def _publisher(limit: Limit) -> str:
+    return f"{limit.source} publishes this limit"
 
 
 # ---- commands -----------------------------------------------------------------------------------

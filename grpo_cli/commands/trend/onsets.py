@@ -27,13 +27,16 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
+from grpo_cli.commands.trend.watched import UP, Limit, Steady
+
+SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
+STUCK, TREND = "stuck", "trend"
 
 LEAST = 16
 """Steps that a series must have."""
 PAST, FARTHEST = 30, 20  # steps compared, at most; FUTURE of those that follow are shown
 FUTURE, LEAST_PAST, LEAST_FUTURE = 12, 10, 4
 _SIZES = np.array([4, 5, 6, 7, 8, 10, 12, 16, 20])
-_KINDS = ("shift", "drift")
 _FIRSTS = np.triu(np.ones((FARTHEST, FARTHEST)))[:, _SIZES - 1]
 """Adds up the first values of a future, for each of the sizes."""
 _DRIFTS = 2 * LEAST_FUTURE < _SIZES
@@ -44,38 +47,53 @@ _POWERS = _WHOLE * (2 * _SIZES + 1) / 3
 """Sums of the steps of a future, and of their squares."""
 _TREND = (1.3, 2.0)  # Mann–Kendall's z from which a past of less, or more, than 20 steps slopes
 _LONG = 400  # steps from which on more is asked, as there are more places for a chance
-_FAR = 0.7  # the least share of a bound for what more than FUTURE steps show
 _ROUNDING = 1e-9  # of what is compared to find places that may differ
 _AT_ONCE = 256  # places whose pasts and futures are in memory at once
 _ROWS = 256  # pasts whose pairs are in memory at once: 1 MB
 _SHIFT, _DRIFT = 7.8, 9.2  # standard errors, times 1 + 7/past: few values know their noise badly
 
 
-class Onset(NamedTuple):
-    """Where a series changed.
+class Change(NamedTuple):
+    """Where a series went wrong.
 
     Attributes:
         at: the index of the first value that is different.
         seen: how many values of the series show it.
-        kind: "shift" or "drift".
-        score: by how many standard errors, above 0 where it went up.
+        kind: "shift", "drift", "spike", "limit", "impossible", "stuck", or "trend" where it goes
+            one way from the first value on.
+        up: whether it went up.
+        score: by how many standard errors; infinite where chance is no explanation.
+        end: the index of the first value that is as before again; None: it lasts.
+        limit: that was passed.
+        period: the values from one spike to the next; 0: there are not several at one distance.
+        info: whether it went the way that is no fault.
+        spans: of a trend, how many values are one.
+        passed: the index at which a trend passed a limit.
     """
 
     at: int
     seen: int
     kind: str
-    score: float
+    up: bool
+    score: float = math.inf
+    end: int | None = None
+    limit: Limit | None = None
+    period: int = 0
+    info: bool = False
+    spans: int = 0
+    passed: int | None = None
 
 
-def onsets(rows: F64, least: F64, shares: F64) -> list[list[Onset]]:
+def onsets(rows: F64, least: F64, shares: F64) -> list[list[Change]]:
     """The changes of each series, in the order in which they are seen.
 
     Args:
         rows: [k, n] the series.
         least: [k, n] what the noise up to each value is at least.
-        shares: [k, 2] the shares of the bounds that a rise, and a fall, has to pass.
+        shares: [k, 4] the shares of the bounds that a rise, and a fall, has to pass; and these of
+            what more than ``FUTURE`` steps show.
     """
-    found: list[list[Onset]] = [[] for _ in rows]
+    found: list[list[Change]] = [[] for _ in rows]
     if rows.shape[1] < LEAST:
         return found
     clean = _cleaned(rows)
@@ -91,12 +109,12 @@ def onsets(rows: F64, least: F64, shares: F64) -> list[list[Onset]]:
         own = trend, shares[moved]
         for row, onset in _between(part, usual, floor, places, stretch.start, *own):
             found[moved[row]].append(onset)
-    return [sorted(each, key=lambda one: (one.seen, -abs(one.score))) for each in found]
+    return [sorted(each, key=lambda one: (one.seen, -one.score)) for each in found]
 
 
 def _between(
     rows: F64, clean: F64, least: F64, places: I64, start: int, trends: F64, shares: F64
-) -> Iterator[tuple[int, Onset]]:
+) -> Iterator[tuple[int, Change]]:
     """The row of each change at any of these places, and the change as it is first seen.
 
     Args:
@@ -125,13 +143,14 @@ def _between(
         strict = 1 + np.log(np.maximum(seen / _LONG, 1.0)) / 15
         bounds = (1 + 7 / past) * strict[..., None] * (_SHIFT, _DRIFT)
         bounds[seen - start > rows.shape[1]] = np.inf  # there is no such future yet
-        own = np.where(scores > 0.0, shares[of, None, None, 0], shares[of, None, None, 1])
-        own = np.maximum(own, np.where(_SIZES > FUTURE, _FAR, 0.0)[:, None])
+        by_size = shares[of][:, np.where(_SIZES > FUTURE, 2, 0)[:, None] + (0, 1)]
+        own = np.where(scores > 0.0, by_size[..., :1], by_size[..., 1:])
         passed = np.abs(scores) > own * bounds
         for one in np.flatnonzero(passed.any(axis=(1, 2))).tolist():
             size, kind = divmod(int(passed[one].argmax()), 2)
             score, end = float(scores[one, size, kind]), int(seen[one, size])
-            yield int(of[one]), Onset(int(places_of[one]), end, _KINDS[kind], score)
+            found = Change(int(places_of[one]), end, (SHIFT, DRIFT)[kind], score > 0, abs(score))
+            yield int(of[one]), found
 
 
 def _cleaned(rows: F64) -> F64:
@@ -290,3 +309,69 @@ def theil_sen(rows: F64) -> F64:
     parts = [rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS)]
     slopes = [medians((a[:, second] - a[:, first]) / (second - first)) for a in parts]
     return np.concatenate(slopes) if slopes else np.zeros(0)
+
+
+def usual(scaled: F64, at: int) -> tuple[float, float]:
+    """The median and the robust deviation of up to 30 values before a place; NaN before 10."""
+    level, spread = usual_of(scaled, np.array([at]))
+    return level.item(), spread.item()
+
+
+def usual_of(scaled: F64, places: I64) -> tuple[F64, F64]:
+    """[m] those before some places."""
+    level, spread = np.full((2, len(places)), np.nan)
+    whole = places >= PAST
+    if whole.any():
+        windows = sliding_window_view(scaled, PAST)
+        level[whole], spread[whole] = levels(windows[places[whole] - PAST])
+    for at in np.flatnonzero(~whole & (places >= LEAST_PAST)).tolist():
+        level[at], spread[at] = levels(scaled[: places[at]])
+    return level, spread
+
+
+# ---- what goes one way from the first step on ---------------------------------------------------
+
+PARTS, _LEAST_PART = 6, 4
+"""Parts of a run whose means are compared, and the least steps of one."""
+_ERRORS, _SHARE = 2.0, 0.25
+"""The least move from one part to the next, in standard errors, and as a share of the mean move."""
+
+
+def steady_move(scaled: F64, steady: Steady) -> tuple[Change, float] | None:
+    """A change that went one way all along, by a factor, and the middle of its levels; or None.
+
+    Healthy runs drift too: the reward rises, the KL grows, the entropy falls somewhat. So a metric
+    has to go the way that harms, by the factor of its row of ``watched.TABLE``, and steadily.
+
+    The values up to one are cut into sixths, and each is beyond the one before. What a longer
+    series has at its end does not count, so that what is found stays found.
+
+    Args:
+        scaled: [n] the logarithms of the series.
+        steady: which way, and by which factor.
+    """
+    counts = np.arange(PARTS * _LEAST_PART, len(scaled) + 1)
+    sizes = counts // PARTS
+    values = scaled if steady.way == UP else -scaled
+    sums = np.cumsum(np.append(0.0, values))
+    edges = (counts - sizes * PARTS)[:, None] + sizes[:, None] * np.arange(PARTS + 1)
+    means = np.diff(sums[edges], axis=1) / sizes[:, None]
+    moves = np.diff(means, axis=1)
+    squares = np.cumsum(np.diff(values) ** 2)[counts - 2] / (counts - 1)
+    error = np.sqrt(squares / sizes)
+    enough = moves.mean(axis=1) * PARTS >= math.log(steady.factor)
+    least = np.maximum(_ERRORS * error, _SHARE * moves.mean(axis=1))
+    shown = np.flatnonzero(enough & (moves.min(axis=1) > least))
+    if not len(shown):
+        return None
+    first, last = means[shown[0], 0], means[shown[0], -1]
+    middle = (first + last) / 2 * (1 if steady.way == UP else -1)
+    score = (last - first) / error[shown[0]] if error[shown[0]] else math.inf
+    seen, spans = (int(counts[at]) for at in shown[[0, -1]])
+    return Change(0, seen, TREND, steady.way == UP, float(score), spans=spans), float(middle)
+
+
+def goes_on(values: F64, at: int, *, up: bool) -> bool:
+    """Whether the values before a place are on a line that goes that way."""
+    slope = line_before(values, at)[1]
+    return slope > 0.0 if up else slope < 0.0

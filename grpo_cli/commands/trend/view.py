@@ -14,10 +14,9 @@ from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.eval.view import short_signature
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.detectors import TREND
 from grpo_cli.commands.trend.events import KL, Event, main_event
 from grpo_cli.commands.trend.metrics import METRICS, metric
-from grpo_cli.commands.trend.onsets import LEAST
+from grpo_cli.commands.trend.onsets import LEAST, TREND
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.display import chosen
@@ -36,6 +35,8 @@ _UNKNOWN = (
 )
 NEAR = 5
 """Steps within which findings are one event."""
+_NUMBERS = 100
+"""Columns of the lines below the verdict."""
 _EDGES = 120  # columns of charts where there is no terminal
 
 
@@ -230,22 +231,8 @@ def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
 
 
 def print_command(console: Console, screen: Screen, event: Event) -> None:
-    """Prints the commands that show where it began, what may explain it, and where it is worst.
-
-    ``grpo check`` is none where it found nothing.
-    """
-    finding = event.first
-    if finding.command is None:
-        return
-    commands, cause = [finding.command], finding.cause or ""
-    explains = bool(event.codes) or not cause.startswith("grpo check ")
-    if explains and finding.command.partition("  # ")[0] != cause:
-        commands.append(f"{cause}  # possible cause")
-    if finding.worst_command and finding.worst_step != finding.onset and finding.kind != TREND:
-        commands.append(finding.worst_command.replace("  # step", "  # worst at step", 1))
-    if event.longest and event.longest != finding.command:
-        commands.append(f"{event.longest}, the longest response")
-    for one in commands:
+    """Prints the commands that show where it began, what may explain it, and where it is worst."""
+    for one in event.commands:
         console.print(as_command(f"  {visible(one)}", screen.edge), style="cyan")
 
 
@@ -319,10 +306,16 @@ def print_answer(
         wrong = any(one.severity == WARNING for one in answer.findings)
         sure = covered.steps >= LEAST and covered.watched
         style = "bold red" if wrong else "bold green" if sure else "bold"
-        verdict = wrapped(Text(visible(answer.verdict), style), screen.headline)
-        console.print(verdict)
+        main = main_event(answer.events)
+        head, _, rest = (
+            answer.verdict.partition("; ") if main is None else (answer.verdict, "", main.numbers)
+        )
+        console.print(wrapped(Text(visible(head), style), screen.headline))
         if brief:
             return
+        if rest:
+            width = min(screen.reading, _NUMBERS)
+            console.print(wrapped(Text(f"  {visible(rest)}"), width, 2))
         if fits:  # else the steps are what a short screen has room for
             console.file.write(events)
         console.print()

@@ -69,6 +69,7 @@ class Watch(NamedTuple):
         spikes: the factor of what was usual from which a single step may be a finding; 0: none.
         bounds: the shares of the onset tests' bounds from which on a rise, and a fall, is
             sure: less than 1 where the metric of a healthy run is steady.
+        stays: that of a fall which more than twelve steps show; 0: at least 0.7.
         rise: of what is positive, the least share of its level before that a rise of less than ten
             standard errors adds.
         stuck: the value at which nothing is learnt, if it is that from the first step on.
@@ -86,6 +87,7 @@ class Watch(NamedTuple):
     span: tuple[float, float] = (-np.inf, np.inf)
     spikes: float = 0.0
     bounds: tuple[float, float] = (1.0, 1.0)
+    stays: float = 0.0
     rise: float = 0.06
     stuck: float | None = None
     steady: Steady | None = None
@@ -96,6 +98,12 @@ class Watch(NamedTuple):
     def is_log(self) -> bool:
         """Whether a chart has a logarithmic axis."""
         return self.scale in ("log", "growth")
+
+    @property
+    def shares(self) -> tuple[float, float, float, float]:
+        """The shares of the bounds as ``onsets`` takes them."""
+        rise, fall = (max(one, _LATER) for one in self.bounds)
+        return (*self.bounds, rise, self.stays or fall)
 
     def scaled(self, values: F64) -> F64:
         """[n] the values as detectors compare them; as they are where the scale cannot be used."""
@@ -126,6 +134,8 @@ class Watch(NamedTuple):
         return _grain(self.scaled(values)) / 2
 
 
+_LATER = 0.7
+"""The least share of a bound for what more than twelve steps show."""
 _ROUNDING = 1e-12
 _NEAR_ONE = 0.995
 """Where a correlation's z ends, as that of 1 is infinite."""
@@ -286,14 +296,16 @@ TABLE = (
         bounds=_STEADY, spikes=5.0, fix=_GROUPS,
         logged=("frac_reward_zero_std", "zero_var_group_frac", "zero_std_frac"),
     ),
-    Watch("groups_all_0", UP, "", "share", least=0.3, bounds=(0.5, 0.8), span=_SHARE, fix=_GROUPS),
+    Watch("groups_all_0", UP, "", "share", least=0.3, bounds=(0.5, 0.8), span=_SHARE,
+          fix=_GROUPS),
     Watch("groups_all_1", span=_SHARE, fix=_GROUPS),
     Watch("reward_group_std", DOWN, bounds=_STEADIER, span=_POSITIVE, fix=_GROUPS),
     Watch("reward_std", span=_POSITIVE, fix=_GROUPS, logged=("score/std", "rewards/std")),
     Watch("pass_at_k", span=_SHARE),
     Watch(
         "reward_mean", DOWN, DOWN, spikes=3.0,
-        bounds=_STEADIER, fix="check what the reward function has returned since then",
+        bounds=_STEADIER, stays=0.5,
+        fix="check what the reward function has returned since then",
         logged=("reward", "critic/score/mean", "critic/rewards/mean", "reward/all/mean",
                 "raw_reward", "reward/mean", "rewards/mean"),
     ),

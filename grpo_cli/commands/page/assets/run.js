@@ -59,15 +59,14 @@ class RunView {
 
   // Without what the title says, if it does: what happened and the last good step, or how far the main metrics moved.
   verdict() {
-    const { verdict, findings, moved } = this.run;
+    const { verdict, numbers, findings, moved } = this.run;
     const [first, ...others] = verdict.split("; ");
     const rest = others.filter((words) => !/^(last good step|first to last tenth)/.test(words));
-    const named = first.split(" (")[0].replace(/: [a-z-]+(?=: )/, ""); // without the rule of check
-    const said = document.title.toLowerCase().replaceAll(",", "").includes(named.toLowerCase().replaceAll(",", ""));
+    const said = document.title.toLowerCase().replaceAll(",", "").includes(first.toLowerCase().replaceAll(",", ""));
     if (!said) return verdict; // the title is about the difference from another run
     if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
-    const [, medians, levels] = first.match(/\((medians: )?(.*)\)/) ?? [];
-    return [levels && `${medians ? "medians " : ""}before → after: ${levels}`, ...rest].filter(Boolean).join("; ");
+    const levels = numbers.replace(/^(medians: )?(?!then )/, (medians) => `${medians ? "medians " : ""}before → after: `);
+    return [numbers && levels, ...rest].filter(Boolean).join("; ");
   }
 
   findings() {
@@ -79,14 +78,14 @@ class RunView {
     const words = `${moved.length} other ${moved.length === 1 ? "change, not a fault by itself" : "changes, not faults by themselves"}`;
     return [
       make("h2", {}, "Findings"),
-      ...shownEvents.map(([event, found], at) => this.event(event, found, shownEvents[at - 1]?.[1], shownEvents.length > 1)),
+      ...shownEvents.map(([event, found], at) => this.event(event, found, shownEvents[at - 1]?.[0].commands ?? [], shownEvents.length > 1)),
       moved.length ? make("details", {}, make("summary", {}, words), make("ul.findings", {}, ...moved.map((one) => this.finding(one)))) : "",
     ];
   }
 
   // What is usually done about an event, what check says of its worst record, and its findings in their order.
-  event({ heading, check, fix }, findings, before, named) {
-    const commands = this.steps.length ? commandsOf(findings[0]).filter((one) => !before || !commandsOf(before[0]).includes(one)) : []; // a log has no records to show
+  event({ heading, check, fix, commands }, findings, before, named) {
+    const own = commands.filter((one) => !before.includes(one));
     const ordered = [...findings].sort((a, b) => a.onset - b.onset);
     const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
     const list = make("ul.findings", {}, ...ordered.map((one) => this.finding(one, one === findings[0])));
@@ -97,7 +96,7 @@ class RunView {
       fix && !(check.length && fix.endsWith(checkWords(check[0]))) ? make("p", {}, make("b", {}, "what to do: "), fix) : null,
       ...check.map((words) => make("p", {}, make("b", {}, "grpo check: "), checkWords(words))),
       ordered.length > 1 ? make("details", { open }, make("summary", {}, `${ordered.length} findings, by step`), list) : list,
-      commands.length ? make("p", {}, ...commands.map((one) => make("code", {}, one))) : null,
+      own.length ? make("p", {}, ...own.map((one) => make("code", {}, one))) : null,
     );
   }
 
@@ -208,12 +207,6 @@ class RunView {
 const sentences = (parts, { metrics }) =>
   parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, (word) => begun(word, metrics))}.`).join(" ");
 const begun = (word, metrics) => (metrics.some(({ name }) => name === word) ? word : `${word[0].toUpperCase()}${word.slice(1)}`);
-
-// What shows where a finding begins, and where it is worst.
-function commandsOf({ command, onset, kind, worst_step: worst, worst_command: there }) {
-  const later = there && there !== command && worst !== onset && kind !== "trend";
-  return [command, later ? there.replace("  # step", "  # worst at step") : null].filter(Boolean);
-}
 
 // What check says, without the name of the rule: "at step 21: entropies are too small …".
 const checkWords = (words) => words.replace(/^(at step \d+: )?[a-z][a-z-]*: /, (_, when = "") => when);

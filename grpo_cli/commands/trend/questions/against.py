@@ -14,7 +14,8 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Frames
-from grpo_cli.commands.trend.detectors import Change, changes
+from grpo_cli.commands.trend.detectors import changes
+from grpo_cli.commands.trend.onsets import Change
 from grpo_cli.commands.trend.questions.noise import (
     Estimate,
     difference_of_means,

@@ -15,10 +15,9 @@ from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, owners, worst_in
 from grpo_cli.commands.trend.comparison import Trend
-from grpo_cli.commands.trend.detectors import DRIFT, SHIFT
 from grpo_cli.commands.trend.inspection import of_step
 from grpo_cli.commands.trend.metrics import METRICS
-from grpo_cli.commands.trend.onsets import FUTURE, PAST, medians
+from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, medians
 from grpo_cli.commands.trend.questions.noise import robust_size
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Steps

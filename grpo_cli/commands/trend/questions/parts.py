@@ -12,12 +12,10 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.detectors import TREND
 from grpo_cli.commands.trend.events import Event
-from grpo_cli.commands.trend.onsets import FUTURE, PAST
+from grpo_cli.commands.trend.onsets import FUTURE, PARTS, PAST, TREND
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.steady import PARTS
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.engine import Reader
 from grpo_cli.records.choose.where import read_path

@@ -1,0 +1,183 @@
+"""Single steps that are far off, limits, values far outside of all before, impossible values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.trend.onsets import (
+    IMPOSSIBLE,
+    LEAST_FUTURE,
+    LEAST_PAST,
+    LIMIT,
+    PAST,
+    SHIFT,
+    STUCK,
+    TREND,
+    Change,
+    goes_on,
+    levels,
+    medians,
+    usual,
+    usual_of,
+)
+from grpo_cli.commands.trend.watched import Limit, Watch
+
+_SPIKES = ((15.0, 1.0), (10.0, 10.0))
+"""Robust standard deviations of a single step from those before it, and its factor of them."""
+_SHARES = ((5.8, 30.0),)
+"""The same of the distance of an effective sample size from 1, whose tails are light: in 47 healthy
+runs none is both, and after a step of 20 times the learning rate it is in 27 of 27."""
+BEFORE = 20
+"""The other steps that a single one is far from: those before it, of the first 21 all others."""
+_OUTSIDE = 10.0
+"""The least factor, of what was largest so far, of a step of a series with both signs."""
+_OF, _MOST = 5, 3
+_CLEAR = 1.75
+"""Deviations of a mean of five steps from what was usual."""
+_COARSE = 0.25
+"""The noise of a share, as an angle, beyond which it is of fewer than four."""
+_CLEAR_OF = 1.0
+"""Widths of the range of all earlier values by which ten values have to be outside of it."""
+
+
+def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
+    """The places of values that are far above all that is usual.
+
+    Of a share, those at which nothing is learnt, by the chance that its groups are so few.
+    """
+    linear, falls = watch.scale == "linear", watch.scale == "below 1"
+    values = np.abs(scaled) if linear else scaled
+    if len(values) <= BEFORE:
+        return []
+    most = np.maximum.accumulate(np.append(0.0, values))[:-1]
+    others = np.array([np.delete(values[: BEFORE + 1], at) for at in range(BEFORE)])
+    most[:BEFORE] = others.max(axis=1)
+    likely = np.ones(len(values), dtype=np.bool_)
+    if linear:
+        likely = values > _OUTSIDE * most
+    elif watch.scale == "share":
+        likely = raw == watch.stuck
+    elif len(values) > PAST:
+        away = values[PAST:] - medians(sliding_window_view(values[:-1], PAST))
+        likely[PAST:] = (-away if falls else away) > math.log(watch.spikes)
+    likely[0] = False  # nothing is before it
+    places = np.flatnonzero(likely)
+    level, spread = usual_of(values, places)
+    early = places < BEFORE
+    level[early], spread[early] = (one[places[early]] for one in levels(others))
+    away = level - values[places] if falls else values[places] - level
+    if linear:
+        far = away > _SPIKES[0][0] * spread
+    elif watch.scale == "share":
+        far = away > watch.spikes * np.maximum(watch.noise(raw)[places], spread)
+    else:
+        rules = _SHARES if falls else _SPIKES
+        far = np.any([(away > m * spread) & (away > math.log(f)) for m, f in rules], axis=0)
+        far &= away > math.log(watch.spikes)
+    return list(map(int, places[far]))
+
+
+# ---- limits and what cannot be ------------------------------------------------------------------
+
+
+def beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Change]:
+    """Where three of five steps pass a published limit, or the mean of five one of practice.
+
+    Such a mean of shares has to come from a level that does not pass it, and each share from more
+    than a few groups.
+    """
+    if limit.room is None:
+        passed = values > limit.bound if limit.above else values < limit.bound
+        enough, inside = min(_MOST, len(values) // 2 + 1), passed
+    else:
+        means = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(values)]
+        passed = (means > np.arcsin(np.sqrt(limit.bound))) & (watch.noise(values) <= _COARSE)
+        passed[: PAST // 2 + _OF - 1] = False  # too few are before those five
+        places = np.flatnonzero(passed)
+        level, spread = usual_of(scaled, places + 1 - _OF)
+        before = np.sin(level) ** 2  # the share that the angle is of
+        bound = np.arcsin(np.sqrt(np.maximum(limit.bound, 1 - limit.room * (1 - before))))
+        passed[places] = means[places] > np.maximum(bound, level + _CLEAR * spread)
+        enough, inside = 1, values > limit.bound
+    counts = np.convolve(passed, np.ones(_OF if enough > 1 else 1))[: len(values)]
+    for last in np.flatnonzero(passed & (counts >= enough)).tolist():
+        first = max(last - _OF + 1, 0)
+        at = first + int(np.argmax(inside[first : last + 1]))
+        yield (
+            Change(0, last + 1, TREND, limit.above, limit=limit, passed=at)
+            if limit.room is None and _came_steadily(values, at, up=limit.above)
+            else Change(at, last + 1, LIMIT, limit.above, limit=limit)
+        )
+
+
+def _came_steadily(values: F64, at: int, *, up: bool) -> bool:
+    """Whether values went one way from the first on until they passed a limit."""
+    half = max(at // 2, LEAST_FUTURE)
+    return at > LEAST_FUTURE and all(goes_on(values, n, up=up) for n in (half, at))
+
+
+_ROUNDED = 1e-9
+"""What rounding adds to a share of 1."""
+
+
+def impossible(watch: Watch, values: F64) -> Iterator[Change]:
+    """The first value that cannot be."""
+    low, high = watch.span
+    wrong = (values < low - _ROUNDED) | (values > high + _ROUNDED)
+    for at in np.flatnonzero(wrong).tolist()[:1]:
+        yield Change(at, at + 1, IMPOSSIBLE, up=bool(values[at] > high))
+
+
+def stuck(watch: Watch, values: F64) -> Iterator[Change]:
+    """Where a series has the value at which nothing is learnt from its first step on."""
+    others = np.flatnonzero(values != watch.stuck)
+    count = int(others[0]) if len(others) else len(values)
+    if count >= _OF:
+        yield Change(0, _OF, STUCK, up=watch.stuck != 0.0, end=count if len(others) else None)
+
+
+def vanished(watch: Watch, values: F64) -> Iterator[Change]:
+    """Where numbers that were never 0 become exactly 0 and stay so: no noise does that.
+
+    The onset test takes the growth before it for noise.
+    """
+    if not watch.is_log:
+        return
+    runs = np.convolve(values == 0.0, np.ones(LEAST_FUTURE))[: len(values)]
+    for last in np.flatnonzero(runs == LEAST_FUTURE).tolist():
+        at = last - LEAST_FUTURE + 1
+        if at >= LEAST_PAST and (values[at - LEAST_PAST : at] != 0.0).all():
+            yield Change(at, last + 1, SHIFT, up=False)
+            return
+
+
+def left_range(scaled: F64) -> Iterator[Change]:
+    """Where ten values in a row are outside the range of all earlier ones, by more than its width.
+
+    A past with a slope may go anywhere, so the onset test asks more of what follows it than that.
+    """
+    last = len(scaled) - LEAST_PAST
+    if last < LEAST_PAST:
+        return
+    places = np.arange(LEAST_PAST, last + 1)
+    most, least = (by.accumulate(scaled)[places - 1] for by in (np.maximum, np.minimum))
+    lowest, highest = (_of_ten(by, scaled)[places] for by in (np.minimum, np.maximum))
+    for above in (True, False):
+        gaps = lowest - most if above else least - highest
+        for at in places[gaps > _CLEAR_OF * (most - least)].tolist():
+            middle, spread = usual(scaled, at)
+            off = abs(float(medians(scaled[at : at + LEAST_PAST])) - middle)
+            score = off / spread * math.sqrt(LEAST_PAST) if spread else math.inf
+            yield Change(at, at + LEAST_PAST, SHIFT, above, score)
+
+
+def _of_ten(by: np.ufunc, values: F64) -> F64:
+    """The least or the greatest of each value and the nine after it (``LEAST_PAST``)."""
+    for distance in (1, 2, 4, 2):  # of 2, 4, 8 and 10 values
+        values = by(values[:-distance], values[distance:])
+    return values
