@@ -38,6 +38,7 @@ from grpo_cli.commands.trend.questions.against import RunComparison
 from grpo_cli.commands.trend.questions.at import StepAnswer
 from grpo_cli.commands.trend.questions.parts import PartsAnswer
 from grpo_cli.commands.verify.answer import Verified
+from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import as_flags
@@ -187,7 +188,7 @@ def match(
         rtol=not_negative("rtol", rtol),
         betas=[not_negative("betas", one) or 0.0 for one in np.atleast_1d(betas).tolist()],
     )
-    return _noting(found, reader.notes(), reader.pooled(batch))
+    return _noting(found, reader.notes(), reader.pooled(batch, ONE_STEP))
 
 
 def _noting(answer: Found, *notes: Iterable[str]) -> Found:

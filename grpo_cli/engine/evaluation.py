@@ -15,7 +15,7 @@ from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.facts import Skipped
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.padding import counts_padding
-from grpo_cli.engine.reader import EACH_STEP, Reader
+from grpo_cli.engine.reader import Reader
 from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, without_kl
 from grpo_cli.engine.rows.rows import Having
 from grpo_cli.engine.rows.source import Source
@@ -168,7 +168,6 @@ class Evaluation:
             their batches have to be known first.
         shares: whether it reads shares, which need what their batches add up to.
         having: which rows of output are wanted; None: all.
-        advice: what to do where several steps form one batch; None: it is not noted.
     """
 
     def __init__(
@@ -183,9 +182,8 @@ class Evaluation:
         rows: bool = False,
         shares: bool = False,
         having: Having | None = None,
-        advice: str | None = EACH_STEP,
     ) -> None:
-        self._reader, self._advice = reader, advice
+        self._reader = reader
         reader.batch_by(plan.batch)
         evaluator = Evaluator(plan, rows=rows, shares=shares, skip=reader.skip)
         self._evaluator, self._encode, self._look = evaluator, encode, look
@@ -253,7 +251,7 @@ class Evaluation:
         if sums.references.error is not None:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
-        pooled = {} if sums.error is not None else reader.pooled(plan.batch, self._advice)
+        pooled = {} if sums.error is not None else reader.pooled(plan.batch)
         said = (sums.of_first or {}) | sums.notices
         found = first | other | reader.facts.sentences(plan) | self._notices | said | no_kl
         found |= dict.fromkeys(self._replaced())

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 G = TypeVar("G")
 
-EACH_STEP = "--batch FIELD evaluates each by itself"
-ONE_STEP = "--where FIELD==N selects one"
+EACH_STEP = "--batch FIELD evaluates each step by itself"
+ONE_STEP = "--where FIELD==N evaluates one of them"
 _KEPT = 64
 """Small files whose bytes a reader keeps for another pass."""
 _WORTH_IT = 4
@@ -127,17 +127,16 @@ class Reader:
         counts = totals.records, totals.groups, totals.responses
         return self.facts.ungrouped(*counts, given=given)
 
-    def pooled(self, batch: str, advice: str | None = EACH_STEP) -> Notices:
+    def pooled(self, batch: str, advice: str = EACH_STEP) -> Notices:
         """That records of several steps were evaluated as one batch, where they were.
 
         Args:
             batch: as ``--batch`` has it.
-            advice: what to do about it; ``FIELD`` stands for the field that says the step. None:
-                somebody else says it.
+            advice: what to do about it; ``FIELD`` stands for the field that says the step.
         """
         for field, steps in self.facts.steps.items():
-            if len(steps) > 1 and batch == "input" and advice is not None:
-                text = f"{len(steps):,} steps form one batch"
+            if len(steps) > 1 and batch == "input":
+                text = f"{len(steps):,} steps form one batch, so each number is of all of them"
                 return {f"{text}; {advice.replace('FIELD', field)}": None}
         return {}
 

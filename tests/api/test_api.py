@@ -365,10 +365,12 @@ def test_every_answer_has_the_notes_of_its_command() -> None:
         {"step": step, "log_probs_new": [[-1.0], [-2.0]], "rewards": [1, reward]}
         for step, reward in enumerate((0, 1))
     ]
-    steps = '2 steps form one batch; batch="step" evaluates each by itself'
+    pooled = "2 steps form one batch, so each number is of all of them; "
+    steps = f'{pooled}batch="step" evaluates each step by itself'
+    one = f'{pooled}where="step==N" evaluates one of them'
     assert steps in compare(records).notices
     few = {"kl": "none", "surrogate": "clip", "aggregate": "token-mean"}
-    assert steps in match(records, loss=0.5, clip_fraction=0.5, stages=few).notices
+    assert one in match(records, loss=0.5, clip_fraction=0.5, stages=few).notices
     assert {steps, "1 of 2 groups is dead: all its advantages are 0"} <= {
         *evaluate(records).notices
     }

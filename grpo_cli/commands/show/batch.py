@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -18,7 +17,6 @@ from grpo_cli.commands.frames import Array, Frames, columns_of
 from grpo_cli.commands.show.picture import COLORS, decoder, flowing, ranked_by
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
-from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES, STEP
 from grpo_cli.engine.rows.rows import columns, read_having
 from grpo_cli.engine.rows.source import Source
@@ -238,9 +236,6 @@ LACKING = {
 """Quantity → why there is none."""
 
 
-_EVALUATION = partial(Evaluation, advice=ONE_STEP)
-
-
 def show_rows(
     reader: Reader,
     plan: Plan,
@@ -249,7 +244,7 @@ def show_rows(
     top: int,
     strings: bool = False,
     having: Sequence[str] = (),
-    make: Callable[..., Evaluation] = _EVALUATION,
+    make: Callable[..., Evaluation] = Evaluation,
 ) -> tuple[Shown, Evaluation]:
     """The tokens of all records that stand out most, or the token strings; and the evaluation.
 

@@ -44,7 +44,6 @@ from grpo_cli.commands.show.view import not_printed, print_heat, print_shown
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.rows.fields import FIELDS
 from grpo_cli.engine.rows.source import Source, differences_of
@@ -193,7 +192,7 @@ def _show_batch(
         top=20 if options.limit is None else options.limit,
         strings=options.strings,
         having=options.having or (),
-        make=partial(Run, as_json=page.json, advice=ONE_STEP),
+        make=partial(Run, as_json=page.json),
     )
     assert isinstance(run, Run)
     if run.complete and not run.empty:
