@@ -183,7 +183,9 @@ def blocks(
         row, first = every[one.record], int(batch.records.starts[one.record])
         places = first + np.array(one.responses, dtype=np.int64)
         responses = Segments(batch.responses.lengths[places])
-        tokens = responses.spread(batch.responses.starts[places]) + responses.positions
+        tokens: Any = slice(ends[places[0]], ends[places[-1] + 1]) if len(places) else slice(0)
+        if tokens.stop - tokens.start != responses.total:  # another group's are between them
+            tokens = responses.spread(batch.responses.starts[places]) + responses.positions
         record = records[one.record]
         lacking = {"token": record.tokens is None, "token_id": record.token_ids is None}
         known = {name: of.values for name, of in tokens_of.items() if not lacking.get(name)}
@@ -192,7 +194,7 @@ def blocks(
             [{name: of[cut] for name, of in known.items()} for cut in cuts]
         )
         own = [at for at, (_, _, has) in enumerate(columns) if has[one.record]]
-        names, values = [columns[at][0] for at in own], numbers.take(tokens, axis=1)[own]
+        names, values = [columns[at][0] for at in own], numbers[:, tokens][own]
         written, parts = _written(values, responses)
         prompts = prompts_of(one.texts, len(row["responses"]))
         said = [] if named else completions_of(one.texts, len(row["responses"]))

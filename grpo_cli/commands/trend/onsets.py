@@ -257,7 +257,8 @@ def medians(rows: F64) -> F64:
 
     np.median would import numpy.ma, which takes as long as the evaluation of some MB.
     """
-    rows, half = np.sort(rows, axis=-1), rows.shape[-1] // 2
+    rows, half = rows.copy(), rows.shape[-1] // 2
+    rows.sort(axis=-1)
     if rows.shape[-1] % 2:
         return rows[..., half]
     middle: F64 = (rows[..., half - 1] + rows[..., half]) / 2

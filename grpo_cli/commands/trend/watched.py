@@ -111,9 +111,11 @@ class Watch(NamedTuple):
             return np.arcsin(np.sqrt(values))
         if self.scale == "correlation":
             return np.arctanh(values.clip(-_NEAR_ONE, _NEAR_ONE))
+        if self.scale in ("linear", "share"):
+            return values
         distance = 1.0 - values if self.scale == "below 1" else values
         distance = np.where(np.abs(distance) < _ROUNDING, 0.0, distance)
-        if self.scale in ("linear", "share") or (distance < 0).any() or not distance.any():
+        if (distance < 0).any() or not distance.any():
             return values
         if self.scale == "below 1":
             return -_logarithms(distance)

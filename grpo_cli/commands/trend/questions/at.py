@@ -193,7 +193,7 @@ def metrics_at(steps: Steps, place: int, findings: Sequence[Finding] = ()) -> It
             before, after = finding.before, finding.after if first == place else after
         size, scale, spread = None, "x", None
         if value is not None and len(others) >= _LEAST:
-            values = np.append(others, float(value))
+            values = np.concatenate((others, (value,)))
             if known is not None and known.scale == "growth":  # of the whole run, not of a part
                 known = known._replace(scale="log")
             scaled = values if known is None else known.scaled(values)
