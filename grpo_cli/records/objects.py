@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -144,6 +145,9 @@ _WORDS = {
     "Illegal trailing comma before end of array": "expected a value",
 }
 _UTF_8 = "expected UTF-8 text; for Latin-1 text: iconv -f LATIN1 -t UTF-8"
+_INCOMPLETE = ": the line is incomplete (was it still being written?)"
+_UNFINISHED = re.compile(r"[-+.\w\\]*")
+"""What is left of a text that ends within a number, a word or an escape, or after one."""
 _SHORT = 120  # characters of a line that somebody typed
 _LONGEST_INTEGER = 20  # characters of -(2**63) and of 2**64 - 1
 
@@ -169,7 +173,9 @@ def _decode_carefully(text: bytes) -> Any:
     except UnicodeDecodeError as error:
         before = text[: error.start].decode("utf-8")
         column = len(before) - before.rfind("\n")
-        raise _malformed(before.count("\n") + 1, column, _UTF_8) from None
+        cut = error.reason == "unexpected end of data" and len(text) > _SHORT
+        words = _UTF_8 + _INCOMPLETE * cut
+        raise _malformed(before.count("\n") + 1, column, words) from None
     except json.JSONDecodeError as error:
         raise _malformed(error.lineno, error.colno, _describe(error)) from None
     except RecursionError:
@@ -200,8 +206,9 @@ def _describe(error: json.JSONDecodeError) -> str:
             words += "; JSON has double quotes (from Python: json.dumps)"
         if error.msg == "Extra data" and rest[:1] == "," and rest[1:2] in ("", "\n", "\r"):
             words += "; leave out the comma after each line"
-    if len(error.doc) > _SHORT and (not rest or words.startswith("the string that begins")):
-        words += ": the line is incomplete (was it still being written?)"
+    unfinished = error.msg != "Extra data" and error.pos > 0 and _UNFINISHED.fullmatch(rest)
+    if len(error.doc) > _SHORT and (unfinished or words.startswith("the string that begins")):
+        words += _INCOMPLETE
     return words
 
 

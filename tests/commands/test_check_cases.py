@@ -362,10 +362,9 @@ def test_masked_tokens_of_tools_count_towards_the_limit():
 def test_the_foot_says_why_records_were_not_compared(grpo, dump):
     """A warning may explain log-probs as well as an error."""
     draw = random.Random(3)
-    column = [-draw.expovariate(1.0) for _ in range(60)]
-    moved = [x + draw.gauss(0.0, 0.2) - 1.0 for x in column]
-    made = {"log_probs_new": [moved], "log_probs_old": [moved], "rewards": [1.0]}
-    made |= {"log_probs_ref": [column], "log_probs_rollout": [column]}
+    column = [[-draw.expovariate(1.0) for _ in range(9)] for _ in range(3)]
+    made = {"log_probs_new": column, "log_probs_old": column, "rewards": [1.0, 0.0, 1.0]}
+    made["token_ids"] = [[5, 151_645, *range(10 + row, 16 + row), 151_645] for row in range(3)]
     lines = grpo("check", str(dump(json.dumps(made) + "\n"))).stdout
     assert "error" not in lines
     assert "log-probs were not compared with each other in all records" in lines.replace("\n ", "")

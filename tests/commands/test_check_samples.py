@@ -30,6 +30,12 @@ def shifted(seed: int, widths: tuple[int, ...] = (4, 4), **more: Any) -> Row:
     return {"log_probs_new": new, "log_probs_old": old, "rewards": rewards, **more}
 
 
+def sound(seed: int, widths: tuple[int, ...] = (63, 63)) -> Row:
+    """The same record with its own old log-probs."""
+    row = shifted(seed, widths)
+    return row | {"log_probs_old": [[x - 0.01 for x in one] for one in row["log_probs_new"]]}
+
+
 def said(rows: list[Row], code: str = "shifted") -> list[tuple[Any, Any]]:
     """Record and number of records of the findings of a code."""
     found = [one for one in check(rows, limit=0).findings if one.code == code]
@@ -49,12 +55,14 @@ OTHERS = [shifted(seed, entropies=[[0.5] * 4, [0.5] * 4]) for seed in range(30)]
         # not with records of another layout, nor with those behind them
         ([*MANY[:70], *OTHERS, *MANY[70:140]], [(0, 64), (64, 6), (70, 30), (100, 28), (128, 42)]),
         # records of 128 tokens on their own, and not counted with small ones
-        ([shifted(seed, (63, 63)) for seed in range(30)], [(0, 30)]),
+        # small ones that show the fault by themselves, each of which is found
+        ([shifted(seed, (63, 63)) for seed in range(30)], [(at, None) for at in range(30)]),
         ([shifted(seed, (64, 64)) for seed in range(3)], [(0, None), (1, None), (2, None)]),
         ([*MANY[:20], APART, *MANY[20:40]], [(0, 40), (20, None)]),
-        # how many records there are is in the evidence of several alone
-        ([shifted(1, (60,))], [(0, None)]),
-        ([shifted(1, (60,)), shifted(2, (60,))], [(0, 2)]),
+        # and that healthy neighbours do not hide
+        ([sound(at) for at in range(63)] + [shifted(1, (60,))], [(63, None)]),
+        # the first of those that show it together, behind healthy ones
+        ([*(sound(at, (4, 4)) for at in range(8)), *MANY[:40]], [(8, 40)]),
         # not records without tokens that count
         ([row | {"mask": [[int(at % 4 != 1)] * 4] * 2} for at, row in enumerate(MANY[:40])],
          [(0, 30)]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
@@ -109,19 +109,33 @@ numbers, so that the answer does not depend on how the input is cut into pieces.
 def compare_samples(
     records: Tokens, findings: Findings, mismatch: Mismatch, source: int = 0
 ) -> None:
-    """Adds what the rules find in the pairs of columns of samples, and the engines' mismatch."""
+    """Adds what the rules find in the pairs of columns of samples, and the engines' mismatch.
+
+    A small record that fails by itself is an error of its own, and in no sample.
+    """
     for trainer, other in records.pairs:
         if other == "log_probs_rollout":
             columns = (records.log_probs[trainer], records.log_probs[other])
             steps = np.repeat([place.step for place in records.places], records.counts)
             given = steps if (steps >= 0).any() else None
             mismatch.add(*columns, records.responses, records.turns, records.versions, given)
-    sizes = np.bincount(records.sample_index)
+    small = np.bincount(records.sample_index)[records.sample_index] > 1
+    if small.any():
+        each = records.take(small)
+        each.samples = np.arange(len(each.counts))
+        errors = {rule.code for rule in rules_of("pair") if "error" in rule.severities}
+        errors -= {"extreme-ratio"}  # one token shows it in any sample, but not its cause
+        failed = np.zeros(len(each.counts), dtype=np.bool_)
+        for rule, finding in find_in_pairs(each, errors):
+            findings.add(rule, finding, each.places[finding.record], source)
+            failed[finding.record] = True
+        small[small] = failed
+        if small.all():
+            return
+        records = records.take(~small)
     for rule, finding in find_in_pairs(records):
-        size = int(sizes[records.sample_index[finding.record]])
-        if size > 1:
-            finding = replace(finding, evidence={**finding.evidence, "records": size})
-        findings.add(rule, finding, records.places[finding.record], source)
+        found = _narrow(rule, finding, records)
+        findings.add(rule, found, records.places[found.record], source)
 
 
 def find_in_pairs(
@@ -146,16 +160,48 @@ def find_in_pairs(
                 sample = records.sample_index[finding.record]
                 if not before[sample]:
                     explained[sample] |= rule.severity(finding) != "info"
-                    columns = {} if "column" in finding.evidence else {"columns": [*names]}
-                    words = {"pair": pair, "first": pair.keys[0], "second": pair.keys[1]}
-                    yield (
-                        rule,
-                        replace(
-                            finding,
-                            evidence={**columns, **finding.evidence},
-                            words={**words, **finding.words},
-                        ),
-                    )
+                    yield rule, _with_names(finding, pair)
+
+
+def _with_names(finding: Finding, pair: Pair) -> Finding:
+    columns = {} if "column" in finding.evidence else {"columns": [*pair.names]}
+    words = {"pair": pair, "first": pair.keys[0], "second": pair.keys[1]}
+    return replace(
+        finding, evidence={**columns, **finding.evidence}, words={**words, **finding.words}
+    )
+
+
+def _narrow(rule: Rule, finding: Finding, records: Tokens) -> Finding:
+    """Returns what is found in a sample of several records, from the first that shows it on.
+
+    The fewest consecutive records that show it are found by halving. The first as many that do
+    begin with the record, unless they do without it as well.
+    """
+    mine = records.sample_index == records.sample_index[finding.record]
+    count, first = int(np.count_nonzero(mine)), int(np.argmax(mine))
+    if count == 1:
+        return finding
+    if finding.response is not None:
+        return replace(finding, evidence={**finding.evidence, "records": count})
+    sample, names = records.take(mine), finding.words["pair"].names
+
+    def find(start: int, end: int) -> Finding | None:
+        places = np.arange(count)
+        pair = Pair(sample.take((start <= places) & (places < end)), names)
+        found = (one for one in rule.find(pair) if one.kind == finding.kind)
+        return next((_with_names(one, pair) for one in found), None)
+
+    def count_least(most: int, find_in: Callable[[int], Finding | None]) -> int:
+        return 1 + bisect_left(range(1, most), 1, key=lambda many: find_in(many) is not None)
+
+    end = count_least(count, lambda many: find(0, many))
+    size = count_least(end, lambda many: find(end - many, end))
+    end = next((at for at in range(size, end) if find(at - size, at)), end)
+    start = end - count_least(size, lambda many: find(end - many, end))
+    rest = find(start, count)
+    end = end if rest is None else count
+    found = rest or find(start, end) or finding
+    return replace(found, record=first + start, evidence={**found.evidence, "records": end - start})
 
 
 class Samples:

@@ -227,37 +227,6 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
         )
 
 
-_NEARER, _FAR = 2.0, 0.02
-
-
-@rule("reference")
-def find_engines_with_reference_weights(view: View) -> Iterator[Finding]:
-    """Finds an engine whose log-probs are nearer to the reference than to the policy.
-
-    The mean difference from the reference is below half of those from the old and the new policy,
-    which are 0.02 nats or more: where one of the two alone is far, that column is at fault.
-    """
-    columns = view.log_probs
-    policies = [columns[one] for one in ("log_probs_old", "log_probs_new") if one in columns]
-    engine, reference = columns.get("log_probs_rollout"), columns.get("log_probs_ref")
-    if not policies or engine is None or reference is None:
-        return
-    near, *others = (
-        view.records.sum(view.responses.sum(np.abs(engine - one))) / np.maximum(view.tokens, 1)
-        for one in (reference, *policies)
-    )
-    far = np.minimum.reduce(others)
-    hit = (view.tokens >= _LEAST_TOKENS) & (far >= _FAR) & (_NEARER * near < far)
-    for record in np.flatnonzero(hit).tolist():
-        yield Finding(
-            {"to_reference": near[record], "to_policy": far[record]},
-            record,
-            kind="engine",
-            words={"engine": view.key("log_probs_rollout"), "reference": view.key("log_probs_ref")},
-        )
-
-
-_LEAST_TOKENS = 24
 _STEPS = 3
 """In two the reference may be the policy by right: before the first update, and after one of a
 learning rate of 0 (warm-up)."""
