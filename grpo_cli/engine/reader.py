@@ -271,11 +271,6 @@ class Reader:
             raise error
         self.skipped.add(error)
 
-    @property
-    def can_reread(self) -> bool:
-        """Whether all of the input can be read a second time as it is."""
-        return not any(_only_once(one.path) for one in self.sources)
-
     def keep_input(self) -> list[str]:
         """Keeps what can be read only once in files that can be read again; the names of these."""
         once = [at for at, one in enumerate(self.sources) if _only_once(one.path)]

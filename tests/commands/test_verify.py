@@ -486,7 +486,7 @@ def expecting(variant: str, **settings: float) -> dict[str, Any]:
 def test_rows_of_the_framework_that_names_the_fields_come_first() -> None:
     found = verify([expecting("trl/grpo")])
     assert not found.ok
-    assert (found.ok_with, found.agreeing, found.causes) == (("trl/grpo",), 1, ())
+    assert (found.agrees_with, found.agreeing, found.causes) == (("trl/grpo",), 1, ())
     assert "1 agrees with trl/grpo" in repr(found)
 
 
@@ -511,7 +511,7 @@ def test_a_row_that_gives_one_record_by_chance_hides_no_cause() -> None:
         return record | {"expected": {"loss": made.loss}}
 
     on_policy = token_mean(old_per_token_logps=TRL["per_token_logps"])
-    assert verify([on_policy]).ok_with == ("trl/dapo", "trl/bnpo")
+    assert verify([on_policy]).agrees_with == ("trl/dapo", "trl/bnpo")
     found = verify([on_policy, token_mean()])  # of which no row of TRL's gives the other
     assert (found.explained, found.agreeing) == (2, 0)
     assert found.causes[0] == "other denominator: aggregate token-mean instead of response-mean"

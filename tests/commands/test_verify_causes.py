@@ -86,10 +86,6 @@ CHANGED: dict[str, Sequence[float]] = {
     "advantages weighted by length: A divided by the number of tokens of the response, times 1.7": [
         *(0.85, -0.85, 0.10625, -1.7 * 2 / 3)
     ],
-    "advantages in another order: 2 of 4 responses have the advantage of another "
-    "response (response 0 has that of response 2)": [0.25, -0.5, 1.0, -2.0],
-    "advantages in another order: 3 of 4 responses have the advantage of another "
-    "response (response 0 has that of response 1)": [-0.5, -2.0, 0.25, 1.0],
 }
 
 

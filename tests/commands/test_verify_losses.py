@@ -144,25 +144,6 @@ def test_losses_of_0_among_others_are_explained_by_nothing(records) -> None:
     assert not any(row.rounded for row in answer.records)
 
 
-def test_ppos_clip_in_the_place_of_cispos_weight_is_named(records) -> None:
-    own = {"hyperparameters": {"epsilon_high": 0.28}}
-    made = [
-        one
-        | own
-        | {
-            "expected": {
-                "loss": evaluate(
-                    one | own, "cispo", stages={"surrogate": "clip"}, epsilon_low=0.2
-                ).loss
-            }
-        }
-        for one in records
-    ]
-    answer = verify(made, "cispo")
-    words = "PPO's clip (epsilon_low 0.2, epsilon_high 0.28) instead of cispo"
-    assert (answer.causes, answer.explained) == ((words,), 4)
-
-
 @pytest.mark.more
 def test_no_value_is_named_where_each_record_needs_its_own(records) -> None:
     """Any loss is given by some ε_low: without all of them together, it is no cause."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from command import answer
 from files import each
@@ -61,6 +62,12 @@ def right(step: Rows) -> float:
 def test_the_losses_of_steps_agree_with_steps(steps, only, key) -> None:
     found = verify(logged(steps, right, only, key), "grpo")
     assert (found.batch, found.verified, found.differing) == ("step", STEPS, 0)
+
+
+def test_standard_input_is_kept_for_its_steps(steps) -> None:
+    lines = b"\n".join(map(orjson.dumps, logged(steps, right)))
+    found = answer("verify", "-", "-v", "grpo", stdin=lines)
+    assert (found["batch"], found["ok"]) == ("step", True)
 
 
 def test_the_only_wrong_step_is_named(steps) -> None:

@@ -120,8 +120,6 @@ class Verified(Frames, Answer):
         verified, differing, without_expected: records.
         causes: what explains the most differing records, each all of them alike.
         explained: how many records that are.
-        nearer: records that agree by the tolerance alone, and that the first cause explains too;
-            counted only if it explains all that differ.
         agrees_with: rows of the framework whose names the fields have that give the most records.
         agreeing: how many records that are.
         metrics_differ: metric → how many records it differs in.
@@ -139,7 +137,6 @@ class Verified(Frames, Answer):
     without_expected: int
     causes: Sequence[str]
     explained: int
-    nearer: int
     agrees_with: Sequence[str]
     agreeing: int
     metrics_differ: Mapping[str, int]

@@ -6,7 +6,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -25,17 +24,13 @@ from grpo_cli.commands.verify.batches import (
     read_batches,
     unit_of,
 )
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Cause
 from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.causes.search import (
-    BETTER,
     BY_CHANCE,
-    DIGITS,
     MOST,
-    SURE,
     Explained,
     Memory,
-    misfit,
 )
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import FLOAT64, NOISE_OF_SUMS, Tolerance
@@ -56,8 +51,6 @@ from grpo_cli.variants.trainer import USUAL
 _ROWS = 5
 _AGAIN = 50
 """Differing records that are kept, to be asked again when others have been searched."""
-_REREAD = 5_000
-"""Records that are compared twice at most."""
 _NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
 _NOTHING = (
     'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
@@ -253,10 +246,6 @@ class Verification:
         firsts = [each.first for each in verdicts if each.first]
         causes, explained = shared_causes(firsts, self._causes)
         self._rows, agreeing = shared_rows(firsts)
-        nearer = 0
-        can_reread = self.reader.can_reread and len(verdicts) <= _REREAD
-        if self.by_scale and causes and explained == len(firsts) and can_reread:
-            nearer = self._nearer(self._causes[causes[0]], verdicts)
         found = Verified(
             ok=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -267,7 +256,6 @@ class Verification:
             without_expected=self.without_expected,
             causes=causes,
             explained=explained,
-            nearer=nearer,
             agrees_with=self._rows,
             agreeing=agreeing,
             metrics_differ=dict(self.metrics),
@@ -280,27 +268,6 @@ class Verification:
         replay = self._bundle.result(within)
         ok = found.ok and replay.first_stage is None
         return Replayed(**{**found.fields(), "ok": ok}, bundle=replay)
-
-    def _nearer(self, cause: Cause, verdicts: Sequence[Verdict]) -> int:
-        """Counts records that agree by the tolerance, but are explained better by a cause.
-
-        None are, unless all those are that are off by more than float32 leaves. It costs a pass.
-        """
-        empty, nearer = self._empty, 0
-        exact = Tolerance(rtol=SURE, atol=0.0)
-        make = partial(Judging, empty.variant, empty.stages, empty.hyperparameters, exact)
-        again = (item for sums in self._sums(self.reader.only({}), make) for item in _taken(sums))
-        compared = (one for one in again if isinstance(one, Judged) and one.verdict.compared)
-        for verdict, item in zip(verdicts, compared, strict=False):
-            if item.record is None or not verdict.agrees:
-                continue
-            case = Case.of(item.record, item.plan, empty.tolerance(item.part))
-            with np.errstate(all="ignore"):
-                off, own = misfit(cause, case), case.own_misfit
-            if off > max(DIGITS, own / BETTER):
-                return 0
-            nearer += own > DIGITS
-        return nearer
 
     def nothing(self) -> InputError:
         """What to say where no record was judged: how the records get what they lack for that."""

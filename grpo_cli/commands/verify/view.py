@@ -213,8 +213,6 @@ def _verdict(answer: Verified, differing: int) -> Text:
         if answer.places and (rest := answer.verified - differing):
             others = agree(rest) if rest == 1 else f"{rest:,} {agree(rest)}"
             differ += f" ({answer.places}; the other {others})"
-        if answer.nearer:
-            differ += f" (and {answer.nearer:,} more, though within the tolerance)"
         if answer.is_of_another_row:
             some = "" if answer.agreeing == differing else f" {answer.agreeing:,} of them"
             row, verb = answer.agrees_with[0], agree(answer.agreeing)

@@ -112,7 +112,6 @@ def solved_changes(case: Case) -> Iterator[Cause]:
         words = f"advantages shifted by a constant: A {'+' if by > 0 else '−'} {abs(by):.6g}"
         yield _cause("advantage-offset", words, lambda a, _: a + by, sure=is_typed(by))
     yield from _by_length(case, a, found, known)
-    yield from _exchanged(a, found, known)
 
 
 def _bounded(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
@@ -142,24 +141,6 @@ def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
 def _powered(a: F64, lengths: F64, power: float, scale: float) -> F64:
     changed: F64 = a * np.maximum(lengths, 1.0) ** power * scale
     return changed
-
-
-def _exchanged(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
-    """Yields each response with the advantage of another."""
-    distance = np.abs(a[None, :] - found[:, None])
-    nearest = np.argmin(np.where(np.isnan(distance), np.inf, distance), axis=1)
-    right = np.abs(a - found) <= 1e-3 * np.abs(a).max()
-    source = np.where(right | ~known, np.arange(len(a)), nearest)
-    moved = np.flatnonzero(source != np.arange(len(a)))
-    if not len(moved):
-        return
-    at = int(moved[0])
-    words = (
-        f"advantages in another order: {len(moved)} of {len(a)} responses have the advantage of "
-        f"another response (response {at} has that of response {int(source[at])})"
-    )
-    is_order = np.array_equal(np.sort(a[source]), np.sort(a))
-    yield _cause("advantage-order", words, lambda a, _: a[source], sure=is_order)
 
 
 # ---- discounted by position; the factor is solved for -------------------------------------------

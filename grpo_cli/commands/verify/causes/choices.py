@@ -15,7 +15,6 @@ from grpo_cli.commands.verify.causes.case import (
     Cause,
     bound_to,
     catalogued,
-    is_typed,
     swapped,
     tapped,
 )
@@ -206,31 +205,16 @@ _LEVELS: Mapping[str, tuple[str, Callable[[F64, Segments], F64]]] = {
 
 
 def weights(case: Case) -> Iterator[Cause]:
-    """Yields every weight of a quotient of policies, at every level and with every bound."""
-    wanted, ratio = case.expected_policy_gradient, case.objective.ratio
-    if wanted is None or ratio.choice.per_response:
-        yield from _weights_of_loss(case)
-        return
-    plain = case.evaluated(correction=bind("correction", "none")).gradient
-    plain = plain - case.without_policy.gradient
-    loud = np.abs(plain) > 3.0 * case.quiet
-    if not loud.any():
-        return
-    seen = wanted[loud] / plain[loud]
-    top = float(f"{seen.max():.9g}")
+    """Yields every weight of a quotient of policies, at every level.
+
+    Many give nearly one loss, so of a loss alone each is named only if it explains all records.
+    """
     for above, below in permutations(_POLICIES, 2):
-        for level, mean, bound in product(_LEVELS, ("", ", divided by its mean"), _BOUNDS):
-            made = partial(_quotient, above=above, below=below, level=level, mean=bool(mean))
-            raw = made(case)
-            if raw is None or (bound and not (raw[loud] > top * 1.001).any()):
-                continue
-            if not np.allclose(_BOUNDS[bound](raw, top)[loud], seen, rtol=1e-3, atol=1e-3):
-                continue
+        for level, mean in product(_LEVELS, ("", ", divided by its mean")):
+            made = partial(_corrected, above=above, below=below, level=level, mean=bool(mean))
             name = "correction-mean-left" if mean else _mistake(above, below, level)
-            words = _weight_words(case, above, below, level)
-            words += f"{mean}{bound.format(f'{top:.4g}')}"
-            evaluated = partial(_corrected, quotient=made, bound=bound, top=top)
-            yield Cause(name, words, evaluated, equal=bool(bound) and not is_typed(top))
+            words = f"{_weight_words(case, above, below, level)}{mean}"
+            yield Cause(name, words, made, for_all=case.is_loss_alone)
 
 
 def _mistake(above: str, below: str, level: str) -> str:
@@ -248,43 +232,11 @@ def _weight_words(case: Case, above: str, below: str, level: str) -> str:
     return f"{called} {above}/{below}, {level}"
 
 
-def _weights_of_loss(case: Case) -> Iterator[Cause]:
-    """Yields every weight of a quotient of policies without a bound, from a loss alone.
-
-    Many give nearly one loss, so each is named only if it explains all records.
-    """
-    for above, below in permutations(_POLICIES, 2) if case.is_loss_alone else ():
-        for level in _LEVELS:
-            made = partial(_quotient, above=above, below=below, level=level, mean=False)
-            if made(case) is not None:
-                evaluated = partial(_corrected, quotient=made, bound="", top=np.inf)
-                words = _weight_words(case, above, below, level)
-                yield Cause(_mistake(above, below, level), words, evaluated, for_all=True)
-
-
-_BOUNDS: Mapping[str, Callable[[F64, float], F64]] = {
-    "": lambda raw, _: raw,
-    ", at most {}": np.minimum,
-    ", 0 above {}": lambda raw, top: np.where(raw <= top * 1.001, raw, 0.0),
-}
-
-
-def _quotient(case: Case, above: str, below: str, level: str, *, mean: bool) -> F64 | None:
-    """[N] a weight of a quotient of policies; None where the record lacks one of them."""
-    of, by = (getattr(case.batch, _POLICIES[name]) for name in (above, below))
-    if of is None or by is None:
-        return None
-    raw = _LEVELS[level][1](of - by, case.batch.responses)
-    return raw / max(float(raw.mean()), 1e-12) if mean else raw
-
-
-def _corrected(
-    case: Case, quotient: Callable[[Case], F64 | None], bound: str, top: float
-) -> Breakdown:
-    raw = quotient(case)
-    if raw is None:
-        raise ValueError("there are no log-probs")
-    weight = _BOUNDS[bound](raw, top)
+def _corrected(case: Case, above: str, below: str, level: str, *, mean: bool) -> Breakdown:
+    """The record with a weight of a quotient of policies."""
+    quotient = case.column(_POLICIES[above]) - case.column(_POLICIES[below])
+    weight = _LEVELS[level][1](quotient, case.batch.responses)
+    weight = weight / max(float(weight.mean()), 1e-12) if mean else weight
     return case.evaluated(correction=Bound("quotient", Choice(lambda: Correction(weight)), {}))
 
 

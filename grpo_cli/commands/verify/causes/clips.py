@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, bound_to, catalogued, swapped
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, swapped
 from grpo_cli.commands.verify.causes.solving import bounding, roundest, roundest_near
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
 from grpo_cli.terminal.numbers import is_round
-from grpo_cli.variants import STAGES
 
 Flags = NDArray[np.bool_]
 Form = Callable[[F64, F64, float, float], tuple[F64, F64 | None]]
@@ -367,18 +366,6 @@ def weights(case: Case) -> Iterator[Cause]:
         words += f", and {of_bound}" if row == "cispo-bound" else ""
         unclipped = Bound("unclipped", Choice(_at_most(number)), {})
         yield swapped("cispo-as-ratio", "surrogate", words, unclipped)
-    yield from _of_ppo(case.objective.surrogate)
-
-
-def _of_ppo(own: Bound) -> Iterator[Cause]:
-    """Yields PPO's clip in its place; where the weight has no lower bound, with the usual one."""
-    names = ("epsilon_low", "epsilon_high") if _floor(own) else ("epsilon_high",)
-    values = {name: own.values[name] for name in names if name in own.values}
-    bound = bound_to("clip", STAGES["surrogate"].choices["clip"], values)
-    if bound is not None:
-        low, high = (bound.values[name] for name in ("epsilon_low", "epsilon_high"))
-        words = f"PPO's clip (epsilon_low {low:g}, epsilon_high {high:g}) instead of {own.name}"
-        yield swapped("other-surrogate", "surrogate", words, bound)
 
 
 _FLOWS = {

@@ -139,7 +139,7 @@ def _in_ratio(case: Case, number: float) -> Breakdown:
     return case.evaluated(None, ratio=tapped(case.objective.ratio, power))
 
 
-_STARTS = (1.0, 0.8, 1.25, 0.67, 1.5)
+_STARTS = (1.0, 0.75, 1.3)
 """Factors to begin with: from afar a clip may lead nowhere."""
 
 
