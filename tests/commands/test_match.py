@@ -945,28 +945,21 @@ def test_a_logged_kl_may_be_another_mean_than_the_objectives(over: str, weighted
     assert f"is {words}" in found.headline
 
 
-def test_a_kl_of_few_digits_may_be_several_means() -> None:
-    rows = kl_records()
-    value = np.mean([x for row in rows for some in k3_of(row) for x in some])
-    found = match(rows, loss=evaluate(rows, "grpo").loss, kl=f"{value:.1g}", stages={"kl": "k3"})
-    assert found.others[0].logged_is == "the mean over tokens of k3"
-    assert f"or one of {len(found.others[0].also)} other means that fit" in found.headline
-
-
 @pytest.mark.parametrize(
     ("other", "words"),
     [
         ({"kl": 0.9}, "and your 0.9 is none of its usual means"),
         ({"clip_fraction": 0.7}, "not your 0.7"),
+        ({"kl": "0.07"}, "your 0.07 is the mean over tokens of k3, or one of 10 other means"),
     ],
 )
-def test_the_number_that_fits_nothing_is_named(other: dict[str, float], words: str) -> None:
+def test_what_a_number_besides_the_loss_is(other: dict[str, Any], words: str) -> None:
+    """Where it fits nothing, no convention is found; of few digits, it may be several means."""
     rows = kl_records()
     found = match(rows, loss=evaluate(rows, "grpo").loss, stages={"kl": "k3"}, **other)
-    assert not found.reproduced
-    assert found.loss_alone is not None
-    assert found.loss_alone.name.startswith("grpo")
     assert words in found.headline
+    assert found.reproduced is ("other means" in words)
+    assert (found.loss_alone or found.matches[0]).name.startswith("grpo")
 
 
 def test_a_kl_of_several_steps_is_one_mean_in_all(tmp_path: Path) -> None:

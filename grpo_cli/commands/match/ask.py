@@ -56,6 +56,7 @@ def ask(
     target = _target(given, rtol, at)
     others = [LoggedNumber.parse(name, text, rtol) for name, text in given.items()]
     if target is None:
+        source.keep_input()  # an error's place is found in another pass
         questions, conditions = read_questions(source, at, rtol, others, base)
         words += [word for pair in conditions if pair[1] not in options for word in pair]
     else:

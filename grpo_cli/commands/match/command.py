@@ -71,9 +71,10 @@ def match_number(
     grpo match rollouts.jsonl --loss 0.0543 --kl 0.0123 --gradient-norm 1.27
     grpo match run.jsonl --logged loss=metrics.loss
 
-    Tries every variant (with -v only that one) unmodified, then with one or two
-    stages replaced, with the sign flipped, and with the factors of gradient
-    accumulation and data parallelism. Solves for β and ε where they are unknown.
+    Tries every variant (with -v only that one) unmodified, also as earlier releases
+    had it, then with one or two stages replaced, with the sign flipped, and with the
+    factors of gradient accumulation and data parallelism. Solves for β and ε where
+    they are unknown.
     Stages and hyperparameters that you set by flags stay fixed. Your digits set
     the tolerance: 0.0256 means ±0.00005, but at least the rounding of float32.
     Prints the likeliest first: few changes, and variants of the framework whose
