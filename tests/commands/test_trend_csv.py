@@ -126,6 +126,8 @@ def test_what_came_later_is_not_at_the_same_time(tmp_path: Path) -> None:
     kl, length = (np.where(np.arange(60) < at, 1.0, 3.0) for at in (42, 40))
     noise = np.exp(draw.normal(0.0, 0.02, 60))
     path = csv_of(tmp_path / "a.csv", kl=kl * noise, completion_length=length * noise)
-    verdict = answer("trend", path)["verdict"]
-    assert verdict.startswith("step 41: responses became longer (medians: completion_length ")
-    assert "); then kl (step 43); last good step 40" in verdict
+    found = answer("trend", path)
+    assert found["verdict"].startswith("step 41: responses became longer; last good step 40; ")
+    summary = next(one["summary"] for one in found["events"] if one["step"] == 41)
+    assert summary.startswith("step 41: responses became longer (medians: completion_length ")
+    assert summary.endswith("); then kl (step 43)")

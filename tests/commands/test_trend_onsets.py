@@ -156,7 +156,7 @@ def test_a_run_that_learns_nothing_says_so(tmp_path: Path) -> None:
     """All rewards equal from the first step on, until they are not; not in one step of five."""
     rows = [PLAIN | {"step": at, "rewards": [0.0, 0.0]} for at in range(20)]
     document = trend(write(tmp_path / "a.jsonl", rows))
-    assert document["verdict"].startswith("from step 0 on: groups_equal is 1 (gradient_norm 0)")
+    assert document["verdict"].startswith("from step 0 on: groups_equal is 1; ")
     sentence = "groups_equal is 1 from step 0 on, in all of the first 20 steps: nothing is learnt"
     assert sentence in [one["sentence"] for one in document["findings"]]
     for first, wanted in ((8, [(0, 8)]), (4, [])):
@@ -490,8 +490,10 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
     assert event["check"] == named_by_check(first["worst"] | {"record": "30/0"})
     assert event["check"] != named_by_check(first["worst"])  # which is of another step
     assert event["check"][0].startswith("temperature: ")
-    assert document["verdict"].startswith("step 30: temperature: sampling_per_token_logps is more ")
-    assert "(mismatch.k3 4.37e-06 → 0.0866, mismatch.mean_abs" in document["verdict"]
+    assert document["verdict"].startswith("step 30: sampling_per_token_logps is more peaked ")
+    summary = document["events"][0]["summary"]
+    assert summary.startswith("step 30: temperature: sampling_per_token_logps is more peaked ")
+    assert "(mismatch.k3 4.37e-06 → 0.0866, mismatch.mean_abs" in summary
     assert {one["onset"] for one in found} == {30}
     assert {"mismatch.k3", "mismatch.mult"} <= {one["metric"] for one in found}
     for one in found:
@@ -629,8 +631,8 @@ def verdict(path: Path, *flags: str) -> tuple[str, int]:
     steps = answer("trend", path, *flags)["steps"]
     watched = {*steps[0]} - UNWATCHED - {"step", "file", "worst"}
     counts = [sum(step[name] is not None for step in steps) for name in watched]
-    below = " ".join(shown.partition("no sudden change in ")[2].split())
-    return "no sudden change in " + below, sum(count >= 16 for count in counts)
+    below = " ".join(shown.partition("no sudden change in ")[2].split("\n", 1))
+    return "no sudden change in " + " ".join(below.split()), sum(count >= 16 for count in counts)
 
 
 @each("lacking", [(), *((one,) for one in NEEDED), (*NEEDED, "log_probs_old")])
@@ -644,7 +646,7 @@ def test_a_verdict_says_how_many_series_it_is_of_and_which_there_are_not(
     limits = "; no published limit passed"
     assumed = "log_probs_old" in lacking
     count -= len(RATIOS) if assumed else 0
-    assert said.startswith(f"no sudden change in {count} series over 20 steps{limits}")
+    assert said.startswith(f"no sudden change in {count} series over 20 steps{limits[1:]}")
     for column, names in NEEDED.items():
         needs = "needs" if len(names) == 1 else "need"
         assert (f"{', '.join(names)} ({needs} {column})" in said) == (column in lacking)
@@ -682,7 +684,7 @@ def test_a_fall_from_the_first_step_on_in_records(tmp_path: Path) -> None:
     assert f"# step {found[0]['worst_step']}" in found[0]["command"]
     assert found[0]["seen"] < 60 < found[0]["worst_step"]
     document = trend(path)
-    assert document["verdict"].startswith("step 60: the policy became too sure of its tokens (")
+    assert document["verdict"].startswith("step 60: the policy became too sure of its tokens; ")
     assert "; last good step 59; " in document["verdict"]
     result = run("report", path, "-v", "dr", "-o", tmp_path / "a.html")
     assert result.exit_code == 0, result.stderr
@@ -726,7 +728,7 @@ def test_every_response_of_one_length_is_a_finding(tmp_path: Path) -> None:
     ]
     found = trend(responses(tmp_path / "a.jsonl", capped[0]))
     assert found["verdict"].startswith(
-        "step 18: every response has 20 tokens: cut at a limit, or padding is counted (medians: "
+        "step 18: every response has 20 tokens: cut at a limit, or padding is counted; "
     )
     assert found["events"][0]["fix"].startswith("if they are cut at max_tokens, ")
     single = [*free[:18], *([one[0]] for one in free[18:])]
@@ -750,7 +752,7 @@ def collapsed(path: Path, **late: Any) -> Path:
 
 def test_a_collapse_comes_before_the_rewards_that_follow_from_it(tmp_path: Path) -> None:
     document = trend(collapsed(tmp_path / "a.jsonl", rewards=[0.0] * 4))
-    assert document["verdict"].startswith("step 20: the policy became too sure of its tokens (")
+    assert document["verdict"].startswith("step 20: the policy became too sure of its tokens; ")
     assert {"groups_equal", "reward_mean"} <= {*document["events"][0]["metrics"]}
     assert document["events"][0]["fix"].startswith("raise ε_high")
 
@@ -792,4 +794,4 @@ def test_a_step_that_moved_too_far_comes_before_the_rewards_of_later_steps(tmp_p
             | {name: one.tolist() for name, one in columns.items()}
         )
     verdict = trend(write(tmp_path / "a.jsonl", rows))["verdict"]
-    assert verdict.startswith("step 30: one update moved the policy too far for one step (")
+    assert verdict.startswith("step 30: one update moved the policy too far for one step; ")

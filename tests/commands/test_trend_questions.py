@@ -94,7 +94,7 @@ def test_the_size_of_a_metric_can_be_computed_from_what_is_printed(folder: Path)
     path, words = folder / "run.jsonl", ("-v", "dr")
     whole, found = (answer("trend", path, *words, *more) for more in ((), ("--at", SINCE)))
     assert (found["verdict"], found["last_good_step"]) == (whole["verdict"], SINCE - 1)
-    assert f"({found['metrics'][0]['name']} " in found["verdict"]
+    assert f"({found['metrics'][0]['name']} " in whole["events"][0]["summary"]
     scales = {
         "x": np.array,
         "log x": np.log,

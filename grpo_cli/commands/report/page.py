@@ -11,10 +11,9 @@ from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens, worst_in
 from grpo_cli.commands.report.legend import legend, unit
+from grpo_cli.commands.trend.answer import with_mismatches
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
-from grpo_cli.commands.trend.coverage import moves, tenth
-from grpo_cli.commands.trend.events import Event, main_event
-from grpo_cli.commands.trend.inspection import with_mismatches
+from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.against import LEAST_COMMON, compare_runs
@@ -23,6 +22,7 @@ from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, window
 from grpo_cli.commands.trend.questions.view import since_then, with_error
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
+from grpo_cli.commands.trend.verdict import main_event, moves, tenth
 from grpo_cli.commands.trend.view import known, usual, verdict_of
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.terminal.numbers import markup

@@ -1,18 +1,26 @@
-"""A run that was read, from its records or a trainer's log, and what happened in it."""
+"""What happened in a run, read from its records or a trainer's log, and what check says of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from grpo_cli.commands.check.answer import Finding
+from grpo_cli.commands.check.notes import judge
+from grpo_cli.commands.check.run import check
+from grpo_cli.commands.check.view import mismatch_lines
+from grpo_cli.commands.report.groups import steps_of_mismatch
 from grpo_cli.commands.trend.comparison import Trend, compare_log
-from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.events import events, verdict
-from grpo_cli.commands.trend.findings import findings
-from grpo_cli.commands.trend.inspection import with_checks
+from grpo_cli.commands.trend.events import Event, events
+from grpo_cli.commands.trend.findings import findings, first_place
 from grpo_cli.commands.trend.logs import Log
-from grpo_cli.commands.trend.passes import passes_of
+from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Flags, Steps
+from grpo_cli.commands.trend.step import WARNING, Flags, Place, Step, Steps
+from grpo_cli.commands.trend.verdict import Coverage, passes_of, verdict
+from grpo_cli.engine import Reader
+from grpo_cli.errors import InputError
+from grpo_cli.objective.mismatch import Mismatch
 
 
 def trend_of(
@@ -48,3 +56,95 @@ def trend_of(
     sentence = f"{ungrouped}; {sentence}" if ungrouped else sentence
     passes = passes_of(steps, found, flags)
     return Trend(variant, signatures, steps, found, happened, sentence, compared, passes), covered
+
+
+# ---- what ``grpo check`` names in the worst record of the first events --------------------------
+
+_MOST = 2
+"""Events whose records are read again."""
+_OF_SEVERAL = ("singleton-group", "reference", "no-scores")
+"""Codes that need the other records of the step, or of the run."""
+
+
+def of_step(reader: Reader, step: Step, step_source: StepSource) -> Reader:
+    """A reader of the same files that reads only the records of a step."""
+    if step.key is not None:
+        return reader.only({step.key: step.number})
+    files: dict[str, int | None] = dict(step_source.files or ()) or {
+        path: of_name(path) for path in reader.paths
+    }
+    return reader.only({}, [path for path, number in files.items() if number == step.number])
+
+
+def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
+    """The events, the first two that are wrong with what ``grpo check`` names in their records."""
+    wrong = [one for one in events if one.severity == WARNING][:_MOST]
+    if run.reader.on is not None:
+        return [*events]
+    return [
+        replace(one, check=_named_in(one, steps, run)) if one in wrong else one for one in events
+    ]
+
+
+def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
+    """The errors and warnings of ``grpo check`` in the worst record of an event, one of a code.
+
+    The message is that of the step at which the event began, of the record that the commands name
+    there. What that step has not is a consequence, and has its step before it.
+    """
+    pointed = [one for one in (event.first, *event.others) if one.worst is not None]
+    if not pointed or (place := pointed[0].worst) is None:
+        return []
+
+    def step_reader(number: int) -> Reader:
+        return of_step(run.reader, steps[steps.numbers.index(number)], run.step_source)
+
+    def messages_of(place: Place | None, number: int) -> dict[str, str]:
+        """The first message of each code, as ``grpo check --record`` prints them."""
+        reader = step_reader(number)
+        if place is not None:
+            if place.source in reader.paths:  # standard input has another name in places
+                reader = reader.only({}, [place.source])
+            reader.reading = replace(reader.reading, record=str(place.record))
+        found: dict[str, str] = {}
+        for row in _wrong_in(reader):
+            if place is None or row.record == place.record:  # not another one of that number
+                found.setdefault(row.code, f"{row.code}: {row.message}")
+        return found
+
+    worst, onset = pointed[0].worst_step, event.first.onset
+    named = messages_of(place, worst)
+    if not named or worst == event.step:
+        return [*named.values()]
+    begun = messages_of(None, onset)
+    if begun and (shown := first_place(event.first, steps)) is not None:
+        begun |= {code: text for code, text in messages_of(shown, onset).items() if code in begun}
+    return [begun.get(code, f"at step {worst}: {text}") for code, text in named.items()]
+
+
+def _wrong_in(reader: Reader) -> list[Finding]:
+    """The errors and warnings of ``grpo check``; none where a record cannot be read."""
+    try:
+        found = check(reader).findings
+    except InputError:
+        return []
+    return [row for row in found if row.severity != "info" and row.code not in _OF_SEVERAL]
+
+
+def with_mismatches(events: Sequence[Event], found: Mapping[int, Mismatch]) -> list[Event]:
+    """The events, those on the engines' mismatch with what explains it at their worst step.
+
+    Args:
+        events: of a run.
+        found: the mismatch of the tokens of each step that such an event points at.
+    """
+    made = []
+    for event in events:
+        named = [step for one in event.findings for step in steps_of_mismatch(one)]
+        step = next((one for one in named if one in found), None)
+        judged = None if step is None else judge(found[step].result())
+        if judged is not None:
+            words = "; ".join(line.strip() for line in mismatch_lines(judged, event.codes))
+            event = replace(event, check=[*event.check, f"at step {step}: {words}"])
+        made.append(event)
+    return made

@@ -23,15 +23,20 @@ from grpo_cli.commands.options.source import (
 from grpo_cli.commands.report.page import page_of
 from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.comparison import Trend
-from grpo_cli.commands.trend.conditions import read_condition
-from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.logs import logs_among, read_finite, unused
 from grpo_cli.commands.trend.metrics import METRICS, functions, metric
-from grpo_cli.commands.trend.options import ReportOptions, StoredOptions, TrendOptions, flags_of
+from grpo_cli.commands.trend.options import (
+    ReportOptions,
+    StoredOptions,
+    TrendOptions,
+    flags_of,
+    read_condition,
+)
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.questions.answer import answer_question
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
+from grpo_cli.commands.trend.verdict import Coverage
 from grpo_cli.commands.trend.view import print_answer, write
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.budget import read_size

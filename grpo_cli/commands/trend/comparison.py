@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Array, Frames
-from grpo_cli.commands.trend.events import Event, last_good_step, main_event
+from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.names import NAMES
-from grpo_cli.commands.trend.passes import Pass
 from grpo_cli.commands.trend.step import Finding, Steps
+from grpo_cli.commands.trend.verdict import Pass, last_good_step, main_event
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.plots import spark

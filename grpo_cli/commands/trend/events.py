@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.coverage import Coverage
 from grpo_cli.commands.trend.findings import AWAY, EVERY, FAR, STEADILY
 from grpo_cli.commands.trend.onsets import (
     DRIFT,
@@ -469,44 +467,3 @@ def _in_short(finding: Finding) -> str:
     moved = "dropped" if down and finding.kind == SPIKE else moved
     moved = moved or _VERBS.get(finding.kind, "fell" if down else "rose")
     return f"{finding.metric} {moved}"
-
-
-def main_event(found: Sequence[Event]) -> Event | None:
-    """The first that lasts of what went wrong, or else the first; None where nothing did.
-
-    What goes one way from the first step on is it only where nothing else lasts.
-    """
-    wrong = [one for one in found if one.severity == WARNING]
-    lasting = [one for one in wrong if one.end is None]
-    lasting.sort(key=lambda one: one.first.kind == TREND)
-    return next(iter([*lasting, *wrong]), None)
-
-
-def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
-    """The last step before something began to go wrong that lasts; None where nothing does.
-
-    What went wrong steadily from the first step on has no step before it.
-    """
-    onsets = [
-        max(finding.onset, event.step)  # what is only an effect does not begin before its cause
-        for event in found
-        if event.severity == WARNING and event.end is None
-        for finding in event.findings
-        if finding.severity == WARNING and finding.end is None and finding.kind != TREND
-    ]
-    first = min(onsets, default=-math.inf)
-    good = [number for number in steps.numbers if number < first]
-    return good[-1] if good else None
-
-
-def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:
-    """A run in one line: what happened first, the last good step; or that nothing happened."""
-    wrong = [one for one in found if one.severity == WARNING]
-    first = main_event(found)
-    if first is None:
-        return covered.verdict
-    rest = len(wrong) - 1
-    more = f"; {rest} other event{'' if rest == 1 else 's'}" if rest else ""
-    good = last_good_step(steps, found)
-    last = "" if good is None else f"; last good step {good:,}"
-    return f"{first.headline}{last}{more}; {len(steps):,} steps"

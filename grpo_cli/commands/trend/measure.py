@@ -24,9 +24,9 @@ from grpo_cli.commands.trend.sums import (
     PLACE,
     Ragged,
     StepSums,
+    bins,
     first_largest,
 )
-from grpo_cli.commands.trend.tails import bins
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.responses import Responses
-from grpo_cli.commands.trend.sums import DECILES, StepSums
-from grpo_cli.commands.trend.tails import quantiles
+from grpo_cli.commands.trend.sums import DECILES, StepSums, quantiles
 from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 

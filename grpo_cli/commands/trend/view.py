@@ -13,11 +13,11 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.eval.view import short_signature
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
-from grpo_cli.commands.trend.coverage import Coverage
-from grpo_cli.commands.trend.events import KL, Event, main_event
+from grpo_cli.commands.trend.events import KL, Event
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST, TREND
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
+from grpo_cli.commands.trend.verdict import Coverage, main_event
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden

@@ -14,8 +14,8 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, owners, worst_in
+from grpo_cli.commands.trend.answer import of_step
 from grpo_cli.commands.trend.comparison import Trend
-from grpo_cli.commands.trend.inspection import of_step
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, medians
 from grpo_cli.commands.trend.questions.noise import robust_size

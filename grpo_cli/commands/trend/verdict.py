@@ -1,16 +1,22 @@
-"""What was looked at in a run, and what could not be: the ground of a verdict."""
+"""The verdict on a run, what it is based on, and what went before a resume."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.trend.events import Event, events
+from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
-from grpo_cli.commands.trend.onsets import LEAST, mean_change
-from grpo_cli.commands.trend.step import Steps
+from grpo_cli.commands.trend.onsets import LEAST, TREND, mean_change
+from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.terminal.numbers import brief
@@ -177,3 +183,97 @@ class Coverage:
                 "so grpo assumes ratios of 1)"
             )
         return sentences
+
+
+def main_event(found: Sequence[Event]) -> Event | None:
+    """The first that lasts of what went wrong, or else the first; None where nothing did.
+
+    What goes one way from the first step on is it only where nothing else lasts.
+    """
+    wrong = [one for one in found if one.severity == WARNING]
+    lasting = [one for one in wrong if one.end is None]
+    lasting.sort(key=lambda one: one.first.kind == TREND)
+    return next(iter([*lasting, *wrong]), None)
+
+
+def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
+    """The last step before something began to go wrong that lasts; None where nothing does.
+
+    What went wrong steadily from the first step on has no step before it.
+    """
+    onsets = [
+        max(finding.onset, event.step)  # what is only an effect does not begin before its cause
+        for event in found
+        if event.severity == WARNING and event.end is None
+        for finding in event.findings
+        if finding.severity == WARNING and finding.end is None and finding.kind != TREND
+    ]
+    first = min(onsets, default=-math.inf)
+    good = [number for number in steps.numbers if number < first]
+    return good[-1] if good else None
+
+
+def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:
+    """A run in one line: what happened first, the last good step; or that nothing happened."""
+    wrong = [one for one in found if one.severity == WARNING]
+    first = main_event(found)
+    if first is None:
+        return covered.verdict
+    rest = len(wrong) - 1
+    more = f"; {rest} other event{'' if rest == 1 else 's'}" if rest else ""
+    good = last_good_step(steps, found)
+    last = "" if good is None else f"; last good step {good:,}"
+    return f"{first.headline}{last}{more}; {len(steps):,} steps"
+
+
+@dataclass(frozen=True)
+class Pass(Answer):
+    """A pass over steps that the run, resumed from a checkpoint, trained again.
+
+    Attributes:
+        number: 1 for the first.
+        first_step, last_step: the steps that were trained again.
+        events: what happened in these, as the run was then.
+        sentence: all of it, in words.
+    """
+
+    number: int
+    first_step: int
+    last_step: int
+    events: Sequence[Event]
+    sentence: str
+
+    def fields(self) -> dict[str, Any]:
+        """What the JSON has of it; its findings are those that the run as it went on lacks."""
+        named = super().fields()
+        found = [finding for event in self.events for finding in event.findings]
+        return {"pass": named.pop("number"), **named, "findings": found}
+
+
+def passes_of(steps: Steps, found: Sequence[Finding], flags: Flags) -> list[Pass]:
+    """The passes of a run that did not go on, the first one first.
+
+    Args:
+        steps: of the run as it went on.
+        found: its findings.
+        flags: what goes into the commands of findings.
+    """
+    whole, made = steps.whole, list[Pass]()
+    known = {(one.metric, one.onset) for one in found}
+    for number in range(1, max(whole.passes, default=1)):
+        then = whole.until(number)
+        begun = whole.numbers[whole.passes.index(number + 1)]
+        own = [
+            one
+            for one in findings(then, flags)
+            if one.seen >= begun and (one.metric, one.onset) not in known
+        ]
+        happened = events(own, then)
+        wrong = [one.summary for one in happened if one.severity == WARNING]
+        sentence = (
+            f"steps {begun:,} to {then.numbers[-1]:,} were trained twice: the run was "
+            f"resumed at step {begun:,}; the first time (pass {number}), "
+            f"{'; '.join(wrong) if wrong else 'nothing else was found'}"
+        )
+        made.append(Pass(number, begun, then.numbers[-1], happened, sentence))
+    return made
