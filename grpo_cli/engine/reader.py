@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 G = TypeVar("G")
 
-EACH_STEP = "--batch FIELD evaluates each step by itself"
-ONE_STEP = "--where FIELD==N evaluates one of them"
+EACH_STEP = "--batch FIELD gives one per step"
+ONE_STEP = "--where FIELD==N selects one"
 _KEPT = 64
 """Small files whose bytes a reader keeps for another pass."""
 _WORTH_IT = 4
@@ -136,7 +136,7 @@ class Reader:
         """
         for field, steps in self.facts.steps.items():
             if len(steps) > 1 and batch == "input":
-                text = f"{len(steps):,} steps form one batch, so each number is of all of them"
+                text = f"the numbers are of all {len(steps):,} steps"
                 return {f"{text}; {advice.replace('FIELD', field)}": None}
         return {}
 

@@ -18,6 +18,11 @@ _ROUNDING = 1e-13
 """Of the size of its terms, what a sum is that is 0 but for their rounding."""
 
 
+def record_name(name: Any, line: int | None) -> str:
+    """What a record is called: by its id, or by its number from 0 and its line from 1."""
+    return f"record {shown(name)}" + (f" (line {line:,})" if name == (line or 0) - 1 else "")
+
+
 def shown(value: Any) -> str:
     """A value in a table's cell: 6 significant digits, thousands with commas, nothing as a dash."""
     if value is None:

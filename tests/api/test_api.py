@@ -282,9 +282,8 @@ def test_every_answer_has_the_notes_of_its_command() -> None:
         {"step": step, "log_probs_new": [[-1.0], [-2.0]], "rewards": [1, reward]}
         for step, reward in enumerate((0, 1))
     ]
-    pooled = "2 steps form one batch, so each number is of all of them; "
-    steps = f'{pooled}batch="step" evaluates each step by itself'
-    one = f'{pooled}where="step==N" evaluates one of them'
+    steps = 'the numbers are of all 2 steps; batch="step" gives one per step'
+    one = 'the numbers are of all 2 steps; where="step==N" selects one'
     assert steps in compare(records).notices
     few = {"kl": "none", "surrogate": "clip", "aggregate": "token-mean"}
     assert one in match(records, loss=0.5, clip_fraction=0.5, stages=few).notices

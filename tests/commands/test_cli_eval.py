@@ -13,7 +13,7 @@ def test_a_table_says_how_many_rows_it_left_out(grpo, dump):
     assert grpo("eval", path, "-q").stderr.count("\n") == 1, "which rows these are is no note"
     tokens = grpo("eval", path, "--level", "token", "--limit", "2")
     assert "… 178 more tokens" in tokens.stderr
-    assert tokens.stdout.count("record 0, response 0") == 1
+    assert tokens.stdout.count("record 0 (line 1), response 0") == 1
     assert "response 1" not in tokens.stdout
 
 

@@ -37,7 +37,15 @@ from grpo_cli.terminal.grid import (
     print_hidden,
     with_short_names,
 )
-from grpo_cli.terminal.numbers import aligned, counted, percent, shown, shown_among, token_text
+from grpo_cli.terminal.numbers import (
+    aligned,
+    counted,
+    percent,
+    record_name,
+    shown,
+    shown_among,
+    token_text,
+)
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -309,7 +317,7 @@ def _responses(records: Sequence[Row], limit: int) -> Iterator[tuple[Row, Row, i
 
 
 def _title(record: Row, response: Row) -> str:
-    parts = [f"record {shown(record['id'])}", f"response {response['response']}"]
+    parts = [record_name(record["id"], record["line"]), f"response {response['response']}"]
     if record["groups"] > 1:
         parts.append(f"group {shown(response['group'])}")
     for name in ("reward", "advantage", "contribution"):

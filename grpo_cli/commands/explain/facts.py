@@ -15,6 +15,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
+from grpo_cli.terminal.numbers import record_name
 
 _CENTRED = 1e-5
 """Σ A of a group relative to Σ|A|, below which it is 0 but for float32."""
@@ -196,7 +197,9 @@ class Facts:
 def place(chunk: Chunk, breakdown: Breakdown, token: int) -> str:
     """A token's place in words: record, response and position."""
     number, local, position = breakdown.batch.place(token)
-    return f"record {chunk.records[number].name}, response {local}, token {position}"
+    record = chunk.records[number]
+    named = record_name(record.name, record.line)
+    return f"{named}, response {local}, token {position}"
 
 
 def _centred(breakdown: Breakdown) -> bool:

@@ -31,7 +31,7 @@ from grpo_cli.terminal.grid import (
     print_hidden,
     with_short_names,
 )
-from grpo_cli.terminal.numbers import brief, counted, percent, shown, token_text
+from grpo_cli.terminal.numbers import brief, counted, percent, record_name, shown, token_text
 from grpo_cli.terminal.palette import style
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -236,7 +236,7 @@ def _head(picture: Picture, screen: Screen) -> Iterator[Text]:
     record = picture.record
     numbers = ("objective", "loss", "gradient_norm")
     totals = ", ".join(f"{name.replace('_', ' ')} {shown(record[name])}" for name in numbers)
-    name = Text.assemble((f"record {shown(record['id'])}", "bold"), f": {totals}")
+    name = Text.assemble((record_name(record["id"], record["line"]), "bold"), f": {totals}")
     yield wrapped(name, screen.width, 2)
     if picture.remark:
         yield wrapped(Text(picture.remark, "bold"), screen.width, 2)
