@@ -15,7 +15,6 @@ from planted import write
 
 from grpo_cli import VARIANTS, GrpoError, evaluate
 
-NAMES = ("micro_batches", "accumulation", "accumulated_loss")
 STEPS, RANKS, MICRO = (0, 1), (0, 1), (0, 1)
 
 
@@ -132,24 +131,6 @@ def test_the_rule_and_what_it_comes_to(
         assert row["accumulated_loss"] == pytest.approx(float(loss(own)), rel=1e-15)
 
 
-def test_no_framework_says_no_rule(tmp_path: Path) -> None:
-    dump(tmp_path / "run.jsonl")
-    for row in batches(tmp_path / "run.jsonl", "-v", "grpo", "--batch", "step"):
-        assert [row[name] for name in NAMES] == [4, None, None]
-
-
-def test_without_such_fields_there_are_no_columns(tmp_path: Path) -> None:
-    rows = [step(0, 0, 0, rows_of(1)), step(1, 0, 0, rows_of(2))]
-    for row in rows:
-        del row["rank"], row["microbatch"]
-    path = write(tmp_path / "run.jsonl", rows)
-    for kind in ("csv", "jsonl", "json", "markdown", "table"):
-        out = run(path, "-v", "trl/rloo", "--batch", "step", "--level", "batch", "-f", kind)
-        assert "accumul" not in out
-    fields = ["--fields", "step,accumulated_loss"]
-    assert run(path, "-v", "trl/rloo", "--batch", "step", "--level", "batch", *fields, "-f", "csv")
-
-
 def test_all_formats_have_the_columns(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     dump(path)
@@ -204,30 +185,6 @@ def test_a_batch_of_one_rank_accumulates_its_own(tmp_path: Path) -> None:
         assert row["micro_batches"] == 2
         expected = float(summed(response_mean, own) / 2)
         assert row["accumulated_loss"] == pytest.approx(expected, rel=1e-15)
-
-
-def test_what_cannot_be_told_is_null(tmp_path: Path) -> None:
-    """Where one record does not say, or two files of unknown ranks have the same micro-batch."""
-    rows = [step(0, 0, micro, rows_of(micro)) for micro in (0, 1)]
-    del rows[1]["rank"]
-    (row,) = batches(write(tmp_path / "a.jsonl", rows), "-v", "trl/rloo", "--batch", "step")
-    assert [row[name] for name in NAMES] == [None, None, None]
-    del rows[0]["rank"]
-    paths = [write(tmp_path / name, rows) for name in ("b.jsonl", "c.jsonl")]
-    (row,) = batches(*paths, "-v", "trl/rloo", "--batch", "step")
-    assert row["accumulated_loss"] is None
-    (row,) = batches(paths[0], "-v", "trl/rloo", "--batch", "step")
-    assert row["accumulated_loss"] is not None
-    del rows[0]["microbatch"]
-    (row,) = batches(write(tmp_path / "d.jsonl", rows), "-v", "trl/rloo", "--batch", "step")
-    assert [row[name] for name in NAMES] == [None, None, None]
-
-
-def test_a_count_that_is_missing_beside_several_ranks_is_not_guessed(tmp_path: Path) -> None:
-    """TRL multiplies by num_processes what num_items_in_batch, here unknown, divides."""
-    dump(tmp_path / "run.jsonl", num_processes=2)
-    for row in batches(tmp_path / "run.jsonl", "-v", "trl/dapo", "--batch", "step"):
-        assert [row[name] for name in NAMES] == [4, None, None]
 
 
 def test_a_kl_with_a_denominator_of_its_own(tmp_path: Path) -> None:

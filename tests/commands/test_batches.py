@@ -359,35 +359,6 @@ def test_a_file_is_a_batch(records, grpo, tmp_path) -> None:
     assert [Path(row["file"]).name for row in rows] == ["part0.jsonl", "part1.jsonl"]
 
 
-def test_rows_of_one_response_are_batched_after_they_are_grouped(grpo, tmp_path) -> None:
-    draw = random.Random(3)
-    rows = [
-        {
-            "step": step,
-            "uid": f"{step}-{group}",
-            "log_probs_new": [-draw.random() for _ in range(3)],
-            "reward": draw.random(),
-        }
-        for step in range(2)
-        for group in range(2)
-        for _ in range(3)
-    ]
-    file = write(tmp_path / "rows.jsonl", rows)
-    words = ("eval", str(file), "-v", "dr", "--batch", "step", "--level", "batch", "-f", "jsonl")
-    found = [
-        json.loads(line) for line in grpo(*words, "--group-by", "uid", "-q").stdout.splitlines()
-    ]
-    assert [(one["step"], one["groups"], one["responses"]) for one in found] == [
-        (0, 2, 6),
-        (1, 2, 6),
-    ]
-    unnamed = [{name: row[name] for name in row if name != "uid"} for row in rows]
-    write(file, unnamed)
-    mixed = grpo(*words, "--group-size", "4")
-    assert mixed.exit_code == 3
-    assert "--group-by step,FIELD separates steps" in mixed.stderr
-
-
 NOTE = "3 steps form one batch"
 
 

@@ -336,71 +336,6 @@ def test_a_null_reward_is_called_null(tmp_path):
 
 # ---- records that cannot be read ---------------------------------------------------------------
 
-BAD_ROWS = [
-    {"g": 0, "log_probs_new": [-1.0, -2.0], "log_probs_old": [-1.0, -2.0], "mask": [1, 1]},
-    {"g": 0, "log_probs_new": [-1.0], "log_probs_old": [-1.0, -2.0], "mask": [1, 1]},
-    {"g": 0, "log_probs_new": [-1.0, math.nan], "log_probs_old": [-1.0, -2.0], "mask": [1, 1]},
-    {"g": 1, "log_probs_new": [-1.0, -2.0], "log_probs_old": [-1.0, -2.0], "mask": [1, 1]},
-]
-
-
-def written(path: Path, rows: list[Row]) -> str:
-    path.write_text("".join(json.dumps(row | {"rewards": 1.0}) + "\n" for row in rows))
-    return str(path)
-
-
-def test_every_fault_of_a_group_is_reported_and_the_odd_column_is_blamed(tmp_path):
-    result = command.run("check", written(tmp_path / "in.jsonl", BAD_ROWS), "--group-by", "g")
-    assert result.exit_code == 3
-    assert result.stderr.splitlines()[:2] == [
-        f"grpo: {tmp_path}/in.jsonl:2: log_probs_new: expected 2 numbers (as log_probs_old has), "
-        "got 1",
-        f"grpo: {tmp_path}/in.jsonl:3: log_probs_new[1]: expected a finite number, got NaN; "
-        "mask such tokens or drop their responses",
-    ]
-    first = result.stdout.splitlines()[0]
-    assert first.startswith("1 record cannot be read; ")
-    assert "in the other record, " in first
-
-
-def test_every_fault_of_an_object_is_reported(tmp_path):
-    columns = {key: [row[key] for row in BAD_ROWS] for key in ("log_probs_new", "log_probs_old")}
-    rows = [columns | {"mask": [[1, 1], [1, 1], [1, 1], [1, 2]]}]
-    path = tmp_path / "in.jsonl"
-    path.write_text(json.dumps(rows[0] | {"rewards": [1.0, 0.0, 0.0, 1.0]}) + "\n")
-    places = [line.split(": ")[2] for line in command.run("check", path).stderr.splitlines()[:3]]
-    assert places == ["log_probs_new[1]", "mask[3][1]", "log_probs_new[2][1]"]
-
-
-@pytest.mark.parametrize(
-    ("row", "place"),
-    [
-        ({"log_probs_new": [-1.0], "log_prob_old": [-1.0]}, ": log_prob_old"),
-        ({"step": 1, "input": "", "output": "", "score": 1.0}, ""),
-    ],
-)
-def test_an_error_of_all_records_is_said_once(tmp_path, row, place):
-    path = written(tmp_path / "in.jsonl", [row] * 30)
-    result = command.run("check", path)
-    more = "the same error in 29 more records (--max-errors 0 shows all)"
-    assert result.stderr.splitlines()[1:] == [
-        f"grpo: … {path}:1{place}: {more}",
-        "grpo: skipped 30 records",
-    ]
-    every = command.run("check", path, "--max-errors", "0").stderr.splitlines()
-    assert len(every) == 31
-
-
-def test_errors_that_differ_by_their_index_are_said_once(tmp_path):
-    row = {"log_probs_new": [["a"], ["a"]], "rewards": [1.0, 1.0]}
-    path = written(tmp_path / "in.jsonl", [row] * 3)
-    lines = command.run("check", path, "--max-errors", "1").stderr.splitlines()
-    where = f"{path}:1: log_probs_new[0][0]: "
-    assert [line.partition(where)[2] for line in lines[:-1]] == [
-        'expected a number, got "a" (also at 1 more place of this record)',
-        "the same error in 2 more records (--max-errors 0 shows all)",
-    ]
-
 
 def test_rewards_that_are_equal_to_the_end_or_missing_are_one_warning():
     rows = [
@@ -428,12 +363,6 @@ def test_a_length_is_the_limit_where_it_is_more_frequent_than_others(seed):
         return any(one.code == "length-cap" for one in check(made).findings)
 
     assert (found(27), found(17)) == (False, True)
-
-
-def test_on_error_stop_ends_at_the_first(tmp_path):
-    path = written(tmp_path / "in.jsonl", BAD_ROWS)
-    result = command.run("check", path, "--on-error", "stop")
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
 
 
 @pytest.mark.parametrize(

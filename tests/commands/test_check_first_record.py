@@ -9,7 +9,6 @@ from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 import orjson
-import pytest
 from command import run
 from files import each
 from planted import DUMPS, write
@@ -236,67 +235,3 @@ def test_which_records_and_how_many_findings(grpo, tmp_path):
     assert json.loads(grpo("check", one, two, "--json").stdout)["records"] == 9
     result = grpo("check", "--json", stdin=json.dumps(ROWS[0]))
     assert json.loads(result.stdout)["findings"][0]["source"] == "<stdin>"
-
-
-@pytest.mark.parametrize(("prompts", "found"), [("ab", True), ("aa", False)])
-def test_rows_of_one_group_have_one_prompt(grpo, tmp_path, prompts, found):
-    """Though rows are put together by another key, and only what they share is kept."""
-    rows = [
-        {"uid": "q", "prompt": one, "log_probs_new": [-1.0, -0.5], "rewards": 1.0}
-        for one in prompts
-    ]
-    path = write(tmp_path / "rows.jsonl", rows)
-    answer = json.loads(grpo("check", str(path), "--group-by", "uid", "--json").stdout)
-    codes = {one["code"]: one["evidence"] for one in answer["findings"]}
-    assert codes.get("mixed-prompts") == ({"key": "prompt"} if found else None)
-
-
-@pytest.mark.parametrize("by", [(), ("--group-by", "uid")])
-@pytest.mark.parametrize(("third", "found"), [("q", False), ("q then b", True)])
-def test_trajectories_of_one_group_share_a_prompt(grpo, tmp_path, by, third, found):
-    """Their later turns differ: microsoft/agent-lightning#489."""
-    rows = [
-        {"uid": "q", "prompt": prompt, "trajectory_ids": one, "log_probs_new": [-1.0, -0.5]}
-        | {"rewards": 1.0}
-        for one, prompt in (("a", "q"), ("a", "q then a"), ("b", "q"), ("c", third))
-    ]
-    if not by:
-        joined = {key: [row[key] for row in rows] for key in rows[0] if key != "uid"}
-        rows = [{"prompts": joined.pop("prompt")} | joined]
-    answer = json.loads(
-        grpo("check", str(write(tmp_path / "rows.jsonl", rows)), *by, "--json").stdout
-    )
-    codes = {one["code"]: one for one in answer["findings"]}
-    assert ("mixed-prompts" in codes) == found
-    if found:
-        assert (codes["mixed-prompts"]["severity"], codes["mixed-prompts"]["response"]) == (
-            "info",
-            3,
-        )
-
-
-def test_every_record_that_cannot_be_read_is_named_and_the_others_are_checked(grpo, tmp_path):
-    good = {"log_probs_new": [[-1.0], [-2.0]], "log_probs_old": [[-1.5], [-2.5]]}
-    good["advantages"] = [1.0, -1.0]
-    bad = [good | {"rewards": [1.0]}, good | {"log_probs_old": [[-1.0, -2.0], [-1.0]]}]
-    path = tmp_path / "dump.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in (bad[0], good, bad[1])))
-    done = grpo("check", path)
-    assert done.exit_code == 3
-    assert "nothing found in the other record, 2 responses, 2 tokens" in done.stdout
-    assert f"{path}:1: rewards: expected 2 rewards" in done.stderr
-    assert f"{path}:3: log_probs_old[0]: expected 1 number" in done.stderr
-    path.write_text(json.dumps(bad[0]) + "\n")
-    assert grpo("check", path).stdout == ""
-
-
-def test_what_is_no_object_and_a_response_after_another_are_errors(grpo, tmp_path):
-    """Of a record with many bad responses the first ones are named, since each is read again."""
-    many = {"log_probs_new": [["x"]] * 60, "rewards": [0.0] * 60}
-    path = tmp_path / "dump.jsonl"
-    path.write_text(json.dumps(many) + "\n[1]\n")
-    done = grpo("check", path, "--max-errors", "0")
-    assert done.exit_code == 3
-    assert f"{path}:2: expected an object, got a list" in done.stderr
-    assert "log_probs_new[20][0]: expected a number" in done.stderr
-    assert "log_probs_new[21]" not in done.stderr

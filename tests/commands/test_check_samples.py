@@ -118,22 +118,6 @@ def single(at: int, **more: Any) -> Row:
     return {"log_probs_new": new, "log_probs_old": [[-1.5, -1.0, -0.25]], "rewards": [1.0], **more}
 
 
-@each("limit", [0, 1, 2])
-def test_findings_are_in_the_order_of_files_and_records(written, limit):
-    """Those too that only the whole input shows, which are where their record is."""
-    bad = {"log_probs_new": [[0.5, -1.0, -1.0]]}
-    torn = [single(at, group_ids=["q"]) for at in (1, 2)]
-    first = [single(0) | bad, *torn, single(3) | bad]
-    second = [single(4) | bad, single(5)]
-    found = answer("check", *written(first, second), "--limit", limit)
-    rows = [(one["source"][-7], one["record"], one["code"]) for one in found["findings"]]
-    bad_records = [("0", 0), ("0", 3), ("1", 0)][: limit or 3]
-    wanted = sorted([*((*place, "probabilities") for place in bad_records), ("0", 2, "torn-group")])
-    assert [row for row in rows if row[2] in ("probabilities", "torn-group")] == wanted
-    assert found["counts"]["probabilities"] == 3
-    assert found["more"].get("probabilities", 0) == (3 - limit if limit else 0)
-
-
 # ---- when runs of one log-prob at an edge are padding: by the definition, beside what is found ---
 
 

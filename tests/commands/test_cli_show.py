@@ -26,73 +26,6 @@ TOKENS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("record", "flags", "lines"),
-    [
-        # Byte-level marks are undone, markup is text, half a character is bytes, line ends show.
-        (TOKENS, (), [" hi▴[red]↵", "\\xe7\\x95\\x8c界של▴", "<b>&[/oops]"]),
-        (TOKENS, ("--epsilon-low", "0.05"), [" hi▴[red]↵", "<b>&[/oops]▾"]),
-        ({"tokens": [["▁a", "b"], ["<0x0A>"]]}, (), [" ab"]),
-        ({"tokens": [["a\tb", "\u202e\x1b[2J"], [""]]}, (), ["a\\tb\\u202e\\x1b[2J"]),
-        ({"tokens": [["ab", "界"], ["x"]]}, (), ["ab界"]),
-        # without strings ids or positions stand for tokens; a masked one keeps its position
-        ({}, (), ["0 1"]),
-        ({"token_ids": [[17, 4], [2]]}, (), ["17 4"]),
-        ({"mask": [[0, 1], [1]]}, (), ["1"]),
-    ],
-)
-def test_tokens_are_text_whatever_they_hold(grpo, dump, record, flags, lines):
-    result = grpo("show", str(dump(record)), *flags)
-    assert result.exit_code == 0
-    assert ESCAPE not in result.stdout
-    plain = result.stdout.translate(dict.fromkeys(map(ord, "⁺⁻")))  # signs for colours
-    assert {*lines} <= {*plain.splitlines()}
-    if flags:
-        assert "▾ clipped low  ▴ clipped high" in result.stdout
-
-
-SAMPLE = "samples/arithmetic.jsonl"
-
-
-@pytest.mark.parametrize(
-    ("flags", "line"),
-    [
-        # 4 of 19 ratios are outside 1 ± 0.2 on the side that the advantage bounds
-        (
-            (),
-            "4 of 19 tokens, clip fraction 0.210526 (low 0.105263, high 0.105263); "
-            "their gradient is the KL's alone",
-        ),
-        (
-            ("--beta", "0"),
-            "4 of 19 tokens, clip fraction 0.210526 (low 0.105263, high 0.105263)",
-        ),
-        (
-            ("--response", "0"),
-            "1 of 5 tokens, clip fraction 0.2 (low 0, high 0.2); their gradient is the KL's alone",
-        ),
-        # CISPO caps the weight of a token and cuts no gradient: the KL's is not alone
-        (
-            ("--surrogate", "cispo"),
-            "4 of 19 tokens, clip fraction 0.210526 (low 0.105263, high 0.105263)",
-        ),
-        (("--epsilon", "0.5"), "none of 19 tokens"),
-    ],
-)
-def test_show_says_how_many_tokens_are_clipped_and_what_still_moves_them(grpo, flags, line):
-    shown = grpo("show", SAMPLE, *flags).stdout.replace("\n  ", " ").splitlines()
-    (clipped,) = [one for one in shown if one.startswith("clipped: ")]
-    assert clipped == f"clipped: {line}"
-    assert "clipped: " not in grpo("show", "samples/on_policy.json", "--beta", "0").stdout
-
-
-def test_color_only_where_it_is_wanted(grpo, dump):
-    path = str(dump(TOKENS))
-    assert ESCAPE not in grpo("show", path, "--color", "never").stdout
-    always = grpo("show", path, "--color", "always").stdout
-    assert re.search(r"\x1b\[4;[0-9;]*48;5;\d+m hi", always), "clipped: underlined"
-
-
 def test_as_many_colors_as_the_terminal_has(shell, dump):
     line = f"grpo show {dump(TOKENS)} --color always"
     assert "48;2;" in shell(line, COLORTERM="truecolor").stdout
@@ -117,24 +50,6 @@ def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
     legend = ratio[ratio.index("ratio ρ") :].partition(":")[2].partition("▾")[0]
     low, high = (float(one) for one in re.findall(r" [≤≥]?(\d[\d.]*)(?=\s)", legend))
     assert low * high == pytest.approx(1.0, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("flags", "remark"),
-    [
-        ("", "tokens are coloured by gradient; --by contribution, kl, advantage say more"),
-        ("--by ratio", "no colour to show; --by gradient, contribution, kl, advantage"),
-        ("--by kl", None),
-    ],
-)
-def test_a_policy_that_has_not_moved_is_told(grpo, dump, flags, remark):
-    still = TOKENS | {"log_probs_old": TOKENS["log_probs_new"]}
-    shown = grpo("show", str(dump(still)), *flags.split()).stdout
-    said = " ".join(shown.split())
-    assert "every ratio is 1 (on-policy), so no clip acts: " in said
-    assert (remark or "tokens are coloured by kl") in said
-    assert ("clipped low" in said) == (flags != "--by ratio")
-    assert "on-policy" not in grpo("show", str(dump(TOKENS)), *flags.split()).stdout
 
 
 @pytest.mark.parametrize("name", ["contribution", "gradient", "ratio", "kl", "difference"])

@@ -87,27 +87,6 @@ def test_a_term_without_a_coefficient_tells_no_rows_apart(tmp_path):
     assert told["hyperparameters"]["std_eps"] == [1e-8, 1e-6]
 
 
-def test_what_the_records_put_in_the_place_of_a_rows_own_is_said(grpo, dump):
-    path = str(dump({"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04}))
-    words = ("compare", path, "-v", "grpo,dapo,gspo")
-    found = json.loads(grpo(*words, "--json").stdout)["replaced"]
-    assert found == [  # what grpo explain says of them, and the record
-        {"variant": "dapo", "hyperparameters": {"epsilon_high": [0.28, 0.2]}},
-        {
-            "variant": "gspo",
-            "hyperparameters": {"epsilon_low": [0.0003, 0.2], "epsilon_high": [0.0004, 0.2]},
-        },
-    ]
-    shown = grpo(*words).stdout.replace("\n  ", " ")
-    assert (
-        "taken from the records instead of the variant's own (--own keeps these): "
-        "gspo epsilon_low 0.2 (default: 0.0003), "
-        "gspo epsilon_high 0.2 (default: 0.0004), dapo epsilon_high 0.2 (default: 0.28)\n"
-    ) in shown
-    given = grpo(*words, "--epsilon-low", "0.2", "--epsilon-high", "0.2", "--json").stdout
-    assert json.loads(given)["replaced"] == []
-
-
 def grouped(lengths: list[int], rewards: list[float]) -> list[dict]:
     """Three groups as a record each; in the first all rewards are the same."""
     sizes, found = (3, 4, 5), []
@@ -250,28 +229,6 @@ def test_more_than_a_dozen_variants_have_a_row_for_each_result(width):
     rows = lines[header + 1 : lines.index("", header)]
     assert first.startswith(f"14 variants give {len(rows)} different results")
     assert sum(1 + ("(+1 equal)" in row) for row in rows) == 14
-
-
-def test_fields_choose_the_columns_of_every_format(tmp_path):
-    asked = ("compare", write(tmp_path / "a", telling()), "-v", "grpo,dr")
-    wanted = answer(*asked)["variants"]
-    chosen = (*asked, "--fields", "loss,variant")
-    assert answer(*chosen)["variants"] == [
-        {"loss": row["loss"], "variant": row["variant"]} for row in wanted
-    ]
-    assert run(*chosen, "-f", "csv").stdout.splitlines()[0] == "loss,variant"
-    table = run(*chosen).stdout
-    assert table.split()[:2] == ["loss", "variant"]
-    assert "cosine" not in table
-    assert "did you mean loss?" in run(*asked, "--fields", "losss").stderr
-
-
-def test_a_kl_that_the_ratio_weights_is_said_in_words(grpo, dump):
-    path = str(dump({"log_probs_ref": [[-1.0, -0.3], [-1.2]]}))
-    found = " ".join(grpo("compare", path, "-v", "grpo,trl/grpo", "-p", "beta=0.1").stdout.split())
-    assert "grpo and trl/grpo differ in the weight of each token's KL (none against ratio)" in found
-    found = grpo("eval", path, "-v", "trl/grpo", "-p", "beta=0.1").stdout
-    assert "KL k3 weighted by the ratio, β = 0.1" in found
 
 
 def test_own_settings_are_those_that_records_do_not_replace(tmp_path):

@@ -70,29 +70,6 @@ def rows_of(document: list[dict[str, Any]], level: str, names: list[str]) -> lis
     return found
 
 
-@each(
-    ("level", "fields", "expected"),
-    [
-        ("token", "ratio,token", {"response": 0, "tokens": {"ratio": [1.0], "token": None}}),
-        ("token", "group,clip,id", {"response": 0, "group": 0, "tokens": {"clip": [None]}}),
-        ("turn", "line,turn", {"response": 0, "turns": [{"turn": 0}]}),
-        ("turn", "line", {"response": 0, "turns": [{}]}),
-        ("response", "reward,share", {"response": 0, "reward": 1.0, "share": 0.0}),
-        ("response", "length,response", {"length": 1, "response": 0}),
-    ],
-)
-def test_nested_rows_keep_what_they_are_told_by(
-    tmp_path: Path, level: str, fields: str, expected: dict[str, Any]
-) -> None:
-    """The chosen fields in their order, null for those that there are none of."""
-    one = {"id": "a", "log_probs_new": [[-0.5]], "rewards": [1.0]}
-    path = write(tmp_path / "one.jsonl", [one])
-    (found,) = answer("eval", path, "--level", level, "--fields", fields)["records"]
-    assert found.pop("id") == "a"
-    assert json.dumps(found.pop("responses")) == json.dumps([expected])
-    assert [*found] == [name for name in fields.split(",") if name == "line"]
-
-
 @each("case", RECORDS)
 @each("level", ["response", "token"])
 def test_every_format_has_the_rows_of_the_document(tmp_path: Path, case: str, level: str) -> None:
@@ -195,73 +172,6 @@ def test_no_zero_has_a_sign(tmp_path: Path, variant: str) -> None:
         text = run("eval", path, "-v", variant, "--level", level, "-f", "csv").stdout
         assert "0.0" in text
         assert not re.search(r"(^|,)-0\.0(,|$)", text, re.MULTILINE)
-
-
-@each(
-    ("value", "in_csv", "bare"),
-    [
-        *(("plain", "plain", "plain"), (7, "7", "7"), ('a "b"', '"a ""b"""', 'a "b"')),
-        *(("a,b", '"a,b"', "a,b"), ('a,"b"\n', '"a,""b""\n"', 'a,"b"\\n')),
-        *(("a\x00b", "a\\u0000b", "a\\x00b"), ("a\x1b[31m", "a\\u001b[31m", "a\\x1b[31m")),
-    ],
-)
-def test_a_value_in_csv_and_bare(tmp_path: Path, value: object, in_csv: str, bare: str) -> None:
-    path = write(tmp_path / "a.jsonl", [ONE | {"id": value}])
-    flags = ("eval", path, "-v", "dr", "--limit", "1")
-    for level in ("record", "token"):
-        text = run(*flags, "--level", level, "-f", "csv", "--fields", "id").stdout
-        assert text == f"id\n{in_csv}\n"
-        assert run(*flags, "--level", level, "--only", "id").stdout == f"{bare}\n"
-
-
-@each("limit", range(1, 7))
-def test_the_first_rows_of_csv_whose_cells_hold_ends_of_lines(tmp_path: Path, limit: int) -> None:
-    ids = ["x\ny", 'q"\n\n"z', "", "plain", "\n", '"\n']
-    path = write(tmp_path / "a.jsonl", [TWO | {"id": one} for one in ids])
-    flags = ("eval", path, "-v", "dr", "-f", "csv", "--fields", "id,tokens", "--limit", limit)
-    text = run(*flags).stdout
-    expected = [["id", "tokens"], *([one, "2"] for one in ids[:limit])]
-    assert [*csv.reader(io.StringIO(text, newline=""))] == expected
-
-
-DEAD = TWO | {"group_ids": ["a", "a"]}
-NOTES = [
-    ([ONE | {"mask": [[0, 0], [0], []]}], ["no unmasked token, so J = 0"]),
-    ([ONE, DEAD, ONE], [
-        "1 of 3 records is on-policy (every ratio is exactly 1): there, judge by the "
-        "gradient, not by the loss",
-        "1 of 3 groups is dead: all its advantages are 0",
-        "2 of 8 responses have no token that counts",
-    ]),
-    ([ONE | {"rewards": [1.0, 1.0, 1.0]}] * 2, [
-        "all groups are dead: every advantage is 0",
-        "2 of 6 responses have no token that counts",
-    ]),
-    ([{"log_probs_new": [-1.0], "log_probs_old": [-0.5], "rewards": 1.0}] * 2, [
-        "every group has one response, so every advantage is 0 (--group-by FIELD joins rows)",
-    ]),
-    ([TWO, ONE | {"rewards": [1, 0, 1]}], [
-        "1 of 2 records is on-policy (every ratio is exactly 1): there, judge by the "
-        "gradient, not by the loss",
-        "2 of 3 groups are dead: all their advantages are 0",
-        "1 of 5 responses has no token that counts",
-    ]),
-    ([DEAD | {"rewards": [1.0, 0.0]}], [
-        "on-policy (every ratio is exactly 1): judge by the gradient (norm 0.353553), not by "
-        "the loss",
-    ]),
-]  # fmt: skip
-
-
-@each(("records", "told"), NOTES)
-def test_what_totals_hide_is_told(tmp_path: Path, records: list[Any], told: list[str]) -> None:
-    path = write(tmp_path / "a.jsonl", records)
-    result = run("eval", path, "-v", "dr", "-f", "jsonl")
-    assert result.stderr.splitlines() == [f"grpo: note: {one}" for one in told]
-    table = run("eval", path, "-v", "dr")
-    shown = " ".join(table.stdout.split())
-    assert all(" ".join(one.split()) in shown for one in told)
-    assert table.stderr == ""
 
 
 # ---- tables ------------------------------------------------------------------------------------

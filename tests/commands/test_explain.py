@@ -58,13 +58,6 @@ def test_a_variant_has_a_page_with_rows_that_are_near(name):
     assert all(1 <= len(one["differs"]) <= 2 for one in found["near"])
 
 
-def test_a_loss_that_its_framework_dropped_says_so(grpo):
-    assert "until    trl 1.7.1; later releases do not have it" in grpo("explain", "gfpo").stdout
-    assert described("gfpo")["until"] == "trl 1.7.1"
-    listed = " ".join(grpo("variants", "prime-rl/d*").stdout.split())
-    assert "(also prime-rl/default; until prime-rl 0.9.0)" in listed
-
-
 def test_what_is_the_same_gives_the_same_numbers():
     assert "gspo-token" in described("gspo")["same"]  # another ratio by name, one by what it gives
     one = record(5, [3, 8, 5, 2], [1.0, 0.0, 0.5, 0.2])
@@ -80,15 +73,6 @@ def test_a_dual_clip_is_no_plain_clip():
     dual = next((one for one in found["near"] if one["variant"] == "dual-clip"), None)
     assert "dual-clip" not in found["same"]
     assert dual is None or any("dual_clip" in choice for choice in dual["differs"].values())
-
-
-@each("name", ["echo", "gfpo-adaptive", "gkd", "stable_reinforce", "chord"])
-def test_what_cannot_be_served_says_which_column_is_missing(name):
-    for command in (["explain", name], ["eval", "-", "-v", name.upper()]):
-        result = run(*command, stdin="{}")
-        assert result.exit_code == 2
-        reason = " ".join(result.stderr.split()).partition("cannot be evaluated: ")[2]
-        assert "records " in reason or "formula" in reason
 
 
 def assert_cases(name: str, said: Callable[[list[str]], list[str]]) -> None:
@@ -222,15 +206,6 @@ def test_a_response_without_tokens_counts_by_the_sign_of_its_advantage(variant, 
         parts = explained(write(tmp_path / "a", [one]), variant=variant, batch=batch)["parts"]
         assert parts[f"{full}_advantages"] == pytest.approx(sign / 2, rel=1e-12)
         assert parts[f"{empty}_advantages"] == pytest.approx(-sign / 2, rel=1e-12)
-
-
-def test_rows_that_are_grouped_are_not_told_to_be(tmp_path):
-    rows = [
-        {"uid": f"p{at // 2}", "log_probs_new": [-1.0, -0.5], "reward": float(at % 2)}
-        for at in range(4)
-    ]
-    grouped = answer("explain", write(tmp_path / "a", rows), "-v", "dr", "--group-by", "uid")
-    assert "ungrouped" not in [one["code"] for one in grouped["why"]]
 
 
 # ---- ``grpo explain`` of a trainer's log, and of a choice: what is said when, and how it looks ---

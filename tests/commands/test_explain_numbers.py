@@ -290,31 +290,6 @@ def test_d_is_the_policy_less_the_reference(name, value):
     assert found.total["kl"] == pytest.approx(value, rel=1e-15)
 
 
-def test_a_page_on_the_screen():
-    lines = run("explain", "token-truncate").stdout.splitlines()
-    (page,) = answer("explain", "token-truncate")["choices"]
-    assert page["symbols"] == {
-        "ρ": "π_old/π_rollout of the token",
-        "π_old": "the policy at the start of the update",
-        "π_rollout": "the engine that sampled",
-    }
-    assert (
-        lines[0]
-        == f"token-truncate, {', '.join(page['aliases'])}: --correction, " + (page["question"])
-    )
-    begins = [lines.index(name) for name in ("symbols", "hyperparameters")]
-    assert [lines[at - 1] for at in begins] == ["", ""]
-    assert lines[begins[0] + 1] == "  ρ  π_old/π_rollout of the token"
-    assert lines[begins[1] + 1].startswith("  is_low  ")
-    assert " ".join(lines).split("variants that use it: ")[1].split()[0] == "tis,"
-
-
-def test_what_verl_clamps_is_said_of_its_k3_alone():
-    for name, clamped in (("verl/low_var_kl", True), ("verl/kl", False), ("verl/mse", False)):
-        (found,) = answer("explain", name)["choices"]
-        assert ("clamped to ±20" in " ".join(found["description"])) == clamped
-
-
 # ---- grpo vectors and grpo explain CASE ----------------------------------------------------------
 
 

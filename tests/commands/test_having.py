@@ -159,22 +159,6 @@ def test_only_the_loss_of_many_records_says_how_to_get_one(path: Path) -> None:
 # ---- of a batch that was not read whole no total is printed, for a script would take it for one --
 
 
-BROKEN = ({}, '{"log_probs_new": [[-1.0], [0.5]], "rewards": [1, 0]}', {})
-FLAGS = ("-v", "dr")
-
-
-def test_the_rows_before_the_error_are_printed_without_a_total(grpo, dump):
-    path = str(dump(*BROKEN))
-    document = json.loads(grpo("eval", path, *FLAGS, "--json").stdout)
-    assert document["total"] is None
-    assert len(document["records"]) == 1
-    table = grpo("eval", path, *FLAGS).stdout
-    assert "gradient norm" not in table
-    assert "evaluated" not in table
-    rows = grpo("eval", path, *FLAGS, "--only", "loss").stdout.split()
-    assert rows == grpo("eval", str(dump({})), *FLAGS, "--only", "loss").stdout.split()
-
-
 # ---- a record is called by its id, or else by one number, in every report and by every flag ------
 
 

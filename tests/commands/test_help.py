@@ -201,30 +201,6 @@ def test_the_usual_flags_have_a_page(grpo):
     assert related <= {*flags()}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("formats sglang", "/generate with return_logprob"),
-        ("formats old_logprobs", "log_probs_old"),
-        ("formats verl", "no log-probs: nothing can be evaluated"),
-        ("variants trl", "TRL GRPOTrainer, loss_type grpo"),
-        ("variants gppo", "CE-GPPO"),
-    ],
-)
-def test_a_list_takes_a_name(grpo, words, said):
-    found = grpo(*words.split())
-    assert found.exit_code == 0
-    assert said in found.stdout
-    assert len(found.stdout.splitlines()) < 25
-
-
-def test_a_list_says_what_a_name_was_meant_for(grpo):
-    for words, near in (("formats sgalng", "sglang"), ("variants dapoo", "dapo")):
-        found = grpo(*words.split())
-        assert found.exit_code == 2
-        assert f"did you mean {near}?" in found.stderr
-
-
 def test_a_flag_has_one_text_in_all_commands(grpo):
     texts: dict[str, set[str]] = {}
     for name in COMMANDS:

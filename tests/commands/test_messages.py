@@ -332,44 +332,6 @@ RESPONSE = {
     "mask": [1, 1, 1],
     "advantage": 1.0,
 }
-SLIPS = [
-    ({"mask": ["1", "1", "0"]}, 'mask[0]: expected 0 or 1, got "1" (a value in quotes'),
-    ({"log_probs_new": [[-1.0, -2.0, -0.5]]}, "expected a list (as log_probs_old is), got a list"),
-    ({"log_probs_new": [-1.0]}, "log_probs_new: expected 3 numbers (as log_probs_old has), got 1"),
-    (
-        {"advantage": [1.0, 1.0], "token_ids": [1, 2, 3]},
-        "expected 1 advantage (one per response) or 3 (one per token)",
-    ),
-    ({"reward": [0.0, 0.0, 1.0]}, "got 3; if they are one per token: call them token_rewards"),
-    ({"completion_ids": [1.0, 2.0, 3.0]}, "expected a whole number, got 1.0"),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), SLIPS)
-def test_slips_in_a_record(tmp_path, change, message):
-    path = tmp_path / "in.jsonl"
-    path.write_text(json.dumps(RESPONSE | change) + "\n")
-    result = run("eval", path)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
-    assert message in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("eval", "-", "--having", "clip"), "'clip==high' or 'clip!=none'"),
-        (("eval", "-", "--having", "clip in high,low"), "write 'clip in [high,low]'"),
-        (("eval", "-", "--fields", "zzz"), "--fields '?' lists all"),
-        (("trend", "-", "--fail-on", "zzz>1"), "--fail-on '?' lists all"),
-        (("match", "-", "--kl", "0.1"), "--kl narrows down a loss"),
-        (("trend", "-", "--plot", "-f", "csv"), "--plot draws in a table"),
-    ],
-)
-def test_slips_in_flags(words, message):
-    result = run(*words, stdin=json.dumps(RESPONSE))
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert message in result.stderr
-    assert len(result.stderr) < 320
 
 
 @pytest.mark.parametrize(
@@ -394,44 +356,6 @@ def test_a_question_mark_lists_what_a_flag_takes(words: str, name: str) -> None:
     assert any(line.startswith(name) for line in result.stdout.splitlines())
 
 
-@pytest.mark.parametrize("field", ["signature", "variant", "trajectories", "turns"])
-def test_every_total_can_be_printed(field: str) -> None:
-    words = ("eval", "-", "--level", "batch", "--fields", f"loss,{field}")
-    printed = run(*words, stdin=json.dumps(RESPONSE))
-    assert printed.exit_code == 0, printed.stderr
-    assert printed.stdout.splitlines()[-1].split()[0] == field
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--batch step --batch record", "--batch is given twice"),
-        ("-v grpo -v dr", "--variant is given twice; for several: grpo compare -v A,B"),
-        ("-v all", "for several: grpo compare -v all"),
-        ("-v trl/*", "for several: grpo compare -v 'trl/*'"),
-        ("--batch 3", "--batch: expected input, record or FIELD[,FIELD], got '3'"),
-        ("--fields foo", "(--fields '?' lists all"),
-        ('--where prompt=="p1', '--where: the quote " is not closed'),
-        ("-o out.xlsx", "this writes .csv"),
-        ("-v gpg --epsilon 0.1", "grpo: epsilon_low and epsilon_high: gpg does not use them; it"),
-    ],
-)
-def test_the_flag_that_was_meant(words: str, message: str) -> None:
-    result = run("eval", "-", *words.split(), stdin=json.dumps(RESPONSE))
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert message in result.stderr
-
-
-@pytest.mark.parametrize("words", ["report -o r.pdf", "show --svg x.png", "show --html x.jsonl"])
-def test_a_page_has_no_other_format_s_suffix(tmp_path, words: str) -> None:
-    command, flag, name = words.split()
-    (path := tmp_path / "a.jsonl").write_text(json.dumps(RESPONSE))
-    (target := tmp_path / name).write_text("kept")
-    result = run(command, path, flag, target)
-    assert (result.exit_code, target.read_text()) == (2, "kept")
-    assert "this writes ." in result.stderr
-
-
 def test_what_is_no_number_or_no_array_of_numbers(tmp_path) -> None:
     record = RESPONSE | {"log_probs_new": [[-1.0], [-2.0]], "log_probs_old": [[-1.0], [-2.0]]}
     record = {**record, "mask": [[1], [1]], "rewards": [True, False]}
@@ -445,11 +369,6 @@ def test_what_is_no_number_or_no_array_of_numbers(tmp_path) -> None:
     told = run("eval", tmp_path / "a.npz").stderr
     assert "an array of objects (dtype=object)" in told
     assert "damaged" not in told
-
-
-def test_a_file_that_is_given_twice_is_noted(tmp_path) -> None:
-    (path := tmp_path / "a.jsonl").write_text(json.dumps(RESPONSE))
-    assert "is given 2 times" in run("eval", path, path, "--level", "batch").stderr
 
 
 def test_several_mistakes_are_told_at_once(grpo):

@@ -66,31 +66,6 @@ def test_every_level_has_the_numbers_of_beta_0(grpo, write, level):
         assert own == without
 
 
-def test_explain_works_the_record_out_without_a_kl(grpo, write):
-    result = grpo("explain", write(PLAIN))
-    assert "this loss has no KL: the records have no log_probs_ref" in result.stdout
-    assert "β·kl" not in result.stdout
-    worked = json.loads(grpo("explain", write(PLAIN), "--json").stdout)["record"]
-    assert (worked["beta"], worked["kl"]) == (0.0, None)
-    result = grpo("explain", write(PLAIN), "--beta", "0")
-    assert "this loss has no KL (β = 0)" in result.stdout
-    assert "log_probs_ref" not in result.stdout + result.stderr
-
-
-def test_compare_serves_every_row_whose_kl_is_a_penalty(grpo, write):
-    result = grpo("compare", write(PLAIN, PLAIN), "-v", "grpo,dr,bnpo,rloo", "--json")
-    document = json.loads(result.stdout)
-    found = {row["variant"]: row for row in document["variants"]}
-    assert list(found) == ["grpo", "dr", "bnpo"]
-    assert [found[name]["kl"] for name in found] == [None, 0.0, None]
-    assert all("|kl:none(no reference)|" in found[name]["signature"] for name in ("grpo", "bnpo"))
-    assert [row["variant"] for row in document["skipped"]] == ["rloo"]
-    assert (
-        "note: KL left out of 2 variants (grpo k3, β 0.04; bnpo k3, β 0.04): "
-        "the records have no log_probs_ref\n"
-    ) in result.stderr
-
-
 @pytest.mark.more
 def test_match_names_the_default_as_it_stands(grpo, write):
     """And rows of frameworks whose β is 0."""

@@ -142,15 +142,6 @@ def test_token_strings_of_many_pieces_add_up(path: Path, monkeypatch: pytest.Mon
     assert run(*words).stdout == together
 
 
-def test_ids_stand_for_strings(tmp_path: Path) -> None:
-    one = {"log_probs_new": [[-1.0, -2.0], [-1.5]], "rewards": [1.0, 0.0]}
-    dump = write(tmp_path / "a.jsonl", [one | {"token_ids": [[7, 8], [7]]}] * 2)
-    rows = answer("show", dump, "-v", "dr", "--strings")["rows"]
-    assert sorted((row["token"], row["tokens"]) for row in rows) == [(7, 4), (8, 2)]
-    bare = run("show", write(tmp_path / "b.jsonl", [one] * 2), "--strings", "-v", "dr")
-    assert "no token strings or ids" in bare.stderr
-
-
 def test_bad_records_are_skipped_or_end_it(path: Path) -> None:
     path.write_text(path.read_text() + "broken\n")
     stopped = run("show", path, "-v", "dr")
@@ -209,21 +200,6 @@ def test_fields_choose_the_columns_of_every_format(path: Path) -> None:
     assert "did you mean ratio?" in run("show", path, "--fields", "rato").stderr
 
 
-def test_the_rows_of_a_screen_are_in_their_order_and_record_names_the_id(grpo, tmp_path):
-    record = {
-        "log_probs": [[-0.5, -3.0], [-0.7, -1.0]],
-        "old_log_probs": [[-0.6, -0.6], [-0.6, -1.0]],
-    }
-    (tmp_path / "a.json").write_text(json.dumps([record | {"id": "a", "rewards": [1, 0]}] * 2))
-    how = ("show", tmp_path / "a.json", "--top", "8")
-    rows = json.loads(grpo(*how, "--json").stdout)["rows"]
-    printed = grpo(*how).stdout.partition("───\n")[2].splitlines()[:8]
-    assert [line.split()[1:3] for line in printed] == [
-        [str(row["response"]), str(row["position"])] for row in rows
-    ]
-    assert "id" in grpo(*how, "--fields", "record,token").stdout
-
-
 def test_rows_of_several_steps_say_theirs(tmp_path: Path) -> None:
     """They come first, as the fields of --batch do; rows of one step have no such column."""
     path = write(tmp_path / "a.jsonl", [record(0), record(1)])
@@ -250,12 +226,3 @@ def test_a_long_token_makes_no_table_wider_than_the_screen(tmp_path: Path, width
         assert max(map(len, rows)) <= width, rows
         if words != "show --strings":
             assert "ratio" in lines[rule - 1]
-
-
-def test_tables_of_responses_have_one_set_of_columns() -> None:
-    long, short = [-0.5, -0.123456789, -0.25], [-0.2]
-    record = {"log_probs": [long, short], "old_log_probs": [long, [-0.1]], "rewards": [1.0, 0.0]}
-    told = run("eval", "-", "--level", "token", stdin=json.dumps(record)).stdout.splitlines()
-    rules = [at for at, line in enumerate(told) if line.startswith("───")]
-    assert len(rules) == 2
-    assert len({(told[at], told[at - 1], told[at - 2]) for at in rules}) == 1
