@@ -19,7 +19,7 @@ from trials.score import Count, Task, merged, wilson
 from trials.tape import Var
 from trials.trl import RIGHT, data, evaluate, simulated
 from trials.wrong.catalogue import MISTAKES
-from trials.wrong.terms import mistaken
+from trials.wrong.mistake import mistaken
 
 DATA = Path(__file__).parents[1] / "data"
 TRL = [

@@ -12,7 +12,7 @@ from trials.score import Count, Task, counted
 from trials.simulate.policies import Random
 from trials.trl import real, simulated
 from trials.wrong.catalogue import EXPECTATIONS, MISTAKES
-from trials.wrong.terms import Mistake, mistaken
+from trials.wrong.mistake import Mistake, mistaken
 
 Counts = dict[str, Count]
 

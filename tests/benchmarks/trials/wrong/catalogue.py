@@ -11,8 +11,7 @@ import numpy as np
 
 from trials.product import Answer, Record, rows
 from trials.simulate.policies import Random, bfloat16
-from trials.wrong.sums import ADVANTAGES, COLUMNS, REDUCTIONS, TOKENS
-from trials.wrong.terms import CLIPS, KLS, RATIOS, Mistake
+from trials.wrong.mistake import Mistake
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,4 @@ EXPECTATIONS = {
     "its own names are compared": Expectation(_own_names, lambda answer: answer.code == 1),
 }
 
-
-PLANTS = ADVANTAGES | RATIOS | CLIPS | KLS | REDUCTIONS | TOKENS | COLUMNS
-
-MISTAKES = [Mistake(**vars(PLANTS[row["name"]]), **row) for row in rows(__file__, "mistakes.csv")]
+MISTAKES = [Mistake(**row) for row in rows(__file__, "mistakes.csv")]
