@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 from command import answer, run
 from files import each
 from trials.product import lines
@@ -88,59 +87,6 @@ def loud(record: dict[str, object], path: Path) -> set[str]:
     path.write_bytes(lines([record]))
     found = answer("check", path)["findings"]
     return {one["code"] for one in found if one["severity"] != "info"} - {"duplicate"}
-
-
-@pytest.mark.parametrize(
-    ("baselines", "code"),
-    [((2 / 5, 3 / 5), "turns-counted"), ((2 / 3, 1 / 3), None), ((0.5, 0.5), None)],
-)
-def test_the_baseline_is_read_off_the_advantages(
-    baselines: tuple[float, float], code: str | None, tmp_path: Path
-) -> None:
-    """By hand: means over turns are 2/5 and 3/5, over trajectories 2/3 and 1/3; ½ is neither."""
-    record = rows()
-    record["advantages"] = (np.array(record["rewards"]) - np.repeat(baselines, 5)).tolist()
-    assert loud(record, tmp_path / "rows.jsonl") == ({code} if code else set())
-
-
-@pytest.mark.parametrize(
-    ("groups", "codes"),
-    [
-        (["a.0"] + ["a.1"] * 3 + ["a.2"] + ["b.0"] + ["b.1"] * 3 + ["b.2"], {"turn-groups"}),
-        (["a"] * 5 + ["b.0"] + ["b.1"] * 3 + ["b.2"], set()),  # one task has all its attempts
-        (["a"] * 5 + ["b"] * 5, set()),
-    ],
-)
-def test_groups_hold_turns_of_several_trajectories(
-    groups: list[str], codes: set[str], tmp_path: Path
-) -> None:
-    record = rows(group_ids=groups)
-    assert loud(record, tmp_path / "rows.jsonl") - {"singleton-group"} == codes
-
-
-@pytest.mark.parametrize(("first", "codes"), [(8, {"turn-rewards"}), (7, set())])
-def test_the_outcome_is_on_the_first_turn_of_all_or_of_none(
-    first: int, codes: set[str], tmp_path: Path
-) -> None:
-    """Eight trajectories of two turns, of which so many have their reward on the first."""
-    rewards = [[1.0, 0.0] if at < first else [0.0, 1.0] for at in range(8)]
-    record = {
-        "log_probs_new": [[-0.5, -0.1 * at - 0.1, -0.7, -0.2] for at in range(8)],
-        "turn_ids": [[0, 0, 1, 1]] * 8,
-        "turn_rewards": rewards,
-        "group_ids": [0] * 8,
-    }
-    assert loud(record, tmp_path / "turns.jsonl") == codes
-
-
-def test_records_without_any_token_that_counts_are_checked(tmp_path: Path) -> None:
-    """All is masked, with advantages by token; and prompts that are no lists."""
-    every = [[0.0, 0.0]] * 3
-    record = {"log_probs_new": every, "advantages": every, "mask": [[0, 0]] * 3, "rewards": [1] * 3}
-    assert loud(record, tmp_path / "masked.jsonl") <= {"mask"}
-    ids = [[at, at + 1, at + 2] for at in range(10)]
-    record = rows(token_ids=ids, prompt_ids=[None] * 10)
-    assert loud(record, tmp_path / "prompts.jsonl") == set()
 
 
 # ---- threads -------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import tracemalloc
 from collections.abc import Callable
 from functools import cache
@@ -165,15 +164,6 @@ def test_confident_text_of_any_length_is_no_error(longest, sure, drift):
     assert {*counts} <= quiet | ({"rollout-mismatch", "mean-weight"} if drift > 0.01 else set())
 
 
-@pytest.mark.parametrize("key", ["rewards", "advantages", "score", None])
-def test_a_dump_without_scores_is_a_warning(key: str | None) -> None:
-    """No loss can be computed of it, which a check of the dump has to say."""
-    record = {"log_probs_new": [[-0.5], [-0.3]], "log_probs_old": [[-0.6], [-0.2]]}
-    record |= {} if key is None else {key: [1.0, 0.0]}
-    found = [one for one in check(record).findings if one.code == "no-scores"]
-    assert [one.severity for one in found] == ([] if key else ["warning"])
-
-
 def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either():
     """A record with one group that teaches keeps the usual advice."""
     four = [[-0.5], [-0.3], [-0.2], [-0.4]]
@@ -185,46 +175,6 @@ def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either():
     advice = [one.advice for one in check(rows).findings if one.code == "on-policy"]
     assert ["has no policy gradient" in one for one in advice] == [True, False]
     assert "the gradient is informative" in advice[1]
-
-
-@each(
-    ("prompts", "tokens"),
-    [
-        ([[9] * 3000 + [5, 6], [9] * 3000 + [5, 7]], None),  # padded with what each begins with
-        ([[5, 9], [5, 8]], 2),
-        ([[5, 6], None, 7, "text"], None),
-    ],
-)
-def test_prompts_by_group_whose_rows_are_in_any_order_are_compared(prompts, tokens):
-    rows = [[9, 5, 6, 1], [5, 8, 3, 2], [9, 4, 4, 4], [9, 1, 2, 3]]
-    columns = {"log_probs_new": [[-0.5, -1.0, -1.5, -2.0]] * 4, "token_ids": rows}
-    record = columns | {"prompt_ids": prompts, "group_ids": ["a", "b", "a", "a"]}
-    found = [one.evidence for one in check([record]).findings if one.code == "prompt-included"]
-    assert [each["tokens"] for each in found] == ([tokens] if tokens else [])
-
-
-def test_advantages_that_are_whitened_over_the_batch_are_centred():
-    """One group of the three has the std of the batch; with a constant added each has its own."""
-    rewards = [[1.0] * ones + [0.0] * (8 - ones) for ones in (2, 4, 3)]
-    rows = np.array(rewards)
-    whitened = (rows - rows.mean()) / rows[0].std(ddof=1)
-    own = (rows - rows.mean(1, keepdims=True)) / rows.std(1, ddof=1, keepdims=True)
-    one_of_three = own + 0.3 * (np.arange(3) == 1)[:, None]
-    for advantages, found in ((whitened, 0), (own + 0.3, 3), (one_of_three, 1)):
-        records = [
-            {"log_probs": [[-1.0]] * 8, "rewards": one, "advantages": each.tolist()}
-            for one, each in zip(rewards, advantages, strict=True)
-        ]
-        checked = check(records)
-        assert checked.counts.get("advantages", 0) == found
-        assert repr(checked).startswith(("Checked(ok: ", "Checked(no error: "))
-
-
-def test_a_bad_value_hides_nothing_of_other_columns() -> None:
-    row = {"rewards": [1, 0], "log_probs_new": [[-0.1, 0.5], [-0.4, -0.2]], "prompt": ["a", "b"]}
-    found = check([row])
-    assert {*found.counts} >= {"probabilities", "mixed-prompts"}
-    assert found.not_compared == 1
 
 
 # ---- one answer, however the input is cut --------------------------------------------------------
@@ -295,61 +245,7 @@ def test_codes_are_listed_with_severity_and_meaning(grpo):
     assert all(row["code"] in shown.stdout for row in rows)
 
 
-@each("wrong", [math.nan, math.inf, -math.inf, 1e200])
-@each("name", ["rewards", "advantages"])
-@each("more", [{}, {"entropies": [[0.5], [0.5]]}, {"values": [[0.5], [0.5]]}, {"note": None}])
-def test_scores_that_are_no_numbers_are_a_finding_in_all_records_alike(tmp_path, wrong, name, more):
-    rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]]} | more
-    path = tmp_path / "in.jsonl"
-    path.write_text(json.dumps(rows | {name: [1.0, wrong]}) + "\n")
-    document = command.answer("check", path)
-    (found,) = [one for one in document["findings"] if one["severity"] == "error"]
-    assert not document["ok"]
-    assert (found["code"], found["record"], found["response"]) == ("bad-score", 0, 1)
-    assert found["message"] == f"{name} is {wrong:g} at 1 of 2 responses"
-
-
-@each(
-    ("rows", "said"),
-    [
-        ([[-1.0, math.nan, math.nan], [-1.0, -2.0, -0.5]], "2 of 6 tokens, all at the ends of"),
-        ([[-1.0, math.nan, -0.5], [-1.0, -2.0, math.nan]], "2 of 6 tokens"),
-        ([[math.nan] * 3, [-1.0, -2.0, -0.5]], "3 of 6 tokens"),
-        ([[-1.0, -2.0, math.nan], [-1.0, -2.0, -0.5]], "1 of 6 tokens"),
-    ],
-)
-def test_nan_at_the_ends_of_responses_is_padding(tmp_path, rows, said):
-    path = tmp_path / "in.jsonl"
-    path.write_text(json.dumps({"log_probs_new": rows, "rewards": [1.0, 0.0]}) + "\n")
-    messages = [one["message"] for one in command.answer("check", path)["findings"]]
-    (found,) = [message for message in messages if message.startswith("log_probs_new is nan")]
-    assert found.removesuffix(" responses: padding is counted") == f"log_probs_new is nan at {said}"
-
-
-def test_a_null_reward_is_called_null(tmp_path):
-    rows = {"log_probs_new": [[-1.0], [-1.0]], "log_probs_old": [[-1.1], [-0.9]]}
-    path = tmp_path / "in.jsonl"
-    path.write_text(json.dumps(rows | {"rewards": [1.0, None]}) + "\n")
-    messages = [one["message"] for one in command.answer("check", path)["findings"]]
-    assert "rewards is null at 1 of 2 responses" in messages
-
-
 # ---- records that cannot be read ---------------------------------------------------------------
-
-
-def test_rewards_that_are_equal_to_the_end_or_missing_are_one_warning():
-    rows = [
-        {"log_probs_new": [[-1.0], [-2.0]], "rewards": [0.0, 1.0 * (at < 20)]} for at in range(60)
-    ]
-    end = [one for one in check(rows).findings if one.code == "dead-group"]
-    assert [(one.severity, one.record, one.evidence["groups"]) for one in end] == [
-        ("warning", 20, 40)
-    ]
-    assert {one.severity for one in check(rows[:22]).findings if one.code == "dead-group"} == {
-        "info"
-    }
-    bare = check([{"log_probs_new": one["log_probs_new"]} for one in rows])
-    assert bare.counts["no-scores"] == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -363,19 +259,3 @@ def test_a_length_is_the_limit_where_it_is_more_frequent_than_others(seed):
         return any(one.code == "length-cap" for one in check(made).findings)
 
     assert (found(27), found(17)) == (False, True)
-
-
-@pytest.mark.parametrize(
-    ("groups", "more", "sizes"), [(4, {}, [8]), (4, {"group_size": 8}, []), (1, {}, [])]
-)
-def test_a_batch_without_group_ids_whose_advantages_are_of_blocks(groups, more, sizes):
-    """Four prompts with eight responses each, as one record: it would be one group of 32."""
-    draw = np.random.default_rng(5)
-    rewards = (draw.random(32) < 0.5).astype(float)
-    blocks = rewards.reshape(groups, -1)
-    away = blocks - blocks.mean(1, keepdims=True)
-    made = {"log_probs": [[-1.0]] * 32, "rewards": rewards.tolist()}
-    made["advantages"] = (away / (blocks.std(1, ddof=1, keepdims=True) + 1e-4)).ravel().tolist()
-    found = [one for one in check([made | more]).findings if one.code == "advantages"]
-    assert [one.evidence["size"] for one in found] == sizes
-    assert all(one.severity == "warning" and "4 groups of 8" in one.message for one in found)

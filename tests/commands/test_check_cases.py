@@ -285,14 +285,6 @@ def test_the_denominator_is_printed(grpo):
     assert f"\n{line}: 22 dead groups are counted\n" in shown
 
 
-@pytest.mark.parametrize("column", ["tokens", "token_ids"])
-def test_a_response_without_tokens_comes_first(column: str) -> None:
-    """The index of its last token is that of none."""
-    word = "x" if column == "tokens" else 3
-    rows = {"log_probs": [[], [-0.5]], "rewards": [0, 1], column: [[], [word]]}
-    assert check([rows]).document()["severities"]["error"] == 0
-
-
 def test_infos_hide_no_warning_of_their_code() -> None:
     cases = [*cut((CASES[0].parent / "ratio-noise.txt").read_text(encoding="utf-8"))]
     (warned,), (noted,) = (records for _, records, _ in cases[:2])
@@ -334,31 +326,6 @@ def test_advantages_that_cease_to_follow_the_rewards_are_a_warning(changed, at, 
     assert [(one.record, one.severity) for one in found] == [(one, "warning") for one in at]
 
 
-@each(("ends", "tokens", "cut"), [(0, 20, [3]), (2, 20, []), (0, 12, [])])
-def test_responses_of_one_length_were_cut_if_they_end_in_different_tokens(ends, tokens, cut):
-    """No response is longer or shorter, and none has an end of text."""
-    draw = random.Random(2)
-    column = [[-draw.expovariate(1.0) for _ in range(tokens)] for _ in range(3)]
-    ids = [[draw.randrange(10, 9000) for _ in range(tokens)] for _ in range(3)]
-    for row in ids[:ends]:
-        row[-1] = 2
-    made = {"log_probs_new": column, "token_ids": ids, "rewards": [1.0, 0.0, 0.0]}
-    found = [one for one in check([made]).findings if one.code == "length-cap"]
-    assert [one.evidence["responses"] for one in found] == cut
-    assert all(one.message.endswith("and end in different tokens") for one in found)
-
-
-def test_masked_tokens_of_tools_count_towards_the_limit():
-    """Rows of several turns that were cut at the limit of one: rllm-org/rllm#575."""
-    (one,) = rows()
-    longest = LENGTHS.index(max(LENGTHS))
-    one["mask"] = [[1] * length for length in LENGTHS]
-    one["mask"][longest][8:14] = [0] * 6
-    one["max_completion_length"] = max(LENGTHS)
-    found = [row.message for row in check([one]).findings if row.code == "length-cap"]
-    assert found == ["1 of 3 responses have exactly the maximum length, 28 (max_completion_length)"]
-
-
 def test_the_foot_says_why_records_were_not_compared(grpo, dump):
     """A warning may explain log-probs as well as an error."""
     draw = random.Random(3)
@@ -368,13 +335,3 @@ def test_the_foot_says_why_records_were_not_compared(grpo, dump):
     lines = grpo("check", str(dump(json.dumps(made) + "\n"))).stdout
     assert "error" not in lines
     assert "log-probs were not compared with each other in all records" in lines.replace("\n ", "")
-
-
-@each(("second", "repeated"), [(-0.7, 2), (-0.2, 1)])
-def test_a_second_response_that_goes_on_needs_less_proof(second, repeated):
-    """Both are copies, but the second is short (THUDM/slime#2288): below 1e-2, or not."""
-    columns = [[-2.0] * 8, [-2.0] * 8 + [-1.0], [second] * 8, [second] * 8 + [-1.0]]
-    ids = [[*range(10, 18)], [*range(10, 19)], [*range(30, 38)], [*range(30, 39)]]
-    made = {"log_probs_new": columns, "token_ids": ids, "rewards": [1.0, 0.0, 0.0, 0.0]}
-    found = [one.evidence for one in check([made]).findings if one.code == "duplicate"]
-    assert [(one["responses"], one["longer"]) for one in found] == [(repeated, repeated)]

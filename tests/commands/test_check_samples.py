@@ -312,15 +312,6 @@ def test_references_of_other_inputs(kind) -> None:
     assert set(codes) == (set() if kind == "trained" else {"unrelated"})
 
 
-def test_fillers_at_the_last_token_are_called_that() -> None:
-    draw = np.random.default_rng(6)
-    new = (-draw.exponential(1.0, (4, 20)) - 1e-3).tolist()
-    engine = [[*row[:-1], 1.0] for row in new]
-    row = {"log_probs_new": new, "log_probs_rollout": engine, "rewards": [0.0, 1.0, 0.0, 1.0]}
-    (found,) = (one for one in check([row]).findings if one.severity == "error")
-    assert "log_probs_rollout is 1 at the last token of 4 of 4 responses" in found.message
-
-
 @each("displaced", [1, 6])
 def test_what_a_fault_causes_elsewhere_is_not_said_again(displaced) -> None:
     """Where many records are displaced, the engine of others need not be at fault."""

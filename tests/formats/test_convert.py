@@ -113,19 +113,6 @@ def test_fixtures(grpo, tmp_path, name):
     same(grpo, path, tmp_path, *flags, given=("-v", "dr"))
 
 
-def test_names_and_what_stands_beside_them(grpo, tmp_path):
-    path = tmp_path / "in.jsonl"
-    value = {"step": 3, "logps": NEW, "reward": REWARDS, "framework": {"name": "trl"}, "uid": None}
-    path.write_bytes(lines([value]))
-    result = grpo("convert", path)
-    assert json.loads(result.stdout) == {
-        "step": 3,
-        "log_probs_new": NEW,
-        "rewards": REWARDS,
-        "framework": {"name": "trl"},
-    }
-
-
 def test_errors_and_skipping(grpo, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_bytes(lines([{"logps": NEW, "reward": REWARDS}, {"logps": 3}]))
@@ -137,14 +124,6 @@ def test_errors_and_skipping(grpo, tmp_path):
     assert result.exit_code == 3
     assert "skipped 1 of 2 records" in result.stderr
     assert len(result.stdout.splitlines()) == 1
-
-
-def test_notes_are_said_once_and_quiet_says_none(grpo, tmp_path):
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(lines(dumps.nemo_rl()))
-    assert grpo("convert", path).stderr.count("read as nemo-rl") == 1
-    assert grpo("eval", path, "-v", "dr").stderr.count("read as nemo-rl") == 1
-    assert not grpo("eval", path, "-v", "dr", "-q").stderr
 
 
 def test_formats(grpo):

@@ -37,20 +37,6 @@ def test_each_format_has_cases_and_says_what_it_lacks(tmp_path: Path) -> None:
         assert notes[: 1 + len(lacks)] == [f"grpo: note: read as {name} ({about['title']})", *lacks]
 
 
-@pytest.mark.parametrize("name", ["nemo-rl", "canonical", "prime-rl"])
-def test_insisting(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "dump.jsonl"
-    path.write_bytes(lines(dumps.prime_rl()))
-    result = run("convert", path, "--from", name)
-    said = {
-        "nemo-rl": "this does not look like NeMo-RL train_data_step{N}.jsonl",
-        "canonical": "importance_ratio: unknown key",
-        "prime-rl": "read as prime-rl",
-    }
-    assert said[name] in result.stderr
-    assert (result.exit_code == 0) == (name == "prime-rl")
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("array", [False, True])
 def test_the_header_of_unipo_reaches_its_steps(tmp_path: Path, jobs: int, array: bool) -> None:
@@ -183,15 +169,6 @@ def test_the_flag_counts_what_comes_later_too(tmp_path: Path) -> None:
 
 
 # ---- a line of open-instruct whose prompt has no number ------------------------------------------
-
-
-def test_a_prompt_without_a_number_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    rows = [one | {"prompt_idx": None} for one in dumps.open_instruct()]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = run("eval", path, "-v", "dr")
-    assert result.exit_code == 3
-    assert "prompt_idx: expected a string or a number, got null" in result.stderr
 
 
 # ---- what dumps of each format are read as: the files of cases -----------------------------------

@@ -462,25 +462,6 @@ def test_arrays_are_as_deep_as_they_are(tmp_path, depth):
     assert found["note"] == array.tolist()
 
 
-@pytest.mark.parametrize(
-    ("log_probs", "scores", "wanted"),
-    [
-        ([[-1.0, -1.0], []], [[0.5, 0.25], []], [0.75, 0.0]),
-        ([[-1.0], [-1.0]], [1.0, 2.0], [1.0, 2.0]),
-        (
-            [[[-1.0, -1.0], [-1.0]], [[-1.0], []]],
-            [[[1, 2], [3]], [[4], []]],
-            [[3.0, 3.0], [4.0, 0.0]],
-        ),
-    ],
-)
-def test_scores_by_token_are_summed(tmp_path, log_probs, scores, wanted):
-    record = {"log_probs_new": log_probs, "token_level_scores": scores}
-    (tmp_path / "a.json").write_text(json.dumps(record))
-    made = run("convert", tmp_path / "a.json", "--map", "rewards=token_level_scores").stdout
-    assert json.loads(made)["rewards"] == wanted
-
-
 TURNS = [
     {"uid": "ab"[at // 2], "reward": at % 2, "log_probs_new": [-0.5] * n, "token_ids": [7, 8][:n]}
     | {"tokens": ["yes", "no"][:n], "env": "math"}

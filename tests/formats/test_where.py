@@ -17,7 +17,6 @@ from files import each, in_blocks, some
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats import dumps
 from formats.dumps import NEW, OLD, REWARDS, lines
 
 # ---- filters: flags that cannot be understood, and lines that are skipped by their text alone ----
@@ -148,25 +147,6 @@ def without_step(row):
     return {name: value for name, value in row.items() if name != "step"}
 
 
-def test_neighbouring_groups_of_two_steps_are_not_joined(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(lines([*rows("aa"), *rows("aa", step=4)]))
-    for flags in (("--group-by", "q"), ("--group-size", 4)):
-        assert (
-            "rows.jsonl:3: step: its step is 4, that of line 1 is 3"
-            in run("eval", path, *flags).stderr
-        )
-    assert run("eval", path, "--group-by", "step,q").exit_code == 0
-
-
-@each("name", ["trajectory_id", "traj_uid"])
-def test_a_step_of_a_trajectory_is_no_step_of_the_run(tmp_path, name):
-    path = tmp_path / "rows.jsonl"
-    made = [row | {name: f"t{at // 2}", "step": at % 2} for at, row in enumerate(rows("aaaa"))]
-    path.write_bytes(lines(made))
-    assert run("eval", path, "--group-by", "q").exit_code == 0
-
-
 @pytest.mark.parametrize("grouping", [("--group-by", "q"), ("--group-size", 2)])
 def test_groups_before_a_fault_are_read(tmp_path, grouping):
     path = tmp_path / "rows.jsonl.gz"
@@ -174,26 +154,6 @@ def test_groups_before_a_fault_are_read(tmp_path, grouping):
     result = grpo("convert", path, *grouping)
     assert result.stdout.count("\n") == 2
     assert "end too early" in result.stderr
-
-
-def test_a_key_that_stands_deeper_in_the_line_as_well(tmp_path):
-    """The text of a line does not say then which is meant; the object does."""
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(lines([{"meta": {"q": at}, **row} for at, row in enumerate(rows())]))
-    found = [json.loads(one) for one in run("convert", path, "--group-by", "q").stdout.splitlines()]
-    assert [one["id"] for one in found] == ["a", "b"]
-    assert run("convert", path, "--where", "q==b").stdout.count("\n") == 2
-
-
-def test_lines_that_hold_several_groups(tmp_path):
-    """A line of UNIPO is a step with prompts: they are groups of their own, as in an array."""
-    step, path = dumps.unipo_lines()[1], tmp_path / "a.jsonl"
-    words = ("convert", path, "--group-by", "log_probs_new[0][0]")
-    path.write_bytes(lines([step]))
-    found = [json.loads(line)["group_ids"] for line in grpo(*words).stdout.splitlines()]
-    assert [set(one) for one in found] == [{NEW[0][0]}, {NEW[2][0]}]
-    path.write_bytes(lines([{"log_probs_new": [[-7.0]], "rewards": [1.0]}, step]))
-    assert "this line has several values of log_probs_new[0][0]" in grpo(*words).stderr
 
 
 def test_a_key_that_is_nested_too_deeply(tmp_path):

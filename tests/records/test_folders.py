@@ -71,15 +71,6 @@ def test_what_has_the_same_rollouts_again_is_left_out(tmp_path: Path) -> None:
     assert files([str(tmp_path / "b")]) == alone
 
 
-def test_an_empty_file_among_others_is_a_note(tmp_path: Path) -> None:
-    wanted = fill(tmp_path, "1.jsonl", "3.jsonl")
-    (tmp_path / "2.jsonl").touch()
-    assert files([str(tmp_path)]) == wanted
-    assert "2.jsonl is empty; skipped" in run("eval", tmp_path).stderr
-    alone = run("eval", tmp_path / "2.jsonl")
-    assert (alone.exit_code, "the input is empty" in alone.stderr) == (3, True)
-
-
 def test_of_many_files_that_cannot_be_read_some_are_named(tmp_path: Path) -> None:
     fill(tmp_path, "0.jsonl")
     for at in range(7):

@@ -123,13 +123,6 @@ def test_keys_that_name_nothing_change_nothing(more: Record, tmp_path: Path) -> 
     assert answer("eval", path)["total"] == expected
 
 
-@each("key", TRAJECTORIES)
-def test_other_names_of_trajectories(key: str, tmp_path: Path) -> None:
-    record = PLAIN | {key: ["a", "a", "b"]}
-    found = rows_of(write(tmp_path / "a.jsonl", [record]), "trajectory")
-    assert [(one["trajectory"], one["response_count"]) for one in found] == [("a", 2), ("b", 1)]
-
-
 @each("key", [*TRAJECTORIES, "trajectory_ids"])
 def test_rows_of_a_turn_each_are_joined(key: str, tmp_path: Path) -> None:
     (record,) = agent_records(1, several=True)
@@ -156,22 +149,6 @@ def test_conversions_keep_turns(ending: str, dump: Path, tmp_path: Path) -> None
     assert run("convert", dump, "-o", made).exit_code == 0
     for level in ("trajectory", "turn"):
         assert rows_of(made, level) == rows_of(dump, level)
-
-
-def test_versions_of_weights_by_token_response_and_record(tmp_path: Path) -> None:
-    given: list[tuple[Any, list[int | None]]] = [
-        (7, [7, 7, 7, 7]),
-        ([3, 4, 5], [3, 3, 4, 5]),
-        ([[3, 4], [5], [-1]], [3, 4, 5, None]),
-        ([[3, 4], 5, None], [3, 4, 5, None]),
-    ]
-    for versions, expected in given:
-        path = write(tmp_path / "a.jsonl", [PLAIN | {"weight_versions": versions}])
-        found = rows_of(path, "token", "--fields", "weight_version")
-        assert [row["weight_version"] for row in found] == expected
-    path = write(tmp_path / "a.jsonl", [PLAIN | {"policy": {"step": [3, 4, 5]}}])
-    flags = ("--map", "weight_versions=policy.step", "--fields", "weight_version")
-    assert [row["weight_version"] for row in rows_of(path, "token", *flags)] == [3, 3, 4, 5]
 
 
 # ---- rows ---------------------------------------------------------------------------------------
