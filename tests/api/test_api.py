@@ -264,67 +264,6 @@ def test_a_result_shows_itself() -> None:
     assert grpo_cli.__version__ in found.signature
 
 
-MINE = {
-    **EMPTY,
-    "framework": {"name": "trl", "vllm_importance_sampling_mode": "mine"},
-    "expected": {"loss": 0.0},
-}
-MISTAKES = {
-    "kl is given twice": lambda: evaluate(EMPTY, kl="k1", stages={"kl": "k3"}),
-    "kl: expected the name of a choice, got 0.1": lambda: evaluate(EMPTY, kl=0.1),
-    "k1 needs it: give beta=VALUE": lambda: evaluate(EMPTY, "dr", kl="k1"),
-    "clip_cov_seed=VALUE": lambda: evaluate(EMPTY, "dapo", stages={"surrogate": "clip-cov"}),
-    "beta=0 works without it": lambda: evaluate(EMPTY | {"beta": 0.04}, "grpo"),
-    'stages={"kl": "k3"} would add': lambda: evaluate(EMPTY, "dr", beta=0.1),
-    "loss=X or objective=X": lambda: match(EMPTY),
-    "loss: expected a finite number": lambda: match(EMPTY, loss="a"),
-    "[1].log_probs_new": lambda: evaluate([EMPTY, {"log_probs_new": [["x"]]}], "dr"),
-    "data: expected a record, records, a path or paths": lambda: evaluate([1]),  # type: ignore[list-item]
-    "got nothing": lambda: evaluate([]),
-    "path or paths, got int": lambda: evaluate(1),  # type: ignore[arg-type]
-    "path or paths, got NoneType": lambda: compare(None),  # type: ignore[arg-type]
-    "[0]: expected log_probs_new": lambda: evaluate(pa.table({"a": [1]})),
-    "no file matches this pattern": lambda: evaluate("nowhere/*.jsonl"),
-    "limit: expected a whole number": lambda: check(EMPTY, limit=-1),
-    "at least 1, got '8'": lambda: evaluate(EMPTY, group_size="8"),  # type: ignore[arg-type]
-    "betas: expected a number": lambda: match(EMPTY, loss=0.1, betas="x"),
-    "tolerance: expected a number": lambda: diff(DAPO, DAPO, tolerance="x"),  # type: ignore[arg-type]
-    "format: expected one of canonical": lambda: next(read(DAPO, format="verll")),
-    "level: expected one of batch, record": lambda: evaluate(EMPTY, "dr").columns("tokens"),  # type: ignore[arg-type]
-    "totals_only": lambda: evaluate(EMPTY, "dr", totals_only=True).ratio,
-    "evaluated in 2 parts": lambda: evaluate([EMPTY, {**EMPTY, "tokens": None}], "dr").breakdown,
-    "rtol: expected a number of at least 0": lambda: verify(EMPTY, rtol=-1.0),
-    'no record has "expected": put the result': lambda: verify(EMPTY),
-    'batch="step": this command answers for': lambda: match(EMPTY, loss=0.1, batch="step"),
-    'one batch; where="foo==N" chooses': lambda: trend(EMPTY, batch="foo"),  # type: ignore[call-overload]
-    "no correction is called 'trl/mine'": lambda: verify(MINE),
-    "none of the variants uses it": lambda: compare(EMPTY, "dr", tau_pos=1.0),
-    "group_by contradicts group_size": lambda: next(read(DAPO, group_by="uid", group_size=2)),
-    "where: expected a comparison": lambda: next(read(DAPO, where="step")),
-    "got 5": lambda: evaluate(DAPO, where=5),  # type: ignore[arg-type]
-    "expected text, got 7": lambda: evaluate(DAPO, group_by=[7]),  # type: ignore[list-item]
-    'variant: expected a name, as "dr"': lambda: evaluate(DAPO, ["dr"]),  # type: ignore[arg-type]
-    'stages: expected a dict, as {"kl": "k1"}': lambda: evaluate(DAPO, stages="k1"),  # type: ignore[arg-type]
-    'use step="file" if each file': lambda: trend([ONE]),
-    "batch: expected text": lambda: evaluate(DAPO, batch=["step"]),  # type: ignore[arg-type]
-    "top: expected a whole number": lambda: show(DAPO, top=-1),
-    "unpack: expected a size like 500M or 4G": lambda: next(read(DAPO, unpack="4X")),
-    "or paths, got nothing": lambda: read([]),
-    "there is no argument limt; did you mean limit?": lambda: check(DAPO, limt=3),  # type: ignore[call-arg]
-    "there is no argument wher; did you mean where?": lambda: read(DAPO, wher=""),  # type: ignore[call-arg]
-    "there is no argument beta; there are first, second": lambda: diff(DAPO, DAPO, beta=0),  # type: ignore[call-arg]
-}
-
-
-@each("said", MISTAKES)
-def test_mistakes_are_told_by_the_names_of_arguments(said: str) -> None:
-    with pytest.raises(GrpoError) as error:
-        MISTAKES[said]()
-    assert said in str(error.value)
-    assert "--" not in re.sub(r"grpo match [^;,]+", "", str(error.value))  # a command
-    assert " -p " not in str(error.value)
-
-
 def test_findings_of_data_in_memory_have_a_call_that_goes_on() -> None:
     rewards = [[1.0, 0.0]] * 20 + [[9.0, 8.0]] * 20
     run = [ONE | {"step": at, "rewards": one, "env": "a"} for at, one in enumerate(rewards)]
@@ -335,28 +274,6 @@ def test_findings_of_data_in_memory_have_a_call_that_goes_on() -> None:
     assert trend(run).findings[0].command == "show(data, where='step==20')"
     with pytest.raises(KeyError, match="did you mean reward_mean"):
         trend(run).steps[3]["rewardmean"]
-
-
-def test_check_makes_findings_of_records_that_cannot_be_read() -> None:
-    broken = {**ONE, "old_log_probs": [[-0.6], [-0.6, -0.7]]}
-    found = check([ONE, broken])
-    assert (found.ok, found.records, found.counts["unreadable"]) == (False, 1, 1)
-    assert found.findings[0].record == "[1]"
-    assert found.findings[0].message.startswith("[1].old_log_probs[1]: expected 1 number")
-    with pytest.raises(InputError):
-        check([ONE, broken], on_error="stop")
-
-
-def test_records_are_read_as_files_are() -> None:
-    (one,) = read([ONE], where=None)  # type: ignore[arg-type]
-    assert one["log_probs_old"] == ONE["old_log_probs"]
-
-
-def test_notices_name_arguments_too() -> None:
-    given = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1, 0], "advantages": [1.0, -1.0]}
-    told = " ".join(evaluate(given, "dr").notices)
-    assert '(stages={"advantage": …} computes them)' in told
-    assert "--" not in told
 
 
 @pytest.mark.more
@@ -672,29 +589,6 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
         evaluate(Pandas(), "dr")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("ask", "said"),
-    [
-        (lambda: match(ONE, -0.5), "give each number by its name: loss=-0.5"),
-        (lambda: evaluate(ONE, level="token"), r"there is no argument level; .*to_polars"),
-        (lambda: evaluate(ONE, loss_type="dapo"), r"chooses a variant: variant=.trl/dapo"),
-        (lambda: evaluate(ONE, against=RUN), "no argument against; it is an argument of trend"),
-        (lambda: grpo_cli.trend(RUN, against=RUN, log="x"), "against cannot be combined with log"),
-        (lambda: compare(GRPO, DAPO), r"variants: expected names, .* got the file .*; diff\("),
-        (lambda: compare([ONE], [ONE]), r"variants: expected names, .* got list; diff\("),
-        (lambda: evaluate(ONE, params={"beta": 0.1}), r"evaluate\(data, \*\*params\)$"),
-        (lambda: evaluate(ONE, clip=0.3), r"mean epsilon \(which is epsilon_low and epsilon_high"),
-        (lambda: evaluate(ONE).columns("tokn"), "got 'tokn'; did you mean token"),  # type: ignore
-        (lambda: show(ONE, by="ratoi"), "got 'ratoi'; did you mean ratio"),
-        (lambda: evaluate(ONE, top=3), "there is no argument top; it is an argument of show"),
-        (lambda: evaluate(ONE, variants=["dr", "dapo"]), "compare takes several"),  # type: ignore
-    ],
-)
-def test_an_argument_of_another_function_is_sent_there(ask: Any, said: str) -> None:
-    with pytest.raises(GrpoError, match=said):
-        ask()
-
-
 def test_a_variant_may_be_called_variants_and_variants_variant() -> None:
     losses = [evaluate(ONE, name).loss for name in ("dr", "dapo")]
     found = compare(ONE, variant=["dr", "dapo"])  # type: ignore[arg-type]
@@ -779,16 +673,6 @@ def test_a_prompt_shows_the_numbers_as_a_table(said: str) -> None:
     assert table
     if not isinstance(found, Sequence):
         assert "<table>" in found._repr_html_()
-
-
-def test_messages_name_arguments_but_in_commands() -> None:
-    with pytest.raises(GrpoError, match=r"k9'; did you mean k3\? \(grpo variants --stage kl\)"):
-        evaluate(ONE, stages={"kl": "k9"})
-    note = """the records' settings are trl/grpo's: choose variant="trl/grpo\""""
-    assert note in "".join(evaluate(GRPO).notices)
-    rows = [ONE | {"uid": 1, "log_probs": [[-0.5 - row]], "rewards": [row]} for row in (0, 1)]
-    torn = check([{k: v for k, v in row.items() if k != "old_log_probs"} for row in rows])
-    assert torn.findings[-1].advice.startswith('group_by="uid" joins the rows')
 
 
 class Tensor:
@@ -883,19 +767,3 @@ def test_a_traceback_shows_the_callers_line_and_the_errors_public_name() -> None
     text = "".join(traceback.format_exception(caught.value))
     assert text.count("File ") == 1
     assert "\ngrpo_cli.InputError: " in text
-
-
-def test_what_is_no_argument_is_told_without_a_type_error() -> None:
-    one = {"wins": [1, 0], "log_probs_new": [[-0.1], [-0.2]], "log_probs_old": [[-0.3], [-0.2]]}
-    mapped = [*read(one, map={"rewards": "wins"})]
-    assert evaluate(mapped).loss == evaluate(one | {"rewards": one["wins"]}).loss
-    for call, told in (
-        (lambda: evaluate(log_probs=one["log_probs_new"]), "it is a key of a record"),
-        (lambda: evaluate(np.zeros((2, 3))), 'got ndarray; a record is a dict, as {"log_probs_new'),
-        (lambda: evaluate(), "missing a required argument: 'data'"),
-        (lambda: evaluate(one, "dr", "dapo"), "too many positional arguments"),
-        (lambda: evaluate(one, map={"rewards": "score"}), "read takes it"),
-        (lambda: [*read(one, map={"rewads": "score"})], "did you mean rewards"),
-    ):
-        with pytest.raises(GrpoError, match=re.escape(told)):
-            call()

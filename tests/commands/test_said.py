@@ -4,11 +4,14 @@ A file begins with inputs that its cases share (``--- NAME`` and lines). A case 
 of its own, and command lines (``$``), each with its exit code where that is not 0, what stands on
 standard error (``!``), and, of a line that ends with ``# shown``, on standard output (``>``); with
 ``# shape`` each decimal of both is 0.0, since no case holds a number that the code under test has
-computed. ``GRPO_WRITE_CASES=1`` writes what comes now into the files, to be read as a diff.
+computed. A line with ``%`` is an expression in Python, in which an input is the value of its file;
+its value (of a list, each) is on lines with ``>``. ``GRPO_WRITE_CASES=1`` writes what comes now
+into the files, to be read as a diff.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -17,8 +20,12 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from fuzz.product import run
+
+import grpo_cli
 
 CASES = Path(__file__).parent / "cases"
 SAID = sorted(path for name in ("said", "shown") for path in (CASES / name).glob("*.txt"))
@@ -31,7 +38,9 @@ def place(lines: list[str], folder: Path) -> None:
     """Writes the inputs among the lines of a case."""
     for at, line in enumerate(lines):
         if line.startswith("--- "):
-            content = takewhile(lambda one: not one.startswith(("--- ", "$ ")), lines[at + 1 :])
+            content = takewhile(
+                lambda one: not one.startswith(("--- ", "$ ", "% ")), lines[at + 1 :]
+            )
             path = folder / line[4:]
             path.parent.mkdir(exist_ok=True)
             path.write_text("".join(f"{one}\n" for one in content), encoding="utf-8")
@@ -53,6 +62,22 @@ def said(line: str) -> Iterator[str]:
         yield from (f"> {one}".rstrip() for one in out.splitlines())
 
 
+def called(line: str) -> Iterator[str]:
+    """What an expression gives, or the error that it ends with."""
+    yield f"% {line}"
+    names = {name: getattr(grpo_cli, name) for name in grpo_cli.__all__} | {"np": np, "pa": pa}
+    names |= {path.stem: json.loads(path.read_text()) for path in Path().glob("*.json")}
+    try:
+        value = eval(line, names)
+    except grpo_cli.GrpoError as error:
+        yield from (f"! {one}" for one in f"{type(error).__name__}: {error}".splitlines())
+    else:
+        yield from (f"> {one}" for one in (value if isinstance(value, list) else [value]))
+
+
+SPEAKERS = {"$ ": said, "% ": called}
+
+
 @pytest.mark.parametrize("path", SAID, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_is_said(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # errors name the program
@@ -68,7 +93,9 @@ def test_what_is_said(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         place(case, folder)
         given = [line for line in case if not line.startswith(_MARKS)]
         made = [
-            one for line in given for one in (said(line[2:]) if line.startswith("$ ") else [line])
+            one
+            for line in given
+            for one in (SPEAKERS[line[:2]](line[2:]) if line[:2] in SPEAKERS else [line])
         ]
         found.append("\n".join(made))
     if "GRPO_WRITE_CASES" in os.environ:
