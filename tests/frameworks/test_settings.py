@@ -10,7 +10,7 @@ import pytest
 from files import each
 from rows import choose, completed
 
-from grpo_cli import VARIANTS, InputError, evaluate
+from grpo_cli import VARIANTS, evaluate
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 VERL = [
@@ -93,7 +93,6 @@ def test_functions_that_trl_normalises_first() -> None:
     assert choose(settings).stages == {"advantage": "decoupled"}
 
 
-SLIME_BASELINE = {"name": "slime", "advantage_estimator": "reinforce_plus_plus_baseline"}
 ROWS = json.loads((Path(__file__).parent / "settings.json").read_bytes())
 """By framework and source: settings, the row, its stages and hyperparameters."""
 
@@ -127,72 +126,6 @@ def test_a_choice_in_words_and_as_a_plan() -> None:
     assert (made.swapped, made.flags) == ({}, {"epsilon_low": 0.25, "epsilon_high": 0.25})
     assert made.words[:4] == ["-v", "slime/grpo", "--epsilon-low", "0.25"]
     assert made.words[4:] == ["--epsilon-high", "0.25", "--batch", "record"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"name": "areal", "variant": "nope"}, "no variant reproduces 'nope'; name one with -v"),
-        ({"variant": 3}, "no variant reproduces 3; name one with -v"),
-        ({"name": "trl", "loss_type": "nope"}, "no variant reproduces trl's 'nope'"),
-        ({"name": "trl", "importance_sampling_level": "nope"}, "no ratio is called 'nope'"),
-        ({"name": "verl", "loss_agg_mode": "nope"}, "no aggregate is called 'nope'"),
-        ({"name": "verl", "use_kl_in_reward": True, "kl_loss_type": "kl"}, "grpo has one KL"),
-        (
-            {"name": "slime", "use_tis": True, "use_rollout_logprobs": True},
-            "slime refuses use_rollout_logprobs with use_tis; name a variant with -v",
-        ),
-    ],
-)
-def test_settings_that_no_row_reproduces(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        choose(settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (
-            {"name": "slime", "use_tis": True, "custom_tis_function_path": "own.mis"},
-            "no correction reproduces slime's custom_tis_function_path mis",
-        ),
-        (
-            {"name": "slime", "use_opd": True, "grpo_std_normalization": False},
-            "no advantage reproduces slime's grpo_std_normalization false with use_opd",
-        ),
-        (
-            {"name": "slime", "use_opd": True, "use_rollout_logprobs": True},
-            "no advantage reproduces slime's use_opd with use_rollout_logprobs",
-        ),
-        (
-            SLIME_BASELINE | {"rewards_normalization": False},
-            "no advantage reproduces slime's reinforce_plus_plus_baseline with rewards_norm",
-        ),
-        (
-            SLIME_BASELINE | {"kl_coef": 0.1, "use_rollout_logprobs": True},
-            "no advantage reproduces slime's reinforce_plus_plus_baseline with kl_coef with use_",
-        ),
-        (
-            {"name": "slime", "advantage_estimator": "gspo", "use_rollout_logprobs": True}
-            | {"use_unbiased_kl": True},
-            "no KL reproduces gspo's use_unbiased_kl with use_rollout_logprobs",
-        ),
-    ],
-)
-def test_what_no_choice_of_slime_s_reproduces(settings: dict[str, Any], said: str) -> None:
-    """It is an error where nothing else says what the stage is."""
-    chosen = choose(settings)
-    (stage,) = chosen.missing
-    with pytest.raises(InputError, match=said) as told:
-        completed(chosen, advantages_given=False, stages={}, hyperparameters={})
-    assert told.value.path == "framework"
-    chosen_by_flag = {"advantage": "raw", "correction": "none", "kl": "none"}[stage]
-    flags = {stage: chosen_by_flag}
-    made = completed(chosen, advantages_given=False, stages=flags, hyperparameters={})
-    assert made.swapped[stage] == chosen_by_flag
-    if stage == "advantage":
-        made = completed(chosen, advantages_given=True, stages={}, hyperparameters={})
-        assert stage not in made.swapped
 
 
 @each("counted", [None, 24])

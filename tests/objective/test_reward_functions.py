@@ -139,39 +139,6 @@ def test_a_sum_has_the_trainers_weights_already_and_given_advantages_too() -> No
         assert evaluate({**record, **said}, "dapo").signature == evaluate(record, "dapo").signature
 
 
-@pytest.mark.parametrize("choice", ["verl/gdpo", "nemo-rl/gdpo", "nemo-rl/gdpo-leave-one-out"])
-def test_a_null_is_refused_where_a_framework_has_no_rule_for_it(choice: str) -> None:
-    good = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]]}
-    with pytest.raises(GrpoError, match=r"^\[1\].rewards: expected a reward from every function"):
-        evaluate([good, ROW], "dr", stages={"advantage": choice})
-
-
-def test_where_nothing_is_null_nothing_is_said() -> None:
-    assert any("null" in note for note in evaluate(ROW, "dr").notices)
-    whole = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]]}
-    assert not any("null" in note for note in evaluate(whole, "dr").notices)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"reward_weights": [1.0]}, "reward_weights: expected one weight per reward"),
-        ({"reward_weights": [1.0, "a"]}, "reward_weights: expected a finite number, or numbers"),
-        ({"reward_weights": {"a": 1}}, "got an object"),
-        ({"framework": {"reward_weights": [1.0]}}, "framework.reward_weights: expected 2 (one per"),
-        ({"framework": {"reward_weights": "x"}}, "framework.reward_weights: expected a finite"),
-        ({"rewards": [[1, None], [None, None], [1, 2], [0, 0]]}, "rewards[1]: expected a reward"),
-        ({"rewards": {"a": [1, None, 1, 1]}}, "rewards.*[1]: expected a reward"),
-        ({"rewards": [1, None, 0, 0]}, "rewards[1]: expected a number, got null"),
-        ({"rewards": [[1, "x"], [1, 2], [1, 2], [0, 0]]}, "rewards[0][1]: expected a number"),
-    ],
-)
-def test_mistakes(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(GrpoError) as error:
-        evaluate(json.loads(json.dumps({**ROW, **changes})), "dr")
-    assert said in str(error.value)
-
-
 # ---- a KL in the reward beside rewards of another size: no digit of it is lost to their offset ---
 
 
