@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import orjson
@@ -136,7 +137,7 @@ def test_every_entry_has_its_thread_and_can_be_named() -> None:
 
 def test_an_answer_is_judged_by_its_first_causes() -> None:
     """By hand: named, misled, silent, and called right; and the stage alone."""
-    mistake = Mistake("", "", lambda case: case, r"ddof|bessel", stage="advantage")
+    mistake = Mistake("", "", "case", ModuleType("none"), r"ddof|bessel", stage="advantage")
 
     def answer(*causes: str) -> Answer:
         first = {"cause": causes[0] if causes else None, "causes": list(causes)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,17 +10,9 @@ import numpy as np
 from trials.kinds import NAMES, finish, precise
 from trials.product import Record, table
 from trials.simulate.batches import PAD, Batch, advantages, records, simulate, summed
-from trials.simulate.policies import F64, Random, Rewards, Sampling, Setup
+from trials.simulate.policies import F64, Random, Rewards, Sampling  # noqa: F401 - in expressions
 
 Strength = Any
-
-
-def unchanged(setup: Setup, strength: Strength) -> Setup:
-    return setup
-
-
-def unedited(batch: Batch, strength: Strength, random: Random) -> Batch:
-    return batch
 
 
 @dataclass(frozen=True)
@@ -33,8 +24,9 @@ class Fault:
         strengths: how strong; from ``sure`` on it has to be found.
         kinds: the clean kinds that it is planted into, one after the other.
         named: a regular expression on ``code: message`` of a finding that names it.
-        change: makes it by changing the run.
-        edit: makes it by changing what came of the run.
+        about: how it comes about.
+        change: makes it by changing the run, as an expression of ``setup`` and ``strength``.
+        edit: makes it by changing what came of the run, of ``batch``, ``strength`` and ``random``.
         sure: the strengths that count for the rate; the others are told of, but not counted.
         any_severity: whether a finding that only informs is enough (behaviour, not a fault).
         dump: changes of the dump: columns, layout, padding.
@@ -44,8 +36,9 @@ class Fault:
     strengths: tuple[Strength, ...]
     kinds: tuple[str, ...]
     named: str
-    change: Callable[[Setup, Strength], Setup] = unchanged
-    edit: Callable[[Batch, Strength, Random], Batch] = unedited
+    about: str = ""
+    change: str = "setup"
+    edit: str = "batch"
     sure: tuple[Strength, ...] | None = None
     any_severity: bool = False
     dump: dict[str, Any] | None = None
@@ -59,9 +52,10 @@ def planted(fault: Fault, strength: Strength, kind: str, random: Random) -> list
     base = NAMES[kind]
     setup = precise(base.vary(base.setup, random), random)
     setup = replace(setup, dump=replace(setup.dump, **(fault.dump or {})))
-    setup = fault.change(setup, strength)
+    setup = eval(fault.change, globals() | {"setup": setup, "strength": strength})
     batch = finish(simulate(setup, random), setup)
-    edited = fault.edit(batch.copy(), strength, random)
+    given = {"batch": batch.copy(), "strength": strength, "random": random}
+    edited = eval(fault.edit, globals() | given)
     return records(edited, setup.dump, random, f"{fault.name}/{strength}/{kind}")
 
 
@@ -72,14 +66,14 @@ def _old(batch: Batch) -> F64:
     return batch.columns["log_probs_old"]
 
 
-def _filled(batch: Batch, strength: tuple[float, float], random: Random) -> Batch:
+def filled(batch: Batch, strength: tuple[float, float], random: Random) -> Batch:
     """A share of log_probs_old has a filler: missing log-probs became 0.0, −100 or −9999."""
     share, filler = strength
     _old(batch)[random.random(len(batch.ids)) < share] = filler
     return batch
 
 
-def _foreign(batch: Batch, strength: float, random: Random) -> Batch:
+def foreign(batch: Batch, strength: float, random: Random) -> Batch:
     """log_probs_old of other responses (the batch was reordered, the column was not)."""
     mixed = batch.copy()
     rows = np.flatnonzero(random.random(len(batch.lengths)) < strength)
@@ -91,7 +85,7 @@ def _foreign(batch: Batch, strength: float, random: Random) -> Batch:
     return mixed
 
 
-def _random(batch: Batch, strength: str, random: Random) -> Batch:
+def unrelated(batch: Batch, strength: str, random: Random) -> Batch:
     """log_probs_old of an untrained head, or uniform noise: unrelated to new."""
     count = len(batch.ids)
     noise = -random.gamma(2.0, 0.5, count) if strength == "like" else -5.26 * random.random(count)
@@ -99,13 +93,13 @@ def _random(batch: Batch, strength: str, random: Random) -> Batch:
     return batch
 
 
-def _rollout_filled(batch: Batch, strength: float, random: Random) -> Batch:
+def rollout_filled(batch: Batch, strength: float, random: Random) -> Batch:
     hit = random.random(len(batch.ids)) < strength
     batch.columns["log_probs_rollout"][hit] = 0.0
     return batch
 
 
-def _displaced(batch: Batch, strength: tuple[str, int, float], random: Random) -> Batch:
+def displaced(batch: Batch, strength: tuple[str, int, float], random: Random) -> Batch:
     """A column one token early or late, in a share of the responses."""
     column, lag, share = strength
     values = batch.columns[column]
@@ -115,14 +109,14 @@ def _displaced(batch: Batch, strength: tuple[str, int, float], random: Random) -
     return batch
 
 
-def _probabilities(batch: Batch, strength: str, random: Random) -> Batch:
+def probabilities(batch: Batch, strength: str, random: Random) -> Batch:
     for name, values in batch.columns.items():
         if name != "entropies":
             batch.columns[name] = np.exp(values) if strength == "p" else -values
     return batch
 
 
-def _negative(batch: Batch, strength: float, random: Random) -> Batch:
+def negative(batch: Batch, strength: float, random: Random) -> Batch:
     """Entropies below 0, as where a filler of 1.0 was taken for a log-prob (trl#6121)."""
     hit = random.random(len(batch.ids)) < strength
     batch.columns["entropies"][hit] = -1.0
@@ -130,35 +124,6 @@ def _negative(batch: Batch, strength: float, random: Random) -> Batch:
 
 
 # ---- the two engines: temperature, truncation, bias, drift, outliers -----------------------------
-
-
-def _raw_engine(setup: Setup, strength: float) -> Setup:
-    """vLLM's default logprobs_mode is raw_logprobs: as if the temperature were 1."""
-    return replace(setup, sampling=Sampling(temperature=strength, engine=1.0))
-
-
-def _raw_trainer(setup: Setup, strength: float) -> Setup:
-    """The trainer forgets to divide its logits."""
-    return replace(setup, sampling=Sampling(temperature=strength, trainer=1.0))
-
-
-def _raw_current(setup: Setup, strength: float) -> Setup:
-    """Only the pass with gradients forgets; no engine's log-probs in the dump.
-
-    Between 0.8 and 1.2 an update that sharpens or flattens the policy does as much.
-    """
-    moves = replace(setup.moves, same_pass=False)
-    sampling = Sampling(temperature=strength, current=1.0)
-    return replace(setup, sampling=sampling, moves=moves)
-
-
-def _nucleus(setup: Setup, strength: float) -> Setup:
-    """The engine normalises over the kept words, the trainer over all of them (trl#6789)."""
-    return replace(setup, sampling=Sampling(top_p=strength, trainer_kept=False))
-
-
-def _top_k(setup: Setup, strength: int) -> Setup:
-    return replace(setup, sampling=Sampling(top_k=strength, trainer_kept=False))
 
 
 def _trained(batch: Batch) -> F64:
@@ -173,24 +138,24 @@ def _shifted_by(batch: Batch, change: F64) -> Batch:
     return batch
 
 
-def _bias(batch: Batch, strength: float, random: Random) -> Batch:
+def bias(batch: Batch, strength: float, random: Random) -> Batch:
     """Every log-prob of the engine is too high: a normaliser that lacks part of the words."""
     return _shifted_by(batch, np.full(len(batch.ids), strength))
 
 
-def _one_sided(batch: Batch, strength: float, random: Random) -> Batch:
+def one_sided(batch: Batch, strength: float, random: Random) -> Batch:
     """Errors of one sign only, at some tokens: a penalty on words that occurred already."""
     hit = random.random(len(batch.ids)) < 0.3
     return _shifted_by(batch, np.where(hit, -strength * random.random(len(batch.ids)), 0.0))
 
 
-def _drift(batch: Batch, strength: float, random: Random) -> Batch:
+def drift(batch: Batch, strength: float, random: Random) -> Batch:
     """Positions are off (left padding without position_ids): the error grows with the place."""
     share = batch.places / 200.0
     return _shifted_by(batch, strength * share * random.normal(size=len(batch.ids)))
 
 
-def _outliers(batch: Batch, strength: int, random: Random) -> Batch:
+def outliers(batch: Batch, strength: int, random: Random) -> Batch:
     """A few tokens that the engines see quite differently."""
     at = random.choice(len(batch.ids), strength, replace=False)
     batch.columns["log_probs_rollout"][at] -= random.uniform(4.0, 9.0, strength)
@@ -208,7 +173,7 @@ def last_foreign(batch: Batch, strength: float, random: Random) -> Batch:
     return batch
 
 
-def _base(batch: Batch, strength: tuple[str, float], random: Random) -> Batch:
+def base(batch: Batch, strength: tuple[str, float], random: Random) -> Batch:
     column, base = strength
     batch.columns[column] = batch.columns[column] / np.log(base)
     return batch
@@ -217,18 +182,14 @@ def _base(batch: Batch, strength: tuple[str, float], random: Random) -> Batch:
 # ---- rewards and rows: unequal scales, dead groups, copies ---------------------------------------
 
 
-def _functions(setup: Setup, strength: float) -> Setup:
-    return replace(setup, rewards=Rewards(kind="functions"), prompts=4)
-
-
-def _dominated(batch: Batch, strength: float, random: Random) -> Batch:
+def dominated(batch: Batch, strength: float, random: Random) -> Batch:
     """One reward function is on another scale: the others no longer matter."""
     scores = batch.rewards.copy()
     scores[:, 2] *= strength
     return replace(batch, rewards=scores)
 
 
-def _dead(batch: Batch, strength: float, random: Random) -> Batch:
+def dead(batch: Batch, strength: float, random: Random) -> Batch:
     """All responses to a prompt are right: no signal (behaviour, told as information)."""
     scores = batch.rewards.copy()
     for group in np.unique(batch.groups):
@@ -237,7 +198,7 @@ def _dead(batch: Batch, strength: float, random: Random) -> Batch:
     return replace(batch, rewards=scores)
 
 
-def _copied(batch: Batch, strength: int, random: Random) -> Batch:
+def copied(batch: Batch, strength: int, random: Random) -> Batch:
     """The last rows of the batch are its first (padding to a multiple of the workers)."""
     spans = list(batch.spans())[:strength]
     columns = {
@@ -257,29 +218,12 @@ def _copied(batch: Batch, strength: int, random: Random) -> Batch:
 # ---- given advantages, next to the rewards that they come from -----------------------------------
 
 
-def _live(setup: Setup, strength: object) -> Setup:
-    """Rewards of a kind of which few groups are dead."""
-    rewards = replace(setup.rewards, kind="continuous", written=True)
-    return replace(setup, rewards=rewards, prompts=4)
-
-
 def _standard(batch: Batch) -> F64:
     assert batch.advantages is not None
     return batch.advantages
 
 
-def _sign(batch: Batch, strength: float, random: Random) -> Batch:
-    return replace(batch, advantages=-_standard(batch))
-
-
-def _centre(batch: Batch, strength: float, random: Random) -> Batch:
-    """The baseline was not taken off: rewards are used, or all advantages are too high."""
-    if strength == 0.0:
-        return replace(batch, advantages=summed(batch.rewards))
-    return replace(batch, advantages=_standard(batch) + strength)
-
-
-def _order(batch: Batch, strength: float, random: Random) -> Batch:
+def order(batch: Batch, strength: float, random: Random) -> Batch:
     """A share of the rows has another row's advantage: rewards were shuffled, or came back late."""
     mixed = _standard(batch).copy()
     rows = np.flatnonzero(random.random(len(mixed)) < strength)
@@ -307,10 +251,6 @@ def stride(batch: Batch, strength: str, random: Random) -> Batch:
     return replace(batch, advantages=found)
 
 
-def _scale(batch: Batch, strength: float, random: Random) -> Batch:
-    return replace(batch, advantages=_standard(batch) * strength)
-
-
 def left_out(batch: Batch, strength: str, random: Random) -> Batch:
     """Leave-one-out mean and std: the std of the others is 0 where one is right (NeMo-RL#1518)."""
     scores = summed(batch.rewards)
@@ -325,15 +265,10 @@ def left_out(batch: Batch, strength: str, random: Random) -> Batch:
     return replace(batch, rewards=scores, advantages=found)
 
 
-def _binary(setup: Setup, strength: object) -> Setup:
-    rewards = Rewards(kind="binary", given="group-std", eps=1e-6)
-    return replace(setup, rewards=rewards, prompts=4)
-
-
 # ---- tokens: padding, prompts, ends of text, retokenised and repeated text -----------------------
 
 
-def _padded(batch: Batch, strength: tuple[int, str], random: Random) -> Batch:
+def padded(batch: Batch, strength: tuple[int, str], random: Random) -> Batch:
     """Right padding that counts: about so many tokens a response, the longest has none.
 
     "zeros": every column is 0.0 there, as trainers fill. "scored": the model scored the pads, and
@@ -350,7 +285,7 @@ def _padded(batch: Batch, strength: tuple[int, str], random: Random) -> Batch:
     return batch.lengthened(more, {**fill, "ids": PAD})
 
 
-def _one_pad(batch: Batch, strength: str, random: Random) -> Batch:
+def one_pad(batch: Batch, strength: str, random: Random) -> Batch:
     """The mask ends one token late in every finished response: one pad counts."""
     more = batch.finished.astype(int)
     count = int(more.sum())
@@ -360,7 +295,7 @@ def _one_pad(batch: Batch, strength: str, random: Random) -> Batch:
     return batch.lengthened(more, {**fill, "ids": PAD})
 
 
-def _end_masked(batch: Batch, strength: float, random: Random) -> Batch:
+def end_masked(batch: Batch, strength: float, random: Random) -> Batch:
     """The mask was made from token ids, and the end of text has the id of padding (trl#4970)."""
     mask = np.ones(len(batch.ids), dtype=int) if batch.mask is None else batch.mask
     rows = batch.finished & (random.random(len(batch.lengths)) < strength)
@@ -368,7 +303,7 @@ def _end_masked(batch: Batch, strength: float, random: Random) -> Batch:
     return replace(batch, mask=mask)
 
 
-def _prompted(batch: Batch, strength: str, random: Random) -> Batch:
+def prompted(batch: Batch, strength: str, random: Random) -> Batch:
     """Every response begins with its prompt. "ids": with prompt_ids; "bare": log-probs alone."""
     count = len(batch.prompts[0])
     starts = np.repeat(batch.starts, count)
@@ -408,66 +343,4 @@ def retokenised(batch: Batch, strength: float, random: Random) -> Batch:
     return batch
 
 
-def _looping(setup: Setup, strength: tuple[int, float]) -> Setup:
-    """A share of the responses ends in a phrase of three words, over and over, ever surer."""
-    count, share = strength
-    return replace(setup, text=replace(setup.text, repeats=count, looping=share, shortest=60))
-
-
-CHANGES: dict[str, Callable[[Setup, Any], Setup]] = {
-    "temperature, engine raw": _raw_engine,
-    "temperature, trainer raw": _raw_trainer,
-    "new alone at another temperature": _raw_current,
-    "top-p mass": _nucleus,
-    "top-k mass": _top_k,
-    "degenerate repetition": _looping,
-    "advantages of the other sign": _live,
-    "advantages not centred": _live,
-    "advantages in another order": _live,
-    "groups by a wrong stride": _live,
-    "advantages on another scale": _live,
-    "leave-one-out std of 0": _binary,
-    "reward functions on unequal scales": _functions,
-}
-"""Faults that change the run."""
-EDITS: dict[str, Callable[[Batch, Any, Random], Batch]] = {
-    "mean weight not 1": _bias,
-    "one-sided errors": _one_sided,
-    "drift with the position": _drift,
-    "outlier tokens": _outliers,
-    "packed boundary": last_foreign,
-    "log base": _base,
-    "old zero-filled": _filled,
-    "filler in old": _filled,
-    "old foreign": _foreign,
-    "old random": _random,
-    "rollout filled with 0.0": _rollout_filled,
-    "displaced by one": _displaced,
-    "not log-probs": _probabilities,
-    "negative entropies": _negative,
-    "padding counted": _padded,
-    "one pad counted": _one_pad,
-    "end of text masked": _end_masked,
-    "prompt included": _prompted,
-    "prompt included, no ids": _prompted,
-    "retokenised": retokenised,
-    "advantages of the other sign": _sign,
-    "advantages not centred": _centre,
-    "advantages in another order": _order,
-    "groups by a wrong stride": stride,
-    "advantages on another scale": _scale,
-    "leave-one-out std of 0": left_out,
-    "reward functions on unequal scales": _dominated,
-    "dead groups": _dead,
-    "copies of rows": _copied,
-}
-"""Faults that change what came of it."""
-
-FAULTS = [
-    Fault(
-        **row,
-        change=CHANGES.get(row["name"], unchanged),
-        edit=EDITS.get(row["name"], unedited),
-    )
-    for row in table(__file__, "faults.json")
-]
+FAULTS = [Fault(**row) for row in table(__file__, "faults.json")]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from trials.product import Record, table
@@ -33,16 +33,21 @@ class Entry:
 
     Attributes:
         name, thread: the mistake, and owner/repository#number of its fix or report.
-        plant: the case with the mistake (with ``strengths`` it gets one of them); for a fault, the
-            records with it.
+        does: the case with the mistake, as an expression of ``case`` and ``strength``; for a fault,
+            the records with it, of ``random`` and ``strength``.
+        names: the module whose names the expression has.
         wanted: finds an answer that names it.
         agent: whether it concerns turns, trajectories, tools or versions of the weights.
     """
 
     name: str
     thread: str
-    plant: Callable[..., Any]
+    does: str
+    names: ModuleType
     wanted: str
+
+    def gives(self, **names: Any) -> Any:
+        return eval(self.does, {**vars(self.names), **names})
 
     def named_by(self, text: str) -> bool:
         return re.search(self.wanted, text, re.IGNORECASE | re.DOTALL) is not None
@@ -65,7 +70,7 @@ class Mistake(Entry):
     stage: str = ""
 
     def planted(self, case: Case, strength: Any = None) -> Case:
-        found: Case = self.plant(case, strength) if self.strengths else self.plant(case)
+        found: Case = self.gives(case=case, strength=strength)
         return found
 
     def places(self, text: str) -> bool:
@@ -89,21 +94,19 @@ class Fault(Entry):
     agent: bool = False
 
     def records(self, random: Random, strength: Any) -> list[Record]:
-        found: list[Record] = self.plant(random, strength)
+        found: list[Record] = self.gives(random=random, strength=strength)
         return found
 
     def excused(self, text: str) -> bool:
         return self.named_by(text) or re.search(self.also, text, re.IGNORECASE) is not None
 
 
-def listed(
-    kind: type[Entry], module: str, name: str, plants: Mapping[str, Callable[..., Any]]
-) -> dict[str, Any]:
+def listed(kind: type[Entry], module: str, name: str, names: ModuleType) -> dict[str, Any]:
     """The entries of a table by name; of the patterns in ``wanted`` all have to be found."""
     found: dict[str, Any] = {}
     for one in table(module, name):
         more: dict[str, Any] = {"wish": Wish(**one["wish"])} if "wish" in one else {}
-        more |= {"plant": plants[one["name"]], "wanted": _all(*one["wanted"])}
+        more |= {"names": names, "wanted": _all(*one["wanted"])}
         found[one["name"]] = kind(**one | more)
     return found
 

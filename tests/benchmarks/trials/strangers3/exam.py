@@ -6,12 +6,11 @@ from typing import Any
 
 from trials.strangers.mistake import Fault, Mistake, listed
 from trials.strangers.settings import Wish
+from trials.strangers3 import faults, losses
 from trials.strangers3.clean import CLEAN
-from trials.strangers3.faults import FAULTS as _FAULTS
-from trials.strangers3.losses import MISTAKES as _LOSSES
 
-MISTAKES = listed(Mistake, __file__, "mistakes.json", _LOSSES)
-FAULTS = listed(Fault, __file__, "faults.json", _FAULTS)
+MISTAKES = listed(Mistake, __file__, "mistakes.json", losses)
+FAULTS = listed(Fault, __file__, "faults.json", faults)
 RIGHTS = {
     **{f"of {name}": Wish((name,)) for name in ("paper", "trl", "verl", "rows")},
     **{f"logged by {name}": Wish((name,)) for name in ("trl", "verl")},

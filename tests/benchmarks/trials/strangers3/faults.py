@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -239,33 +238,3 @@ def expanded_advantages(random: Random, _: Any) -> list[Record]:
     world = healthy(random, rewards="graded")
     wide: Array = np.repeat(judged(world), world.lengths + 3)
     return written(world, advantages=wide[: len(world.ids)])
-
-
-FAULTS: dict[str, Callable[..., list[Record]]] = {
-    "trainer's columns one token early": shifted,
-    "rows moved by their prompts' padding": padded_apart,
-    "engine's log-probs filled up with 0.0": short,
-    "engine certain of likely tokens": certain,
-    "old log-probs of other rows": reordered,
-    "entropies of other rows": reordered,
-    "advantages in another order than the rows": left_behind,
-    "ends left out by a mask of ids": ends_masked,
-    "ends that nothing sampled": closed,
-    "adapter twice in the engine": adapter_twice,
-    "log-probs above 0": above_zero,
-    "packed rows see the rows before": leaking,
-    "retokenised turns": retokenised,
-    "ids that are all 0": empty_ids,
-    "groups named in strides": strided,
-    "engine without the temperature": untempered,
-    "reference of zeros": no_reference,
-    "rewards that are all 0": no_reward,
-    "copies within a group": copied,
-    "tools' answers counted": tools_counted,
-    "one of two passes in bfloat16": coarse,
-    "engine's column with images expanded": expanded,
-    "log-prob of the response at each token": summed,
-    "policy as its own reference": own_reference,
-    "advantages repeated by other lengths": expanded_advantages,
-}
-"""The faults by name; their strengths and words are rows of ``faults.json``."""
