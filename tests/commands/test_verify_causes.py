@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from mistakes import (
     FAR,
     HIGH,
     LENGTHS,
-    LOW,
     MOVES,
     NEW,
     RECORD,
@@ -44,22 +43,10 @@ def test_the_right_numbers_agree() -> None:
 SIGMA = math.sqrt(1.640625)  # of A: its deviations' squares add up to 4.921875
 CENTRED = (1.3125, -0.1875, 0.5625, -1.6875)
 CHANGED: dict[str, Sequence[float]] = {
-    "wrong sign of the advantages": [-1.0, 0.5, -0.25, 2.0],
-    "sign of the advantages lost: |A| instead of A": [1.0, 0.5, 0.25, 2.0],
-    "only positive advantages count: A < 0 is replaced by 0": [1.0, 0.0, 0.25, 0.0],
     "only negative advantages count: A > 0 is replaced by 0": [0.0, -0.5, 0.0, -2.0],
     "only the sign of the advantages counts": [1.0, -1.0, 1.0, -1.0],
-    "advantages shifted by one row: each response has the previous one's": (
-        *(-2.0, 1.0, -0.5, 0.25),
-    ),
     "advantages shifted by one row: each response has the next one's": (*(-0.5, 0.25, -2.0, 1.0),),
-    "advantages in reverse order of the responses": [-2.0, 0.25, -0.5, 1.0],
-    "the first response's advantage is used for all": [1.0] * 4,
-    "advantages centred on their median": [1.125, -0.375, 0.375, -1.875],
     "advantages centred on their mean": CENTRED,
-    "advantages whitened (ddof 1): normalised over the record": [
-        x / (SIGMA + 1e-8) for x in CENTRED
-    ],
     "advantages whitened (ddof 0): normalised over the record": [
         x / (math.sqrt(1.23046875) + 1e-8) for x in CENTRED
     ],
@@ -76,7 +63,6 @@ CHANGED: dict[str, Sequence[float]] = {
         *(0.5, -0.5, 0.0625, -2.0 / 3.0)
     ],
     # with a number that is solved for
-    "advantages clipped to ±0.75": [0.75, -0.5, 0.25, -0.75],
     "advantages clipped to ±1.5": [1.0, -0.5, 0.25, -1.5],
     "advantages shifted by a constant: A + 0.3": [1.3, -0.2, 0.55, -1.7],
     "advantages shifted by a constant: A − 0.1234": [0.8766, -0.6234, 0.1266, -2.1234],
@@ -140,55 +126,17 @@ def test_discounts_of_ratios_of_whole_responses(gamma) -> None:
 
 REWARDS = [1.0, 0.2, 0.6, 0.1, 0.9, 0.4, 0.4]
 GROUPS = [[0, 1, 2, 3], [4, 5, 6]]
-CENTRES: dict[str, tuple[bool, Callable[[list[float], int], float]]] = {
-    "mean": (True, lambda r, _: statistics.fmean(r)),
-    "none": (True, lambda r, _: 0.0),
-    "median": (True, lambda r, _: statistics.median(r)),
-    "others": (True, lambda r, at: (math.fsum(r) - r[at]) / (len(r) - 1)),
-    "batch": (False, lambda r, _: statistics.fmean(r)),
-}
-SCALES: dict[str, tuple[bool, Callable[[list[float]], float]]] = {
-    "1": (True, lambda _: 1.0),
-    "std 1": (True, statistics.stdev),
-    "std 0": (True, statistics.pstdev),
-    "var 1": (True, statistics.variance),
-    "var 0": (True, statistics.pvariance),
-    "batch 1": (False, statistics.stdev),
-    "batch 0": (False, statistics.pstdev),
-}
-OF_CENTRES = {
-    "none": "the rewards are not centred (no baseline)",
-    "median": "centred on the group's median",
-    "others": "leave-one-out: centred on the mean of the other responses",
-    "batch": "centred on the mean of the batch, over all groups",
-}
-OF_SCALES = {
-    "1": "not divided by the std",
-    "std 0": "ddof 0 instead of 1",
-    "var 1": "divided by the variance (std²) instead of the std",
-    "var 0": "divided by the variance (ddof 0) instead of the std",
-    "batch 1": "batch-std: divided by the std of the batch",
-    "batch 0": "batch-std: divided by the std of the batch, ddof 0",
-}
-WHOLE = {
-    ("none", "1"): "raw rewards instead of advantages",
-    ("mean", "1"): "group-mean: advantages not divided by the std",
-    ("batch", "batch 1"): "batch-whiten: mean and std of the batch, groups ignored",
-}
 
 
 def standardise(
-    centre: str, scale: str, eps: float, rewards: Sequence[float] = REWARDS
+    eps: float, rewards: Sequence[float] = REWARDS, *, scaled: bool = True
 ) -> list[float]:
-    """(r − centre)/(scale + ε), of the group or of all."""
+    """(r − mean)/(std + ε) of the group."""
     found = []
     for group in GROUPS:
-        for at, number in enumerate(group):
-            own = [rewards[one] for one in group]
-            (grouped, middle), (by_group, spread) = CENTRES[centre], SCALES[scale]
-            off = rewards[number] - (middle(own, at) if grouped else middle([*rewards], number))
-            added = 0.0 if scale == "1" else eps
-            found.append(off / (spread(own if by_group else [*rewards]) + added))
+        own = [rewards[at] for at in group]
+        scale = statistics.stdev(own) + eps if scaled else 1.0
+        found += [(reward - statistics.fmean(own)) / scale for reward in own]
     return found
 
 
@@ -200,38 +148,27 @@ def rewarded(advantages: list[float], rewards: Sequence[float] = REWARDS, **more
     return [*difference({"advantages": advantages}, **columns, **more).causes]
 
 
-def formulas() -> Iterator[tuple[str, str, str]]:
-    for centre in CENTRES:
-        for scale in SCALES:
-            words = [OF_CENTRES.get(centre, ""), OF_SCALES.get(scale, "")]
-            said = WHOLE.get((centre, scale), ", ".join(filter(None, words)))
-            if said:
-                yield centre, scale, said
-
-
-@each(("centre", "scale", "words"), some([*formulas()], 7))
-def test_advantages_by_other_formulas(centre, scale, words) -> None:
-    """Of rewards in two groups; the row standardises by group, with ddof 1."""
-    assert words in rewarded(standardise(centre, scale, 1e-8), rtol=1e-9)
-
-
 @each(
-    ("stages", "flags", "formula", "words"),
+    ("stages", "flags", "scaled", "words"),
     [
-        ({}, {"std_ddof": 0}, ("mean", "std 1"), "ddof 1 instead of 0"),
-        ({"advantage": "group-mean"}, {}, ("mean", "std 1"), "divided by the group's std (ddof 1)"),
-        ({"advantage": "leave-one-out"}, {}, ("mean", "1"), WHOLE["mean", "1"]),
+        ({}, {"std_ddof": 0}, True, "ddof 1 instead of 0"),
+        ({"advantage": "group-mean"}, {}, True, "divided by the group's std (ddof 1)"),
+        (
+            *({"advantage": "leave-one-out"}, {}, False),
+            "group-mean: advantages not divided by the std",
+        ),
     ],
 )
-def test_formulas_are_named_by_how_they_differ_from_the_rows(stages, flags, formula, words) -> None:
-    assert rewarded(standardise(*formula, 1e-8), stages=stages, flags=flags)[0] == words
+def test_formulas_are_named_by_how_they_differ_from_the_rows(stages, flags, scaled, words) -> None:
+    found = rewarded(standardise(1e-8, scaled=scaled), stages=stages, flags=flags)
+    assert found[0] == words
 
 
 @each("eps", some([0.0, 1e-6, 1e-5, 1e-4], 2))
 def test_an_eps_is_named_by_its_number(eps) -> None:
     """Rewards that hardly differ: no other ε gives the advantages."""
     values = [0.5, 0.5002, 0.5001, 0.4999, 0.7, 0.7001, 0.6998]
-    a = standardise("mean", "std 1", eps, values)
+    a = standardise(eps, values)
     found = rewarded(a, values, flags={"std_eps": 1e-3}, rtol=1e-7)
     assert found == [f"std_eps {eps:g} instead of 0.001"]
 
@@ -239,47 +176,19 @@ def test_an_eps_is_named_by_its_number(eps) -> None:
 # ---- clips, ratios, weights of CISPO ------------------------------------------------------------
 
 
-def _greatest(ratio: float, a: float) -> Outcome:
-    """The larger of both products: bounded where that loses least."""
-    if a > 0:
-        return (ratio * a, ratio * a) if ratio >= 1 - LOW else ((1 - LOW) * a, 0.0)
-    return (ratio * a, ratio * a) if ratio <= 1 + HIGH else ((1 + HIGH) * a, 0.0)
-
-
-def _only_bounded(ratio: float, a: float) -> Outcome:
-    inside = 1 - LOW <= ratio <= 1 + HIGH
-    return (ratio * a, ratio * a) if inside else (min(max(ratio, 0.8), 1.3) * a, 0.0)
-
-
-def _linear(ratio: float, a: float, constant: float = 1.0) -> Outcome:
-    value, slope = clip(constant + math.log(ratio), a)
+def _linear(ratio: float, a: float) -> Outcome:
+    value, slope = clip(math.log(ratio), a)
     return value, a if slope == value else 0.0
 
 
-THROUGH = "clip straight-through: the value is clipped, the gradient of clipped tokens is not"
-DETACHED = "ratio detached (stop-gradient): the policy term has no gradient"
 CLIPS: dict[str, Callable[[float, float], Outcome]] = {
-    "clip missing (unclipped)": lambda r, a: (r * a, r * a),
-    "max instead of min of the clipped and the unclipped product": _greatest,
-    "no min: only the clipped product counts, on both sides of A": _only_bounded,
-    "lower clip missing": lambda r, a: clip(r, a, low=-math.inf),
-    "upper clip missing": lambda r, a: clip(r, a, high=math.inf),
-    "epsilon_low and epsilon_high swapped": lambda r, a: clip(r, a, 0.7, 1.2),
-    "epsilon_low used on both sides": lambda r, a: clip(r, a, 0.8, 1.2),
     "epsilon_high used on both sides": lambda r, a: clip(r, a, 0.7, 1.3),
-    "lower bound 1/(1 + ε_high) instead of 1 − ε_low": lambda r, a: clip(r, a, 10 / 13, 1.3),
     "upper bound 1/(1 − ε_low) instead of 1 + ε_high": lambda r, a: clip(r, a, 0.8, 1.25),
-    "clip in log space: the log-ratio is clipped to −ε_low and ε_high": lambda r, a: clip(
-        r, a, math.exp(-0.2), math.exp(0.3)
-    ),
-    THROUGH: lambda r, a: (clip(r, a)[0], r * a),
     "clipped tokens left out: they add nothing to the value": lambda r, a: (clip(r, a)[1],) * 2,
-    DETACHED: lambda r, a: (clip(r, a)[0], 0.0),
     "min before the advantage: min(ρ, clip(ρ))·A instead of min(ρ·A, clip(ρ)·A)": lambda r, a: (
         (r * a, r * a) if r <= 1 + HIGH else ((1 + HIGH) * a, 0.0)
     ),
-    "1 + log ratio instead of the ratio: no exp": _linear,
-    "log ratio instead of the ratio: no exp": lambda r, a: _linear(r, a, 0.0),
+    "log ratio instead of the ratio: no exp": _linear,
 }
 
 
@@ -388,16 +297,9 @@ def _inverted(m: float, a: float, _: float) -> Outcome:
 
 REFERENCE = "ratio to the reference instead of π_old (ref for old)"
 RATIOS = {
-    "ratio taken as 1: old := new": compute(moves=[[0.0] * n for n in LENGTHS]),
     REFERENCE: compute(moves=FAR),
     "ratio to the rollout engine's log-probs instead of π_old": compute(moves=ENGINE),
     INVERTED: compute(_inverted),
-    "old log-probs copied from the new ones without detaching: "
-    "the ratio is 1 and has no gradient": compute(lambda _, a, __: (a, 0.0)),
-    "ratio detached (stop-gradient): nothing flows through it": compute(
-        lambda m, a, _: (clip(math.exp(m), a)[0], 0.0)
-    ),
-    "log-prob instead of the ratio (REINFORCE): A·log π_θ": compute(lambda _, a, new: (new * a, a)),
     "the ratio twice: a weight of π_θ/π_old, token by token": compute(
         lambda m, a, _: tuple(math.exp(m) * x for x in clip(math.exp(m), a))  # type: ignore[arg-type,return-value]
     ),
