@@ -10,7 +10,6 @@ import numpy as np
 
 from grpo_cli.api.arguments import speaking_of_arguments
 from grpo_cli.api.data import Texts, listed
-from grpo_cli.batch import F64
 from grpo_cli.commands.answer import (
     html_page,
     html_rows,
@@ -58,6 +57,19 @@ _MAIN = (
     "gradient_norm",
 )
 """The totals that a prompt shows."""
+
+
+class _ByResponse:
+    """A column of the tokens, an array for each response; its attribute has the column's name."""
+
+    def __init__(self, meaning: str) -> None:
+        self.__doc__ = meaning
+
+    def __set_name__(self, _: type, name: str) -> None:
+        vars(self).setdefault("name", name)  # its alias comes second
+
+    def __get__(self, result: Evaluated, _: type) -> list[Array]:
+        return self if result is None else result._tokens(vars(self)["name"])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -270,61 +282,19 @@ class Evaluated:
 
     # ---- one array per response ---------------------------------------------------------------
 
-    @property
-    def ratio(self) -> list[F64]:
-        """ρ: π_θ over π_old, at the level of the objective."""
-        return self._tokens("ratio")
-
-    @property
-    def log_ratio(self) -> list[F64]:
-        """Log ρ."""
-        return self._tokens("log_ratio")
-
-    @property
-    def clip(self) -> list[Array]:
-        """The side on which the clip bound the token: "low", "high" or None."""
-        return self._tokens("clip")
-
-    @property
-    def kl(self) -> list[F64]:
-        """The KL estimate; NaN where there is nothing to estimate it from."""
-        return self._tokens("kl")
-
-    @property
-    def surrogate(self) -> list[F64]:
-        """The policy term."""
-        return self._tokens("surrogate")
-
-    @property
-    def correction(self) -> list[F64]:
-        """The weight of the rollout correction; 1 where there is none."""
-        return self._tokens("correction")
-
-    @property
-    def weight(self) -> list[F64]:
-        """The aggregation's weight of each token."""
-        return self._tokens("weight")
-
-    @property
-    def advantage(self) -> list[F64]:
-        """The advantage of each token."""
-        return self._tokens("advantage")
-
-    @property
-    def gradient(self) -> list[F64]:
-        """∂J/∂(log_probs_new), J being the objective of the token's batch."""
-        return self._tokens("gradient")
-
-    @property
-    def contribution(self) -> list[F64]:
-        """Each token's part of its batch's J; they add up to it."""
-        return self._tokens("contribution")
-
-    @property
-    def position(self) -> list[Array]:
-        """Each token's index in its response as it was written, masked tokens counted."""
-        return self._tokens("position")
-
+    ratio = _ByResponse("ρ: π_θ over π_old, at the level of the objective.")
+    log_ratio = _ByResponse("Log ρ.")
+    clip = _ByResponse('The side on which the clip bound the token: "low", "high" or None.')
+    kl = _ByResponse("The KL estimate; NaN where there is nothing to estimate it from.")
+    surrogate = _ByResponse("The policy term.")
+    correction = _ByResponse("The weight of the rollout correction; 1 where there is none.")
+    weight = _ByResponse("The aggregation's weight of each token.")
+    advantage = _ByResponse("The advantage of each token.")
+    gradient = _ByResponse("∂J/∂(log_probs_new), J being the objective of the token's batch.")
+    contribution = _ByResponse("Each token's part of its batch's J; they add up to it.")
+    position = _ByResponse(
+        "Each token's index in its response as it was written, masked tokens counted."
+    )
     advantages, contributions = advantage, contribution
 
     def _tokens(self, name: str) -> list[Array]:
