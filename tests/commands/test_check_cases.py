@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import random
 from collections.abc import Iterator
@@ -70,7 +71,7 @@ def test_what_is_found(path: Path) -> None:
         assert now == wanted, title
 
 
-# ---- ``grpo check`` says what it could not look at, and what counts in a denominator -------------
+# ---- ``grpo check`` says what it could not look at ----------------------------------------------
 
 
 LENGTHS = [13, 28, 15]
@@ -198,57 +199,7 @@ def test_a_topic_with_a_finding_was_looked_at(tokens, away, code):
     assert not [row["about"] for row in document["not_checked"] if code in row["codes"]]
 
 
-# ---- denominators ----------------------------------------------------------------------------
-
-DEAD = {"rewards": [1.0, 1.0, 1.0]}
-EMPTY = {"mask": [[1] * 13, [0] * 28, [1] * 15]}
-
-
-def framework(name: str, **settings: Any) -> dict[str, Any]:
-    return {"framework": {"name": name, **settings}}
-
-
-@pytest.mark.parametrize(
-    ("named", "empty", "dead"),
-    [
-        # TRL's loss_type grpo: (token means).mean() over all rows of the micro-batch
-        (framework("trl", loss_type="grpo"), True, True),
-        # TRL's bnpo divides by the mask's sum, to which a row without tokens adds none
-        (framework("trl", loss_type="bnpo"), False, True),
-        # verl's agg_loss: seq-mean-token-mean divides by the rows that have tokens, by its seq_mask
-        (framework("verl", loss_agg_mode="seq-mean-token-mean"), False, True),
-        (framework("verl", loss_agg_mode="token-mean"), False, True),
-        # a plain sum counts nothing
-        (framework("tinker", loss_type="importance_sampling"), False, False),
-    ],
-)
-def test_what_counts_in_the_denominator_of_the_loss_that_a_record_names(named, empty, dead):
-    made = [one | DEAD | EMPTY | named for one in rows(2)]
-    for one in made:
-        del one["advantages"]
-    (told,) = check(made).document()["denominators"]
-    assert (told["empty_responses"], told["dead_groups"], told["records"]) == (2, 2, 2)
-    assert (told["empty_responses_count"], told["dead_groups_count"]) == (empty, dead)
-
-
-@pytest.mark.parametrize(("idle", "counts"), [(EMPTY, (1, 0)), (DEAD, (0, 1))])
-def test_one_response_or_one_group_is_enough_to_tell(idle, counts):
-    """A whole row of it, and how many records have any."""
-    named = framework("trl", loss_type="grpo")
-    made = [one | named for one in rows(3)]
-    made[1] |= idle
-    for one in made:
-        del one["advantages"]
-    (told,) = check(made).document()["denominators"]
-    assert (told["empty_responses"], told["dead_groups"]) == counts
-    assert told["records"] == 1
-
-
-def test_nothing_is_told_of_denominators_where_all_teach_or_none_is_named():
-    named = framework("trl", loss_type="grpo")
-    unknown = framework("trl", loss_type="unheard-of")
-    for more in (named, EMPTY, EMPTY | unknown):
-        assert check([one | more for one in rows()]).document()["denominators"] == []
+# ---- formulas of advantages -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -279,12 +230,6 @@ def test_the_formula_of_the_advantages_is_named(formula, name, grpo, tmp_path):
     assert line in grpo("check", str(path)).stdout.replace("\n  ", " ")
 
 
-def test_the_denominator_is_printed(grpo):
-    shown = grpo("check", "samples/run/healthy.jsonl.gz").stdout.replace("\n  ", " ")
-    line = "denominator of trl/grpo (responses × gradient_accumulation_steps, of token means)"
-    assert f"\n{line}: 22 dead groups are counted\n" in shown
-
-
 def test_infos_hide_no_warning_of_their_code() -> None:
     cases = [*cut((CASES[0].parent / "ratio-noise.txt").read_text(encoding="utf-8"))]
     (warned,), (noted,) = (records for _, records, _ in cases[:2])
@@ -297,7 +242,8 @@ def test_infos_hide_no_warning_of_their_code() -> None:
     ]  # fmt: skip
     assert found.more["ratio-noise"] == 2
     assert found.more_by_severity["ratio-noise"] == {"info": 2}
-    assert [one["severity"] for one in found.table()][:1] == ["warning"]
+    rows = [one["severity"] for one in found.table() if one["code"] == "ratio-noise"]
+    assert rows[:1] == ["warning"]
 
 
 def departing(changed: range) -> list[dict]:
@@ -324,6 +270,40 @@ def test_advantages_that_cease_to_follow_the_rewards_are_a_warning(changed, at, 
         (tmp_path / f"{first:02}.jsonl").write_text("".join(lines), encoding="utf-8")
     found = [one for one in check(sorted(tmp_path.iterdir())).findings if one.code == "advantages"]
     assert [(one.record, one.severity) for one in found] == [(one, "warning") for one in at]
+
+
+@each(
+    ("ddofs", "wanted"),
+    [
+        ([1] * 12 + [0] * 10, [(12, "with ddof 0 in 10 of 10 groups")]),
+        ([0] * 12 + [1] * 36, [(12, "with ddof 1 in 35 of 35 groups")]),
+        ([1] * 12 + [0] * 9, []),  # too few
+        ([1] * 12 + [0, 1] * 12, []),  # both go on
+    ],
+)
+def test_another_formula_of_advantages_from_a_record_on_is_a_warning(ddofs, wanted):
+    draw, made = np.random.default_rng(6), []
+    for number, ddof in enumerate(ddofs):
+        rewards = draw.integers(0, 2, 8).astype(float)
+        std = rewards.std(ddof=ddof)
+        advantages = (rewards - rewards.mean()) / (std + 1e-4)
+        column = draw.normal(-3, 0.5, (8, 3)).tolist()
+        scores = {"rewards": rewards.tolist(), "advantages": advantages.tolist()}
+        made.append(scores | {"id": number, "log_probs_new": column})
+    found = [one for one in check(made).findings if one.code == "advantages"]
+    assert [one.record for one in found] == [record for record, _ in wanted]
+    assert all(words in one.message for one, (_, words) in zip(found, wanted, strict=True))
+
+
+@each(
+    ("column", "advice"),
+    [("log_probs_rollout", "the engine returned"), ("log_probs_new", "the trainer computed")],
+)
+def test_what_is_no_number_is_the_fault_of_the_program_of_its_column(column, advice):
+    made = record(1, [3, 4], [1.0, 0.0])
+    made[column][1][2] = math.nan
+    (found,) = (one for one in check([made]).findings if one.code == "not-finite")
+    assert advice in found.advice
 
 
 def test_the_foot_says_why_records_were_not_compared(grpo, dump):

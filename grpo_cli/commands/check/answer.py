@@ -30,19 +30,6 @@ class Finding(Answer):
 
 
 @dataclass(frozen=True)
-class Denominator(Answer):
-    """Whether what teaches nothing counts in the denominator of a loss that records name."""
-
-    variant: str
-    denominator: str
-    empty_responses: int
-    empty_responses_count: bool
-    dead_groups: int
-    dead_groups_count: bool
-    records: int
-
-
-@dataclass(frozen=True)
 class NotChecked(Answer):
     """What could not be looked at, for want of what, and in how many records."""
 
@@ -60,12 +47,14 @@ class MismatchFound(Answer, Attribution):
     Attributes:
         named: the cause that explains most of the KL; None where none explains a fifth, surely.
         normal: whether a setting without a fault is known that differs as much.
-        floor: the mildest such setting, or else the one that differs most, in a sentence.
+        setting: the mildest such setting, or else the one that differs most.
+        floor: how much it differs, in a sentence.
         source: where that was measured.
     """
 
     named: str | None
     normal: bool
+    setting: str
     floor: str
     source: str
 
@@ -91,7 +80,6 @@ class Checked(Frames, Answer):
     records: int
     responses: int
     tokens: int
-    denominators: Sequence[Denominator]
     not_checked: Sequence[NotChecked]
     not_compared: int
     mismatch: MismatchFound | None = None
