@@ -7,7 +7,6 @@ records. ``GRPO_WRITE_CASES=1`` writes what is found now into the files, to be r
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
@@ -71,135 +70,7 @@ def test_what_is_found(path: Path) -> None:
         assert now == wanted, title
 
 
-# ---- ``grpo check`` says what it could not look at ----------------------------------------------
-
-
-LENGTHS = [13, 28, 15]
-
-
-def rows(count: int = 1) -> list[dict[str, Any]]:
-    """Records that lack nothing of what rules need."""
-    ids = [[7 + at for at in range(length)] for length in LENGTHS]
-    more = {"advantages": [1.0, -1.0, 0.0], "token_ids": ids, "sampled_token_ids": ids}
-    more["max_completion_length"] = 29
-    return [record(number, LENGTHS, [1.0, 0.0, 0.5], **more) for number in range(count)]
-
-
-def lacking(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return check(made).document()["not_checked"]
-
-
-def test_nothing_is_missing_of_what_has_everything():
-    assert lacking(rows(3)) == []
-
-
-@each(
-    ("need", "codes"),
-    [
-        ("advantages", {"advantages"}),
-        ("log_probs_old", {"ratio-noise"}),
-        ("log_probs_rollout", {"mean-weight", "outliers", "rollout-mismatch"}),
-        ("rewards", {"advantages"}),
-        ("token_ids|tokens", {"padding-id", "end-of-text", "repetition"}),
-        ("token_ids", {"retokenised"}),
-        ("log_probs_old|log_probs_rollout", {"drift", "filler", "temperature"}),
-        ("log_probs_old|log_probs_ref|log_probs_rollout", {"log-base", "shifted", "unrelated"}),
-        ("rewards|advantages", {"dead-group", "near-dead-group"}),
-        ("sampled_token_ids|sampled_ids|rollout_token_ids|generated_token_ids|engine_token_ids",
-         {"retokenised"}),
-        ("max_completion_length|truncated|is_truncated|finish_reasons|finish_reason", set()),
-    ],
-)  # fmt: skip
-def test_every_need_that_is_not_met_is_told_with_its_rules(need, codes):
-    """The codes are those of the rules that need it, and the records those that lack it."""
-    made = rows(3)
-    for name in need.split("|"):
-        made[1].pop(name, None)
-    told = [one for one in lacking(made) if {*one["missing"][0]} <= {*need.split("|")}]
-    assert {code for one in told for code in one["codes"]} >= codes
-    assert {one["records"] for one in told} == {1}
-    for at in (0, 2):
-        for name in need.split("|"):
-            made[at].pop(name, None)
-    assert {one["records"] for one in lacking(made)} == {3}
-
-
-def test_one_of_two_columns_is_enough():
-    made = rows()
-    del made[0]["log_probs_old"]  # the engine's are left, so that only noise of ratios is blind
-    assert [(one["about"], one["missing"]) for one in lacking(made)] == [
-        ("ratio noise", [["log_probs_old"]])
-    ]
-
-
-def test_a_setting_is_found_wherever_records_have_it():
-    made = rows(3)
-    for one in made:
-        length = one.pop("max_completion_length")
-        one["hyperparameters"] = {"max_completion_length": length}
-    assert lacking(made) == []
-    del made[2]["hyperparameters"]["max_completion_length"]
-    (told,) = lacking(made)
-    assert (told["about"], told["partly"], told["records"]) == ("truncation", "by equal lengths", 1)
-
-
-@each(
-    ("said", "cut"),
-    [
-        ({"finish_reasons": ["stop", "length", "stop"]}, 1), ({"truncated": [0, 1, 1]}, 2),
-        ({"is_truncated": [False, False, False]}, 0),
-    ],
-)  # fmt: skip
-def test_a_record_that_says_how_its_responses_ended_is_believed(said, cut):
-    """Not their lengths: of these three the longest has just the length of the limit."""
-    (one,) = rows()
-    one["max_completion_length"] = max(LENGTHS)
-    told = [row for row in check([one]).findings if row.code == "length-cap"]
-    assert ["exactly the maximum length, 28" in row.message for row in told] == [True]
-    told = [row for row in check([one | said]).findings if row.code == "length-cap"]
-    assert [row.evidence["responses"] for row in told] == [cut] * (cut > 0)
-    del one["max_completion_length"]
-    assert [one["about"] for one in lacking([one])] == ["truncation"]
-    assert lacking([one | said]) == []
-
-
-def test_what_is_printed(grpo, dump):
-    def last(*made: dict[str, Any]) -> str:
-        path = str(dump("".join(json.dumps(one) + "\n" for one in made)))
-        (short,) = [s for s in grpo("check", path).stdout.splitlines() if " skipped: " in s]
-        assert len(short) < 160
-        out = grpo("check", path, "--full").stdout
-        return out[out.index("skipped checks") :].replace("\n  ", " ").splitlines()[0]
-
-    one, two = rows(2)
-    del one["log_probs_rollout"]
-    assert last(one) == "skipped checks: rollout mismatch (no log_probs_rollout)"
-    assert last(one, two) == (
-        "skipped checks in 1 of 2 records: rollout mismatch (no log_probs_rollout)"
-    )
-    bare = {name: one[name] for name in ("id", "log_probs_new", "log_probs_old", "rewards")}
-    assert last(bare, copy.deepcopy(bare) | {"id": 9}) == (
-        "skipped checks in all 2 records: end of text and repetition (no "
-        "token_ids or tokens), retokenised ids (no token_ids, no sampled_token_ids or "
-        "sampled_ids), advantages against rewards (no advantages), truncation except by equal "
-        "lengths (no max_completion_length or truncated), rollout mismatch (no "
-        "log_probs_rollout)"
-    )
-
-
-@each(("tokens", "away", "code"), [(1, 30.0, "extreme-ratio"), (40, 0.2, "rollout-mismatch")])
-def test_a_topic_with_a_finding_was_looked_at(tokens, away, code):
-    """Though the input has too few tokens for the other rules of the topic."""
-    draw = random.Random(1)
-    column = [-draw.expovariate(1.0) - 0.5 for _ in range(tokens)]
-    other = [min(x - away * (1.0 if tokens == 1 else draw.gauss(0.0, 1.0)), -0.01) for x in column]
-    one = {"log_probs_new": [column], "log_probs_old": [column], "log_probs_rollout": [other]}
-    document = check([one]).document()
-    assert code in {finding["code"] for finding in document["findings"]}
-    assert not [row["about"] for row in document["not_checked"] if code in row["codes"]]
-
-
-# ---- formulas of advantages -------------------------------------------------------------------
+# ---- what several records show, and files ------------------------------------------------------
 
 
 @pytest.mark.parametrize(

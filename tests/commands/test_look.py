@@ -203,7 +203,7 @@ def test_a_run_on_24_lines_has_its_verdict_the_steps_around_it_and_the_finding(g
     result = grpo(*run)
     lines = result.stdout.splitlines()
     assert len(f"{result.stdout}{result.stderr}".splitlines()) < 24
-    assert lines[0].startswith("step 30: temperature: ")
+    assert lines[0].startswith("step 30: sampling_per_token_logps is more peaked than per_token_")
     assert "; last good step 29; 60 steps" in " ".join(lines[:4])
     steps = [line.split()[0] for line in lines if re.match(r" +(\d+  |⋮)", line)]
     assert steps == ["0", "⋮", "29", "30", "31", "⋮", "59"]
@@ -218,7 +218,7 @@ def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo
     path = dump(*({"step": step} for step in range(40)))
     shown = grpo("trend", str(path)).stdout.splitlines()
     assert shown[0].startswith("no sudden change in ")
-    assert shown[0].endswith(" series over 40 steps; no published limit passed")
+    assert shown[0].endswith(" series over 40 steps")
     first = [line.split()[0] for line in shown if line.strip()]
     bars = next(at for at, word in enumerate(first) if word.startswith("▁"))
     steps = first[bars + 1 : first.index("…")]
@@ -246,7 +246,7 @@ def test_a_command_is_one_for_the_shell_however_it_is_broken(width):
 
 def test_findings_hang_and_break_between_words(grpo):
     shown = grpo("trend", str(SAMPLES / "run" / "temperature.jsonl.gz"), "-v", "trl/grpo").stdout
-    said = shown.partition("steps\n\n")[2].partition("\n\n")[0].splitlines()
+    said = shown.split("\n\n")[1].splitlines()
     words = [line for line in said if SAMPLES.name not in line and "--" not in line]
     assert max(map(len, words)) <= 80
     first = next(at for at, line in enumerate(said) if line.startswith("step 30  shift  mismatch"))

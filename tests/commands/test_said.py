@@ -72,7 +72,8 @@ def called(line: str) -> Iterator[str]:
     except grpo_cli.GrpoError as error:
         yield from (f"! {one}" for one in f"{type(error).__name__}: {error}".splitlines())
     else:
-        yield from (f"> {one}" for one in (value if isinstance(value, list) else [value]))
+        every = value if isinstance(value, list) else [value]
+        yield from (f"> {text}" for one in every for text in str(one).splitlines())
 
 
 SPEAKERS = {"$ ": said, "% ": called}
