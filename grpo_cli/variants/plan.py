@@ -495,25 +495,24 @@ def _stage_choice(pair: tuple[str, str]) -> tuple[str, str]:
 def _check_taken(made: Plan) -> None:
     takes = made.takes()
     wanted = {name: (stage, choice) for stage, choice, name in made._wanted()}
-    unused: dict[tuple[str, str], list[str]] = {}
+    stages = " with these stages" if made.swapped else ""
+    listed = ", ".join(sorted(takes)) or "none"
+    unused: dict[str, list[str]] = {}
     for name in (one for one in made.flags if one not in takes):
-        stage, choice = wanted.get(name, ("", ""))  # of those that only the row keeps flags from
         kl = "; --kl k3 would add a KL term" if name in ("beta", "kl_weight") else ""
-        flag = f"--{stage.replace('_', '-')} {choice}" if stage else ""
-        unused.setdefault((flag, kl), []).append(name)
-
-    def refuse(reason: tuple[str, str]) -> None:
-        names, (flag, kl) = unused[reason], reason
-        head, them = f"{' and '.join(names)}: {made.variant}", "them" if names[1:] else "it"
-        if flag:
-            framework = made.variant.partition("/")[0]
-            raise UsageError(
-                f"{head} ignores {them}, like {framework}'s own function; add {flag} to apply "
-                f"{them}"
+        reason = f"{made.variant}{stages} does not use {{it}}; it uses {listed}{kl}"
+        if name in wanted:  # only the row keeps flags from it
+            stage, choice = wanted[name]
+            reason = (
+                f"{made.variant} ignores {{it}}, like {made.variant.partition('/')[0]}'s own "
+                f"function; add --{stage.replace('_', '-')} {choice} to apply {{it}}"
             )
-        stages = " with these stages" if made.swapped else ""
-        listed = ", ".join(sorted(takes)) or "none"
-        raise UsageError(f"{head}{stages} does not use {them}; it uses {listed}{kl}")
+        unused.setdefault(reason, []).append(name)
+
+    def refuse(reason: str) -> None:
+        names = unused[reason]
+        it = "them" if names[1:] else "it"
+        raise UsageError(f"{' and '.join(names)}: {reason.format(it=it)}")
 
     checked(refuse, unused)
 
