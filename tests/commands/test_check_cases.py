@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import random
 from collections.abc import Iterator
@@ -297,7 +298,8 @@ def test_infos_hide_no_warning_of_their_code() -> None:
     ]  # fmt: skip
     assert found.more["ratio-noise"] == 2
     assert found.more_by_severity["ratio-noise"] == {"info": 2}
-    assert [one["severity"] for one in found.table()][:1] == ["warning"]
+    rows = [one["severity"] for one in found.table() if one["code"] == "ratio-noise"]
+    assert rows[:1] == ["warning"]
 
 
 def departing(changed: range) -> list[dict]:
@@ -324,6 +326,40 @@ def test_advantages_that_cease_to_follow_the_rewards_are_a_warning(changed, at, 
         (tmp_path / f"{first:02}.jsonl").write_text("".join(lines), encoding="utf-8")
     found = [one for one in check(sorted(tmp_path.iterdir())).findings if one.code == "advantages"]
     assert [(one.record, one.severity) for one in found] == [(one, "warning") for one in at]
+
+
+@each(
+    ("ddofs", "wanted"),
+    [
+        ([1] * 12 + [0] * 10, [(12, "with ddof 0 in 10 of 10 groups")]),
+        ([0] * 12 + [1] * 36, [(12, "with ddof 1 in 35 of 35 groups")]),
+        ([1] * 12 + [0] * 9, []),  # too few
+        ([1] * 12 + [0, 1] * 12, []),  # both go on
+    ],
+)
+def test_another_formula_of_advantages_from_a_record_on_is_a_warning(ddofs, wanted):
+    draw, made = np.random.default_rng(6), []
+    for number, ddof in enumerate(ddofs):
+        rewards = draw.integers(0, 2, 8).astype(float)
+        std = rewards.std(ddof=ddof)
+        advantages = (rewards - rewards.mean()) / (std + 1e-4)
+        column = draw.normal(-3, 0.5, (8, 3)).tolist()
+        scores = {"rewards": rewards.tolist(), "advantages": advantages.tolist()}
+        made.append(scores | {"id": number, "log_probs_new": column})
+    found = [one for one in check(made).findings if one.code == "advantages"]
+    assert [one.record for one in found] == [record for record, _ in wanted]
+    assert all(words in one.message for one, (_, words) in zip(found, wanted, strict=True))
+
+
+@each(
+    ("column", "advice"),
+    [("log_probs_rollout", "the engine returned"), ("log_probs_new", "the trainer computed")],
+)
+def test_what_is_no_number_is_the_fault_of_the_program_of_its_column(column, advice):
+    made = record(1, [3, 4], [1.0, 0.0])
+    made[column][1][2] = math.nan
+    (found,) = (one for one in check([made]).findings if one.code == "not-finite")
+    assert advice in found.advice
 
 
 def test_the_foot_says_why_records_were_not_compared(grpo, dump):

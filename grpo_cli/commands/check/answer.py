@@ -60,12 +60,14 @@ class MismatchFound(Answer, Attribution):
     Attributes:
         named: the cause that explains most of the KL; None where none explains a fifth, surely.
         normal: whether a setting without a fault is known that differs as much.
-        floor: the mildest such setting, or else the one that differs most, in a sentence.
+        setting: the mildest such setting, or else the one that differs most.
+        floor: how much it differs, in a sentence.
         source: where that was measured.
     """
 
     named: str | None
     normal: bool
+    setting: str
     floor: str
     source: str
 

@@ -234,6 +234,7 @@ def judge(found: Attribution | None) -> MismatchFound | None:
         **vars(found),
         named=None if found.first is None else found.first.name,
         normal=bool(reaching),
+        setting=floor.setting,
         floor=floor.describe(normal=bool(reaching)),
         source=floor.source,
     )

@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from grpo_cli.commands.check.record_view import Place
+
 Severity = Literal["error", "warning", "info"]
 Scope = Literal["record", "pair", "input"]
 
@@ -40,6 +42,10 @@ class Finding:
     kind: str = ""
     severity: Severity | None = None
     words: Mapping[str, Any] = field(default_factory=dict)
+
+
+Placed = tuple[Finding, Place]
+"""What is found in all of the input, and where."""
 
 
 class Sentence(NamedTuple):
@@ -90,7 +96,8 @@ class Rule:
             rule on the values of the log-probs alone explains what is related to them.
         against: of a rule on pairs, the second columns that it judges; empty: all.
         rank: rules run from the lowest rank to the highest; causes come before what they explain.
-        find: yields findings. That of the scope "input" is called by the memory of all records.
+        find: yields findings. That of the scope "input" is called by the memory of all records, and
+            may yield each with its place.
     """
 
     code: str
@@ -101,7 +108,7 @@ class Rule:
     breaks: str
     topic: Topic
     rank: int
-    find: Callable[..., Iterable[Finding]]
+    find: Callable[..., Iterable[Any]]
     against: tuple[str, ...] = ()
     explains: bool = False
     suppressible: bool = False
@@ -139,10 +146,10 @@ def sentences() -> Mapping[str, Sentence]:
     return {name: Sentence(**row) for name, row in _load("sentences.json").items()}
 
 
-FUNCTIONS: dict[tuple[str, str], Callable[..., Iterable[Finding]]] = {}
+FUNCTIONS: dict[tuple[str, str], Callable[..., Iterable[Any]]] = {}
 """(code, scope) → the function of a rule; ``table()`` imports all of them."""
 
-Find = TypeVar("Find", bound=Callable[..., Iterable[Finding]])
+Find = TypeVar("Find", bound=Callable[..., Iterable[Any]])
 
 
 def rule(code: str, scope: Scope = "record") -> Callable[[Find], Find]:

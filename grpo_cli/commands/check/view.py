@@ -47,9 +47,14 @@ def print_findings(
     if rows and not quiet and any([*others, answer.not_checked, answer.not_compared]):
         console.print()
     if answer.mismatch is not None and not quiet:
-        for words in mismatch_lines(answer.mismatch, _of_mismatch(answer.findings)):
-            console.print(wrapped(Text(words), screen.reading, 4))
-        console.print()
+        if answer.mismatch.normal and not chosen().full:
+            size, setting = answer.mismatch.rms, answer.mismatch.setting
+            words = f"engine against trainer: {size:.3g} nats RMS, normal for {setting}"
+            console.print(wrapped(Text(words), screen.reading, 2))
+        else:
+            for words in mismatch_lines(answer.mismatch, _of_mismatch(answer.findings)):
+                console.print(wrapped(Text(words), screen.reading, 4))
+            console.print()
     for row in () if quiet else answer.denominators:
         console.print(wrapped(Text(_denominator(row)), screen.reading, 2))
     if answer.advantages and not quiet:

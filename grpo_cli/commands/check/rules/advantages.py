@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.check.record_view import Place, Trajectory, View
-from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.kinds import Kinds
+from grpo_cli.commands.check.record_view import Trajectory, View
+from grpo_cli.commands.check.rule import Finding, Placed, rule
 from grpo_cli.commands.check.rules.turns import outcome
 from grpo_cli.objective.mismatch import k3
 
@@ -392,6 +393,10 @@ FORMULAS = (
 )
 
 
+_MOST_EPS = 1.1e-4
+"""What trainers add to a std, which changes the scale of rewards that are nearly equal."""
+
+
 def _formulas_of(view: View) -> NDArray[np.intp]:
     """Returns [groups] the place in ``FORMULAS`` of what advantages follow; −1 of one response."""
     lines = _lines_of(view)
@@ -399,7 +404,7 @@ def _formulas_of(view: View) -> NDArray[np.intp]:
         return np.zeros(0, dtype=np.intp)
     scale = 1.0 / np.where(lines.slope > 0.0, lines.slope, math.inf)
     scales = np.column_stack([lines.std, np.ones(len(scale))])
-    near = np.abs(scale[:, None] - scales) <= 2.0 * _SHIFT * scales
+    near = np.abs(scale[:, None] - scales) <= 2.0 * _SHIFT * scales + _MOST_EPS
     curved, tilted = (lines.slope <= 0.0) | (lines.left > _SHIFT), lines.offset > _SHIFT
     kinds = np.column_stack([lines.std[:, 1] == 0.0, curved, tilted, near, ~near.any(axis=1)])
     return np.where(np.isfinite(lines.left), kinds.argmax(axis=1), -1)
@@ -410,55 +415,32 @@ def count_formulas(view: View) -> Counter[str]:
     return Counter(FORMULAS[at] for at in _formulas_of(view).tolist() if at >= 0)
 
 
-class Departure(NamedTuple):
-    """The first group whose advantages follow no formula, and the groups around it.
-
-    Attributes:
-        before: groups before it, all of which follow one.
-        place: of its record; None where there is no such group.
-        others: groups from it on that follow none.
-        after: groups from it on that follow one.
-    """
-
-    before: int = 0
-    place: Place | None = None
-    others: int = 0
-    after: int = 0
-
-    def merge(self, later: Departure) -> Departure:
-        """Adds the groups that follow."""
-        if self.place is None:
-            return later._replace(before=self.before + later.before)
-        after = self.after + later.before + later.after
-        return self._replace(others=self.others + later.others, after=after)
-
-
-NO_DEPARTURE = Departure()
-
-
-def find_departure(view: View) -> Departure:
-    """Returns where the groups of a view cease to follow a formula."""
-    found = _formulas_of(view)
-    odd, fits = found == FORMULAS.index(ANOTHER), found > FORMULAS.index(ANOTHER)
-    if not odd.any():
-        return Departure(int(fits.sum()))
-    first = int(np.argmax(odd))
-    place = view.places[int(view.records.index[view.first_members[first]])]
-    before = int(fits[:first].sum())
-    return Departure(before, place, int(odd.sum()), int(fits.sum()) - before)
+def compare_formulas(view: View) -> Kinds:
+    """Returns the places in ``FORMULAS`` of what the advantages of groups follow that differ."""
+    kinds = _formulas_of(view)
+    groups = np.flatnonzero(kinds > 0)
+    records = view.records.index[view.first_members[groups]].tolist()
+    return Kinds.of(kinds[groups], lambda at: view.places[records[at]])
 
 
 @rule("advantages", "input")
-def find_departed_advantages(found: Departure) -> Iterator[Finding]:
-    """Yields from where on advantages are no function of the rewards, as they were before.
+def find_changed_formulas(groups: Kinds) -> Iterator[Placed]:
+    """Yields from where on advantages follow no formula of the rewards, or another one.
 
-    At least 10 groups before follow a formula, and from there on 10 follow none, 9 of 10: a
-    penalty that the rewards lack changes some groups from the beginning.
+    At least 10 groups before follow a formula, 9 of 10 the same one, and from there on 10 follow
+    none or another one, 9 of 10. A penalty that the rewards lack changes some groups from the
+    beginning.
     """
-    groups = found.others + found.after
-    if min(found.before, found.others) >= _LEAST_PAIRS and found.others > _REVERSED * groups:
-        numbers = {"groups": found.others, "of": groups, "before": found.before}
-        yield Finding(numbers, kind="departed")
+    change = groups.find_change(_LEAST_PAIRS)
+    if change is None:
+        return
+    before, span = change
+    numbers = {"groups": span.total, "of": groups.count - span.first, "before": span.first}
+    if FORMULAS[span.kind] == ANOTHER:
+        yield Finding(numbers, kind="departed"), span.place
+    elif before is not None and FORMULAS[before.kind] != ANOTHER:
+        words = {"formula": FORMULAS[span.kind], "earlier": FORMULAS[before.kind]}
+        yield Finding(numbers, kind="changed", words=words), span.place
 
 
 def _common_mean(given: Scores, lines: Lines) -> float:

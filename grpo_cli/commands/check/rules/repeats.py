@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,23 +14,31 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.check.record_view import Place, View
-from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.rules.advantages import (
-    NO_DEPARTURE,
-    Departure,
-    find_departed_advantages,
-    find_departure,
-)
+from grpo_cli.batch import F64, Segments
+from grpo_cli.commands.check.kinds import Kinds
+from grpo_cli.commands.check.record_view import LOG_PROBS, Place, View
+from grpo_cli.commands.check.rule import Finding, Placed, Severity, rule
+from grpo_cli.commands.check.rules.advantages import compare_formulas, find_changed_formulas
 from grpo_cli.commands.check.rules.responses import MaskedRows, count_masked, find_random_drops
-from grpo_cli.commands.check.rules.rewards import count_dead, count_sizes, describe_uneven
+from grpo_cli.commands.check.rules.rewards import (
+    compare_rewards,
+    count_sizes,
+    describe_uneven,
+    find_dead_ends,
+)
 from grpo_cli.commands.check.rules.values import Entropies, collect_entropies, judge_entropies
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 
 _TEXT = (str, list, dict, np.ndarray)
 _COPY_CHANCE, _SECOND_CHANCE = math.log(1e-6), math.log(1e-2)
 _HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
+
+
+_COLUMNS = dict.fromkeys(LOG_PROBS[1:], ()) | {
+    "log_probs_old": ("ratios",),
+    "rewards": ("advantages", "token_rewards", "turn_rewards"),
+}
+"""Columns that all records have, or none; and those that may be there in their place."""
 
 
 @dataclass
@@ -42,8 +50,9 @@ class Facts:
         counts: [M] how many responses they have.
         label_key: the user's key of the groups' labels.
         step_key: that of the records' steps; "" where they have none.
-        scored: whether they have rewards or advantages.
-        dead: [2, M] how many groups of each record are dead, and how many are not.
+        kinds: by the formula of their advantages ("formulas"), whether their rewards are equal
+            ("dead") and whether their reference is the policy ("references") kinds of groups or
+            records, and by the name of a column whether records have it.
         given: whether advantages are given.
         digests: (record, None or response, digest of all log-probs) of records of several
             responses, then of responses, that are repeated by chance less than once in a million.
@@ -54,7 +63,7 @@ class Facts:
             "moved" where the old log-probs differ from both) or not ("differing"); and how many
             have old log-probs of the trainer, not of the engine that sampled ("trained").
         steps: the steps of these records, three at most.
-        departure: where advantages cease to follow a formula.
+        keys: the user's keys of its columns.
         entropies: those of its tokens, against their log-probs.
         masked: the lengths of responses that a mask drops whole, and of others.
         prompts: (record, (step, digest of the prompt)) of records of one response.
@@ -66,16 +75,15 @@ class Facts:
     counts: list[int]
     label_key: str
     given: bool
-    scored: bool
-    dead: I64
+    kinds: dict[str, Kinds] = field(default_factory=dict)
     digests: list[tuple[int, int | None, int]] = field(default_factory=list)
     labels: list[tuple[int, tuple[str, Any]]] = field(default_factory=list)
     sizes: Counter[int] = field(default_factory=Counter)
     first: dict[int, Place] = field(default_factory=dict)
     references: Counter[str] = field(default_factory=Counter)
     steps: tuple[str, ...] = ()
-    departure: Departure = NO_DEPARTURE
     step_key: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
     entropies: Entropies | None = None
     masked: MaskedRows = field(default_factory=MaskedRows)
     prompts: list[tuple[int, tuple[str, bytes]]] = field(default_factory=list)
@@ -86,11 +94,13 @@ class Facts:
 def collect_facts(view: View) -> Facts:
     """Collects what is kept of a view."""
     key = view.names.get("group_ids", "")
-    names = ("rewards", "advantages", "token_rewards", "turn_rewards")
-    scored = any(map(view.has_field, names))
     given = "advantages" in view.names
-    facts = Facts(list(view.places), view.counts.tolist(), key, given, scored, count_dead(view))
-    facts.departure = find_departure(view)
+    facts = Facts(list(view.places), view.counts.tolist(), key, given)
+    facts.kinds = {"formulas": compare_formulas(view), "dead": compare_rewards(view)}
+    for name, others in _COLUMNS.items():
+        has = any(one in view.packed.columns or view.has_field(one) for one in (name, *others))
+        facts.kinds[name] = Kinds.of(np.full(len(view.counts), has), view.places.__getitem__)
+    facts.keys = view.names
     facts.entropies, facts.masked = collect_entropies(view), count_masked(view)
     if view.advantages is not None and view.summed is not None:
         facts.raw = np.array_equal(view.advantages, view.summed)
@@ -114,7 +124,8 @@ def collect_facts(view: View) -> Facts:
         parts = records, rows - view.records.starts[records], digests[rows]
         facts.digests += zip(*(part.tolist() for part in parts), strict=True)
     if "log_probs_ref" in view.columns and new is not None:
-        facts.references, facts.steps = _compare_references(view, new)
+        facts.references, facts.steps, equal = _compare_references(view, new)
+        facts.kinds["references"] = Kinds.of(equal, view.places.__getitem__)
     for record, sizes in count_sizes(view).items():
         if len(sizes) == 1:
             (size,) = sizes
@@ -150,19 +161,23 @@ def _step_of(value: Mapping[str, Any]) -> tuple[str, str]:
     return key, str(value.get(key, ""))
 
 
-def _compare_references(view: View, new: F64) -> tuple[Counter[str], tuple[str, ...]]:
+def _compare_references(
+    view: View, new: F64
+) -> tuple[Counter[str], tuple[str, ...], NDArray[np.bool_]]:
     old = view.columns.get("log_probs_old", new)
 
     def differ(first: F64, second: F64) -> NDArray[np.bool_]:
         return view.count(first != second) > 0
 
-    differs, moved = differ(view.columns["log_probs_ref"], new), differ(old, new)
+    reference = view.columns["log_probs_ref"]
+    differs, moved = differ(reference, new), differ(old, new)
     trained = ~moved | differ(view.columns.get("log_probs_rollout", old), old)
     kinds = {"equal": ~differs, "differing": differs, "moved": ~differs & moved, "trained": trained}
     steps = (_step_of(value)[1] for value in view.values)
     return (
         Counter({kind: int((found & (view.tokens > 0)).sum()) for kind, found in kinds.items()}),
         tuple(dict.fromkeys(steps))[:_STEPS],
+        ~(differs & differ(reference, old)),
     )
 
 
@@ -237,33 +252,7 @@ Copy = tuple[int, str]
 """A response's index in its record, and the place of the response that it repeats, in words."""
 Located = tuple[str, Finding, Place]
 """A rule's code, what it found, and where."""
-
-
-@dataclass
-class DeadEnd:
-    """The records at the end of the input whose groups are all dead, and the groups before them.
-
-    Attributes:
-        place: the first of these records.
-        groups: their groups.
-        before: dead groups before them, and others.
-    """
-
-    place: Place | None = None
-    groups: int = 0
-    before: tuple[int, int] = (0, 0)
-
-    def add(self, facts: Facts) -> None:
-        """Adds records that follow those before."""
-        dead, others = facts.dead
-        after = int(np.flatnonzero(others).max(initial=-1)) + 1
-        if after:
-            earlier = self.before[0] + self.groups + int(dead[:after].sum())
-            self.before, self.groups = (earlier, self.before[1] + int(others.sum())), 0
-            self.place = None
-        self.groups += int(dead[after:].sum())
-        if self.place is None and dead[after:].any():
-            self.place = facts.places[after]
+_MANY_RECORDS = 10
 
 
 class InputMemory:
@@ -279,10 +268,8 @@ class InputMemory:
         self._references: Counter[str] = Counter()
         self._steps: tuple[str, ...] = ()
         self._reference: Place | None = None
-        self._departure = NO_DEPARTURE
-        self._unscored: Place | None = None
-        self._scored = False
-        self._dead = DeadEnd()
+        self._kinds: defaultdict[str, Kinds] = defaultdict(Kinds)
+        self._keys: dict[str, str] = {}
         self._entropies: dict[str, Entropies] = {}
         self._masked = MaskedRows()
         self._prompts: OrderedDict[tuple[str, bytes], int] = OrderedDict()
@@ -326,10 +313,9 @@ class InputMemory:
         if facts.references:
             self._reference = self._reference or facts.places[0]
         self._sizes += facts.sizes
-        self._unscored = self._unscored or facts.places[0]
-        self._scored |= facts.scored
-        self._dead.add(facts)
-        self._departure = self._departure.merge(facts.departure)
+        for name, kinds in facts.kinds.items():
+            self._kinds[name].merge(kinds)
+        self._keys |= facts.keys
         self._first = facts.first | self._first
         if facts.entropies is not None:
             before = self._entropies.setdefault(facts.entropies.place.source, facts.entropies)
@@ -354,10 +340,13 @@ class InputMemory:
         if self._reference is not None:
             for finding in find_equal_references(self._references, len(self._steps)):
                 yield "reference", finding, self._reference
-        if self._unscored is not None and not self._scored:
-            for finding in find_missing_scores():
-                yield "no-scores", finding, self._unscored
-        elif self._lone is not None and not self._sizes:
+        for code, name, find in _KINDS:
+            for finding, place in find(self._kinds[name]):
+                yield code, finding, place
+        for name in _COLUMNS:
+            for finding, place in find_missing_columns(name, self._kinds[name], self._keys):
+                yield "missing-column", finding, place
+        if self._lone is not None and not self._sizes and True in self._kinds["rewards"].spans:
             place, facts = self._lone
             for finding in find_lone_rows(self._prompts, facts):
                 yield "torn-group", finding, place
@@ -366,12 +355,6 @@ class InputMemory:
             yield "mask", finding, self._masked.place[0]
         for entropies in self._entropies.values():
             yield from judge_entropies(entropies)
-        for finding in find_dead_ends(self._dead):
-            assert self._dead.place is not None
-            yield "dead-group", finding, self._dead.place
-        if (departed := self._departure.place) is not None:
-            for finding in find_departed_advantages(self._departure):
-                yield "advantages", finding, departed
         if len(self._sizes) > 1 and not uneven_found:
             rarest = min(self._sizes, key=self._sizes.__getitem__)
             yield "uneven-groups", describe_uneven(self._sizes), self._first[rarest]
@@ -423,20 +406,25 @@ def find_lone_rows(prompts: Mapping[tuple[str, bytes], int], facts: Facts) -> It
 
 
 @rule("no-scores", "input")
-def find_missing_scores() -> Iterator[Finding]:
+def find_missing_scores(records: Kinds) -> Iterator[Placed]:
     """Yields that nothing in the input has rewards or advantages."""
-    yield Finding({})
+    if records.end is not None and True not in records.spans:
+        yield Finding({}), records.end.place
 
 
-@rule("dead-group", "input")
-def find_dead_ends(end: DeadEnd) -> Iterator[Finding]:
-    """Yields that all groups from a record on are dead, which are too many for chance.
+@rule("missing-column", "input")
+def find_missing_columns(name: str, records: Kinds, keys: Mapping[str, str]) -> Iterator[Placed]:
+    """Yields that records lack a column that others have.
 
-    With the share of dead groups before them (Laplace's) there are so many once in a million.
+    An error where no loss is defined: without rewards, or with the KL of some records alone.
+    Records on policy may lack old log-probs, and others may have been sampled by the trainer.
     """
-    dead, others = end.before
-    if end.groups * math.log((dead + 1) / (dead + others + 2)) < _COPY_CHANCE:
-        yield Finding({"groups": end.groups, "before": dead, "of": dead + others}, kind="end")
+    if len(records.spans) > 1:
+        lack, key = records.spans[False], keys.get(name, name)
+        evidence = {"column": name, "records": lack.total, "of": records.count}
+        optional = name in ("log_probs_old", "log_probs_rollout")
+        severity: Severity = "warning" if optional else "error"
+        yield Finding(evidence, severity=severity, words={"name": key}), lack.place
 
 
 @rule("reference", "input")
@@ -451,3 +439,25 @@ def find_equal_references(records: Counter[str], steps: int) -> Iterator[Finding
     proof = f"even after an update ({moved:,} records)" if moved else f"in {steps} steps or more"
     evidence = {"records": records["equal"], "moved": moved}
     yield Finding(evidence, kind="equal", words={"proof": proof})
+
+
+def find_moved_references(records: Kinds) -> Iterator[Placed]:
+    """Yields that the reference is the policy from a record to the end, and was not before.
+
+    Over three steps: a reference may be synchronised at the last of them.
+    """
+    end, others = records.end, records.spans.get(False)
+    if end is None or others is None or not end.kind or others.total < _STEPS:
+        return
+    steps = end.last_step - end.place.step + 1
+    if steps >= _STEPS or (end.last_step < 0 and end.total >= _MANY_RECORDS):
+        yield Finding({"records": end.total, "before": end.first}, kind="from"), end.place
+
+
+_KINDS: tuple[tuple[str, str, Callable[[Kinds], Iterator[Placed]]], ...] = (
+    ("reference", "references", find_moved_references),
+    ("no-scores", "rewards", find_missing_scores),
+    ("dead-group", "dead", find_dead_ends),
+    ("advantages", "formulas", find_changed_formulas),
+)
+"""Codes, kinds of ``Facts``, and what is found in them."""

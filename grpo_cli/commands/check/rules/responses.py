@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.rules.padding import edges
+from grpo_cli.commands.check.rules.padding import edges, special_ids
 from grpo_cli.commands.trend.metadata import cut_off
 from grpo_cli.engine.padding import runs
 from grpo_cli.records.unread import PROMPT_IDS, SAMPLED_IDS
@@ -26,6 +26,7 @@ _LEAST_INVERTED = 12
 """Tokens that count and are all exactly 0.0. Words that the policy is sure of are never so many."""
 _LEAST_ROWS = 3
 """Responses that must agree, where one may be an accident."""
+_COLUMNS, _PADDING_CHANCE = 2, math.log(1e-6)
 _MASKED_TOKENS, _MASKED_SHARE = 8, 0.2
 _POLICY = ("assistant", "model", "policy", "agent")
 
@@ -77,6 +78,7 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
             words={"least": own.min(), "most": own.max()},
         )
     yield from _find_displaced_masks(view)
+    yield from _find_counted_padding(view)
     yield from _find_holes(view)
 
 
@@ -174,6 +176,40 @@ def _find_displaced_masks(view: View) -> Iterator[Finding]:
                 kind=word,
                 words={"mask": view.key("mask")},
             )
+
+
+def _find_counted_padding(view: View) -> Iterator[Finding]:
+    """Yields records whose mask counts one token of padding, by its log-prob of exactly 0.0.
+
+    Two columns at least have it at the last token of most responses, which is one id and no known
+    end of text, and at so few others that chance gives it once in a million (Chernoff). Responses
+    that end otherwise are no shorter: they had no padding.
+    """
+    rows, columns, ids = view.responses, [*view.log_probs.values()], view.counted_ids
+    if len(columns) < _COLUMNS or not rows.total:
+        return
+    zero = np.logical_and.reduce([column == 0.0 for column in columns])
+    last = edges(rows, end=True)
+    hit = (rows.lengths > 1) & zero[last] & ~zero[last - 1]
+    hits, every = view.count_rows(hit), view.count(zero)
+    for record in np.flatnonzero((hits >= _LEAST_ROWS) & (2 * hits > view.counts)).tolist():
+        part, count, of = view.rows_of(record), int(hits[record]), int(view.counts[record])
+        mine, lengths = hit[part], view.lengths[part]
+        rate = (int(every[record]) - count + 1) / (int(view.tokens[record]) - of + 2)
+        at, ends = last[part][mine], special_ids(view)[0]
+        words = [] if ids is None else np.unique(ids[at]).tolist()
+        known = len(words) > 1 or (ids is not None and bool({*ids[at], *ids[at - 1]} & ends))
+        shorter = lengths[~mine].min(initial=lengths.max()) < lengths[mine].max()
+        if known or shorter or count * (1.0 + math.log(of * rate / count)) > _PADDING_CHANCE:
+            continue
+        evidence = {"responses": count, "of": of, "elsewhere": rate}
+        named = f" ({view.word(words[0])})" if words else ""
+        yield Finding(
+            evidence,
+            **view.first_row(record, hit),
+            kind="padding",
+            words={"mask": view.key("mask"), "word": named},
+        )
 
 
 def _find_holes(view: View) -> Iterator[Finding]:

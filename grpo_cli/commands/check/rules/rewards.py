@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64
+from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rule import Finding, Placed, rule
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
 
 _NEAR = 1e-5
@@ -45,12 +46,28 @@ def are_dead(view: View) -> NDArray[np.bool_]:
     return found & ~(view.by_group(np.abs(view.advantages), np.maximum) > 0.0)
 
 
-def count_dead(view: View) -> I64:
-    """Returns [2, M] the groups of several responses of each record that are dead, and others."""
-    dead, several = are_dead(view), view.sizes > 1
-    records, count = view.records.index[view.first_members], len(view.counts)
-    kinds = dead, several & ~dead
-    return np.array([np.bincount(records[kind], minlength=count) for kind in kinds])
+def compare_rewards(view: View) -> Kinds:
+    """Returns which of the groups of several responses are dead."""
+    several = np.flatnonzero(view.sizes > 1)
+    records = view.records.index[view.first_members[several]].tolist()
+    return Kinds.of(are_dead(view)[several], lambda at: view.places[records[at]])
+
+
+_END_CHANCE = math.log(1e-6)
+
+
+@rule("dead-group", "input")
+def find_dead_ends(groups: Kinds) -> Iterator[Placed]:
+    """Yields that all groups from a record on are dead, which are too many for chance.
+
+    With the share of dead groups before them (Laplace's) there are so many once in a million.
+    """
+    end = groups.end
+    if end is None or not end.kind:
+        return
+    before, dead = end.first, groups.spans[True].total - end.total
+    if end.total * math.log((dead + 1) / (before + 2)) < _END_CHANCE:
+        yield Finding({"groups": end.total, "before": dead, "of": before}, kind="end"), end.place
 
 
 @rule("dead-group")

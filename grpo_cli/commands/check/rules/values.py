@@ -30,7 +30,13 @@ def find_non_finite(view: View) -> Iterator[Finding]:
                 {"column": name, "tokens": bad[part].sum(), "of": part.stop - part.start},
                 **view.first_token(record, bad),
                 kind="padding" if _are_ends(view, bad, part) else "",
-                words={"name": view.key(name), "value": values[part][np.argmax(bad[part])]},
+                words={
+                    "name": view.key(name),
+                    "value": values[part][np.argmax(bad[part])],
+                    "side": "the engine returned no value"
+                    if name == "log_probs_rollout"
+                    else "the trainer computed no number (weights, logits, a temperature of 0)",
+                },
             )
 
 
