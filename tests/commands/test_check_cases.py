@@ -71,7 +71,7 @@ def test_what_is_found(path: Path) -> None:
         assert now == wanted, title
 
 
-# ---- ``grpo check`` says what it could not look at, and what counts in a denominator -------------
+# ---- ``grpo check`` says what it could not look at ----------------------------------------------
 
 
 LENGTHS = [13, 28, 15]
@@ -199,57 +199,7 @@ def test_a_topic_with_a_finding_was_looked_at(tokens, away, code):
     assert not [row["about"] for row in document["not_checked"] if code in row["codes"]]
 
 
-# ---- denominators ----------------------------------------------------------------------------
-
-DEAD = {"rewards": [1.0, 1.0, 1.0]}
-EMPTY = {"mask": [[1] * 13, [0] * 28, [1] * 15]}
-
-
-def framework(name: str, **settings: Any) -> dict[str, Any]:
-    return {"framework": {"name": name, **settings}}
-
-
-@pytest.mark.parametrize(
-    ("named", "empty", "dead"),
-    [
-        # TRL's loss_type grpo: (token means).mean() over all rows of the micro-batch
-        (framework("trl", loss_type="grpo"), True, True),
-        # TRL's bnpo divides by the mask's sum, to which a row without tokens adds none
-        (framework("trl", loss_type="bnpo"), False, True),
-        # verl's agg_loss: seq-mean-token-mean divides by the rows that have tokens, by its seq_mask
-        (framework("verl", loss_agg_mode="seq-mean-token-mean"), False, True),
-        (framework("verl", loss_agg_mode="token-mean"), False, True),
-        # a plain sum counts nothing
-        (framework("tinker", loss_type="importance_sampling"), False, False),
-    ],
-)
-def test_what_counts_in_the_denominator_of_the_loss_that_a_record_names(named, empty, dead):
-    made = [one | DEAD | EMPTY | named for one in rows(2)]
-    for one in made:
-        del one["advantages"]
-    (told,) = check(made).document()["denominators"]
-    assert (told["empty_responses"], told["dead_groups"], told["records"]) == (2, 2, 2)
-    assert (told["empty_responses_count"], told["dead_groups_count"]) == (empty, dead)
-
-
-@pytest.mark.parametrize(("idle", "counts"), [(EMPTY, (1, 0)), (DEAD, (0, 1))])
-def test_one_response_or_one_group_is_enough_to_tell(idle, counts):
-    """A whole row of it, and how many records have any."""
-    named = framework("trl", loss_type="grpo")
-    made = [one | named for one in rows(3)]
-    made[1] |= idle
-    for one in made:
-        del one["advantages"]
-    (told,) = check(made).document()["denominators"]
-    assert (told["empty_responses"], told["dead_groups"]) == counts
-    assert told["records"] == 1
-
-
-def test_nothing_is_told_of_denominators_where_all_teach_or_none_is_named():
-    named = framework("trl", loss_type="grpo")
-    unknown = framework("trl", loss_type="unheard-of")
-    for more in (named, EMPTY, EMPTY | unknown):
-        assert check([one | more for one in rows()]).document()["denominators"] == []
+# ---- formulas of advantages -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -278,12 +228,6 @@ def test_the_formula_of_the_advantages_is_named(formula, name, grpo, tmp_path):
     shown = "no formula that grpo knows" if name == "another function of the rewards" else name
     line = f"advantages: rewards all equal in 1 group; {shown} in 5 groups"
     assert line in grpo("check", str(path)).stdout.replace("\n  ", " ")
-
-
-def test_the_denominator_is_printed(grpo):
-    shown = grpo("check", "samples/run/healthy.jsonl.gz").stdout.replace("\n  ", " ")
-    line = "denominator of trl/grpo (responses × gradient_accumulation_steps, of token means)"
-    assert f"\n{line}: 22 dead groups are counted\n" in shown
 
 
 def test_infos_hide_no_warning_of_their_code() -> None:

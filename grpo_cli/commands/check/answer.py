@@ -30,19 +30,6 @@ class Finding(Answer):
 
 
 @dataclass(frozen=True)
-class Denominator(Answer):
-    """Whether what teaches nothing counts in the denominator of a loss that records name."""
-
-    variant: str
-    denominator: str
-    empty_responses: int
-    empty_responses_count: bool
-    dead_groups: int
-    dead_groups_count: bool
-    records: int
-
-
-@dataclass(frozen=True)
 class NotChecked(Answer):
     """What could not be looked at, for want of what, and in how many records."""
 
@@ -93,7 +80,6 @@ class Checked(Frames, Answer):
     records: int
     responses: int
     tokens: int
-    denominators: Sequence[Denominator]
     not_checked: Sequence[NotChecked]
     not_compared: int
     mismatch: MismatchFound | None = None

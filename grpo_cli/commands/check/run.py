@@ -13,12 +13,9 @@ from numpy.typing import NDArray
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.notes import (
-    LossCount,
     SkippedRules,
     count_short,
     count_skipped,
-    count_zero_gradient,
-    denominators,
     judge,
     missing_needs,
     not_checked,
@@ -61,7 +58,6 @@ class Check(Accumulator[Any]):
         sizes: how many records, responses and tokens were read.
         lengths: [longest span + 1] how many responses have such a span.
         skipped_rules: records for which rules were skipped, by rules and missing fields.
-        zero_gradient: empty responses and dead groups, by the loss that their records name.
         formulas: groups, by the formula that their advantages follow.
     """
 
@@ -71,7 +67,6 @@ class Check(Accumulator[Any]):
         self.sizes: Counter[str] = Counter()
         self.lengths = np.zeros(1, dtype=np.int64)
         self.skipped_rules: Counter[SkippedRules] = Counter()
-        self.zero_gradient: Counter[LossCount] = Counter()
         self.formulas: Counter[str] = Counter()
         # of a piece: what comparing its records with others needs; the small records at its
         # beginning and end, whose samples may continue elsewhere; the file of its first record
@@ -101,7 +96,6 @@ class Check(Accumulator[Any]):
         count, rows = len(view.counts), view.responses
         self.sizes.update(records=count, responses=rows.count, tokens=rows.total)
         self.skipped_rules += count_skipped(view)
-        self.zero_gradient += count_zero_gradient(view)
         self.formulas += count_formulas(view)
         self.sizes["tilted"] += count_tilted(view)
         self._facts.append(collect_facts(view))
@@ -129,7 +123,6 @@ class Check(Accumulator[Any]):
         source = self._source
         self.sizes += later.sizes
         self.skipped_rules += later.skipped_rules
-        self.zero_gradient += later.zero_gradient
         self.formulas += later.formulas
         self._note_lengths(later.lengths, later.findings)
         self.findings.merge(later.findings, source)
@@ -219,7 +212,6 @@ class Check(Accumulator[Any]):
             records=sizes["records"],
             responses=sizes["responses"],
             tokens=sizes["tokens"],
-            denominators=denominators(self.zero_gradient),
             not_checked=not_checked(self.skipped_rules + short),
             not_compared=sizes["not_compared"],
             mismatch=judge(self.mismatch.result()),

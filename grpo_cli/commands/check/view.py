@@ -9,7 +9,6 @@ from rich.text import Text
 
 from grpo_cli.commands.check.answer import (
     Checked,
-    Denominator,
     Finding,
     MismatchFound,
     NotChecked,
@@ -43,7 +42,7 @@ def print_findings(
             more = answer.more_by_severity.get(code, {}).get(severity, 0)
             console.print()
             _print_kind(console, screen.reading, of_kind, more)
-    others = answer.mismatch, answer.denominators, answer.advantages
+    others = answer.mismatch, answer.advantages
     if rows and not quiet and any([*others, answer.not_checked, answer.not_compared]):
         console.print()
     if answer.mismatch is not None and not quiet:
@@ -55,8 +54,6 @@ def print_findings(
             for words in mismatch_lines(answer.mismatch, _of_mismatch(answer.findings)):
                 console.print(wrapped(Text(words), screen.reading, 4))
             console.print()
-    for row in () if quiet else answer.denominators:
-        console.print(wrapped(Text(_denominator(row)), screen.reading, 2))
     if answer.advantages and not quiet:
         named = {ANOTHER: "no formula that grpo knows"}
         listed = (
@@ -141,18 +138,6 @@ def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]
         )
         lines.append(f"  no weight version, turn, position, top-p or rounding explains it: {alike}")
     return lines
-
-
-def _denominator(row: Denominator) -> str:
-    """Says whether responses and groups without a gradient count in a loss's denominator."""
-    names_by_verb: dict[str, list[str]] = {}
-    for kind, name in (("empty_responses", "empty response"), ("dead_groups", "dead group")):
-        count = getattr(row, kind)
-        if count:
-            verb = "are counted" if getattr(row, f"{kind}_count") else "are not counted"
-            names_by_verb.setdefault(verb, []).append(counted(count, name))
-    listed = ", ".join(f"{' and '.join(names)} {verb}" for verb, names in names_by_verb.items())
-    return f"denominator of {row.variant} ({row.denominator}): {listed}"
 
 
 def _shortly_not_checked(skipped: Sequence[NotChecked], width: int) -> str:
