@@ -40,12 +40,14 @@ class DeadGroups:
     Attributes:
         alone: groups of a single response, whose advantage is computed.
         differ: groups whose rewards differ.
+        equal: groups of several responses whose rewards are all equal.
         given: whether some of the advantages are the records' own.
         computed: the choices that computed the others.
     """
 
     alone: int = 0
     differ: int = 0
+    equal: int = 0
     given: bool = False
     computed: set[str] = field(default_factory=set)
 
@@ -55,14 +57,16 @@ class DeadGroups:
         if not dead.any():
             return
         rewards, advantage = batch.summed_rewards, breakdown.objective.advantage
+        sizes = np.bincount(batch.groups, minlength=batch.group_count)[dead]
         if rewards is not None:
-            self.differ += int(np.count_nonzero(_groups(batch).ranges(rewards)[dead]))
+            ranges = _groups(batch).ranges(rewards)[dead]
+            self.differ += int(np.count_nonzero(ranges))
+            self.equal += int(np.count_nonzero((ranges == 0.0) & (sizes > 1)))
         if advantage.choice.given:
             self.given = True
             return
         self.computed.add(advantage.name)
-        sizes = np.bincount(batch.groups, minlength=batch.group_count)
-        self.alone += int(np.count_nonzero(sizes[dead] == 1))
+        self.alone += int(np.count_nonzero(sizes == 1))
 
 
 @dataclass

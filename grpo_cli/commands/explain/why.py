@@ -94,7 +94,8 @@ def _no_advantage(groups: int, dead: DeadGroups) -> str:
     if dead.differ:
         though = f", although the rewards differ in {counted(dead.differ, 'group')} of {groups:,}"
     if dead.given:
-        return f"all advantages in your data are 0{though}"
+        why = "all rewards within each group are equal, so " if dead.equal == groups else ""
+        return f"{why}all advantages in your data are 0{though}"
     if dead.differ:
         return f"--advantage {', '.join(sorted(dead.computed))} makes all advantages 0{though}"
     if dead.alone == groups:
