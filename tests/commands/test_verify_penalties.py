@@ -65,6 +65,9 @@ PENALTIES = {
     ),
     # the sum over responses is four times their mean: a β that somebody may have typed
     "β is 0.2 instead of 0.05": compute(kl_weight=lambda row: 1.0 / LENGTHS[row]),
+    "KL weighted by the ratio, and another denominator: your loss divides each token by the "
+    "number of tokens (token-mean over this micro-batch, its local count); grpo divides by "
+    "responses, of token means": (compute(penalty=weighted, weight=lambda _: 0.1)),
 }
 
 

@@ -64,7 +64,7 @@ def penalties(case: Case) -> Iterator[Cause]:
         if case.batch.log_probs_old is not None:
             words = "KL of the old policy (π_old in place of π_θ) to the reference: no gradient"
             yield Cause("kl-from-old", words, _from_old)
-    yield from _weights(own)
+    yield from weights(own)
     if case.batch.log_probs_ref is not None and "log_ratio_ref" in own.choice.columns:
         for called, estimate in _ESTIMATES.items():
             words = f"KL estimator {called} instead of {own.name}, d = log π_θ − log π_ref"
@@ -137,7 +137,7 @@ def _where_kept(case: Case) -> Breakdown:
     return case.with_terms(lambda term: case.counted(term, kept) if term.name == KL else term)
 
 
-def _weights(own: Bound) -> Iterator[Cause]:
+def weights(own: Bound) -> Iterator[Cause]:
     """Yields the KL weighted by the ratio or not, and with its weight detached."""
     words = "KL's weight detached: no gradient flows through the ratio"
     if own.values.get("kl_weight") == "ratio":
