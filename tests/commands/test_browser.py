@@ -312,7 +312,8 @@ def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
     found = tab.run("[...document.querySelectorAll('.findings li')].map((one) => one.textContent)")
     assert any("mismatch.k3" in one for one in found)
     commands = tab.run("[...document.querySelectorAll('.event code')].map((one) => one.innerText)")
-    assert ["  # worst at step" in one for one in commands[:2]] == [False, True]
+    marks = ["  # step", "  # possible cause", "  # worst at step"]
+    assert [mark in one for mark, one in zip(marks, commands[:3], strict=True)] == [True] * 3
     worst = "[...document.querySelectorAll('.links a')].find((one) => /token/.test(one.hash)).hash"
     address = tab.run(worst)
     follow(tab, address)
