@@ -367,6 +367,45 @@ def test_what_responses_say_together_by_hand(tmp_path: Path) -> None:
 
 
 @each(
+    ("advantages", "value"),
+    [
+        ([[3.0, -1.0], [-2.0, 2.0]], 1.0), ([[-1.0, 1.0], [1.0, -1.0]], -1.0),
+        ([[[1.0], [-1.0]], [[-1.0], [1.0]]], 1.0),  # by token
+        # (0.5 · 1 · 2 + 0) / √((0.5 + 0.5) · 2): the other group's are equal
+        ([[1.0, -1.0], [5.0, 5.0]], math.sqrt(0.5)),
+    ],
+)  # fmt: skip
+def test_recorded_advantages_follow_the_rewards(advantages, value, tmp_path: Path) -> None:
+    rows = [
+        {"step": 0, "log_probs": [[-1.0], [-2.0]], "rewards": rewards, "advantages": given}
+        for rewards, given in zip(([1.0, 0.0], [0.0, 1.0]), advantages, strict=True)
+    ]
+    found = metrics(write(tmp_path / "a.jsonl", rows))
+    assert found["reward_advantage_corr"] == pytest.approx(value)
+    for row in rows:
+        del row["advantages"]
+    assert metrics(write(tmp_path / "a.jsonl", rows)).get("reward_advantage_corr") is None
+
+
+@each(
+    ("change", "begins"),
+    [(lambda a: -a, True), (lambda a: a[::-1], True), (lambda a: 2 * a, False)],
+)
+def test_advantages_that_cease_to_follow_the_rewards(change, begins, tmp_path: Path) -> None:
+    draw, rows = np.random.default_rng(4), []
+    for step in range(40):
+        rewards = draw.normal(size=8).round(2)
+        advantages = (rewards - rewards.mean()) / rewards.std(ddof=1)
+        scores = {"rewards": rewards, "advantages": change(advantages) if step > 25 else advantages}
+        rows.append({name: one.tolist() for name, one in scores.items()})
+        rows[-1] |= {"step": step, "log_probs": draw.normal(-2, 0.3, (8, 5)).tolist()}
+    found = answer("trend", write(tmp_path / "a.jsonl", rows))
+    steps = [one["onset"] for one in found["findings"] if one["metric"] == "reward_advantage_corr"]
+    assert steps == [26] * begins
+    assert ("the advantages ceased to follow the rewards" in found["verdict"]) == begins
+
+
+@each(
     ("low", "high", "shares"),
     [
         (0.0, 1.0, [0.25, 0.5, 0.5, 0.0]), (-1.0, 1.0, [0.25, 0.5, 0.5, 0.0]),

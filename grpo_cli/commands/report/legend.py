@@ -10,6 +10,7 @@ LEGEND: Mapping[str, str] = {
     "reward_std": "standard deviation of all rewards of the step",
     "reward_group_std": "standard deviation of rewards, mean over groups",
     "reward_length_corr": "correlation of reward and length within groups",
+    "reward_advantage_corr": "correlation of reward and recorded advantage within groups",
     "groups_equal": "share of groups whose rewards are all equal",
     "groups_all_0": "share of groups without a right answer",
     "groups_all_1": "share of groups with right answers only",

@@ -47,6 +47,8 @@ from grpo_cli.commands.trend.watched import DOWN, UP, Steady, Watch
 
 _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
+_UNCORRELATED = 0.5
+"""The least fall of a correlation."""
 _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
 _LEFT = 1.2
@@ -206,6 +208,8 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
     if sign.up and watch.least == watch.span[1] and (past == watch.least).any():
         return False  # all of them is nothing new
     if watch.scale == "growth" and not sign.up and not _has_fallen(values, sign):
+        return False
+    if watch.scale == "correlation" and not sign.up and moved < _UNCORRELATED:
         return False
     change = abs(float(medians(scaled[after])) - level_before)
     return not watch.is_log or bool(change > _LEAST_FACTOR)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Segments, borders
+from grpo_cli.batch import F64, I64, Batch, Segments, borders
 from grpo_cli.commands.trend.metadata import add_metadata, repetition
 from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import (
@@ -53,6 +53,17 @@ def rewards_of(chunk: Chunk, breakdown: Breakdown | None) -> F64 | None:
     return chunk.batch.summed_rewards if weights is None else summed(rewards, weights)
 
 
+def _given_advantages(batch: Batch) -> F64 | None:
+    """[R] the advantages that records hold; of those by token each response's first."""
+    if batch.token_advantages is None:
+        return batch.advantages
+    responses = batch.responses
+    found = np.full(responses.count, NO_NUMBER)
+    filled = responses.lengths > 0
+    found[filled] = batch.token_advantages[responses.starts[filled]]
+    return found
+
+
 def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> StepSums:
     """The sums of records that have no log-probs: a row for each, of one group."""
     signals = [record.signal for _, record in records]
@@ -62,6 +73,7 @@ def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> St
     rows = {
         "reward": np.array(rewards, dtype=np.float64),
         "length": np.array(lengths, dtype=np.int64),
+        "advantage": np.full(len(rewards), NO_NUMBER),
         "gradient": np.full(len(rewards), NO_NUMBER),
         "group": np.zeros(len(rewards), dtype=np.int64),
     }
@@ -104,6 +116,7 @@ class ChunkSums:
         unknown = np.full(batch.responses.count, NO_NUMBER)
         rows = {
             "reward": unknown if rewards is None else rewards,
+            "advantage": unknown if (given := _given_advantages(batch)) is None else given,
             "length": batch.responses.lengths,
             "gradient": (
                 unknown if breakdown is None or not breakdown.shared else _gradients(breakdown)

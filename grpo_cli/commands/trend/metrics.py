@@ -244,6 +244,9 @@ ALL = (
     _columns("signal", "rewards and lengths that vary within a group")(
         "reward_length_corr", _of_responses("reward_length_corr"), 13
     ),
+    _columns("signal", "rewards and advantages that vary within a group")(
+        "reward_advantage_corr", _of_responses("reward_advantage_corr"), 31
+    ),
     _of_groups("groups_equal", lambda step: step.responses.share_of_groups(), 12),
     _of_answers("groups_all_0", _of_responses("all_wrong"), 28),
     _of_answers("groups_all_1", _of_responses("all_right"), 27),

@@ -20,8 +20,8 @@ class Responses:
     """The responses of S steps. Numbers are [S], NaN where the responses do not say them."""
 
     def __init__(self, rows: Mapping[str, Ragged]) -> None:
-        self.rewards, self.lengths, self._gradients = (
-            rows[name] for name in ("reward", "length", "gradient")
+        self.rewards, self.lengths, self._gradients, self._advantages = (
+            rows[name] for name in ("reward", "length", "gradient", "advantage")
         )
         self._groups, self._labels = rows["group"], rows["label"]
         self._count = self.rewards.widths
@@ -63,19 +63,32 @@ class Responses:
 
     @property
     def reward_length_corr(self) -> F64:
-        """Pearson's correlation of reward and length within groups, over all groups of a step.
+        """Of reward and length; NaN where either varies in no group."""
+        lengths = self.lengths.values.astype(np.float64)
+        return self._if_measured(self._correlation_with_rewards(lengths))
 
-        Σ (r − r̄)(n − n̄) / √(Σ (r − r̄)² · Σ (n − n̄)²), with the means of each group; NaN where
-        rewards or lengths vary in no group.
+    @property
+    def reward_advantage_corr(self) -> F64:
+        """Of reward and the advantage that the record holds; NaN where either varies in no group.
+
+        1 where advantages are the rewards, centred and scaled in each group.
+        """
+        return self._correlation_with_rewards(self._advantages.values)
+
+    def _correlation_with_rewards(self, values: F64) -> F64:
+        """[S] Pearson's correlation of rewards and other numbers [R] within groups.
+
+        Σ (r − r̄)(x − x̄) / √(Σ (r − r̄)² · Σ (x − x̄)²), over all groups of a step, with the means
+        of each group.
         """
         groups = self._grouped
-        lengths = groups.ordered(self.lengths.values.astype(np.float64))
-        r, n = offsets(groups.rewards), offsets(lengths)
-        products = (Ragged(self._count, one).sums() for one in (r * n, r * r, n * n))
+        r, x = offsets(groups.rewards), offsets(groups.ordered(values))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            both, rewards, sizes = products
-            found = np.clip(both / (np.sqrt(rewards) * np.sqrt(sizes)), -1.0, 1.0)
-        return self._if_scored(self._if_measured(found))
+            both, rewards, others = (
+                Ragged(self._count, one).sums() for one in (r * x, r * r, x * x)
+            )
+            found = np.clip(both / (np.sqrt(rewards) * np.sqrt(others)), -1.0, 1.0)
+        return self._if_scored(found)
 
     def share_of_groups(self, *rewards: float) -> F64:
         """How many groups have one reward throughout: this one, or any where none is given."""

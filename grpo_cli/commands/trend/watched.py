@@ -252,6 +252,10 @@ TABLE = (
         "reward_length_corr", UP, "", "correlation", least=0.5, span=(-1.0, 1.0),
         fix="read the longest responses; normalise the reward by length, or cap or penalise length",
     ),
+    Watch(
+        "reward_advantage_corr", DOWN, "", "correlation", span=(-1.0, 1.0),
+        fix="look for a change of what computes the advantages: their sign, order, groups or mask",
+    ),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0,
           fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=AHEAD,
@@ -330,6 +334,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "mismatch": ("the log-probs of engine and trainer moved apart",) * 2,
     **dict.fromkeys(("ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"), _FAR),
     "reward_length_corr": ("within groups, longer responses got more reward", ""),
+    "reward_advantage_corr": ("", "the advantages ceased to follow the rewards"),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
     "recorded_loss": ("the loss that the records hold rose", "the loss that the records hold fell"),
     "kl_k3": ("the policy moved away from the reference", ""),
