@@ -121,7 +121,10 @@ def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
         except Missing:
             message = f"expected {name} here (--map), found nothing"
             raise InputError(message, path=spelled(path)) from None
-        for key in [key for key in record if canonical_name(key) in (name, _PARTNERS.get(name))]:
+        replaced = {name, _PARTNERS.get(name)}
+        if name == "token_ids":
+            replaced.add("tokens" if canonical_name(str(path[-1])) == "tokens" else name)
+        for key in [key for key in record if canonical_name(key) in replaced]:
             del record[key]
         if name == "rewards" and str(path[-1]).startswith("token_level_"):
             found = sum_tokens(listed(found), value, spelled(path))

@@ -54,7 +54,7 @@ def penalties(case: Case) -> Iterator[Cause]:
         only_weight = tapped(own, lambda kl: kl._replace(grad_log_prob=np.zeros_like(kl.value)))
         yield swapped("kl-detached", "kl", words, only_weight)
     if case.batch.log_probs_ref is not None:
-        words = "KL direction reversed: log π_ref − log π_θ instead of log π_θ − log π_ref"
+        words = "KL direction reversed: your KL exchanges π_θ and π_ref"
         yield Cause("kl-reversed", words, _reversed)
         yield Cause(
             "kl-of-old",
