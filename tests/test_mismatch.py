@@ -289,7 +289,8 @@ def test_check_says_that_noise_is_normal(tmp_path):
     found = answer("check", path)["mismatch"]
     assert (found["named"], found["normal"]) == (None, True)
     assert found["floor"].startswith("normal: no more than the 0.0306 to 0.0408 nats")
-    printed = " ".join(run("check", path).stdout.split())
+    assert "normal for bf16" in run("check", path).stdout
+    printed = " ".join(run("check", path, "--full").stdout.split())
     assert "explains it: all tokens differ by similar" in printed
     assert answer("check", path, "--jobs", 2)["mismatch"] == found
 

@@ -245,10 +245,8 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
             if key in nulls or (key == MASKS[1] and MASKS[0] in keys):
                 continue
             if name in names:
-                alias = key if names[name] == name else names[name]
-                choice = f"keep one (--map {name}={alias})"
-                way = "keep one" if name == "hyperparameters" else choice
-                raise InputError(f"{names[name]} and {key} both mean {name}; {way}")
+                way = "" if name == "hyperparameters" else ", or name the one to read (--map)"
+                raise InputError(f"{names[name]} and {key} both mean {name}; keep one{way}")
             names[name] = key
         elif key in hyperparameters.KNOWN:
             settings.append(key)

@@ -46,7 +46,7 @@ def print_findings(
     if rows and not quiet and any([*others, answer.not_checked, answer.not_compared]):
         console.print()
     if answer.mismatch is not None and not quiet:
-        if answer.mismatch.normal and not chosen().full:
+        if answer.mismatch.normal and answer.mismatch.named is None and not chosen().full:
             size, setting = answer.mismatch.rms, answer.mismatch.setting
             words = f"engine against trainer: {size:.3g} nats RMS, normal for {setting}"
             console.print(wrapped(Text(words), screen.reading, 2))
