@@ -46,7 +46,7 @@ def main() -> None:
     assert "<td" in html[0], "a result is shown as a table"
     assert "objective" in html[0]
     assert any("cosine" in one for one in html), "a comparison is shown as a table"
-    assert 'stages={"aggregate": "token-mean"}' in text
+    assert "did you mean token-mean?" in text
     assert "frames agree" in text
     last = notebook.cells[0].outputs
     print(f"{len(notebook.cells)} cells run, {len(html)} tables shown, {len(last)} of the first")
