@@ -122,8 +122,8 @@ def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
             message = f"expected {name} here (--map), found nothing"
             raise InputError(message, path=spelled(path)) from None
         replaced = {name, _PARTNERS.get(name)}
-        if name == "token_ids":
-            replaced.add("tokens" if canonical_name(str(path[-1])) == "tokens" else name)
+        if name == "token_ids" and canonical_name(str(path[-1])) == "tokens":
+            replaced.add("tokens")  # they are no texts
         for key in [key for key in record if canonical_name(key) in replaced]:
             del record[key]
         if name == "rewards" and str(path[-1]).startswith("token_level_"):

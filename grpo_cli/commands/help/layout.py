@@ -113,7 +113,7 @@ class FrontPage(TyperGroup):
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [FILE…]")
 
     def format_help_text(self, ctx: Context, formatter: Formatter) -> None:
-        """Writes each question beside its command; above it where the terminal is narrow."""
+        """Writes each question next to its command; above it where the terminal is narrow."""
         page = (self.help or "").split("\b\n")[-1].splitlines()
         if max(map(len, page)) <= formatter.width:
             super().format_help_text(ctx, formatter)

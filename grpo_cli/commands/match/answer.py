@@ -87,7 +87,7 @@ class Mistaken(Answer):
 
 @dataclass(frozen=True)
 class OtherNumber(Answer):
-    """A number that was logged beside the loss, where it is not the first match's own.
+    """A number that was logged with the loss, where it is not the first match's own.
 
     Attributes:
         name, logged: the number.

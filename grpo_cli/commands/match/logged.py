@@ -1,4 +1,4 @@
-"""Logged numbers: read from records, and, beside a loss, whether a convention has them.
+"""Logged numbers: read from records, and, together with a loss, whether a convention has them.
 
 A convention's own KL is weighted as its objective weighs it. Trainers log others: TRL the mean over
 micro-batches of token means, weighted by the ratio where its loss is, verl a mean over tokens.

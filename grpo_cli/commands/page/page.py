@@ -225,14 +225,15 @@ def deflated(head: Mapping[str, Any], numbers: bytes = b"", low: bytes = b"") ->
     are, at level 0 within the zlib stream: level 1 would take three times as long for nothing.
     """
     text = _json(head)
-    packer = zlib.compressobj(1)
+    found = [b"\x78\x01"]  # how a zlib stream starts
     first = b"".join((len(text).to_bytes(4, "little"), text, numbers))
-    found = [packer.compress(first)]
-    if _is_dense(low):
-        found += [packer.flush(zlib.Z_FULL_FLUSH), *_stored(low)]
-        found.append(zlib.adler32(low, zlib.adler32(first)).to_bytes(4, "big"))
-    else:
-        found += [packer.compress(low), packer.flush()]
+    for data, level, end in (
+        (first, 1, zlib.Z_FULL_FLUSH),
+        (low, 0 if _is_dense(low) else 1, zlib.Z_FINISH),
+    ):
+        packer = zlib.compressobj(level, wbits=-zlib.MAX_WBITS)
+        found += [packer.compress(data), packer.flush(end)]
+    found.append(zlib.adler32(low, zlib.adler32(first)).to_bytes(4, "big"))
     return b64encode(b"".join(found)).decode()
 
 
@@ -244,16 +245,6 @@ def _json(head: Mapping[str, Any]) -> bytes:
     return json.dumps(finite(head), allow_nan=False).encode()
 
 
-def _stored(data: bytes) -> Iterator[bytes]:
-    """The last blocks of a deflated stream, as they are."""
-    for start in range(0, len(data), _STORED):
-        part = data[start : start + _STORED]
-        size = len(part).to_bytes(2, "little")
-        yield bytes([start + _STORED >= len(data)]) + size + bytes(255 - one for one in size) + part
-
-
-_STORED = (1 << 16) - 1
-"""Bytes of a block at most."""
 _SAMPLE, _DIFFERENT = 128, 64
 """Of so many random bytes 101 differ, of seven random bits 81; of a column of zeros one."""
 

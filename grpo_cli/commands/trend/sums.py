@@ -40,8 +40,14 @@ _KNOWN = {
     *("loss_averaged", "loss_summed", "recorded_loss", "recorded_nan"),
     *(f"{unit}_{name}" for unit in ("sample", "record", "token") for name in LOGGED),
 }
-_ROWS = dict.fromkeys(("reward", "advantage", "gradient"), "f8")
-_ROWS |= {"length": "i8", "group": "i8", "label": "O"}
+_ROWS = {
+    "reward": "f8",
+    "advantage": "f8",
+    "length": "i8",
+    "gradient": "f8",
+    "group": "i8",
+    "label": "O",
+}
 """What is kept of each response, or group, and its type."""
 PLACE = np.dtype([("value", "f8"), ("response", "i8"), ("token", "i8"), ("record", "O")])
 """How bad something is, and where: the record's source, line and name; a token of -1 is none."""

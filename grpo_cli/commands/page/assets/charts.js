@@ -259,7 +259,7 @@ class Chart {
   }
 }
 
-// How many charts are beside each other.
+// How many charts are in a row.
 const columnsOf = (width) => Math.max(Math.floor((width + GAP) / (LEAST_WIDE + GAP)), 1);
 
 function nearestPlace(steps, step) {

@@ -18,6 +18,7 @@ from grpo_cli.commands.verify.causes.case import (
     swapped,
     tapped,
 )
+from grpo_cli.commands.verify.causes.denominators import lengths
 from grpo_cli.commands.verify.causes.solving import bounding
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
@@ -76,10 +77,6 @@ _CHANGES: Mapping[str, Callable[[Ratio], Ratio]] = {
 }
 
 
-def _lengths(case: Case) -> F64:
-    return np.maximum(case.batch.responses.lengths, 1).astype(np.float64)
-
-
 def _width(case: Case) -> float:
     return float(max(case.record.widths, default=1))
 
@@ -87,9 +84,9 @@ def _width(case: Case) -> float:
 _DIVISORS: Mapping[str, Callable[[Case], F64 | float]] = {
     "ratio-width": _width,
     "ratio-width.written": lambda case: np.maximum(case.unpadded, 1).astype(np.float64),
-    "ratio-width.less": lambda case: np.maximum(_lengths(case) - 1.0, 1.0),
-    "ratio-width.root": lambda case: np.sqrt(_lengths(case)),
-    "ratio-width.mean": lambda case: float(_lengths(case).mean()),
+    "ratio-width.less": lambda case: np.maximum(lengths(case) - 1.0, 1.0),
+    "ratio-width.root": lambda case: np.sqrt(lengths(case)),
+    "ratio-width.mean": lambda case: float(lengths(case).mean()),
 }
 """What a sequence's log-ratio is divided by instead of by its tokens."""
 
@@ -102,7 +99,7 @@ def _levels(case: Case) -> Iterator[Cause]:
         words = "the gradient of a sequence's ratio lacks 1/L: it is not divided by the length"
         yield Cause("ratio-slope", words, _steep)
     for key, divisor in (
-        ("ratio-not-summed.length", _lengths),
+        ("ratio-not-summed.length", lengths),
         ("ratio-not-summed.width", _width),
     ):
         yield catalogued(key, partial(_over, divisor=divisor, each=True))
@@ -110,14 +107,14 @@ def _levels(case: Case) -> Iterator[Cause]:
 
 def _over(case: Case, divisor: Callable[[Case], F64 | float], *, each: bool = False) -> Breakdown:
     """The ratio of log-ratios over a divisor: of sequences, or of each token."""
-    share = (1.0 if each else _lengths(case)) / divisor(case)
+    share = (1.0 if each else lengths(case)) / divisor(case)
     by = case.batch.responses.spread(share * np.ones(case.batch.responses.count))
     own = _TOKEN if each else case.objective.ratio
     return case.evaluated(ratio=tapped(own, partial(scaled_ratio, by=by)))
 
 
 def _steep(case: Case) -> Breakdown:
-    spread = case.batch.responses.spread(_lengths(case))
+    spread = case.batch.responses.spread(lengths(case))
 
     def changed(ratio: Ratio) -> Ratio:
         return ratio._replace(pull=lambda slope: spread * ratio.pull(slope))

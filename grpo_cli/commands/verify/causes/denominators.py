@@ -24,21 +24,22 @@ Numerator = Callable[[Case], F64]
 Divisor = Callable[[Case], float]
 
 
-def _lengths(case: Case) -> F64:
+def lengths(case: Case) -> F64:
+    """[R] the tokens of each response, at least 1."""
     return np.maximum(case.batch.responses.lengths, 1).astype(np.float64)
 
 
 def _kept(case: Case) -> F64:
     """[R] the tokens of each response that the correction does not reject."""
     weight = case.breakdown.correction
-    return _lengths(case) if weight is None else case.batch.responses.sum((weight != 0.0) * 1.0)
+    return lengths(case) if weight is None else case.batch.responses.sum((weight != 0.0) * 1.0)
 
 
 _FACTOR, _MEAN = "its length as a factor", "its response's tokens"
 _MEANS_OF = ", of token means"
 _FORMS: Mapping[str, tuple[str, Numerator]] = {
     "": ("", lambda case: np.ones(case.batch.responses.count)),
-    _MEAN: ("", lambda case: 1.0 / _lengths(case)),
+    _MEAN: ("", lambda case: 1.0 / lengths(case)),
     "its response's tokens, including masked ones": (
         "truncated-in-denominator",
         lambda case: 1.0 / np.maximum(case.written.lengths, 1),
@@ -49,10 +50,10 @@ _FORMS: Mapping[str, tuple[str, Numerator]] = {
     ),
     "its response's tokens − 1": (
         "one-less",
-        lambda case: 1.0 / np.maximum(_lengths(case) - 1.0, 1.0),
+        lambda case: 1.0 / np.maximum(lengths(case) - 1.0, 1.0),
     ),
-    _FACTOR: ("length-squared", _lengths),
-    "the square root of its length": ("root-length", lambda case: 1.0 / np.sqrt(_lengths(case))),
+    _FACTOR: ("length-squared", lengths),
+    "the square root of its length": ("root-length", lambda case: 1.0 / np.sqrt(lengths(case))),
 }
 """How a response's weight goes with its length → the mistake, where the count has none of its own,
 and the numerator."""
