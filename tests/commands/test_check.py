@@ -259,3 +259,16 @@ def test_a_length_is_the_limit_where_it_is_more_frequent_than_others(seed):
         return any(one.code == "length-cap" for one in check(made).findings)
 
     assert (found(27), found(17)) == (False, True)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_every_mask_of_two_short_responses_can_be_checked(value):
+    """Also where no token counts, and where the first response has none."""
+    masks = [list(mask) for width in range(3) for mask in product([0, 1], repeat=width)]
+    for pair in product(masks, repeat=2):
+        column = [[value] * len(mask) for mask in pair]
+        names = ("log_probs_new", "log_probs_old", "log_probs_ref")
+        row = {**dict.fromkeys(names, column), "mask": list(pair), "rewards": [0.0, 1.0]}
+        ids = [[5] * len(mask) for mask in pair]
+        for case in (row, row | {"token_ids": ids}):
+            assert check([case]).fields()["tokens"] == sum(map(sum, pair))

@@ -190,7 +190,7 @@ def _find_counted_padding(view: View) -> Iterator[Finding]:
         return
     zero = np.logical_and.reduce([column == 0.0 for column in columns])
     last = edges(rows, end=True)
-    hit = (rows.lengths > 1) & zero[last] & ~zero[last - 1]
+    hit = (rows.lengths > 1) & zero[last] & ~zero.take(last - 1, mode="clip")
     hits, every = view.count_rows(hit), view.count(zero)
     for record in np.flatnonzero((hits >= _LEAST_ROWS) & (2 * hits > view.counts)).tolist():
         part, count, of = view.rows_of(record), int(hits[record]), int(view.counts[record])
