@@ -314,8 +314,10 @@ class Reading:
 
 def _is_canonical(chunk: DecodedChunk, notices: Notices) -> bool:
     """Whether all of a chunk are records under canonical names, as their common keys say."""
-    first = chunk.items[0] if chunk.keys is not None else None
-    return isinstance(first, Raw) and not worth_a_look(first, notices)
+    if chunk.keys is None:
+        return False
+    raws = [one for one in chunk.items if isinstance(one, Raw)]
+    return len(raws) == len(chunk.items) and not worth_a_look(raws, notices)
 
 
 PLAIN = Reading()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from grpo_cli.errors import InputError
 from grpo_cli.records.choose.where import Missing, Path, look_up, spelled
 from grpo_cli.records.fields import EITHER, MASKS, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates
+from grpo_cli.records.formats.format import COMMON
 from grpo_cli.records.formats.trainers import sum_tokens
 from grpo_cli.records.places import Origin
 from grpo_cli.records.record import Raw, listed
@@ -30,7 +31,7 @@ def translated(
         if isinstance(raw, InputError) or type(raw.value) is not dict:
             yield raw
             continue
-        if insisted is None and not mapped and not worth_a_look(raw, notices):
+        if insisted is None and not mapped and not worth_a_look([raw], notices):
             yield raw
             continue
         try:
@@ -41,12 +42,16 @@ def translated(
             yield error
 
 
-def worth_a_look(raw: Raw, notices: Notices) -> bool:
-    """Whether an object may be of some format, by its keys; else it is a record as it is."""
-    used, other = MASKS
-    if other in raw.value and raw.value.get(used) is not None:
-        notices.setdefault(f"{used} was used instead of {other}, which also exists", raw.line)
-    return bool(candidates(tuple(raw.value)))
+def worth_a_look(raws: Sequence[Raw], notices: Notices) -> bool:
+    """Whether objects with the keys of the first may be of some format; else they are records.
+
+    The keys say so, but for a format that one common key may be of, which looks at each object.
+    """
+    first, (used, other) = raws[0], MASKS
+    if other in first.value and first.value.get(used) is not None:
+        notices.setdefault(f"{used} was used instead of {other}, which also exists", first.line)
+    known = candidates(tuple(first.value))
+    return any(one.rank < COMMON or any(one.fits(raw.value) for raw in raws) for one in known)
 
 
 def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:

@@ -8,6 +8,9 @@ from typing import Any
 
 Object = dict[str, Any]
 
+COMMON = 3
+"""The rank of a format whose keys are those of other records as well."""
+
 
 @dataclass(slots=True, eq=False)
 class Translated:
@@ -42,7 +45,8 @@ class Format:
         many: whether one object holds several records.
         arrays: whether ``read`` takes the rows of a tensor as arrays.
         rank: where several fit an object, the lowest is it: 0 for keys that no other format has,
-            1 for common ones, 2 for texts, which are all that can be said of an object.
+            1 for common ones, 2 for texts, which are all that can be said of an object,
+            ``COMMON`` for a key that records have as well: there ``fits`` is asked at once.
     """
 
     name: str

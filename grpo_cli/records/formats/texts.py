@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from grpo_cli.errors import InputError
-from grpo_cli.records.fields import ACTION, ALIASES
-from grpo_cli.records.formats.format import Format, Object, Translated, keys
+from grpo_cli.records.fields import ACTION, ALIASES, canonical_name
+from grpo_cli.records.formats.format import COMMON, Format, Object, Translated, keys
 
 _TEXTS = ("completion", "responses", "response", "completions")
 _PROMPTS = ("prompt", "prompts")
@@ -75,6 +77,34 @@ COLUMNS = Format(
     lacks=("responses to the same prompt form a group, unless a group id says otherwise",),
     source="ms-swift 4.x completions.jsonl; ROLL rollout_dump_dir: trl_family §11, verl_family §9",
     rank=1,
+)
+
+
+def _are_ids(value: Object) -> bool:
+    first = value["tokens"]
+    while isinstance(first, list | np.ndarray) and len(first):
+        first = first[0]
+    return isinstance(first, int | np.integer) and not isinstance(first, bool)
+
+
+def _read_ids(value: Object) -> Iterator[Translated]:
+    record = {key: one for key, one in value.items() if key != "tokens"}
+    if "token_ids" in map(canonical_name, record):
+        yield Translated(record, arrays=True)
+    else:
+        record["token_ids"] = value["tokens"]
+        yield Translated(record, {"token_ids": "tokens"}, arrays=True)
+
+
+TOKEN_IDS = Format(
+    name="token-ids",
+    title="whole numbers in tokens are token_ids, unless another key has those",
+    keys=(keys("tokens"),),
+    fits=_are_ids,
+    read=_read_ids,
+    source="dumps of users",
+    arrays=True,
+    rank=COMMON,
 )
 
 
@@ -185,6 +215,7 @@ _VERL_HOOK = "use grpo_cli.hooks.verl to write them"
 
 FORMATS = (
     COLUMNS,
+    TOKEN_IDS,
     _text(
         "verl",
         "verl's rollout_data_dir/{step}.jsonl",

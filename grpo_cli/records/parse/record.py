@@ -281,9 +281,7 @@ def read_words(key: str, value: object, shape: Shape, kind: type) -> list[list[A
         at, other = next(one for one in every if type(one[1]) is not kind)
         wanted = "a string" if kind is str else "a whole number"
         came = repr(other) if isinstance(other, float) else got(other)
-        ids = type(other) is int and fields.canonical_name(key) == "tokens"
-        advice = "; ids of tokens go under token_ids" if ids else ""
-        raise InputError(f"expected {wanted}, got {came}{advice}", path=key + shape.place(at))
+        raise InputError(f"expected {wanted}, got {came}", path=key + shape.place(at))
     return rows if shape.nested > 1 or shape.single else [[one] for one in rows[0]]
 
 
