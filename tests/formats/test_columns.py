@@ -114,6 +114,15 @@ TWO = {
     "log_probs_ref": [[-1.5, -2.0], [-1.0]],
     "rewards": [1.0, 0.0],
 }
+VERL = {
+    "responses": [5, 6],
+    "response_mask": [1, 1],
+    "old_log_probs": [-0.5, -1.0],
+    "log_prob": [-0.5, -1.25],
+    "advantages": [0.5, 0.5],
+    "score": 1.0,
+}
+BY_UID, MAPPED = ("--group-by", "uid"), ("--map", "log_probs_old=other")
 BY_STEP, BY_BOTH, BY_SIZE = (
     ("--group-by", "step"),
     ("--group-by", "step,prompt"),
@@ -164,6 +173,13 @@ TABLES = {
         [{**ONE, "group_ids": "aabbaa"[at]} for at in range(6)],
         BY_SIZE,
     ),
+    "verl's rows": ([VERL, {**VERL, "advantages": [0.5]}], ()),
+    "verl's rows with scores by token": (
+        [{**VERL, "advantages": 0.5, "token_level_scores": [0.0, 1.0]}] * 3,
+        (),
+    ),
+    "verl's rows in groups": ([{**VERL, "uid": f"{at // 2}"} for at in range(4)], BY_UID),
+    "a column by token that --map reads": ([{**ONE, "other": [-1.5, -2.0]}] * 2, MAPPED),
     "settings that are none": (texts('{"epsilon": "x"}') * 2, ()),
     "a name that may be of another column": (
         [{**ONE, "old_logprob": [-1.0, -2.5], "step": at // 2} for at in range(4)],

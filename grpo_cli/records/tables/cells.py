@@ -17,6 +17,7 @@ from grpo_cli.records.objects import as_object, decode
 from grpo_cli.records.places import got
 from grpo_cli.records.record import DecodedChunk, Raw, Texts
 from grpo_cli.records.tables.files import package
+from grpo_cli.records.unread import PROMPT_IDS
 
 JSON = "grpo_json"
 """The column that holds as JSON what has no column of its own."""
@@ -38,6 +39,8 @@ def rows(pa: Any, batch: Any, source: str, first: int) -> DecodedChunk:
     except InputError as error:
         error.source = source
         raise
+    if single:
+        _nest_by_token(pa, batch.schema, columns)
     size = max(1, batch.nbytes // max(1, batch.num_rows))
     names, cells = (*columns,), columns.values()
     lacks_some = any(None in column for column in cells)
@@ -113,6 +116,24 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     if single and known in ("tokens", *(_BY_RESPONSE if deep == 0 else ())):
         return _alone(values)
     return [*map(_without_nulls, values)] if pa.types.is_struct(kind) else values
+
+
+def _nest_by_token(pa: Any, schema: Any, columns: dict[str, Cells]) -> None:
+    """Nests what has a number per token under a name that does not say so, as verl's ``responses``.
+
+    Advantages are by token or by response, and any other column may be named by ``--map``.
+    """
+    names = {canonical_name(name): name for name in reversed(schema.names)}
+    model = columns[next(names[name] for name in TOKEN_COLUMNS if name in names)]
+    for field in schema:
+        known = canonical_name(field.name)
+        if known not in (None, "advantages") or field.name in PROMPT_IDS:
+            continue
+        if depth(pa, field.type) == 1 and _is_number(pa, field.type.value_type):
+            columns[field.name] = [
+                [one] if one is not None and row and len(one) == len(row[0]) else one
+                for one, row in zip(columns[field.name], model, strict=True)
+            ]
 
 
 def _alone(cells: Cells) -> Cells:
