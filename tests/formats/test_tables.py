@@ -333,6 +333,8 @@ def test_npz(tmp_path, padded):
         (b"PK\x03\x04", "a.pth", "torch.save did not write it: its zip has no end"),
         (b"PK\x03\x04", "a.jsonl", "this is a zip archive"),
         (b'{"a": 1}', "a.pt", "expected log_probs_new"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "a", "this is a PNG image, not text"),
+        (b"\0\x01\x02\x03", "a.bin", "this is binary data of an unknown kind, not text"),
         (struct.pack("<Q", 80) + b"{", "a", "a header of 80 bytes, but only 1 are left"),
         (struct.pack("<Q", 80) + b"[", "no.safetensors", "does not start with a header's length"),
         (struct.pack("<Q", 1 << 40) + b"{", "huge.safetensors", "does not start with a header's"),

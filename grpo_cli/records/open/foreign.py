@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 
+_RECORDS_INSTEAD = "give the records instead"
 _JSONL = "write each record as a line, with json.dumps"
 _TAR_AT = 257
 LOOKED_AT = 265
 """Bytes from the beginning that tell."""
+UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 _ZIP, _PICKLE = b"PK\x03\x04", re.compile(rb"\x80[\x02-\x05]")
 _COLUMNS = (b"PAR1", b"ARRO")
@@ -17,6 +19,14 @@ _CSV = re.compile(rb"[\w\"' .()/-]+([,;\t][\w\"' .()/-]+)+\r?$")
 
 
 _PACKED = {b"BZh": "bzip2; to read it: bunzip2 -c", b"\xfd7zXZ": "xz; to read it: xz -dc"}
+_BINARY = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"%PDF": "a PDF document",
+    b"SQLite format 3\0": "a SQLite database",
+    b"\x7fELF": "a program",
+}
 _NAMED = {
     ".parquet": "Parquet's PAR1",
     ".arrow": "Arrow's ARROW1",
@@ -55,12 +65,17 @@ def foreign(head: bytes, name: str = "") -> str | None:
             return f"this is {advice} FILE | grpo eval"
     if head.startswith(b"\x93NUMPY"):
         return "this is a single numpy array without a name: save named arrays with np.savez"
+    binary = next((kind for magic, kind in _BINARY.items() if head.startswith(magic)), None)
+    if binary is not None:
+        return f"this is {binary}, not text: {_RECORDS_INSTEAD}"
     ending = name[name.rfind(".") :].lower()
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     if ending in _NAMED and start not in (b"", b"{", b"["):
         return f"is named {ending} but does not start with {_NAMED[ending]}"
     if ending == ".py":
         return "this is a Python program: run it, and give the file that it writes"
+    if b"\0" in head and start not in (b"{", b"[") and not head.startswith(UTF16_BOMS):
+        return f"this is binary data of an unknown kind, not text: {_RECORDS_INSTEAD}"
     return _text(head, name)
 
 
@@ -83,7 +98,7 @@ def _text(head: bytes, name: str) -> str | None:
     if not line or line[:1] in b'{["' or b"\0" in line:
         return None
     if line.lower().startswith((b"<!doctype html", b"<html")):
-        return "this is an HTML page, which a browser opens: give the records instead"
+        return f"this is an HTML page, which a browser opens: {_RECORDS_INSTEAD}"
     if _YAML.match(line):
         return (
             "this looks like YAML, but records are JSON; to convert it: yq -o json -I 0 FILE "

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from grpo_cli.errors import InputError
 from grpo_cli.records.open import remote
 from grpo_cli.records.open.budget import ROW, UNLIMITED, VALUE, Budget
-from grpo_cli.records.open.foreign import LOOKED_AT, foreign
+from grpo_cli.records.open.foreign import LOOKED_AT, UTF16_BOMS, foreign
 from grpo_cli.records.open.remote import Address, Version
 
 BLOCK = 4 << 20
@@ -24,7 +24,7 @@ NOTHING = "no records: the input is empty"
 SHORTER = "the file became shorter while grpo read it"
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_UTF8_BOM, _UTF16_BOMS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
+_UTF8_BOM = b"\xef\xbb\xbf"
 _STEP = 128 << 10  # unpacked at once
 _ZSTD_STEP = 512  # read at once: four bytes may be 128 KiB, and the last frame must be whole
 _MANY = 1 << 16  # lines of a block: each is an object of some 50 bytes more than its text
@@ -129,14 +129,14 @@ def _unpacked(stream: io.BufferedReader, path: str, most: int | None) -> io.Buff
         return io.BufferedReader(Pieces(_within(budget, counted, pieces), budget), _BUFFER)
     if message := foreign(head[:LOOKED_AT], path):
         raise InputError(message)
-    if head.startswith(_UTF16_BOMS):
+    if head.startswith(UTF16_BOMS):
         raise InputError("expected UTF-8, got UTF-16; convert it with iconv -f UTF-16 -t UTF-8")
     return stream
 
 
 def plain(head: bytes) -> bool:
     """Whether a file that begins so can be read at any place: not packed, and without a mark."""
-    return not head.startswith((_GZIP, _ZSTD, _UTF8_BOM, *_UTF16_BOMS))
+    return not head.startswith((_GZIP, _ZSTD, _UTF8_BOM, *UTF16_BOMS))
 
 
 def budget_of(stream: io.BufferedReader) -> Budget:
