@@ -329,9 +329,10 @@ def test_check_says_where_most_of_a_mismatch_is():
         for at, row in enumerate(made):
             row["step"] = at
         found = [
-            row.message
+            row
             for row in check(made).findings
             if row.code == "rollout-mismatch" and "mostly" in row.message
         ]
         assert len(found) == len(kinds)
-        assert all(kind in message for kind, message in zip(kinds, found, strict=True))
+        assert all(kind in row.message for kind, row in zip(kinds, found, strict=True))
+        assert [row.record for row in found] == [6 if "step" in kind else 0 for kind in kinds]

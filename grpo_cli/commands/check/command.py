@@ -64,8 +64,9 @@ def check(
     Each finding has its place, its evidence and a fix. The checks that were
     skipped come last, with what they need. -q prints errors and warnings alone.
     Exits with 1 if there is an error; with --fail-on warning, also on a warning.
-    Unreadable records give one error line per fault; the other records
-    are still checked, and the exit code is 3. --on-error stop ends at the first.
+    Unreadable records give one error line per fault; the other records are still
+    checked, and the exit code is 3 whatever they show. --on-error stop ends at
+    the first.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if list_codes:
@@ -89,6 +90,7 @@ def check(
                 rows=answer.findings,
             )
         tell_notes(reader.notes(), quiet=page.quiet)
-    if any(answer.severities[one] for one in ORDER[: ORDER.index(fail_on) + 1]):
-        raise typer.Exit(NO)
-    raise typer.Exit(InputError.exit_code if reader.skipped else 0)
+    if reader.skipped:
+        raise typer.Exit(InputError.exit_code)
+    found = any(answer.severities[one] for one in ORDER[: ORDER.index(fail_on) + 1])
+    raise typer.Exit(NO if found else 0)

@@ -73,7 +73,7 @@ class Check(Accumulator[Any]):
         self._facts: list[Facts] = []
         self._edges: Sequence[Tokens] = ()
         self._first = ""
-        self._compared: Place | None = None
+        self._compared: dict[int, Place] = {}  # step → its first record, in the input's order
         # of all pieces so far: the number of the last file, and its name
         self._memory = InputMemory()
         self._edge: tuple[int, Tokens] | None = None
@@ -104,7 +104,8 @@ class Check(Accumulator[Any]):
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
         compared = ~explained & (view.tokens > 0)
         if compared.any():
-            self._compared = self._compared or view.places[int(np.argmax(compared))]
+            for at in np.flatnonzero(compared).tolist():
+                self._compared.setdefault(view.places[at].step, view.places[at])
             samples.add(view.take(compared))
 
     def _note_lengths(self, lengths: I64, findings: Findings) -> None:
@@ -119,7 +120,8 @@ class Check(Accumulator[Any]):
         """Adds a piece that follows those before."""
         self._source += bool(self._last) and bool(later._first) and later._first != self._last
         self._last = later._last or self._last
-        self._compared = self._compared or later._compared
+        for step, place in later._compared.items():
+            self._compared.setdefault(step, place)
         source = self._source
         self.sizes += later.sizes
         self.skipped_rules += later.skipped_rules
@@ -186,9 +188,11 @@ class Check(Accumulator[Any]):
             if (severity == "error" and code in explaining) or (code, severity) in _OTHER_CAUSES:
                 return
         mismatch = judge(self.mismatch.result())
-        if mismatch is not None and self._compared is not None:
-            for finding in find_uneven_mismatch(mismatch):
-                yield "rollout-mismatch", finding, self._compared
+        for finding in () if mismatch is None else find_uneven_mismatch(mismatch):
+            first = next(iter(self._compared.values()))
+            where = finding.words["where"]  # "from step 18 on"
+            begun = (one for step, one in self._compared.items() if f"from step {step} " in where)
+            yield "rollout-mismatch", finding, next(begun, first)
 
     def result(self) -> Checked:
         """Returns the answer."""
