@@ -318,7 +318,7 @@ def show(
     data: Data,
     variant: str = "grpo",
     *,
-    by: str = "contribution",
+    by: str = "gradient",
     top: int = 20,
     strings: bool = False,
     having: Texts = (),
@@ -339,8 +339,8 @@ def show(
     Args:
         data: as ``evaluate`` takes it.
         variant: a variant's name or alias. Default: "grpo".
-        by: the number that ranks the rows, as "gradient", "share", "ratio" or "mismatch".
-            Default: "contribution".
+        by: the number that ranks the rows, as "contribution", "share", "ratio" or "mismatch".
+            Default: "gradient".
         top: how many rows; 0 for all. Default: 20.
         strings: whether a row is a token string. Default: False, a row is a token.
         having: only rows that fit, as ``"clip==high && contribution_share>0.01"``. Default: all.

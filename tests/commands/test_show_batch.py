@@ -63,13 +63,13 @@ def test_one_record_is_a_heat_map_and_many_are_rows(path: Path, tmp_path: Path) 
 
 
 def test_having_and_the_count_of_what_fits(path: Path) -> None:
-    test = 'clip=="high" && contribution_share>0.001'
-    fits = [row for row in tokens(path, "-v", "dr") if row["clip"] == "high"]
-    fits = [row for row in fits if row["contribution_share"] > 0.001]
+    test = "advantage>0 && share>0.001"
+    fits = [row for row in tokens(path, "-v", "dr") if row["advantage"] > 0]
+    fits = [row for row in fits if row["share"] > 0.001]
     found = answer("show", path, "-v", "dr", "--having", test, "--top", "3")
     assert (found["count"], len(found["rows"])) == (len(fits), 3)
     assert found["having"] == [test]
-    heading = f"the 3 of {len(fits)} tokens where {test} with the largest |contribution"
+    heading = f"the 3 of {len(fits)} tokens where {test} with the largest |gradient"
     printed = run("show", path, "-v", "dr", "--having", test, "--top", "3").stdout
     assert heading in " ".join(printed.split())
 

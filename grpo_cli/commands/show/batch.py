@@ -70,7 +70,8 @@ class Shown(Frames, Answer):
         if not rows:
             return f"no {noun} to show ({all_of_them})"
         if self.of == "token" and not self.rows[0][COLUMN.get(self.by, self.by)]:
-            return f"the {COLORS[self.by]} of every token is 0 (try another --by)"
+            other = "another --by" if self.by == "contribution" else "--by contribution"
+            return f"the {COLORS[self.by]} of every token is 0 (try {other})"
         line = f"{all_of_them}, by {COLORS[self.by]}"
         if rows < self.count:
             line = f"the {rows:,} of {all_of_them} with {ranked_by(self.by)}"
@@ -104,6 +105,10 @@ AT_PROMPT = (
 """Columns of tokens that a prompt shows, and that those of Python begin with."""
 
 Row = dict[str, Any]
+
+RANK = "gradient"
+"""What ranks tokens unless ``--by`` says it: what they change of the policy. A clipped token may
+contribute most to J, and changes nothing."""
 
 COLUMN = {"ratio": "log_ratio"}
 """Quantity → the column that ranks by it, where it has another name."""

@@ -32,7 +32,7 @@ from grpo_cli.commands.options.source import (
     paths,
     tell_notes,
 )
-from grpo_cli.commands.show.batch import COLUMN, LACKING, FirstTokens, Ranked, show_rows
+from grpo_cli.commands.show.batch import COLUMN, LACKING, RANK, FirstTokens, Ranked, show_rows
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.page import OnPage, page_of, ranked_tokens, with_others
 from grpo_cli.commands.show.picture import (
@@ -82,7 +82,7 @@ class ShowOptions:
         option(
             "--by",
             "NUMBER",
-            f"Number that ranks and colours: {', '.join(COLORS)}.",
+            f"Number that ranks (default: {RANK}) and colours: {', '.join(COLORS)}.",
             parser=_named,
             autocompletion=complete.among(COLORS),
         ),
@@ -136,9 +136,10 @@ def show(
     grpo show rollouts.jsonl --record step-12 --response 3 --by gradient
     grpo show rollouts.jsonl --record step-12 --html page.html
 
-    Without --record, ranks the tokens of all records by their numbers in the
-    batch. With --record, or for a file with one record, prints a heat map of the
-    record evaluated alone: blue is above the middle, red below; ▾ is clipped low,
+    Without --record, ranks the tokens of all records by the size of their
+    gradient in the batch: clipped tokens, whose gradient is 0, come last. With
+    --record, or for a file with one record, prints a heat map of the record
+    evaluated alone: blue is above the middle, red below; ▾ is clipped low,
     ▴ clipped high.
     Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
@@ -188,7 +189,7 @@ def _show_batch(
     answer, run = show_rows(
         reader,
         plan,
-        by=options.by or "contribution",
+        by=options.by or RANK,
         top=20 if options.limit is None else options.limit,
         strings=options.strings,
         having=options.having or (),
@@ -235,7 +236,7 @@ def _show_record(
             if options.response is None:
                 tokens = len(breakdown.clip)
                 on_page, left_out = with_others(on_page[0], tokens, rest, plan)
-            by, top, batch = options.by or "contribution", options.limit_of_record, objective.plan()
+            by, top, batch = options.by or RANK, options.limit_of_record, objective.plan()
             ranked = ranked_tokens(on_page, reader, batch, by, top)
             for part in page_of(
                 on_page,
@@ -308,7 +309,7 @@ def _print(
         source = source.only(lambda _: np.isin(tokens.index, chosen))
     top = options.limit_of_record
     listed = Ranked(top)
-    by = options.by or "contribution"
+    by = options.by or RANK
     listed.add(FirstTokens(COLUMN.get(by, by), top)(source))
     with destination(page.output) as stream:
         print_page(

@@ -47,7 +47,7 @@ _TOKENS = (
     *("weight", "contribution", "contribution_share", "gradient", "share"),
 )
 _USUAL = ("ratio", "advantage", "clip", "contribution")
-_SPARE = ("advantage", "gradient_share", "gradient", "contribution_share", "ratio", "contribution")
+_SPARE = ("advantage", "contribution", "contribution_share", "gradient_share", "gradient", "ratio")
 """Columns that a narrow terminal leaves out, the first to go first, but for what ranks the rows."""
 
 _SPARE_STRINGS = (
