@@ -77,7 +77,8 @@ class Evaluated:
     """The result for a batch.
 
     ``ratio``, ``kl`` and the others below are lists with one array per response, a number for each
-    token that counts; ``columns`` has the same and more, all tokens in one array. Weight, gradient
+    token that counts; ``columns`` has the same and more, all tokens in one array. The batch's KL,
+    the only total of such a name, is ``total["kl"]``. Weight, gradient
     and contribution refer to the same batch as ``total``: contributions add up to its objective.
     With ``batch="record"``, or fields, they are of the record's own batch.
 

@@ -73,9 +73,10 @@ def evaluate(
             all.
 
     Returns:
-        The totals as attributes (``loss``, ``kl``, ``clip_fraction``, …; ``total`` has all by
-        name), ``signature``, ``notices``, one array per response (``ratio``, ``advantage``, …), and
-        rows by ``to_polars``, ``to_pandas``, ``to_arrow`` and ``columns``.
+        The totals as attributes (``loss``, ``policy``, ``clip_fraction``, …; ``total`` has all by
+        name), ``signature``, ``notices``, lists of one array per response (``ratio``, ``kl``,
+        ``advantage``, …; ``total["kl"]`` is the batch's), and rows by ``to_polars``,
+        ``to_pandas``, ``to_arrow`` and ``columns``.
 
     Raises:
         UsageError: for an unknown name, or a value out of range.

@@ -237,7 +237,13 @@ SYMPTOMS += ("dead groups", "off policy", "kl too large", "different from trl", 
         ("help scale_rewards", "what advantages are divided by: the std of the group"),
         ("help num_iterations", "updates for each generation"),
         ("help response-mean", "response-mean, seq-mean-token-mean, sequence_mean: --aggregate"),
-        ("help aggregate", "response-mean, token-mean, token-sum"),
+        ("help aggregate", "response-mean    Mean over responses of their token means"),
+        ("help --kl-aggregate", "token-mean       Mean over all tokens"),
+        ("help kl", "kl: the estimated KL from the reference"),
+        ("help kl", "k2 = d²/2"),
+        ("help adv:given", "given: --advantage, how much better"),
+        ("help corr:none", "none: --correction, does the rollout engine"),
+        ("help adv:group-std[ddof=1,eps=1e-08,min=0]", "group-std, grpo, grpo_vectorized"),
         ("help verl", "grpo variants verl"),
         ("help sanity", "grpo check FILE"),
         ("help csv", "CSV of W&B"),
@@ -260,6 +266,8 @@ def test_a_word_is_explained(grpo, words, said):
 def test_every_column_of_a_table_is_explained():
     columns = {name for names in FIELDS.values() for name in names} | {*METRICS}
     assert [one for one in columns if look_up(one) is None and not is_choice(one)] == []
+    of_eval = {name: look_up(name) for names in FIELDS.values() for name in names}
+    assert [name for name, word in of_eval.items() if word is None or word.word != name] == []
 
 
 def test_a_hyperparameter_has_the_defaults_of_the_papers():

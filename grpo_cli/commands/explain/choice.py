@@ -23,17 +23,22 @@ from grpo_cli.variants import STAGES, VARIANTS
 
 def is_choice(name: str) -> bool:
     """Whether a stage has a choice of that name, or under that name of a framework."""
-    return any(name in stage.choices or name in stage.aliases for stage in STAGES.values())
+    return bool(_named(name))
+
+
+def _named(name: str) -> dict[str, str]:
+    """Stage → the choice of that name there; one stage's for ``adv:given`` of a signature."""
+    key, _, own = name.partition("[")[0].rpartition(":")
+    return {
+        place: stage.aliases.get(own, own)
+        for place, stage in STAGES.items()
+        if (own in stage.choices or own in stage.aliases) and key in ("", place, stage.key)
+    }
 
 
 def describe_choice(name: str) -> dict[str, Any]:
     """All that the tables know of the choice, at each stage that has it."""
-    found = {
-        place: stage.aliases.get(name, name)
-        for place, stage in STAGES.items()
-        if name in stage.choices or name in stage.aliases
-    }
-    return {"choices": [_described(place, choice) for place, choice in found.items()]}
+    return {"choices": [_described(place, choice) for place, choice in _named(name).items()]}
 
 
 def _described(place: str, name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, NamedTuple
 
@@ -23,6 +24,7 @@ from grpo_cli.commands.help.words import Word, look_up, names_of_words, print_wo
 from grpo_cli.commands.options.option import argument
 from grpo_cli.errors import UsageError, nearest
 from grpo_cli.terminal.destination import destination
+from grpo_cli.terminal.grid import print_list
 from grpo_cli.terminal.paging import print_page
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -55,8 +57,9 @@ def show_help(*, topic: Topic = None) -> None:
     if name is None or name in topics():
         _print(lambda console, screen: _page(console, screen, name))
     elif name not in main.COMMANDS:
-        found = look_up_flag(name)
-        if f"--{name}" in flag_pages() and (word := look_up(name)):
+        stage = _stage_of(name)
+        found = look_up_flag(stage or name)
+        if (stage or f"--{name}" in flag_pages()) and (word := look_up(name)):
             _print(lambda console, screen: _both(console, screen, word, found))
         elif _is_explained(name):
             main.application("explain")(["explain", name], prog_name="grpo")
@@ -105,6 +108,13 @@ def _is_explained(name: str) -> bool:
     from grpo_cli.variants import NAMES
 
     return name.lower() in NAMES or is_choice(name.lower()) or look_up(name) is not None
+
+
+def _stage_of(name: str) -> str | None:
+    """The stage of that name, or of that key in a signature."""
+    from grpo_cli.variants import STAGES  # numpy comes with them
+
+    return next((stage for stage, one in STAGES.items() if name in (stage, one.key)), None)
 
 
 def _names() -> list[str]:
@@ -159,8 +169,8 @@ def print_flag(console: Console, screen: Screen, found: Sequence[Flag]) -> None:
     for flag in found:
         line = Text.assemble((flag.spelling, "bold cyan"), f"  {flag.text}")
         console.print(wrapped(line, screen.reading, 2))
-        if choices := _choices(flag):
-            console.print(wrapped(Text(f"  {choices}"), screen.reading, 2))
+        if flag.spelling.endswith(" CHOICE"):
+            _print_choices(console, screen, re.split(r"\W+", flag.spelling)[-2])
         names = "every command" if len(flag.commands) >= len(main.COMMANDS) else ""
         names = names or f"grpo {', '.join(flag.commands)}"
         console.print(wrapped(Text(f"  {names}", "dim"), screen.reading, 4))
@@ -170,12 +180,14 @@ def print_flag(console: Console, screen: Screen, found: Sequence[Flag]) -> None:
         print_flag_page(console, screen, pages[name])
 
 
-def _choices(flag: Flag) -> str:
-    """The choices of a flag that replaces a stage, and what has their formulas."""
-    if flag.spelling.split()[-1] != "CHOICE":
-        return ""
+def _print_choices(console: Console, screen: Screen, stage: str) -> None:
+    """Prints the choices of a stage with their formulas, and what has the frameworks'."""
     from grpo_cli.variants import STAGES  # numpy comes with them
 
-    stage = flag.spelling.split()[0].removeprefix("--")
-    choices = ", ".join(name for name in STAGES[stage].choices if "/" not in name)
-    return f"{choices} (grpo variants --stage {stage} has their formulas and the frameworks')"
+    choices = STAGES[stage].choices
+    rows = [{"choice": name, "formula": one.summary} for name, one in choices.items()]
+    print_list(
+        console, screen, [row for row in rows if "/" not in row["choice"]], ("choice", "formula")
+    )
+    text = f"grpo help NAME explains one; grpo variants --stage {stage} has the frameworks' too"
+    console.print(wrapped(Text(text, "dim"), screen.reading, 2))

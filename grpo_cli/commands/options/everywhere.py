@@ -154,12 +154,13 @@ _OTHERS = (
     *(".tsv", ".xlsx", ".zst"),
 )
 """Formats that no table is written in."""
+_TEXTS = (".txt", ".log", ".out")
 
 
 def _options_of_suffix(values: Mapping[str, Any], formats: Sequence[str]) -> dict[str, Any] | None:
     """The options that the suffix of --output stands for, where no flag says the format.
 
-    None where the command cannot write that format.
+    None where the command writes no format of that suffix; a table has none, or a text's.
     """
     output = values.get("output") or ""
     given = any(values.get(name) for name in ("format", "json", "as_json", "only"))
@@ -170,7 +171,7 @@ def _options_of_suffix(values: Mapping[str, Any], formats: Sequence[str]) -> dic
         return {"html": output, "output": None}
     if _SUFFIXES.get(suffix) in formats:
         return {"format": _SUFFIXES[suffix]}
-    return None if suffix in {*_SUFFIXES, *_PAGES, *_OTHERS} else {}
+    return {} if suffix in _TEXTS or not suffix[1:].isalpha() else None
 
 
 def _refuse_other_suffix(values: Mapping[str, Any], *, page: bool) -> None:

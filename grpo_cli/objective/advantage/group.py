@@ -18,7 +18,10 @@ from grpo_cli.objective.results import PerToken
 
 @choice("advantage", "given", given=True)
 def given(advantages: F64 | PerToken) -> F64 | PerToken:
-    """The record's own advantages, unchanged."""
+    """The record's own advantages, unchanged.
+
+    Every variant takes them from records that have them, unless ``--advantage`` names a choice.
+    """
     return advantages
 
 
