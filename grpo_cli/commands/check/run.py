@@ -44,6 +44,12 @@ _CAUSES = ("padding-id", "shifted", "last-token", "filler")
 _OTHER_CAUSES = {("outliers", "warning"), ("constant-log-ratio", "warning")}
 _EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
 """What the causes lead to in records that are too short to show the cause."""
+_STANDS_FOR = {
+    "dead-group": ("dead-group", ""),
+    "torn-group": ("singleton-group", ""),
+    "mask": ("mask", "whole"),
+}
+"""What is found of the whole input → the code and kind that it replaces in single records."""
 
 
 class Check(Accumulator[Any]):
@@ -154,19 +160,13 @@ class Check(Accumulator[Any]):
         if self._edge is not None:
             source, view = self._edge
             compare_samples(view, self.findings, self.mismatch, source)
-        uneven = bool(self.findings.count_by(0)["uneven-groups"])
-        found = [*self._memory.finish(uneven_found=uneven)]
-        if any(code == "dead-group" for code, _, _ in found):
-            self.findings.drop("dead-group")
-        if any(code == "torn-group" for code, _, _ in found):
-            self.findings.drop("singleton-group")
-        counts = self.findings.count_by(0)
+        counts, errors = self.findings.count_by(0), self.findings.count_by(0, 2)
+        found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
+        for code in {code for code, _, _ in found} & _STANDS_FOR.keys():
+            self.findings.drop(*_STANDS_FOR[code])
         if counts["temperature"] > counts["sharper"]:  # which says that it is no temperature
             self.findings.drop("sharper")
-        if any(code == "mask" for code, _, _ in found):
-            self.findings.drop("mask", "whole")
-        errors, least = self.findings.count_by(0, 2), _COMMON * self.sizes["records"]
-        if any(errors[cause, "error"] > least for cause in _CAUSES):
+        if any(errors[cause, "error"] > _COMMON * self.sizes["records"] for cause in _CAUSES):
             for code, kind in self.findings.count_by(0, 1):
                 if code in _EFFECTS:
                     self.findings.drop(code, kind)
@@ -177,8 +177,7 @@ class Check(Accumulator[Any]):
             self.findings.drop("length-cap", "lengths")
         if self.findings.count_by(0, 2)["advantages", "error"]:
             self.findings.drop("advantages", "departed")
-        constants = self.findings.count_by(0, 1)["advantages", "constant"]
-        if constants <= self.sizes["tilted"]:
+        if self.findings.count_by(0, 1)["advantages", "constant"] <= self.sizes["tilted"]:
             self.findings.drop("advantages", "constant")
 
     def _find_uneven_mismatch(self) -> Iterator[Located]:
