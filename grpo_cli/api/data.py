@@ -13,7 +13,7 @@ from grpo_cli.api.arguments import asked, speaking_of_arguments
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.records import Block, DecodedChunk, Piece, Raw, Reading, Source
-from grpo_cli.records.choose.grouping import Grouping, read_grouping
+from grpo_cli.records.choose.grouping import read_grouping
 from grpo_cli.records.choose.where import read_conditions
 from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
@@ -93,10 +93,6 @@ def _canonical(reader: Reader) -> Iterator[dict[str, Any]]:
             yield canonical(raw, place)
 
 
-def _grouping(by: Texts, size: int | None) -> Grouping | None:
-    return read_grouping(listed(by), None if size is None else whole("group_size", size, 1))
-
-
 def whole(name: str, value: Any, least: int = 0) -> int:
     """The whole number of an argument.
 
@@ -155,7 +151,11 @@ def reader_of(
         skip: whether records that cannot be read are skipped.
         how: more of ``Reading``.
     """
-    how |= {"where": read_conditions(listed(where)), "grouping": _grouping(group_by, group_size)}
+    size = None if group_size is None else whole("group_size", group_size, 1)
+    how |= {
+        "where": read_conditions(listed(where)),
+        "grouping": read_grouping(listed(group_by), size),
+    }
     if isinstance(data, Mapping):
         return Reader([_MEMORY], Held(objects=(data,), alone=True, **how), skip=skip), []
     if hasattr(data, "collect"):  # lazy frames of polars

@@ -223,11 +223,8 @@ def logged_metrics(record: Mapping[str, object]) -> tuple[str, ...]:
     if METRICS.isdisjoint(record):
         return ()
     found = [key for key in METRICS & record.keys() if type(record[key]) in (int, float)]
-    return tuple(sorted(found)) if found and any(map(_is_nested, _policies(record))) else ()
-
-
-def _policies(record: Mapping[str, object]) -> list[object]:
-    return [one for key, one in record.items() if _CANONICAL.get(key, key) in _POLICIES]
+    policies = (one for key, one in record.items() if _CANONICAL.get(key, key) in _POLICIES)
+    return tuple(sorted(found)) if found and any(map(_is_nested, policies)) else ()
 
 
 def _is_nested(value: object) -> bool:

@@ -244,7 +244,12 @@ class Unread:
             key: f"{'' if key.endswith(f'.{name}') else f'is this {name}? '}--map {name}={key}"
             for one in found
             for key, name, value in one.settings
-            if not used or not all(_has_value(given, parameter_of(name), value) for given in used)
+            if not used
+            or not all(
+                given.get(own, ...) == value
+                for given in used
+                for own in SETS.get(parameter_of(name), (parameter_of(name),))
+            )
         }
         columns: dict[str, str] = {}
         for key, advice in (pair for one in found for pair in one.keys):
@@ -264,10 +269,6 @@ class Unread:
             each = [f"{key} ({advice})" if advice else key for key, advice in keys.items()]
             read |= {f"ignored {noun}: {_listing(each)}": None} if each else {}
         return read
-
-
-def _has_value(given: Mapping[str, Value], name: str, value: float | str) -> bool:
-    return all(given.get(own, ...) == value for own in SETS.get(name, (name,)))
 
 
 def _listing(each: list[str]) -> str:

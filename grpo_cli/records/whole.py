@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.from_objects import headers
 from grpo_cli.records.packed import LARGEST, Packed, is_inside
@@ -47,7 +46,8 @@ def whole_records(raws: Sequence[Raw], packed: Packed) -> list[Record]:
         own, numbers = slice(row, end), slice(8 * token, 8 * last)
         made.columns = {name: data[numbers] for name, data in columns.items()}
         made.unknown, made.hyperparameters = fields.unknown, settings
-        made.groups = _dense(packed.groups[own])
+        groups = (packed.groups[own] - packed.groups[row]).tolist()
+        made.groups = groups if any(groups) else None
         for name, values in scores.items():
             setattr(made, name, values[own])
         if by_token is not None:
@@ -58,23 +58,10 @@ def whole_records(raws: Sequence[Raw], packed: Packed) -> list[Record]:
             made.trajectories = (packed.trajectories[own] - packed.trajectories[own].min()).tolist()
         if packed.versions is not None and (packed.versions[token:last] >= 0).any():
             made.versions = packed.versions[token:last]
-        _add_values(made, raw, packed)
+        if fields.misnamed:
+            made.misnamed = misnamed_in(raw.plain(), fields.names, fields.misnamed)
+        if "expected" in fields.names:
+            expected: Any = raw.value["expected"]
+            made.expected = listed(expected) if raw.arrays else expected
         row, token = end, last
     return found
-
-
-def _add_values(made: Record, raw: Raw, packed: Packed) -> None:
-    """Adds what is no column."""
-    fields = packed.fields
-    if fields.misnamed:
-        made.misnamed = misnamed_in(raw.plain(), fields.names, fields.misnamed)
-    if "expected" in fields.names:
-        expected: Any = raw.value["expected"]
-        made.expected = listed(expected) if raw.arrays else expected
-
-
-def _dense(groups: I64) -> list[int] | None:
-    """Group numbers from 0 on; None for a single group."""
-    numbers = groups.tolist()
-    first = numbers[0]
-    return None if numbers.count(first) == len(numbers) else [one - first for one in numbers]

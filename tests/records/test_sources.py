@@ -224,7 +224,7 @@ def test_a_file_of_some_blocks_by_any_number_of_processes(tmp_path, size, pack):
         ("a", b"epoch,loss\n1,step", "this looks like CSV"),
         ("a", b"1,2\nstep,b", "malformed JSON"),
         ("a", bytes(257) + b"ustar\0" + bytes(9), "tar archive"),
-        ("a", bytes(258) + b"ustar", "malformed JSON"),
+        ("a", bytes(258) + b"ustar", "binary data of an unknown kind, not text"),
         ("a", b"a,".ljust(265, b"b") + b"{\n1,2\n", "this looks like CSV"),
         ("a", b"a,".ljust(264, b"b") + b"{\n1,2\n", "malformed JSON"),
     ],

@@ -158,7 +158,9 @@ def _not_checked(skipped: Sequence[NotChecked], records: int) -> str:
     """Lists skipped rules and the missing fields, those of all records first."""
     by_count: dict[int, dict[str, list[str]]] = {}
     for row in sorted(skipped, key=lambda row: -row.records):
-        without = _names(row.missing)
+        # of many alternatives the first two
+        names = [" or ".join(each if len(each) < 4 else each[:2]) for each in row.missing]
+        without = ", ".join(one if one.startswith(FEWER_THAN) else f"no {one}" for one in names)
         about = row.about + (f" except {row.partly}" if row.partly else "")
         by_count.setdefault(row.records, {}).setdefault(without, []).append(about)
     parts = []
@@ -168,12 +170,6 @@ def _not_checked(skipped: Sequence[NotChecked], records: int) -> str:
         listed = [f"{', '.join(abouts)} ({without})" for without, abouts in reasons.items()]
         parts.append(f"{whole}{', '.join(listed)}")
     return f"skipped checks{':' if records == 1 else ''} {'; '.join(parts)}"
-
-
-def _names(missing: Sequence[Sequence[str]]) -> str:
-    """Lists missing fields; of many alternatives the first two."""
-    parts = [" or ".join(names if len(names) < 4 else names[:2]) for names in missing]
-    return ", ".join(part if part.startswith(FEWER_THAN) else f"no {part}" for part in parts)
 
 
 def _place(row: Finding) -> str:

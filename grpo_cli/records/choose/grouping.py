@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import product
+from operator import getitem
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -252,7 +254,9 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
     if group.fault is not None:
         if not rows:  # a line of a header or of a step without rollouts holds none
             raise group.fault
-        raise _with_hint(group.fault, _other_step(rows[0], grouping), grouping)
+        said = step_field(rows[0])
+        step = None if said in (None, *grouping.by) else spelled_in_file(rows[0], said or ())
+        raise _with_hint(group.fault, step, grouping)
     for raw in rows:
         if raw.key is None:
             message = f"there is no {grouping.named} to group by{_other_fields(raw, grouping)}"
@@ -308,12 +312,6 @@ def _with_hint(fault: InputError, step: str | None, grouping: Grouping) -> Input
         by = f"{step},{grouping.named}"
         hint = f"--group-by {by} separates steps, --group-anywhere joins rows of one step"
     return InputError(f"{fault.message}; {hint}", line=fault.line)
-
-
-def _other_step(raw: Raw, grouping: Grouping) -> str | None:
-    """The field that says a row's step, where rows are not grouped by it."""
-    path = step_field(raw)
-    return None if path is None or path in grouping.by else spelled_in_file(raw, path)
 
 
 def _refuse_ids_of_responses(raw: Raw, grouping: Grouping) -> None:
@@ -467,16 +465,11 @@ def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:
         steps = [raw.value[name] for raw in chunk.items if isinstance(raw, Raw)]
         return {name: set(_scalars(steps))}
     found: dict[str, set[Any]] = {}
-    for value in (item.value for item in chunk.items if isinstance(item, Raw)):
-        if not isinstance(value, dict):
-            continue
-        for above, holder in (("", value), ("meta.", value.get("meta"))):
-            known = holder if isinstance(holder, Mapping) else {}
-            name = next((name for name in STEP_FIELDS if name in known), None)
-            if name is not None:
-                steps = known[name] if isinstance(known[name], list) else [known[name]]  # of rows
-                found.setdefault(above + name, set()).update(_scalars(steps))
-                break
+    for raw in (item for item in chunk.items if isinstance(item, Raw)):
+        if (path := step_field(raw)) is not None:
+            given = reduce(getitem, path, raw.value)
+            steps = given if isinstance(given, list) else [given]  # of rows
+            found.setdefault(spelled(path), set()).update(_scalars(steps))
     return found
 
 

@@ -252,7 +252,9 @@ def _read(text: str, flag: str) -> Condition:
         examples = ("clip==high", "clip!=none") if having else ("step==120", "step in [5,6]")
         how = f"expected a comparison like {' or '.join(map(repr, examples))}"
         if equal := _ASSIGNED.fullmatch(text):
-            how = f"write '{equal[1]}=={_quoted(equal[2])}'"
+            value = _constant(equal[2])
+            quoted = f'"{value}"' if isinstance(value, str) else equal[2]
+            how = f"write '{equal[1]}=={quoted}'"
         elif bare := _BARE_LIST.fullmatch(text):
             how = f"write '{bare[1]} in [{bare[2]}]'"
         raise UsageError(f"{flag}: {how} (== != < <= > >= in, &&), got {text!r}")
@@ -260,12 +262,6 @@ def _read(text: str, flag: str) -> Condition:
     if quote in "'\"" and found[3].count(quote) == 1:
         raise UsageError(f"{flag}: the quote {quote} is not closed in {text.strip()}")
     return Condition(read_path(found[1], flag), found[2], _constant(found[3]))
-
-
-def _quoted(text: str) -> str:
-    """A constant as it is read back: text in quotes."""
-    value = _constant(text)
-    return f'"{value}"' if isinstance(value, str) else text
 
 
 def _constant(text: str) -> Any:

@@ -215,10 +215,13 @@ def _read_atif(value: Object) -> Iterator[Translated]:
     ids: list[Any] = []
     turn_ids: list[int] = []
     for at, metrics in sampled:
-        _check(at, metrics["logprobs"], metrics.get("completion_token_ids"))
+        own, count = metrics.get("completion_token_ids") or [], len(metrics["logprobs"])
+        if own and len(own) != count:
+            wanted = f"expected {len(own)} log-probs (as completion_token_ids has)"
+            raise InputError(f"{wanted}, got {count}", path=f"steps[{at}].metrics.logprobs")
         log_probs += metrics["logprobs"]
-        turn_ids += [at] * len(metrics["logprobs"])
-        ids += metrics.get("completion_token_ids") or []
+        turn_ids += [at] * count
+        ids += own
     record: Object = {"id": value.get("session_id"), "log_probs_new": [log_probs]}
     record |= {"token_ids": [ids]} if len(ids) == len(log_probs) else {}
     record["turn_ids"] = [turn_ids]
@@ -229,14 +232,6 @@ def _read_atif(value: Object) -> Iterator[Translated]:
     note = f"atif: {len(left_out)} turns have no log-probs and are skipped"
     notes = (note,) if left_out else ()
     yield Translated(record, {"log_probs_new": f"steps[{sampled[0][0]}].metrics.logprobs"}, notes)
-
-
-def _check(at: int, log_probs: list[Any], ids: list[Any] | None) -> None:
-    if ids and len(ids) != len(log_probs):
-        raise InputError(
-            f"expected {len(ids)} log-probs (as completion_token_ids has), got {len(log_probs)}",
-            path=f"steps[{at}].metrics.logprobs",
-        )
 
 
 def _session_reward(value: Object) -> float | None:

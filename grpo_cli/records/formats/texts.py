@@ -19,13 +19,10 @@ _KNOWN = {alias: name for name, aliases in ALIASES.items() for alias in (name, *
 
 def _is_columns(value: Object) -> bool:
     """Whether there is a list of texts and one of as many prompts."""
-    texts = next((value[one] for one in _TEXTS if _is_texts(value.get(one))), None)
+    each = (value[one] for one in _TEXTS if isinstance(value.get(one), list))
+    texts = next((one for one in each if one and isinstance(one[0], str)), None)
     prompts = _prompts(value)
     return texts is not None and prompts is not None and len(prompts) == len(texts)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], str)
 
 
 def _prompts(value: Object) -> list[Any] | None:

@@ -82,18 +82,13 @@ def decoded(piece: Rows) -> Iterator[DecodedChunk]:
     first = piece.first
     with damage(pa, piece.source):
         for batch in _some_rows(pa, piece):
-            for column in batch.columns:
+            for at, column in enumerate(batch.columns):
                 check_values(pa, column, piece.budget)
-            yield rows(pa, _spelled_out(pa, batch), piece.source, first)
+                if pa.types.is_dictionary(column.type):  # its size is then what it takes
+                    name = batch.schema.field(at).name
+                    batch = batch.set_column(at, name, column.dictionary_decode())
+            yield rows(pa, batch, piece.source, first)
             first += batch.num_rows
-
-
-def _spelled_out(pa: Any, batch: Any) -> Any:
-    """The rows with each text in its place, so that their size is what they take."""
-    for at, column in enumerate(batch.columns):
-        if pa.types.is_dictionary(column.type):
-            batch = batch.set_column(at, batch.schema.field(at).name, column.dictionary_decode())
-    return batch
 
 
 def _batches(pa: Any, path: str, kind: str, parts: Sequence[int] | None) -> Iterator[Any]:

@@ -111,7 +111,8 @@ def _cells(pa: Any, column: Any, name: str, *, single: bool) -> Cells:
     if single and deep == 1 and known in _BY_TOKEN and _is_number(pa, kind.value_type):
         return _alone(_flat(column))
     if single and known == "tokens" and _is_text(pa, column):
-        return _alone(_texts(column))
+        texts, offsets = _inner(column)
+        return _alone(_with_nulls(column, [Texts(texts, *both) for both in pairwise(offsets)]))
     values = listed(pa, column, name)
     if single and known in ("tokens", *(_BY_RESPONSE if deep == 0 else ())):
         return _alone(values)
@@ -223,11 +224,6 @@ def _is_text(pa: Any, column: Any) -> bool:
         column.validate(full=True)
         return True
     return False
-
-
-def _texts(column: Any) -> Cells:
-    values, offsets = _inner(column)
-    return _with_nulls(column, [Texts(values, *both) for both in pairwise(offsets)])
 
 
 def number_texts(rows: Sequence[Texts]) -> NDArray[Any]:

@@ -440,15 +440,12 @@ def find_loops(view: View) -> Iterator[Finding]:
     looping = view.count_rows(best > 0)
     for record in np.flatnonzero(looping).tolist():
         longest = int(np.argmax(best[view.rows_of(record)])) + view.rows_of(record).start
+        tokens = int(period[longest])
         yield Finding(
             {"responses": looping[record], "of": view.counts[record], "longest": best[longest]},
             **view.at(longest),
-            words={"phrase": _phrase(int(period[longest]))},
+            words={"phrase": "one token" if tokens == 1 else f"a phrase of {tokens} tokens"},
         )
-
-
-def _phrase(tokens: int) -> str:
-    return "one token" if tokens == 1 else f"a phrase of {tokens} tokens"
 
 
 @rule("length-cap")
