@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import answer, run
-from files import some
+from files import each, some
 
 from formats import dumps
 from formats.bombs import BOMBS, LIMIT
@@ -152,23 +152,18 @@ def test_the_flag_reads_what_is_refused_without_it(tmp_path: Path) -> None:
     assert "--unpack" not in run("eval", path, "--unpack", flag).stderr
 
 
-@pytest.mark.more
-def test_the_flag_counts_what_comes_later_too(tmp_path: Path) -> None:
+@each("name", ["padded.npz", "rows.parquet", "lines.jsonl.gz"])
+def test_the_flag_counts_what_comes_later_too(name: str, tmp_path: Path) -> None:
     """Of several padded arrays, row groups or lines, the first does not decide alone."""
-    padded = np.zeros((48, 16384))
     names = ("log_probs_new", "log_probs_old", "log_probs_ref")
-    arrays = dict.fromkeys(names, padded) | {"rewards": np.arange(48.0)}
+    arrays = dict.fromkeys(names, np.zeros((48, 16))) | {"rewards": np.arange(48.0)}
     np.savez_compressed(tmp_path / "padded.npz", **arrays)
-    rows = pa.table({"reward": np.ones(2_500_000), "log_probs_new": np.zeros(2_500_000)})
-    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=250_000)
-    (tmp_path / "lines.jsonl.gz").write_bytes(gzip.compress(b"\n" * 4_000_000 + b"{}"))
-    for name in ("padded.npz", "rows.parquet", "lines.jsonl.gz"):
-        refused = run("check", tmp_path / name)
-        flag = refused.stderr.split("--unpack ")[1].split()[0]
-        assert "--unpack" not in run("check", tmp_path / name, "--unpack", flag).stderr
-
-
-# ---- a line of open-instruct whose prompt has no number ------------------------------------------
+    rows = pa.table({"reward": np.ones(2_500), "log_probs_new": np.zeros(2_500)})
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=250)
+    (tmp_path / "lines.jsonl.gz").write_bytes(gzip.compress(b"\n" * 400_000 + b"{}"))
+    refused = run("check", tmp_path / name, "--unpack", "128K")
+    flag = refused.stderr.split("--unpack ")[1].split()[0]
+    assert "--unpack" not in run("check", tmp_path / name, "--unpack", flag).stderr
 
 
 # ---- what dumps of each format are read as: the files of cases -----------------------------------
