@@ -41,7 +41,7 @@ def test_each_format_has_cases_and_says_what_it_lacks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("array", [False, True])
 def test_the_header_of_unipo_reaches_its_steps(tmp_path: Path, jobs: int, array: bool) -> None:
     """Wherever the file is cut; a step's own settings win, and flags win over both."""
-    header, step = dumps.unipo_lines()
+    header, step = dumps.of("unipo lines")
     steps = [{**step, "step": at, "note": "x" * 700_000} for at in range(8)]
     steps[-1]["header"] = {"hparams": {"clip_eps": 0.5}}
     path = tmp_path / "run.json"
@@ -106,7 +106,7 @@ def test_arrays_of_booleans_are_no_numbers(tmp_path):
 def test_notes_do_not_depend_on_blocks(tmp_path, long):
     """Each is said once, with the rows of several formats in one block or in several."""
     path, value = tmp_path / "in.jsonl", {"log_probs_new": NEW, "rewards": REWARDS}
-    rows = [*dumps.sglang(), *dumps.prime_rl(), *dumps.unipo_lines()]
+    rows = [*dumps.of("sglang"), *dumps.of("prime-rl"), *dumps.of("unipo lines")]
     more = {"x": "y" * 900_000} if long else {}
     path.write_bytes(lines([value | {"old_log_probs": OLD}, *(row | more for row in rows)]))
     found = said(path, "--on-error", "skip")[1]
