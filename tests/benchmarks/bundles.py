@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ GROUPS, SIZE, MICRO, STEPS = 4, 4, 2, 2
 
 
 class Plant(NamedTuple):
-    """A fault: its stage, and what the trainer does instead."""
+    """A fault, an entry of ``bundles.json``: its stage, and what the trainer does instead."""
 
     stage: str
     name: str
@@ -244,63 +244,8 @@ def _micro(
     }
 
 
-# ---- the faults ---------------------------------------------------------------------------------
-
-
-def _each(stage: str, name: str, key: str, values: Iterable[Any]) -> list[Plant]:
-    """A fault at each of its strengths."""
-    return [Plant(stage, name.format(value), {key: value}) for value in values]
-
-
-def _bounded(stage: str, key: str, values: Iterable[float]) -> list[Plant]:
-    return [Plant(stage, f"clipped to ±{most}", {key: (-most, most)}) for most in values]
-
-
-_METRICS = ("kl", "clip_ratio/low_mean", "reward", "reward_std", "rewards/f0/mean")
-PLANTS = (
-    *(
-        Plant("rewards", f"the first function counts {first}", {"weights": (first, 0.5, 0.25)})
-        for first in (0.5, 0.9, 0.99, 1.01)
-    ),
-    Plant("rewards", "functions count alike", {"weights": (1.0, 1.0, 1.0)}),
-    Plant("rewards", "a function is left out", {"weights": (1.0, 0.5, 0.0)}),
-    Plant("rewards", "weights in another order", {"weights": (0.25, 0.5, 1.0)}),
-    Plant("rewards", "weights are normalised", {"weights": (4 / 7, 2 / 7, 1 / 7)}),
-    *_bounded("rewards", "clipped", (0.3, 0.7)),
-    *_each("rewards", "long ones lose {}", "penalty", (0.01, 0.1, 1.0)),
-    *_each("rewards", "rows 0 and {} swapped", "swapped", (1, 5)),
-    Plant("advantages", "ddof 0", {"ddof": 0}),
-    *_each("advantages", "eps {}", "eps", (1e-3, 1e-2, 0.1)),
-    Plant("advantages", "no std", {"plain": True}),
-    Plant("advantages", "std of the batch", {"batch": True}),
-    Plant("advantages", "one group", {"all": True}),
-    *_each("advantages", "groups shifted by {}", "rolled", (1, 2)),
-    Plant("advantages", "median", {"median": True}),
-    Plant("advantages", "mean of the others", {"others": True}),
-    *_bounded("advantages", "within", (0.5, 1.0, 1.4)),
-    *_each("advantages", "times {}", "times", (-1.0, 0.99, 2.0)),
-    *_each("tokens", "epsilon_high {}", "high", (0.2, 0.27, 0.3, 0.4)),
-    *_each("tokens", "epsilon_low {}", "low", (0.1, 0.19, 0.21, 0.3)),
-    *_each("tokens", "beta {}", "beta", (0.0, 0.01, 0.039, 0.1)),
-    *_each("tokens", "{}", "kl", ("k1", "k2")),
-    *_each("tokens", "old log-probs shifted by {}", "shifted", (1, -1)),
-    Plant("tokens", "sequence ratio", {"sequence": True}),
-    *_each("tokens", "dual clip {}", "dual", (1.1, 1.3)),
-    *_each("tokens", "temperature {}", "temperature", (0.9, 1.1)),
-    *_each("loss", "divided by {}", "by", ("tokens", "length", "padded")),
-    *_each("loss", "divided by {} micro-batches", "accumulated", (1, 3)),
-    *_each("loss", "times {}", "scaled", (0.99, 1.01, 2.0, -1.0)),
-    *_each("step loss", "{}", "step", ("mean", "last", "twice")),
-    *_each("step loss", "times {}", "step_times", (0.99, 1.01, -1.0)),
-    *_each("metrics", "means over {}", "over", ("responses", "padding")),
-    Plant("metrics", "of the last micro-batch", {"logged": "last"}),
-    Plant("metrics", "region 0.001 too large", {"region": 1e-3}),
-    *(
-        Plant("metrics", f"{name} times {wrong}, and 0.001", {"metric": name, "wrong": wrong})
-        for name in _METRICS
-        for wrong in (1.0, 2.0)
-    ),
-)
+_TABLE = json.loads(Path(__file__).with_suffix(".json").read_bytes())
+PLANTS = [Plant(**one) for one in _TABLE]
 
 
 # ---- the experiment -----------------------------------------------------------------------------

@@ -1,10 +1,7 @@
 """Dumps as frameworks write them, and what a user would write instead of ``grpo eval``.
 
-    python tests/benchmarks/shapes.py write trl dump.jsonl --megabytes 40
-    python tests/benchmarks/shapes.py loop trl dump.jsonl     # decodes it, and nothing else
-    python tests/benchmarks/shapes.py columns trl dump.jsonl  # and makes arrays of its columns
-    python tests/benchmarks/shapes.py evaluated trl dump.jsonl  # and J of them
-    python tests/benchmarks/shapes.py naive trl dump.jsonl    # prints J of GRPO, checks nothing
+A shape is an entry of ``shapes.json``. ``bench.py`` times what is here, by name: ``loop``,
+``columns``, ``evaluated``, ``compared``, ``tracked`` and ``naive``.
 
 Log-probs are float32 written as the double that they are, as ``tolist`` of a tensor gives them.
 The fields of TRL and verl are those that the hooks of this package write, with the settings of
@@ -13,25 +10,23 @@ The fields of TRL and verl are those that the hooks of this package write, with 
 
 from __future__ import annotations
 
-import argparse
 import io
+import json
 import pickle
 import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import reduce
+from dataclasses import dataclass
+from functools import cache, reduce
 from itertools import count, islice, pairwise
 from operator import iconcat
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
-
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).parents[2])
 
 GROUP = 8
 Object = dict[str, Any]
@@ -41,26 +36,77 @@ Group = tuple[Any, Any, Any, Any, Any]
 USUAL = (0.2, 0.2, 0.04)
 
 
-class Shape(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Shape:
     """A kind of dump.
 
     Attributes:
-        title: what writes it, and its size.
-        objects: an endless source of its lines or rows.
-        groups: what a user's own script makes of an object.
+        name, title: what writes it, and its size.
+        source: where its fields are from.
+        groups: what a user's own script makes of an object: a function below.
+        object: a line or row, or several. In it ``"=…"`` is an expression, of ``made`` (a
+            rollout), ``number``, ``tokens`` and ``draw``; ``{"for": name, "in": …, "each": …}``
+            is a list. A name: the object of that shape.
+        tokens, responses: of the rollout; 0: the object draws by itself.
+        header: what comes before.
+        expected: the row whose loss and gradient the records have.
         flags: what ``grpo`` needs to read it.
         suffix: of its files.
         commands: the commands that are timed.
         most: records, where the shape is about small files.
     """
 
+    name: str
     title: str
-    objects: Callable[[np.random.Generator], Iterator[Object]]
-    groups: Callable[[Iterable[Object]], Iterator[Group]]
+    groups: str
+    object: Any
+    source: str = ""
+    tokens: int = 0
+    responses: int = GROUP
+    header: Object | None = None
+    expected: str = ""
     flags: tuple[str, ...] = ()
     suffix: str = ".jsonl"
     commands: tuple[str, ...] = ("check", "trend", "diff", "explain", "report")
     most: int | None = None
+
+    def objects(self, draw: np.random.Generator) -> Iterator[Object]:
+        """An endless source of its lines or rows."""
+        if self.header:
+            yield self.header
+        template = SHAPES[self.object].object if isinstance(self.object, str) else self.object
+        for number in count():
+            names = {"draw": draw, "number": number, "tokens": self.tokens}
+            if self.tokens:
+                names["made"] = rollout(draw, self.tokens, self.responses)
+            yield from self._judged(filled(template, names))
+
+    def _judged(self, made: Any) -> Iterator[Object]:
+        if isinstance(made, list):
+            for one in made:
+                yield from self._judged(one)
+        else:
+            yield made | ({"expected": expected(made, self.expected)} if self.expected else {})
+
+
+def filled(template: Any, names: dict[str, Any]) -> Any:
+    """A template with its expressions' values, which are computed in its order."""
+    if isinstance(template, str):
+        return eval(_code(template[1:]), globals() | names) if template[:1] == "=" else template
+    if isinstance(template, list):
+        return [filled(one, names) for one in template]
+    if not isinstance(template, dict):
+        return template
+    if "for" in template:
+        values = eval(_code(template["in"]), globals() | names)
+        name, each = template["for"], template["each"]
+        return [filled(each, names | {name: value}) for value in values]
+    return {key: filled(value, names) for key, value in template.items()}
+
+
+@cache
+def _code(expression: str) -> CodeType:
+    return compile(expression, expression, "eval")
 
 
 # ---- numbers ------------------------------------------------------------------------------------
@@ -83,8 +129,15 @@ class Rollout(NamedTuple):
     rewards: list[float]
     advantages: list[float]
 
-    def of_tokens(self, values: list[float]) -> list[list[float]]:
-        return [[value] * len(row) for value, row in zip(values, self.ids, strict=True)]
+    @property
+    def size(self) -> int:
+        """The tokens of the first response."""
+        return len(self.ids[0])
+
+    @property
+    def moved(self) -> np.ndarray:
+        """New less old log-probs of the first response."""
+        return np.array(self.new[0]) - np.array(self.old[0])
 
 
 def rollout(draw: np.random.Generator, tokens: int, responses: int = GROUP) -> Rollout:
@@ -108,44 +161,9 @@ def _near(row: np.ndarray, spread: float, draw: np.random.Generator) -> np.ndarr
     return _floats(-np.abs(row + draw.normal(0, spread, len(row))))
 
 
-# ---- hooks --------------------------------------------------------------------------------------
+# ---- what objects are made of --------------------------------------------------------------------
 
-
-def trl(draw: np.random.Generator, tokens: int) -> Iterator[Object]:
-    """``grpo_cli.hooks.trl``: a micro-batch a line; a step has eight (trl.made)."""
-    for number in count():
-        step = number // 8
-        made = rollout(draw, tokens)
-        record: Object = {
-            "id": f"grpo/{number}",
-            "step": step,
-            "tokens": made.words,
-            "completion_ids": made.ids,
-            "per_token_logps": made.new,
-            "old_per_token_logps": made.old,
-            "ref_per_token_logps": made.ref,
-            "advantages": made.advantages,
-            "rewards": made.rewards,
-            "hyperparameters": {
-                "epsilon_low": 0.2,
-                "epsilon_high": 0.2,
-                "beta": 0.04,
-                "max_completion_length": 2 * tokens,
-                "num_items_in_batch": 8 * GROUP * tokens - step % 97,
-                "gradient_accumulation_steps": 8,
-                "steps_per_generation": 8,
-            },
-            "framework": {
-                "name": "trl",
-                "version": "1.16.0",
-                "loss_type": "grpo",
-                "importance_sampling_level": "token",
-                "use_bias_correction_kl": True,
-                "off_policy_mask_threshold": None,
-                "scale_rewards": "group",
-            },
-        }
-        yield record | {"expected": expected(record, "trl/grpo")}
+PROMPT = "Solve the problem step by step, then give the answer in a box. " * 6
 
 
 def expected(record: Object, variant: str) -> Object:
@@ -156,273 +174,36 @@ def expected(record: Object, variant: str) -> Object:
     return {"loss": found.loss, "loss_gradient": [-np.array(row) for row in found.gradient]}
 
 
-def verl(draw: np.random.Generator, tokens: int) -> Iterator[Object]:
-    """``grpo_cli.hooks.verl``: a call of the policy loss a line (verl.made)."""
-    for number in count():
-        made = rollout(draw, tokens)
-        record: Object = {
-            "id": number,
-            "log_probs_new": made.new,
-            "log_probs_old": made.old,
-            "advantages": made.of_tokens(made.advantages),
-            "framework": {"name": "verl", "version": "0.9.1", "policy_loss": "vanilla"},
-            "hyperparameters": {
-                "epsilon_low": 0.2,
-                "epsilon_high": 0.2,
-                "beta": 0.0,
-                "response_length": 2 * tokens,
-                "clip_ratio_c": 3.0,
-                "dp_size": 1,
-                "batch_num_tokens": sum(map(len, made.ids)),
-            },
-            "step": number // 8,
-        }
-        yield record | {"expected": expected(record, "verl/vanilla")}
+def prompt_of(draw: np.random.Generator) -> list[int]:
+    return draw.integers(0, 151_643, 60).tolist()
 
 
-# ---- what frameworks write by themselves --------------------------------------------------------
-
-PROMPT = "Solve the problem step by step, then give the answer in a box. " * 6
-
-
-def verl_rows(draw: np.random.Generator) -> Iterator[Object]:
-    """verl's ``rollout_data_dir``, with the log-probs of the batch put into its rows."""
-    for number in count():
-        made = rollout(draw, 250)
-        for at in range(GROUP):
-            yield {
-                "input": PROMPT,
-                "output": "".join(made.words[at]),
-                "gts": str(number),
-                "score": made.rewards[at],
-                "step": number // 8,
-                "uid": f"{number:08x}-0a1b-4c2d",
-                "response_ids": made.ids[at],
-                "log_probs": made.new[at],
-                "old_log_probs": made.old[at],
-                "ref_log_prob": made.ref[at],
-                "response_mask": [1] * len(made.ids[at]),
-            }
-
-
-def verifiers(draw: np.random.Generator) -> Iterator[Object]:
-    """``train/effective/traces.jsonl``: an episode a line, of two turns."""
-    for number in count():
-        made = rollout(draw, 250, 2)
-        nodes: list[Object] = []
-        for turn in range(2):
-            prompt = draw.integers(0, 151_643, 60).tolist()
-            ids = made.ids[turn]
-            nodes.append(
-                {
-                    **({"parent": len(nodes) - 1} if nodes else {}),
-                    "message": {"role": "user", "content": PROMPT},
-                    "sampled": False,
-                    "token_ids": prompt,
-                    "mask": [False] * len(prompt),
-                    "is_content": [],
-                    "logprobs": [],
-                }
-            )
-            nodes.append(
-                {
-                    "parent": len(nodes) - 1,
-                    "message": {"role": "assistant", "content": "".join(made.words[turn])},
-                    "sampled": True,
-                    "token_ids": [99, *ids],
-                    "mask": [False] + [True] * len(ids),
-                    "logprobs": made.old[turn],
-                    "advantages": [made.advantages[0]] * len(ids),
-                    "reference_logprobs": made.ref[turn],
-                }
-            )
-        yield {
-            "id": f"episode-{number}",
-            "task": {"name": "math", "prompt": PROMPT},
-            "env": {"id": "math"},
-            "group": {"id": f"g{number // 8}"},
-            "run": {"type": "train", "id": "r", "work": {"type": "train", "step": number // 64}},
-            "ok": True,
-            "traces": [
-                {
-                    "id": f"trace-{number}",
-                    "task": {"name": "math"},
-                    "agent": {"name": "a"},
-                    "nodes": nodes,
-                    "rewards": {"right": {"score": made.rewards[0], "weight": 1.0}},
-                }
-            ],
-        }
-
-
-def prime_rl(draw: np.random.Generator) -> Iterator[Object]:
-    """``token_exports/step_{N}/rank_{R}.jsonl``: a sequence a line, its prompt in it."""
-    for number in count():
-        made = rollout(draw, 250, 1)
-        (ids,), (new,), (old,) = made.ids, made.new, made.old
-        prompt = draw.integers(0, 151_643, 60).tolist()
-        before: list[float] = [0.0] * len(prompt)
-        size = len(prompt) + len(ids)
-        ratio = (np.array(new) - np.array(old)).tolist()
-        yield {
-            "schema_version": 1,
-            "step": number // 64,
-            "export_step": number // 64,
-            "rank": 0,
-            "micro_step": number % 8,
-            "micro_sequence_idx": number % 64,
-            "export_sequence_idx": number,
-            "run_id": None,
-            "env_name": "math",
-            "token_ids": prompt + ids,
-            "position_ids": [*range(size)],
-            "loss_mask": [False] * len(prompt) + [True] * len(ids),
-            "advantages": before + [0.5] * len(ids),
-            "losses": [{}] * size,
-            "rewards": [None] * len(prompt) + made.rewards * len(ids),
-            "inference_logprobs": before + old,
-            "trainer_logprobs": before + new,
-            "entropy": before + _floats(draw.exponential(0.5, len(ids))).tolist(),
-            "mismatch_kl": [None] * len(prompt) + [0.001] * len(ids),
-            "log_importance_ratio": before + ratio,
-            "importance_ratio": before + np.exp(ratio).tolist(),
-            "prob_delta": before + ratio,
-            **{name: [False] * size for name in ("is_masked", "is_masked_high", "is_masked_low")},
-        }
-
-
-def unipo(draw: np.random.Generator) -> Iterator[Object]:
-    """A header, then a step of two prompts a line."""
-    yield {
-        "type": "header",
-        "task": "math",
-        "algorithm": "grpo",
-        "totalSteps": 100,
-        "hparams": {"gamma": 1.0, "clip_eps": 0.2, "kl_coef": 0.04, "learning_rate": 1e-6},
+def asked(draw: np.random.Generator, at: int) -> Object:
+    """A node of a trace that the user wrote."""
+    return {
+        **({"parent": at - 1} if at else {}),
+        "message": {"role": "user", "content": PROMPT},
+        "sampled": False,
+        "token_ids": prompt_of(draw),
+        "mask": [False] * 60,
+        "is_content": [],
+        "logprobs": [],
     }
-    for step in count():
-        prompts = []
-        for _ in range(2):
-            made = rollout(draw, 150)
-            prompts.append(
-                {
-                    "prompt": PROMPT,
-                    "responses": [
-                        {
-                            "id": f"step{step}_{at}",
-                            "reward": made.rewards[at],
-                            "advantage": made.advantages[at],
-                            "response_text": "".join(made.words[at]),
-                            "response_length": len(made.ids[at]),
-                            "tokens": {
-                                "ids": made.ids[at],
-                                "strings": made.words[at],
-                                "log_probs": made.new[at],
-                                "old_log_probs": made.old[at],
-                                "ref_log_probs": made.ref[at],
-                                "token_kl": [0.0] * len(made.ids[at]),
-                                "token_objective": made.new[at],
-                            },
-                        }
-                        for at in range(GROUP)
-                    ],
-                }
-            )
-        yield {"type": "step", "step": step, "metrics": {"reward": 0.4}, "prompts": prompts}
 
 
-def openrlhf(draw: np.random.Generator) -> Iterator[Object]:
-    """An Experience a line, with its prompts and labels as text."""
-    for number in count():
-        made = rollout(draw, 250)
-        yield {
-            "prompts": [PROMPT] * GROUP,
-            "labels": [str(number)] * GROUP,
-            "step": number // 8,
-            "sequences": made.ids,
-            "action_log_probs": made.new,
-            "old_action_log_probs": made.old,
-            "base_action_log_probs": made.ref,
-            "action_mask": [[1] * len(row) for row in made.ids],
-            "rewards": made.rewards,
-            "info": {"kl": 0.01, "response_length": [len(row) for row in made.ids]},
-        }
-
-
-def slime(draw: np.random.Generator) -> Iterator[Object]:
-    """The samples of ``train_data/{rollout_id}.pt``."""
-    for number in count():
-        made = rollout(draw, 1000)
-        prompt = draw.integers(0, 151_643, 60)
-        for at in range(GROUP):
-            width = len(made.ids[at])
-            yield {
-                "data_parallel_rank": 0,
-                "sample_index": number,
-                "rollout_position": None,
-                "tokens": np.concatenate([prompt, made.ids[at]]),
-                "total_lengths": len(prompt) + width,
-                "response_lengths": width,
-                "rewards": made.advantages[at],
-                "raw_reward": made.rewards[at],
-                "truncated": 0,
-                "loss_masks": np.ones(width, np.int32),
-                **{
-                    name: np.array(values, np.float32)
-                    for name, values in {
-                        "log_probs": made.new[at],
-                        "ref_log_probs": made.ref[at],
-                        "rollout_log_probs": made.old[at],
-                        "advantages": [made.advantages[at]] * width,
-                    }.items()
-                },
-            }
-
-
-def rows(draw: np.random.Generator) -> Iterator[Object]:
-    """Rows of a table: one response each, with its texts."""
-    for one in verl_rows(draw):
-        yield {name: one[name] for name in one if name not in ("response_mask", "gts")} | {
-            "tokens": [WORDS[number % len(WORDS)] for number in one["response_ids"]]
-        }
-
-
-# ---- small records ------------------------------------------------------------------------------
-
-
-def settings(draw: np.random.Generator, tokens: int = 150) -> Iterator[Object]:
-    """ε and β that differ from record to record: sixteen runs of a sweep that write to one file."""
-    for number in count():
-        given = {"epsilon_low": 0.2, "epsilon_high": 0.2 + 0.02 * (number % 4)}
-        yield _given(draw, number, tokens, given | {"beta": 0.01 * (number // 4 % 4 + 1)})
-
-
-def tiny(draw: np.random.Generator) -> Iterator[Object]:
-    """Two tokens of eight responses, each record with a β of its own."""
-    for number in count():
-        given = {"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04 * 0.999**number}
-        yield _given(draw, number, 2, given)
-
-
-def _given(draw: np.random.Generator, number: int, tokens: int, given: Object) -> Object:
-    made = rollout(draw, tokens)
-    logs = {"log_probs_new": made.new, "log_probs_old": made.old, "log_probs_ref": made.ref}
-    about = {"id": number, "step": number // 16}
-    return about | logs | {"rewards": made.rewards, "hyperparameters": given}
-
-
-def steps(draw: np.random.Generator) -> Iterator[Object]:
-    """A step a record."""
-    for step, one in enumerate(bare(draw, 4)):
-        yield one | {"step": step}
-
-
-def bare(draw: np.random.Generator, tokens: int = 250) -> Iterator[Object]:
-    """Lists of numbers alone, which no trainer writes."""
-    for number in count():
-        made = rollout(draw, tokens)
-        logs = {"log_probs_new": made.new, "log_probs_old": made.old, "log_probs_ref": made.ref}
-        yield {"id": number, **logs, "rewards": made.rewards}
+def answered(made: Rollout, at: int) -> Object:
+    """A node of a trace that was sampled."""
+    ids, turn = made.ids[at // 2], at // 2
+    return {
+        "parent": at - 1,
+        "message": {"role": "assistant", "content": "".join(made.words[turn])},
+        "sampled": True,
+        "token_ids": [99, *ids],
+        "mask": [False] + [True] * len(ids),
+        "logprobs": made.old[turn],
+        "advantages": [made.advantages[0]] * len(ids),
+        "reference_logprobs": made.ref[turn],
+    }
 
 
 # ---- a script of one's own ----------------------------------------------------------------------
@@ -508,34 +289,8 @@ def of_samples(objects: Iterable[Object]) -> Iterator[Group]:
         yield logs[0], logs[0], logs[1], [sample["advantages"] for sample in samples], USUAL
 
 
-SHAPES = {
-    "trl": Shape("TRL hook, 8 × 200 tokens", lambda draw: trl(draw, 200), of_records),
-    "trl-short": Shape("TRL hook, 8 × 20 tokens", lambda draw: trl(draw, 20), of_records),
-    "verl": Shape("verl hook, 8 × 250 tokens", lambda draw: verl(draw, 250), of_records),
-    "settings": Shape("ε and β that alternate by record, 8 × 150", settings, of_records),
-    "verl-rows": Shape(
-        "verl rollout dump, one row per response", verl_rows, of_rows, ("--group-by", "uid")
-    ),
-    "verifiers": Shape("verifiers traces, 2 turns of 250", verifiers, of_traces),
-    "prime-rl": Shape("prime-rl export, one sequence per line", prime_rl, of_exports),
-    "slime": Shape("slime .pt, 1000 tokens", slime, of_samples, suffix=".pt"),
-    "unipo": Shape("UNIPO, steps of 16 × 150", unipo, of_steps),
-    "parquet": Shape(
-        "Parquet, one row per response, with strings",
-        rows,
-        of_rows,
-        ("--group-by", "uid"),
-        ".parquet",
-    ),
-    "openrlhf": Shape("OpenRLHF-like, prompts as text", openrlhf, of_records),
-    "tiny": Shape(
-        "3,000 tiny records, each its own settings", tiny, of_records, commands=(), most=3_000
-    ),
-    "steps": Shape(
-        "20,000 steps of one record of 8 × 4", steps, of_records, commands=("trend",), most=20_000
-    ),
-    "bare": Shape("only lists of numbers, 8 × 250", bare, of_records, commands=("check", "diff")),
-}
+_TABLE = json.loads(Path(__file__).with_suffix(".json").read_bytes())
+SHAPES = {one["name"]: Shape(**one) for one in _TABLE}
 
 
 # ---- files --------------------------------------------------------------------------------------
@@ -545,7 +300,7 @@ def write(name: str, path: Path, megabytes: float, seed: int = 7) -> Path:
     """Writes a dump of at least so many megabytes; of 0, the smallest that there is."""
     shape = SHAPES[name]
     found = shape.objects(np.random.default_rng(seed))
-    fewest = GROUP if shape.groups in (of_rows, of_samples) else 2
+    fewest = GROUP if shape.groups in ("of_rows", "of_samples") else 2
     least = fewest if not megabytes else shape.most or fewest
     most = 0.0 if shape.most else megabytes * 1e6
     if shape.suffix == ".jsonl":
@@ -712,7 +467,7 @@ def totals(name: str, path: str) -> dict[str, float]:
 
 
 def _response_sums(
-    groups: Any, columns: dict[str, Any], widths: np.ndarray, objects: list[Object]
+    groups: str, columns: dict[str, Any], widths: np.ndarray, objects: list[Object]
 ) -> tuple[list[float], np.ndarray]:
     """Sums over responses, of those that ``totals`` names, and every token's ratio."""
     names = (one + other for one, other in zip(LOGS, OTHER_LOGS, strict=True))
@@ -720,12 +475,12 @@ def _response_sums(
     advantages = _advantages(groups, columns, objects)
     if len(advantages) < len(logs[0]):
         advantages = np.repeat(advantages, widths)
-    if groups is of_exports:
+    if groups == "of_exports":
         kept = np.frombuffer(columns["loss_mask"], np.bool_)
         widths = np.add.reduceat(kept, np.cumsum(widths) - widths, dtype=np.int64)
         logs = [one if one is None else one[kept] for one in logs]
         advantages = advantages[kept]
-    if groups is of_traces:
+    if groups == "of_traces":
         widths = _of_paths(columns, widths, objects)
     new, old, ref = logs
     low, high, beta = _bounds(objects, widths)
@@ -761,14 +516,14 @@ def _of_paths(columns: dict[str, Any], widths: np.ndarray, objects: list[Object]
     return np.add.reduceat(sampled, np.cumsum(count) - count)
 
 
-def _advantages(groups: Any, columns: dict[str, Any], objects: list[Object]) -> np.ndarray:
+def _advantages(groups: str, columns: dict[str, Any], objects: list[Object]) -> np.ndarray:
     """A number for each token or response."""
     if "advantages" in columns:
         return columns["advantages"]
-    if groups is of_steps:
+    if groups == "of_steps":
         prompts = [prompt for one in objects for prompt in one.get("prompts", ())]
         return np.array([one["advantage"] for each in prompts for one in each["responses"]])
-    key = "score" if groups is of_rows else "rewards"
+    key = "score" if groups == "of_rows" else "rewards"
     rewards = np.array([one[key] for one in objects], float).reshape(-1, GROUP)
     spread = rewards.std(axis=1, ddof=1, keepdims=True) + 1e-8
     return ((rewards - rewards.mean(axis=1, keepdims=True)) / spread).ravel()
@@ -793,7 +548,7 @@ def _table_columns(path: str) -> Iterator[tuple[dict[str, Any], np.ndarray, list
     about = file.read(["uid", "score"], use_threads=False)
     changes = np.flatnonzero(np.diff(np.unique(about["uid"], return_inverse=True)[1]))
     assert not ((changes + 1) % GROUP).any()
-    advantages = _advantages(of_rows, {}, about.select(["score"]).to_pylist())
+    advantages = _advantages("of_rows", {}, about.select(["score"]).to_pylist())
     for batch in file.iter_batches(use_threads=False):
         found: dict[str, Any] = {"advantages": advantages[first : first + len(batch)]}
         for key, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -817,7 +572,7 @@ def _columns(name: str, path: str) -> Iterator[tuple[dict[str, Any], np.ndarray,
         return
     holders = HOLDERS.get(SHAPES[name].groups, list)
     chunks = _chunks(name, path)
-    for objects in _whole_groups(chunks) if SHAPES[name].groups is of_rows else chunks:
+    for objects in _whole_groups(chunks) if SHAPES[name].groups == "of_rows" else chunks:
         set(map(tuple, objects))
         found = holders(objects)
         if "hyperparameters" in objects[0]:
@@ -896,15 +651,15 @@ UNREAD = {"prompts", "labels", "losses", "position_ids", "log_importance_ratio",
 UNREAD |= {"importance_ratio", "mismatch_kl", "is_masked", "is_masked_high", "is_masked_low"}
 UNREAD |= {"is_content", "token_kl", "token_objective", "rewards"}
 """Lists that nothing reads; of rewards there are too few to count."""
-HOLDERS: Mapping[Any, Callable[[list[Object]], list[Object]]] = {
-    of_traces: lambda objects: [node for one in objects for node in one["traces"][0]["nodes"]],
-    of_steps: lambda objects: [
+HOLDERS: Mapping[str, Callable[[list[Object]], list[Object]]] = {
+    "of_traces": lambda objects: [node for one in objects for node in one["traces"][0]["nodes"]],
+    "of_steps": lambda objects: [
         response["tokens"]
         for one in objects
         for prompt in one.get("prompts", ())
         for response in prompt["responses"]
     ],
-    of_samples: lambda objects: [sample for one in objects for sample in one["samples"]],
+    "of_samples": lambda objects: [sample for one in objects for sample in one["samples"]],
 }
 """The dicts that have the columns, where the objects have none."""
 
@@ -958,23 +713,4 @@ def _check(rows: list[Any], *, is_mask: bool) -> Any:
 def naive(name: str, path: str) -> float:
     """J, as a script of one's own computes it."""
     with np.errstate(all="ignore"):
-        return objective(SHAPES[name].groups(read(name, path)))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("write", "loop", "columns", "evaluated", "naive"))
-    parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("path")
-    parser.add_argument("--megabytes", type=float, default=40.0)
-    given = parser.parse_args()
-    if given.what == "write":
-        write(given.shape, Path(given.path), given.megabytes)
-    elif given.what in ("loop", "columns"):
-        (loop if given.what == "loop" else columns)(given.shape, given.path)
-    else:
-        print((naive if given.what == "naive" else evaluated)(given.shape, given.path))
-
-
-if __name__ == "__main__":
-    main()
+        return objective(globals()[SHAPES[name].groups](read(name, path)))

@@ -31,8 +31,8 @@ def test_runs_repeat_and_every_shape_holds_the_same_numbers() -> None:
     fixed, steps = simulate(generator(question), KINDS[0].change)
     _, again = simulate(generator(question), KINDS[0].change)
     for shape in SHAPES:
-        written = [lines(rows, shape, ratios=fixed.ratios) for rows in steps]
-        assert written == [lines(rows, shape, ratios=fixed.ratios) for rows in again]
+        written = [lines(rows, shape, ratios=fixed.ratios) for rows in steps[::10]]
+        assert written == [lines(rows, shape, ratios=fixed.ratios) for rows in again[::10]]
 
 
 def test_a_healthy_run_learns_and_its_tokens_are_the_engines() -> None:

@@ -14,7 +14,7 @@ import pytest
 import zstandard
 from command import COMMANDS, run
 from files import some
-from formats.dumps import nemo_rl
+from formats.dumps import of as dump_of
 
 from grpo_cli import evaluate
 from grpo_cli.commands.explain.choice import is_choice
@@ -121,7 +121,7 @@ def made(tmp_path_factory):
         (folder / name).mkdir(parents=True)
         (folder / name / "step.jsonl").write_text(lines)
     (folder / "steps/0.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
-    rows = nemo_rl() * 4
+    rows = dump_of("nemo-rl") * 4
     logged = [{"step": step, "loss": 0.0, "grad_norm": 0.1 * step} for step in range(13)]
     (folder / "trainer_state.json").write_text(json.dumps({"log_history": logged}))
     packed = "".join(f"{json.dumps(row)}\n" for row in rows)

@@ -13,17 +13,17 @@ from formats import dumps
 from fuzz import product
 
 DATA = {
-    "nemo-rl": dumps.nemo_rl(),
-    "prime-rl": dumps.prime_rl(),
-    "open-instruct": dumps.open_instruct(),
-    "roll-board": dumps.roll_board(),
-    "unipo": dumps.unipo_lines(),
-    "openai-chat": [dumps.chat()],
-    "openai-completion": [dumps.completion()],
-    "sglang": dumps.sglang(),
-    "verifiers": dumps.verifiers(),
-    "miles": dumps.miles(),
-    "atif": [dumps.atif()],
+    "nemo-rl": dumps.of("nemo-rl"),
+    "prime-rl": dumps.of("prime-rl"),
+    "open-instruct": dumps.of("open-instruct"),
+    "roll-board": dumps.of("roll-board"),
+    "unipo": dumps.of("unipo lines"),
+    "openai-chat": dumps.of("openai-chat"),
+    "openai-completion": dumps.of("openai-completion"),
+    "sglang": dumps.of("sglang"),
+    "verifiers": dumps.of("verifiers"),
+    "miles": dumps.of("miles"),
+    "atif": dumps.of("atif"),
 }
 """What frameworks write: the records of each."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import answer, run
-from files import some
+from files import each, some
 
 from formats import dumps
 from formats.bombs import BOMBS, LIMIT
@@ -41,7 +41,7 @@ def test_each_format_has_cases_and_says_what_it_lacks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("array", [False, True])
 def test_the_header_of_unipo_reaches_its_steps(tmp_path: Path, jobs: int, array: bool) -> None:
     """Wherever the file is cut; a step's own settings win, and flags win over both."""
-    header, step = dumps.unipo_lines()
+    header, step = dumps.of("unipo lines")
     steps = [{**step, "step": at, "note": "x" * 700_000} for at in range(8)]
     steps[-1]["header"] = {"hparams": {"clip_eps": 0.5}}
     path = tmp_path / "run.json"
@@ -106,7 +106,7 @@ def test_arrays_of_booleans_are_no_numbers(tmp_path):
 def test_notes_do_not_depend_on_blocks(tmp_path, long):
     """Each is said once, with the rows of several formats in one block or in several."""
     path, value = tmp_path / "in.jsonl", {"log_probs_new": NEW, "rewards": REWARDS}
-    rows = [*dumps.sglang(), *dumps.prime_rl(), *dumps.unipo_lines()]
+    rows = [*dumps.of("sglang"), *dumps.of("prime-rl"), *dumps.of("unipo lines")]
     more = {"x": "y" * 900_000} if long else {}
     path.write_bytes(lines([value | {"old_log_probs": OLD}, *(row | more for row in rows)]))
     found = said(path, "--on-error", "skip")[1]
@@ -152,23 +152,18 @@ def test_the_flag_reads_what_is_refused_without_it(tmp_path: Path) -> None:
     assert "--unpack" not in run("eval", path, "--unpack", flag).stderr
 
 
-@pytest.mark.more
-def test_the_flag_counts_what_comes_later_too(tmp_path: Path) -> None:
+@each("name", ["padded.npz", "rows.parquet", "lines.jsonl.gz"])
+def test_the_flag_counts_what_comes_later_too(name: str, tmp_path: Path) -> None:
     """Of several padded arrays, row groups or lines, the first does not decide alone."""
-    padded = np.zeros((48, 16384))
     names = ("log_probs_new", "log_probs_old", "log_probs_ref")
-    arrays = dict.fromkeys(names, padded) | {"rewards": np.arange(48.0)}
+    arrays = dict.fromkeys(names, np.zeros((48, 16))) | {"rewards": np.arange(48.0)}
     np.savez_compressed(tmp_path / "padded.npz", **arrays)
-    rows = pa.table({"reward": np.ones(2_500_000), "log_probs_new": np.zeros(2_500_000)})
-    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=250_000)
-    (tmp_path / "lines.jsonl.gz").write_bytes(gzip.compress(b"\n" * 4_000_000 + b"{}"))
-    for name in ("padded.npz", "rows.parquet", "lines.jsonl.gz"):
-        refused = run("check", tmp_path / name)
-        flag = refused.stderr.split("--unpack ")[1].split()[0]
-        assert "--unpack" not in run("check", tmp_path / name, "--unpack", flag).stderr
-
-
-# ---- a line of open-instruct whose prompt has no number ------------------------------------------
+    rows = pa.table({"reward": np.ones(2_500), "log_probs_new": np.zeros(2_500)})
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=250)
+    (tmp_path / "lines.jsonl.gz").write_bytes(gzip.compress(b"\n" * 400_000 + b"{}"))
+    refused = run("check", tmp_path / name, "--unpack", "128K")
+    flag = refused.stderr.split("--unpack ")[1].split()[0]
+    assert "--unpack" not in run("check", tmp_path / name, "--unpack", flag).stderr
 
 
 # ---- what dumps of each format are read as: the files of cases -----------------------------------

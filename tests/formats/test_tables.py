@@ -121,11 +121,11 @@ def test_rows_of_one_apart(tmp_path):
 
 
 def test_formats_in_tables(tmp_path):
-    rows = [{k: v for k, v in row.items() if k != "losses"} for row in dumps.prime_rl()]
+    rows = [{k: v for k, v in row.items() if k != "losses"} for row in dumps.of("prime-rl")]
     path = written(tmp_path / "in.parquet", rows)
     (tmp_path / "in.jsonl").write_bytes(lines(rows))
     assert evaluate(path) == evaluate(tmp_path / "in.jsonl")
-    path = written(tmp_path / "trl.parquet", [dumps.texts()["trl-completions"]])
+    path = written(tmp_path / "trl.parquet", dumps.of("trl-completions"))
     assert "TRL's completions_{step}.parquet, which has texts" in refused(path)
 
 

@@ -1,7 +1,7 @@
 """A framework's row takes what the framework's released function reads, and nothing else.
 
 ``SETTINGS`` says which of a framework's settings its losses read, by its own names, and where that
-was read. tests/parity/test_verl_reads.py executes verl for it.
+was read. tests/parity/test_reads.py executes verl for it.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ NEEDED = {"openrlhf/flash_reinforce": {"rejection_threshold": 0.125}}
 
 
 def test_every_framework_says_what_its_losses_read() -> None:
-    """TRL's are executed for it: tests/parity/test_trl_reads.py."""
+    """TRL's are executed for it: tests/parity/test_reads.py."""
     frameworks = {name.partition("/")[0] for name in VARIANTS if "/" in name}
     assert frameworks == {*SETTINGS, "trl"}
 

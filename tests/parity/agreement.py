@@ -8,6 +8,7 @@ and ``pytest tests/parity --write-golden`` leaves them in tests/golden/agreement
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +99,49 @@ AGREEMENT = Agreement()
 """The run's own; ``conftest.py`` writes it."""
 
 
-def write_golden(name: str, content: dict[str, Any]) -> None:
-    """Writes tests/golden/NAME.json, one case a line, floats by shortest repr."""
-    cases = content.pop("cases")
-    head = json.dumps(content, indent=1, ensure_ascii=False)[:-2]
-    lines = ",\n".join("  " + json.dumps(case, ensure_ascii=False) for case in cases)
-    GOLDEN.mkdir(exist_ok=True)
-    (GOLDEN / f"{name}.json").write_text(f'{head},\n "cases": [\n{lines}\n ]\n}}\n')
+def golden(
+    name: str, execute: Callable[[dict[str, Any]], dict[str, Any]], *, writing: bool, **head: str
+) -> None:
+    """Runs a framework again on the cases of tests/golden/NAME.json, and compares with the file.
+
+    Args:
+        name: of the file; a new case has what ``execute`` reads, and anything for what it returns.
+        execute: what the framework makes of a case, by the keys that the case has it under.
+        writing: takes what was returned into the file instead, one case a line.
+        head: what the file says of the release.
+    """
+    file = GOLDEN / f"{name}.json"
+    document = json.loads(file.read_text())
+    for number, case in enumerate(document["cases"]):
+        found = execute(case)
+        if writing:
+            case |= _plain(found)
+        for key, value in found.items():
+            error = _worst(case[key], value)
+            assert error < LIMIT, f"{name} case {number}, {key}: relative error {error:.3g}"
+    if writing:
+        cases = document.pop("cases")
+        text = json.dumps(document | head, indent=1, ensure_ascii=False)[:-2]
+        lines = ",\n".join("  " + json.dumps(case, ensure_ascii=False) for case in cases)
+        file.write_text(f'{text},\n "cases": [\n{lines}\n ]\n}}\n')
+
+
+def _worst(kept: Any, found: Any) -> float:
+    pairs = zip(_leaves(kept), _leaves(found), strict=True)
+    return max((relative_error(*pair) for pair in pairs), default=0.0)
+
+
+def _leaves(value: Any) -> list[Any]:
+    """The numbers and the arrays of a case, in order; a dict's by its keys."""
+    if isinstance(value, dict):
+        return [leaf for key in sorted(value) for leaf in _leaves(value[key])]
+    if isinstance(value, list):
+        return [np.concatenate([np.zeros(0), *(np.ravel(row) for row in value)])]
+    return [value]
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return [row.tolist() for row in value] if isinstance(value, list) else value

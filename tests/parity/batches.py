@@ -6,6 +6,7 @@ caller names, and a record as a file would hold it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,8 @@ TOKEN_COLUMNS = (
     "log_probs_rollout",
     "entropies",
 )
+MORE_COLUMNS = ("values", "sum_pi_squared")
+"""What estimators of advantages may read."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,23 @@ def _written(rewards: list[Any]) -> list[Any]:
     rows = (row if isinstance(row, list) else [row] for row in rewards)
     nulls = [[None if value != value else value for value in row] for row in rows]
     return nulls if isinstance(rewards[0], list) else [row[0] for row in nulls]
+
+
+def given(record: Mapping[str, Any]) -> Ragged:
+    """A record as a batch; log-probs that it has not are the current ones, what else it lacks 0."""
+    mask = [np.array(row, dtype=np.int64) for row in record["mask"]]
+    fill = dict.fromkeys(TOKEN_COLUMNS, record["log_probs_new"])
+    fill["entropies"] = [[0.0] * len(row) for row in mask]
+    names = [name for name in (*TOKEN_COLUMNS, *MORE_COLUMNS) if name in record or name in fill]
+    columns = {
+        name: [np.array(row, dtype=np.float64) for row in record.get(name, fill.get(name))]
+        for name in names
+    }
+    zeros = np.zeros(len(mask))
+    rewards, advantages = (record.get(name, zeros) for name in ("rewards", "advantages"))
+    return Ragged(
+        columns, mask, np.array(record["group_ids"]), np.array(rewards), np.array(advantages)
+    )
 
 
 def ragged(seed: int, kind: str = "usual", *, group_size: int | None = None) -> Ragged:

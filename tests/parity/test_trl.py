@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +13,11 @@ import pytest
 import torch
 import trl
 from trl import GRPOTrainer, RLOOTrainer
-from trl.experimental.gmpo import GMPOTrainer
 
 from grpo_cli import evaluate
 
-from .agreement import GOLDEN, relative_error, write_golden
-from .batches import KINDS, ragged
+from .agreement import GOLDEN, golden
+from .batches import KINDS, Ragged, given, ragged
 from .trl_trainers import FRAMEWORK, ROWS, accelerator, advantages, compare, generate
 
 # ---- losses --------------------------------------------------------------------------------------
@@ -75,22 +75,22 @@ def test_top_entropy_of_entropies_in_single_precision() -> None:
 
 
 SCALED = {"epsilon": 0.1, "epsilon_high": 0.2, "gradient_accumulation_steps": 4}
-OTHERS: list[tuple[str, type, dict[str, Any]]] = [
-    ("trl/rloo", RLOOTrainer, {}),
-    ("trl/rloo", RLOOTrainer, {"epsilon": 0.05, "epsilon_high": 0.3}),
-    ("trl/gmpo", GMPOTrainer, {}),
-    ("trl/gmpo", GMPOTrainer, {"beta": 0.1}),
-    ("trl/gmpo", GMPOTrainer, SCALED),
-    ("trl/gmpo", GMPOTrainer, {"top_entropy_quantile": 0.4, "beta": 0.1}),
-    ("trl/gmpo", GMPOTrainer, {"top_entropy_quantile": 0.05, "epsilon": 0.05}),
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("trl/rloo", {}),
+    ("trl/rloo", {"epsilon": 0.05, "epsilon_high": 0.3}),
+    ("trl/gmpo", {}),
+    ("trl/gmpo", {"beta": 0.1}),
+    ("trl/gmpo", SCALED),
+    ("trl/gmpo", {"top_entropy_quantile": 0.4, "beta": 0.1}),
+    ("trl/gmpo", {"top_entropy_quantile": 0.05, "epsilon": 0.05}),
 ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("row", "trainer", "settings"), OTHERS, ids=str)
-def test_other_trainers(row: str, trainer: type, settings: dict[str, Any], kind: str) -> None:
+@pytest.mark.parametrize(("row", "settings"), OTHERS, ids=str)
+def test_other_trainers(row: str, settings: dict[str, Any], kind: str) -> None:
     for seed in SEEDS:
-        compare(row, ragged(seed, kind), settings, trainer=trainer)
+        compare(row, ragged(seed, kind), settings)
 
 
 VARIED: dict[str, dict[str, Any]] = {
@@ -162,39 +162,33 @@ MODES = {
 }
 
 
-CORRECTED = [(row, mode) for row in ROWS for mode in MODES]
-
-
-def correction(row: str, mode: str) -> tuple[str, str]:
-    """The stage and the choice that stand for vLLM's mode; VESPO has it inside its weight."""
-    name = mode.replace("_", "-")
+def compare_corrected(
+    row: str, mode: str, batch: Ragged, settings: dict[str, Any], *, group_size: int
+) -> dict[str, Any]:
+    """With the choice that stands for vLLM's mode; VESPO has it inside its weight."""
+    name, (stage, prefix) = mode.replace("_", "-"), ("correction", "trl/")
     if row == "trl/vespo":
-        return "surrogate", f"trl/vespo-{name}"
-    return "correction", f"trl/{name}"
+        stage, prefix = "surrogate", "trl/vespo-"
+    vllm = {name: value for name, value in settings.items() if name.startswith("vllm")}
+    how = {"use_vllm": True, "vllm_importance_sampling_mode": mode, **vllm}
+    generated = generate(batch, batch.rewards, num_generations=group_size, **how)
+    return compare(
+        row,
+        batch,
+        settings,
+        stages={stage: prefix + name},
+        label=f"{row} --{stage} {prefix + name}",
+        with_rollout=True,
+        importance_sampling_ratio=generated["importance_sampling_ratio"].numpy(),
+    )
 
 
-@pytest.mark.parametrize(("row", "mode"), CORRECTED)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("row", ROWS)
 def test_vllm_corrections(row: str, mode: str) -> None:
-    stage, choice = correction(row, mode)
+    settings = {"beta": 0.05, "off_policy_mask_threshold": 0.1} | MODES[mode]
     for seed in SEEDS:
-        batch = ragged(seed, group_size=4)
-        generated = generate(
-            batch,
-            batch.rewards,
-            num_generations=4,
-            use_vllm=True,
-            vllm_importance_sampling_mode=mode,
-            **MODES[mode],
-        )
-        compare(
-            row,
-            batch,
-            {"beta": 0.05, "off_policy_mask_threshold": 0.1} | MODES[mode],
-            stages={stage: choice},
-            label=f"{row} --{stage} {choice}",
-            with_rollout=True,
-            importance_sampling_ratio=generated["importance_sampling_ratio"].numpy(),
-        )
+        compare_corrected(row, mode, ragged(seed, group_size=4), settings, group_size=4)
 
 
 # ---- from rewards to advantages ------------------------------------------------------------------
@@ -293,84 +287,28 @@ def test_normalised_rloo_advantages() -> None:
 # ---- the golden numbers ----------------------------------------------------------------------
 
 
-KEPT_SETTINGS: list[tuple[str, dict[str, Any]]] = [
-    ("usual", {}),
-    ("singletons", {"beta": 0.1, "epsilon": 0.1, "epsilon_high": 0.28}),
-    (
-        "hollow",
-        {
-            "beta": 0.05,
-            "use_bias_correction_kl": False,
-            "gradient_accumulation_steps": 2,
-            "steps_per_generation": 8,
-            "num_items_in_batch": 777.0,
-            "num_processes": 4,
-            "max_completion_length": 48,
-        },
-    ),
-]
-MASKED = {"off_policy_mask_threshold": 0.02, "top_entropy_quantile": 0.6, "beta": 0.05}
-
-TOP = {"top_entropy_quantile": 0.4}
-BONUS = {"top_entropy_quantile": 0.3, "entropy_coef": 0.05}
+THEIRS = {
+    "epsilon_low": "epsilon",
+    "is_low": "vllm_importance_sampling_clip_min",
+    "is_high": "vllm_importance_sampling_clip_max",
+}
 
 
-def cases() -> list[dict[str, Any]]:
-    """Every row under a few settings, and vLLM's corrections; all are compared on the way."""
-    found = [
-        compare(row, ragged(7, kind), settings) for row in ROWS for kind, settings in KEPT_SETTINGS
-    ]
-    found += [compare(row, ragged(9), MASKED) for row in ("trl/grpo", "trl/dapo", "trl/gspo")]
-    for kind, settings in [*KEPT_SETTINGS[:1], ("hollow", {"epsilon": 0.05, "epsilon_high": 0.3})]:
-        found.append(compare("trl/rloo", ragged(7, kind), settings, trainer=RLOOTrainer))
-        found.append(compare("trl/gmpo", ragged(7, kind), settings, trainer=GMPOTrainer))
-    found.append(compare("trl/gmpo", ragged(8), {"beta": 0.1}, trainer=GMPOTrainer))
-    found.append(compare("trl/gmpo", ragged(8), TOP, trainer=GMPOTrainer))
-    found += [compare(row, ragged(9), BONUS) for row in ("trl/grpo", "trl/dapo")]
-    found += [corrected(row, mode) for row, mode in CORRECTED if row in ("trl/dapo", "trl/vespo")]
-    return found
-
-
-def corrected(row: str, mode: str) -> dict[str, Any]:
-    stage, choice = correction(row, mode)
-    batch = ragged(11, group_size=3)
-    settings = {"vllm_importance_sampling_mode": mode, **MODES[mode]}
-    made = generate(batch, batch.rewards, num_generations=3, use_vllm=True, **settings)
-    return compare(
-        row,
-        batch,
-        {"beta": 0.05} | MODES[mode],
-        stages={stage: choice},
-        label=f"{row} --{stage} {choice}",
-        with_rollout=True,
-        importance_sampling_ratio=made["importance_sampling_ratio"].numpy(),
-    )
+def executed(case: dict[str, Any]) -> dict[str, Any]:
+    """What TRL makes of a golden case, compared on the way."""
+    row, stages, batch = case["variant"], case["stages"], given(case["record"])
+    settings = {THEIRS.get(name, name): value for name, value in case["hyperparameters"].items()}
+    if "kl_weight" in settings:
+        settings["use_bias_correction_kl"] = settings.pop("kl_weight") == "ratio"
+    if not stages:
+        return compare(row, batch, settings)
+    (choice,) = stages.values()
+    mode = re.sub("^trl/(vespo-)?", "", choice).replace("-", "_")
+    return compare_corrected(row, mode, batch, settings, group_size=3)
 
 
 def test_golden(writing: bool) -> None:
-    found = cases()
-    if writing:
-        write_golden(
-            "trl",
-            {
-                "framework": FRAMEWORK,
-                "functions": [
-                    f"{trainer.__module__}.{trainer.__name__}._compute_loss"
-                    for trainer in (GRPOTrainer, RLOOTrainer, GMPOTrainer)
-                ],
-                "how": "pytest tests/parity --write-golden: the functions ran in float64 on random "
-                "ragged batches, a stand-in trainer handing them our log-probs; loss_gradient is "
-                "autograd's d loss / d per_token_logps of the tokens that count",
-                "cases": found,
-            },
-        )
-    kept = json.loads((GOLDEN / "trl.json").read_text())["cases"]
-    assert len(kept) == len(found)
-    for old, new in zip(kept, found, strict=True):
-        assert old["record"] == new["record"]
-        assert relative_error(old["loss"], new["loss"]) < 1e-12
-        for before, now in zip(old["loss_gradient"], new["loss_gradient"], strict=True):
-            assert relative_error(before, now) < 1e-9
+    golden("trl", executed, writing=writing, framework=FRAMEWORK)
 
 
 def test_the_golden_cases_exercise_what_they_are_for() -> None:

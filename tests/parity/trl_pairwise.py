@@ -31,21 +31,11 @@ from grpo_cli.hooks.trl import record
 from . import tiny
 from .pairwise import SEED, Array, Configuration, Record, relative_error, run
 
-ENGINE_BOUNDS = {
-    "usual": {},
-    "window": {"vllm_importance_sampling_clip_min": 0.8, "vllm_importance_sampling_clip_max": 1.2},
-    "cap": {"vllm_importance_sampling_cap": 1.5},
-    "none": {"vllm_importance_sampling_clip_max": None},
-}
-ENGINES = (
-    "none",
-    "uncorrected",
-    "token_truncate",
-    "token_mask",
-    "sequence_truncate",
-    "sequence_mask",
-)
-"""No engine; one without the correction; the modes of the correction."""
+TABLE = json.loads(Path(__file__).with_name("pairs.json").read_bytes())["trl"]
+NAMED: Mapping[str, Mapping[str, Mapping[str, Any]]] = TABLE["named"]
+"""Options that stand for several of TRL's; the others are TRL's own names and values."""
+LEFT_OUT: Mapping[str, Sequence[str]] = TABLE["left_out"]
+"""Why options of GRPOConfig and RLOOConfig are not in an array. TRL 1.16.0 has no Liger loss."""
 
 
 def even(completions: list[str], **_: Any) -> list[float | None]:
@@ -53,137 +43,7 @@ def even(completions: list[str], **_: Any) -> list[float | None]:
     return [None if len(text) % 2 else len(text) / 5 for text in completions]
 
 
-REWARDS = {
-    "one": {"reward_funcs": [tiny.letters]},
-    "two": {"reward_funcs": [tiny.letters, tiny.short]},
-    "weighted": {"reward_funcs": [tiny.letters, tiny.short], "reward_weights": [1.0, 0.25]},
-    "nulls": {"reward_funcs": [tiny.letters, even], "reward_weights": [1.0, 0.5]},
-}
-STEPS = {
-    "1": {"gradient_accumulation_steps": 1},
-    "2": {"gradient_accumulation_steps": 2},
-    "2 of 4": {"gradient_accumulation_steps": 2, "steps_per_generation": 4},
-    "2 of 1": {"gradient_accumulation_steps": 2, "steps_per_generation": 1},
-}
-"""Micro-batches of an optimiser step, of those of a generation."""
-BONUS = {
-    "none": {},
-    "static": {"entropy_coef": 0.01},
-    "adaptive": {"entropy_coef": 0.01, "use_adaptive_entropy": True, "entropy_target": 10.0},
-}
-SAPO = {"usual": {}, "other": {"sapo_temperature_pos": 0.7, "sapo_temperature_neg": 2.0}}
-VESPO = {
-    "usual": {},
-    "other": {
-        "vespo_k_pos": 1.0,
-        "vespo_lambda_pos": 0.5,
-        "vespo_k_neg": 2.0,
-        "vespo_lambda_neg": 1.5,
-    },
-}
-REFERENCE = {
-    "none": {"beta": 0.0},
-    "fixed": {"beta": 0.04},
-    "synchronised": {
-        "beta": 0.1,
-        "sync_ref_model": True,
-        "ref_model_sync_steps": 1,
-        "ref_model_mixup_alpha": 0.5,
-    },
-}
-NAMED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "bounds": ENGINE_BOUNDS,
-    "rewards": REWARDS,
-    "steps": STEPS,
-    "bonus": BONUS,
-    "sapo": SAPO,
-    "vespo": VESPO,
-    "reference": REFERENCE,
-}
-"""Options that stand for several of TRL's; the others are TRL's own names and values."""
-
-_GRPO: dict[str, Sequence[Any]] = {
-    "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"),
-    "importance_sampling_level": ("token", "sequence"),
-    "epsilon": (0.2, 0.003),
-    "epsilon_high": (None, 0.28, 5.0),
-    "delta": (None, 1.5, 1.05),
-    "reference": tuple(REFERENCE),
-    "use_bias_correction_kl": (True, False),
-    "scale_rewards": ("group", "batch", "none"),
-    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
-    "rewards": tuple(REWARDS),
-    "num_generations": (2, 4, 8),
-    "num_iterations": (1, 2),
-    "steps": tuple(STEPS),
-    "mask_truncated_completions": (False, True),
-    "max_completion_length": (16, 9),
-    "pad_to_multiple_of": (None, 8),
-    "temperature": (1.0, 0.7),
-    "top_entropy_quantile": (1.0, 0.4),
-    "bonus": tuple(BONUS),
-    "off_policy_mask_threshold": (None, 0.05),
-    "engine": ENGINES,
-    "bounds": tuple(ENGINE_BOUNDS),
-    "sapo": tuple(SAPO),
-    "vespo": tuple(VESPO),
-}
-_RLOO: dict[str, Sequence[Any]] = {
-    **{
-        name: _GRPO[name]
-        for name in (
-            *("epsilon", "epsilon_high", "reference", "rewards", "num_generations"),
-            *("num_iterations", "steps", "mask_truncated_completions", "max_completion_length"),
-            *("pad_to_multiple_of", "temperature"),
-        )
-    },
-    "normalize_advantages": (False, True),
-    "reward_clip_range": (None, (-0.2, 0.3)),
-}
-_GMPO: dict[str, Sequence[Any]] = {
-    **{
-        name: _GRPO[name]
-        for name in (
-            *("importance_sampling_level", "delta", "reference", "use_bias_correction_kl"),
-            *("scale_rewards", "rewards", "num_generations", "num_iterations", "steps"),
-            *("mask_truncated_completions", "temperature", "top_entropy_quantile", "bonus"),
-            "off_policy_mask_threshold",
-        )
-    },
-    "epsilon": (0.4, 0.003),
-    "epsilon_high": (None, 0.01),
-    "loss_type": ("dapo", "vespo"),
-    "engine": ("none", "token_truncate", "sequence_mask"),
-}
-LEFT_OUT = {
-    "what is sampled, not what is made of it": (
-        *("top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs"),
-        *("chat_template_kwargs", "cache_implementation", "vllm_structured_outputs_regex"),
-        *("max_tool_calling_iterations", "shuffle_dataset", "remove_unused_columns"),
-    ),
-    "the engine's, whose log-probs are made here": (
-        *("use_vllm", "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode"),
-        *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout"),
-        *("vllm_group_port", "vllm_gpu_memory_utilization", "vllm_max_model_length"),
-        *("vllm_tensor_parallel_size", "ds3_gather_for_generation", "use_transformers_paged"),
-        *("use_transformers_continuous_batching", "transformers_continuous_batching_config"),
-    ),
-    "what model is trained, and how fast": (
-        *("model_init_kwargs", "trust_remote_code", "disable_dropout", "learning_rate"),
-        "cast_lm_head_to_fp32",
-    ),
-    "a part of the loss that the hook does not record": ("router_aux_loss_coef",),
-    "another way to say steps_per_generation": ("generation_batch_size",),
-    "how entropy_coef moves; each record has its value": (
-        *("entropy_coef_min", "entropy_coef_max", "entropy_coef_delta"),
-    ),
-    "evaluation, which the hook does not record": ("num_generations_eval",),
-    "logs": (
-        *("log_completions", "log_multimodal", "num_completions_to_print"),
-        *("log_unique_prompts", "log_completions_hub_repo"),
-    ),
-}
-"""Why options of GRPOConfig and RLOOConfig are not in an array. TRL 1.16.0 has no Liger loss."""
+FUNCTIONS = {one.__name__: one for one in (tiny.letters, tiny.short, even)}
 
 
 def known_options(array: Array) -> set[str]:
@@ -237,7 +97,8 @@ def settings_of(row: Configuration) -> dict[str, Any]:
         if name in NAMED:
             found |= NAMED[name][value]
         elif name == "engine":
-            mode = {"vllm_importance_sampling_mode": value} if value in ENGINES[2:] else {}
+            modes = value not in ("none", "uncorrected")  # no engine; one without the correction
+            mode = {"vllm_importance_sampling_mode": value} if modes else {}
             found |= {"vllm_importance_sampling_correction": value != "uncorrected", **mode}
         else:
             found[name] = value
@@ -277,7 +138,7 @@ def model() -> str:
 def build(trainer: type, config: type, row: Configuration, folder: Path) -> Any:
     """The trainer of a configuration."""
     given = {"max_steps": 2} | settings_of(row)
-    rewards = given.pop("reward_funcs", [tiny.letters])
+    rewards = [FUNCTIONS[name] for name in given.pop("reward_funcs", ["letters"])]
     arguments = config(**tiny.arguments(folder, **given))
     return trainer(model(), rewards, args=arguments, train_dataset=tiny.prompts())
 
@@ -323,10 +184,10 @@ def generations(
     row: Configuration, lines: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], Any]]:
     """The micro-batches of each generation as one record without advantages, and those."""
-    steps = STEPS[row["steps"]]
+    steps, paid = NAMED["steps"][row["steps"]], NAMED["rewards"][row["rewards"]]
     size = steps.get("steps_per_generation", steps["gradient_accumulation_steps"])
-    functions = [f"rewards/{one.__name__}" for one in REWARDS[row["rewards"]]["reward_funcs"]]
-    weights = REWARDS[row["rewards"]].get("reward_weights", [1.0] * len(functions))
+    functions = [f"rewards/{name}" for name in paid["reward_funcs"]]
+    weights = paid.get("reward_weights", [1.0] * len(functions))
     for first in range(0, len(lines), size * row["num_iterations"]):
         parts = lines[first : first + size]
         joined: dict[str, Any] = {
@@ -349,20 +210,22 @@ def generations(
         yield joined, np.array([one for part in parts for one in part["advantages"]])
 
 
-def _array(
-    trainer: type,
-    config: type,
-    options: Mapping[str, Sequence[Any]],
-    loss_of: Callable[[Configuration], str],
-) -> Array:
+def _array(trainer: type, config: type) -> Array:
+    """The options of a trainer; "" has the names of those that are as GRPOTrainer's."""
+    options, usual = dict(TABLE["arrays"][trainer.__name__]), TABLE["arrays"]["GRPOTrainer"]
+    options = {name: usual[name] for name in options.pop("", [])} | options
+
+    def loss_of(row: Configuration) -> str:
+        return str(row["loss_type"]) if trainer is GRPOTrainer else trainer.__name__
+
     trained = partial(train, trainer, config)
     return Array(trainer.__name__, options, trained, loss_of, allowed, advantage_error)
 
 
 ARRAYS = (
-    _array(GRPOTrainer, GRPOConfig, _GRPO, lambda row: str(row["loss_type"])),
-    _array(RLOOTrainer, RLOOConfig, _RLOO, lambda _: "RLOOTrainer"),
-    _array(GMPOTrainer, GMPOConfig, _GMPO, lambda _: "GMPOTrainer"),
+    _array(GRPOTrainer, GRPOConfig),
+    _array(RLOOTrainer, RLOOConfig),
+    _array(GMPOTrainer, GMPOConfig),
 )
 
 

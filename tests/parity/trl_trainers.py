@@ -21,7 +21,6 @@ from rows import canonical, plan
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
-from . import trl_trainers
 from .agreement import AGREEMENT, FLOOR
 from .batches import F64, Ragged, evaluated, flat
 
@@ -259,6 +258,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "trl/luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
     "trl/gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
 }
+TRAINERS = {"trl/rloo": RLOOTrainer, "trl/gmpo": GMPOTrainer}
+"""Of the other rows it is GRPOTrainer."""
 FLOORS = {"trl/sapo": 1e-4}
 """Autograd takes 1 − σ after rounding σ, which leaves nothing of it where ρ is great."""
 
@@ -286,13 +287,12 @@ def compare(
     settings: dict[str, Any],
     *,
     stages: dict[str, str] | None = None,
-    trainer: type = GRPOTrainer,
     label: str = "",
     **only_theirs: Any,
 ) -> dict[str, Any]:
-    """Loss, gradient, KL and clip fractions of a row against the trainer's; the case as golden."""
-    stages = stages or {}
-    theirs = trl_trainers.compute(batch, trainer, **(ROWS.get(row, {}) | only_theirs), **settings)
+    """Loss, gradient, KL and clip fractions of a row against the trainer's; what this gave."""
+    stages, trainer = stages or {}, TRAINERS.get(row, GRPOTrainer)
+    theirs = compute(batch, trainer, **(ROWS.get(row, {}) | only_theirs), **settings)
     columns = ["log_probs_new"]
     if {"top_entropy_quantile", "entropy_coef"} & set(settings):
         columns.append("entropies")
@@ -322,12 +322,8 @@ def compare(
         AGREEMENT.close(FRAMEWORK, name, "kl", mean, theirs.metrics["kl"], case=case)
     clips(name, batch, ours, theirs.metrics, case)
     return {
-        "variant": row,
-        "stages": stages,
-        "hyperparameters": given,
-        "record": batch.record(*columns),
         "loss": theirs.loss,
-        "loss_gradient": [row.tolist() for row in batch.counted(theirs.gradient)],
+        "loss_gradient": batch.counted(theirs.gradient),
         "metrics": {name: v for name, v in theirs.metrics.items() if name.startswith(METRICS)},
     }
 

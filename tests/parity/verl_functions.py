@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from verl.trainer.config import AlgoConfig
+from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.workers.config.actor import ActorConfig, PolicyLossConfig
 
 from .batches import F64, Ragged
 
+FRAMEWORK = "verl 0.9.1"
 POLICY = ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio", "ppo_kl_coef", "dro_beta")
 GLOBAL = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
 
@@ -130,54 +136,102 @@ def token_rewards(batch: Ragged, penalty: torch.Tensor | None = None) -> torch.T
 
 def advantages(
     batch: Ragged,
-    estimator: str,
+    choice: str,
+    /,
     *,
     penalty: torch.Tensor | None = None,
     gamma: float = 1.0,
-    norm: bool = True,
+    lam: float = 1.0,
+    **more: Any,
 ) -> torch.Tensor:
-    """[R, W] the advantages by one of verl's estimators."""
-    function: Callable[..., Any] = core_algos.get_adv_estimator_fn(estimator)
-    own = {"norm_adv_by_std_in_grpo": norm} if estimator.startswith("grpo") else {}
-    found, _ = function(
-        token_level_rewards=token_rewards(batch, penalty),
-        response_mask=tensor(batch, "mask"),
-        index=np.array([f"prompt-{group}" for group in batch.groups], dtype=object),
-        config=AlgoConfig(gamma=gamma, norm_adv_by_std_in_grpo=norm),
-        **own,
-    )
+    """[R, W] the advantages by one of verl's estimators; what else it reads is in ``more``.
+
+    Args:
+        choice: our name of it; ``_nostd`` is norm_adv_by_std_in_grpo False.
+        penalty: [R, W] the KL in the reward.
+    """
+    norm, estimator = not choice.endswith("_nostd"), choice.removeprefix("verl/")
+    function = core_algos.get_adv_estimator_fn(estimator.removesuffix("_nostd"))
+    columns = ("old_log_probs", "log_probs_old"), ("values", "values")
+    columns += (("sum_pi_squared", "sum_pi_squared"),)
+    given = {theirs: tensor(batch, ours) for theirs, ours in columns if ours in batch.columns}
+    given |= {
+        "token_level_rewards": token_rewards(batch, penalty),
+        "response_mask": tensor(batch, "mask"),
+        "index": np.array([f"prompt-{group}" for group in batch.groups], dtype=object),
+        "config": AlgoConfig(gamma=gamma, norm_adv_by_std_in_grpo=norm),
+        "norm_adv_by_std_in_grpo": norm,
+        "gamma": gamma,
+        "lam": lam,
+        **more,
+    }
+    takes = signature(function).parameters
+    found, _ = function(**{name: value for name, value in given.items() if name in takes})
     return found
+
+
+def kl_in_reward(batch: Ragged, beta: float, kl: str = "low_var_kl") -> torch.Tensor:
+    """[R, W] the penalty that verl's trainer takes off the rewards of tokens."""
+    old, ref, mask = (tensor(batch, name) for name in ("log_probs_old", "log_probs_ref", "mask"))
+    return beta * core_algos.kl_penalty(old, ref, kl) * mask
 
 
 def gdpo(batch: Ragged, columns: F64, weights: list[float] | None = None) -> torch.Tensor:
     """[R, W] GDPO of several reward functions [R, K], which verl takes in float32."""
     names = [f"reward_{k}" for k in range(columns.shape[1])]
-    mask = tensor(batch, "mask")
-    attended = torch.tensor(batch.padded("mask") * 0.0)
-    for row, own in enumerate(batch.mask):
-        attended[row, : len(own)] = 1.0
-    found, _ = core_algos.get_adv_estimator_fn("gdpo")(
-        token_level_rewards=token_rewards(batch),
-        response_mask=mask,
-        index=batch.groups,
+    width = torch.arange(1 + batch.width)
+    lengths = torch.tensor([len(row) for row in batch.mask])
+    return advantages(
+        batch,
+        "gdpo",
         config=AlgoConfig(gdpo_reward_keys=names, gdpo_reward_weights=weights),
         non_tensor_batch={name: columns[:, k] for k, name in enumerate(names)},
         batch={
             "prompts": torch.zeros(batch.count, 1),
-            "attention_mask": torch.cat([torch.ones(batch.count, 1), attended], dim=1).long(),
+            "attention_mask": (width <= lengths[:, None]).long(),
         },
     )
-    return found
 
 
-def chosen(places: list[int]) -> Callable[[int], torch.Tensor]:
-    """A stand-in for torch.randperm that puts ``places`` first."""
-    return lambda count: torch.tensor(
-        places + [place for place in range(count) if place not in places], dtype=torch.long
+def decoupled(
+    batch: Ragged, mode: str, settings: dict[str, Any], loss: str = "vanilla", **more: Any
+) -> Computed:
+    """A corrected loss as verl's trainer makes it: the mask is the rejection's from there on."""
+    names = ("log_probs_old", "log_probs_rollout", "mask")
+    found, mask, _ = compute_rollout_correction_and_rejection_mask(
+        *(tensor(batch, name) for name in names), **settings
     )
+    weights = None if found is None else found.batch["rollout_is_weights"]
+    return compute(batch, loss, mode=mode, mask=mask, rollout_is_weights=weights, **more)
 
 
-core = SimpleNamespace(kl_penalty=core_algos.kl_penalty, agg_loss=core_algos.agg_loss)
+def bypass(batch: Ragged, mode: str, settings: dict[str, Any], **more: Any) -> Computed:
+    """The same where compute_policy_loss_bypass_mode masks for itself."""
+    own = {"old": "log_probs_rollout", "correction": settings}
+    return compute(batch, "bypass_mode", mode=mode, **own, **more)
+
+
+def preset(name: str, batch: Ragged, given: dict[str, Any], **more: Any) -> Computed:
+    """What verl makes of a batch with one of its presets, of which ``given`` replaces some."""
+    config = getattr(RolloutCorrectionConfig, name)()
+    names = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")
+    names += ("rollout_rs", "rollout_rs_threshold")
+    settings = {name: getattr(config, name) for name in names} | given
+    if config.bypass_mode:
+        return bypass(batch, "token-mean", settings | {"loss_type": config.loss_type}, **more)
+    return decoupled(batch, "token-mean", settings, **more)
+
+
+@contextmanager
+def drawing(places: list[int]) -> Iterator[None]:
+    """Lets verl draw ``places`` first, where it draws tokens at random."""
+
+    def chosen(count: int) -> torch.Tensor:
+        rest = [place for place in range(count) if place not in places]
+        return torch.tensor(places + rest, dtype=torch.long)
+
+    with patch.object(torch, "randperm", chosen):
+        yield
 
 
 _KINDS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

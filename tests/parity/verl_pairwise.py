@@ -45,75 +45,16 @@ from .verl_functions import actor_config, load
 STEPS = 2
 GROUPS, SIZE, WIDTH, WORDS = 3, 4, 7, 9
 
-NUMBERS: dict[str, dict[str, Any]] = {
-    "defaults": {"dro_beta": 0.1, "clip_cov_ratio": 1.0},
-    "others": {
-        "clip_cov_ratio": 1.0,
-        "clip_cov_lb": 0.01,
-        "clip_cov_ub": 2.0,
-        "kl_cov_ratio": 0.2,
-        "ppo_kl_coef": 0.6,
-        "dro_beta": 0.3,
-        "tau_pos": 0.7,
-        "tau_neg": 1.6,
-    },
-    "no dro_beta": {},
-}
+TABLE = json.loads(Path(__file__).with_name("pairs.json").read_bytes())["verl"]
+NUMBERS: dict[str, dict[str, Any]] = TABLE["numbers"]
 """The numbers of policy losses. dro_beta has no default: verl raises without it. clip_cov takes out
 all candidates, since verl draws them at random."""
-
-THRESHOLDS = {
-    "token_k1": ("0.8_1.25", "0.5_2.0"),
-    "token_k3": (0.02, 0.2),
-    "seq_sum_k1": ("0.6_1.6", "0.2_5.0"),
-    "seq_mean_k3": (0.02, 0.2),
-    "seq_max_k2": (0.05, 0.5),
-    "token_k2,seq_mean_k1": ("0.04,0.9_1.1", "0.4,0.5_2.0"),
-}
+THRESHOLDS: dict[str, list[Any]] = TABLE["thresholds"]
 """rollout_rs → a narrow threshold and a wide one."""
-
-OPTIONS: dict[str, tuple[Any, ...]] = {
-    "loss_mode": (
-        *("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "clip_cov", "kl_cov"),
-        *("geo_mean", "dro", "cispo", "bypass_mode ppo_clip", "bypass_mode reinforce"),
-    ),
-    "loss_agg_mode": (
-        *("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"),
-        "seq-mean-token-sum-norm",
-    ),
-    "clip_ratio": (0.2, 0.35),
-    "clip_ratio_low": (None, 0.1, 0.25),
-    "clip_ratio_high": (None, 0.28, 0.15),
-    "clip_ratio_c": (3.0, 1.3),
-    "numbers": ("defaults", "others"),
-    "loss_scale_factor": (None, 50),
-    "kl_loss_type": (
-        *(None, "kl", "abs", "mse", "low_var_kl"),
-        *("k1+", "abs+", "k2+", "low_var_kl+"),
-    ),
-    "kl_loss_coef": (0.001, 0.3),
-    "entropy_coeff": (0.0, 0.01),
-    "micro_batches": (1, 2),
-    "global_batch_info": ("none", "one rank", "two ranks"),
-    "decoupled": (False, True),
-    "rollout_is": (None, "token", "sequence"),
-    "rollout_is_threshold": (2.0, "0.5_2.0"),
-    "rollout_is_batch_normalize": (False, True),
-    "rollout_rs": (None, *THRESHOLDS),
-    "rollout_rs_threshold": ("narrow", "wide"),
-    "adv_estimator": (
-        *("gae", "grpo", "grpo_passk", "reinforce_plus_plus", "reinforce_plus_plus_baseline"),
-        *("rloo", "opo", "gpg", "remax"),
-    ),
-    "norm_adv_by_std_in_grpo": (True, False),
-    "gamma": (1.0, 0.9),
-    "lam": (1.0, 0.95),
-    "kl_penalty": (None, "kl", "abs", "mse", "low_var_kl"),
-}
+OPTIONS: dict[str, list[Any]] = TABLE["actor"]
 """verl's settings and their values; kl_loss_type None is use_kl_loss False, kl_penalty None is
 use_kl_in_reward False. Bypass mode has losses of its own, and its weights and rejection in them;
 ``decoupled`` says whether the others are corrected with those settings."""
-
 RAISES = {"loss_mode": "dro", "numbers": "no dro_beta"}
 """A pair for which verl raises, which is run beside the array."""
 

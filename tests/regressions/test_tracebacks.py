@@ -214,7 +214,7 @@ def test_an_unused_column_of_nanoseconds(grpo):
 
 def unipo(**changed):
     """A UNIPO file whose first response is changed."""
-    value = dumps.unipo()
+    value = dumps.of("unipo")[0]
     response = value["entries"][0]["prompts"][0]["responses"][0]
     response["tokens"] |= {key: one for key, one in changed.items() if key in response["tokens"]}
     response |= {key: one for key, one in changed.items() if key in response}
@@ -237,7 +237,7 @@ def test_unipo_advantages_of_some_responses_only(grpo):
 
 
 def test_unipo_record_by_the_id_that_is_printed(grpo):
-    steps = [one for one in dumps.unipo_lines() if one["type"] == "step"]
+    steps = [one for one in dumps.of("unipo lines") if one["type"] == "step"]
     for response in (
         r for step in steps for prompt in step["prompts"] for r in prompt["responses"]
     ):

@@ -49,8 +49,7 @@ class Fault:
 
 def planted(fault: Fault, strength: Strength, kind: str, random: Random) -> list[Record]:
     """The records of a batch of the kind, with the fault."""
-    base = NAMES[kind]
-    setup = precise(base.vary(base.setup, random), random)
+    setup = precise(NAMES[kind].drawn(random), random)
     setup = replace(setup, dump=replace(setup.dump, **(fault.dump or {})))
     setup = eval(fault.change, globals() | {"setup": setup, "strength": strength})
     batch = finish(simulate(setup, random), setup)

@@ -24,7 +24,7 @@ from grpo_cli.vectors.case import FILES
 from grpo_cli.vectors.claims import OPTIONS, STAGES, vocabulary
 from grpo_cli.vectors.verdict import Wrong
 
-from .plain import Plain, claims
+from .plain import Plain, claims_of
 from .planted import BUGS
 
 HERE = Path(__file__).parent
@@ -111,7 +111,7 @@ def passed(fixtures: dict[str, Any]) -> set[str]:
 # ---- planted faults ------------------------------------------------------------------------------
 
 
-CLAIMS = claims()
+CLAIMS = claims_of()
 FAILS = ROOT / "grpo_cli/vectors/v1/fails.json"
 
 

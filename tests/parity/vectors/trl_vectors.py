@@ -16,8 +16,9 @@ from trl.experimental.gmpo import GMPOTrainer
 
 from grpo_cli.vectors import Case, Loss, NotClaimedError
 
-from ..trl_trainers import compute, generate
-from .framework_claims import TRL, ragged
+from ..batches import given
+from ..trl_trainers import FRAMEWORK, compute, generate
+from . import claims
 
 LOSS_TYPES: Mapping[tuple[str, str], str] = {
     ("clip", "token-mean"): "dapo",
@@ -46,7 +47,7 @@ METRICS = {
 
 @pytest.fixture
 def grpo_vectors() -> Loss:
-    return Loss(answer, TRL, xfail="trl.xfail")
+    return Loss(answer, claims(FRAMEWORK), xfail="trl.xfail")
 
 
 def answer(case: Case) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def answer(case: Case) -> dict[str, Any]:
         return {"advantages": advantages(case)}
     trainer, settings = trainer_and_settings(case)
     found = compute(
-        ragged(case),
+        given(case.input),
         trainer,
         num_processes=case.step.ranks,
         num_items_in_batch=float(case.step.tokens),
@@ -111,7 +112,7 @@ def weights(case: Case) -> dict[str, Any]:
     if choice in ("none", "off-policy-mask"):
         return {}
     made = generate(
-        ragged(case),
+        given(case.input),
         np.zeros(case.step.responses),
         num_generations=case.step.responses,
         use_vllm=True,
@@ -141,6 +142,6 @@ def advantages(case: Case) -> list[float]:
         if choice == "decoupled":
             settings["multi_objective_aggregation"] = "normalize_then_sum"
     made = generate(
-        ragged(case), case.input["rewards"], trainer, num_generations=sizes.pop(), **settings
+        given(case.input), case.input["rewards"], trainer, num_generations=sizes.pop(), **settings
     )
     return made["advantages"].tolist()

@@ -19,8 +19,8 @@ from verl.trainer.ppo import core_algos, rollout_corr_helper
 from grpo_cli.vectors import Case, Loss, NotClaimedError
 
 from .. import verl_functions
-from ..batches import Ragged
-from .framework_claims import VERL, ragged
+from ..batches import Ragged, given
+from . import claims
 
 MODES = {
     "token-mean": "token-mean",
@@ -50,24 +50,25 @@ NEVER = 1e9
 """A clip_ratio_c that no ratio reaches: verl's vanilla always has a dual clip."""
 
 ESTIMATORS = {
-    "group-mean": ("grpo", False),
-    "group-std": ("grpo", True),
-    "leave-one-out": ("rloo", True),
-    "length-weighted": ("opo", True),
-    "pass-at-k": ("grpo_passk", False),
-    "token-whiten": ("reinforce_plus_plus_baseline", True),
+    "group-mean": "grpo_nostd",
+    "group-std": "grpo",
+    "leave-one-out": "rloo",
+    "length-weighted": "opo",
+    "pass-at-k": "grpo_passk_nostd",
+    "token-whiten": "reinforce_plus_plus_baseline",
 }
 
 
 @pytest.fixture
 def grpo_vectors() -> Loss:
-    return Loss(answer, VERL, xfail="verl.xfail")
+    refuses = {"log-prob-nan": "nan", "dual-clip-below-1": AssertionError}
+    return Loss(answer, claims("verl 0.9.1", refuses=refuses), xfail="verl.xfail")
 
 
 def answer(case: Case) -> dict[str, Any]:
     if "surrogate" not in case.choices:
         return {"advantages": advantages(case)}
-    batch = ragged(case)
+    batch = given(case.input)
     mask = verl_functions.tensor(batch, "mask")
     new = verl_functions.tensor(batch, "log_probs_new").requires_grad_()
     old = new.detach() if "log_probs_old" not in case.input else None
@@ -178,19 +179,13 @@ def advantages(case: Case) -> list[float]:
     how, choice = case.hyperparameters, case.choices["advantage"]
     if how.get("std_ddof", 1) != 1 or how.get("std_eps", 1e-6) != 1e-6:
         raise NotClaimedError("verl's std has ddof 1 and 1e-6 added")
-    batch = ragged(case)
+    batch = given(case.input)
     if any(len(row) == 0 for row in batch.mask):
         batch = replace(batch, mask=[np.ones(1, dtype=np.int64) for _ in batch.mask])
-    estimator, norm = ESTIMATORS[choice]
     kl = None
     if case.choices["kl"] == "k1-in-reward":
-        gap = core_algos.kl_penalty(
-            verl_functions.tensor(batch, "log_probs_old"),
-            verl_functions.tensor(batch, "log_probs_ref"),
-            "kl",
-        )
-        kl = how["beta"] * gap * verl_functions.tensor(batch, "mask")
-    made = verl_functions.advantages(batch, estimator, penalty=kl, norm=norm)
+        kl = verl_functions.kl_in_reward(batch, how["beta"], "kl")
+    made = verl_functions.advantages(batch, ESTIMATORS[choice], penalty=kl)
     return [of_response(row, counted) for row, counted in zip(made, batch.mask, strict=True)]
 
 

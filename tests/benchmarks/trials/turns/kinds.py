@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from trials.product import Record
+from trials.product import rows as table_rows
 
 Random = np.random.Generator
 Ids = list[int]
@@ -235,8 +236,6 @@ def running_baseline(every: list[Episode], random: Random) -> None:
 
 # ---- layouts -------------------------------------------------------------------------------------
 
-Write = Callable[[list[Episode], Random], Record]
-
 
 def rows(every: list[Episode], random: Random, *parts: str) -> Record:
     """One response a turn, joined by ids; ``parts`` says which columns there are."""
@@ -263,49 +262,12 @@ def rows(every: list[Episode], random: Random, *parts: str) -> Record:
 
 def joined(every: list[Episode], random: Random, *parts: str) -> Record:
     """One response a trajectory, with what the tools answered between its turns."""
-    found: Record = {
-        "log_probs_new": [_spread(one, lambda t: t.old, lambda t: t.tool_old) for one in every],
-        "mask": [
-            _spread(one, lambda t: [1] * len(t.ids), lambda t: [0] * len(t.tool)) for one in every
-        ],
-        "group_ids": [one.group for one in every],
-        "rewards": [one.reward for one in every],
-    }
-    if "advantages" in parts:
-        found["advantages"] = rounded(one.turns[0].advantage for one in every)
-    if "by token" in parts:
-        found["advantages"] = [_constant(one, lambda t: t.advantage) for one in every]
-    if "engine" in parts:
-        found["log_probs_rollout"] = [
-            _spread(one, lambda t: t.engine, lambda t: [0.0] * len(t.tool)) for one in every
-        ]
-    if "ids" in parts:
-        found["token_ids"] = [_spread(one, lambda t: t.ids, lambda t: t.tool) for one in every]
-    if "numbers" in parts:
-        found["turn_ids"] = [
-            _spread(one, lambda t: [t.number] * len(t.ids), lambda t: [t.number] * len(t.tool))
-            for one in every
-        ]
-    if "turn rewards" in parts:
-        found["turn_rewards"] = [[turn.reward for turn in one.turns] for one in every]
-    if "token rewards" in parts:
-        found["token_rewards"] = [
-            _spread(
-                one, lambda t: [0.0] * (len(t.ids) - 1) + [t.reward], lambda t: [0.0] * len(t.tool)
-            )
-            for one in every
-        ]
-    if "roles" in parts:
-        found["roles"] = [
-            _spread(one, lambda t: ["assistant"] * len(t.ids), lambda t: ["tool"] * len(t.tool))
-            for one in every
-        ]
-    if "text" in parts:
-        found["tokens"] = [
-            _spread(one, lambda t: [f"w{i}" for i in t.ids], lambda t: _tagged(t.tool))
-            for one in every
-        ]
-    return found
+    there = [COLUMNS[part] for part in COLUMNS if part in (*ALWAYS, *parts)]
+    return {key: [row(one) for one in every] for key, row in there}
+
+
+Row = Callable[[Episode], Any]
+Values = Callable[[Turn], Any]
 
 
 def _tagged(tool: list[int]) -> list[str]:
@@ -317,15 +279,48 @@ def _tagged(tool: list[int]) -> list[str]:
     )
 
 
-def _spread(one: Episode, own: Callable[[Turn], Any], tool: Callable[[Turn], Any]) -> list[Any]:
-    every: list[Any] = []
-    for turn in one.turns:
-        every += [*own(turn), *tool(turn)]
-    return [float(np.float32(v)) if isinstance(v, float) else v for v in every]
+def _spread(own: Values, tool: Values) -> Row:
+    """The values of a turn, and of what the tool answered, turn after turn."""
+
+    def row(one: Episode) -> list[Any]:
+        every: list[Any] = []
+        for turn in one.turns:
+            every += [*own(turn), *tool(turn)]
+        return [float(np.float32(v)) if isinstance(v, float) else v for v in every]
+
+    return row
 
 
-def _constant(one: Episode, value: Callable[[Turn], float]) -> list[float]:
-    return _spread(one, lambda t: [value(t)] * len(t.ids), lambda t: [0.0] * len(t.tool))
+def _zeros(turn: Turn) -> list[float]:
+    return [0.0] * len(turn.tool)
+
+
+ALWAYS = ("log-probs", "mask", "groups", "rewards")
+COLUMNS: dict[str, tuple[str, Row]] = {
+    "log-probs": ("log_probs_new", _spread(lambda t: t.old, lambda t: t.tool_old)),
+    "mask": ("mask", _spread(lambda t: [1] * len(t.ids), lambda t: [0] * len(t.tool))),
+    "groups": ("group_ids", lambda one: one.group),
+    "rewards": ("rewards", lambda one: one.reward),
+    "advantages": ("advantages", lambda one: float(np.float32(one.turns[0].advantage))),
+    "by token": ("advantages", _spread(lambda t: [t.advantage] * len(t.ids), _zeros)),
+    "engine": ("log_probs_rollout", _spread(lambda t: t.engine, _zeros)),
+    "ids": ("token_ids", _spread(lambda t: t.ids, lambda t: t.tool)),
+    "numbers": (
+        "turn_ids",
+        _spread(lambda t: [t.number] * len(t.ids), lambda t: [t.number] * len(t.tool)),
+    ),
+    "turn rewards": ("turn_rewards", lambda one: [turn.reward for turn in one.turns]),
+    "token rewards": (
+        "token_rewards",
+        _spread(lambda t: [0.0] * (len(t.ids) - 1) + [t.reward], _zeros),
+    ),
+    "roles": (
+        "roles",
+        _spread(lambda t: ["assistant"] * len(t.ids), lambda t: ["tool"] * len(t.tool)),
+    ),
+    "text": ("tokens", _spread(lambda t: [f"w{i}" for i in t.ids], lambda t: _tagged(t.tool))),
+}
+"""What a response may have: its key, and its values."""
 
 
 def gae(every: list[Episode], random: Random) -> Record:
@@ -384,63 +379,33 @@ def alone(every: list[Episode], random: Random) -> Record:
     return {key: column for key, column in found.items() if key != "group_ids"}
 
 
-def _with(layout: Callable[..., Record], *parts: str) -> Write:
-    return lambda every, random: layout(every, random, *parts)
-
-
 @dataclass(frozen=True)
 class Kind:
-    """A clean kind: how its episodes are drawn, credited and written."""
+    """A clean kind: how its episodes are drawn, credited and written.
+
+    Attributes:
+        name: of the kind.
+        credit: gives turns their rewards and advantages.
+        layout: writes episodes as a record, with ``parts``: the columns that there are.
+        shape: how episodes are drawn.
+    """
 
     name: str
     credit: Callable[[list[Episode], Random], None]
-    write: Write
-    shape: Shape = field(default_factory=Shape)
+    layout: Callable[..., Record]
+    parts: tuple[str, ...]
+    shape: Shape
+
+    def write(self, every: list[Episode], random: Random) -> Record:
+        return self.layout(every, random, *self.parts)
 
 
-KINDS = (
-    Kind("trl", over_trajectories, _with(joined, "advantages", "ids")),
-    Kind("trl text", over_trajectories, _with(joined, "advantages", "text")),
-    Kind("verl", over_trajectories, _with(joined, "by token", "engine", "ids")),
-    Kind("areal", discounted, _with(joined, "by token", "numbers", "turn rewards", "engine")),
-    Kind("mt-grpo", by_turn, _with(joined, "by token", "numbers", "turn rewards")),
-    Kind("mt-grpo holes", by_turn, _with(joined, "by token")),
-    Kind("token rewards", outcome_last, _with(joined, "token rewards", "advantages", "engine")),
-    Kind("steps rewarded", discounted, _with(joined, "token rewards", "by token")),
-    Kind("format first", format_first, _with(joined, "turn rewards", "numbers")),
-    Kind("roles", over_trajectories, _with(joined, "roles", "advantages", "engine")),
-    Kind("gae", over_trajectories, gae),
-    Kind("segments", over_trajectories, segments, Shape(turns=(3, 6))),
-    Kind("echo", over_trajectories, echo),
-    Kind("lightning", over_trajectories, _with(rows, "advantages", "ids")),
-    Kind("centred", centred, _with(rows, "advantages", "engine", "numbers")),
-    Kind("leave one out", leave_one_out, _with(rows, "advantages"), Shape(graded=True)),
-    Kind("skyrl", outcome_last, _with(rows, "by token", "engine")),
-    Kind("last turn only", last_turn_only, _with(rows, "advantages", "numbers")),
-    Kind("gigpo", episode_and_step, _with(rows, "advantages", "numbers")),
-    Kind("roll", discounted, _with(rows, "advantages")),
-    Kind("kevin", over_turns_on_purpose, _with(rows, "advantages", "ids")),
-    Kind("rewards alone", over_trajectories, _with(rows, "ids")),
-    Kind(
-        "thinking left out",
-        over_trajectories,
-        _with(rows, "advantages", "ids"),
-        Shape(thinking=(10, 30), tokens=(34, 60), turns=(2, 5)),
-    ),
-    Kind("subsampled", over_trajectories, subsampled),
-    Kind("messages", over_trajectories, messages),
-    Kind(
-        "long",
-        over_trajectories,
-        _with(rows, "advantages", "numbers", "engine"),
-        Shape(turns=(6, 14), tasks=2, attempts=4),
-    ),
-    Kind("alike", over_trajectories, _with(rows, "advantages", "numbers"), Shape(turns=(3, 3))),
-    Kind("rae", running_baseline, _with(rows, "advantages", "numbers"), Shape(tasks=8, attempts=1)),
-    Kind("shuffled", over_trajectories, shuffled),
-    Kind("alone", over_trajectories, alone, Shape(turns=(2, 6))),
-    Kind("graded", over_trajectories, _with(rows, "advantages", "ids"), Shape(graded=True)),
-)
+def _kind(row: dict[str, str]) -> Kind:
+    credit, layout, shape = (eval(row[name], globals()) for name in ("credit", "layout", "shape"))
+    return Kind(row["name"], credit, layout, tuple(filter(None, row["parts"].split(", "))), shape)
+
+
+KINDS = [_kind(row) for row in table_rows(__file__, "kinds.csv")]
 """Clean kinds, after what frameworks and papers write."""
 
 NAMES = {kind.name: kind for kind in KINDS}

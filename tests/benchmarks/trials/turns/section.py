@@ -59,7 +59,8 @@ def records(task: Task) -> tuple[list[Record], list[str]]:
         return single(SINGLE_NAMES[name], task.random(), task.name), ["check"]
     if what in ("wrong", "right"):
         wrong = WRONG[int(name)]
-        kind = wrong.kinds[task.seed % len(wrong.kinds)]
+        kinds = wrong.tried_on
+        kind = kinds[task.seed % len(kinds)]
         change = wrong if what == "wrong" else None
         return [mistaken(change, kind, task.random(), task.name)], ["verify"]
     fault, strength, kind = _fault(task)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trials.product import Record
+from trials.product import rows as table_rows
 from trials.turns.kinds import (
     Episode,
     Kind,
@@ -114,20 +115,20 @@ def _turns(record: Record, every: list[Episode]) -> list[list[tuple[int, np.ndar
     return found
 
 
-def _counted_once(record: Record, every: list[Episode], parts: Parts) -> None:
+def counted_once(record: Record, every: list[Episode], parts: Parts) -> None:
     once = standardised(np.array([one.reward for one in every]), [one.group for one in every])
     for own, value in zip(_turns(record, every), once, strict=True):
         for row, at in own:
             parts.advantages[row][at] = value
 
 
-def _own_group(record: Record, every: list[Episode], parts: Parts) -> None:
+def own_group(record: Record, every: list[Episode], parts: Parts) -> None:
     own = standardised(np.array(record["rewards"]), record["trajectory_ids"])
     for row, value in enumerate(own):
         parts.advantages[row][:] = value
 
 
-def _neighbour(by: int) -> Callable[..., None]:
+def neighbour(by: int) -> Callable[..., None]:
     def change(record: Record, every: list[Episode], parts: Parts) -> None:
         before = [row.copy() for row in parts.advantages]
         for own in _turns(record, every):
@@ -138,7 +139,7 @@ def _neighbour(by: int) -> Callable[..., None]:
     return change
 
 
-def _under_last(side: str) -> Callable[..., None]:
+def under_last(side: str) -> Callable[..., None]:
     def change(record: Record, every: list[Episode], parts: Parts) -> None:
         for own in _turns(record, every):
             length = len(own[-1][1])
@@ -149,7 +150,7 @@ def _under_last(side: str) -> Callable[..., None]:
     return change
 
 
-def _only(which: int, *, masked: bool) -> Callable[..., None]:
+def only(which: int, *, masked: bool) -> Callable[..., None]:
     def change(record: Record, every: list[Episode], parts: Parts) -> None:
         for own in _turns(record, every):
             for row, at in own[:-1] if which else own[1:]:
@@ -161,7 +162,7 @@ def _only(which: int, *, masked: bool) -> Callable[..., None]:
     return change
 
 
-def _tools_penalised(record: Record, every: list[Episode], parts: Parts) -> None:
+def tools_penalised(record: Record, every: list[Episode], parts: Parts) -> None:
     parts.penalised = [row.copy() for row in parts.policy]
     for row, one in enumerate(every):
         written = len(parts.policy[row]) - len(one.turns[-1].tool)
@@ -169,56 +170,37 @@ def _tools_penalised(record: Record, every: list[Episode], parts: Parts) -> None
 
 
 SHAPE = Shape(turns=(2, 4), tokens=(4, 12), tool=(3, 8), tasks=3, attempts=4, graded=True)
-_JOINED = ("numbers",)
-ROWS = Kind("rows", over_trajectories, lambda e, r: rows(e, r), SHAPE)
-BY_TURN = Kind("rows by turn", by_turn, lambda e, r: rows(e, r), SHAPE)
-ROWS_GIVEN = Kind("rows given", by_turn, lambda e, r: rows(e, r, "by token"), SHAPE)
-JOINED = Kind("joined", over_trajectories, lambda e, r: joined(e, r, *_JOINED), SHAPE)
-JOINED_GIVEN = Kind("joined given", by_turn, lambda e, r: joined(e, r, "by token"), SHAPE)
+ROWS = Kind("rows", over_trajectories, rows, (), SHAPE)
+BY_TURN = Kind("rows by turn", by_turn, rows, (), SHAPE)
+ROWS_GIVEN = Kind("rows given", by_turn, rows, ("by token",), SHAPE)
+JOINED = Kind("joined", over_trajectories, joined, ("numbers",), SHAPE)
+JOINED_GIVEN = Kind("joined given", by_turn, joined, ("by token",), SHAPE)
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """A wrong implementation: its row of the catalogue, and what ``verify`` must say."""
+    """A wrong implementation: a row of ``wrong.csv``.
+
+    Attributes:
+        row: its name in the catalogue.
+        name: what it is called in the report.
+        kinds: batches of this file that it is tried on, one after the other.
+        does: an expression for what changes the parts of the loss.
+        said: a regular expression on what ``verify`` must say.
+    """
 
     row: str
     name: str
-    kinds: tuple[Kind, ...]
-    change: Callable[[Record, list[Episode], Parts], None]
+    kinds: str
+    does: str
     said: str
 
+    @property
+    def tried_on(self) -> list[Kind]:
+        return [globals()[name] for name in self.kinds.split()]
 
-WRONG = (
-    Wrong("turn-counted", "counted once", (ROWS,), _counted_once, "count each trajectory once"),
-    Wrong("turn-groups", "own group", (BY_TURN,), _own_group, "turns of one trajectory"),
-    Wrong(
-        "turn-displaced", "turn before", (ROWS_GIVEN, JOINED_GIVEN), _neighbour(-1), "turn before"
-    ),
-    Wrong("turn-displaced", "turn after", (ROWS_GIVEN, JOINED_GIVEN), _neighbour(1), "turn after"),
-    Wrong("turn-displaced", "right", (ROWS, ROWS_GIVEN), _under_last("right"), "to the right"),
-    Wrong("turn-displaced", "left", (ROWS, ROWS_GIVEN), _under_last("left"), "to the left"),
-    Wrong("turn-silent", "only last", (ROWS, JOINED), _only(1, masked=False), "only the last turn"),
-    Wrong(
-        "turn-silent", "only first", (ROWS, JOINED), _only(0, masked=False), "only the first turn"
-    ),
-    Wrong(
-        "turns-missing", "last alone", (ROWS, JOINED), _only(1, masked=True), "last turn .* counts"
-    ),
-    Wrong(
-        "turns-missing",
-        "first alone",
-        (ROWS, JOINED),
-        _only(0, masked=True),
-        "first turn .* counts",
-    ),
-    Wrong(
-        "tool-tokens-penalised",
-        "tools' KL",
-        (JOINED,),
-        _tools_penalised,
-        "KL counts (the )?masked tokens",
-    ),
-)
+
+WRONG = [Wrong(**row) for row in table_rows(__file__, "wrong.csv")]
 
 
 def mistaken(wrong: Wrong | None, kind: Kind, random: Random, name: str) -> Record:
@@ -229,5 +211,5 @@ def mistaken(wrong: Wrong | None, kind: Kind, random: Random, name: str) -> Reco
         parts.advantages = [row.copy() for row in parts.advantages]
         parts.policy = [row.copy() for row in parts.policy]
         parts.penalised = [row.copy() for row in parts.policy]
-        wrong.change(record, every, parts)
+        eval(wrong.does)(record, every, parts)
     return record | {"id": name, "expected": expected(record, parts)}

@@ -10,19 +10,19 @@ import torch
 
 from grpo_cli.vectors import Loss
 
-from . import Plain, claims
+from . import Plain, claims_of
 
 
 @pytest.fixture
 def grpo_vectors_float64() -> Loss:
-    return Loss(Plain(torch.float64), claims("float64"))
+    return Loss(Plain(torch.float64), claims_of("float64"))
 
 
 @pytest.fixture
 def grpo_vectors_float32() -> Loss:
-    return Loss(Plain(torch.float32), claims("float32"))
+    return Loss(Plain(torch.float32), claims_of("float32"))
 
 
 @pytest.fixture
 def grpo_vectors_bfloat16() -> Loss:
-    return Loss(Plain(torch.bfloat16), claims("bfloat16"))
+    return Loss(Plain(torch.bfloat16), claims_of("bfloat16"))
