@@ -137,7 +137,7 @@ def test_standard_input_and_a_quantity_that_is_0_everywhere(path: Path) -> None:
     places = [[row["id"], row["position"]] for row in json.loads(found.stdout)["rows"]]
     rows = answer("show", path, "-v", "dr", "--top", "4")["rows"]
     assert places == [[row["id"], row["position"]] for row in rows]
-    assert "of every token is 0" in run("show", path, "-v", "dr", "--by", "kl").stdout
+    assert "each with kl 0" in run("show", path, "-v", "dr", "--by", "kl").stdout
 
 
 @each(

@@ -71,7 +71,7 @@ class Shown(Frames, Answer):
             return f"no {noun} to show ({all_of_them})"
         if self.of == "token" and not self.rows[0][COLUMN.get(self.by, self.by)]:
             other = "another --by" if self.by == "contribution" else "--by contribution"
-            return f"the {COLORS[self.by]} of every token is 0 (try {other})"
+            return f"{all_of_them}, each with {self.by} 0 ({other} ranks them)"
         line = f"{all_of_them}, by {COLORS[self.by]}"
         if rows < self.count:
             line = f"the {rows:,} of {all_of_them} with {ranked_by(self.by)}"
