@@ -122,6 +122,7 @@ VERL = {
     "advantages": [0.5, 0.5],
     "score": 1.0,
 }
+UID = {"uid": "a"}
 BY_UID, MAPPED = ("--group-by", "uid"), ("--map", "log_probs_old=other")
 BY_STEP, BY_BOTH, BY_SIZE = (
     ("--group-by", "step"),
@@ -179,6 +180,13 @@ TABLES = {
         (),
     ),
     "verl's rows in groups": ([{**VERL, "uid": f"{at // 2}"} for at in range(4)], BY_UID),
+    "verl's rows of one token in groups": (
+        [
+            {key: one[:at] if isinstance(one, list) else one for key, one in VERL.items()} | UID
+            for at in (1, 2)
+        ],
+        BY_UID,
+    ),
     "a column by token that --map reads": ([{**ONE, "other": [-1.5, -2.0]}] * 2, MAPPED),
     "settings that are none": (texts('{"epsilon": "x"}') * 2, ()),
     "a name that may be of another column": (

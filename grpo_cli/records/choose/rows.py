@@ -67,7 +67,11 @@ def merge(raws: Sequence[Raw], label: object, by: str) -> Raw:
             continue
         cells = rows.columns[key]
         kinds = {*map(type, cells)}
-        if alone and (name in _BY_TOKEN or kinds.isdisjoint((list, dict))):
+        # in a row of one token an advantage by token looks like one by response
+        by_token = name in _BY_TOKEN or (
+            name == "advantages" and alone and any(is_list(one) and len(one) > 1 for one in cells)
+        )
+        if alone and (by_token or kinds.isdisjoint((list, dict))):
             record[name] = cells
             continue
         parts = cells

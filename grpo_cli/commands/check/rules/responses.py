@@ -17,7 +17,7 @@ from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, special_ids
 from grpo_cli.commands.trend.metadata import cut_off
 from grpo_cli.engine.padding import runs
-from grpo_cli.records.unread import PROMPT_IDS, SAMPLED_IDS
+from grpo_cli.records.unread import PROMPT_IDS, SAMPLED_IDS, is_list
 
 # ---- masks ---------------------------------------------------------------------------------------
 
@@ -393,7 +393,9 @@ def find_retokenised(view: View) -> Iterator[Finding]:
         return
     for record, value in enumerate(view.values):
         sampled = value.get(key)
-        if not isinstance(sampled, list) or len(sampled) != view.counts[record]:
+        if is_list(sampled) and view.counts[record] == 1 and not any(map(is_list, sampled)):
+            sampled = [sampled]  # of one response, as its token columns may be
+        if not is_list(sampled) or [*map(is_list, sampled)] != [True] * view.counts[record]:
             continue
         part = view.rows_of(record)
         starts, widths = view.written.starts[part].tolist(), view.widths[part].tolist()
