@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,107 +47,27 @@ def record(number: int, lengths: list[int], **more: Any) -> Record:
     return {"id": number, "step": 0, **columns, "expected": {"loss": 0.125}, **more}
 
 
-def few(count: int, **more: Any) -> Iterator[Record]:
-    """Small records of a group each."""
-    return (record(number, [3, 2], **more) for number in range(count))
-
-
-def tokens(n: int) -> Iterator[Record]:
-    yield record(0, [n, 1])
-
-
-def records(n: int) -> Iterator[Record]:
-    return (record(number, [1]) for number in range(n))
-
-
-def responses(n: int) -> Iterator[Record]:
-    yield record(0, [2] * n)
-
-
-def settings(n: int) -> Iterator[Record]:
-    for number, one in enumerate(few(n)):
-        yield one | {"hyperparameters": {"epsilon_low": 0.1 + number * 1e-6}}
-
-
-def ids(n: int) -> Iterator[Record]:
-    for number, one in enumerate(few(n)):
-        yield one | {"id": f"prompt-{number}", "uid": f"{number:x}", "prompt": f"p{number}"}
-
-
-def groups(n: int) -> Iterator[Record]:
-    yield record(0, [2] * (2 * n), group_ids=[at // 2 for at in range(2 * n)])
-
-
-def steps(n: int) -> Iterator[Record]:
-    return (record(number, [3, 2], step=number) for number in range(n))
-
-
-def keys(n: int) -> Iterator[Record]:
-    unknown = {f"unknown_{at}": at for at in range(n)}
-    return (one | unknown for one in few(20))
-
-
-def bad(n: int) -> Iterator[Record]:
-    for number, one in enumerate(few(n)):
-        yield one if number % 10 else one | {"rewards": ["x", "y"]}
-
-
-def ragged(n: int) -> Iterator[Record]:
-    yield record(0, [n, *[1] * n])
-
-
-def functions(n: int) -> Iterator[Record]:
-    for step, one in enumerate(steps(n)):
-        yield one | {f"rewards/{step}-{at}": [1.0, 0.0] for at in range(2)}
-
-
 class Shape(NamedTuple):
     """A shape of input.
 
     Attributes:
-        make: the records of a size.
+        make: the records of a size ``n``, as an expression.
         size: the smaller of the two sizes that are compared.
         flags: what all commands take for it.
         table: whether it is a Parquet file of a row group for each record.
         alone: whether it is one record.
     """
 
-    make: Callable[[int], Iterator[Record]]
+    make: str
     size: int
     flags: tuple[str, ...] = ()
     table: bool = False
     alone: bool = False
 
 
-SHAPES = {
-    "tokens": Shape(tokens, 200_000, alone=True),
-    "records": Shape(records, 20_000),
-    "responses": Shape(responses, 20_000, alone=True),
-    "settings": Shape(settings, 1_000),
-    "ids": Shape(ids, 10_000),
-    "groups": Shape(groups, 10_000, alone=True),
-    "steps": Shape(steps, 4_000),
-    "row groups": Shape(steps, 200, (), table=True),
-    "keys": Shape(keys, 5_000),
-    "bad": Shape(bad, 5_000, ("--on-error", "skip", "--max-errors", "0")),
-    "ragged": Shape(ragged, 50_000, alone=True),
-    "functions": Shape(functions, 200),
-}
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "eval": ("eval", "FILE", "-v", "dr"),
-    "eval tokens": ("eval", "FILE", "-v", "dr", "--level", "token", "-f", "jsonl"),
-    "eval jobs": ("eval", "FILE", "-v", "dr", "-f", "csv", "-j", "2"),
-    "compare": ("compare", "FILE", "-v", "dr,dapo,gspo"),
-    "match": ("match", "FILE", "--loss", "0.123456"),
-    "verify": ("verify", "FILE", "-v", "dr"),
-    "check": ("check", "FILE"),
-    "explain": ("explain", "FILE", "-v", "dr"),
-    "show": ("show", "FILE", "-v", "dr"),
-    "trend": ("trend", "FILE", "-v", "dr"),
-    "report": ("report", "FILE", "-v", "dr", "-o", "OUT"),
-    "diff": ("diff", "FILE", "FILE"),
-    "convert": ("convert", "FILE"),
-}
+_TABLE = json.loads(Path(__file__).with_suffix(".json").read_bytes())
+SHAPES = {name: Shape(**one) for name, one in _TABLE["shapes"].items()}
+COMMANDS: dict[str, list[str]] = _TABLE["commands"]
 _VERIFIED = "1.2 kB a record: the answer lists what each record expects"
 _REPORTED = "1.8 kB a group: the page lists every group of the steps that it keeps"
 _PAIRED = "1.3 kB a record and run: the records of a step are in memory, where they are paired"
@@ -169,14 +89,15 @@ _OF_ERRORS = {"eval", "eval tokens", "eval jobs", "check", "convert", "trend", "
 
 def write(shape: Shape, size: int, path: Path) -> None:
     """The file of a shape."""
+    records = eval(shape.make, globals() | {"n": size})
     if not shape.table:
         with path.open("w") as stream:
-            stream.writelines(json.dumps(one) + "\n" for one in shape.make(size))
+            stream.writelines(json.dumps(one) + "\n" for one in records)
         return
     import pyarrow as pa
     from pyarrow import parquet
 
-    table = pa.Table.from_pylist(list(shape.make(size)))
+    table = pa.Table.from_pylist(list(records))
     parquet.write_table(table, path, row_group_size=1)
 
 

@@ -6,7 +6,9 @@ number where the paper (or its code) stops the gradient.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from mpmath import exp, log, mpf, sqrt
@@ -127,58 +129,7 @@ def reinforced(case: Case, a: list[mpf]) -> Values:
 
 Formula = Callable[[Case], mpf]
 
-STD = {"advantage": "group-std", "std_ddof": 1, "std_eps": 1e-8}
-CLIP = {"surrogate": "clip", "epsilon_low": 0.2, "epsilon_high": 0.2}
-RESPONSES, TOKENS, SUMS, PROMPTS = (
-    {"aggregate": name} for name in ("response-mean", "token-mean", "token-sum", "prompt-mean")
-)
-GRPO = STD | CLIP | RESPONSES
-MEAN = {"advantage": "group-mean"}
-REINFORCE = {"surrogate": "reinforce"}
-DAPO = STD | CLIP | {"epsilon_high": 0.28}
-UNBIASED = {"kl": "k3", "beta": 0.01, "kl_weight": "ratio"}
-CHOICES: dict[str, dict[str, object]] = {
-    "grpo": GRPO | {"kl": "k3", "beta": 0.04},
-    "dr": MEAN | CLIP | SUMS,
-    "grpo-unbiased-kl": GRPO | UNBIASED,
-    "grpo-k1": GRPO | {"std_ddof": 0, "std_eps": 0.0, "kl": "k1", "beta": 0.04},
-    "dapo": DAPO | TOKENS,
-    "dapo-prompt": DAPO | PROMPTS,
-    "bnpo": STD | CLIP | TOKENS | {"kl": "k3", "beta": 0.04},
-    "gspo": GRPO | {"ratio": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4},
-    "gspo-token": GRPO | {"ratio": "sequence-token", "epsilon_low": 3e-4, "epsilon_high": 4e-4},
-    "luspo": STD
-    | SUMS
-    | {"surrogate": "clip", "ratio": "sequence", "epsilon_low": 2e-3, "epsilon_high": 2.5e-3},
-    "cispo": STD | TOKENS | {"surrogate": "cispo", "epsilon_low": 1.0, "epsilon_high": 4.0},
-    "gmpo": STD | RESPONSES | {"surrogate": "gmpo", "epsilon_low": 0.4, "epsilon_high": 0.4},
-    "sapo": STD | RESPONSES | {"surrogate": "sapo", "tau_pos": 1.0, "tau_neg": 1.05},
-    "vespo": STD
-    | TOKENS
-    | {"surrogate": "vespo", "vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0}
-    | {"vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0},
-    "dppo-tv": STD
-    | TOKENS
-    | {"surrogate": "dppo-tv", "divergence_low": 0.15, "divergence_high": 0.15},
-    "dppo-kl": STD
-    | TOKENS
-    | {"surrogate": "dppo-kl", "divergence_low": 0.05, "divergence_high": 0.05},
-    "two-sided": STD | CLIP | TOKENS | {"delta": 4.0, "kl": "k3", "beta": 0.001},
-    "dual-clip": STD | CLIP | TOKENS | {"dual_clip": 3.0},
-    "lite-ppo": STD | CLIP | TOKENS | {"advantage": "batch-std"},
-    "rloo": REINFORCE | SUMS | {"advantage": "leave-one-out", "kl": "k1-in-reward", "beta": 0.03},
-    "opo": REINFORCE | SUMS | {"advantage": "length-weighted"},
-    "pass-at-k": CLIP | RESPONSES | {"advantage": "pass-at-k"},
-    "max-rl": REINFORCE | SUMS | {"advantage": "max-rl"},
-    "gdpo": GRPO | {"advantage": "decoupled"},
-    "tis": STD | CLIP | TOKENS | {"correction": "token-truncate", "is_high": 2.0},
-    "icepop": STD | CLIP | TOKENS | {"correction": "token-mask", "is_low": 0.5, "is_high": 5.0},
-    "deepseek-v3.2": MEAN
-    | CLIP
-    | RESPONSES
-    | UNBIASED
-    | {"correction": "off-policy-mask", "off_policy_mask_threshold": 0.1},
-}
+CHOICES = json.loads(Path(__file__).with_name("choices.json").read_bytes())
 """Row → the choices at its stages and their hyperparameters, as its paper has them."""
 
 ROWS: dict[str, Formula] = {

@@ -8,10 +8,10 @@ that its gradient is its value's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
-from functools import wraps
-from typing import Any
+from functools import partial, wraps
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -81,143 +81,108 @@ def held(objective: Objective) -> Objective:
     """The objective with what its tables name held where it is first evaluated."""
     stages = {}
     for stage, bound in objective.stages.items():
-        fixed = FIXED.get((stage, bound.name))
-        if fixed is not None:
-            stages[stage] = _swap(bound, _holding(bound.choice, fixed))
-    column = ALONG.get(objective.surrogate.name)
-    if column is not None:
-        stages["surrogate"] = _swap(objective.surrogate, _along(objective.surrogate.choice, column))
-    if objective.surrogate.name == "minirl":
-        stages["surrogate"] = _swap(objective.surrogate, _minirl(objective.surrogate.choice))
-    if objective.surrogate.name in LEAKY:
-        stages["surrogate"] = _swap(objective.surrogate, _leaky(objective.surrogate.choice))
-    if objective.ratio.name in STRAIGHT:
-        stages["ratio"] = _swap(objective.ratio, _straight(objective.ratio.choice.function))
-    if objective.kl.name in KL_OF_K2:
-        stages["kl"] = _swap(objective.kl, _of_k2(objective.kl.choice.function))
-    if objective.kl.name in KL_OF_WEIGHTED_K2:
-        stages["kl"] = _swap(objective.kl, _of_k2(objective.kl.choice.function, weighted=True))
-    if objective.kl.name in SCORED:
-        stages["kl"] = _swap(objective.kl, _scored(objective.kl.choice.function))
-    if objective.kl.name in GATED:
-        stages["kl"] = _swap(objective.kl, _gated(objective.kl.choice.function))
+        if fixed := FIXED.get((stage, bound.name)):
+            stages[stage] = _swap(bound, partial(_fixed, fixed))
+    for stage, names, change in CHANGED:
+        bound = objective.stages[stage]
+        if bound.name in names:
+            stages[stage] = _swap(bound, change)
     return replace(objective, **stages)
 
 
-def _swap(bound: Bound, function: Callable[..., Any]) -> Bound:
+class Call(NamedTuple):
+    """A choice's function, the columns now and at first, by name and in order, and its values."""
+
+    bound: Bound
+    now: dict[str, Any]
+    first: dict[str, Any]
+    values: dict[str, Any]
+
+    def of(self, **columns: Any) -> Any:
+        """What the choice gives for the columns now, but for these."""
+        return self.bound.choice.function(*(self.now | columns).values(), **self.values)
+
+    @property
+    def moved(self) -> Any:
+        """How far the column that moves is from where it was."""
+        column = next(iter(self.now))
+        return self.now[column] - self.first[column]
+
+
+Change = Callable[[Call], Any]
+
+
+def _swap(bound: Bound, change: Change) -> Bound:
+    kept: dict[str, Any] = {}
+
+    @wraps(bound.choice.function)
+    def function(*columns: Any, **values: Any) -> Any:
+        now = dict(zip(bound.choice.columns, columns, strict=True))
+        kept.update({name: value for name, value in now.items() if name not in kept})
+        return change(Call(bound, now, kept, values))
+
     return Bound(bound.name, Choice(function, measure=bound.choice.measure), bound.values)
 
 
-def _holding(choice: Choice, fixed: tuple[str, ...]) -> Callable[..., Any]:
-    kept: dict[str, Any] = {}
-
-    @wraps(choice.function)
-    def function(*columns: Any, **values: Any) -> Any:
-        named = dict(zip(choice.columns, columns, strict=True))
-        for name in fixed:
-            named[name] = kept.setdefault(name, named[name])
-        return choice.function(*named.values(), **values)
-
-    return function
+def _fixed(names: tuple[str, ...], call: Call) -> Any:
+    return call.of(**{name: call.first[name] for name in names})
 
 
-def _along(choice: Choice, column: str) -> Callable[..., Any]:
-    kept: list[Any] = []
-
-    @wraps(choice.function)
-    def function(*columns: Any, **values: Any) -> Any:
-        named = dict(zip(choice.columns, columns, strict=True))
-        if not kept:
-            kept.append(named[column] - named["log_probs_new"])
-        named[column] = named["log_probs_new"] + kept[0]
-        return choice.function(*named.values(), **values)
-
-    return function
+def _along(call: Call) -> Any:
+    column = ALONG[call.bound.name]
+    apart = call.first[column] - call.first["log_probs_new"]
+    return call.of(**{column: call.now["log_probs_new"] + apart})
 
 
-def _minirl(choice: Choice) -> Callable[..., Any]:
+def _minirl(call: Call) -> Any:
     """The mask and the weight stand still; log π_θ moves."""
-    kept: list[Any] = []
-
-    @wraps(choice.function)
-    def function(ratio: Any, advantage: Any, new: Any, rollout: Any, **values: Any) -> Any:
-        if not kept:
-            kept.extend((ratio, new))
-        found = choice.function(kept[0], advantage, kept[1], rollout, **values)
-        return found._replace(value=found.value + found.grad_log_prob * (new - kept[1]))
-
-    return function
+    still = {name: call.first[name] for name in ("ratio", "log_probs_new")}
+    found = call.of(**still)
+    moved = call.now["log_probs_new"] - still["log_probs_new"]
+    return found._replace(value=found.value + found.grad_log_prob * moved)
 
 
-def _leaky(choice: Choice) -> Callable[..., Any]:
+def _leaky(call: Call) -> Any:
     """s(x₀)·ρ(x)/ρ(x₀) where it is clipped at x₀."""
-    kept: list[Any] = []
-
-    @wraps(choice.function)
-    def function(ratio: Any, advantage: Any, **values: Any) -> Any:
-        if not kept:
-            kept.extend((ratio, choice.function(ratio, advantage, **values)))
-        found = choice.function(ratio, advantage, **values)
-        there, first = kept
-        return found._replace(
-            value=np.where(first.clip != 0, first.value * ratio / there, found.value)
-        )
-
-    return function
+    found, first = call.of(), call.of(**call.first)
+    through = first.value * call.now["ratio"] / call.first["ratio"]
+    return found._replace(value=np.where(first.clip != 0, through, found.value))
 
 
-def _straight(ratio: Callable[..., Ratio]) -> Callable[..., Ratio]:
+def _straight(call: Call) -> Ratio:
     """log ρ(x) = log ρ(x₀) + (d − d₀), token by token."""
-    kept: list[Any] = []
-
-    @wraps(ratio)
-    def function(moving: Any, *rest: Any, **values: Any) -> Ratio:
-        found = ratio(moving, *rest, **values)
-        if not kept:
-            kept.extend((found.log_ratio, moving))
-        log_ratio = kept[0] + (moving - kept[1])
-        return Ratio(log_ratio, np.exp(log_ratio), found.pull)
-
-    return function
+    log_ratio = call.of(**call.first).log_ratio + call.moved
+    return Ratio(log_ratio, np.exp(log_ratio), call.of().pull)
 
 
-def _of_k2(kl: Callable[..., Kl], *, weighted: bool = False) -> Callable[..., Kl]:
+def _of_k2(call: Call) -> Kl:
     """k(x) = k(x₀) + w₀·(d²/2 − d₀²/2), w being 1 or min(ρ, 10)."""
-    kept: list[Any] = []
-
-    @wraps(kl)
-    def function(log_ratio_ref: Any, *rest: Any, **values: Any) -> Kl:
-        found = kl(log_ratio_ref, *rest, **values)
-        if not kept:
-            weight = np.minimum(np.exp(rest[0]), 10.0) if weighted else 1.0
-            kept.extend((found.value, log_ratio_ref, weight))
-        value = kept[0] + 0.5 * kept[2] * (log_ratio_ref**2 - kept[1] ** 2)
-        return found._replace(value=value)
-
-    return function
+    (now, *_), (then, *rest) = call.now.values(), call.first.values()
+    weighted = call.bound.name in KL_OF_WEIGHTED_K2
+    weight = np.minimum(np.exp(rest[0]), 10.0) if weighted else 1.0
+    value = call.of(**call.first).value + 0.5 * weight * (now**2 - then**2)
+    return call.of()._replace(value=value)
 
 
-def _scored(kl: Callable[..., Kl]) -> Callable[..., Kl]:
+def _scored(call: Call) -> Kl:
     """k(x)·exp(x − x₀), x being log π_θ."""
-    kept: list[Any] = []
-
-    @wraps(kl)
-    def function(log_ratio_ref: Any, *rest: Any, **values: Any) -> Kl:
-        found = kl(log_ratio_ref, *rest, **values)
-        if not kept:
-            kept.append(log_ratio_ref)
-        return found._replace(value=found.value * np.exp(log_ratio_ref - kept[0]))
-
-    return function
+    found = call.of()
+    return found._replace(value=found.value * np.exp(call.moved))
 
 
-def _gated(kl: Callable[..., Kl]) -> Callable[..., Kl]:
-    gates: list[Any] = []
+def _gated(call: Call) -> Kl:
+    gate = call.of(**call.first).grad_log_prob
+    (log_ratio_ref,) = call.now.values()
+    return Kl(gate * log_ratio_ref, gate, None)
 
-    @wraps(kl)
-    def function(log_ratio_ref: Any, **values: Any) -> Kl:
-        if not gates:
-            gates.append(kl(log_ratio_ref, **values).grad_log_prob)
-        return Kl(gates[0] * log_ratio_ref, gates[0], None)
 
-    return function
+CHANGED: list[tuple[str, Container[str], Change]] = [
+    ("surrogate", ALONG, _along),
+    ("surrogate", {"minirl"}, _minirl),
+    ("surrogate", LEAKY, _leaky),
+    ("ratio", STRAIGHT, _straight),
+    ("kl", KL_OF_K2 | KL_OF_WEIGHTED_K2, _of_k2),
+    ("kl", SCORED, _scored),
+    ("kl", GATED, _gated),
+]
+"""Stage, choices, and what is theirs instead."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from trl import GRPOConfig, GRPOTrainer
 from verl.trainer.ppo import core_algos
 
 from grpo_cli.hooks import trl as trl_hook
@@ -28,11 +27,8 @@ SMALL = {"max_steps": 2, "per_device_train_batch_size": 4, "max_completion_lengt
 def trl(path: Path, **settings: Any) -> None:
     """Trains, two passes over a generation, with two reward functions that count unequally."""
     with tempfile.TemporaryDirectory() as folder:
-        model = tiny.save(Path(folder) / "model")
         known = {"loss_type": "grpo", "beta": 0.04, "reward_weights": [1.0, 0.25], **settings}
-        arguments = GRPOConfig(**tiny.arguments(Path(folder), **known))
-        functions = [tiny.letters, tiny.short]
-        trainer = GRPOTrainer(model, functions, args=arguments, train_dataset=tiny.prompts())
+        trainer = tiny.trainer(Path(folder), reward_funcs=[tiny.letters, tiny.short], **known)
         with trl_hook.record(trainer, path, stages=True):
             trainer.train()
 

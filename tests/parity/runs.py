@@ -27,7 +27,6 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from command import answer  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
-from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from grpo_cli.hooks.trl import record  # noqa: E402
 from parity import tiny  # noqa: E402
@@ -130,7 +129,7 @@ def long_letters(completions: list[str], **_: Any) -> list[float]:
     return [share + len(text) / 8 for share, text in zip(shares, completions, strict=True)]
 
 
-def train(model: str, folder: Path, fault: str, seed: int, **settings: Any) -> Path:
+def train(folder: Path, fault: str, seed: int, **settings: Any) -> Path:
     """Runs the trainer; the path of what the hook recorded."""
     torch.set_num_threads(1)
     run = Run(seed)
@@ -150,9 +149,9 @@ def train(model: str, folder: Path, fault: str, seed: int, **settings: Any) -> P
         "beta": 0.02,
         "loss_type": "grpo",
         "seed": seed,
+        "reward_funcs": [reward],
     } | settings
-    arguments = GRPOConfig(**tiny.arguments(folder, **given))
-    trainer = GRPOTrainer(model, [reward], args=arguments, train_dataset=tiny.prompts())
+    trainer = tiny.trainer(folder, **given)
     run.begin(trainer)
 
     def begin(step: int) -> None:
@@ -182,11 +181,11 @@ KEPT = (
 """Of the log."""
 
 
-def samples(model: str, folder: Path) -> None:
+def samples(folder: Path) -> None:
     """Writes the runs under ``samples``."""
     folder.mkdir(exist_ok=True)
     for fault in ("healthy", "temperature"):
-        path = train(model, Path(tempfile.mkdtemp()), fault, 7, **SAMPLES)
+        path = train(Path(tempfile.mkdtemp()), fault, 7, **SAMPLES)
         lines = [json.dumps(_short(json.loads(one))) for one in path.read_text().splitlines()]
         text = "".join(f"{one}\n" for one in lines).encode()
         (folder / f"{fault}.jsonl.gz").write_bytes(gzip.compress(text, 9, mtime=0))
@@ -215,4 +214,4 @@ def judge(path: Path) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
-    samples(tiny.save(Path(tempfile.mkdtemp())), Path(sys.argv[1]))
+    samples(Path(sys.argv[1]))

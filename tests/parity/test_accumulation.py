@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from command import run
 from tensordict import TensorDict
 from trl import GRPOTrainer, RLOOTrainer
 from verl.trainer.ppo import core_algos
@@ -19,7 +18,7 @@ from verl.utils.metric import Metric
 
 from grpo_cli.hooks.trl import record
 from grpo_cli.hooks.verl import Recorder
-from parity.test_trl_hook import build, lines, losses
+from parity.test_trl_hook import lines
 
 from . import tiny
 from .batches import Ragged, ragged
@@ -33,16 +32,10 @@ SINGLE = 2e-6
 
 
 def batches(path: Path, variant: str, *flags: str) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "grpo_cli", "eval", str(path), "-v", variant, "-f", "jsonl"]
-    command += ["--batch", "step", "--level", "batch", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    words = ("eval", path, "-v", variant, "-f", "jsonl", "--batch", "step", "--level", "batch")
+    done = run(*words, *flags)
+    assert done.exit_code == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save(tmp_path_factory.mktemp("tiny"))
 
 
 TRL = {
@@ -54,14 +47,14 @@ TRL = {
 
 
 @pytest.mark.parametrize("case", TRL)
-def test_what_trl_logs_for_a_step(case: str, model: str, tmp_path: Path) -> None:
+def test_what_trl_logs_for_a_step(case: str, tmp_path: Path) -> None:
     kind, rule, settings = TRL[case]
     torch.set_num_threads(1)
-    trainer = build(model, tmp_path, kind, **settings)
+    trainer = tiny.trainer(tmp_path, kind, **settings)
     with record(trainer, tmp_path / "rollouts.jsonl"):
         trainer.train()
     rows = batches(tmp_path / "rollouts.jsonl", f"trl/{case}")
-    logged = losses(trainer)
+    logged = tiny.losses(trainer)
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     for row, loss in zip(rows, logged, strict=True):
         assert (row["micro_batches"], row["accumulation"]) == (2, rule)

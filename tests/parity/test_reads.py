@@ -1,14 +1,13 @@
 """What the released losses read of their settings, executed: a row follows those and no other.
 
-``reads.json`` has each framework's settings by its names (of verl, also the coefficients of the KL
-and the entropy, which its trainer reads), and another value of each.
+The settings are ``reads`` of ``trl.json`` and ``verl.json``, by the frameworks' names (of verl, the
+coefficients of the KL and the entropy are among them, which its trainer reads), and another value
+of each.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from .batches import F64, Ragged, far, flat, ragged
 from .test_verl import LOSSES, stages_for
 from .trl_trainers import TRAINERS, as_ours
 
-SETTINGS = json.loads(Path(__file__).with_name("reads.json").read_text())
+SETTINGS = {"trl": trl_trainers.TABLE["reads"], "verl": verl_functions.TABLE["reads"]}
 VERL = SETTINGS["verl"]["base"]
 MODE = "seq-mean-token-sum-norm"
 BATCHES = {

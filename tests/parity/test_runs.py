@@ -16,7 +16,7 @@ from verl.utils.debug.metrics import calculate_debug_metrics
 
 from grpo_cli import read
 
-from . import runs, tiny
+from . import runs
 
 # ---- ``grpo trend`` on real runs of TRL, 60 steps each -------------------------------------
 
@@ -24,16 +24,9 @@ from . import runs, tiny
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save(tmp_path_factory.mktemp("tiny"))
-
-
 @pytest.mark.parametrize("fault", runs.FAULTS)
-def test_a_fault_is_found_where_it_began_and_nothing_else(
-    fault: str, model: str, tmp_path: Path
-) -> None:
-    found = runs.judge(runs.train(model, tmp_path, fault, 21))
+def test_a_fault_is_found_where_it_began_and_nothing_else(fault: str, tmp_path: Path) -> None:
+    found = runs.judge(runs.train(tmp_path, fault, 21))
     onsets = [finding["onset"] for finding in found]
     wrong = [finding["onset"] for finding in found if finding["severity"] == "warning"]
     if fault == "healthy":
@@ -43,9 +36,9 @@ def test_a_fault_is_found_where_it_began_and_nothing_else(
         assert min(wrong, default=runs.ONSET) >= runs.ONSET - 2, wrong
 
 
-def test_what_trl_logs_over_several_micro_batches(model: str, tmp_path: Path) -> None:
+def test_what_trl_logs_over_several_micro_batches(tmp_path: Path) -> None:
     settings = {"gradient_accumulation_steps": 2, "max_steps": 6, "num_iterations": 2}
-    path = runs.train(model, tmp_path, "healthy", 3, **settings)
+    path = runs.train(tmp_path, "healthy", 3, **settings)
     log = tmp_path / "out" / "trainer_state.json"
     flags = ("-v", "trl/grpo", "--correction", "trl/sequence-mask", "--names", "trl", "--log", log)
     series = answer("trend", path, *flags)["log"]["series"]

@@ -18,28 +18,14 @@ from grpo_cli import evaluate
 
 from .agreement import GOLDEN, golden
 from .batches import KINDS, Ragged, given, ragged
-from .trl_trainers import FRAMEWORK, ROWS, accelerator, advantages, compare, generate
+from .trl_trainers import FRAMEWORK, ROWS, TABLE, accelerator, advantages, compare, generate
 
 # ---- losses --------------------------------------------------------------------------------------
 
 
 SEEDS = range(3)
-
-SETTINGS: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "kl": {"beta": 0.1},
-    "plain-kl": {"beta": 0.07, "use_bias_correction_kl": False},
-    "scaled": {
-        "beta": 0.04,
-        "gradient_accumulation_steps": 3,
-        "steps_per_generation": 6,
-        "num_processes": 2,
-        "num_items_in_batch": 1234.0,
-        "max_completion_length": 77,
-    },
-    "eval": {"training": False, "gradient_accumulation_steps": 4, "steps_per_generation": 2},
-}
-"""What changes the number whatever the loss type; names as TRL's."""
+VLLM, ADVANTAGES = TABLE["vllm"], TABLE["advantages"]
+"""vLLM's modes; TRL's settings of advantages, our stages and ours."""
 
 
 def test_the_version_is_the_one_that_the_rows_name() -> None:
@@ -47,11 +33,12 @@ def test_the_version_is_the_one_that_the_rows_name() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("settings", TABLE["settings"])
 @pytest.mark.parametrize("row", ROWS)
-def test_rows(row: str, settings: dict[str, Any], kind: str) -> None:
+def test_rows(row: str, settings: str, kind: str) -> None:
+    """What changes the number whatever the loss type; names as TRL's."""
     for seed in SEEDS:
-        compare(row, ragged(seed, kind), settings)
+        compare(row, ragged(seed, kind), TABLE["settings"][settings])
 
 
 def test_top_entropy_of_entropies_in_single_precision() -> None:
@@ -74,50 +61,19 @@ def test_top_entropy_of_entropies_in_single_precision() -> None:
         assert (found.breakdown.correction > 0).tolist() == theirs[0].tolist()
 
 
-SCALED = {"epsilon": 0.1, "epsilon_high": 0.2, "gradient_accumulation_steps": 4}
-OTHERS: list[tuple[str, dict[str, Any]]] = [
-    ("trl/rloo", {}),
-    ("trl/rloo", {"epsilon": 0.05, "epsilon_high": 0.3}),
-    ("trl/gmpo", {}),
-    ("trl/gmpo", {"beta": 0.1}),
-    ("trl/gmpo", SCALED),
-    ("trl/gmpo", {"top_entropy_quantile": 0.4, "beta": 0.1}),
-    ("trl/gmpo", {"top_entropy_quantile": 0.05, "epsilon": 0.05}),
-]
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("row", "settings"), OTHERS, ids=str)
+@pytest.mark.parametrize(("row", "settings"), TABLE["others"], ids=str)
 def test_other_trainers(row: str, settings: dict[str, Any], kind: str) -> None:
     for seed in SEEDS:
         compare(row, ragged(seed, kind), settings)
 
 
-VARIED: dict[str, dict[str, Any]] = {
-    "epsilon": {"epsilon": 0.05, "epsilon_high": 0.4},
-    "delta": {"epsilon": 0.2, "delta": 1.5, "beta": 0.02},
-    "sapo": {"sapo_temperature_pos": 0.7, "sapo_temperature_neg": 2.5, "beta": 0.02},
-    "vespo": {
-        "vespo_k_pos": 1.0,
-        "vespo_lambda_pos": 0.0,
-        "vespo_k_neg": 2.5,
-        "vespo_lambda_neg": 0.5,
-        "num_items_in_batch": 50.0,
-    },
-    "entropy": {"entropy_coef": 0.05, "gradient_accumulation_steps": 2},
-    "top-bonus": {"entropy_coef": 0.05, "top_entropy_quantile": 0.3, "beta": 0.1},
-    "off-policy": {"off_policy_mask_threshold": 0.02, "beta": 0.1},
-    "top-entropy": {"top_entropy_quantile": 0.3, "beta": 0.1},
-    "both-masks": {"off_policy_mask_threshold": 0.0, "top_entropy_quantile": 0.55},
-}
-
-
 @pytest.mark.parametrize("kind", ["usual", "extreme", "hollow"])
-@pytest.mark.parametrize("settings", VARIED.values(), ids=VARIED)
+@pytest.mark.parametrize("settings", TABLE["varied"])
 @pytest.mark.parametrize("row", ROWS)
-def test_settings(row: str, settings: dict[str, Any], kind: str) -> None:
+def test_settings(row: str, settings: str, kind: str) -> None:
     for seed in SEEDS:
-        compare(row, ragged(seed + 50, kind), settings)
+        compare(row, ragged(seed + 50, kind), TABLE["varied"][settings])
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -148,20 +104,6 @@ def test_the_off_policy_mask_prefers_the_engine_s_log_probs(row: str) -> None:
         compare(row, ragged(seed), settings, with_rollout=True)
 
 
-MODES = {
-    "token_truncate": {},
-    "token_mask": {
-        "vllm_importance_sampling_clip_min": 0.9,
-        "vllm_importance_sampling_clip_max": 1.1,
-    },
-    "sequence_truncate": {
-        "vllm_importance_sampling_clip_min": 0.8,
-        "vllm_importance_sampling_clip_max": 1.3,
-    },
-    "sequence_mask": {"vllm_importance_sampling_clip_max": 1.2},
-}
-
-
 def compare_corrected(
     row: str, mode: str, batch: Ragged, settings: dict[str, Any], *, group_size: int
 ) -> dict[str, Any]:
@@ -183,23 +125,15 @@ def compare_corrected(
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", VLLM)
 @pytest.mark.parametrize("row", ROWS)
 def test_vllm_corrections(row: str, mode: str) -> None:
-    settings = {"beta": 0.05, "off_policy_mask_threshold": 0.1} | MODES[mode]
+    settings = {"beta": 0.05, "off_policy_mask_threshold": 0.1} | VLLM[mode]
     for seed in SEEDS:
         compare_corrected(row, mode, ragged(seed, group_size=4), settings, group_size=4)
 
 
 # ---- from rewards to advantages ------------------------------------------------------------------
-
-
-ADVANTAGES: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, Any]]] = {
-    "group": ({}, {}, {}),
-    "none": ({"scale_rewards": "none"}, {"advantage": "group-mean"}, {}),
-    "batch": ({"scale_rewards": "batch"}, {"advantage": "batch-std"}, {"std_eps": 1e-4}),
-}
-"""TRL's setting, and ours."""
 
 
 @pytest.mark.parametrize("kind", ["usual", "dead"])

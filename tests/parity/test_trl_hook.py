@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command import run
 from transformers import TrainerCallback
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
-from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 from grpo_cli.hooks import columns, trl
 from grpo_cli.hooks.trl import record
@@ -29,48 +28,29 @@ from . import tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own
 
-CONFIGS = {GRPOTrainer: GRPOConfig, RLOOTrainer: RLOOConfig, GMPOTrainer: GMPOConfig}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save(tmp_path_factory.mktemp("tiny"))
-
-
-def build(model: str, folder: Path, kind: type = GRPOTrainer, **settings: Any) -> Any:
-    rewards = settings.pop("reward_funcs", [tiny.letters])
-    arguments = CONFIGS[kind](**tiny.arguments(folder, **settings))
-    data = tiny.prompts()
-    return kind(model, rewards, args=arguments, train_dataset=data, eval_dataset=data)
-
-
-def losses(trainer: Any) -> list[float]:
-    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
-
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def verify(path: Path, *flags: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "grpo_cli", "verify", str(path), "--json", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run("verify", path, "--json", *flags)
     assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+    return done.exit_code, json.loads(done.stdout)
 
 
-def trained(model: str, folder: Path, kind: type = GRPOTrainer, **settings: Any) -> Path:
-    trainer = build(model, folder, kind, **settings)
+def trained(folder: Path, **settings: Any) -> Path:
+    trainer = tiny.trainer(folder, **settings)
     path = folder / "rollouts.jsonl"
     with record(trainer, path):
         trainer.train()
     return path
 
 
-def test_rewards_and_groups_travel_with_their_rows(model: str, tmp_path: Path) -> None:
+def test_rewards_and_groups_travel_with_their_rows(tmp_path: Path) -> None:
     """TRL's advantages come out of them again, once a generation's micro-batches are joined."""
     settings = {"loss_type": "grpo", "reward_funcs": [tiny.letters, tiny.short]}
-    path = trained(model, tmp_path, reward_weights=[1.0, 0.25], **settings)
+    path = trained(tmp_path, reward_weights=[1.0, 0.25], **settings)
     groups: dict[Any, list[tuple[float, float]]] = {}
     for one in lines(path):
         weighted = np.array(one["rewards/letters"]) + 0.25 * np.array(one["rewards/short"])
@@ -86,8 +66,8 @@ def test_rewards_and_groups_travel_with_their_rows(model: str, tmp_path: Path) -
         assert advantages == pytest.approx(ours, rel=1e-4, abs=1e-5)
 
 
-def test_what_the_trainer_logs_is_the_sum_of_its_micro_batches(model: str, tmp_path: Path) -> None:
-    trainer = build(model, tmp_path, loss_type="dapo")
+def test_what_the_trainer_logs_is_the_sum_of_its_micro_batches(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, loss_type="dapo")
     record(trainer, tmp_path / "rollouts.jsonl.gz")
     trainer.train()
     code, document = verify(tmp_path / "rollouts.jsonl.gz")
@@ -95,14 +75,14 @@ def test_what_the_trainer_logs_is_the_sum_of_its_micro_batches(model: str, tmp_p
     assert document["verified"] == 8
     with gzip.open(tmp_path / "rollouts.jsonl.gz", "rt") as file:
         records = [json.loads(line) for line in file]
-    for step, logged in enumerate(losses(trainer)):
+    for step, logged in enumerate(tiny.losses(trainer)):
         own = [one["expected"]["loss"] for one in records if one["step"] == step]
         assert len(own) == 2
         assert sum(own) == pytest.approx(logged, rel=1e-5, abs=1e-7)
 
 
-def test_tokens_are_the_completions(model: str, tmp_path: Path) -> None:
-    trainer = build(model, tmp_path, loss_type="dapo", log_completions=False)
+def test_tokens_are_the_completions(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, loss_type="dapo", log_completions=False)
     with record(trainer, tmp_path / "rollouts.jsonl"):
         trainer.train()
     for one in lines(tmp_path / "rollouts.jsonl"):
@@ -114,8 +94,8 @@ def test_tokens_are_the_completions(model: str, tmp_path: Path) -> None:
             assert "<eos>" not in words[:-1]
 
 
-def test_nothing_of_the_graph_is_kept(model: str, tmp_path: Path) -> None:
-    trainer = build(model, tmp_path, loss_type="grpo")
+def test_nothing_of_the_graph_is_kept(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, loss_type="grpo")
     forward, alive = trainer._get_per_token_logps_and_entropies, []
 
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -132,15 +112,15 @@ def test_nothing_of_the_graph_is_kept(model: str, tmp_path: Path) -> None:
     assert not [one for one in alive if one() is not None]
 
 
-def test_evaluation_is_not_recorded(model: str, tmp_path: Path) -> None:
-    trainer = build(model, tmp_path, loss_type="grpo")
+def test_evaluation_is_not_recorded(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, loss_type="grpo")
     with record(trainer, tmp_path / "rollouts.jsonl"):
         trainer.evaluate()
     assert (tmp_path / "rollouts.jsonl").read_bytes() == b""
 
 
-def test_the_file_is_complete_when_training_fails(model: str, tmp_path: Path) -> None:
-    trainer = build(model, tmp_path, loss_type="grpo")
+def test_the_file_is_complete_when_training_fails(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, loss_type="grpo")
     trainer.add_callback(_Stop())
     record(trainer, tmp_path / "rollouts.jsonl")
     with pytest.raises(KeyboardInterrupt):
@@ -165,14 +145,14 @@ Outcome = tuple[list[float], list[torch.Tensor]]
 
 def outcome(trainer: Any) -> Outcome:
     trainer.train()
-    return losses(trainer), [one.detach().clone() for one in trainer.model.parameters()]
+    return tiny.losses(trainer), [one.detach().clone() for one in trainer.model.parameters()]
 
 
 @pytest.fixture(scope="module")
-def plain(model: str, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """The training without a hook, with as many threads as the recorded one."""
     torch.set_num_threads(1)
-    return outcome(build(model, tmp_path_factory.mktemp("plain"), **SETTINGS))
+    return outcome(tiny.trainer(tmp_path_factory.mktemp("plain"), **SETTINGS))
 
 
 def on_call(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,11 +181,11 @@ STAGES = {
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_that_fails_ends_the_recording_alone(
-    stage: str, model: str, plain: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: str, plain: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, name, number, written = STAGES[stage]
     monkeypatch.setattr(owner, name, on_call(number, getattr(owner, name)))
-    trainer = build(model, tmp_path, **SETTINGS)
+    trainer = tiny.trainer(tmp_path, **SETTINGS)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         record(trainer, tmp_path / "r.jsonl")
@@ -224,9 +204,7 @@ def same(ours: Outcome, theirs: Outcome) -> None:
         assert torch.equal(one, other)
 
 
-def test_a_slow_disk(
-    model: str, plain: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_disk(plain: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = Writer._put
 
     def slow(self: Writer, made: Any) -> None:
@@ -234,7 +212,7 @@ def test_a_slow_disk(
         put(self, made)
 
     monkeypatch.setattr(Writer, "_put", slow)
-    trainer = build(model, tmp_path, **SETTINGS)
+    trainer = tiny.trainer(tmp_path, **SETTINGS)
     record(trainer, tmp_path / "r.jsonl")
     same(outcome(trainer), plain)
     assert len(lines(tmp_path / "r.jsonl")) == 8
@@ -246,22 +224,22 @@ import os, sys
 from pathlib import Path
 from transformers import TrainerCallback
 from grpo_cli.hooks.trl import record
-from parity.test_trl_hook import build
+from parity import tiny
 
 class Kill(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         if state.global_step == 3:
             os.kill(os.getpid(), 9)
 
-trainer = build(sys.argv[1], Path(sys.argv[2]), loss_type="grpo")
+trainer = tiny.trainer(Path(sys.argv[1]), loss_type="grpo")
 trainer.add_callback(Kill())
-record(trainer, Path(sys.argv[2]) / "r.jsonl")
+record(trainer, Path(sys.argv[1]) / "r.jsonl")
 trainer.train()
 """
 
 
-def test_a_killed_training_leaves_whole_lines(model: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, model, str(tmp_path)]
+def test_a_killed_training_leaves_whole_lines(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
     here = Path(__file__).parents[1]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=here)
     assert done.returncode == -9, done.stderr

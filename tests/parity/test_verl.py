@@ -16,41 +16,11 @@ from grpo_cli import evaluate
 from . import verl_functions
 from .agreement import AGREEMENT, golden
 from .batches import KINDS, Ragged, evaluated, flat, given, ragged
-from .verl_functions import FRAMEWORK
+from .verl_functions import FRAMEWORK, TABLE
 
-LOSSES: dict[str, dict[str, Any]] = {
-    "vanilla": {},
-    "gspo": {},
-    "sapo": {},
-    "gpg": {},
-    "clip_cov": {"clip_cov_ratio": 0.1, "clip_cov_lb": 0.02, "clip_cov_ub": 0.9},
-    "kl_cov": {"kl_cov_ratio": 0.12, "ppo_kl_coef": 0.7},
-    "geo_mean": {"clip_ratio_low": 0.15, "clip_ratio_high": 0.25},
-    "dppo_tv": {"clip_ratio_low": 0.02, "clip_ratio_high": 0.03, "clip_ratio_c": 1.4},
-    "dppo_kl": {"clip_ratio_low": 0.01, "clip_ratio_high": 0.02, "clip_ratio_c": 1.4},
-    "dro": {"dro_beta": 0.3},
-    "cispo": {"clip_ratio_low": 0.1, "clip_ratio_high": 0.3},
-}
-VARIED: dict[str, dict[str, Any]] = {
-    "vanilla": {"clip_ratio_low": 0.05, "clip_ratio_high": 0.4, "clip_ratio_c": 1.2},
-    "gspo": {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4},
-    "sapo": {"tau_pos": 0.6, "tau_neg": 2.5},
-    "clip_cov": {"clip_cov_ratio": 1.0},
-    "kl_cov": {"kl_cov_ratio": 1.0, "ppo_kl_coef": 0.05},
-    "dppo_tv": {"clip_ratio_c": 10000.0},
-    "dppo_kl": {"clip_ratio_c": 10000.0},
-    "cispo": {"clip_ratio_low": 10.0, "clip_ratio_high": 0.2},
-}
-MODES = (
-    "token-mean",
-    "token-sum",
-    "seq-mean-token-sum",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum-norm",
-)
+LOSSES, VARIED, MODES = TABLE["losses"], TABLE["varied"], TABLE["modes"]
 OWN_MODE = {"sapo", "geo_mean"}
 """The losses that do not follow loss_agg_mode."""
-KLS = ("kl", "abs", "mse", "low_var_kl", "kl+", "abs+", "mse+", "low_var_kl+")
 
 
 def test_the_version_is_the_one_that_the_rows_name() -> None:
@@ -190,7 +160,7 @@ def test_policy_losses(loss: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("kl", KLS)
+@pytest.mark.parametrize("kl", TABLE["kls"])
 def test_kl_penalties(kl: str, kind: str) -> None:
     for seed in range(2):
         batch = ragged(seed + 60, kind)

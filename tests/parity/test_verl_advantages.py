@@ -14,13 +14,9 @@ from grpo_cli import InputError, evaluate
 from . import verl_functions
 from .agreement import AGREEMENT, golden
 from .batches import KINDS, Ragged, evaluated, flat, given, ragged
-from .verl_functions import FRAMEWORK
+from .verl_functions import FRAMEWORK, TABLE
 
-CHOICES = (
-    *("verl/grpo", "verl/grpo_nostd", "verl/rloo", "verl/rloo_vectorized", "verl/opo"),
-    *("verl/grpo_passk", "verl/grpo_passk_nostd", "verl/gpg", "verl/reinforce_plus_plus"),
-    "verl/reinforce_plus_plus_baseline",
-)
+CHOICES = TABLE["advantages"]
 SINGLE = 2e-7
 """verl's error where a constant of its own is single precision: the std 1 of a group of one (grpo,
 gdpo), the α of gpg."""

@@ -16,34 +16,11 @@ from grpo_cli import VARIANTS, evaluate
 from . import verl_functions
 from .agreement import AGREEMENT, golden
 from .batches import Ragged, flat, given, ragged
-from .verl_functions import FRAMEWORK, Computed, bypass, decoupled
+from .verl_functions import FRAMEWORK, TABLE, Computed, bypass, decoupled
 
 MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
 KINDS = ("usual", "near", "extreme", "hollow")
-REJECTIONS: dict[str, tuple[Any, ...]] = {
-    "token_k1": ("0.9_1.1", 1.05),
-    "token_k2": (0.01,),
-    "token_k3": (0.01,),
-    "seq_sum_k1": ("0.7_1.5", 2.0),
-    "seq_sum_k2": (0.05,),
-    "seq_sum_k3": (0.05,),
-    "seq_mean_k1": ("0.97_1.02", 1.1),
-    "seq_mean_k2": (0.01,),
-    "seq_mean_k3": (0.01,),
-    "seq_max_k2": (0.02,),
-    "seq_max_k3": (0.02,),
-    "token_k1,seq_mean_k3": ("0.9_1.2,0.02",),
-    "seq_max_k2,token_k3,token_k3": (0.03,),
-}
-WEIGHTS: tuple[dict[str, Any], ...] = (
-    {"rollout_is": None},
-    {"rollout_is": "token", "rollout_is_threshold": 1.1},
-    {"rollout_is": "sequence", "rollout_is_threshold": 1.5},
-    {"rollout_is": "token", "rollout_is_threshold": "0.9_1.2"},
-    {"rollout_is": "sequence", "rollout_is_threshold": "0.5_2.0"},
-    {"rollout_is": "token", "rollout_is_threshold": 1.1, "rollout_is_batch_normalize": True},
-    {"rollout_is": "sequence", "rollout_is_threshold": 1.5, "rollout_is_batch_normalize": True},
-)
+REJECTIONS, WEIGHTS = TABLE["rejections"], TABLE["weights"]
 COEFFICIENTS = {"beta": 0.3, "entropy_coeff": 0.02}
 
 

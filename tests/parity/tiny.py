@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,31 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 CHARACTERS = "0123456789+-*/=?abcdefghijklmnopqrst "
+
+
+CONFIGS = {GRPOTrainer: GRPOConfig, RLOOTrainer: RLOOConfig, GMPOTrainer: GMPOConfig}
+
+
+@cache
+def model() -> str:
+    """The folder of the model, which is written once."""
+    return save(Path(tempfile.mkdtemp()))
+
+
+def trainer(folder: Path, kind: type = GRPOTrainer, **settings: Any) -> Any:
+    """A trainer of the model, with its reward functions among the settings."""
+    rewards, data = settings.pop("reward_funcs", [letters]), prompts()
+    given = CONFIGS[kind](**arguments(folder, **settings))
+    return kind(model(), rewards, args=given, train_dataset=data, eval_dataset=data)
+
+
+def losses(trainer: Any) -> list[float]:
+    """What it logged of each step."""
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
 
 def save(folder: Path) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,19 @@ import numpy as np
 import torch
 from rows import choose
 from transformers import PrinterCallback
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
-from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
+from trl import GRPOTrainer
 
 from grpo_cli import evaluate
 from grpo_cli.hooks.trl import record
 
 from . import tiny
 from .pairwise import SEED, Array, Configuration, Record, relative_error, run
+from .trl_trainers import TABLE
 
-TABLE = json.loads(Path(__file__).with_name("pairs.json").read_bytes())["trl"]
-NAMED: Mapping[str, Mapping[str, Mapping[str, Any]]] = TABLE["named"]
+PAIRS = TABLE["pairs"]
+NAMED: Mapping[str, Mapping[str, Mapping[str, Any]]] = PAIRS["named"]
 """Options that stand for several of TRL's; the others are TRL's own names and values."""
-LEFT_OUT: Mapping[str, Sequence[str]] = TABLE["left_out"]
+LEFT_OUT: Mapping[str, Sequence[str]] = PAIRS["left_out"]
 """Why options of GRPOConfig and RLOOConfig are not in an array. TRL 1.16.0 has no Liger loss."""
 
 
@@ -129,24 +129,17 @@ def engine(trainer: Any, *, scores_all: bool) -> tiny.Engine:
     return tiny.Engine(trainer, score)
 
 
-@cache
-def model() -> str:
-    """The tiny model's folder."""
-    return tiny.save(Path(tempfile.mkdtemp()))
-
-
-def build(trainer: type, config: type, row: Configuration, folder: Path) -> Any:
+def build(trainer: type, row: Configuration, folder: Path) -> Any:
     """The trainer of a configuration."""
-    given = {"max_steps": 2} | settings_of(row)
-    rewards = [FUNCTIONS[name] for name in given.pop("reward_funcs", ["letters"])]
-    arguments = config(**tiny.arguments(folder, **given))
-    return trainer(model(), rewards, args=arguments, train_dataset=tiny.prompts())
+    given = {"max_steps": 2, "reward_funcs": ["letters"]} | settings_of(row)
+    given["reward_funcs"] = [FUNCTIONS[name] for name in given["reward_funcs"]]
+    return tiny.trainer(folder, trainer, **given)
 
 
-def train(kind: type, config: type, row: Configuration, folder: Path, number: int) -> list[Record]:
+def train(kind: type, row: Configuration, folder: Path, number: int) -> list[Record]:
     """Trains a configuration for two steps; its records."""
     path = folder / "rollouts.jsonl"
-    trainer = build(kind, config, row, folder)
+    trainer = build(kind, row, folder)
     trainer.remove_callback(PrinterCallback)
     Wide(trainer)
     if row.get("engine", "none") != "none":
@@ -210,30 +203,26 @@ def generations(
         yield joined, np.array([one for part in parts for one in part["advantages"]])
 
 
-def _array(trainer: type, config: type) -> Array:
+def _array(trainer: type) -> Array:
     """The options of a trainer; "" has the names of those that are as GRPOTrainer's."""
-    options, usual = dict(TABLE["arrays"][trainer.__name__]), TABLE["arrays"]["GRPOTrainer"]
+    options, usual = dict(PAIRS["arrays"][trainer.__name__]), PAIRS["arrays"]["GRPOTrainer"]
     options = {name: usual[name] for name in options.pop("", [])} | options
 
     def loss_of(row: Configuration) -> str:
         return str(row["loss_type"]) if trainer is GRPOTrainer else trainer.__name__
 
-    trained = partial(train, trainer, config)
+    trained = partial(train, trainer)
     return Array(trainer.__name__, options, trained, loss_of, allowed, advantage_error)
 
 
-ARRAYS = (
-    _array(GRPOTrainer, GRPOConfig),
-    _array(RLOOTrainer, RLOOConfig),
-    _array(GMPOTrainer, GMPOConfig),
-)
+ARRAYS = tuple(map(_array, tiny.CONFIGS))
 
 
 def refusals(folder: Path) -> Iterator[tuple[str, str]]:
     """What TRL refuses, and its message."""
     for name, (_, row, _) in REFUSED.items():
         try:
-            build(GRPOTrainer, GRPOConfig, row, folder)
+            build(GRPOTrainer, row, folder)
         except ValueError as error:
             yield name, str(error)
         else:

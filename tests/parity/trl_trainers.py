@@ -8,23 +8,24 @@ arithmetic is TRL's.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from rows import canonical, plan
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
-from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
+from trl import GRPOTrainer, RLOOTrainer
+from trl.experimental.gmpo import GMPOTrainer
 
 from .agreement import AGREEMENT, FLOOR
 from .batches import F64, Ragged, evaluated, flat
-
-CONFIGS = {GRPOTrainer: GRPOConfig, RLOOTrainer: RLOOConfig, GMPOTrainer: GMPOConfig}
+from .tiny import CONFIGS
 
 
 class Computed(NamedTuple):
@@ -246,18 +247,10 @@ def _generated(batch: Ragged, trainer: type, *, use_vllm: bool) -> tuple[Any, ..
 
 
 FRAMEWORK = "trl 1.16.0"
+TABLE = json.loads(Path(__file__).with_name("trl.json").read_bytes())
+"""What is asked of TRL, by its names."""
+ROWS: dict[str, dict[str, Any]] = TABLE["rows"]
 
-ROWS: dict[str, dict[str, Any]] = {
-    "trl/grpo": {"loss_type": "grpo"},
-    "trl/bnpo": {"loss_type": "bnpo"},
-    "trl/dr_grpo": {"loss_type": "dr_grpo"},
-    "trl/dapo": {"loss_type": "dapo"},
-    "trl/cispo": {"loss_type": "cispo"},
-    "trl/sapo": {"loss_type": "sapo"},
-    "trl/vespo": {"loss_type": "vespo"},
-    "trl/luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
-    "trl/gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
-}
 TRAINERS = {"trl/rloo": RLOOTrainer, "trl/gmpo": GMPOTrainer}
 """Of the other rows it is GRPOTrainer."""
 FLOORS = {"trl/sapo": 1e-4}

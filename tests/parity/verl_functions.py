@@ -7,6 +7,7 @@ aggregated with ``loss_agg_mode`` and multiplied by its coefficient.
 from __future__ import annotations
 
 import ast
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from verl.workers.config.actor import ActorConfig, PolicyLossConfig
 from .batches import F64, Ragged
 
 FRAMEWORK = "verl 0.9.1"
+TABLE = json.loads(Path(__file__).with_name("verl.json").read_bytes())
+"""What is asked of verl, by its names."""
 POLICY = ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio", "ppo_kl_coef", "dro_beta")
 GLOBAL = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
 

@@ -40,18 +40,18 @@ from grpo_cli.hooks.columns import ragged, record_of, widths
 from grpo_cli.hooks.verl import Recorder, bypass_settings, hyperparameters
 
 from .pairwise import Array, Configuration, Record, run
-from .verl_functions import actor_config, load
+from .verl_functions import TABLE, actor_config, load
 
 STEPS = 2
 GROUPS, SIZE, WIDTH, WORDS = 3, 4, 7, 9
 
-TABLE = json.loads(Path(__file__).with_name("pairs.json").read_bytes())["verl"]
-NUMBERS: dict[str, dict[str, Any]] = TABLE["numbers"]
+PAIRS = TABLE["pairs"]
+NUMBERS: dict[str, dict[str, Any]] = PAIRS["numbers"]
 """The numbers of policy losses. dro_beta has no default: verl raises without it. clip_cov takes out
 all candidates, since verl draws them at random."""
-THRESHOLDS: dict[str, list[Any]] = TABLE["thresholds"]
+THRESHOLDS: dict[str, list[Any]] = PAIRS["thresholds"]
 """rollout_rs → a narrow threshold and a wide one."""
-OPTIONS: dict[str, list[Any]] = TABLE["actor"]
+OPTIONS: dict[str, list[Any]] = PAIRS["actor"]
 """verl's settings and their values; kl_loss_type None is use_kl_loss False, kl_penalty None is
 use_kl_in_reward False. Bypass mode has losses of its own, and its weights and rejection in them;
 ``decoupled`` says whether the others are corrected with those settings."""

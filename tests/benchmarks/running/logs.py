@@ -10,59 +10,19 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from running.kinds import DOWN, EITHER, UP, Kind, ramp
+from running.kinds import Kind, ramp  # noqa: F401  (paths use it)
 from running.simulate import F64, STEPS, Random, correlated
 
 Series = dict[str, F64]
 
-NAMES: Mapping[str, Mapping[str, str]] = {
-    "trl": {
-        "reward": "reward",
-        "reward_std": "reward_std",
-        "entropy": "entropy",
-        "kl": "kl",
-        "gradient": "grad_norm",
-        "loss": "loss",
-        "length": "completions/mean_length",
-        "truncated": "completions/clipped_ratio",
-        "dead": "frac_reward_zero_std",
-        "clipped": "clip_ratio/region_mean",
-        "mismatch": "sampling/sampling_logp_difference/mean",
-        "rate": "learning_rate",
-        "accuracy": "rewards/accuracy/mean",
-        "format": "rewards/format/mean",
-        "eval": "eval_reward",
-    },
-    "verl": {
-        "reward": "critic/rewards/mean",
-        "entropy": "actor/entropy",
-        "kl": "actor/kl_loss",
-        "gradient": "actor/grad_norm",
-        "loss": "actor/pg_loss",
-        "length": "response_length/mean",
-        "truncated": "response_length/clip_ratio",
-        "clipped": "actor/pg_clipfrac",
-        "mismatch": "training/rollout_probs_diff_mean",
-        "rate": "actor/lr",
-        "eval": "val-core/math/reward/mean@1",
-    },
-    "prime-rl": {
-        "reward": "reward/all/mean",
-        "entropy": "entropy/all/mean",
-        "kl": "kl_ent_ratio/mean",
-        "gradient": "optim/grad_norm",
-        "loss": "loss/mean",
-        "length": "seq_len/all/mean",
-        "truncated": "is_truncated/all/mean",
-        "mismatch": "mismatch_kl/all/mean",
-        "rate": "optim/lr",
-        "eval": "eval/math/avg@1",
-    },
-}
+_TABLE = json.loads(Path(__file__).with_suffix(".json").read_bytes())
+NAMES: Mapping[str, Mapping[str, str]] = _TABLE["names"]
 """Framework → the series here → the name that it logs."""
 
 
@@ -97,79 +57,47 @@ def healthy(random: Random) -> Series:
     }
 
 
-@dataclass(frozen=True)
-class Planted:
-    """A fault of a log: what becomes of the series, given the onset."""
-
-    kind: Kind
-    change: Callable[[Series, int, Random], None]
-
-
-def paths(onset: int, path: Callable[[int], float]) -> F64:
-    return np.array([1.0 if at < onset else path(at - onset) for at in range(STEPS)])
-
-
-def _entropy(series: Series, onset: int, random: Random) -> None:
-    steps = int(random.integers(15, 40))
-    series["entropy"] *= paths(onset, lambda since: 0.02 ** ramp(since, steps))
-
-
-def _steadily(series: Series, onset: int, random: Random) -> None:
-    series["entropy"] *= paths(onset, lambda since: 3.0 ** -ramp(since, STEPS))
-
-
-def _gradient(series: Series, onset: int, random: Random) -> None:
-    steps = int(random.choice([1, 8]))
-    series["gradient"] *= paths(onset, lambda since: 150.0 ** ramp(since, steps))
-
-
-def _kl(series: Series, onset: int, random: Random) -> None:
-    series["kl"] *= paths(onset, lambda since: 180.0 ** ramp(since, 40))
-
-
-def _truncated(series: Series, onset: int, random: Random) -> None:
-    share = paths(onset, lambda since: 1.0 + ramp(since, 25, 0.0, 21.0))
-    series["truncated"] = (series["truncated"] * share).clip(0.0, 0.95)
-
-
-def _nan(series: Series, onset: int, random: Random) -> None:
-    for name in ("loss", "gradient", "entropy", "kl"):
-        series[name][onset:] = np.nan
-
-
 def names(*ours: str) -> str:
     """A pattern of what these series are logged as, a run's or a tracker's prefix before it."""
     found = {each[one] for each in NAMES.values() for one in ours if one in each}
     return r"(.*/)?(" + "|".join(found) + ")"
 
 
-PLANTED = (
-    Planted(Kind("entropy ÷ 50", None, {names("entropy"): DOWN}), _entropy),
-    Planted(
-        Kind(
-            "entropy → a third, from the first step on",
-            None,
-            {names("entropy"): DOWN},
-            within=100,
-            steady=True,
-        ),
-        _steadily,
-    ),
-    Planted(Kind("gradient × 150", None, {names("gradient"): UP}, within=10), _gradient),
-    Planted(Kind("KL, exponential", None, {names("kl"): UP}), _kl),
-    Planted(Kind("truncation → 67 %", None, {names("truncated"): UP}, within=24), _truncated),
-    Planted(
-        Kind(
-            "NaN from a step on",
-            None,
-            {names("loss", "gradient", "entropy", "kl"): EITHER},
-            marked=True,
-            within=1,
-            nan=True,
-        ),
-        _nan,
-    ),
-)
+@dataclass(frozen=True)
+class Planted:
+    """A fault of a log: an entry of ``logs.json``.
+
+    Attributes:
+        series: what it changes, and ``way`` how these move.
+        steps: in how many, as an expression of ``random``.
+        path: what they are multiplied by, of ``since`` the onset and ``steps``.
+        most: what they are cut at.
+        more: of its kind.
+    """
+
+    name: str
+    series: list[str]
+    way: str
+    path: str
+    steps: str = "0"
+    most: float = np.inf
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> Kind:
+        return Kind(self.name, None, {names(*self.series): self.way}, **self.more)
+
+    def change(self, series: Series, onset: int, random: Random) -> None:
+        """What becomes of the series of a healthy run."""
+        known = globals() | {"steps": int(eval(self.steps, {"random": random}))}
+        later = [eval(self.path, known | {"since": at}) for at in range(STEPS - onset)]
+        factor = np.array([1.0] * onset + later)
+        for name in self.series:
+            changed = series[name] * factor
+            series[name] = changed if np.isinf(self.most) else changed.clip(0.0, self.most)
+
+
+PLANTED = [Planted(**one) for one in _TABLE["planted"]]
 HEALTHY_LOG = Kind("healthy", None, {}, sound=True)
 
 
