@@ -282,10 +282,10 @@ def convention(
 def _also(first: Candidate, chunk: Chunk) -> tuple[str, ...]:
     """Other rows that are this convention: ``trl/bnpo@1.9.2 --beta 0.04``, ``− dr``."""
     found = []
-    for one, names in first.also:
-        flags = pruned(one.plan, chunk).words[2:]
-        sign, meaning = ["−"] if one.times < 0 else [], filter(None, [one.factor.meaning])
-        alone = one.times == first.times and {*first.rows, first.plan.variant}
+    for made, factor, names in first.also:
+        flags = pruned(made, chunk).words[2:]
+        sign, meaning = ["−"] if factor.times < 0 else [], filter(None, [factor.meaning])
+        alone = factor.times == first.times and {*first.rows, first.plan.variant}
         every = [name for name in names if not alone or name not in alone]
         found += [" ".join([*sign, name, *flags, *meaning]) for name in every]
     return tuple(dict.fromkeys(found))
