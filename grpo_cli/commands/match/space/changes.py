@@ -84,8 +84,9 @@ def strangeness(row: str, frameworks: Sequence[str]) -> float:
     earlier = _EARLIER if "@" in row else 0.0
     if room in (frameworks or ("",)):
         return earlier
-    near = not frameworks or not room or _DERIVED.get(room) in frameworks
-    return earlier + (2.0 if near else 4.0)
+    if not frameworks:
+        return earlier + 1.0
+    return earlier + (2.0 if not room or _DERIVED.get(room) in frameworks else 4.0)
 
 
 @dataclass(frozen=True, eq=False)
