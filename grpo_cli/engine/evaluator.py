@@ -188,6 +188,17 @@ class Evaluator:
         keys, index = chunk.batches
         return np.array([self.measured.sizes.read(key) for key in keys])[index]
 
+    def check(self, chunk: Chunk) -> None:
+        """Refuses records with a misnamed column; to skip them, also what cannot be evaluated.
+
+        Raises:
+            InputError: why they cannot be used.
+        """
+        if chunk.batch.misnamed:
+            self.refuse_misnamed(chunk)
+        if self.skip:
+            self.evaluate(chunk)
+
     def refuse_misnamed(self, chunk: Chunk) -> None:
         """Stops where the plan needs log-probs that records may have under another name.
 
@@ -202,21 +213,13 @@ class Evaluator:
             return  # a hyperparameter is missing, which is reported where the plan is evaluated
 
 
-def without_misnamed(
-    parts: Iterable[Chunk | InputError], *evaluators: Evaluator | None
+def usable(
+    parts: Iterable[Chunk | InputError], evaluator: Evaluator
 ) -> Iterator[Chunk | InputError]:
-    """The chunks, with errors in the place of records whose misnamed column a plan needs.
-
-    A plan that lacks a column is set aside among several; one whose column is there is not.
-    """
-
-    def check(chunk: Chunk) -> None:
-        for evaluator in filter(None, evaluators):
-            evaluator.refuse_misnamed(chunk)
-
+    """The chunks, with errors in the place of records that the evaluator cannot use."""
     for part in parts:
-        if isinstance(part, InputError) or not part.batch.misnamed:
+        if isinstance(part, InputError):
             yield part
         else:
-            each = part.each(check)
+            each = part.each(evaluator.check)
             yield from (one if isinstance(one, InputError) else one[0] for one in each)

@@ -69,6 +69,32 @@ def test_rows_find_themselves(known, losses) -> None:
     assert found.matches[0].value == loss
 
 
+@each(
+    ("name", "flags", "words"),
+    [
+        ("grpo", {"std_ddof": 0}, "-v grpo -p std_ddof=0"),
+        ("bnpo", {"std_ddof": 0}, "-v bnpo -p std_ddof=0"),
+        ("cispo", {"std_ddof": 0}, "-v cispo -p std_ddof=0"),
+        (
+            "trl/dr_grpo",
+            {"max_completion_length": 13},
+            "-v trl/dr_grpo -p max_completion_length=13",
+        ),
+    ],
+)
+def test_a_plain_row_with_one_other_setting_comes_first(tmp_path, name, flags, words) -> None:
+    """Before rows that differ in more; the width that columns are padded to is such a setting."""
+    rows = telling(hyperparameters={"epsilon": 0.2, "beta": 0.04})
+    for one in rows:
+        one["mask"] = [[1] * len(row) + [0] * (13 - len(row)) for row in one["log_probs_new"]]
+        for column in (name for name in one if name.startswith("log_probs")):
+            one[column] = [row + [0.0] * (13 - len(row)) for row in one[column]]
+    path = str(write(tmp_path / "padded", rows))
+    loss = evaluate(path, name, **flags).loss
+    first = match(path, loss=f"{loss:.6g}").matches[0]
+    assert (first.value, f" {words} --level" in first.command) == (loss, True), first.command
+
+
 def test_rows_of_earlier_releases_are_named(path, known) -> None:
     """Behind a plainer row that gives the number too, and where only their row is asked for."""
     name = "trl/bnpo@1.9.2"
@@ -421,6 +447,31 @@ def test_what_would_tell_conventions_apart_is_what_the_data_lack(records, has) -
 # ---- as users run it ----------------------------------------------------------------------------
 
 
+def test_records_that_a_plan_cannot_evaluate_are_left_out(tmp_path) -> None:
+    """With --on-error skip, as by eval; else a note says why nothing was found."""
+    rows = telling(hyperparameters=KNOWN)
+    path = write(tmp_path / "some", [*rows, {**rows[0], "rewards": None}])
+    words = ("match", path, f"--loss={evaluate(rows, 'dapo').loss!r}", *FLAGS)
+    result = run(*words, "--on-error", "skip")
+    assert result.stdout.startswith("grpo --kl none --aggregate token-mean gives the loss")
+    assert "skipped 1 record" in result.stderr
+    found = run(*words)
+    assert found.exit_code == 1
+    assert "rewards: missing" in found.stderr
+    assert "--on-error skip leaves such records out" in found.stderr
+
+
+def test_the_headline_counts_what_is_listed(known, losses) -> None:
+    """Conventions that are equal on the data, each once under all its names."""
+    words = ("match", known, f"--loss={losses['grpo']!r}", "--full", *FLAGS[4:], "--kl", "k3")
+    found = json.loads(run(*words, "--json").stdout)
+    shown = " ".join(run(*words).stdout.split())
+    listed = shown.partition("equal on this data: ")[2].partition(" to tell them apart")[0]
+    assert found["match_count"] - 1 == len(listed.split("; ")) > 0
+    count = found["match_count"] - 1
+    assert f"; {count} other{'s are' if count > 1 else ' is'} equal on this data (" in shown
+
+
 def test_the_printed_command_gives_the_printed_value(known, losses) -> None:
     for variant, times in (("dapo", 0.25), ("openrlhf/ppo", -1.0)):
         text = f"{times * losses[variant]:.9g}"
@@ -683,8 +734,11 @@ def test_an_open_epsilon_is_shown_unless_it_is_given(tmp_path) -> None:
     for low, same in ((BOTH["epsilon_low"] + 1e-12, True), (BOTH["epsilon_low"] - 1e-3, False)):
         again = evaluate(str(path), "dapo", epsilon_low=low, epsilon_high=0.28).loss
         assert (again == pytest.approx(loss, rel=1e-13)) is same
-    shown = run(*words).stdout
-    assert "any epsilon_low ≥ 0.2592 and any epsilon_high ≥ 0.1052 gives the same" in shown
+    shown = " ".join(run(*words).stdout.split())
+    edges = (
+        "any epsilon_low ≥ 0.2592 and any epsilon_high ≥ 0.1052 clips nothing and gives the same"
+    )
+    assert shown.count(edges) == shown.count("any epsilon_high") == 1
     result = run(*words, "--epsilon-low", "0.3", "--json")
     assert result.exit_code == 0
     assert not any(one["any_from"] for one in json.loads(result.stdout)["matches"])

@@ -126,7 +126,7 @@ class Compared(Frames, Answer):
         low, high = firsts[0], firsts[-1]
         if len(rows) == 2:
             one, other = rows
-            losses = f"losses {_loss(one)} and {_loss(other)}, {_percent(one, other)} apart"
+            losses = f"losses {_loss(one)} and {_loss(other)}, {_apart(one, other)}"
             return f"{one.variant} and {other.variant} differ: {losses}"
         alike = sorted((each for each in groups if len(each) > 1), key=len, reverse=True)
         parts = [
@@ -141,7 +141,7 @@ class Compared(Frames, Answer):
         parts.append(f"losses from {_loss(low)} ({low.variant}) to {_loss(high)} ({high.variant})")
         if not alike:
             one, other = min(pairwise(firsts), key=lambda pair: _gap(*pair))
-            nearest = f"{one.variant} and {other.variant}, {_percent(one, other)} apart"
+            nearest = f"{one.variant} and {other.variant}, {_apart(one, other)}"
             parts.append(f"nearest: {nearest}")
         return "; ".join(parts)
 
@@ -203,8 +203,12 @@ def _gap(one: ComparedVariant, other: ComparedVariant) -> float:
     return 100.0 * gap / max(abs(one.loss), abs(other.loss))
 
 
-def _percent(one: ComparedVariant, other: ComparedVariant) -> str:
-    return f"{float(f'{_gap(one, other):.2g}'):g}%"  # of large ones too no power of ten
+def _apart(one: ComparedVariant, other: ComparedVariant) -> str:
+    """How far two losses are from each other, in words."""
+    gap = _gap(one, other)
+    if gap > 100.0:
+        return "of opposite signs"
+    return f"apart by {float(f'{gap:.2g}'):g}% of the larger"  # of large ones too no power of ten
 
 
 def _loss(row: ComparedVariant) -> str:

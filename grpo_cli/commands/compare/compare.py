@@ -179,20 +179,21 @@ USUAL = "grpo,dr,dapo,bnpo,gspo,cispo"
 
 
 def names(given: str) -> list[str]:
-    """The variants that are asked for, each once, under the names that they are listed by."""
-    found: dict[str, None] = {}
+    """The names of the variants that are asked for, each variant once."""
+    found: dict[str, str] = {}
     for each in checked(_matching, filter(None, (part.strip() for part in given.split(",")))):
-        found |= dict.fromkeys(each)
+        found |= each
     if not found:
         raise UsageError("--variants: expected at least one name")
-    return list(found)
+    return list(found.values())
 
 
-def _matching(name: str) -> list[str]:
+def _matching(name: str) -> dict[str, str]:
+    """The variants that a name or a pattern matches, each with its name."""
     pattern = "*" if name == "all" else name
     if not set(pattern) & set("*?["):
-        return [plan(name).variant]
-    matching = [one for one in VARIANTS if fnmatchcase(one, pattern)]
+        return {plan(name).variant: name}
+    matching = {one: one for one in VARIANTS if fnmatchcase(one, pattern)}
     if not matching:
         raise UsageError(f"--variants: no variant matches {name!r} (grpo variants lists all)")
     return matching

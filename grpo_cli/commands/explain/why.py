@@ -20,6 +20,9 @@ _ZERO = 1e-6
 _MOST = 0.5
 _LARGE = 1.0
 
+NOTHING = ("empty", "dead", "centred", "cancels")
+"""Codes of the reasons why a loss is 0."""
+
 
 class Reason(NamedTuple):
     """One reason: a word for programs, a sentence for people."""
@@ -63,7 +66,10 @@ def _value(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterator[Re
         adds = {"above": _adds(above), "below": _adds(below)}
         yield _reason("negative.log", below=below) if above < 0 else _reason("negative", **adds)
     elif -parts["kl_penalty"] > abs(above + below):
-        yield _reason("kl", penalty=-parts["kl_penalty"])
+        alone = not facts.policy_counts and not parts.get("entropy_bonus")
+        yield _reason("kl.alone" if alone else "kl", penalty=-parts["kl_penalty"])
+        if alone and total["dead_groups"] < total["groups"]:
+            yield _cancelled(total, facts, "the policy term", "")
     else:
         log = ": the surrogate contains log π_θ, which is negative" if above < 0 else ""
         yield _reason("positive", below=_adds(below), above=_adds(above), log=log)
@@ -81,11 +87,16 @@ def _zero(total: Mapping[str, Any], facts: Facts, computes: str) -> Reason:
     if total["dead_groups"] == total["groups"]:
         zero = _no_advantage(total["groups"], facts.dead)
         return _reason("dead", but=but, zero=zero, remedy=_remedy("; ", facts.dead, computes))
+    return _cancelled(total, facts, "the loss", but)
+
+
+def _cancelled(total: Mapping[str, Any], facts: Facts, what: str, but: str) -> Reason:
+    """Why the loss, or the policy term, is 0 though some advantages are not."""
     if _on_policy(total) and facts.centred:
         alike = ", over responses of equal length" if len({*facts.lengths}) == 1 else ""
-        return _reason("centred", but=but, alike=alike)
+        return _reason("centred", what=what, but=but, alike=alike)
     adding, taking = (">", "<") if facts.above.value() > 0 else ("<", ">")
-    return _reason("cancels", but=but, adding=adding, taking=taking)
+    return _reason("cancels", what=what, but=but, adding=adding, taking=taking)
 
 
 def _no_advantage(groups: int, dead: DeadGroups) -> str:

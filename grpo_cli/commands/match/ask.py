@@ -21,7 +21,7 @@ from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.hyperparameters import Value, canonical
-from grpo_cli.terminal.numbers import shell_line
+from grpo_cli.terminal.numbers import shell_line, shown
 from grpo_cli.variants.plan import Plan, plan
 
 
@@ -51,10 +51,12 @@ def ask(
         UsageError: where no number is given, or two are.
         InputError: where no record can be read, evaluated or carries the number.
     """
-    words, base = [*places, *options], Evaluator(plan)
+    words, base = [*places, *options], Evaluator(plan, skip=source.skip)
     given = dict(numbers)
     target = _target(given, rtol, at)
     others = [LoggedNumber.parse(name, text, rtol) for name, text in given.items()]
+    if target is not None and target.value == 0.0:
+        _refuse_zero(plan, source, target.name)
     if target is None:
         source.keep_input()  # an error's place is found in another pass
         questions, conditions = read_questions(source, at, rtol, others, base)
@@ -68,8 +70,13 @@ def ask(
     except InputError:
         _evaluate(plan, source)
         raise
-    if not run.scan.tried:
-        _evaluate(plan, source)
+    if not run.matches:
+        try:
+            _evaluate(plan, source)
+        except InputError as error:
+            if not run.scan.tried:
+                raise
+            source.notices[f"{error}; --on-error skip leaves such records out"] = None
     found = [*run.matches, *run.nearest]
     left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
@@ -154,13 +161,27 @@ def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> Log
         )
     if rtol is not None and rtol < 0:
         raise UsageError(f"--rtol: expected a number >= 0, got {rtol}")
-    target = LoggedNumber.parse(*found[0], rtol)
-    if target.value == 0.0:
-        raise UsageError(
-            f"--{target.name} 0 does not distinguish conventions: with ratios of 1, every "
-            "convention that centres advantages gives 0 (grpo explain FILE)"
-        )
-    return target
+    return LoggedNumber.parse(*found[0], rtol)
+
+
+def _refuse_zero(plan: Plan, source: Reader, name: str) -> None:
+    """Says why a loss of 0 is no question, and what to ask instead.
+
+    Raises:
+        UsageError: always.
+        InputError: where the records cannot be evaluated.
+    """
+    from grpo_cli.commands.explain.explain import explain  # not loaded for other numbers
+    from grpo_cli.commands.explain.why import NOTHING
+
+    found = explain(plan, source)
+    reasons = [one["text"] for one in found.why if one["code"] in NOTHING]
+    loss = f"{plan.variant}'s loss on this data is {shown(found.total['loss'])}"
+    raise UsageError(
+        f"--{name} 0 does not distinguish conventions ({(reasons or [loss])[0]}); give the loss of "
+        "a step where it is not 0, as of a second update on the same rollouts, or compare the "
+        "gradient of each token: grpo verify"
+    )
 
 
 # ---- the answer ----------------------------------------------------------------------------------
@@ -236,13 +257,15 @@ def convention(
     flipped = one.times < 0
     only = _FLIPPED[target.name] if flipped else target.name
     assert one.totals is not None
+    made = pruned(one.plan, chunk)
+    rows = one.rows or [made.variant] * (not made.swapped and not made.flags)
     return Convention(
         entry=entry,
         signature=one.totals.signature(),
         value=one.value,
         difference=one.difference,
-        command=command(pruned(one.plan, chunk), words, only, abs(one.times)),
-        variants=(*one.rows[:1], *sorted(one.rows[1:], key=lambda name: "@" in name)),
+        command=command(made, words, only, abs(one.times)),
+        variants=(*rows[:1], *sorted(rows[1:], key=lambda name: "@" in name)),
         also=_also(one, chunk),
         factor=abs(one.times),
         factor_meaning=_meaning(one),
@@ -259,10 +282,10 @@ def convention(
 def _also(first: Candidate, chunk: Chunk) -> tuple[str, ...]:
     """Other rows that are this convention: ``trl/bnpo@1.9.2 --beta 0.04``, ``− dr``."""
     found = []
-    for one, names in first.also:
-        flags = pruned(one.plan, chunk).words[2:]
-        sign, meaning = ["−"] if one.times < 0 else [], filter(None, [one.factor.meaning])
-        alone = one.times == first.times and {*first.rows, first.plan.variant}
+    for made, factor, names in first.also:
+        flags = pruned(made, chunk).words[2:]
+        sign, meaning = ["−"] if factor.times < 0 else [], filter(None, [factor.meaning])
+        alone = factor.times == first.times and {*first.rows, first.plan.variant}
         every = [name for name in names if not alone or name not in alone]
         found += [" ".join([*sign, name, *flags, *meaning]) for name in every]
     return tuple(dict.fromkeys(found))

@@ -20,7 +20,7 @@ from grpo_cli.commands.match.question import InMemory, LoggedNumber, Pass, Quest
 from grpo_cli.commands.match.run import Candidate
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
-from grpo_cli.engine.evaluator import Evaluator, without_misnamed
+from grpo_cli.engine.evaluator import Evaluator, usable
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.kl import absolute, k1, k2, k3
@@ -177,8 +177,8 @@ def read_questions(
     source: Reader,
     given: Sequence[str],
     rtol: float | None,
-    others: Sequence[LoggedNumber] = (),
-    base: Evaluator | None = None,
+    others: Sequence[LoggedNumber],
+    base: Evaluator,
 ) -> tuple[list[Question], list[tuple[str, str]]]:
     """A question for each record or step, and the flags that select the last one's records.
 
@@ -187,7 +187,7 @@ def read_questions(
         given: the path of each number, as ``loss=metrics.loss``.
         rtol: the tolerance; None: by the digits.
         others: numbers that flags give, which every question has.
-        base: the plan that is searched around; a record whose misnamed column it needs is bad.
+        base: the plan that is searched around; a record that it cannot use is bad.
 
     Raises:
         UsageError: for a flag that cannot be understood.
@@ -207,7 +207,7 @@ def read_questions(
         parts_of_step[repr(_step(members[0][0]))] += 1
         if value is None:
             continue
-        parts = [*without_misnamed(assembled(record for _, record in members), base)]
+        parts = [*usable(assembled(record for _, record in members), base)]
         for part in parts:
             if isinstance(part, InputError):
                 source.bad(part)

@@ -15,7 +15,7 @@ import numpy as np
 from grpo_cli.batch import F64, Batch
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator, without_misnamed
+from grpo_cli.engine.evaluator import Evaluator, usable
 from grpo_cli.engine.fold import Accumulator, fold
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.references import References
@@ -80,7 +80,7 @@ class Pass(Accumulator[None]):
     """Adds up the chunks of a pass over the data, in ``add``.
 
     Attributes:
-        base: the plan that is searched around; a record whose misnamed column it needs is bad.
+        base: the plan that is searched around; a record that it cannot use is bad.
         together: bytes of text in a chunk.
     """
 
@@ -99,16 +99,16 @@ class Pass(Accumulator[None]):
         )
 
     def evaluate(self, chunk: Chunk) -> None:
-        """Checks the names of the columns.
+        """Checks that the base plan can use the records.
 
         Raises:
-            MisnamedColumnError: where the base plan needs a misnamed column.
+            InputError: where it cannot.
         """
-        if self.base is not None and chunk.batch.misnamed:
-            self.base.refuse_misnamed(chunk)
+        if self.base is not None:
+            self.base.check(chunk)
 
 
-def _with_base(make: Callable[[], A], base: Evaluator | None) -> A:
+def _with_base(make: Callable[[], A], base: Evaluator) -> A:
     made = make()
     made.base = base
     return made
@@ -169,7 +169,7 @@ class Stream:
     """
 
     reader: Reader
-    base: Evaluator | None = None
+    base: Evaluator
     work: float = 0.0
 
     def fold(self, make: Callable[[], A]) -> A:
@@ -189,7 +189,7 @@ class Stream:
         Raises:
             InputError: where no record can be read; at a bad record, unless these are skipped.
         """
-        for part in without_misnamed(self.reader.chunks(), self.base):
+        for part in usable(self.reader.chunks(), self.base):
             if isinstance(part, Chunk):
                 return part
             self.reader.bad(part)

@@ -66,7 +66,7 @@ class Candidate:
         chance: conventions of no more bits that hit such a number by chance.
         measured: which of the options' statistics of the whole input it needs; -1 for none.
         rows: the variants that are this convention.
-        also: rows that are with hyperparameters or another factor, and the names of each.
+        also: rows that are with hyperparameters or a factor, and the names of each row.
         members: signatures of other ways to make this convention.
         value: its number; exact once it was evaluated.
         difference: ``value`` less the target.
@@ -82,7 +82,7 @@ class Candidate:
     chance: float = math.nan
     measured: int = -1
     rows: list[str] = field(default_factory=list)
-    also: list[tuple[Candidate, Sequence[str]]] = field(default_factory=list)
+    also: list[tuple[Plan, Factor, Sequence[str]]] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
     value: float = math.nan
     difference: float = math.nan
@@ -129,7 +129,7 @@ class Families:
         """Adds a row that is this convention, as published or with hyperparameters or a factor."""
         names = self._same.get(one.plan.variant, [one.plan.variant])
         if one.plan.flags or one.times != first.times:
-            first.also.append((one, names))
+            first.also.append((one.plan, one.factor, names))
             return
         if not first.rows:  # its command has to evaluate the row that it is called by
             first.plan, first.measured = one.plan, one.measured

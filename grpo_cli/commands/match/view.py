@@ -144,6 +144,10 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield f"{first}{also} ({tried})", style
     yield from ((line, "") for line in answer.other_sentences)
     yield from ((line, "") for line in _released(answer))
+    edges = next((one.any_from for one in answer.matches if one.any_from), {})
+    if edges:  # rounded up: the number shown is no less than the edge
+        ways = [f"any {name} ≥ {math.ceil(edge * 1e4) / 1e4:.4f}" for name, edge in edges.items()]
+        yield f"{' and '.join(ways)} clips nothing and gives the same number", ""
     if count:
         yield _chance(answer), "" if answer.by_chance else "dim"
     elif answer.loss_alone is None:
@@ -220,28 +224,20 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
             signature = Text(f"  {visible(one.signature)}")
             console.print(wrapped(signature, screen.edge, 4, bars=True))
         console.print(as_command(f"  {one.command}", screen.edge), style="dim")
-    left_open: Mapping[str, float] = next((one.any_from for one in same if one.any_from), {})
-    for line in (*_needed(found.would_need), *_unknown(left_open)):
+    for line in _needed(found.would_need):
         console.print(wrapped(Text(f"  {line}", "magenta"), screen.width, 4))
     mark(console, "convention")
     for at, line in enumerate(rows if found.variants else ()):
         console.print(wrapped(Text(f"  {line}", "cyan"), screen.width, 4))
         mark(console, "convention", min(at, 1))
-    others = [*found.also, *(_label(one) for one in same[1:] if one not in alike)]
-    if others:
-        most = len(others) if chosen().full else _ALSO
-        more = f"; and {len(others) - most} more (--full)" if len(others) > most else ""
-        also = Text(f"  also {'; '.join(others[:most])}{more}")
-        console.print(wrapped(also, screen.width, 4))
-        mark(console, "convention", len(others))
-
-
-def _unknown(edges: Mapping[str, float]) -> Iterator[str]:
-    """Which ε the number leaves open: those beyond which no token is clipped."""
-    if edges:
-        # Rounded up: the number shown is no less than the edge.
-        ways = [f"any {name} ≥ {math.ceil(edge * 1e4) / 1e4:.4f}" for name, edge in edges.items()]
-        yield f"{' and '.join(ways)} gives the same number: nothing is clipped from there on"
+    others = [_label(one) for one in same[1:] if one not in alike]
+    for words, names in (("the same as", found.also), ("equal on this data:", others)):
+        if names:
+            most = len(names) if chosen().full else _ALSO
+            more = f"; and {len(names) - most} more (--full)" if len(names) > most else ""
+            line = f"  {words} {'; '.join(names[:most])}{more}"
+            console.print(wrapped(Text(line), screen.width, 4))
+            mark(console, "convention", len(names) if names is others else 0)
 
 
 def _needed(needs: Mapping[str, float]) -> Iterator[str]:

@@ -55,7 +55,7 @@ AReaL's, 0.2 ROLL's. No default or recipe that was found has more.
 LENGTH = "max_completion_length"
 
 LENGTHS = (128, 256, 512, 768, 1000, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)
-"""Constant lengths tried if none is given: what people set max_completion_length to."""
+"""Constant lengths tried if none is given, besides the width that the records are padded to."""
 
 
 STEPS = {2: 2.0, 4: 2.0, 8: 2.0, 16: 3.0, 32: 4.0, 64: 5.0}
@@ -63,6 +63,8 @@ STEPS = {2: 2.0, 4: 2.0, 8: 2.0, 16: 3.0, 32: 4.0, 64: 5.0}
 
 
 _CHANGE, _SECOND, _RARE = 4.0, 1.0, 3.0
+_SETTING = 2.0
+"""Bits of another value of one of a choice's settings, less than those of another choice."""
 
 
 _DERIVED = {"unsloth": "trl", "ms-swift": "trl", "liger": "trl"}
@@ -74,11 +76,16 @@ _EARLIER = 0.5
 
 
 def strangeness(row: str, frameworks: Sequence[str]) -> float:
-    """The bits of a row, which is the likelier where the record uses its framework's names."""
+    """The bits of a row: none for those of the frameworks that the records' names are of.
+
+    Without such names, none for those of papers.
+    """
     room = row.partition("/")[0] if "/" in row else ""
     earlier = _EARLIER if "@" in row else 0.0
-    if not frameworks or room in frameworks:
+    if room in (frameworks or ("",)):
         return earlier
+    if not frameworks:
+        return earlier + 1.0
     return earlier + (2.0 if not room or _DERIVED.get(room) in frameworks else 4.0)
 
 
@@ -158,22 +165,31 @@ def checked(made: Plan) -> Plan:
     return plan(made.variant, stages=made.swapped, hyperparameters=flags, batch=made.batch)
 
 
-def advantages(base: Plan, *, rewards: bool) -> list[Change]:
-    """Other advantages; other stds of the one that a flag names; none without rewards."""
+def advantages(
+    base: Plan, own: str, values: Sequence[tuple[str, Value]], *, rewards: bool
+) -> tuple[Change, ...]:
+    """A row's own advantages and others; other stds of its group-std; none without rewards."""
     fixed = base.swapped.get("advantage")
     if not rewards or fixed not in (None, "group-std"):
-        return []
+        return (NO_CHANGE,)
     stds = []
     for ddof in (0, 1):
         for eps in (1e-8, 1e-6, 1e-4, 0.0):
-            rare = 0.0 if eps == 1e-8 and not ddof else 1.0
             flags: dict[str, Value] = {"std_ddof": ddof, "std_eps": eps, "std_min": 0.0}
-            if all(base.flags.get(name, value) == value for name, value in flags.items()):
+            if any(base.flags.get(name, value) != value for name, value in flags.items()):
+                continue
+            if own != "group-std":
+                rare = 0.0 if eps == 1e-8 and not ddof else 1.0
                 stds.append(change("advantage", "group-std", rare, **flags))
+                continue
+            del flags["std_min"]
+            other = dict(flags.items() - values)
+            if other:
+                stds.append(Change({}, other, 1, _SETTING * len(other)))
     if fixed is not None:
-        return [Change({}, one.flags, 0, one.bits - _SECOND) for one in stds]
-    found = [change("advantage", "group-mean"), change("advantage", "leave-one-out"), *stds]
-    return [*found, change("advantage", "raw", _RARE)]
+        return NO_CHANGE, *stds
+    found = change("advantage", "group-mean"), change("advantage", "leave-one-out"), *stds
+    return NO_CHANGE, *found, change("advantage", "raw", _RARE)
 
 
 def pairs(base: Plan) -> list[Change]:

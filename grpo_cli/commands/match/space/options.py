@@ -147,18 +147,21 @@ class Options:
 
 
 class Sample:
-    """A record on which rows are tried; what is found out about a choice is kept.
+    """The first record, on which rows are tried; what is found out about a choice is kept.
 
     Attributes:
         record: the record, alone in its chunk.
+        width: the tokens that its responses are padded to, or those of the longest response.
         frameworks: those that computed it, by its word or by its names for fields.
         columns: its columns.
         bound: what changes put in the place of rows' stages.
     """
 
-    def __init__(self, record: Chunk, recorded: str = "") -> None:
-        self.record = record
-        keys = {*record.settings, *record.records[0].names.values()}
+    def __init__(self, first: Chunk, recorded: str = "") -> None:
+        self.record = record = first.alone(0)
+        (whole,) = record.records
+        self.width = max([*whole.widths, *first.batch.responses.lengths.tolist()])
+        keys = {*record.settings, *whole.names.values()}
         framework = recorded.partition("/")[0]
         self.frameworks = (framework,) if framework else frameworks_of(keys)
         self.columns = Inputs(record.batch)

@@ -278,13 +278,14 @@ class _Builder:
         # Rows share the changes and the axes that are made for them.
         self._axis, self._epsilons, self._own = cache(Axis), cache(_epsilons), cache(_own_values)
         self._penalised = cache(self._penalised_advantages)
-        lengths: Sequence[Any] = () if tried.LENGTH in given else tried.LENGTHS
+        usual = dict.fromkeys((sample.width, *tried.LENGTHS))
+        lengths: Sequence[Any] = [] if tried.LENGTH in given else [*usual]
         if tried.LENGTH in base.flags.keys() - base.takes():  # for the other rows and changes
             lengths = [base.flags[tried.LENGTH]]
-        others = tried.advantages(base, rewards=sample.record.batch.rewards is not None)
-        self._advantages = [NO_CHANGE, *others]
+        rewards = sample.record.batch.rewards is not None
+        self._advantages = cache(partial(tried.advantages, base, rewards=rewards))
         lacking = missing("advantages", bind("advantage", "given"), "advantage")
-        fixed = sample.record.advantages_given or "advantage" in base.swapped or not others
+        fixed = sample.record.advantages_given or "advantage" in base.swapped or not rewards
         self._lacking = "" if fixed else str(lacking)
         quick = depth is Depth.QUICK
         self._pairs = [NO_CHANGE] if quick else [NO_CHANGE, *tried.pairs(base)]
@@ -331,14 +332,15 @@ class _Builder:
             yield self._grid(stages, [NO_CHANGE], pairs, own, [NO_CHANGE])
             return
         aggregates = self._aggregates
+        advantages = self._advantages(*objective.advantage.key)
         if not objective.kl_in_reward:
-            yield self._grid(stages, self._advantages, pairs, [*own, *self._kls], aggregates)
+            yield self._grid(stages, advantages, pairs, [*own, *self._kls], aggregates)
             return
-        advantages = self._penalised(per_response=per_response)
-        yield self._grid(stages, advantages, pairs, own, aggregates)
+        penalised = self._penalised(advantages, per_response=per_response)
+        yield self._grid(stages, penalised, pairs, own, aggregates)
         if self._kls:
             other = Stages(self._sample, changed(row, self._kls[0]))
-            yield self._grid(other, self._advantages, pairs, self._kls, aggregates)
+            yield self._grid(other, advantages, pairs, self._kls, aggregates)
 
     def _with_own(self, stages: Stages) -> Sequence[Change]:
         """The row with its surrogate's own values, where the records put others in their place."""
@@ -361,17 +363,19 @@ class _Builder:
                 long = stages.bound("ratio", pair).name.startswith("sequence")
                 yield from self._epsilons(pair, taken, of_sequences=long)
 
-    def _penalised_advantages(self, *, per_response: bool) -> Sequence[Change]:
+    def _penalised_advantages(
+        self, every: tuple[Change, ...], *, per_response: bool
+    ) -> Sequence[Change]:
         """Advantages where the KL is in the reward: some with other β, if none is known."""
         if "beta" in self._given or self._depth is not Depth.WIDE:
-            return self._advantages
-        advantages = self._advantages[:4] if per_response else [NO_CHANGE]
+            return every
+        advantages = every[:4] if per_response else every[:1]
         betas = [
             Change({}, {"beta": beta}, 0, bits)
             for beta, bits in tried.BETAS.items()
             if bits <= 3.0 or beta in (0.002, 0.003, 0.03, 0.15, 0.2)
         ]
-        return [*self._advantages, *(one.and_(beta) for beta in betas for one in advantages)]
+        return [*every, *(one.and_(beta) for beta in betas for one in advantages)]
 
     def _grid(self, stages: Stages, *changes: Sequence[Change]) -> Grid:
         """A row's grid of advantage, policy and KL changes, and of aggregations."""
