@@ -392,7 +392,7 @@ def find_retokenised(view: View) -> Iterator[Finding]:
     if "token_ids" not in view.names or ids is None or key is None:
         return
     for record, value in enumerate(view.values):
-        sampled = value.get(key)
+        sampled: Any = value.get(key)
         if is_list(sampled) and view.counts[record] == 1 and not any(map(is_list, sampled)):
             sampled = [sampled]  # of one response, as its token columns may be
         if not is_list(sampled) or [*map(is_list, sampled)] != [True] * view.counts[record]:
