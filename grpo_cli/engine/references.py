@@ -15,6 +15,7 @@ from grpo_cli.objective.signature import MIXED, Parts, plain
 from grpo_cli.records import DecodedChunk, Record
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.translate import Notices
+from grpo_cli.records.unread import may_mean
 from grpo_cli.variants.plan import Plan
 
 
@@ -74,7 +75,8 @@ def _lacking(chunk: Chunk, plan: Plan) -> MissingColumnError:
     error = missing(name, kl, "kl", " (other records have it)")
     if chunk.packed:  # parsing all of the first record would take longer than its evaluation
         raw = chunk.packed[0]
-        unknown = read_fields(raw.value).unknown
+        keys = read_fields(raw.value).unknown
+        unknown = tuple(key for key in keys if may_mean(key, "log_probs_ref"))
         culprit = Record(raw.source, raw.line, raw.prefix, None, [], {}, 2, unknown=unknown)
     elif chunk.records:
         culprit = chunk.records[0]
