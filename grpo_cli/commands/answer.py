@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import accumulate
 from math import isfinite
-from typing import Any
+from typing import Any, NoReturn
 
 from grpo_cli.errors import did_you_mean
 from grpo_cli.terminal.numbers import aligned, counted, markup, shown, visible
@@ -26,6 +26,8 @@ class Answer:
     def __init_subclass__(cls) -> None:
         if "__repr__" not in vars(cls):
             cls.__repr__ = Answer.__repr__  # type: ignore[method-assign]  # not the dataclass's
+        if "ok" in vars(cls).get("__annotations__", ()):
+            cls.__bool__ = _refuse_truth  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
         """A value of the row that is shown; only names that are no attribute come here."""
@@ -85,6 +87,15 @@ class Answer:
         """HTML for notebooks: the headline, the tables, the notices."""
         tables = [html_rows(rows, head) for head, rows in self.sections() if rows]
         return html_page(self.headline, tables, self.notices)
+
+
+def _refuse_truth(answer: Answer) -> NoReturn:
+    """Refuses ``assert verify(…)``, which any object would pass.
+
+    Raises:
+        ValueError: always, as an array of numpy does.
+    """
+    raise ValueError(f"the truth of {type(answer).__name__} is ambiguous: use .ok")
 
 
 def what_was_counted(numbers: Mapping[str, Any]) -> str:

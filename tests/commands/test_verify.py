@@ -17,7 +17,7 @@ from mistakes import FLAGS, LENGTHS, compute, difference
 from mistakes import RECORD as WORKED
 from planted import record, write
 
-from grpo_cli import InputError, evaluate, verify
+from grpo_cli import InputError, check, evaluate, verify
 
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
 DAPO = ROLLOUTS / "trl-1.16.0-dapo.jsonl"
@@ -57,6 +57,13 @@ def test_real_dumps_agree_with_what_their_trainer_computed(path) -> None:
     found = verify(str(path), **({"rtol": rtol} if rtol else {}))
     assert found.ok, [one.first for one in found.records]
     assert all({"loss", "loss_gradient"} <= {*one.compared} for one in found.records)
+
+
+def test_the_truth_of_an_answer_is_no_verdict() -> None:
+    """Of any other object ``assert verify(…)`` would pass."""
+    for answer in (verify(RECORD | {"expected": {"loss": 9.0}}, "dr"), check(RECORD)):
+        with pytest.raises(ValueError, match=r"is ambiguous: use \.ok"):
+            bool(answer)
 
 
 def test_what_eval_prints_of_its_tokens_can_be_expected(tmp_path) -> None:
@@ -305,7 +312,7 @@ def test_settings_of_the_framework_are_used() -> None:
 
 
 def test_the_rows_that_were_taken_are_noted(tmp_path) -> None:
-    """The first five, and how many were evaluated otherwise."""
+    """The first, and how many were evaluated otherwise; with --full all."""
     losses = ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "gspo"]
     rows = []
     for at, loss in enumerate(losses):
@@ -314,13 +321,16 @@ def test_the_rows_that_were_taken_are_noted(tmp_path) -> None:
         }  # fmt: skip
         rows += [RECORD | {"framework": settings, "expected": {"loss": 0.0}}] * (at + 1)
         rows[-1] |= {"hyperparameters": {"max_completion_length": 64}}
-    result = run("verify", write(tmp_path / "a.jsonl", rows), "--causes", "0")
-    said = [line.partition("note: ")[2] for line in result.stderr.splitlines()]
-    taken = [line for line in said if "evaluated as" in line]
-    assert len(taken) == 5
-    assert taken[0].startswith("1 record evaluated as -v trl/")
-    assert taken[4].startswith("5 records evaluated as -v trl/")
-    assert "… and 13 more with other settings (see the signatures in --json)" in said
+    path = write(tmp_path / "a.jsonl", rows)
+    for words, count in (((), 1), (("--full",), 7)):
+        stderr = run("verify", path, "--causes", "0", *words).stderr
+        said = [line.partition("note: ")[2] for line in stderr.splitlines()]
+        taken = [line for line in said if "evaluated as" in line]
+        assert len(taken) == count
+        assert taken[0].startswith("1 record evaluated as -v trl/")
+        more = "27 records evaluated with other settings (--full lists them)"
+        assert (more in said) is (not words)
+    assert taken[6].startswith("7 records evaluated as -v trl/")
 
 
 # ---- many records -------------------------------------------------------------------------------

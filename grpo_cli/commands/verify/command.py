@@ -99,7 +99,7 @@ def verify(
             None if rtol is atol is metrics_rtol is None else tolerances(rtol, atol, metrics_rtol),
         )
         run, answer = verified(
-            judging, reader, causes, batch=stages.batch or "", locate_all=page.whole
+            judging, reader, causes, batch=stages.batch or "", whole=page.whole
         )
         if not answer.records:
             run.tell(as_json=page.json, quiet=True)

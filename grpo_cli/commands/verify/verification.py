@@ -34,6 +34,7 @@ from grpo_cli.commands.verify.causes.search import (
 )
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import FLOAT64, NOISE_OF_SUMS, Tolerance
+from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
 from grpo_cli.commands.verify.replay import Bundle, stage_of
 from grpo_cli.commands.verify.stages import Part
@@ -48,7 +49,6 @@ from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL
 
-_ROWS = 5
 _AGAIN = 50
 """Differing records that are kept, to be asked again when others have been searched."""
 _NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
@@ -131,7 +131,7 @@ def verified(
     most: int,
     *,
     batch: str = "",
-    locate_all: bool = True,
+    whole: bool = True,
 ) -> tuple[Verification, Verified]:
     """Returns the run and the answer of ``verify``.
 
@@ -139,12 +139,12 @@ def verified(
     it, and some differ, steps are compared, if these agree or are explained no less.
 
     Args:
-        make, reader, most, locate_all: as ``Verification`` has them.
+        make, reader, most, whole: as ``Verification`` has them.
         batch: what is compared, as ``--batch`` has it; "" for what the losses are of.
     """
     if not batch:
         reader.keep_input()
-    run = Verification(make, reader, most, locate_all=locate_all, batch=batch or RECORD)
+    run = Verification(make, reader, most, whole=whole, batch=batch or RECORD)
     answer = run.result()
     losses = run.losses
     repeated = losses.are_repeated and _differ(answer)
@@ -153,7 +153,7 @@ def verified(
     steps = (name for name, values in reader.facts.steps.items() if len(values) > 1)
     by, again = next(steps, "input"), reader.only({})
     why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
-    of_steps = Verification(make, again, most, locate_all=locate_all, batch=by, inferred=why)
+    of_steps = Verification(make, again, most, whole=whole, batch=by, inferred=why)
     try:
         other = of_steps.result()
     except GrpoError:
@@ -188,8 +188,8 @@ class Verification:
         make: makes what judges the records, in any process.
         reader: the files.
         most: how many differing records are searched for a cause.
-        locate_all: whether it is said of every differing record where it is wrong; else of the
-            first with each answer.
+        whole: whether everything is said: of every differing record where it is wrong, else of
+            the first with each answer; and the notes that change nothing about the verdict.
         batch: what is compared, as ``--batch`` has it; below, a record is any of these.
         inferred: why, where no flag says that.
     """
@@ -200,14 +200,14 @@ class Verification:
         reader: Reader,
         most: int,
         *,
-        locate_all: bool = True,
+        whole: bool = True,
         batch: str = RECORD,
         inferred: str = "",
     ) -> None:
         self._make = make
         self.reader = reader
         self._batch, self._unit, self._inferred = batch, unit_of(batch), inferred
-        self._locate_all = locate_all
+        self._whole = whole
         self._answers: set[tuple[str, ...]] = set()
         self._empty = make()
         self._memory = Memory(most)
@@ -408,7 +408,7 @@ class Verification:
             found = self._memory.explained(suspect, self._usual_rows) or Explained(None)
             causes = tuple(cause.words for cause in found.causes)
             where = found.where or Located("")
-            if found.where is None and (self._locate_all or causes not in self._answers):
+            if found.where is None and (self._whole or causes not in self._answers):
                 where = located(suspect.case)
         self._answers.add(causes)
         self._causes |= {cause.words: cause for cause in found.causes}
@@ -448,10 +448,11 @@ class Verification:
         if not self._empty.variant:
             rows = [*self.rows_taken.items()]
             frameworks = self._frameworks if self._differing and not self._rows else ()
-            for words, count in rows[:_ROWS]:
+            listed = rows if self._whole else rows[:1]
+            for words, count in listed:
                 yield f"{self._counted(count)} evaluated as {words}"
-            if more := sum(count for _, count in rows[_ROWS:]):
-                yield f"… and {more} more with other settings (see the signatures in --json)"
+            if more := sum(count for _, count in rows[len(listed) :]):
+                yield f"{self._counted(more)} evaluated with other settings (--full lists them)"
             for framework in frameworks:
                 if framework in USUAL:
                     name, row = USUAL[framework]
@@ -485,16 +486,23 @@ class Verification:
             of = of if within.atol is None else ""
             only = f"{records} {agree(self.by_scale)} only by the absolute tolerance{of}"
             yield f"{only}; --atol 0 turns it off"
-        if self.ignored:
-            yield f"not compared: {', '.join(self.ignored)}"
-        for key, name in self.rounded.items():
-            yield f"{key} was rounded to {name}, and is compared to that precision"
-        for key, count in self.metrics.items():
+        if ignored := [key for key in self.ignored if self._is_said(key)]:
+            yield f"not compared: {', '.join(ignored)}"
+        for form in dict.fromkeys(self.rounded.values()):
+            names = [key for key, one in self.rounded.items() if one == form and self._is_said(key)]
+            if names:
+                verb = "was" if len(names) == 1 else "were"
+                yield f"{', '.join(names)} {verb} rounded to {form}, and compared to that precision"
+        for key, count in [*self.metrics.items()][: None if self._whole else 1]:
             records = f"{self._counted(count)} ({self.first_metrics[key]})"
             yield f"{key} differs in {records}; metrics do not change the verdict"
         if left := self._memory.left_out:
             records = self._counted(left, "differing ")
             yield f"no cause was searched for in {records} (--causes N searches more)"
+
+    def _is_said(self, key: str) -> bool:
+        """Whether a note tells of a key: without --full not of a metric, which decides nothing."""
+        return self._whole or not key.startswith(METRIC)
 
     def _counted(self, count: int, which: str = "") -> str:
         """How many records, or what is compared instead of them."""

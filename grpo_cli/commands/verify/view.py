@@ -36,7 +36,8 @@ def print_verification(console: Console, screen: Screen, answer: Verified) -> No
             console.print(wrapped(line, screen.reading, 13))
         console.print()
     differing = [row for row in answer.records if not row.agrees]
-    console.print(wrapped(_verdict(answer, len(differing)), screen.reading, 2))
+    for line in (_verdict(answer, len(differing)), *_alternatives(answer)):
+        console.print(wrapped(line, screen.reading, 2))
     if answer.metrics_differ or any(map(_metrics, answer.records)):
         console.print(wrapped(_metrics_verdict(answer), screen.reading, 2))
     shown_rows = differing if chosen().full else _firsts(differing, answer)
@@ -148,7 +149,8 @@ def _paragraph(
     if in_verdict and {*in_verdict} <= {*causes}:
         found = [] if everywhere else ["see above"]
     if first.agrees_with:
-        found = [f"another variant: this agrees with {_simplest(first.agrees_with)}"]
+        words = "another variant: this agrees with"
+        found = _listed([f"{words} {variant}" for variant in first.agrees_with])
     for label, texts in (("  cause    ", found), ("  possible ", _listed(first.possible))):
         for at, text in enumerate(texts):
             yield Text.assemble((" " * len(label) if at else label, "cyan"), text)
@@ -158,31 +160,25 @@ def _paragraph(
 
 
 def _listed(causes: Sequence[str]) -> list[str]:
-    """A line for each cause that fits, with --full; those of one beginning and end in one line."""
-    together = _simplest(causes)
-    several = chosen().full and len(causes) > 1 and together == " or ".join(causes)
-    return [f"- {one}" for one in causes] if several else [together] if causes else []
+    """A line for each cause that fits, with --full; else the first, and how many others do."""
+    several = chosen().full and len(causes) > 1
+    return [f"- {one}" for one in causes] if several else [_simplest(causes)] if causes else []
 
 
 def _simplest(causes: Sequence[str]) -> str:
-    """The first of the causes that fit, and how many others do; with --full all of them."""
+    """The first of the causes that fit, and how many others do."""
     rest = len(causes) - 1
-    if chosen().full or rest < 1:
-        return joined(causes)
+    if rest < 1 or chosen().full:
+        return causes[0]
     return f"{causes[0]} ({counted(rest, 'other')} {'fits' if rest == 1 else 'fit'} too: --full)"
 
 
-def joined(causes: Sequence[str]) -> str:
-    """Joins causes that fit equally well, without repeating how they begin and end."""
-    if len(causes) < 2:
-        return "".join(causes)
-    heads = {cause.partition(" by ")[0] for cause in causes}
-    tails = {cause.rpartition("; ")[2] for cause in causes}
-    (head, *others), (tail, *more) = heads, tails
-    if others or more or not all(f"{head} by " in cause for cause in causes):
-        return " or ".join(causes)
-    inner = [cause.removeprefix(f"{head} by ").removesuffix(f"; {tail}") for cause in causes]
-    return f"{head} by {' or by '.join(inner)}; {tail}"
+def _alternatives(answer: Verified) -> Iterator[Text]:
+    """What else fits as well as what the verdict names, a line each, with --full."""
+    if chosen().full and answer.is_of_another_row:
+        yield from (Text(f"  or with {variant}") for variant in answer.agrees_with[1:])
+    elif chosen().full and _in_verdict(answer):
+        yield from (Text(f"  or by: {cause}") for cause in answer.causes[1:])
 
 
 def _record(row: Verdict | StageDifference, unit: str = "record") -> str:

@@ -190,18 +190,28 @@ def _from_old(case: Case) -> Breakdown:
 
 
 def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
-    """Yields the β that gives the gradient, which is linear in it, if somebody may type it."""
-    beta, ours = case.objective.beta, case.without_policy.gradient
-    wanted = case.gradient
-    if wanted is not None and not beta:
+    """Yields the β that gives the gradient of most tokens, if somebody may type it."""
+    own, ours, wanted = case.objective.kl, case.without_policy.gradient, case.gradient
+    if wanted is not None and not case.objective.beta:
         yield from _unused(case, wanted, unround=unround)
-    if wanted is None or not beta or case.breakdown.term(KL) is None or not ours.any():
+    if wanted is None or not case.objective.beta or not ours.any():
         return
-    factor = float((wanted - case.policy_gradient) @ ours) / float(ours @ ours)
-    if abs(factor - 1.0) > 1e-4 and unround != is_round(factor * beta):
-        words = f"β is {roundest_near(factor * beta):.4g} instead of {beta:g}"
-        made = partial(Case.with_coefficient, name=KL, factor=factor)
-        yield Cause("kl-beta", words, made, equal=not is_typed(factor * beta))
+    factor = _factor(wanted - case.policy_gradient, ours, case.quiet)
+    beta = roundest_near(factor * case.objective.beta)
+    if abs(factor - 1.0) > 1e-4 and unround != is_round(beta):
+        words = f"β is {beta:.4g} instead of {case.objective.beta:g}"
+        solved = Bound(own.name, own.choice, {**own.values, "beta": beta})
+        yield swapped("kl-beta", "kl", words, solved)._replace(equal=not is_typed(beta))
+
+
+def _factor(wanted: F64, ours: F64, quiet: float) -> float:
+    """What most tokens have of ours, if they agree; another mistake may have moved the others."""
+    loud = np.abs(ours) > quiet
+    ratios = wanted / np.where(loud, ours, np.inf)
+    median = float(np.median(ratios[loud])) if loud.any() else 0.0
+    alike = loud & (np.abs(ratios - median) <= 0.01 * abs(median))
+    some = alike if 2 * alike.sum() > loud.sum() else np.ones_like(loud)
+    return float(ours[some] @ wanted[some]) / float(ours[some] @ ours[some])
 
 
 def _unused(case: Case, wanted: F64, *, unround: bool) -> Iterator[Cause]:

@@ -13,21 +13,23 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Case, Cause, swapped
 from grpo_cli.commands.verify.causes.clips import (
     cap_base,
     caps_weight,
     window_words,
     with_window,
 )
+from grpo_cli.commands.verify.causes.pairs import both
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS
-from grpo_cli.objective.terms import KL
+from grpo_cli.objective.choice import Bound
 
 _BY_CHANCE = 0.02
 """Where more values than that are expected to give the losses by chance, none is named."""
 _USUAL = (0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5)
 _BOUNDS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0)
 """Of CISPO's weight besides."""
+_BETAS = np.array([0.001, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.1])
 _ROUND = np.array(
     [
         *(float(f"{digits}e{power}") for power in range(-5, -1) for digits in range(10, 100)),
@@ -42,7 +44,7 @@ class _Guess(NamedTuple):
     """Values of one setting, or of two, that are tried together, the usual ones before others.
 
     Attributes:
-        values: [K, 2] ε_low and ε_high, or [K, 1] β.
+        values: [K, 2] ε_low and ε_high, [K, 1] β, or [K, 3] all of them.
         off: each record's [K] loss with them less the one that is expected.
         cause: makes the cause of the values that fit, the roundest first.
     """
@@ -59,14 +61,16 @@ def of_loss(case: Case) -> Iterator[Cause]:
 
 
 def shared(cases: Sequence[Case]) -> Iterator[Cause]:
-    """Yields the ε or the β that gives the losses of all records, unless chance might.
+    """Yields the ε, the β or both that give the losses of all records, unless chance might.
 
     Values of one setting are tried before those of two, and the usual ones before others.
     """
     if any(case.loss is None or case.gradient is not None for case in cases):
         return
     rooms = [_room(case) for case in cases]
-    for guess in chain(_windows(cases), _betas(cases)):
+    windows, betas = [*_windows(cases)], [*_betas(cases)]
+    several = (_together(cases, windows[0], guess) for guess in betas if windows)
+    for guess in chain(windows, betas, several):
         fitting = np.ones(len(guess.values), np.bool_)
         expected = float(len(guess.values))
         for off, room in zip(guess.off, rooms, strict=True):
@@ -75,6 +79,26 @@ def shared(cases: Sequence[Case]) -> Iterator[Cause]:
             expected *= min(2.0 * room / spread, 1.0) if spread else 1.0
         if fitting.any() and expected <= _BY_CHANCE:
             yield guess.cause(guess.values[fitting])._replace(for_all=True)
+
+
+def _together(cases: Sequence[Case], windows: _Guess, betas: _Guess) -> _Guess:
+    """Every ε of one guess with every β of another, each of which adds to the loss."""
+    many, each = len(windows.values), len(betas.values)
+    values = [np.repeat(windows.values, each, axis=0), np.tile(betas.values, (many, 1))]
+    pairs = zip(cases, windows.off, betas.off, strict=True)
+    off = [(a[:, None] + b[None, :] - _off(case)).ravel() for case, a, b in pairs]
+
+    def cause(fitting: F64) -> Cause:
+        alike = fitting[fitting[:, 2] == fitting[0, 2]]
+        return both(betas.cause(alike[:1, 2:]), windows.cause(alike[:, :2]))
+
+    return _Guess(np.concatenate(values, axis=1), off, cause)
+
+
+def _off(case: Case) -> float:
+    """J less the J that is expected."""
+    assert case.loss is not None
+    return float(case.breakdown.record_objective[0]) - case.loss
 
 
 def _room(case: Case) -> float:
@@ -126,10 +150,9 @@ def _window(fitting: F64, own: tuple[float, float]) -> Cause:
 
 def _loss_off(case: Case, low: F64, high: F64) -> F64:
     """[K] J with ε_low and ε_high less the J that is expected."""
-    assert case.loss is not None
     b = case.breakdown
     weight = b.token_weight * b.advantage
-    off = np.full(len(low), float(b.record_objective[0]) - case.loss)
+    off = np.full(len(low), _off(case))
     surrogate, base = case.objective.surrogate, 1.0
     if capped := caps_weight(surrogate):
         weight, base = weight * case.column("log_probs_new"), cap_base(surrogate)
@@ -171,12 +194,11 @@ def _betas(cases: Sequence[Case]) -> Iterator[_Guess]:
     own = betas.pop()
     if betas or not own or not any(penalties):
         return
-    values = _ROUND[own != _ROUND]
-    off = [
-        float(case.breakdown.record_objective[0]) - (case.loss or 0.0) + (values / own - 1.0) * kl
-        for case, kl in zip(cases, penalties, strict=True)
-    ]
-    yield _Guess(values[:, None], off, partial(_beta, own=own))
+    for known in (_BETAS, _ROUND):
+        values = known[own != known]
+        pairs = zip(cases, penalties, strict=True)
+        off = [_off(case) + (values / own - 1.0) * kl for case, kl in pairs]
+        yield _Guess(values[:, None], off, partial(_beta, own=cases[0].objective.kl))
 
 
 def _penalty(case: Case) -> float:
@@ -184,8 +206,8 @@ def _penalty(case: Case) -> float:
     return float(case.without_policy.record_objective[0])
 
 
-def _beta(fitting: F64, own: float) -> Cause:
+def _beta(fitting: F64, own: Bound) -> Cause:
     beta = min(fitting[:, 0].tolist(), key=lambda value: len(f"{value:g}"))
-    words = f"β is {beta:g} instead of {own:g}"
-    made = partial(Case.with_coefficient, name=KL, factor=beta / own)
-    return Cause("kl-beta", words, made)
+    words = f"β is {beta:g} instead of {own.values['beta']:g}"
+    other = Bound(own.name, own.choice, {**own.values, "beta": beta})
+    return swapped("kl-beta", "kl", words, other)

@@ -1,4 +1,4 @@
-"""Another usual setting, with which a record is compared again: a mistake may come on top of it."""
+"""Two mistakes in one loss: another usual setting, and a mistake on top of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from grpo_cli.commands.verify.causes.case import Case, Cause, on_top, swapped
-from grpo_cli.commands.verify.causes.kl import weights
+from grpo_cli.commands.verify.causes.kl import strength, weights
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.objective.breakdown import Breakdown
@@ -20,7 +20,7 @@ STD_EPS = (1e-4, 1e-6, 1e-8)
 def settings(case: Case, rows: Sequence[Plan]) -> Iterator[Cause]:
     """Yields the usual rows of the framework that names the fields, and every usual std_eps.
 
-    Then weights of the KL, which trainers turn on and off.
+    Then weights of the KL, which trainers turn on and off, and the β of most tokens.
     """
     for plan in rows:
         words = f"{plan.variant} instead of {case.objective.name} (add -v {plan.variant})"
@@ -33,6 +33,7 @@ def settings(case: Case, rows: Sequence[Plan]) -> Iterator[Cause]:
             bound = Bound(own.name, own.choice, {**own.values, "std_eps": eps})
             yield swapped("std-eps", "advantage", words, bound)._replace(by_record=True)
     yield from weights(case.objective.kl) if case.objective.beta else ()
+    yield from strength(case)
 
 
 def _as_row(case: Case, plan: Plan) -> Breakdown:

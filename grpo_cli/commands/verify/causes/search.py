@@ -134,16 +134,28 @@ def explained(case: Case) -> Explained:
     return others._replace(where=where)
 
 
-def paired(case: Case, rows: Sequence[Plan]) -> Sequence[Cause]:
-    """Searches for a common mistake on top of another usual setting, which alone does not do."""
-    for setting in pairs.settings(case, rows):
+def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
+    """Searches for a mistake on top of another usual setting, which alone does not explain it.
+
+    Of several records an ε or β that gives all losses with the setting, then any common mistake
+    in the last of them.
+    """
+    for setting in pairs.settings(cases[-1], rows):
         with suppress(*IMPOSSIBLE):
-            again = replace(case, breakdown=setting.evaluate(case))
-            if np.isinf(case.misfit(again.breakdown)):
-                found = _searched(again, lambda _: True, TIERS[:2], BY_CHANCE / PAIRED)
-                if found.causes:
-                    return [pairs.both(setting, cause) for cause in found.causes]
+            on_setting = [replace(case, breakdown=setting.evaluate(case)) for case in cases]
+            if np.isfinite(cases[-1].misfit(on_setting[-1].breakdown)):
+                continue
+            shared = [pairs.both(setting, one) for one in loss_settings.shared(on_setting)]
+            if named := [one for one in shared if _explains_all(one, cases)]:
+                return named[:1]
+            found = _searched(on_setting[-1], lambda _: True, TIERS[:2], BY_CHANCE / PAIRED)
+            if found.causes:
+                return [pairs.both(setting, cause) for cause in found.causes]
     return ()
+
+
+def _explains_all(cause: Cause, cases: Sequence[Case]) -> bool:
+    return all(np.isfinite(misfit(cause, case)) for case in cases)
 
 
 def _searched(
@@ -282,12 +294,12 @@ class Memory:
     def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
         """What explains a record that no mistake alone does, to be named if it explains all."""
         for cause in loss_settings.shared(self._searched) if len(self._searched) > 1 else ():
-            if all(np.isfinite(misfit(cause, one)) for one in self._searched):
+            if _explains_all(cause, self._searched):
                 return [cause]
         if not self._pairs_left:
             return ()
         self._pairs_left -= 1
-        return paired(case, rows(case.record))
+        return paired(self._searched, rows(case.record))
 
     def fits(self, cause: Cause, suspect: Suspect) -> bool:
         """Whether a cause explains a record as well as the one that it was found in."""
