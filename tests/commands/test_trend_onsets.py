@@ -149,7 +149,7 @@ def test_what_goes_the_other_way_is_information(tmp_path: Path) -> None:
     document = trend(path)
     (one,) = [one for one in document["findings"] if one["metric"] == "rewards/x/mean"]
     assert (one["severity"], one["direction"], one["kind"]) == ("info", "up", "shift")
-    assert document["verdict"].startswith("from step 0 on: gradient_norm is 0; 60 steps")
+    assert document["verdict"].startswith("from step 0 on: gradient_norm is 0; 1 other event; 60")
 
 
 def test_a_run_that_learns_nothing_says_so(tmp_path: Path) -> None:
@@ -307,8 +307,8 @@ def moved_by(path: Path, column: str, sizes: Any) -> Path:
 @each(("factor", "told"), [(60.0, True), (20.0, False)])
 def test_one_step_that_is_too_large(factor: float, told: bool, tmp_path: Path) -> None:
     """Of the effective sample size, whose noise is large, at thirty times its distance from 1."""
-    size = 0.01 * np.exp(np.random.default_rng(3).normal(0.0, 0.15, 50))
-    size[34] = 0.01 * math.sqrt(factor)
+    size = 0.03 * np.exp(np.random.default_rng(3).normal(0.0, 0.15, 50))
+    size[34] = 0.03 * math.sqrt(factor)
     found = found_in(moved_by(tmp_path / "a.jsonl", "log_probs_old", size)).get("ess", [])
     one = [(one["kind"], one["onset"], one["seen"], one["direction"]) for one in found]
     assert one == [("spike", 34, 34, "down")] * told

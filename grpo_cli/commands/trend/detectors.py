@@ -18,6 +18,8 @@ from grpo_cli.commands.trend.limits import (
     BEFORE,
     beyond,
     impossible,
+    is_at_once,
+    jumps,
     left_range,
     spikes,
     stuck,
@@ -140,6 +142,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
         *impossible(watch, values),
         *stuck(watch, values),
         *vanished(watch, values),
+        *jumps(watch, values),
         *(one for limit in watch.limits for one in beyond(watch, limit, values, scaled)),
         *(one for one in shifted if not is_info(watch, one)),
     ]
@@ -148,7 +151,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
         found = _with_trend(watch.steady, scaled, found)
     other = _lasting([one for one in shifted if is_info(watch, one)], scaled)
     infos = (
-        one._replace(info=True)
+        one._replace(info=not is_at_once(watch, scaled, one))
         for one in other
         if not any(
             _within(each, one.at) or (each.up == one.up and one.at < each.at < one.seen)
@@ -174,6 +177,8 @@ def _lasting(signs: Sequence[Change], scaled: F64) -> list[Change]:
             found.append(_until_back(begun, scaled))
             continue
         known = found[at]
+        if sign.at_once and abs(sign.at - known.at) <= LEAST_FUTURE and sign.up == known.up:
+            found[at] = known = known._replace(at=sign.at, kind=SHIFT, at_once=True)
         both = {sign.kind, known.kind} <= {SHIFT, DRIFT} and sign.up == known.up
         if both and sign.score > known.score and sign.seen <= known.seen + LEAST_FUTURE:
             found[at] = known._replace(score=sign.score, kind=sign.kind)
@@ -184,6 +189,8 @@ def _repeats(before: Change, sign: Change) -> bool:
     """Whether a sign is of the change before it, or of its end."""
     if IMPOSSIBLE in (before.kind, sign.kind):
         return sign.kind == before.kind
+    if sign.at_once and sign.at > before.seen:
+        return False
     return before.end is None or sign.at < before.end + FUTURE
 
 
@@ -203,7 +210,7 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
     least = rise if sign.up and sign.score < _SURE else _LEAST_MOVE
     share = _QUARTER if (past == past[0]).all() else least if watch.is_log else 0.0
     moved = level - recent if sign.up else recent - level
-    if moved <= share * abs(recent) or (sign.up and level < watch.least):
+    if moved <= share * abs(recent) or watch.is_small(level, up=sign.up):
         return False
     if sign.up and watch.least == watch.span[1] and (past == watch.least).any():
         return False  # all of them is nothing new
@@ -246,7 +253,7 @@ def _since(sign: Change, scaled: F64, before: tuple[float, float] | None = None)
     It stays where it is if a value that is back by chance hides that. ``before``: the level and
     the deviation at the end of what came before, where that had a trend.
     """
-    if sign.kind not in (SHIFT, DRIFT):
+    if sign.kind not in (SHIFT, DRIFT) or sign.at_once:
         return sign
     past = usual(scaled, sign.at)
     level, spread = before or past
@@ -261,7 +268,7 @@ def _since(sign: Change, scaled: F64, before: tuple[float, float] | None = None)
 def _begun(sign: Change, scaled: F64) -> Change:
     """The sign, at the first of the values before it that already left what came before them."""
     first, values = sign.at, scaled if sign.up else -scaled
-    while sign.kind in (SHIFT, DRIFT) and first > LEAST_PAST:
+    while sign.kind in (SHIFT, DRIFT) and first > LEAST_PAST and not sign.at_once:
         recent = values[max(first - 1 - RECENT, 0) : first - 1]
         level, _, spread = line_before(values, first - 1)
         nearer = level + _PARTLY * (values[first] - level)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.trend.causes import KL, LENGTH, Cause, cause_of, rounded
 from grpo_cli.commands.trend.findings import AWAY, EVERY, FAR, STEADILY
 from grpo_cli.commands.trend.onsets import (
+    COPY,
     DRIFT,
     FARTHEST,
     IMPOSSIBLE,
@@ -20,7 +20,6 @@ from grpo_cli.commands.trend.onsets import (
     SPIKE,
     STUCK,
     TREND,
-    mean_change,
 )
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import (
@@ -29,10 +28,8 @@ from grpo_cli.commands.trend.watched import (
     NOT_FINITE,
     RANKS,
     UP,
-    Watch,
     meaning,
     watch,
-    watch_logged,
 )
 
 _TOGETHER = 8
@@ -51,32 +48,26 @@ _FOLLOWING = {*_UPDATE, "gradient_norm"}
 _REWARDS = RANKS["groups_equal"]
 """From here on rewards and scores."""
 _RESPONSES = RANKS["entropy"]
-KL = "kl_k3"
 _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
 """What a policy that moves too far changes: what is done about the KL is done about these."""
-_LENGTH = "length_mean"
 _AHEAD, _AND_KL = "updates moved the policy too far", ", and away from the reference"
-_REWARD = "reward_mean"
 _IF_FALLS = "if entropy falls, "
-_TOGETHER_ROSE = "reward and length rise together"
-_LOOK = "read the longest responses to see what they are paid for; then cap or penalise length"
 _SHORTER = (
     "read the shortest responses: see whether the reward pays for brevity, or for a format alone; "
     "normalise the loss by tokens (a mean over each response's tokens favours short right ones)"
 )
-_LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
-"""Standard errors by which the reward rose; the steps before and after that are compared, at most
-and at least."""
 _NAMED, _THEN = 3, 3
 """Series of an event that its sentence names with their numbers, and of those that followed."""
+_COPIED = (
+    "no other weights give equal log-probs: look for a batch that was written twice, or a step "
+    "that trained nothing"
+)
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
 """What ends the first clause of a sentence of ``grpo check``."""
 _DOUBT = "entropies:"
 _PADDED = ": cut at a limit, or padding is counted"
 LEVELS = {SHIFT, DRIFT, TREND}
 """Findings whose numbers are medians before and after."""
-_LARGE = 1000
-"""From which on a number has no digits after the point."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +80,14 @@ class Event(Answer):
         others: the findings that followed: those nearest to the cause first, and ratios last where
             responses or rewards changed.
         check: what ``grpo check`` names in its worst record, an error or a warning each.
-        gain: the reward and the length before and after, where both rose; else "".
+        cause: what explains it; None where its numbers do not say.
     """
 
     step: int
     first: Finding
     others: Sequence[Finding]
     check: Sequence[str] = ()
-    gain: str = ""
+    cause: Cause | None = None
 
     @property
     def findings(self) -> list[Finding]:
@@ -105,7 +96,7 @@ class Event(Answer):
 
     def _clearness(self, one: Finding) -> tuple[bool, int, bool, bool, bool, int]:
         """The place of a finding: what every update changes says least, the cause says most."""
-        row = _row(one)
+        row = one.row
         name = "" if row is None else row.name
         update = name in _UPDATE
         cause = one is self.first or _family(one) == _family(self.first)
@@ -128,8 +119,8 @@ class Event(Answer):
             found.append(f"{cause}  # possible cause")
         if one.worst_command and one.worst_step != one.onset and one.kind != TREND:
             found.append(one.worst_command.replace("  # step", "  # worst at step", 1))
-        longer = (each.command for each in self.findings if self.gain and _is_longer(each))
-        if (longest := next(longer, None)) and longest != one.command:
+        longest = self.cause and self.cause.longest and self.cause.longest.command
+        if longest and longest != one.command:
             found.append(f"{longest}, the longest response")
         return found
 
@@ -141,7 +132,7 @@ class Event(Answer):
     @property
     def end(self) -> int | None:
         """The step from which on all is as before; None while it lasts."""
-        ends = [one.onset if _is_single(one) else one.end for one in self.findings]
+        ends = [one.onset if one.is_single else one.end for one in self.findings]
         return None if None in ends else max(filter(None, ends), default=None)
 
     @property
@@ -151,7 +142,7 @@ class Event(Answer):
         "step 18: the policy moved too far (medians: kl_k3 0.0056 → 0.148, ess 0.99 → 0.62)".
         What ``grpo check`` names in its worst record comes first.
         """
-        codes = [one for one in self.codes if not self._words.startswith(one)]
+        codes = [one for one in self.codes if not (self.cause or self._words.startswith(one))]
         cause = f"{', '.join(codes)}: " if codes else ""
         moved = f" ({moved})" if (moved := self._moved) else ""
         return f"{self._when}: {cause}{self._words}{moved}{self._until}{self._then}"
@@ -178,18 +169,22 @@ class Event(Answer):
     @property
     def _listed(self) -> list[Finding]:
         """The findings at its beginning whose numbers the words do not give already."""
-        said = [*self._later, *([self.first] if self.first.kind in (IMPOSSIBLE, STUCK) else [])]
+        said = [
+            *self._later,
+            *([self.first] if self.first.kind in (IMPOSSIBLE, STUCK, COPY) else []),
+        ]
         return [one for one in self._wrong if one not in said]
 
     @property
     def _moved(self) -> str:
-        medians = self.gain or all(one.kind in LEVELS for one in self._listed)
-        moved = self.gain or _listed(self._listed)
+        numbers = "" if self.cause is None else self.cause.numbers
+        medians = numbers or all(one.kind in LEVELS for one in self._listed)
+        moved = numbers or _listed(self._listed)
         return f"medians: {moved}" if moved and medians else moved
 
     @property
     def _until(self) -> str:
-        return "" if self.end is None or _is_single(self.first) else f"; until step {self.end}"
+        return "" if self.end is None or self.first.is_single else f"; until step {self.end}"
 
     @property
     def _then(self) -> str:
@@ -211,7 +206,7 @@ class Event(Answer):
         A doubt of the entropies is none where the log-probs, of which they are not computed,
         changed as well.
         """
-        rows = {row.name for row in map(_row, self.findings) if row is not None}
+        rows = {row.name for row in (one.row for one in self.findings) if row is not None}
         found = (one for one in self.check if not one.startswith("at step "))
         return [one for one in found if not ("nll" in rows and one.startswith(_DOUBT))]
 
@@ -232,23 +227,23 @@ class Event(Answer):
     @property
     def _words(self) -> str:
         """What happened, in plain words."""
-        one, row = self.first, _row(self.first)
+        one, row = self.first, self.first.row
         words = "" if row is None else meaning(row, one.direction)
         if EVERY in one.sentence:
             words = EVERY + one.sentence.partition(EVERY)[2].partition(", until")[0] + _PADDED
         lasting = row is not None and row.fix == AHEAD and one.kind != SPIKE
-        if one.kind in (IMPOSSIBLE, STUCK) or not words:
+        if one.kind in (IMPOSSIBLE, STUCK, COPY) or not words:
             words = _in_short(one)
         elif lasting:
             words = _AHEAD + (_AND_KL if self._has_kl else "")
-        if self._cause:
-            words = _CLAUSE.split(self._cause)[0]
-        elif self.gain:
-            words = _TOGETHER_ROSE
-        return words + (" for one step" if _is_single(one) else "")
+        if self.cause is not None:
+            words = self.cause.words
+        elif self._checked:
+            words = _CLAUSE.split(self._checked)[0]
+        return words + (" for one step" if one.is_single and one.kind != COPY else "")
 
     @property
-    def _cause(self) -> str:
+    def _checked(self) -> str:
         """What ``grpo check`` says of its worst record, at the step where it began; or ""."""
         return next(iter(self._named), "").partition(": ")[2]
 
@@ -258,16 +253,16 @@ class Event(Answer):
 
         What is done about lengths that grow is so whatever the KL does.
         """
-        row, falls = _row(self.first), self.first.direction == DOWN
-        if self._cause:
-            return f"look at what grpo check found: {self._cause}"
+        row, falls = self.first.row, self.first.direction == DOWN
+        if self.cause is not None:
+            return self.cause.fix
+        if self._checked:
+            return f"look at what grpo check found: {self._checked}"
+        if self.first.kind == COPY:
+            return _COPIED
         if self.first.kind == IMPOSSIBLE:
             return "" if self.first.direction else NOT_FINITE
-        if self.gain:
-            kl = watch(KL) if self._has_kl else None
-            about_kl = "" if kl is None else f"; {kl.fix}"
-            return f"{_LOOK}{about_kl}"
-        shrinks = row is not None and row.name == _LENGTH and falls
+        shrinks = row is not None and row.name == LENGTH and falls
         if row is not None and (row.name in _BY_KL or shrinks) and self._has_kl:
             row = watch(KL)
         elif shrinks:
@@ -283,7 +278,7 @@ class Event(Answer):
     def _has_kl(self) -> bool:
         """Whether the policy moved away from the reference as well."""
         found = (one for one in self.findings if one.severity == WARNING and one.direction == UP)
-        return any(row is not None and row.name == KL for row in map(_row, found))
+        return any(row is not None and row.name == KL for row in (one.row for one in found))
 
     def fields(self) -> dict[str, Any]:
         """What the JSON has of it; its findings are under ``findings``."""
@@ -309,34 +304,19 @@ def events(findings: Sequence[Finding], steps: Steps) -> list[Event]:
             near[-1].append(one)
         else:
             grouped.append([one])
-    found = [replace(one, gain=_gain(one, steps)) for one in map(_event, grouped)]
+    found = (_explained(_event(each), steps) for each in grouped)
     return sorted(found, key=lambda one: one.step)
 
 
-def _gain(event: Event, steps: Steps) -> str:
-    """The medians of the reward and the length on both sides of an event in which both rose."""
-    longer = next((one.metric for one in event.findings if _is_longer(one)), None)
-    rewards = (name for name in steps.metrics if (row := steps.watch(name)) and row.name == _REWARD)
-    if longer is None or (reward := next(rewards, None)) is None:
-        return ""
-    at = steps.numbers.index(event.step)
-    parts = []
-    for name in (reward, longer):
-        values = steps.metrics[name]
-        sides = [values[max(at - _AROUND, 0) : at], values[at : at + _AROUND]]
-        before, after = (side[~np.isnan(side)] for side in sides)
-        if min(len(before), len(after)) < _LEAST_SIDE:
-            return ""
-        change, error = mean_change(before, after)
-        if not change > _LEAST_GAIN * error:
-            return ""
-        parts.append(f"{name} {_rounded(np.median(before))} → {_rounded(np.median(after))}")
-    return ", ".join(parts)
-
-
-def _is_longer(finding: Finding) -> bool:
-    row = _row(finding)
-    return row is not None and row.name == _LENGTH and finding.direction == UP
+def _explained(event: Event, steps: Steps) -> Event:
+    """The event with its cause, whose finding is then its first."""
+    cause = cause_of(event.first, event.findings, steps)
+    if cause is None:
+        return event
+    first = cause.first or event.first
+    others = [one for one in (event.first, *event.others) if one is not first]
+    step = cause.step if cause.first is None or cause.step is not None else first.onset
+    return Event(event.step if step is None else step, first, others, cause=cause)
 
 
 def _reach(event: Sequence[Finding], one: Finding) -> int:
@@ -344,7 +324,7 @@ def _reach(event: Sequence[Finding], one: Finding) -> int:
 
     While something is wrong, a slope begins within the steps that onsets are looked for in.
     """
-    lasts = any(each.end is None or each.end >= one.onset for each in event if not _is_single(each))
+    lasts = any(each.end is None or each.end >= one.onset for each in event if not each.is_single)
     return FARTHEST if lasts else _TOGETHER
 
 
@@ -363,9 +343,7 @@ def _event(together: Sequence[Finding]) -> Event:
     Where a run is stuck, the responses are the cause of what the update lacks.
     """
     begun = min(one.onset for one in together)
-    jumped = any(
-        _is_single(one) and one.metric in _UPDATE and one.onset == begun for one in together
-    )
+    jumped = any(one.is_single and one.metric in _UPDATE and one.onset == begun for one in together)
     changed = any(
         _rank(one) >= _RESPONSES and one.severity != INFO
         for one in together
@@ -373,7 +351,7 @@ def _event(together: Sequence[Finding]) -> Event:
     )
 
     def place(one: Finding) -> tuple[bool, int, int, float, bool, int, float]:
-        info, row = one.severity == INFO, _row(one)
+        info, row = one.severity == INFO, one.row
         name = "" if row is None else row.name
         score = FAR if one.kind == LIMIT else one.score
         last = -min(score, FAR), _rank(one) >= _REWARDS, one.onset, -score
@@ -404,18 +382,13 @@ def _event(together: Sequence[Finding]) -> Event:
 
 def _rank(finding: Finding) -> int:
     """The place in the order in which faults spread; what is no number comes before all."""
-    row = _row(finding)
+    row = finding.row
     return -1 if row is None else RANKS[row.name]
-
-
-def _row(finding: Finding) -> Watch | None:
-    """How the metric is watched, of records or of a log."""
-    return watch(finding.metric) or watch_logged(finding.metric)
 
 
 def _family(finding: Finding) -> str:
     """The first part of a metric's name: what the engine's mismatch is measured by is one."""
-    row = _row(finding)
+    row = finding.row
     return finding.metric if row is None else row.name.partition(".")[0]
 
 
@@ -433,16 +406,7 @@ def _in_numbers(finding: Finding) -> str:
     name, before, after = finding.metric, finding.before, finding.after
     if after is None:
         return f"{name} not finite"
-    return f"{name} {'' if before is None else f'{_rounded(before)} → '}{_rounded(after)}"
-
-
-def _rounded(value: float) -> str:
-    """A number with 3 significant digits, or all of a large one's before the point."""
-    return f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
-
-
-def _is_single(finding: Finding) -> bool:
-    return finding.kind == SPIKE and not finding.period
+    return f"{name} {'' if before is None else f'{rounded(before)} → '}{rounded(after)}"
 
 
 _VERBS = {
@@ -455,13 +419,15 @@ _VERBS = {
 def _in_short(finding: Finding) -> str:
     """A finding's metric and what it did."""
     down = finding.direction == DOWN
+    if finding.kind == COPY:
+        return finding.sentence.partition(",")[0]
     if AWAY in finding.sentence:
         return f"{finding.metric} {AWAY}"
     if not finding.direction or finding.score == 0.0:
         return f"{finding.metric} is not finite"
     if finding.kind == TREND:
         return f"{finding.metric} {STEADILY[down]}"
-    if finding.kind == STUCK and (row := _row(finding)) is not None:
+    if finding.kind == STUCK and (row := finding.row) is not None:
         return f"{finding.metric} is {row.stuck:g}"
     moved = ("began to fall" if down else "began to rise") if finding.kind == DRIFT else None
     moved = "dropped" if down and finding.kind == SPIKE else moved

@@ -12,6 +12,7 @@ from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.detectors import RECENT, changes
 from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import (
+    COPY,
     DRIFT,
     FUTURE,
     IMPOSSIBLE,
@@ -82,6 +83,7 @@ def findings(
         for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
         for change in (_apart(one, each, steps) if one.name == RECORDED_LOSS.name else each)
     ]
+    found += _copies(steps, flags)
     for name, wrong in steps.not_finite.items():
         begun, later = steps[wrong.places[0]], len(wrong.places) - 1
         many = f" and at {later:,} of the steps that follow" if later else ""
@@ -91,6 +93,22 @@ def findings(
         one = Finding(name, IMPOSSIBLE, at, sentence, worst_step=at, seen=at, **commands)
         found.append(one)
     return sorted(found, key=lambda one: one.onset)
+
+
+def _copies(steps: Steps, flags: Flags) -> list[Finding]:
+    """The first step that has the records of an earlier one."""
+    for at, source in steps.copies.items():
+        begun, later = steps[at], len(steps.copies) - 1
+        many = f"; so have {later:,} more steps the records of others" if later else ""
+        sentence = f"{COPIED} {steps.numbers[source]:,}, with equal log-probs{many}"
+        commands = _commands("records", begun, begun, flags)
+        number = begun.number
+        one = Finding("records", COPY, number, sentence, worst_step=number, seen=number, **commands)
+        return [one]
+    return []
+
+
+COPIED = "has the records of step"
 
 
 def _apart(series: _Series, found: Sequence[Change], steps: Steps) -> list[Change]:

@@ -222,6 +222,8 @@ class ChunkSums:
         self._find(LOWEST["length"], "responses", -lengths)
         new, old = batch.log_probs_new, batch.log_probs_old
         if new is not None:
+            prints = self._units["tokens"].sum(_hashed(new))
+            self.sums.add_count("prints", prints)
             self._by_token("log_prob", new, "log_prob")
             self._find("nll", "tokens", -new)
             means = np.where(batch.record_tokens.lengths, batch.record_tokens.mean(new), NO_NUMBER)
@@ -375,6 +377,16 @@ class ChunkSums:
         found["response"] = responses - batch.records.starts[owners]
         found["record"] = self._places[owners]
         self._columns["worst", name] = Ragged(noted.astype(np.int64), found)
+
+
+def _hashed(values: F64) -> I64:
+    """[N] a hash of each number, whose sum says which numbers a step has."""
+    bits = values.view(np.int64) * _PRIME
+    found: I64 = (bits ^ (bits >> 29)) * _PRIME
+    return found
+
+
+_PRIME = np.int64(0x1E3779B97F4A7C15)
 
 
 def k3(difference: F64) -> F64:

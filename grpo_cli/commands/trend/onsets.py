@@ -30,7 +30,7 @@ from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.watched import UP, Limit, Steady
 
 SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
-STUCK, TREND = "stuck", "trend"
+STUCK, TREND, COPY = "stuck", "trend", "copy"
 
 LEAST = 16
 """Steps that a series must have."""
@@ -69,6 +69,7 @@ class Change(NamedTuple):
         info: whether it went the way that is no fault.
         spans: of a trend, how many values are one.
         passed: the index at which a trend passed a limit.
+        at_once: whether the new level was reached from one value to the next.
     """
 
     at: int
@@ -82,6 +83,7 @@ class Change(NamedTuple):
     info: bool = False
     spans: int = 0
     passed: int | None = None
+    at_once: bool = False
 
 
 def onsets(rows: F64, least: F64, shares: F64) -> list[list[Change]]:

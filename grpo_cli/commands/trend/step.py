@@ -17,12 +17,15 @@ from grpo_cli.commands.answer import Answer, text_of_rows
 from grpo_cli.commands.frames import Array, Frames, array
 from grpo_cli.commands.trend.metrics import METRICS, RECORDED_LOSS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
+from grpo_cli.commands.trend.onsets import COPY, SPIKE
 from grpo_cli.commands.trend.sums import KINDS, LOWEST, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import did_you_mean
 
 WARNING, INFO = "warning", "info"
-_KEPT = (("count", "samples"), ("count", "tokens"))
+_KEPT = (("count", "samples"), ("count", "tokens"), ("count", "prints"))
+_LEAST_COPIED = 16
+"""Tokens of a step whose log-probs are no others' by chance."""
 _WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
 
 
@@ -218,6 +221,16 @@ class Steps(Frames, Sequence[Step]):
         """[S] the responses, or the tokens, of each step."""
         return self._sums.count(unit).astype(np.float64)
 
+    @property
+    def copies(self) -> dict[int, int]:
+        """Place of a step → that of an earlier one with equal log-probs; none where most have."""
+        first, found = dict[int, int](), dict[int, int]()
+        tokens = self.counted("tokens")
+        for at, print in enumerate(self._sums.count("prints").tolist()):
+            if tokens[at] >= _LEAST_COPIED and first.setdefault(print, at) < at:
+                found[at] = first[print]
+        return found if 2 * len(found) < len(self) else {}
+
     def __iter__(self) -> Iterator[Step]:
         columns = [self.values(name) for name in self.metrics]
         rows = zip(*columns, strict=True) if columns else ((),) * len(self)
@@ -327,8 +340,8 @@ class Finding:
     Attributes:
         metric: its name.
         kind: "shift" (a new level), "drift" (a slope), "spike" (a single step, or one every so
-            many), "limit" (a bound that frameworks or practice have) or "impossible" (a value that
-            cannot be).
+            many), "limit" (a bound that frameworks or practice have), "impossible" (a value that
+            cannot be) or "copy" (the records of an earlier step).
         onset: the step at which it began.
         sentence: what happened, in numbers.
         command: what shows the step at which it began: its worst record and token; of data in
@@ -364,6 +377,16 @@ class Finding:
     period: int = 0
     before: float | None = None
     after: float | None = None
+
+    @property
+    def row(self) -> Watch | None:
+        """How the metric is watched, of records or of a log."""
+        return watch(self.metric) or watch_logged(self.metric)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is of one step."""
+        return self.kind in (SPIKE, COPY) and not self.period
 
     def __repr__(self) -> str:
         """What happened."""

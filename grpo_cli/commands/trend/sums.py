@@ -29,17 +29,6 @@ KINDS = ("length", "nll", "gradient", "ratio", "kl", "mismatch")
 """What a step is worst in: each has a place."""
 LOWEST = {"length": "length_low", "nll": "nll_low"}
 """What may also be too low → where it is lowest, by its size with the sign turned."""
-_KNOWN = {
-    *("tokens", "samples", "cut_off", "endings", "lag", "versions", "repetition", "records"),
-    *("left_out", "evaluated_tokens", "clipped_low", "clipped_high", "ratio", "kl_records"),
-    *("kl_unknown", "log_prob", "entropy", "ratio_squared", "kl", "kl_k1", "kl_k3", *DECILES),
-    *("mismatch", "mismatch_d", "mismatch_excess", "mismatch_size", "mismatch_both"),
-    *("mismatch_square_excess", "inverse_excess", "probs_diff", "probs_diff_2", "new_k3"),
-    "weights",
-    *("policy_counted", "kl_counted", "entropy_counted", "sample_logp_difference"),
-    *("loss_averaged", "loss_summed", "recorded_loss", "recorded_nan"),
-    *(f"{unit}_{name}" for unit in ("sample", "record", "token") for name in LOGGED),
-}
 _ROWS = {
     "reward": "f8",
     "advantage": "f8",
@@ -175,14 +164,8 @@ class StepSums:
         return {key[1]: column for key, column in self.columns.items() if key[0] == name}
 
     def count(self, name: str) -> NDArray[Any]:
-        """[S] a count; 0 where nothing was counted.
-
-        Raises:
-            KeyError: for a name that nothing counts under.
-        """
+        """[S] a count; 0 where nothing was counted."""
         found = self.columns.get(("count", name))
-        if found is None and name not in _KNOWN and not name.startswith(EACH):
-            raise KeyError(name)
         return np.zeros(len(self), dtype=np.int64) if found is None else found.reduced(np.add, 0)
 
     def add_count(self, name: str, counts: NDArray[Any]) -> None:
@@ -191,13 +174,9 @@ class StepSums:
         self.columns["count", name] = Ragged(np.ones(len(self), dtype=np.int64), counts)
 
     def sum(self, name: str) -> F64:
-        """[S] a sum; 0 where nothing was added.
-
-        Raises:
-            KeyError: for a name that nothing is added to.
-        """
+        """[S] a sum; 0 where nothing was added."""
         found = self.columns.get(("sum", name))
-        return self.count(name).astype(np.float64) * 0.0 if found is None else found.sums()
+        return np.zeros(len(self)) if found is None else found.sums()
 
     def add_sum(self, name: Any, more: Ragged) -> None:
         """Adds numbers of each step to a sum."""

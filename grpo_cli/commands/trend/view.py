@@ -12,8 +12,9 @@ from rich.text import Text
 from grpo_cli.batch import F64
 from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.eval.view import short_signature
+from grpo_cli.commands.trend.causes import KL
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
-from grpo_cli.commands.trend.events import KL, Event
+from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST, TREND
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
@@ -205,7 +206,7 @@ def print_events(
             names = ", ".join(visible(one.metric) for one in unsaid)
             more = Text(f"  and {len(unsaid)} more: {names}", "dim")
             console.print(wrapped(more, screen.reading, 4))
-        if event.fix and not event.codes:
+        if event.fix and (event.cause or not event.codes):
             console.print(wrapped(Text(f"  fix: {event.fix}"), screen.reading, 4))
         for finding in event.check:
             code, _, message = finding.partition(": ")

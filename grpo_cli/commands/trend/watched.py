@@ -63,8 +63,8 @@ class Watch(NamedTuple):
             distance from 1; "share" for an angle that makes the noise of shares
             even, "correlation" for Fisher's z (1915), which does so for correlations.
         limits: bounds.
-        least: what a level has to reach to be a finding; if that is the largest possible value, for
-            the first time in the steps compared.
+        least: what a level ("below 1": its distance from 1) has to reach to be a finding; if
+            that is the largest possible value, for the first time in the steps compared.
         span: the possible values.
         spikes: the factor of what was usual from which a single step may be a finding; 0: none.
         bounds: the shares of the onset tests' bounds from which on a rise, and a fall, is
@@ -72,6 +72,7 @@ class Watch(NamedTuple):
         stays: that of a fall which more than twelve steps show; 0: at least 0.7.
         rise: of what is positive, the least share of its level before that a rise of less than ten
             standard errors adds.
+        jumps: the ways in which a level that is reached at once is a finding.
         stuck: the value at which nothing is learnt, if it is that from the first step on.
         steady: how far it may go one way all along; None: as far as it likes.
         logged: other names, in logs: a whole name, or its end after a slash.
@@ -89,6 +90,7 @@ class Watch(NamedTuple):
     bounds: tuple[float, float] = (1.0, 1.0)
     stays: float = 0.0
     rise: float = 0.06
+    jumps: str = ""
     stuck: float | None = None
     steady: Steady | None = None
     logged: tuple[str, ...] = ()
@@ -125,6 +127,10 @@ class Watch(NamedTuple):
             if self.scale == "growth"
             else found
         )
+
+    def is_small(self, level: float, *, up: bool) -> bool:
+        """Whether a level is too small in itself to be a finding, whatever it was before."""
+        return 1.0 - level < self.least if self.scale == "below 1" else up and level < self.least
 
     def noise(self, values: F64) -> F64:
         """[n] the least noise of the scaled values, from how fine the values so far are."""
@@ -238,11 +244,11 @@ TABLE = (
     Watch("mismatch.chi2", limits=(Limit(1.0, f"{_VERL}:1068"),), fix=_ENGINE,
           logged=("rollout_corr/chi2_token",)),
     Watch("mismatch.ess", DOWN, DOWN, "below 1", bounds=_STEADY, span=_SHARE, fix=_ENGINE,
-          limits=(Limit(0.3, f"{_VERL}:1001", above=False),),
+          least=0.01, limits=(Limit(0.3, f"{_VERL}:1001", above=False),),
           logged=("rollout_is_eff_sample_size",)),
     Watch("ratio_p999", UP, UP, "log", span=_POSITIVE, spikes=1.6, fix=AHEAD),
     Watch("ratio_mean", BOTH, fix=AHEAD, logged=("probs_ratio",)),
-    Watch("ess", DOWN, DOWN, "below 1", span=_SHARE, spikes=30.0, fix=AHEAD),
+    Watch("ess", DOWN, DOWN, "below 1", least=0.02, span=_SHARE, spikes=30.0, fix=AHEAD),
     Watch("clip_low", UP, UP, "share", least=0.05, span=_SHARE, fix=AHEAD,
           logged=("clip_ratio/low_mean", "pg_clipfrac_lower")),
     Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=AHEAD,
@@ -262,7 +268,7 @@ TABLE = (
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch("recorded_loss", BOTH, spikes=3.0, fix=_RECORDED),
     Watch(
-        "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5,
+        "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5, jumps=BOTH,
         span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
         fix="raise β, lower the learning rate, or go back to the last good step",
@@ -306,11 +312,12 @@ TABLE = (
           fix=_GROUPS),
     Watch("groups_all_1", span=_SHARE, fix=_GROUPS),
     Watch("reward_group_std", DOWN, bounds=_STEADIER, span=_POSITIVE, fix=_GROUPS),
-    Watch("reward_std", span=_POSITIVE, fix=_GROUPS, logged=("score/std", "rewards/std")),
+    Watch("reward_std", span=_POSITIVE, fix=_GROUPS, jumps=BOTH,
+          logged=("score/std", "rewards/std")),
     Watch("pass_at_k", span=_SHARE),
     Watch(
         "reward_mean", DOWN, DOWN, spikes=3.0,
-        bounds=_STEADIER, stays=0.5,
+        bounds=_STEADIER, stays=0.5, jumps=BOTH,
         fix="check what the reward function has returned since then",
         logged=("reward", "critic/score/mean", "critic/rewards/mean", "reward/all/mean",
                 "raw_reward", "reward/mean", "rewards/mean"),
@@ -323,8 +330,8 @@ TABLE = (
 )  # fmt: skip
 
 _COMPARED = ("reward_std", "pass_at_k")
-"""Their shifts are no findings: in 530 runs they never were the only one of a fault, and were 3 of
-12 false ones in 200 healthy runs."""
+"""Their shifts are no findings unless they are at once: in 530 runs they never were the only one
+of a fault, and were 3 of 12 false ones in 200 healthy runs."""
 SIGNED = "mismatch.k1"
 """Near 0, on either side, where nothing is wrong."""
 _SURE = ("the policy became less sure of its tokens", "the policy became too sure of its tokens")
@@ -337,7 +344,10 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "reward_advantage_corr": ("", "the advantages ceased to follow the rewards"),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
     "recorded_loss": ("the loss that the records hold rose", "the loss that the records hold fell"),
-    "kl_k3": ("the policy moved away from the reference", ""),
+    "kl_k3": (
+        "the policy moved away from the reference",
+        "the policy came nearer to the reference",
+    ),
     **dict.fromkeys(("entropy", "nll"), _SURE),
     "repetition": ("responses began to repeat themselves", ""),
     "truncated": ("more responses were cut off", ""),
@@ -346,6 +356,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "groups_equal": ("more groups had equal rewards (no policy gradient)", ""),
     "groups_all_0": ("more groups had no right answer", ""),
     "reward_group_std": ("", "rewards within a group became more equal"),
+    "reward_std": ("rewards became less equal", "rewards became more equal"),
     "reward_mean": ("", "the reward fell"),
     "eval/": ("", "the score on held-out data fell"),
 }

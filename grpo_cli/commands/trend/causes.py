@@ -1,0 +1,300 @@
+"""Why a run changed, where the numbers of its steps say so: of which column, or of what else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.trend.limits import jumps
+from grpo_cli.commands.trend.onsets import (
+    LEAST_FUTURE,
+    PAST,
+    SHIFT,
+    mann_kendall,
+    mean_change,
+    medians,
+)
+from grpo_cli.commands.trend.step import WARNING, Finding, Steps
+from grpo_cli.commands.trend.watched import DOWN, UP, watch
+
+KL, LENGTH = "kl_k3", "length_mean"
+_REWARD = "reward_mean"
+_REWARDS = ("reward_std", _REWARD, "reward_group_std")
+_OF_KL = {KL, "loss", "gradient_norm"}
+"""What changes with the reference alone."""
+_COLUMNS = {
+    "ess": (1.0, "log_probs_old equals log_probs_new at all tokens"),
+    KL: (0.0, "log_probs_ref equals log_probs_new at all tokens"),
+    "mismatch.mean_abs": (0.0, "log_probs_rollout equals the trainer's log-probs at all tokens"),
+}
+_OVERWRITTEN = (
+    "if the run's settings did not change, look for code that writes one column over the other: "
+    "log_probs_old has to be stored before the update"
+)
+_CORRUPT = "look at these tokens in what the trainer wrote; leave that step out"
+_REFERENCE = (
+    "if it was not replaced on purpose, compare its weights before and after that step; no series "
+    "of the policy changed with the KL"
+)
+_SYNC = (
+    "update the engine's weights more often, or mask old responses: the mismatch grows from step "
+    "to step and is gone after each update of the weights"
+)
+_NO_SYNC = (
+    "look whether the engine still gets new weights: where it does not, the mismatch grows from "
+    "step to step; then compare precision and temperature of engine and trainer"
+)
+_SCALED = "look for a change of the reward's scale or weights: its mean and spread changed alike"
+_ROSE = (
+    "read responses with much reward from both sides of that step: a policy learns over several "
+    "steps, so look for another reward function, other prompts, or answers in the prompt"
+)
+_LOOK = "read the longest responses to see what they are paid for; then cap or penalise length"
+_LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
+"""Standard errors by which the reward rose; the steps before and after that are compared, at most
+and at least."""
+_NEAR, _AT_ONCE = 4, 0.7
+"""Steps before and after a reward rose whose means differ by this share of the whole rise."""
+_TOKENS, _SHARE = 8.0, 0.1
+"""The most tokens, and the most of a step's tokens, that are a few."""
+_ALIKE, _LEAST_FACTOR = 0.35, 0.25
+"""By how much logarithms of factors may differ, and the least of one, where rewards are scaled."""
+_FALLS, _LOW, _RISES, _LEAST_STEPS, _GROWS = 0.5, 0.35, 0.75, 3, 4.0
+"""Of a stale engine: the least fall at an update of the weights, and the most that is left, as
+shares of the mismatch's range; the least share of steps that rise; steps between updates;
+and Mann and Kendall's z of an engine that is never updated."""
+
+_LARGE = 1000
+"""From which on a number has no digits after the point."""
+
+
+class Cause(NamedTuple):
+    """What explains an event.
+
+    Attributes:
+        words: what happened.
+        fix: what to do about it.
+        first: the finding that shows it best.
+        numbers: what changed, in numbers, in the place of the findings'; or "".
+        longest: a finding whose response is shown too.
+        step: where it began, if not where ``first`` or the event did.
+    """
+
+    words: str
+    fix: str
+    first: Finding | None = None
+    numbers: str = ""
+    longest: Finding | None = None
+    step: int | None = None
+
+
+def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The surest cause that explains an event; None where none does.
+
+    Args:
+        first: the finding that likely is the cause of the others.
+        found: all of the event.
+        steps: of the run.
+    """
+    wrong = [one for one in found if one.severity == WARNING]
+    possible = [_few_tokens] if first.is_single else _CAUSES
+    causes = (cause(wrong, steps) for cause in possible if wrong)
+    return next((one for one in causes if one is not None), None)
+
+
+def _named(found: Sequence[Finding], *names: str) -> Iterator[Finding]:
+    """The findings on metrics of these rows of ``watched.TABLE``."""
+    return (one for one in found if one.row is not None and one.row.name in names)
+
+
+def _logged_name(steps: Steps, name: str) -> str:
+    """What the run calls a row of ``watched.TABLE``; "" where it has none."""
+    rows = ((metric, steps.watch(metric)) for metric in steps.metrics)
+    return next((metric for metric, row in rows if row is not None and row.name == name), "")
+
+
+def _series(steps: Steps, name: str) -> F64 | None:
+    """The values of a row of ``watched.TABLE``."""
+    return steps.metrics.get(_logged_name(steps, name))
+
+
+def _is_at_once(finding: Finding, steps: Steps) -> bool:
+    """Whether a metric was at its new level from one step to the next."""
+    values, row = steps.metrics[finding.metric], finding.row
+    if row is not None and finding.direction not in row.shift:
+        return True  # else it is information
+    places = np.flatnonzero(~np.isnan(values))
+    at = np.searchsorted(places, steps.numbers.index(finding.onset))
+    return row is not None and any(one.at == at for one in jumps(row, values[places]))
+
+
+def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """Two columns that differed are equal from a step on."""
+    for name, (value, words) in _COLUMNS.items():
+        for one in _named(found, name):
+            if one.kind == SHIFT and one.after == value and not steps.logged:
+                return Cause(words, _OVERWRITTEN, one)
+    return None
+
+
+def _few_tokens(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """A few tokens make all that is wrong at a step."""
+    if steps.logged or not all(one.is_single and one.onset == found[0].onset for one in found):
+        return None
+    at = steps.numbers.index(found[0].onset)
+    worst, tokens = steps[at].worst, float(steps.counted("tokens")[at])
+    ratio, engine = worst.get("ratio"), worst.get("mismatch")
+    names, column, count = {one.metric.partition(".")[0] for one in found}, "", np.inf
+    if engine is not None and "mismatch" in names:
+        sizes = steps.metrics["mismatch.mean_abs"]
+        count = tokens * (sizes[at] - np.nanmedian(sizes[max(at - PAST, 0) : at])) / engine.value
+        column = "log_probs_rollout"
+    if ratio is not None and {"ess", "ratio_p999"} & names:
+        count = min(count, tokens * steps.metrics["ess"][at])
+        column = "log_probs_new" if engine is not None and not column else "log_probs_old"
+    if not column or not count <= min(_TOKENS, _SHARE * tokens):
+        return None
+    where = "1" if count < 1.5 else "a few"
+    return Cause(f"{column} is far off at {where} of {tokens:,.0f} tokens", _CORRUPT)
+
+
+def _other_reference(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The KL changed at once, and nothing else of the policy did."""
+    at_once = next((one for one in _named(found, KL) if _is_at_once(one, steps)), None)
+    if at_once is None:
+        return None
+    near = (one for one in found if abs(one.onset - at_once.onset) <= LEAST_FUTURE)
+    if any(one.row is None or one.row.name not in _OF_KL for one in near):
+        return None
+    nearer = "nearer to" if at_once.direction == DOWN else "farther from"
+    words = f"the reference was replaced by one {nearer} the policy"
+    return Cause(words, _REFERENCE, at_once)
+
+
+def _stale_engine(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The mismatch grows, and is gone again at each update of the engine's weights."""
+    values, alike = _series(steps, "mismatch.mean_abs"), [*_named(found, "mismatch.mean_abs")]
+    values = _series(steps, "mismatch.k3") if values is None else values
+    alike = alike or [*_named(found, "mismatch.k3", "mismatch.p999")]
+    if values is None or not alike:
+        return None
+    at = steps.numbers.index(min(one.onset for one in alike))
+    before, since = values[:at][~np.isnan(values[:at])], values[at:][~np.isnan(values[at:])]
+    if not len(before) or not len(since):
+        return None
+    low = float(medians(before[-PAST:]))
+    size = float(np.quantile(since, 0.9)) - low
+    if (since[0] - low < _LOW * size) and mann_kendall(since[None], np.array([len(since)]))[
+        0, 0
+    ] > _GROWS:
+        return Cause(
+            "the log-probs of engine and trainer move further apart at each step", _NO_SYNC
+        )
+    moves = np.diff(since)
+    updates = np.flatnonzero(moves < -_FALLS * size)
+    gaps = np.diff(updates)
+    if not len(gaps) or np.median(gaps) < _LEAST_STEPS:
+        return None
+    rises = float((np.delete(moves, updates) > 0.0).mean())
+    back = float(np.median(since[updates + 1])) - low
+    if rises < _RISES or back > _LOW * size:
+        return None
+    every = f", every {gaps[0]} steps" if (gaps == gaps[0]).all() else ""
+    return Cause(
+        f"the engine is stale: the mismatch grows between updates of its weights{every}",
+        _SYNC,
+        min(alike, key=lambda one: one.onset),
+    )
+
+
+def _scaled_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """Mean and spread of the rewards have one factor."""
+    changed = [one for name in _REWARDS for one in _named(found, name)]
+    if not changed:
+        return None
+    sides = [_around(steps, name, changed[0].onset) for name in _REWARDS]
+    if None in sides[:2]:
+        return None
+    means = [(before.mean(), after.mean()) for before, after in filter(None, sides)]
+    if min(map(min, means)) <= 0.0:
+        return None
+    sizes = np.log([after / before for before, after in means])
+    if np.ptp(sizes) > _ALIKE or abs(sizes[0]) < _LEAST_FACTOR:
+        return None
+    factor = float(np.exp(sizes[0]))
+    return Cause(f"rewards are {factor:.2g} times what they were", _SCALED, changed[0])
+
+
+def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The reward rose from one step to the next, when something of the rewards changed."""
+    values = _series(steps, _REWARD)
+    if values is None or not any(_named(found, *_REWARDS, "groups_equal", "gradient_norm")):
+        return None
+    begun = steps.numbers.index(min(one.onset for one in found))
+    places = range(max(begun - _NEAR, _NEAR), min(begun + 2, len(values) - _NEAR + 1))
+    moves = {at: _mean_move(values, at, _NEAR) for at in places}
+    at = max(moves, key=moves.__getitem__, default=0)
+    if not at or moves[at] <= _AT_ONCE * _mean_move(values, at, _AROUND) or not _rose(values, at):
+        return None
+    first = next(_named(found, *_REWARDS), None)
+    return Cause("the reward rose at once", _ROSE, first, step=steps.numbers[at])
+
+
+def _mean_move(values: F64, at: int, size: int) -> float:
+    """By how much the mean of so many values from a place on is above that of those before."""
+    return float(np.mean(values[at : at + size]) - np.mean(values[max(at - size, 0) : at]))
+
+
+def _rose(values: F64, at: int) -> bool:
+    """Whether values are more from a place on, by more than chance does."""
+    if (sides := _sides(values, at)) is None:
+        return False
+    change, error = mean_change(*sides)
+    return change > _LEAST_GAIN * error
+
+
+def _around(steps: Steps, name: str, onset: int) -> tuple[F64, F64] | None:
+    """The values of a row of ``watched.TABLE`` before and after a step; None of too few."""
+    values = _series(steps, name)
+    return None if values is None else _sides(values, steps.numbers.index(onset))
+
+
+def _sides(values: F64, at: int) -> tuple[F64, F64] | None:
+    before, after = values[max(at - _AROUND, 0) : at], values[at : at + _AROUND]
+    before, after = before[~np.isnan(before)], after[~np.isnan(after)]
+    return (before, after) if min(len(before), len(after)) >= _LEAST_SIDE else None
+
+
+def _gain(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The reward and the length rose together."""
+    longer = next((one for one in _named(found, LENGTH) if one.direction == UP), None)
+    onset, parts = min(one.onset for one in found), list[str]()
+    for name in (_REWARD, LENGTH):
+        if longer is None or (sides := _around(steps, name, onset)) is None:
+            return None
+        if not _rose(np.concatenate(sides), len(sides[0])):
+            return None
+        before, after = (rounded(float(medians(side))) for side in sides)
+        parts.append(f"{_logged_name(steps, name)} {before} → {after}")
+    kl = watch(KL) if any(one.direction == UP for one in _named(found, KL)) else None
+    fix = _LOOK if kl is None else f"{_LOOK}; {kl.fix}"
+    return Cause("reward and length rise together", fix, None, ", ".join(parts), longer)
+
+
+def rounded(value: float) -> str:
+    """A number with 3 significant digits, or all of a large one's before the point."""
+    return f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
+
+
+_CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
+    _equal_columns,
+    _other_reference,
+    _stale_engine,
+    _scaled_rewards,
+    _better_at_once,
+    _gain,
+)
+"""The surest first."""

@@ -1,0 +1,116 @@
+"""What a run's numbers say of why it changed: a fault at step 24 of 44, planted in every column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from files import each
+from trended import trend, write
+
+STEP, STEPS, GROUPS = 24, 44, 4
+COLUMNS = ("new", "old", "ref", "rollout")
+Columns = dict[str, Any]
+Random = np.random.Generator
+
+
+def sampled(draw: Random, step: int) -> Columns:
+    """A healthy step: [groups, responses, tokens]."""
+    old = -draw.exponential(0.7, (GROUPS, 8, 16)) - 1e-3
+    sizes = {"new": 0.03, "ref": 0.01 + 0.004 * step, "rollout": 0.006}
+    made = {name: old + size * draw.normal(size=old.shape) for name, size in sizes.items()}
+    rewards = (draw.random((GROUPS, 8)) < 0.4).astype(float)
+    return {name: np.minimum(one, -1e-5) for name, one in made.items()} | {
+        "old": old,
+        "rewards": rewards,
+    }
+
+
+def corrupt(now: Columns, since: int, draw: Random) -> None:
+    if since == 0:
+        now["old"][0, 0, 3] -= 9.0
+
+
+def stale(now: Columns, since: int, draw: Random) -> None:
+    noise = draw.normal(size=now["old"].shape)
+    now["rollout"] = np.minimum(now["rollout"] + 0.03 * (since % 5) * noise, -1e-5)
+
+
+def never_synced(now: Columns, since: int, draw: Random) -> None:
+    noise = draw.normal(size=now["old"].shape)
+    now["rollout"] = np.minimum(now["rollout"] + 0.01 * since * noise, -1e-5)
+
+
+def replaced(now: Columns, since: int, draw: Random) -> None:
+    now["ref"] = np.minimum(now["ref"] - 0.6 * np.abs(draw.normal(size=now["old"].shape)), -1e-5)
+
+
+def moved_little(now: Columns, since: int, draw: Random) -> None:
+    now["new"] = np.minimum(now["old"] + 0.055 * draw.normal(size=now["old"].shape), -1e-5)
+
+
+PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] = {
+    "the policy as reference": (
+        lambda now, since, draw: now.update(ref=now["old"]),
+        "step 24: the reference was replaced by one nearer to the policy; last good step 23; ",
+        "if it was not replaced on purpose, ",
+    ),
+    "another reference": (
+        replaced,
+        "step 24: the reference was replaced by one farther from the policy; last good step 23; ",
+        "if it was not replaced on purpose, ",
+    ),
+    "one corrupt token": (
+        corrupt,
+        "step 24: log_probs_old is far off at 1 of 512 tokens for one step; ",
+        "look at these tokens in what the trainer wrote",
+    ),
+    "a larger update that is small": (moved_little, "no sudden change in ", ""),
+    "another reward function": (
+        lambda now, since, draw: now.update(rewards=now["rewards"] + 1.0),
+        "step 24: the reward rose at once; last good step 23; ",
+        "read responses with much reward from both sides of that step",
+    ),
+    "rewards halved": (
+        lambda now, since, draw: now.update(rewards=now["rewards"] / 2),
+        "step 24: rewards are 0.5 times what they were; last good step 23; ",
+        "look for a change of the reward's scale or weights",
+    ),
+    "old overwritten": (
+        lambda now, since, draw: now.update(old=now["new"]),
+        "step 24: log_probs_old equals log_probs_new at all tokens; last good step 23; ",
+        "if the run's settings did not change, look for code that writes one column over",
+    ),
+    "a stale engine": (
+        stale,
+        "step 25: the engine is stale: the mismatch grows between updates of its weights, every 5 ",
+        "update the engine's weights more often",
+    ),
+    "an engine without updates": (
+        never_synced,
+        "step 25: the log-probs of engine and trainer move further apart at each step; ",
+        "look whether the engine still gets new weights",
+    ),
+}
+
+
+@each("kind", [*PLANTED, "a copied step", "healthy"])
+def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
+    draw = np.random.default_rng(7)
+    rows = [sampled(draw, step) for step in range(STEPS)]
+    plant, words, fix = PLANTED.get(kind, (None, "no sudden change in ", ""))
+    for since, now in enumerate(rows[STEP:]) if plant is not None else ():
+        plant(now, since, draw)
+    if kind == "a copied step":
+        rows[STEP] = rows[STEP - 3]
+        words, fix = "step 24: has the records of step 21; 44 steps", "no other weights give equal "
+    found = trend(write(tmp_path / "a.jsonl", (
+        {"step": step, "id": f"{step}/{group}", "rewards": now["rewards"][group].tolist()}
+        | {f"log_probs_{name}": now[name][group].tolist() for name in COLUMNS}
+        for step, now in enumerate(rows)
+        for group in range(GROUPS)
+    )))  # fmt: skip
+    assert found["verdict"].startswith(words), found["verdict"]
+    assert "".join(one["fix"] for one in found["events"]).startswith(fix)
