@@ -12,6 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -396,12 +397,15 @@ def test_compare_and_trend_have_frames_of_their_rows(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", FRAMES)
-def test_a_frame_names_the_package_to_install(
+def test_a_package_that_is_not_installed_is_an_import_error(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(GrpoError, match=f"^{package} is not installed: pip install {package}$"):
+    said = f"^{package} is not installed: pip install {package}$"
+    with pytest.raises(ImportError, match=said) as caught:
         getattr(evaluate(EMPTY, "dr"), FRAMES[package])()
+    assert isinstance(caught.value, grpo_cli.UsageError)
+    assert caught.value.name == package
 
 
 def test_trend_and_explain_answer_what_their_commands_print() -> None:
@@ -429,6 +433,7 @@ ANSWERS: dict[str, Any] = {
     "trend": lambda: grpo_cli.trend(RUN),
     "verify": lambda: verify(GRPO),
 }
+ANSWERS = {name: cache(ask) for name, ask in ANSWERS.items()}
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -645,7 +650,6 @@ def test_an_answer_is_short_in_a_shell() -> None:
     assert len(repr(found)) < 400
 
 
-RUN = str(SAMPLES / "run/temperature.jsonl.gz")
 PROMPTS = {
     "2 records, 2 groups, 4 responses": lambda: evaluate([ONE, ONE], "dr"),
     "each record a batch; mean loss": lambda: evaluate([ONE, ONE], batch="record"),
@@ -737,16 +741,6 @@ def test_a_page_without_numbers_begins_with_its_table() -> None:
 def test_notices_are_counted_at_a_prompt() -> None:
     found = evaluate(dict(EMPTY, log_probs_old=None), "dr")
     assert repr(found).endswith(f"\n3 notices: {found.notices[0]} (and 2 more in .notices)")
-
-
-def test_a_package_that_is_not_installed_is_an_import_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(ImportError, match="polars is not installed: pip install polars") as caught:
-        evaluate(EMPTY, "dr").to_polars()
-    assert isinstance(caught.value, grpo_cli.UsageError)
-    assert caught.value.name == "polars"
 
 
 @pytest.mark.more
