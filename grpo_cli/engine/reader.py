@@ -34,16 +34,16 @@ from grpo_cli.records import (
 )
 from grpo_cli.records.choose.grouping import batch_fields
 from grpo_cli.records.choose.where import Condition, read_path, spelled
+from grpo_cli.records.from_objects import read_records
 from grpo_cli.records.open.remote import Version, is_remote
 from grpo_cli.records.open.streams import BLOCK, version_of
 from grpo_cli.records.translate import Notices
-from grpo_cli.records.whole import read_records
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.accumulator import A, Folded, FoldPiece
     from grpo_cli.engine.cluster.parts import PartFolder
+    from grpo_cli.engine.fold import A, Folded, FoldPiece
 
 G = TypeVar("G")
 

@@ -1,4 +1,4 @@
-"""Many plain decoded objects at once → ``Packed``: nothing is done per record.
+"""Many plain decoded objects at once → ``Packed``: nothing is done per record; and back.
 
 Most dumps are thousands of records alike: ``[G][T]`` log-probs, a reward or an advantage for each
 response. Anything unusual, every fault included, makes ``pack`` give up, and ``parse``, which it
@@ -21,19 +21,21 @@ from grpo_cli.batch import F64, I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.fields import Fields, logged_metrics, read_fields
 from grpo_cli.records.packed import (
+    LARGEST,
     PLAIN,
     PLAIN_COLUMNS,
     Mask,
     Packed,
     Unusual,
     integers,
+    is_inside,
     join,
     number_groups,
     number_labels,
     pack_bits,
     pack_floats,
 )
-from grpo_cli.records.parse.record import record_id
+from grpo_cli.records.parse.record import record, record_id
 from grpo_cli.records.parse.turns import (
     find_trajectories,
     read_roles,
@@ -41,7 +43,7 @@ from grpo_cli.records.parse.turns import (
 )
 from grpo_cli.records.record import Raw, Record, Texts, listed
 from grpo_cli.records.settings import read_settings
-from grpo_cli.records.unread import VERSIONS, step_of
+from grpo_cli.records.unread import VERSIONS, misnamed_in, step_of
 
 Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
@@ -255,4 +257,56 @@ def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
             header.roles = read_roles(value[names["roles"]], own)
         header.origin, header.batch, header.step = raw.origin, raw.batch, step_of(value)
         found.append(header)
+    return found
+
+
+def read_records(
+    items: Sequence[Raw | InputError], packed: Packed | None
+) -> list[Record | InputError]:
+    """The records of decoded objects, and errors in the places of bad ones.
+
+    Args:
+        items: the objects.
+        packed: their columns; None where they have to be read one at a time.
+    """
+    scores = [] if packed is None else packed.scores.values()
+    if packed is None or not all(is_inside(one, -LARGEST, LARGEST) for one in scores):
+        return [item if isinstance(item, InputError) else record(item) for item in items]
+    return [*whole_records(items, packed)]  # type: ignore[arg-type]  # what is packed is no error
+
+
+def whole_records(raws: Sequence[Raw], packed: Packed) -> list[Record]:
+    """The records as ``record`` reads them, whose columns ``pack`` has checked."""
+    found = headers(raws, packed)
+    fields, columns = packed.fields, {name: one.tobytes() for name, one in packed.columns.items()}
+    by_token = columns.pop("token_advantages", None)
+    mask = None if packed.mask is None else packed.mask.tobytes()
+    scores = {name: one.tolist() for name, one in packed.scores.items()}
+    rows = np.cumsum(packed.counts).tolist()
+    tokens = np.cumsum(packed.widths)[np.array(rows) - 1].tolist()
+    row = token = 0
+    for made, raw, settings, end, last in zip(
+        found, raws, packed.settings, rows, tokens, strict=True
+    ):
+        own, numbers = slice(row, end), slice(8 * token, 8 * last)
+        made.columns = {name: data[numbers] for name, data in columns.items()}
+        made.unknown, made.hyperparameters = fields.unknown, settings
+        groups = (packed.groups[own] - packed.groups[row]).tolist()
+        made.groups = groups if any(groups) else None
+        for name, values in scores.items():
+            setattr(made, name, values[own])
+        if by_token is not None:
+            made.advantages = by_token[numbers]
+        if mask is not None and 0 in (kept := mask[token:last]):
+            made.mask = kept
+        if made.trajectory_labels is not None and packed.trajectories is not None:
+            made.trajectories = (packed.trajectories[own] - packed.trajectories[own].min()).tolist()
+        if packed.versions is not None and (packed.versions[token:last] >= 0).any():
+            made.versions = packed.versions[token:last]
+        if fields.misnamed:
+            made.misnamed = misnamed_in(raw.plain(), fields.names, fields.misnamed)
+        if "expected" in fields.names:
+            expected: Any = raw.value["expected"]
+            made.expected = listed(expected) if raw.arrays else expected
+        row, token = end, last
     return found

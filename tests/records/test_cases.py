@@ -23,7 +23,7 @@ from grpo_cli import InputError, evaluate
 from grpo_cli.engine import Reader
 from grpo_cli.engine.packing import packed_runs
 from grpo_cli.records import DecodedChunk, Raw, Record, record
-from grpo_cli.records.whole import read_records
+from grpo_cli.records.from_objects import read_records
 
 CASES = Path(__file__).parent / "cases"
 COLUMNS = (

@@ -16,7 +16,7 @@ from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Record
-from grpo_cli.records.parse.join import join
+from grpo_cli.records.parse.assemble import join
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 

@@ -13,7 +13,7 @@ from grpo_cli.bundle import seal_of
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw, Record, key_of
-from grpo_cli.records.parse.join import join
+from grpo_cli.records.parse.assemble import join
 from grpo_cli.records.places import got
 from grpo_cli.records.unread import STEP_FIELDS, step_of
 

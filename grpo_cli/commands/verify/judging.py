@@ -42,8 +42,8 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import DecodedChunk, Raw, Record, record
 from grpo_cli.records.fields import read_fields
+from grpo_cli.records.from_objects import whole_records
 from grpo_cli.records.record import blaming, in_chunks, one_by_one
-from grpo_cli.records.whole import whole_records
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import (
     Reading,
