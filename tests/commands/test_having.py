@@ -198,3 +198,11 @@ def test_the_number_that_a_report_shows_is_the_one_that_flags_take(grpo, gaps, n
         assert done.exit_code == 0
     assert f"record {number}" in grpo("show", gaps, "-v", "dr", "--record", number).stdout
     assert names(grpo, "eval", gaps, "-v", "dr", "--record", number) == [int(number)]
+
+
+@each("words", [("eval",), ("eval", "--level", "token"), ("show",), ("show", "--strings")])
+def test_a_question_mark_lists_the_columns_with_what_they_mean(tmp_path, words):
+    path = write(tmp_path / "a.jsonl", RECORDS)
+    listed = run(*words, path, "--having", "?").stdout.splitlines()[2:]
+    assert listed
+    assert [line for line in listed if not line.startswith(" ") and len(line.split()) < 2] == []

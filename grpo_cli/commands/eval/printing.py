@@ -30,7 +30,7 @@ from grpo_cli.engine.rows.fields import (
     SHARES,
     Level,
 )
-from grpo_cli.engine.rows.rows import Having, read_having
+from grpo_cli.engine.rows.rows import Having
 from grpo_cli.errors import UsageError, checked
 from grpo_cli.terminal.destination import standard_output
 
@@ -107,7 +107,7 @@ class Printing:
         more = ACCUMULATED if by and level == "batch" else ()
         known = (*dict.fromkeys((*by, *FIELDS[level], *more)),)
         fields = self._fields(known)
-        having = read_having(self.tests, level, known)
+        having = complete.having(self.tests, level, known)
         asked = tuple(name for name in fields or () if name in extra)
         read = {*asked, *(extra.intersection(having.names) if having is not None else ())}
         return replace(

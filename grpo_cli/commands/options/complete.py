@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
-from grpo_cli.engine.rows.fields import FIELDS
+from grpo_cli.engine.rows.fields import FIELDS, Level
+from grpo_cli.engine.rows.rows import Having, read_having
 from grpo_cli.errors import Listing, UsageError, nearest
 from grpo_cli.hyperparameters import HYPERPARAMETERS, SETS
 from grpo_cli.variants import STAGES, VARIANTS
@@ -88,6 +89,14 @@ def known(flag: str, name: str, names: Iterable[str], advice: str = "") -> str:
         listed = f"nearest: {', '.join(some)}; " if some and not near else ""
         listed += f"{flag.partition(' ')[0]} '?' lists all {len(names)}"
     raise UsageError(f"{flag}: unknown name {name!r}{hint} ({listed})")
+
+
+def having(tests: Sequence[str] | None, level: Level, names: Iterable[str]) -> Having | None:
+    """What ``--having`` asks of rows with these columns; for ``?`` all of them, as ``known``."""
+    names = [*names]
+    if "?" in (tests or ()):
+        known("--having", "?", names)
+    return read_having(tests, level, names)
 
 
 _ALIKE = 0.5

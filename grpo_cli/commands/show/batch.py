@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.frames import Array, Frames, columns_of
+from grpo_cli.commands.options import complete
 from grpo_cli.commands.show.picture import COLORS, decoder, flowing, ranked_by
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES, STEP
-from grpo_cli.engine.rows.rows import columns, read_having
+from grpo_cli.engine.rows.rows import columns
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.grouping import batch_fields
@@ -268,7 +269,7 @@ def show_rows(
     if strings and by not in RANKS:
         raise UsageError(f"--by {by}: token strings are ranked by {', '.join(RANKS)}")
     fields = tuple(map(spelled, batch_fields(plan.batch)))
-    wanted = read_having(
+    wanted = complete.having(
         having, "token", ROW if strings else dict.fromkeys((*fields, *FIELDS["token"]))
     )
     rank = COLUMN.get(by, by)
