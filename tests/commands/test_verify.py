@@ -61,9 +61,9 @@ def test_real_dumps_agree_with_what_their_trainer_computed(path) -> None:
 
 def test_the_truth_of_an_answer_is_no_verdict() -> None:
     """Of any other object ``assert verify(…)`` would pass."""
-    for answer in (verify(RECORD | {"expected": {"loss": 9.0}}, "dr"), check(RECORD)):
+    for found in (verify(RECORD | {"expected": {"loss": 9.0}}, "dr"), check(RECORD)):
         with pytest.raises(ValueError, match=r"is ambiguous: use \.ok"):
-            bool(answer)
+            bool(found)
 
 
 def test_what_eval_prints_of_its_tokens_can_be_expected(tmp_path) -> None:

@@ -98,9 +98,7 @@ def verify(
             stages.hyperparameters,
             None if rtol is atol is metrics_rtol is None else tolerances(rtol, atol, metrics_rtol),
         )
-        run, answer = verified(
-            judging, reader, causes, batch=stages.batch or "", whole=page.whole
-        )
+        run, answer = verified(judging, reader, causes, batch=stages.batch or "", whole=page.whole)
         if not answer.records:
             run.tell(as_json=page.json, quiet=True)
             if run.reader.skipped:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, swapped
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, is_typed, swapped
 from grpo_cli.commands.verify.causes.solving import bounding, roundest, roundest_near
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
@@ -250,7 +250,8 @@ def windows(case: Case) -> Iterator[Cause]:
         typed = all(map(is_round, pair))
         # an ε that moves no token in or out is fitted to the loss alone: tried if it is round
         if _within(pair, spans) and words and (seen or typed):
-            yield Cause("epsilon-other", words, partial(with_window, pair=pair))
+            made = partial(with_window, pair=pair)
+            yield Cause("epsilon-other", words, made, equal=not all(map(is_typed, pair)))
 
 
 def with_window(case: Case, pair: Pair) -> Breakdown:
