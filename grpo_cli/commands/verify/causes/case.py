@@ -477,15 +477,16 @@ STRICT = "GRPO_STRICT"
 Source = Callable[[Case], Iterator[Cause]]
 
 
-def is_typed(value: float) -> bool:
-    """Whether somebody may have typed a number, or what it is one over.
+def is_typed(value: float, digits: int = 4) -> bool:
+    """Whether somebody may have typed a number of so many digits, or what it is one over.
 
     A number that was solved for explains what it was solved from, whatever the mistake is: where
     nobody would type it, it only says what the record equals.
     """
     over = 1.0 / value if value else 0.0
     near = (
-        abs(x - float(f"{x:{of}}")) <= 3e-5 * abs(x) for x, of in ((value, ".3g"), (over, ".2g"))
+        abs(x - float(f"{x:{of}}")) <= 3e-5 * abs(x)
+        for x, of in ((value, f".{digits}g"), (over, ".2g"))
     )
     return is_round(value) or any(near)
 
