@@ -278,15 +278,6 @@ def test_columns_that_were_shifted_or_scaled() -> None:
     check(words, compute(moves=subtract(NEW, hot)), rtol=1e-6)
 
 
-def test_bounds_are_solved_for() -> None:
-    """A log-ratio that is bounded at 0.35, beyond which no gradient comes through."""
-
-    wide = {"epsilon_low": 0.6, "epsilon_high": 0.6}
-    numbers = compute(lambda m, a, _: (math.exp(max(-0.35, min(0.35, m))) * a,
-                                       math.exp(m) * a if abs(m) <= 0.35 else 0.0))  # fmt: skip
-    check("the log-ratio is bounded at ±0.35", numbers, flags=wide)
-
-
 INVERTED = "ratio inverted: π_old/π_θ instead of π_θ/π_old"
 
 

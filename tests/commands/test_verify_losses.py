@@ -22,6 +22,14 @@ WRONG: list[tuple[dict[str, float], str]] = [
         "epsilon_low 0.1 instead of 0.2, epsilon_high 0.35 instead of 0.2",
     ),
     ({"beta": 0.015}, "β is 0.015 instead of 0.04"),
+    (
+        {"epsilon_high": 0.28, "beta": 0.015},
+        "β is 0.015 instead of 0.04, and epsilon_high 0.28 instead of 0.2",
+    ),
+    (
+        {"epsilon_low": 0.3, "epsilon_high": 0.3, "std_eps": 1e-4},
+        "std_eps 0.0001 instead of 1e-08, and ε is 0.3 instead of 0.2",
+    ),
 ]
 
 
@@ -58,6 +66,19 @@ def test_one_value_that_gives_all_losses_is_named(records, wrong, words, digits)
     answer = verify(made, "grpo")
     assert answer.causes == (words,)
     assert answer.explained == answer.differing >= 3
+
+
+@each(
+    "wrong", [WRONG[-2][0], {"epsilon_high": 0.28, "std_eps": 1e-4}, {"beta": 0.1, "std_eps": 1e-4}]
+)
+def test_two_wrong_settings_are_named_together(records, wrong) -> None:
+    """Of records with nearly equal rewards, whose std an ε of 1e-4 changes."""
+    one = records[0] | {"rewards": [0.1 * reward for reward in records[0]["rewards"]]}
+    made = evaluate(one | {"hyperparameters": OWN | wrong}, "grpo")
+    answer = verify(one | {"expected": {"loss": made.loss, "gradient": made.gradient}}, "grpo")
+    words = {"epsilon_high": "epsilon_high 0.28 ", "beta": f"β is {wrong.get('beta')} "}
+    words["std_eps"] = "std_eps 0.0001 "
+    assert all(words[name] in answer.causes[0] for name in wrong), answer
 
 
 FORMULAS = [

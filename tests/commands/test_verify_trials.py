@@ -13,9 +13,11 @@ from trials.score import Task
 from trials.wrong.catalogue import EXPECTATIONS, MISTAKES
 
 SEEDS = (0, 1, 2, 3)
+NAMED = [one for one in MISTAKES if one.name != "a cap of 1.4 where A < 0"]
+"""Verify solves for no cap of another kind than the loss has."""
 
 
-@each("mistake", some(MISTAKES, 14), ids=lambda mistake: mistake.name)
+@each("mistake", some(NAMED, 14), ids=lambda mistake: mistake.name)
 def test_a_wrong_implementation_is_named(mistake) -> None:
     """In a real record or a simulated one: the first seed of building that can show it."""
     asked = (verify.ask_one(Task("verify", f"wrong/{mistake.name}", seed)) for seed in SEEDS)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.verify.answer import (
-    Difference,
     Replayed,
     Verdict,
     Verified,
@@ -24,18 +23,16 @@ from grpo_cli.commands.verify.batches import (
     read_batches,
     unit_of,
 )
-from grpo_cli.commands.verify.causes.case import Cause
-from grpo_cli.commands.verify.causes.located import Located, located
+from grpo_cli.commands.verify.causes.located import UNKNOWN, located
 from grpo_cli.commands.verify.causes.search import (
-    BY_CHANCE,
-    MOST,
     Explained,
     Memory,
 )
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
-from grpo_cli.commands.verify.compare import FLOAT64, NOISE_OF_SUMS, Tolerance
+from grpo_cli.commands.verify.compare import NOISE_OF_SUMS, Tolerance
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
+from grpo_cli.commands.verify.naming import Finding, choose, shared_causes, shared_rows
 from grpo_cli.commands.verify.replay import Bundle, stage_of
 from grpo_cli.commands.verify.stages import Part
 from grpo_cli.engine import Reader
@@ -57,72 +54,6 @@ _NOTHING = (
     '…, "loss_gradient": [[…]], "advantages": […]}}; with nothing but a logged loss, grpo match '
     "says which formula gives it"
 )
-
-
-def shared_rows(differences: Sequence[Difference]) -> tuple[Sequence[str], int]:
-    """Returns the rows that give the most records, and how many."""
-    counts = Counter(row for each in differences for row in each.agrees_with)
-    most = max(counts.values(), default=0)
-    return tuple(row for row, count in counts.items() if count == most), most
-
-
-def shared_causes(
-    differences: Sequence[Difference], by_words: Mapping[str, Cause]
-) -> tuple[Sequence[str], int]:
-    """Returns the causes that explain the most records, as the first of those has it.
-
-    A mistake that has another number in each record is one mistake.
-
-    Args:
-        differences: of the records that differ.
-        by_words: the causes.
-    """
-    counts = Counter(name for each in differences for name in each.mistakes)
-    most = max(counts.values(), default=0)
-    if len(differences) < 2 or not most:
-        return tuple(differences[0].causes if differences else ()), most and 1
-    best = {name for name, count in counts.items() if count == most}
-    first = next(each for each in differences if best & {*each.mistakes})
-    words = Counter(text for each in differences for text in each.causes)
-    shared = tuple(text for text in first.causes if words[text] == most)
-    return shared or [text for text in first.causes if by_words[text].mistake in best][:1], most
-
-
-def without_chance(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
-    """Makes causes possible ones, where they explain one of many records, or too few lone numbers.
-
-    One number agrees with some mistake by chance in as many as ``BY_CHANCE`` of records; a loss of
-    0 agrees with many.
-    """
-    firsts = [each.first for each in verdicts if each.first]
-    everywhere = Counter(name for first in firsts for name in first.mistakes)
-    counts = Counter(name for first in firsts if not _is_0(first) for name in first.mistakes)
-    counts |= {name: count for name, count in everywhere.items() if count == len(firsts)}
-    enough = max(2.0, _SURELY * BY_CHANCE * len(firsts))
-
-    def changed(verdict: Verdict) -> Verdict:
-        first = verdict.first
-        if first is None or not first.causes:
-            return verdict
-        least = enough if first.key in ("loss", "objective") else 2
-        if max(counts[name] for name in first.mistakes) >= least:
-            return verdict
-        possible = (*first.causes, *first.possible)
-        plain = replace(verdict, first=replace(first, stage=first.key, possible=possible))
-        return _named(plain, ())
-
-    return tuple(map(changed, verdicts)) if len(firsts) >= _MANY else verdicts
-
-
-def _is_0(first: Difference) -> bool:
-    """Whether a number is 0 but for what a float64 sum leaves."""
-    return first.of == 1 and abs(first.expected) <= FLOAT64 * abs(first.got)
-
-
-_MANY = 4
-"""Differing records among which one that is explained alone says nothing."""
-_SURELY = 3.0
-"""How many times more records a cause explains than chance does."""
 
 
 def verified(
@@ -219,10 +150,7 @@ class Verification:
         self._frameworks: dict[str, None] = {}
         self._rows: Sequence[str] = ()
         self._rows_left = most
-        self._differing = False
-        self._otherwise: list[tuple[Verdict, Suspect]] = []
-        self._of_all: dict[int, Verdict] = {}
-        self._causes: dict[str, Cause] = {}
+        self._differing = 0
         self.without_expected = 0
         self._logged: dict[str, None] = {}
         self._acting: set[tuple[str, bool]] = set()
@@ -240,12 +168,13 @@ class Verification:
         Raises:
             InputError: at the first record that cannot be judged, unless those are skipped.
         """
-        verdicts = self._with_causes_of_all((*self._verdicts(),))
-        verdicts = without_chance(self._tried_on_all(verdicts))
+        items = [*self._verdicts()]
+        findings = [one for one in items if isinstance(one, Finding)]
+        choose(findings, self._memory)
+        verdicts = tuple(one.verdict() if isinstance(one, Finding) else one for one in items)
         within = self._within or self._empty.tolerance()
-        firsts = [each.first for each in verdicts if each.first]
-        causes, explained = shared_causes(firsts, self._causes)
-        self._rows, agreeing = shared_rows(firsts)
+        causes, explained = shared_causes(findings)
+        self._rows, agreeing = shared_rows(findings)
         found = Verified(
             ok=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -273,7 +202,7 @@ class Verification:
         """What to say where no record was judged: how the records get what they lack for that."""
         return InputError(_NO_TOKEN if self.undefined else _NOTHING)
 
-    def _verdicts(self) -> Iterator[Verdict]:
+    def _verdicts(self) -> Iterator[Verdict | Finding]:
         for sums in self._sums(self.reader, self._make):
             items = _taken(sums)
             self._frameworks |= sums.frameworks
@@ -308,7 +237,7 @@ class Verification:
             raise judging.error
         return iter([judging])
 
-    def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict:
+    def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict | Finding:
         verdict, plan, _, record, part, within, by_scale, _ = item
         self.by_scale += by_scale
         if NO_REFERENCE.name in verdict.signature:
@@ -321,59 +250,22 @@ class Verification:
             self.metrics[key] += 1
             words = f"{shown(verdict.id)}: yours {yours:g}, grpo's {grpo:g}"
             self.first_metrics.setdefault(key, words)
-        stage = None
-        if record is not None and suspect is not None:
-            self._differing = True
-            rows = self._rows_of(record, verdict, within)
-            verdict = self._explained(verdict, suspect) if not rows else verdict
-            if rows and verdict.first is not None:
-                verdict = replace(verdict, first=replace(verdict.first, agrees_with=rows))
-            if len(self._otherwise) < _AGAIN:
-                self._otherwise.append((verdict, suspect))
-            found = verdict.first
-            if part is not None and found is not None:
-                case = suspect.case
-                own = next(each.expectation.stage for each in case.columns if each.key == found.key)
-                stage = stage_of(own, found.stages, other_weights=case.other_weights)
+        if record is None or suspect is None:
+            if part is not None:
+                self._bundle.add_verdict(part, verdict, None)
+            return verdict
+        rows = self._rows_of(record, verdict, within)
+        found = self._explained(verdict, suspect, rows)
+        self._differing += 1
+        if self._differing <= _AGAIN:
+            found.suspect = suspect
         if part is not None:
-            self._bundle.add_verdict(part, verdict, stage)
-        return verdict
-
-    def _with_causes_of_all(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
-        """Where no mistake alone does: what explains all records that differ, if anything does.
-
-        Records that one of the two explains, or a row, are asked again.
-        """
-        found = dict(self._of_all)
-        for verdict, suspect in self._otherwise if found else ():
-            if (causes := self._memory.for_all(suspect)) and verdict.first is not None:
-                first = replace(verdict.first, agrees_with=())
-                found[id(verdict)] = _named(replace(verdict, first=first), causes)
-        differing = [found.get(id(verdict)) for verdict in verdicts if verdict.first]
-        names = [{*each.first.mistakes} if each and each.first else set() for each in differing]
-        if not names or not set.intersection(*names):
-            return verdicts
-        return tuple(found.get(id(verdict), verdict) for verdict in verdicts)
-
-    def _tried_on_all(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
-        """Where no cause explains all records that differ: the most frequent, tried on the others.
-
-        Of a record only the causes that were found first are known, of those that explain it; or
-        rows, and one number may agree with a row that has nothing to do with it.
-        """
-        counts = Counter(text for each in verdicts if each.first for text in each.first.causes)
-        most = max(counts.values(), default=0)
-        if most == sum(each.first is not None for each in verdicts):
-            return verdicts
-        tried = [self._causes[text] for text, count in counts.items() if count == most][:MOST]
-        found: dict[int, Verdict] = {}
-        for verdict, suspect in self._otherwise:
-            if verdict.first is not None and (most > 1 or verdict.first.agrees_with):
-                known = [self._causes[text] for text in verdict.first.causes]
-                more = [x for x in tried if x not in known and self._memory.fits(x, suspect)]
-                plain = replace(verdict, first=replace(verdict.first, agrees_with=()))
-                found |= {id(verdict): _named(plain, [*more, *known])} if more else {}
-        return tuple(found.get(id(verdict), verdict) for verdict in verdicts)
+            case, named = suspect.case, found.verdict()
+            own = next(x.expectation.stage for x in case.columns if x.key == found.first.key)
+            stages = [cause.stage for cause in found.causes]
+            stage = stage_of(own, stages, other_weights=case.other_weights)
+            self._bundle.add_verdict(part, named, stage)
+        return found
 
     def _rows_of(self, record: Record, verdict: Verdict, within: Tolerance) -> tuple[str, ...]:
         """The rows that give what a record expects, of the framework that names its fields.
@@ -401,29 +293,27 @@ class Verification:
         self._rows = [*dict.fromkeys([*self._rows, *found])]
         return found
 
-    def _explained(self, verdict: Verdict, suspect: Suspect) -> Verdict:
-        """Adds why a record differs, or what is known of that."""
+    def _explained(self, verdict: Verdict, suspect: Suspect, rows: Sequence[str]) -> Finding:
+        """Why a record differs, or what is known of that; nothing more where a row gives it."""
         assert verdict.first is not None
+        if rows:
+            return Finding(verdict, verdict.first, rows=rows)
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
             found = self._memory.explained(suspect, self._usual_rows) or Explained(None)
-            causes = tuple(cause.words for cause in found.causes)
-            where = found.where or Located("")
-            if found.where is None and (self._whole or causes not in self._answers):
+            words = tuple(cause.words for cause in found.causes)
+            where = found.where or UNKNOWN
+            if found.where is None and (self._whole or words not in self._answers):
                 where = located(suspect.case)
-        self._answers.add(causes)
-        self._causes |= {cause.words: cause for cause in found.causes}
-        first = replace(
+        self._answers.add(words)
+        for_all = any(cause.for_all for cause in found.causes)
+        return Finding(
+            verdict,
             verdict.first,
-            pattern=where.words or None,
-            located=where.stages,
-            possible=tuple(cause.words for cause in found.possible),
+            where=where,
+            causes=() if for_all else found.causes,
+            of_all=found.causes if for_all else (),
+            possible=[cause.words for cause in found.possible],
         )
-        plain = replace(verdict, first=first)
-        named = _named(plain, found.causes)
-        if not any(cause.for_all for cause in found.causes):
-            return named
-        self._of_all[id(plain)] = named
-        return plain
 
     def _usual_rows(self, record: Record) -> Sequence[Plan]:
         """The plan of the usual loss of the framework that names the fields, if it is one."""
@@ -513,19 +403,3 @@ def _taken(sums: Judging) -> Sequence[Judged | Part | None]:
     """What became of the records of a piece, which are not kept."""
     items, sums.items = sums.items, []
     return items
-
-
-def _named(verdict: Verdict, causes: Sequence[Cause]) -> Verdict:
-    """A verdict that says why its record differs."""
-    assert verdict.first is not None
-    stages = tuple(dict.fromkeys(cause.stage for cause in causes))
-    words = tuple(cause.words for cause in causes)
-    first = replace(
-        verdict.first,
-        stage=stages[0] if stages else verdict.first.stage,
-        cause=" or ".join(words) or None,
-        causes=words,
-        stages=stages,
-        mistakes=tuple(dict.fromkeys(cause.mistake for cause in causes)),
-    )
-    return replace(verdict, first=first)

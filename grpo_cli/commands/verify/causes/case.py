@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.verify.compare import (
+    NOISE_OF_SUMS,
     Column,
     Tolerance,
     as_written,
@@ -219,7 +220,7 @@ class Case:
     @property
     def rounding(self) -> float:
         """It as a relative tolerance."""
-        size = abs(self.loss or 0.0) + 0.1 * float(self.breakdown.record_scale[0])
+        size = abs(self.loss or 0.0) + NOISE_OF_SUMS * float(self.breakdown.record_scale[0])
         return self.loss_room / size if size else 0.0
 
     def _misfit(self, again: Breakdown) -> float:
@@ -476,15 +477,16 @@ STRICT = "GRPO_STRICT"
 Source = Callable[[Case], Iterator[Cause]]
 
 
-def is_typed(value: float) -> bool:
-    """Whether somebody may have typed a number, or what it is one over.
+def is_typed(value: float, digits: int = 4) -> bool:
+    """Whether somebody may have typed a number of so many digits, or what it is one over.
 
     A number that was solved for explains what it was solved from, whatever the mistake is: where
     nobody would type it, it only says what the record equals.
     """
     over = 1.0 / value if value else 0.0
     near = (
-        abs(x - float(f"{x:{of}}")) <= 3e-5 * abs(x) for x, of in ((value, ".4g"), (over, ".2g"))
+        abs(x - float(f"{x:{of}}")) <= 3e-5 * abs(x)
+        for x, of in ((value, f".{digits}g"), (over, ".2g"))
     )
     return is_round(value) or any(near)
 

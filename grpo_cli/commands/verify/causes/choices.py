@@ -19,7 +19,6 @@ from grpo_cli.commands.verify.causes.case import (
     tapped,
 )
 from grpo_cli.commands.verify.causes.denominators import lengths
-from grpo_cli.commands.verify.causes.solving import bounding
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice, reading
@@ -126,33 +125,6 @@ def scaled_ratio(r: Ratio, by: F64 | float) -> Ratio:
     """The ratio to the power ``by``."""
     log_ratio = by * r.log_ratio
     return Ratio(log_ratio, np.exp(log_ratio), lambda slope: by * r.pull(slope))
-
-
-def clamped(case: Case) -> Iterator[Cause]:
-    """Yields the tokens' log-ratio with a bound, solved for from those without gradient."""
-    wanted, new, old = (
-        case.expected_policy_gradient,
-        case.batch.log_probs_new,
-        case.batch.log_probs_old,
-    )
-    if wanted is None or new is None or old is None:
-        return
-    lost = (np.abs(wanted) <= case.quiet) & (np.abs(case.policy_gradient) > 3.0 * case.quiet)
-    alive = np.abs(wanted) > case.quiet
-    words = "the log-ratio is bounded at ±{}"
-    yield from bounding(case, "ratio-clamped", words, _clamped, np.abs(new - old), lost, alive)
-
-
-def _clamped(case: Case, number: float) -> Breakdown:
-    new, old = case.column("log_probs_new"), case.column("log_probs_old")
-    bound = np.clip(new - old, -number, number)
-    inside = bound == new - old
-
-    def cut(r: Ratio) -> Ratio:
-        return r._replace(pull=lambda slope: inside * r.pull(slope))
-
-    batch = replace(case.batch, log_probs_old=new - bound)
-    return case.evaluated(batch, ratio=tapped(case.objective.ratio, cut))
 
 
 # ---- corrections and entropy bonuses ------------------------------------------------------------

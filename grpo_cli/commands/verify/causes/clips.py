@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, swapped
-from grpo_cli.commands.verify.causes.solving import bounding, roundest, roundest_near
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, is_typed, swapped
+from grpo_cli.commands.verify.causes.solving import roundest, roundest_near
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
@@ -172,26 +172,6 @@ def _with_value(case: Case, number: float | None, name: str) -> Breakdown:
     return case.evaluated(surrogate=Bound(surrogate.name, surrogate.choice, changed))
 
 
-def caps(case: Case) -> Iterator[Cause]:
-    """Yields a bound on the ratio where A < 0, solved for from the tokens without gradient."""
-    wanted, b = case.expected_policy_gradient, case.breakdown
-    values = case.objective.surrogate.values
-    if wanted is None or case.objective.surrogate.choice.window != "product":
-        return
-    losing = (b.advantage < 0) & (b.ratio > 1.0)
-    free = np.abs(b.token_weight * b.ratio * b.advantage) > 3.0 * case.quiet
-    lost = losing & free & (np.abs(wanted) <= case.quiet)
-    alive = losing & (np.abs(wanted) > case.quiet)
-    for name, words in (("dual_clip", "dual clip"), ("delta", "delta")):
-        if name in values:
-            own = values[name]
-            sentence = f"{words} {{}} instead of {own:g}" if own else f"{words} {{}} added"
-            mistake = "dual-clip-dropped" if own else "dual-clip-added"
-            family = partial(_with_value, name=name)
-            yield from bounding(case, mistake, sentence, family, b.ratio, lost, alive)
-            return
-
-
 def reinforce(case: Case) -> Iterator[Cause]:
     """Yields the log-prob in the place of the ratio."""
     if case.batch.log_probs_new is not None:
@@ -244,13 +224,20 @@ def windows(case: Case) -> Iterator[Cause]:
         silent = float(case.without_policy.record_objective[0])
         rest = case.loss - float(free) - silent - under.slope - over.slope
         room = 0.1 * case.tolerance.rtol * (abs(case.loss) + 0.1 * float(b.record_scale[0]))
-    for pair in _pairs(own, spans, slopes, rest, room):
+    pairs = _pairs(own, spans, slopes, rest, room)
+    for pair in sorted(pairs, key=_is_odd):
         pinned = [abs(slope) > 0.0 and rest == rest for slope in slopes]
         words = window_words(pair, own, spans, pinned=pinned)
         typed = all(map(is_round, pair))
         # an ε that moves no token in or out is fitted to the loss alone: tried if it is round
         if _within(pair, spans) and words and (seen or typed):
-            yield Cause("epsilon-other", words, partial(with_window, pair=pair))
+            made = partial(with_window, pair=pair)
+            yield Cause("epsilon-other", words, made, equal=_is_odd(pair))
+
+
+def _is_odd(pair: Pair) -> bool:
+    """Whether nobody would set one of these ε, which another mistake may have moved."""
+    return not all(is_typed(one, digits=3) for one in pair)
 
 
 def with_window(case: Case, pair: Pair) -> Breakdown:

@@ -21,7 +21,7 @@ from grpo_cli.commands.verify.causes.case import (
     tapped,
 )
 from grpo_cli.commands.verify.causes.denominators import scaled
-from grpo_cli.commands.verify.causes.solving import bounding, roundest_near
+from grpo_cli.commands.verify.causes.solving import roundest_near
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice, Composed, call, parameters
 from grpo_cli.objective.results import Kl
@@ -201,7 +201,7 @@ def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
     if abs(factor - 1.0) > 1e-4 and unround != is_round(beta):
         words = f"β is {beta:.4g} instead of {case.objective.beta:g}"
         solved = Bound(own.name, own.choice, {**own.values, "beta": beta})
-        yield swapped("kl-beta", "kl", words, solved)._replace(equal=not is_typed(beta))
+        yield swapped("kl-beta", "kl", words, solved)._replace(equal=not is_typed(beta, digits=3))
 
 
 def _factor(wanted: F64, ours: F64, quiet: float) -> float:
@@ -247,22 +247,3 @@ def policy_strength(case: Case) -> Iterator[Cause]:
             words = "wrong sign of the policy term (advantages times -1); the KL is right"
         made = partial(scaled, loss=near, gradient=near, only=POLICY)
         yield Cause("advantage-scaled", words, made, equal=not is_typed(near))
-
-
-def clamped(case: Case) -> Iterator[Cause]:
-    """Yields the estimate with an upper bound, solved for from the tokens without its gradient."""
-    if case.gradient is None or not case.objective.beta or case.breakdown.kl is None:
-        return
-    wanted, ours = case.gradient - case.policy_gradient, case.without_policy.gradient
-    quiet = 1e-4 * float(np.abs(ours).max(initial=0.0))
-    alive = np.abs(wanted) > quiet
-    dead = ~alive & (np.abs(ours) > 3.0 * quiet)
-    words = "KL bounded at {}: larger values have no gradient"
-    yield from bounding(case, "kl-clamp", words, _clamped, case.breakdown.kl, dead, alive)
-
-
-def _clamped(case: Case, number: float) -> Breakdown:
-    def bounded(kl: Kl) -> Kl:
-        return _multiplied(kl, kl.value <= number)._replace(value=np.minimum(kl.value, number))
-
-    return case.evaluated(None, kl=tapped(case.objective.kl, bounded))

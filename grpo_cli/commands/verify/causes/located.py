@@ -32,6 +32,7 @@ class Located(NamedTuple):
     stages: tuple[str, ...] = ()
 
 
+UNKNOWN = Located("")
 DIFFERS = "the loss differs"
 HINT = "; one loss fits many mistakes: record loss_gradient as well to narrow them down"
 """Said where one loss is all that is expected, the first where it is no multiple of grpo's."""
@@ -68,7 +69,7 @@ def located(case: Case) -> Located:
             if case.has_unused_reference and "kl" not in stages:
                 stages.append("kl")
             return Located(f"{words}: {_listed(case, stages)}", tuple(stages))
-    return Located("")
+    return UNKNOWN
 
 
 def _listed(case: Case, stages: Sequence[str]) -> str:

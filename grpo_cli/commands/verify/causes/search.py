@@ -26,7 +26,7 @@ from grpo_cli.commands.verify.causes import (
     turns,
 )
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
-from grpo_cli.commands.verify.causes.located import Located, located
+from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, located
 from grpo_cli.commands.verify.causes.suspects import COUNTS, Suspect
 from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
 from grpo_cli.objective.objective import Objective
@@ -67,12 +67,9 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (inputs.bases, 2),
         (advantages.solved_changes, 1),
         (advantages.discounted, 1),
-        (clips.caps, 1),
         (clips.solved_cap, 1),
         (choices.weights, 2),
-        (choices.clamped, 1),
         (denominators.of_a_term, 2),
-        (kl.clamped, 1),
         (kl.policy_strength, 1),
         (inputs.temperatures, 1),
     ),
@@ -186,7 +183,7 @@ def _searched(
     if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
     best.sort(key=lambda cause: not cause.is_common)
-    where = Located("")
+    where = UNKNOWN
     if case.has_one_number and matches_by_chance(case, losses) > by_chance:
         return Explained(where, (), best[:MOST])
     named = [cause for cause in best if not cause.equal]

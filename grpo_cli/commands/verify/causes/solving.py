@@ -1,4 +1,4 @@
-"""Solves for the number of a mistake: by the gradient, or by the bound that binds some tokens."""
+"""Solves for the number of a mistake that explains the gradient, and rounds it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case, Cause, is_typed
-from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
 
 Flags = NDArray[np.bool_]
@@ -84,62 +82,3 @@ def _fitted(case: Case, family: Family, start: float) -> float | None:
             break
         number += max(-0.5 * abs(number), min(0.5 * abs(number), change))
     return number if left <= 1e-6 * float(wanted @ wanted) else None
-
-
-# ---- bounds -------------------------------------------------------------------------------------
-
-
-def bounding(
-    case: Case, mistake: str, words: str, family: Family, sizes: F64, dead: Flags, alive: Flags
-) -> Iterator[Cause]:
-    """Yields the mistake with the bound that takes their gradient from the larger tokens.
-
-    The loss says which bound it is while that binds the same tokens; where no loss is recorded, any
-    number between the tokens fits, and the roundest is named with them.
-
-    Args:
-        case: the record.
-        mistake: its name in the catalogue.
-        words: what it is called, with ``{}`` for the number.
-        family: evaluates it.
-        sizes: [N] what is bounded.
-        dead, alive: [N] the tokens that lost their gradient, and those that have it.
-    """
-    if not dead.any():
-        return
-    low, high = float(sizes[alive].max(initial=0.0)), float(sizes[dead].min())
-    if not 0.0 <= low < high:
-        return
-    if case.loss is None:
-        made = partial(family, number=roundest(low, high))
-        yield Cause(mistake, words.format(interval_words(low, high)), made)
-        return
-    try:
-        found, slope = _where_loss_is(case, family, low, high)
-    except HyperparameterError:  # of a bound that is no bound
-        return
-    scale = abs(case.loss) + 0.1 * float(case.breakdown.record_scale[0])
-    room = 0.1 * case.tolerance.rtol * scale / abs(slope) if slope else 0.0
-    if slope and low - room <= found <= high + room:
-        number = roundest(max(found - room, low), min(found + room, high))
-        yield Cause(mistake, words.format(f"{number:.4g}"), partial(family, number=number))
-
-
-def _where_loss_is(case: Case, family: Family, low: float, high: float) -> tuple[float, float]:
-    """Solves for the loss between two bounds by secants; returns the number and the last slope."""
-    assert case.loss is not None
-    points = [(x, float(family(case, x).record_objective[0]) - case.loss) for x in (low, high)]
-    slope = 0.0
-    for _ in range(5):
-        (x, off), (y, other) = points[-2:]
-        if x == y or off == other:
-            break
-        slope = (other - off) / (y - x)
-        number = min(max(y - other / slope, low), high)
-        points.append((number, float(family(case, number).record_objective[0]) - case.loss))
-    return points[-1][0], slope
-
-
-def interval_words(low: float, high: float) -> str:
-    """The roundest number of an interval, and the interval."""
-    return f"{roundest(low, high):g} (any value from {low:.4g} to {high:.4g} fits)"

@@ -1,0 +1,141 @@
+"""What is named of records that differ: one choice for all of them, when all were searched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from grpo_cli.commands.verify.answer import Difference, Verdict
+from grpo_cli.commands.verify.causes.case import Cause
+from grpo_cli.commands.verify.causes.located import UNKNOWN, Located
+from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Memory
+from grpo_cli.commands.verify.causes.suspects import Suspect
+from grpo_cli.commands.verify.compare import FLOAT64
+
+_MANY = 4
+"""Differing records among which one that is explained alone says nothing."""
+_SURELY = 3.0
+"""How many times more records a cause explains than chance does."""
+
+
+@dataclass
+class Finding:
+    """A record that differs, and what is known of that.
+
+    Attributes:
+        judged: its verdict, without a cause.
+        first: where it first differs.
+        suspect: the record; None where it is not kept to be asked again.
+        rows: the rows that give all that it expects.
+        where: where its numbers differ.
+        causes: what explains it.
+        of_all: what explains it, to be named only if it explains all records.
+        possible: the words of what fits too.
+    """
+
+    judged: Verdict
+    first: Difference
+    suspect: Suspect | None = None
+    rows: Sequence[str] = ()
+    where: Located = UNKNOWN
+    causes: Sequence[Cause] = ()
+    of_all: Sequence[Cause] = ()
+    possible: Sequence[str] = ()
+
+    @property
+    def mistakes(self) -> dict[str, None]:
+        """The names of its causes in the catalogue."""
+        return dict.fromkeys(cause.mistake for cause in self.causes)
+
+    def verdict(self) -> Verdict:
+        """The verdict with what is known."""
+        words = tuple(cause.words for cause in self.causes)
+        stages = tuple(dict.fromkeys(cause.stage for cause in self.causes))
+        first = replace(
+            self.first,
+            stage=stages[0] if stages else self.first.stage,
+            cause=" or ".join(words) or None,
+            causes=words,
+            stages=stages,
+            mistakes=tuple(self.mistakes),
+            pattern=self.where.words or None,
+            located=self.where.stages,
+            possible=tuple(self.possible),
+            agrees_with=tuple(self.rows),
+        )
+        return replace(self.judged, first=first)
+
+
+def choose(findings: Sequence[Finding], memory: Memory) -> None:
+    """Chooses what is named: what explains all records, then what explains the most, then others.
+
+    A mistake that was found in one record is named of others that it explains, in place of a row,
+    which one number may agree with by chance.
+    """
+    kept = any(one.of_all for one in findings)
+    of_all = [_of_all(one, memory) for one in findings] if kept else []
+    if of_all and set.intersection(*({cause.mistake for cause in some} for some in of_all)):
+        for one, some in zip(findings, of_all, strict=True):
+            one.causes, one.rows = some, ()
+    counts = Counter(cause.words for one in findings for cause in one.causes)
+    most = max(counts.values(), default=0)
+    known = {cause.words: cause for one in findings for cause in one.causes}
+    tried = [known[words] for words, count in counts.items() if count == most][:MOST]
+    for one in findings if most < len(findings) else ():
+        if one.suspect is not None and (most > 1 or one.rows):
+            own = {cause.words for cause in one.causes}
+            more = [x for x in tried if x.words not in own and memory.fits(x, one.suspect)]
+            if more:
+                one.causes, one.rows = [*more, *one.causes], ()
+    if len(findings) >= _MANY:
+        _leave_out_chance(findings)
+
+
+def _of_all(one: Finding, memory: Memory) -> Sequence[Cause]:
+    return (one.suspect and memory.for_all(one.suspect)) or one.of_all
+
+
+def _leave_out_chance(findings: Sequence[Finding]) -> None:
+    """Makes causes possible ones, where they explain one of many records, or too few lone numbers.
+
+    One number agrees with some mistake by chance in as many as ``BY_CHANCE`` of records; a loss of
+    0 agrees with many.
+    """
+    everywhere = Counter(name for one in findings for name in one.mistakes)
+    counts = Counter(name for one in findings if not _is_0(one.first) for name in one.mistakes)
+    counts |= {name: count for name, count in everywhere.items() if count == len(findings)}
+    enough = max(2.0, _SURELY * BY_CHANCE * len(findings))
+    for one in findings:
+        least = enough if one.first.key in ("loss", "objective") else 2
+        if one.causes and max(counts[name] for name in one.mistakes) < least:
+            one.possible = [*(cause.words for cause in one.causes), *one.possible]
+            one.causes = ()
+
+
+def _is_0(first: Difference) -> bool:
+    """Whether a number is 0 but for what a float64 sum leaves."""
+    return first.of == 1 and abs(first.expected) <= FLOAT64 * abs(first.got)
+
+
+def shared_rows(findings: Sequence[Finding]) -> tuple[Sequence[str], int]:
+    """Returns the rows that give the most records, and how many."""
+    counts = Counter(row for each in findings for row in each.rows)
+    most = max(counts.values(), default=0)
+    return tuple(row for row, count in counts.items() if count == most), most
+
+
+def shared_causes(findings: Sequence[Finding]) -> tuple[Sequence[str], int]:
+    """Returns the causes that explain the most records, as the first of those has it.
+
+    A mistake that has another number in each record is one mistake.
+    """
+    counts = Counter(name for each in findings for name in each.mistakes)
+    most = max(counts.values(), default=0)
+    best = {name for name, count in counts.items() if count == most}
+    first = next((each for each in findings if best & {*each.mistakes}), None)
+    if first is None or len(findings) == 1:
+        return tuple(cause.words for cause in first.causes) if first else (), most
+    words = Counter(cause.words for each in findings for cause in each.causes)
+    shared = tuple(cause.words for cause in first.causes if words[cause.words] == most)
+    return shared or [x.words for x in first.causes if x.mistake in best][:1], most
