@@ -27,8 +27,15 @@ EPSILONS: Mapping[tuple[float, float], float] = {
 """ε below and above that are tried besides the row's own if none is given, and their bits.
 
 0.2 is the default of TRL, verl, OpenRLHF, slime, SkyRL and NeMo-RL; 0.2 and 0.28 are DAPO's, and
-those of most recipes of verl, slime and NeMo-RL that set both. Between the values it is solved for.
+those of most recipes of verl, slime and NeMo-RL that set both.
 """
+
+_HUNDREDTHS = [at / 100 for at in range(1, 61)]
+FINE: Mapping[tuple[float, float], float] = {
+    **{(one, one): 7.0 for one in _HUNDREDTHS},
+    **{(0.2, high): 7.0 for high in _HUNDREDTHS},
+}
+"""ε of two digits, tried in unmodified rows and with one change where nothing else fits."""
 
 
 OF_SEQUENCES: Mapping[tuple[float, float], float] = {(3e-4, 4e-4): 2.0, (3e-4, 3e-4): 4.0}
