@@ -85,14 +85,14 @@ _EARLIER = 0.5
 def strangeness(row: str, frameworks: Sequence[str]) -> float:
     """The bits of a row: none for those of the frameworks that the records' names are of.
 
-    Without such names, none for those of papers.
+    Without such names, none for those of papers; one of these outweighs two of a framework.
     """
     room = row.partition("/")[0] if "/" in row else ""
     earlier = _EARLIER if "@" in row else 0.0
     if room in (frameworks or ("",)):
         return earlier
     if not frameworks:
-        return earlier + 1.0
+        return earlier + 1.25
     return earlier + (2.0 if not room or _DERIVED.get(room) in frameworks else 4.0)
 
 
