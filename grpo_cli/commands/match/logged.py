@@ -9,92 +9,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, product
+from itertools import groupby
 from typing import Any
-
-import numpy as np
 
 from grpo_cli.commands.match.answer import OtherNumber
 from grpo_cli.commands.match.fit import FLOAT32
-from grpo_cli.commands.match.question import InMemory, LoggedNumber, Pass, Question
+from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, exactly
 from grpo_cli.commands.match.run import Candidate
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator, usable
 from grpo_cli.errors import InputError, UsageError
-from grpo_cli.objective.inputs import Inputs
-from grpo_cli.objective.kl import absolute, k1, k2, k3
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
+from grpo_cli.variants.plan import plan
 
 KL = "kl"
 TARGETS = ("loss", "objective")
 _OTHERS = (KL, "clip_fraction", "gradient_norm")
 _MOST = 64
 """Questions of one run; more would not narrow the answer."""
-_ESTIMATORS = {"k3": k3, "k1": k1, "k2": k2, "abs": absolute}
-_WEIGHTED = ("", ", weighted by the ratio")
-_OVER = ("tokens", "responses", "records")
+_OVER = {
+    "tokens": ("token-mean", "input"),
+    "responses": ("response-mean", "input"),
+    "records": ("token-mean", "record"),
+}
 """What a mean is over; of records, each a micro-batch, the token means."""
-
-
-class KlMeans(Pass):
-    """The means of each estimate of the KL that a trainer may log.
-
-    Attributes:
-        sums: the mean in words → the sum that it is made of.
-        counts: what a mean is over → how many of these have a token.
-        lacking: whether records lack the log-probs of a reference.
-    """
-
-    def __init__(self) -> None:
-        self.sums: dict[str, float] = {}
-        self.counts = dict.fromkeys(_OVER, 0)
-        self.lacking = False
-
-    def add(self, chunk: Chunk, found: None) -> None:
-        """Adds a chunk's records."""
-        del found
-        batch, inputs = chunk.batch, Inputs(chunk.batch)
-        difference, moved = inputs.get("log_ratio_ref"), inputs.get("token_log_ratio")
-        if difference is None:
-            self.lacking = True
-            return
-        units = {"responses": batch.responses, "records": batch.record_tokens}
-        self.counts["tokens"] += batch.responses.total
-        for name, unit in units.items():
-            self.counts[name] += int((unit.lengths > 0).sum())
-        for (name, estimate), weighted in product(_ESTIMATORS.items(), _WEIGHTED):
-            if weighted and moved is None:
-                continue
-            with np.errstate(all="ignore"):
-                values = estimate(difference)[0] * (np.exp(moved) if weighted else 1.0)
-                totals = {"tokens": values.sum()}
-                totals |= {over: unit.mean(values).sum() for over, unit in units.items()}
-            for over, total in totals.items():
-                self._add(f"the mean over {over} of {name}{weighted}", float(total))
-
-    def _add(self, words: str, more: float) -> None:
-        self.sums[words] = self.sums.get(words, 0.0) + more
-
-    def merge(self, later: KlMeans) -> None:
-        """Adds the records that follow."""
-        self.lacking |= later.lacking
-        for words, more in later.sums.items():
-            self._add(words, more)
-        for over, count in later.counts.items():
-            self.counts[over] += count
-
-    @property
-    def means(self) -> dict[str, float]:
-        """A mean in words → its value; none where records lack a reference."""
-        if self.lacking:
-            return {}
-        return {
-            words: total / self.counts[words.split()[3]]
-            for words, total in self.sums.items()
-            if self.counts[words.split()[3]]
-        }
 
 
 def agrees(one: Candidate, other: LoggedNumber) -> bool:
@@ -121,9 +61,23 @@ def own_value(one: Candidate, name: str) -> float | None:
 
 
 def means_of(question: Question) -> Mapping[str, float]:
-    """The means of the KL of a question's records, where one was logged."""
-    wanted = any(other.name == KL for other in question.others)
-    return question.data.fold(KlMeans).means if wanted else {}
+    """The means of the KL of a question's records that a trainer may log, where one was."""
+    if not any(other.name == KL for other in question.others):
+        return {}
+    plans = {
+        f"the mean over {over} of {name}{', weighted by the ratio' * (weight == 'ratio')}": plan(
+            "grpo",
+            stages={"kl": name, "aggregate": aggregate},
+            hyperparameters={"beta": 1.0, "kl_weight": weight},
+            batch=batch,
+        )
+        for name in ("k3", "k1", "k2", "abs")
+        for weight in ("none", "ratio")
+        for over, (aggregate, batch) in _OVER.items()
+    }
+    totals = exactly([*map(Evaluator, plans.values())], question.data)
+    every = zip(plans, totals, strict=True)
+    return {words: one.row()[KL] for words, one in every if one is not None}
 
 
 def fitting(question: Question, means: Mapping[str, float]) -> list[str]:

@@ -2,8 +2,8 @@
 
 Every row of the table of variants is tried unmodified, and with one or two changes: another
 advantage, ratio, clip, KL or denominator; each with the other sign and the factors of accumulation
-and data parallelism. β is solved for if none is given, ε and a constant length are searched if the
-plain search leaves the number unexplained.
+and data parallelism. β is solved for if none is given, the usual ε are tried if the plain search
+leaves the number unexplained, and then all ε of two digits.
 """
 
 from __future__ import annotations
@@ -12,10 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from grpo_cli.batch import F64
-from grpo_cli.commands.match.epsilon import brackets, solve
 from grpo_cli.commands.match.fit import FLOAT32, factors_of
 from grpo_cli.commands.match.logged import (
     all_agree,
@@ -37,11 +33,8 @@ _FAR = 12.0
 _ALIKE = 2.0
 """Bits within which conventions are as simple, so that of a number of few digits the nearest is
 named first."""
-_ROUND = 10
-"""Conventions with a round ε that are listed."""
-
 _LARGE = 1 << 18
-"""Tokens from which the search begins with what is quickly evaluated, and no ε is solved for."""
+"""Tokens from which the search begins with what is quickly evaluated, and no unusual ε is tried."""
 _MOST_WORK = {Depth.QUICK: math.inf, Depth.PLAIN: 4e6, Depth.WIDE: 2e6}
 """Tokens up to which conventions are searched: half a minute's work each."""
 TOO_LARGE = "large input"
@@ -76,7 +69,7 @@ class Search:
         if run.matches or not any(question.others for question in questions):
             return run
         if not run.fitting and sum(question.data.work for question in questions) > _LARGE:
-            return run  # no ε is solved for, so nothing gives the losses either
+            return run  # no unusual ε is tried, so nothing gives the losses either
         alone = self._answer([replace(question, others=()) for question in questions])
         if not alone.sure:
             return run
@@ -116,7 +109,7 @@ class Search:
         work = sum(question.data.work for question in questions)
         given = known(self.base, questions[0].first, doubted=self.doubted)
         settled = "epsilon" in given and ("beta" in given or bool(self.betas))
-        depths = [depth for depth in Depth if work <= _MOST_WORK[depth]]
+        depths = [depth for depth in Depth if work <= _MOST_WORK.get(depth, 0.0)]
         if work <= _LARGE:
             depths.remove(Depth.QUICK)
         for depth in depths:
@@ -126,8 +119,9 @@ class Search:
         if depths[-1] is not Depth.WIDE:
             text = f"{_NOT_SEARCHED[depths[-1]]}; --where selects fewer records"
             run.space.reasons[TOO_LARGE] = text
-        if "epsilon" not in given and work <= _LARGE and len(questions) == 1:
-            self._find_epsilon(run, questions[0])
+        if "epsilon" not in given and work <= _LARGE and not run.sure:
+            fine = self._search(questions, sample, Depth.FINE)
+            run = fine if fine.sure else run
         doubtful = DOUBTFUL & questions[0].first.settings.keys() - self.base.flags.keys()
         if not run.matches and doubtful and not self.doubted and work <= _LARGE:
             other = replace(self, doubted=True)._answer(questions)
@@ -162,20 +156,6 @@ class Search:
         if named is not None:
             recorded = run.row(found[named], dict.fromkeys([self.recorded, *names[named]]))
         return sum(map(len, names.values())), nearest, recorded
-
-    def _find_epsilon(self, run: Run, question: Question) -> None:
-        """Finds a round ε with which a convention gives the number, where chance does not."""
-        target, data = question.target, question.data
-
-        def losses(plans: Sequence[Plan]) -> F64:
-            totals = exactly([Evaluator(plan) for plan in plans], data)
-            values = [math.nan if one is None else one.objective for one in totals]
-            return target.sign * np.array(values)
-
-        solved = solve(brackets(run.space, run.scan.every, run.factors, target), target, losses)
-        matches = self._confirm(run, [question], solved[:_ROUND])
-        if matches and matches[0].chance < RARE:
-            run.matches, run.nearest, run.tell_apart = matches, [], []
 
     def _confirm(
         self,

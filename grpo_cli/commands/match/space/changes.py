@@ -27,8 +27,15 @@ EPSILONS: Mapping[tuple[float, float], float] = {
 """ε below and above that are tried besides the row's own if none is given, and their bits.
 
 0.2 is the default of TRL, verl, OpenRLHF, slime, SkyRL and NeMo-RL; 0.2 and 0.28 are DAPO's, and
-those of most recipes of verl, slime and NeMo-RL that set both. Between the values it is solved for.
+those of most recipes of verl, slime and NeMo-RL that set both.
 """
+
+_HUNDREDTHS = [at / 100 for at in range(1, 61)]
+FINE: Mapping[tuple[float, float], float] = {
+    **{(one, one): 7.0 for one in _HUNDREDTHS},
+    **{(0.2, high): 7.0 for high in _HUNDREDTHS},
+}
+"""ε of two digits, tried in unmodified rows and with one change where nothing else fits."""
 
 
 OF_SEQUENCES: Mapping[tuple[float, float], float] = {(3e-4, 4e-4): 2.0, (3e-4, 3e-4): 4.0}
@@ -78,14 +85,14 @@ _EARLIER = 0.5
 def strangeness(row: str, frameworks: Sequence[str]) -> float:
     """The bits of a row: none for those of the frameworks that the records' names are of.
 
-    Without such names, none for those of papers.
+    Without such names, none for those of papers; one of these outweighs two of a framework.
     """
     room = row.partition("/")[0] if "/" in row else ""
     earlier = _EARLIER if "@" in row else 0.0
     if room in (frameworks or ("",)):
         return earlier
     if not frameworks:
-        return earlier + 1.0
+        return earlier + 1.25
     return earlier + (2.0 if not room or _DERIVED.get(room) in frameworks else 4.0)
 
 

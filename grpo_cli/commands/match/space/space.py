@@ -6,7 +6,7 @@ weights. So J of tens of thousands of conventions comes from some hundred vector
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -43,7 +43,6 @@ from grpo_cli.variants.registry import bind
 
 Index = NDArray[np.int32] | NDArray[np.int16]
 
-MOST_CHANGES = 2
 _NONE, _CANNOT = -1, -2
 """In the place of an option's number: it has none, or it cannot be evaluated."""
 _EPSILON = ("epsilon_high", "epsilon_low")
@@ -56,12 +55,13 @@ class Depth(IntEnum):
 
     QUICK leaves out what needs all tokens again for each convention: other ratios and surrogates
     than a row's own, statistics of the whole input, advantages of tokens. PLAIN has all of that.
-    WIDE searches ε, and β in the reward, as well.
+    WIDE searches ε, and β in the reward, as well; FINE, ε of two digits, with one change at most.
     """
 
     QUICK = 0
     PLAIN = 1
     WIDE = 2
+    FINE = 3
 
 
 DOUBTFUL = frozenset({"epsilon_low", "epsilon_high", "beta"})
@@ -115,12 +115,16 @@ class Axes(NamedTuple):
         """All but the policy changes."""
         return self.advantages, self.kls, self.weights
 
-    def combined(self) -> tuple[Index, tuple[NDArray[np.int64], ...], F64]:
-        """[n] flat places of the combinations of few changes, their places by axis, their bits."""
+    def combined(self, most: int) -> tuple[Index, tuple[NDArray[np.int64], ...], F64]:
+        """[n] flat places of the combinations of few changes, their places by axis, their bits.
+
+        Args:
+            most: changes that a combination may have.
+        """
         count = outer([axis.counts for axis in self], np.int8)
-        at = np.flatnonzero(count <= MOST_CHANGES)
+        at = np.flatnonzero(count <= most)
         places = np.unravel_index(at, count.shape)
-        bits = np.where(count.ravel()[at] == MOST_CHANGES, 1.0, 0.0)
+        bits = np.where(count.ravel()[at] > 1, 1.0, 0.0)
         for axis, place in zip(self, places, strict=True):
             bits += axis.bits[place]
         return at.astype(np.int32), places, bits
@@ -207,7 +211,8 @@ class Space:
     def __init__(self, builder: _Builder, grids: Sequence[Grid]) -> None:
         self.options, self.grids = builder.options, grids
         self.reasons, self.same = builder.reasons, builder.same
-        combined = {axes: axes.combined() for axes in dict.fromkeys(one.axes for one in grids)}
+        every = dict.fromkeys(one.axes for one in grids)
+        combined = {axes: axes.combined(builder.most_changes) for axes in every}
         columns = [grid.columns(at, *combined[grid.axes]) for at, grid in enumerate(grids)]
         for name in [*columns[0]]:
             setattr(self, name, np.concatenate([one.pop(name) for one in columns]))
@@ -276,10 +281,12 @@ class _Builder:
         self._rows: dict[Key, list[str]] = {}
         self._known_numbers: dict[Key, Index] = {}
         # Rows share the changes and the axes that are made for them.
-        self._axis, self._epsilons, self._own = cache(Axis), cache(_epsilons), cache(_own_values)
+        self._axis, self._own = cache(Axis), cache(_own_values)
+        usual = tried.FINE if depth is Depth.FINE else tried.EPSILONS
+        self._epsilons = cache(partial(_epsilons, usual))
         self._penalised = cache(self._penalised_advantages)
-        usual = dict.fromkeys((sample.width, *tried.LENGTHS))
-        lengths: Sequence[Any] = [] if tried.LENGTH in given else [*usual]
+        constants = dict.fromkeys((sample.width, *tried.LENGTHS))
+        lengths: Sequence[Any] = [] if tried.LENGTH in given else [*constants]
         if tried.LENGTH in base.flags.keys() - base.takes():  # for the other rows and changes
             lengths = [base.flags[tried.LENGTH]]
         rewards = sample.record.batch.rewards is not None
@@ -287,8 +294,9 @@ class _Builder:
         lacking = missing("advantages", bind("advantage", "given"), "advantage")
         fixed = sample.record.advantages_given or "advantage" in base.swapped or not rewards
         self._lacking = "" if fixed else str(lacking)
-        quick = depth is Depth.QUICK
-        self._pairs = [NO_CHANGE] if quick else [NO_CHANGE, *tried.pairs(base)]
+        self.most_changes = 1 if depth is Depth.FINE else 2
+        bare = depth in (Depth.QUICK, Depth.FINE)
+        self._pairs = [NO_CHANGE] if bare else [NO_CHANGE, *tried.pairs(base)]
         self._betas = [Change({}, {"beta": beta}) for beta in betas]
         self._kls: list[Change] = []
         for kl in tried.kls(base):
@@ -351,7 +359,7 @@ class _Builder:
 
     def _with_epsilons(self, stages: Stages, pairs: Sequence[Change]) -> Iterator[Change]:
         """The policy changes with each ε that is searched."""
-        if "epsilon" in self._given or self._depth is not Depth.WIDE:
+        if "epsilon" in self._given or self._depth < Depth.WIDE:
             return
         for pair in pairs:
             if "surrogate" in pair.stages:
@@ -413,7 +421,7 @@ class _Builder:
         if self._lacking:
             self.reasons.setdefault("given", self._lacking)
         count = outer([advantages.counts, pairs.counts], np.int8)
-        can = (count <= MOST_CHANGES) & (numbers > _CANNOT)[:, None] & (policies > _CANNOT)
+        can = (count <= self.most_changes) & (numbers > _CANNOT)[:, None] & (policies > _CANNOT)
         by_sign = can & (numbers >= 0)[:, None] & (policies >= 0) & all_tokens
         found = np.full(count.shape, _CANNOT, np.int32)
         rows, columns = np.nonzero(by_sign)
@@ -531,11 +539,17 @@ def _own_values(values: Sequence[tuple[str, Value]]) -> Sequence[Change]:
     return [Change({}, dict(values), 1, 1.0)] if values else []
 
 
-def _epsilons(pair: Change, taken: Sequence[str], *, of_sequences: bool) -> Sequence[Change]:
+def _epsilons(
+    usual: Mapping[tuple[float, float], float],
+    pair: Change,
+    taken: Sequence[str],
+    *,
+    of_sequences: bool,
+) -> Sequence[Change]:
     """A policy change with each ε that is searched; some are usual for a sequence's ratio alone."""
     found: dict[Key, Change] = {}
     further = tried.OF_SEQUENCES if of_sequences else {}
-    for (low, high), bits in (*tried.EPSILONS.items(), *further.items()):
+    for (low, high), bits in (*usual.items(), *further.items()):
         both = {"epsilon_low": low, "epsilon_high": high}
         flags = {name: both[name] for name in taken}
         if pair.bits + bits <= _COSTLY:
