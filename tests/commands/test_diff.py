@@ -181,6 +181,16 @@ def test_an_engine_that_samples_at_a_temperature_from_step_30_on(tmp_path: Path)
     assert found["partings"][0]["step"] == 30
 
 
+def test_long_settings_fit_the_screen(tmp_path: Path) -> None:
+    """On a pipe of 80 columns as well; --full has all of them."""
+    other = {"beta": 0.25, "epsilon_low": 0.1, "epsilon_high": 0.3, "loss_type": "dapo"}
+    later = [one | {"hyperparameters": other} for one in RUN]
+    runs = [write_run(tmp_path / name, some) for name, some in (("a", RUN), ("b", later))]
+    lines = run("diff", *runs).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("hyperparameters") and line.count("…") == 2 for line in lines)
+
+
 # ---- steps and records that one run lacks -------------------------------------------------------
 
 

@@ -44,6 +44,9 @@ NO = 1
 _SPARE = ("record", "largest_difference", "response", "token")
 """What a narrow terminal goes without, the first to go first; the line above has the first's."""
 
+_GAPS = 4
+"""Columns of the screen between the columns that are always shown."""
+
 Tolerance = Annotated[
     float | None,
     option(
@@ -174,17 +177,21 @@ def _print(console: Console, screen: Screen, answer: RunDiff, against: str) -> N
     parts += [] if first.token is None else [f"token {first.token}"]
     place = f"{', '.join(parts)}: {first.column}, {first.meaning}"
     console.print(wrapped(Text(place, "bold"), screen.reading, 2))
-    console.print(Text("  first {}, second {}".format(*_both(first))))
+    console.print(wrapped(Text("  first {}, second {}".format(*_both(first))), screen.reading, 2))
     _print_noise(console, screen, answer)
     console.print()
-    rows = answer.partings
+    rows, most = answer.partings, None
+    if screen.width is not None and not chosen().full:
+        most = (screen.width - max(len(one.column) for one in rows) - _GAPS) // 2
     columns = [
         column("column", [one.column for one in rows], numeric=False),
         column("record", [one.record for one in rows], numeric=False),
         column("response", [one.response for one in rows]),
         column("token", [one.token for one in rows]),
-        column("first", [_both(one)[0] for one in rows], show=str, numeric=False),
-        column("second", [_both(one)[1] for one in rows], show=str, numeric=False),
+        *(
+            column(name, [_cut(_both(one)[at], most) for one in rows], show=str, numeric=False)
+            for at, name in enumerate(("first", "second"))
+        ),
         column("largest_difference", [one.difference for one in rows]),
     ]
     print_fitting(console, screen, columns, _SPARE, "column")
@@ -200,6 +207,11 @@ def _print_noise(console: Console, screen: Screen, answer: RunDiff) -> None:
         text += f" ({one.differing:,} of {one.numbers:,})"
         console.print(wrapped(Text(text, "dim"), screen.reading, 2))
         mark(console, "noisy column")
+
+
+def _cut(text: str, most: int | None) -> str:
+    """The beginning of a text that is longer."""
+    return text if most is None or len(text) <= most else f"{text[: max(most - 1, 1)]}…"
 
 
 def _both(one: Parting) -> tuple[str, str]:

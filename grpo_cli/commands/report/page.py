@@ -80,7 +80,7 @@ def page_of(
             }
             whole["against"] = {"verdict": compared.headline, "metrics": differing}
             named = next(iter(other_runs))
-            title = f"Against {named}: {compared.headline.partition(' by more ')[0]}."
+            title = f"Against {named}: {compared.headline}."
     for gone in answer.passes:
         words = f"pass {gone.number}, steps {gone.first_step} to {gone.last_step}"
         other_runs[words] = answer.steps.whole.until(gone.number).since(gone.first_step)

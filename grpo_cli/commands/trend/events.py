@@ -94,14 +94,15 @@ class Event(Answer):
         """All of them by time, of one step those that are clearest to a person first."""
         return sorted([self.first, *self.others], key=self._clearness)
 
-    def _clearness(self, one: Finding) -> tuple[bool, int, bool, bool, bool, int]:
+    def _clearness(self, one: Finding) -> tuple[bool, bool, int, bool, bool, bool, int]:
         """The place of a finding: what every update changes says least, the cause says most."""
+        explained = self.cause is not None and one is not self.first
         row = one.row
         name = "" if row is None else row.name
         update = name in _UPDATE
         cause = one is self.first or _family(one) == _family(self.first)
         lesser = name in _EFFECTS or name == "loss"
-        return one.severity == INFO, one.onset, update, not cause, lesser, _rank(one)
+        return explained, one.severity == INFO, one.onset, update, not cause, lesser, _rank(one)
 
     @property
     def commands(self) -> list[str]:

@@ -62,6 +62,7 @@ class RunSums(Accumulator[Evaluated]):
         tables: the sums of the steps; together, where a step is in several.
         notices: notes, each printed once.
         missing: the columns for want of which nothing was evaluated, by the error's text.
+        lacking: how many records that was so of.
         signatures: of the objectives that ran, each with the first step that has it.
         moved: whether a record that was evaluated has log_probs_old.
         origins: the files of each step.
@@ -78,6 +79,7 @@ class RunSums(Accumulator[Evaluated]):
     tables: list[StepSums] = field(default_factory=list)
     notices: Notices = field(default_factory=dict)
     missing: dict[str, MissingColumnError] = field(default_factory=dict)
+    lacking: int = 0
     signatures: dict[str, int] = field(default_factory=dict)
     moved: bool = False
     origins: Origins = field(default_factory=Origins)
@@ -131,6 +133,7 @@ class RunSums(Accumulator[Evaluated]):
         plan, breakdown = self.evaluator.plan, None
         if isinstance(evaluated, MissingColumnError):
             self.missing.setdefault(str(evaluated), evaluated)
+            self.lacking += len(steps)
         else:
             breakdown = evaluated
             signatures = breakdown.objective.signatures(len(steps))
@@ -231,6 +234,7 @@ class RunSums(Accumulator[Evaluated]):
         self.add_tables(*later.tables)
         self.notices |= later.notices
         self.missing = later.missing | self.missing
+        self.lacking += later.lacking
         for signature, step in later.signatures.items():
             self.signatures[signature] = min(step, self.signatures.get(signature, step))
         self.moved |= later.moved
@@ -343,14 +347,17 @@ class Run:
         self.logged: dict[str, F64] = {}
         self.token_means: dict[str, F64] = {}
         self.parts: dict[int, tuple[Any, int]] = {}
+        self._lacking = ""
         self.alone: str | None = None
         self.ungrouped: str | None = None
 
     @property
     def lacks(self) -> Notices:
         """Notes on what is missing, so that the objective was not evaluated."""
+        whole = f" of {self._lacking}" if self._lacking else ""
         return {
-            f"loss, KL and ratios are not computed: {one}": None for one in self.missing.values()
+            f"loss, KL and ratios are not computed{whole}: {one}": None
+            for one in self.missing.values()
         }
 
     def read_each(self) -> list[Steps]:
@@ -390,6 +397,8 @@ class Run:
         self.notices: Notices = found.notices | dict.fromkeys([*notes, *changes(found.signatures)])
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
         sums = joined(found.tables or [sums_of_rewards([])])
+        if evaluated := int(sums.count("records").sum()):
+            self._lacking = f"{found.lacking:,} of {found.lacking + evaluated:,} records"
         if self.reader.reading.grouping is None and plan.compares_groups:
             given = any("|adv:given" in one for one in found.signatures)
             alone = ungrouped(sums, self.reader.facts, given=given)

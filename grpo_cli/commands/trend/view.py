@@ -189,7 +189,7 @@ def print_events(
     Of a log alone, in the place of commands, with what is usually done about it.
 
     Args:
-        most: sentences on series that followed; the others are named. None: all of them.
+        most: sentences on series that followed; the others are named, but for 0. None: all of them.
         logged: whether it is of a log.
     """
     for event in events:
@@ -202,7 +202,7 @@ def print_events(
             when = "then" if other.onset > first.onset else "also"
             line = Text(f"  {when} {other.kind}  {visible(other.sentence)}", "dim")
             console.print(wrapped(line, screen.reading, 4))
-        if unsaid := [] if most is None else others[most:]:
+        if unsaid := others[most:] if most else []:
             names = ", ".join(visible(one.metric) for one in unsaid)
             more = Text(f"  and {len(unsaid)} more: {names}", "dim")
             console.print(wrapped(more, screen.reading, 4))
@@ -299,8 +299,7 @@ def print_answer(
         events = _events(screen, answer, most)
         basis = _basis(screen, answer, covered, quiet=quiet, terse=terse)
         around = lines_of(events + basis, screen) + noted + _AROUND
-        fits = height is None or around + _LEAST_LIMIT <= height
-        if fits:
+        if height is None or around + _LEAST_LIMIT <= height:
             break
 
     def draw(console: Console, screen: Screen) -> None:
@@ -317,8 +316,7 @@ def print_answer(
         if rest:
             width = min(screen.reading, _NUMBERS)
             console.print(wrapped(Text(f"  {visible(rest)}"), width, 2))
-        if fits:  # else the steps are what a short screen has room for
-            console.file.write(events)
+        console.file.write(events)
         console.print()
         if plot:
             _print_charts(console, screen, answer, columns)
@@ -328,7 +326,7 @@ def print_answer(
             most = 0 if chosen().full else most
             found = answer.findings
             print_steps(console, screen, answer.steps.whole, columns, most, found, _onsets(answer))
-        console.file.write(basis if fits else events + basis)
+        console.file.write(basis)
 
     print_page(stream, draw, "page" if limit is not None or plot else "cut", notes=notes)
 

@@ -113,29 +113,32 @@ class RunComparison(Frames, Answer):
 
     @property
     def headline(self) -> str:
-        """Which metrics of two runs differ from which step on, and how many, over which steps."""
+        """How many metrics of two runs differ, and which, from which step on."""
         first, last, count = self.steps
-        mine, yours = self.runs
+        if self.too_few and not self.differing:
+            return f"{count} steps ({first} to {last}) are too few to decide"
         named = [one.name + _when(one, first) for one in self.differing[:_NAMED]]
         rest = len(self.differing) - len(named)
-        which = f"{', '.join(named)}{f' and {rest} more' if rest else ''}: " if named else ""
+        which = f": {', '.join(named)}{f' and {rest} more' if rest else ''}" if named else ""
         verb = "differs" if len(self.differing) == 1 else "differ"
-        found = f"{which}{len(self.differing)} of {len(self.metrics)} metrics {verb} " + (
-            "beyond the runs of each side"
-            if min(mine, yours) > 1
-            else "by more than two seeds of the same configuration usually do"
-        )
-        about = f"{found}, over {count:,} steps ({first} to {last})"
-        if self.too_few:
-            few = f"{count} steps ({first} to {last}) are too few to decide"
-            others = len(self.differing) < len(self.metrics)
-            about += ", too few to decide on the others" if self.differing and others else ""
-            about = about if self.differing else few
-        if self.largest and len(self.differing) < len(self.metrics):
-            of = " of the others" if self.differing else ""
-            about += f"; the largest differences{of}: {', '.join(self.largest)}"
-            about += " (in standard deviations of the first run)"
-        return about + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
+        return f"{len(self.differing)} of {len(self.metrics)} metrics {verb}{which}"
+
+    @property
+    def basis(self) -> str:
+        """What the headline is based on: steps, what it is compared with, and what is undecided."""
+        first, last, count = self.steps
+        mine, yours = self.runs
+        words = [
+            f"compared over {count:,} steps ({first} to {last}), with "
+            + ("the runs of each side" if min(mine, yours) > 1 else "how far two seeds usually are")
+            + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
+        ]
+        others = " on the others" if self.differing else ""
+        words += [f"too few steps to decide{others}"] if self.too_few else []
+        if self.largest:
+            largest = ", ".join(self.largest)
+            words.append(f"the largest differences: {largest} (in the first run's deviations)")
+        return "; ".join(words)
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each metric, those beyond noise first."""

@@ -113,8 +113,8 @@ def print_comparison(
     first = answer.steps[0]
     console.print(wrapped(Text(answer.headline, "bold"), screen.headline, 2))
     first_run, second_run = (visible(_listed(one)) for one in named)
-    sides = Text(f"first: {first_run}; second: {second_run}")
-    console.print(wrapped(sides, screen.reading, 2))
+    for words in (f"first: {first_run}; second: {second_run}", answer.basis):
+        console.print(wrapped(Text(words), screen.reading, 2))
     console.print()
     equal = [one.name for one in answer.metrics if one.low == one.high == 0.0]
     rows = [
