@@ -220,12 +220,6 @@ class Unread:
                 del self._found[keys]
 
     @property
-    def settings(self) -> dict[str, tuple[str, float | str]]:
-        """Hyperparameter → the first key that resembles it, and the value there."""
-        found = (one for keys in self._found.values() for one in keys.settings)
-        return {name: (key, value) for key, name, value in reversed([*found])}
-
-    @property
     def others(self) -> dict[str, Any]:
         """The keys that resemble nothing, and the value of each in the first record with it."""
         return dict(pair for one in reversed(self._found.values()) for pair in one.others)

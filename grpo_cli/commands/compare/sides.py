@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -29,9 +30,8 @@ NUMBERS = (
 )
 """The totals that a row of the comparison has."""
 
-_ABOVE, _BELOW, _NONE, _RESPONSES, _TOKENS = range(5)
-_SMALLEST = 1074
-_UNITS = 1 << _SMALLEST  # every double is a whole number of 2^-1074
+_SIGNS = (1.0, -1.0, 0.0)
+"""Of an advantage."""
 
 
 class Shares:
@@ -42,33 +42,25 @@ class Shares:
     """
 
     def __init__(self) -> None:
-        # part and length → sums in units of the smallest double, by sign; then how many responses
-        self._rows: dict[tuple[str, int], list[int]] = {}
-        self._broken = 0.0
+        self._sums = ExactSums[tuple[str, int, float]]()  # by part, length and sign
+        self._counts = Counter[int]()  # responses by length
 
     def add(self, breakdown: Breakdown, cut: Cut, parts: Mapping[str, F64]) -> None:
         """Adds the parts of a gradient, which have different denominators, of some records."""
         responses, own = breakdown.batch.responses, cut.responses
-        positive, negative = breakdown.advantage > 0, breakdown.advantage < 0
-        signs = (positive, negative, ~(positive | negative))
+        lengths = responses.lengths[own]
+        self._counts.update(lengths.tolist())
+        places = [(length, lengths == length) for length in np.unique(lengths).tolist()]
         for name, part in parts.items():
-            sums = [responses.sum(np.abs(part) * sign)[own].tolist() for sign in signs]
-            for length, *values in zip(responses.lengths[own].tolist(), *sums, strict=True):
-                row = self._rows.setdefault((name, length), [0, 0, 0, 0])
-                row[_RESPONSES] += 1
-                for sign, value in enumerate(values):
-                    if math.isfinite(value):
-                        whole, divisor = value.as_integer_ratio()
-                        row[sign] += whole << (_SMALLEST + 1 - divisor.bit_length())
-                    else:
-                        self._broken += value
+            for sign in _SIGNS:
+                found = responses.sum(np.abs(part) * (np.sign(breakdown.advantage) == sign))[own]
+                for length, chosen in places:
+                    self._sums[name, length, sign].add(found[chosen])
 
     def merge(self, later: Shares) -> None:
         """Adds those of data that follow."""
-        self._broken += later._broken
-        for key, row in later._rows.items():
-            mine = self._rows.get(key, [0, 0, 0, 0])
-            self._rows[key] = [one + other for one, other in zip(mine, row, strict=True)]
+        self._sums.merge(later._sums)
+        self._counts.update(later._counts)
 
     def read(self, scale: Callable[[str], float]) -> dict[str, float | None]:
         """The shares of Σ|gradient|; None where there is no gradient.
@@ -79,27 +71,24 @@ class Shares:
         Args:
             scale: the factor that a part of the gradient still lacks.
         """
-        rows: dict[int, F64] = {}
-        for (name, length), (*units, count) in sorted(self._rows.items()):
-            row = rows.setdefault(length, np.array([0.0, 0.0, 0.0, count, count * length]))
-            factor = abs(scale(name))
-            row[:_RESPONSES] += [one / _UNITS * factor + self._broken for one in units]
-        table = np.array([rows[length] for length in sorted(rows, reverse=True)]).reshape(-1, 5)
-        quarter, room = np.zeros(5), 0.25 * table[:, _RESPONSES].sum()
-        for row in table:  # the longest first
-            part = min(1.0, max(room, 0.0) / row[_RESPONSES])
-            quarter += part * row
-            room -= part * row[_RESPONSES]
+        lengths = sorted(self._counts, reverse=True)
+        table = {length: np.zeros(len(_SIGNS)) for length in lengths}
+        for (name, length, sign), total in sorted(self._sums.items()):
+            table[length][_SIGNS.index(sign)] += total.value() * abs(scale(name))
+        sums = np.array([*table.values()]).reshape(-1, len(_SIGNS))
+        counts = np.array([self._counts[length] for length in lengths])
+        tokens = counts * np.array(lengths)
+        before = np.cumsum(counts) - counts
+        part = np.clip((0.25 * counts.sum() - before) / counts, 0.0, 1.0)  # the longest first
 
-        def share(part: np.floating[Any], whole: np.floating[Any]) -> float | None:
-            return float(part) / float(whole) if whole else None
+        def share(of: np.floating[Any], whole: np.floating[Any]) -> float | None:
+            return float(of) / float(whole) if whole else None
 
-        whole = table[:, :_RESPONSES].sum()
         return {
-            "longest_quarter": share(quarter[:_RESPONSES].sum(), whole),
-            "longest_quarter_tokens": share(quarter[_TOKENS], table[:, _TOKENS].sum()),
-            "positive_advantage": share(table[:, _ABOVE].sum(), whole),
-            "negative_advantage": share(table[:, _BELOW].sum(), whole),
+            "longest_quarter": share((part[:, None] * sums).sum(), sums.sum()),
+            "longest_quarter_tokens": share((part * tokens).sum(), tokens.sum()),
+            "positive_advantage": share(sums[:, 0].sum(), sums.sum()),
+            "negative_advantage": share(sums[:, 1].sum(), sums.sum()),
         }
 
 

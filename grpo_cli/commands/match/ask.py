@@ -13,14 +13,13 @@ from grpo_cli.commands.match.logged import TARGETS, read_questions
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
 from grpo_cli.commands.match.run import RARE, REFERENCE, Candidate, Run
 from grpo_cli.commands.match.search import TOO_LARGE, Search
-from grpo_cli.commands.match.space.space import known
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
-from grpo_cli.hyperparameters import Value, canonical
+from grpo_cli.hyperparameters import Value
 from grpo_cli.terminal.numbers import shell_line, shown
 from grpo_cli.variants.plan import Plan, plan
 
@@ -66,7 +65,7 @@ def ask(
         first = stream.first()
         questions = [Question(target, stream.loaded(), first, others)]
     try:
-        run = _searched(plan, source, betas, questions)
+        run = Search(plan, betas, source.facts.named or "").answer(questions)
     except InputError:
         _evaluate(plan, source)
         raise
@@ -111,35 +110,6 @@ def _evaluate(plan: Plan, source: Reader) -> None:
     """
     for _ in Evaluation(source, plan, encode=None):
         pass
-
-
-def _searched(
-    plan: Plan, source: Reader, betas: Sequence[float], questions: Sequence[Question]
-) -> Run:
-    """The search, first with ε and β of settings that no command reads, as ``settings.beta``."""
-    search, first = Search(plan, betas, source.facts.named or ""), questions[0].first
-    taken = known(plan, first) | ({"beta"} if betas else set())
-    unread = {
-        name: (key, value)
-        for name, (key, value) in source.facts.unread.settings.items()
-        if name in _SEARCHED
-        and isinstance(value, int | float)
-        and taken.isdisjoint(canonical({name: value}).keys() | {name})
-    }
-    if not unread:
-        return search.answer(questions)
-    flags = canonical({name: value for name, (_, value) in unread.items()})
-    run = replace(search, base=replace(plan, flags={**plan.flags, **flags})).answer(questions)
-    values = ", ".join(f"{name} {value:g} ({key})" for name, (key, value) in unread.items())
-    source.notices[f"tried first: {values}"] = None
-    if run.sure:
-        return run
-    other = search.answer(questions)
-    chances = [one.matches[0].chance if one.matches else math.inf for one in (run, other)]
-    return run if chances[0] < chances[1] else other
-
-
-_SEARCHED = {"epsilon", "epsilon_low", "epsilon_high", "beta"}
 
 
 def _target(given: dict[str, str], rtol: float | None, at: Sequence[str]) -> LoggedNumber | None:
