@@ -17,8 +17,6 @@ from command import answer, run
 from files import each
 from trended import PLAIN, SAMPLES, metrics, series, write
 
-from grpo_cli.commands.trend.comparison import Precision, _compared
-
 HEALTHY = str(SAMPLES / "healthy.jsonl.gz")
 STATE = SAMPLES / "trainer_state.json"
 TRL = ("-v", "trl/grpo", "--correction", "trl/sequence-mask")
@@ -97,11 +95,6 @@ def test_a_series_under_another_name_is_compared(tmp_path: Path) -> None:
     found = compared(HEALTHY, log_of(tmp_path / "trainer_state.json", log), "-v", "dapo")
     assert {name for name, one in found.items() if one["agrees"]} == {*log} - {"reward_std", "lr"}
     assert found["reward_std"]["because"] == "it equals reward_group_std"
-    mean = {"kl_k3": {0: 1.0, 1: 2.0, 2: 4.0}}
-    one = _compared(
-        "kl", mean["kl_k3"], {0: 1.1, 1: 2.0, 2: 3.9}, mean, {}, 0, "trl", Precision(0, 0)
-    )
-    assert one.because == "it equals grpo's own kl_k3, not computed as trl does"
 
 
 def rewards(path: Path, values: Mapping[int, float], others: Mapping[str, Values]) -> Path:

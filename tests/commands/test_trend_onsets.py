@@ -16,7 +16,6 @@ import random
 import re
 import shlex
 from collections.abc import Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +27,6 @@ from trended import PLAIN, SAMPLES, drifting, found_in, series, trend, write
 
 import grpo_cli
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.onsets import mann_kendall
 
 
 class Onset(NamedTuple):
@@ -38,13 +36,6 @@ class Onset(NamedTuple):
     up: bool
     before: float
     after: float
-
-
-def trend_of(past: F64) -> float:
-    """Mann and Kendall's z."""
-    n = len(past)
-    s = sum(np.sign(later - earlier) for earlier, later in combinations(past, 2))
-    return float((s - np.sign(s)) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18))
 
 
 ONSETS = [
@@ -97,15 +88,6 @@ def noisy(seed: int, count: int = 60, correlation: float = 0.0) -> F64:
     for at in range(1, count):
         values[at] += correlation * values[at - 1]
     return values
-
-
-@pytest.mark.parametrize("first", [10, 29, 30, 31, 200])
-def test_the_trend_of_every_past_is_that_of_its_own_values(first: int) -> None:
-    values = np.array(ONSETS[0]["values"])
-    places = np.arange(first, len(values) + 1)
-    found = mann_kendall(np.array([values, -values]), places)
-    expected = np.array([trend_of(values[max(at - 30, 0) : at]) for at in places.tolist()])
-    np.testing.assert_allclose(found, [expected, -expected], rtol=1e-12)
 
 
 def test_what_is_found_and_what_is_not(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ _SHORTER = (
 )
 _NAMED, _THEN = 3, 3
 """Series of an event that its sentence names with their numbers, and of those that followed."""
+_LOADED = "look for weights of the policy or the reference that were loaded again at that step"
 _COPIED = (
     "no other weights give equal log-probs: look for a batch that was written twice, or a step "
     "that trained nothing"
@@ -270,6 +271,8 @@ class Event(Answer):
             return _SHORTER
         if row is None or self.severity == INFO:
             return ""
+        if row.name == KL and falls:
+            return _LOADED
         fall, either, rise = row.fix.partition("; if it rises, ")
         if not either or not self.first.direction or not fall.startswith(_IF_FALLS):
             return row.fix

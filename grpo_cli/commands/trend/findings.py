@@ -99,7 +99,7 @@ def _copies(steps: Steps, flags: Flags) -> list[Finding]:
     """The first step that has the records of an earlier one."""
     for at, source in steps.copies.items():
         begun, later = steps[at], len(steps.copies) - 1
-        many = f"; so have {later:,} more steps the records of others" if later else ""
+        many = f"; {later:,} more repeat an earlier step" if later else ""
         sentence = f"{COPIED} {steps.numbers[source]:,}, with equal log-probs{many}"
         commands = _commands("records", begun, begun, flags)
         number = begun.number
@@ -108,7 +108,7 @@ def _copies(steps: Steps, flags: Flags) -> list[Finding]:
     return []
 
 
-COPIED = "has the records of step"
+COPIED = "its records are those of step"
 
 
 def _apart(series: _Series, found: Sequence[Change], steps: Steps) -> list[Change]:

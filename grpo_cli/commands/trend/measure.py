@@ -28,9 +28,10 @@ from grpo_cli.commands.trend.sums import (
     first_largest,
 )
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
+from grpo_cli.objective.terms import ENTROPY, KL
 from grpo_cli.records.formats.texts import NoLogProbsError
 
 Unit = Literal["records", "groups", "responses", "tokens"]
@@ -133,7 +134,7 @@ class ChunkSums:
         self.sums.add_count("tokens", tokens.lengths)
         self.sums.add_count("samples", responses.lengths)
         if breakdown is not None:
-            self._add_totals(breakdown, by)
+            self._add_totals(breakdown, by, marks)
         if functions := functions_of(chunk):
             self.sums.functions[*functions] = int(self.sums.numbers.min())
         for name, values in functions.items():
@@ -173,45 +174,17 @@ class ChunkSums:
 
     # ---- the objective ----------------------------------------------------------------------
 
-    def _add_totals(self, breakdown: Breakdown, by: str) -> None:
-        records = self._units["records"]
-        responses, tokens = self._units["responses"], self._units["tokens"]
+    def _add_totals(self, breakdown: Breakdown, by: str, marks: Sequence[int]) -> None:
+        records, tokens = self._units["records"], self._units["tokens"]
+        totals = [Totals(by) for _ in marks[1:]]
+        for one, cut in zip(totals, breakdown.batch.cuts(marks), strict=True):
+            one.add(breakdown, cut)
+        self._columns["totals", ""] = Ragged(np.ones_like(records.lengths), _objects(totals))
         self.sums.add_count("records", records.lengths)
         self.sums.add_count("evaluated_tokens", tokens.lengths)
         self.sums.add_count("clipped_low", tokens.sum((breakdown.clip < 0).astype(np.int64)))
         self.sums.add_count("clipped_high", tokens.sum((breakdown.clip > 0).astype(np.int64)))
-        self.sums.add_count("kl_unknown", records.lengths * breakdown.kl_unknown)
-        self.sums.add_count("kl_records", records.lengths * (breakdown.kl is not None))
         self._sum("ratio", "responses", breakdown.ratio_sums)
-        if by == "record":
-            for term in breakdown.terms:
-                self._add_term(term, "records", breakdown.record_values[term.name])
-            squares = breakdown.record_gradient_squares
-            self._sum((POLICY, POLICY), "records", squares, "product")
-            for name in (POLICY, KL, ENTROPY):
-                self.sums.add_count(f"{name}_counted", records.lengths)
-            return
-        for term in breakdown.terms:
-            self._add_term(term, "responses", term.weighted())
-        weights = {term.name: term.weights for term in breakdown.terms} | dict(breakdown.absent)
-        for name, one in weights.items():
-            if one.counts is not None:
-                self.sums.add_count(f"{name}_counted", responses.sum(one.counts).astype(np.float64))
-        for first, second, product in breakdown.products:
-            self._sum((first, second), "responses", product, "product")
-
-    def _add_term(self, term: Term, unit: Unit, values: F64) -> None:
-        """Adds a term's numbers to the sum of its coefficient: that of the record, if they differ.
-
-        Sums are in the order of the coefficients' first records.
-        """
-        own = term.coefficient
-        if not isinstance(own, np.ndarray):
-            self._sum((term.name, own), unit, values, "term")
-            return
-        each = own if unit == "records" else self._chunk.batch.records.spread(own)
-        for coefficient in dict.fromkeys(own.tolist()):
-            self._sum((term.name, coefficient), unit, values, "term", each == coefficient)
 
     # ---- tokens -----------------------------------------------------------------------------
 

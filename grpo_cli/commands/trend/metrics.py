@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.responses import Responses
 from grpo_cli.commands.trend.sums import DECILES, StepSums, quantiles
-from grpo_cli.objective.arithmetic.exact_sums import added
-from grpo_cli.objective.terms import ENTROPY, KL, POLICY
+from grpo_cli.engine.totals import Totals
+from grpo_cli.objective.terms import KL
 
 Read = Callable[["StepValues"], F64]
 """[S] a number of each step; NaN where it has none."""
@@ -95,78 +94,31 @@ class StepValues:
 
     # ---- the objective ----------------------------------------------------------------------
 
-    def _if_evaluated(self, values: F64) -> F64:
-        return np.where(self.evaluated, values + 0.0, np.nan)
-
-    def _counted(self, term: str) -> F64:
-        """What a term's weights count; 1 where that is nothing."""
-        counts = self.table.count(f"{term}_counted").astype(np.float64)
-        return np.where(counts, counts, 1.0)
-
-    def _parts(self, term: str) -> list[tuple[float, F64]]:
-        """The sums of a term by its coefficients, each with NaN where the step has none of it."""
-        return [
-            (coefficient, np.where(one.widths > 0, one.sums(), np.nan))
-            for (name, coefficient), one in self.table.family("term").items()
-            if name == term
-        ]
-
-    def term(self, name: str) -> F64:
-        """Σ w·value of a term; 0 where there is none."""
-        return _added([part for _, part in self._parts(name)], self.evaluated) / self._counted(name)
-
-    def _part(self, name: str) -> F64:
-        """What a term adds to J."""
-        parts, counted = self._parts(name), self._counted(name)
-        found = np.zeros(len(self.table))
-        several = np.sum([~np.isnan(part) for _, part in parts], axis=0) > 1
-        for coefficient, part in parts:
-            only = ~np.isnan(part) & ~several
-            if coefficient:
-                found[only] = coefficient * (part[only] / counted[only])
-        if np.any(several):
-            each = [coefficient * part for coefficient, part in parts if coefficient]
-            found = np.where(several, _added(each, self.evaluated) / counted, found)
+    def _of_totals(self, read: Callable[[Totals], float]) -> F64:
+        """A number of the totals of each step that has a token."""
+        column = self.table.columns.get(("totals", ""))
+        found = np.full(len(self.table), np.nan)
+        for at, totals in enumerate(() if column is None else column.lists()):
+            if totals and self.evaluated[at]:
+                found[at] = read(totals[0]) + 0.0
         return found
 
     @cached_property
     def objective(self) -> F64:
-        """J of the step, if it can be evaluated and has a token."""
-        terms = (self._part(POLICY), self._part(KL), self._part(ENTROPY))
-        return self._if_evaluated(terms[0] + terms[1] + terms[2])
+        """J of the step."""
+        return self._of_totals(lambda totals: totals.objective)
 
     @property
     def kl(self) -> F64:
         """The KL term, where every record of the step has one."""
-        count = self.table.count
-        known = (count("kl_unknown") == 0) & (count("kl_records") > 0)
-        return np.where(known, self._if_evaluated(self.term(KL)), np.nan)
+        return self._of_totals(
+            lambda one: one.value(KL) if one.kl_known and one.sums(KL) else math.nan
+        )
 
     @property
     def gradient_norm(self) -> F64:
         """‖∂J/∂log π_θ‖ over all tokens."""
-        products = self.table.family("product")
-        if not products:
-            return np.full(len(self.table), np.nan)
-        square, several = np.zeros(len(self.table)), np.zeros(len(self.table), dtype=np.bool_)
-        for first, second in sorted(products, key=lambda pair: pair[0] != pair[1]):
-            size = self._counted(first) * self._counted(second)
-            times = 1.0 if first == second else 2.0
-            square = square + times * products[first, second].sums() / size
-            several |= ((first, second) != (POLICY, POLICY)) & (products[first, second].widths > 0)
-        single = products.get((POLICY, POLICY))
-        norm = np.sqrt(np.maximum(square, 0.0))
-        if single is not None:
-            norm = np.where(several, norm, np.sqrt(single.sums()) / self._counted(POLICY))
-        return self._if_evaluated(norm)
-
-
-def _added(parts: Sequence[F64], like: NDArray[Any]) -> F64:
-    """[S] sums of several numbers, each rounded once; NaN is none."""
-    if len(parts) == 1:
-        return np.where(np.isnan(parts[0]), 0.0, parts[0])
-    rows = zip(*(part.tolist() for part in parts), strict=True) if parts else ((),) * len(like)
-    return np.array([added([one for one in row if one == one]) for row in rows], dtype=np.float64)
+        return self._of_totals(lambda totals: totals.gradient_norm)
 
 
 def _ratio_tail(step: StepValues) -> F64:

@@ -226,9 +226,9 @@ class Steps(Frames, Sequence[Step]):
         """Place of a step → that of an earlier one with equal log-probs; none where most have."""
         first, found = dict[int, int](), dict[int, int]()
         tokens = self.counted("tokens")
-        for at, print in enumerate(self._sums.count("prints").tolist()):
-            if tokens[at] >= _LEAST_COPIED and first.setdefault(print, at) < at:
-                found[at] = first[print]
+        for at, sum_of in enumerate(self._sums.count("prints").tolist()):
+            if sum_of and tokens[at] >= _LEAST_COPIED and first.setdefault(sum_of, at) < at:
+                found[at] = first[sum_of]
         return found if 2 * len(found) < len(self) else {}
 
     def __iter__(self) -> Iterator[Step]:

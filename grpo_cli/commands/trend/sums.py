@@ -134,8 +134,7 @@ class StepSums:
             step; None where the file's name does.
         columns: by their family and name.
             count: whole numbers, which add up; largest: numbers of which the largest is kept.
-            sum: numbers that add up to it; term: of the objective, by name and coefficient;
-            product: of two parts of the gradient.
+            sum: numbers that add up to it; totals: of the objective.
             bins: distributions, as ``bins`` counts them; worst: each a ``PLACE``, of which the
             largest is kept.
             row: of each response its reward (NaN: none), its length (-1: unknown), Σ |gradient|
@@ -284,6 +283,17 @@ def short_sums(one: Ragged) -> Ragged:
     return Ragged(widths, np.fromiter(chain.from_iterable(short), dtype=np.float64))
 
 
+def _merged_totals(one: Ragged) -> Ragged:
+    """The totals of each step that has some."""
+    filled = one.widths > 0
+    found = np.empty(int(filled.sum()), dtype=object)
+    for at, totals in enumerate(filter(None, one.lists())):
+        found[at], *later = totals
+        for other in later:
+            found[at].merge(other)
+    return Ragged(filled.astype(np.int64), found)
+
+
 def _short_bins(one: Ragged) -> Ragged:
     """Distributions with each bin once, where they have many."""
     if one.widths.max(initial=0) <= _FEW_BINS:
@@ -303,7 +313,8 @@ def _short_bins(one: Ragged) -> Ragged:
 
 
 _SHORTEN: Mapping[str, Callable[[Ragged], Ragged]] = {
-    **dict.fromkeys(("sum", "term", "product"), short_sums),
+    "sum": short_sums,
+    "totals": _merged_totals,
     "bins": _short_bins,
     "count": partial(_reduced, np.add, 0),
     "largest": partial(_reduced, np.fmax, NO_NUMBER),

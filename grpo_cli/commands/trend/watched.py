@@ -312,8 +312,8 @@ TABLE = (
           fix=_GROUPS),
     Watch("groups_all_1", span=_SHARE, fix=_GROUPS),
     Watch("reward_group_std", DOWN, bounds=_STEADIER, span=_POSITIVE, fix=_GROUPS),
-    Watch("reward_std", span=_POSITIVE, fix=_GROUPS, jumps=BOTH,
-          logged=("score/std", "rewards/std")),
+    Watch("reward_std", span=_POSITIVE, jumps=BOTH, logged=("score/std", "rewards/std"),
+          fix="check what the reward function has returned since then"),
     Watch("pass_at_k", span=_SHARE),
     Watch(
         "reward_mean", DOWN, DOWN, spikes=3.0,
