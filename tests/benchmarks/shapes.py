@@ -5,7 +5,7 @@ A shape is an entry of ``shapes.json``. ``bench.py`` times what is here, by name
 
 Log-probs are float32 written as the double that they are, as ``tolist`` of a tensor gives them.
 The fields of TRL and verl are those that the hooks of this package write, with the settings of
-``tests/data/rollouts``; ``tests/formats/dumps.py`` cites the sources of the other frameworks.
+``tests/data/rollouts``; ``tests/formats/dumps.json`` cites the sources of the other frameworks.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -16,50 +17,57 @@ from grpo_cli import VARIANTS, evaluate
 from . import verl_functions
 from .agreement import AGREEMENT, golden
 from .batches import Ragged, flat, given, ragged
+from .test_verl import stages_for
 from .verl_functions import FRAMEWORK, TABLE, Computed, bypass, decoupled
 
 MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
 KINDS = ("usual", "near", "extreme", "hollow")
 REJECTIONS, WEIGHTS = TABLE["rejections"], TABLE["weights"]
-COEFFICIENTS = {"beta": 0.3, "entropy_coeff": 0.02}
+BETA, ENTROPY = 0.3, 0.02
 
 
 def compare(
     batch: Ragged,
     row: str,
     mode: str,
-    theirs: Computed,
-    said: dict[str, Any],
+    run: Callable[..., Computed],
+    settings: dict[str, Any],
     *,
+    said: dict[str, Any] | None = None,
     stages: dict[str, str] | None = None,
     label: str = "",
     limit: float = 1e-9,
+    **more: Any,
 ) -> None:
-    hyper = {"beta": 0.3, "entropy_coef": 0.02, **said}
+    """Loss and gradient of a row against verl's; the record says the settings, or ``said``."""
+    theirs = run(batch, mode, settings | more, beta=BETA, entropy_coeff=ENTROPY)
+    said = settings if said is None else said
+    hyper = {"beta": BETA, "entropy_coef": ENTROPY, **said}
     stages = stages or {"aggregate": f"verl/{mode}"}
     ours = evaluate(batch.record(hyperparameters=hyper), row, stages=stages)
     name, case = label or row, f"{batch.kind} {batch.seed} {mode} {said}"
     assert np.isfinite(theirs.loss), case
     AGREEMENT.close(FRAMEWORK, name, "loss", ours.loss, theirs.loss, case=case)
     wanted, found = flat(batch.counted(theirs.gradient)), -flat(ours.gradient)
+    assert wanted.any() or settings, case  # a preset leaves something
     AGREEMENT.close(FRAMEWORK, name, "gradient", found, wanted, limit=limit, case=case)
 
 
-def compare_corrected(batch: Ragged, loss: str, mode: str, said: dict[str, Any]) -> None:
+def compare_corrected(batch: Ragged, loss: str, mode: str, settings: dict[str, Any]) -> None:
     """The row of a loss with verl's correction, where anything is kept."""
-    if not enough(batch, said, "log_probs_old"):
+    if not enough(batch, settings, "log_probs_old"):
         return
-    row = f"verl/{loss}"
-    own = VARIANTS[row].kl_aggregate is not None
-    where = ("kl_aggregate", "entropy_aggregate") if own else ("aggregate",)
     choice = "verl/decoupled-geometric" if loss == "geo_mean" else "verl/decoupled"
-    stages = dict.fromkeys(where, f"verl/{mode}") | {"correction": choice}
-    theirs, label = (
-        decoupled(batch, mode, said, loss, **COEFFICIENTS),
-        f"{row} --correction {choice}",
+    compare(
+        batch,
+        f"verl/{loss}",
+        mode,
+        partial(decoupled, loss=loss),
+        settings,
+        stages=stages_for(loss, mode, correction=choice),
+        label=f"verl/{loss} --correction {choice}",
+        limit=1e-7 if loss == "sapo" else 1e-9,
     )
-    near = 1e-7 if loss == "sapo" else 1e-9
-    compare(batch, row, mode, theirs, said, stages=stages, label=label, limit=near)
 
 
 def enough(batch: Ragged, settings: dict[str, Any], first: str) -> bool:
@@ -78,30 +86,14 @@ def test_rejections(rejection: str, kind: str) -> None:
         settings = {"rollout_rs": rejection, "rollout_rs_threshold": threshold}
         for mode in MODES:
             batch = ragged(seed + 300, kind)
-            weights = WEIGHTS[(seed + MODES.index(mode)) % len(WEIGHTS)]
-            both = {**weights, **settings}
+            both = WEIGHTS[(seed + MODES.index(mode)) % len(WEIGHTS)] | settings
             if enough(batch, both, "log_probs_old"):
-                compare(
-                    batch,
-                    "verl/decoupled_seq_is",
-                    mode,
-                    decoupled(batch, mode, both, **COEFFICIENTS),
-                    both,
-                )
+                compare(batch, "verl/decoupled_seq_is", mode, decoupled, both)
                 compared += 1
             if enough(batch, both, "log_probs_new"):
-                pg = {**both, "loss_type": "reinforce"}
-                compare(
-                    batch, "verl/bypass_pg_is", mode, bypass(batch, mode, pg, **COEFFICIENTS), both
-                )
-                clip = {**both, "loss_type": "ppo_clip"}
-                compare(
-                    batch,
-                    "verl/bypass_ppo_clip",
-                    mode,
-                    bypass(batch, mode, clip, **COEFFICIENTS),
-                    settings,
-                )
+                compare(batch, "verl/bypass_pg_is", mode, bypass, both, loss_type="reinforce")
+                clip = {"said": settings, "loss_type": "ppo_clip"}
+                compare(batch, "verl/bypass_ppo_clip", mode, bypass, both, **clip)
     assert compared or kind == "extreme"
 
 
@@ -117,10 +109,8 @@ def weighed() -> Iterator[tuple[dict[str, Any], str]]:
 def test_weights(weights: dict[str, Any], kind: str) -> None:
     for seed, mode in enumerate(MODES):
         batch = ragged(seed + 330, kind)
-        row = "verl/decoupled_seq_is"
-        compare(batch, row, mode, decoupled(batch, mode, weights, **COEFFICIENTS), weights)
-        pg = {**weights, "loss_type": "reinforce"}
-        compare(batch, "verl/bypass_pg_is", mode, bypass(batch, mode, pg, **COEFFICIENTS), weights)
+        compare(batch, "verl/decoupled_seq_is", mode, decoupled, weights)
+        compare(batch, "verl/bypass_pg_is", mode, bypass, weights, loss_type="reinforce")
 
 
 @pytest.mark.parametrize(("weights", "kind"), list(weighed()), ids=str)
@@ -160,9 +150,8 @@ def preset_batch(seed: int, kind: str) -> Ragged:
 def test_presets(preset: str) -> None:
     for seed, kind in enumerate(("near", "usual", "on-policy")):
         batch = preset_batch(seed + 350, kind)
-        theirs = verl_functions.preset(preset, batch, {}, **COEFFICIENTS)
-        assert np.count_nonzero(theirs.gradient)
-        compare(batch, f"verl/{preset}", "token-mean", theirs, {})
+        run = partial(verl_functions.preset, preset)
+        compare(batch, f"verl/{preset}", "token-mean", run, {})
 
 
 def executed(case: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +159,7 @@ def executed(case: dict[str, Any]) -> dict[str, Any]:
     settings, batch = dict(case["record"]["hyperparameters"]), given(case["record"])
     how = {"beta": settings.pop("beta"), "entropy_coeff": settings.pop("entropy_coef")}
     name = case["variant"].removeprefix("verl/")
-    found = verl_functions.preset(name, batch, settings, **how)
+    found = verl_functions.preset(name, batch, "token-mean", settings, **how)
     return {"loss": found.loss, "gradient": batch.counted(found.gradient)}
 
 

@@ -214,15 +214,15 @@ def bypass(batch: Ragged, mode: str, settings: dict[str, Any], **more: Any) -> C
     return compute(batch, "bypass_mode", mode=mode, **own, **more)
 
 
-def preset(name: str, batch: Ragged, given: dict[str, Any], **more: Any) -> Computed:
+def preset(name: str, batch: Ragged, mode: str, given: dict[str, Any], **more: Any) -> Computed:
     """What verl makes of a batch with one of its presets, of which ``given`` replaces some."""
     config = getattr(RolloutCorrectionConfig, name)()
     names = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")
     names += ("rollout_rs", "rollout_rs_threshold")
     settings = {name: getattr(config, name) for name in names} | given
     if config.bypass_mode:
-        return bypass(batch, "token-mean", settings | {"loss_type": config.loss_type}, **more)
-    return decoupled(batch, "token-mean", settings, **more)
+        return bypass(batch, mode, settings | {"loss_type": config.loss_type}, **more)
+    return decoupled(batch, mode, settings, **more)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from verl.trainer.ppo import core_algos, rollout_corr_helper
+from verl.trainer.ppo import rollout_corr_helper
 
 from grpo_cli.vectors import Case, Loss, NotClaimedError
 
@@ -68,29 +68,25 @@ def grpo_vectors() -> Loss:
 def answer(case: Case) -> dict[str, Any]:
     if "surrogate" not in case.choices:
         return {"advantages": advantages(case)}
-    batch = given(case.input)
+    batch, how, choices = given(case.input), case.hyperparameters, case.choices
     mask = verl_functions.tensor(batch, "mask")
-    new = verl_functions.tensor(batch, "log_probs_new").requires_grad_()
-    old = new.detach() if "log_probs_old" not in case.input else None
-    config = configuration(case)
-    loss, metrics = core_algos.get_policy_loss_fn(name_of(case))(
-        old_log_prob=verl_functions.tensor(batch, "log_probs_old") if old is None else old,
-        log_prob=new,
-        advantages=torch.tensor(batch.advantages)[:, None] * mask,
-        response_mask=mask,
-        loss_agg_mode=config.loss_agg_mode,
-        config=config,
+    has_kl = choices["kl"] != "none"
+    bounds = (how.get("kl_input_clamp", 20.0), how.get("kl_output_clamp", 10.0))
+    if has_kl and bounds != (20.0, 10.0):
+        raise NotClaimedError("verl bounds the KL at 20 and 10")
+    made = verl_functions.compute(
+        batch,
+        name_of(case),
+        mode=MODES[choices["aggregate"]],
+        kl=KLS[choices["kl"]] if has_kl else "kl",
+        beta=how["beta"] if has_kl else 0.0,
+        entropy_coeff=how.get("entropy_coef", 0.0),
         rollout_is_weights=weights(case, batch, mask),
+        **settings_of(case),
     )
-    if case.choices["kl"] != "none":
-        loss = loss + case.hyperparameters["beta"] * penalty(case, batch, new, mask, config)
-    if "entropy_coef" in case.hyperparameters:
-        entropy = verl_functions.tensor(batch, "entropies")
-        bonus = core_algos.agg_loss(entropy, mask, config.loss_agg_mode, **config.global_batch_info)
-        loss = loss - case.hyperparameters["entropy_coef"] * bonus
-    (gradient,) = torch.autograd.grad(loss, new)
-    found = {"loss": loss, "gradient": gradient}
-    return found | ({"metrics": logged(batch, mask, metrics)} if case.file == "metrics" else {})
+    found = {"loss": made.loss, "gradient": made.gradient}
+    more = {"metrics": logged(batch, mask, made.metrics)} if case.file == "metrics" else {}
+    return found | more
 
 
 def name_of(case: Case) -> str:
@@ -103,7 +99,7 @@ def name_of(case: Case) -> str:
     return name
 
 
-def configuration(case: Case) -> Any:
+def settings_of(case: Case) -> dict[str, Any]:
     how, step, name = case.hyperparameters, case.step, name_of(case)
     settings: dict[str, Any] = {"clip_ratio_c": how.get("dual_clip", NEVER)}
     for own, theirs in (
@@ -126,19 +122,7 @@ def configuration(case: Case) -> Any:
             "batch_num_tokens": step.tokens,
             "global_batch_size": step.responses,
         }
-    return verl_functions.actor_config(MODES[case.choices["aggregate"]], settings)
-
-
-def penalty(
-    case: Case, batch: Ragged, new: torch.Tensor, mask: torch.Tensor, config: Any
-) -> torch.Tensor:
-    how, kl = case.hyperparameters, KLS[case.choices["kl"]]
-    bounds = (how.get("kl_input_clamp", 20.0), how.get("kl_output_clamp", 10.0))
-    if bounds != (20.0, 10.0):
-        raise NotClaimedError("verl bounds the KL at 20 and 10")
-    kld = core_algos.kl_penalty(new, verl_functions.tensor(batch, "log_probs_ref"), kl)
-    mode = config.loss_agg_mode
-    return core_algos.agg_loss(kld, mask, mode, **config.global_batch_info)
+    return settings
 
 
 def weights(case: Case, batch: Ragged, mask: torch.Tensor) -> torch.Tensor | None:
