@@ -105,7 +105,8 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
         plant(now, since, draw)
     if kind == "a copied step":
         rows[STEP] = rows[STEP - 3]
-        words, fix = "step 24: its records are those of step 21; 44 steps", "no other weights give equal "
+        words = "step 24: its records are those of step 21; 44 steps"
+        fix = "no other weights give equal "
     found = trend(write(tmp_path / "a.jsonl", (
         {"step": step, "id": f"{step}/{group}", "rewards": now["rewards"][group].tolist()}
         | {f"log_probs_{name}": now[name][group].tolist() for name in COLUMNS}
