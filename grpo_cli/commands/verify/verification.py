@@ -204,7 +204,7 @@ class Verification:
 
     def _verdicts(self) -> Iterator[Verdict | Finding]:
         for sums in self._sums(self.reader, self._make):
-            items = _taken(sums)
+            items, sums.items = sums.items, []  # not kept
             self._frameworks |= sums.frameworks
             self._logged |= sums.logged
             self._acting |= sums.acting
@@ -397,9 +397,3 @@ class Verification:
     def _counted(self, count: int, which: str = "") -> str:
         """How many records, or what is compared instead of them."""
         return counted(count, f"{which}{self._unit}", f"{which}{UNITS[self._unit]}")
-
-
-def _taken(sums: Judging) -> Sequence[Judged | Part | None]:
-    """What became of the records of a piece, which are not kept."""
-    items, sums.items = sums.items, []
-    return items

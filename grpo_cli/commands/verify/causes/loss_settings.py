@@ -190,20 +190,15 @@ def _capped_sums(ratio: F64, weight: F64, bounds: F64) -> F64:
 
 def _betas(cases: Sequence[Case]) -> Iterator[_Guess]:
     """Yields β: the loss is linear in it."""
-    betas, penalties = {case.objective.beta for case in cases}, [_penalty(case) for case in cases]
-    own = betas.pop()
-    if betas or not own or not any(penalties):
+    own, *others = {case.objective.beta for case in cases}
+    penalties = [float(case.without_policy.record_objective[0]) for case in cases]
+    if others or not own or not any(penalties):
         return
     for known in (_BETAS, _ROUND):
         values = known[own != known]
         pairs = zip(cases, penalties, strict=True)
         off = [_off(case) + (values / own - 1.0) * kl for case, kl in pairs]
         yield _Guess(values[:, None], off, partial(_beta, own=cases[0].objective.kl))
-
-
-def _penalty(case: Case) -> float:
-    """What the KL adds to J."""
-    return float(case.without_policy.record_objective[0])
 
 
 def _beta(fitting: F64, own: Bound) -> Cause:
