@@ -154,8 +154,8 @@ def test_tables_and_rows_of_a_group(tmp_path, kind, row):
 
 @each("text", [
     *("".join(json.dumps(one) + "\n" for one in records) for records in DATA.values()),
-    *map(json.dumps, (dumps.ms_swift(), dumps.roll_columns(), dumps.unipo())),
-    *map(json.dumps, dumps.texts().values()),
+    *(json.dumps(dumps.of(name)[0]) for name in ("columns", "columns of roll", "unipo")),
+    *(json.dumps(dumps.of(name)[0]) for name, one in dumps.DUMPS.items() if one.get("texts")),
 ])  # fmt: skip
 def test_what_frameworks_write_is_read_in_silence(tmp_path, grpo, text):
     path = tmp_path / "a.json"
