@@ -49,7 +49,7 @@ def test_a_fault_of_turns_is_named(fault: Fault, tmp_path: Path) -> None:
 @each("wrong", WRONG, ids=lambda wrong: wrong.name)
 def test_a_wrong_implementation_is_explained(wrong: Wrong, tmp_path: Path) -> None:
     for at, change in enumerate((wrong, None)):
-        record = mistaken(change, wrong.kinds[0], np.random.default_rng(5), "record")
+        record = mistaken(change, wrong.tried_on[0], np.random.default_rng(5), "record")
         path = tmp_path / f"{at}.jsonl"
         path.write_bytes(lines([record]))
         document = answer("verify", path)
@@ -64,7 +64,7 @@ def test_a_loss_that_counts_turns_differs_from_a_row_that_counts_trajectories(
     tmp_path: Path,
 ) -> None:
     """The right loss of GRPO, which counts rows, beside a choice that counts each trajectory."""
-    kind = next(wrong for wrong in WRONG if wrong.row == "turn-counted").kinds[0]
+    kind = next(wrong for wrong in WRONG if wrong.row == "turn-counted").tried_on[0]
     path = tmp_path / "record.jsonl"
     path.write_bytes(lines([mistaken(None, kind, np.random.default_rng(5), "record")]))
     (row,) = answer("verify", path, "--advantage", "trajectory-group-std")["records"]
