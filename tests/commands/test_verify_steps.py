@@ -60,13 +60,13 @@ def right(step: Rows) -> float:
 
 @each(("only", "key"), [(None, ""), (0, ""), (-1, ""), (None, "loss"), (-1, "train/loss")])
 def test_the_losses_of_steps_agree_with_steps(steps, only, key) -> None:
-    found = verify(logged(steps, right, only, key), "grpo")
+    found = verify(logged(steps, right, only, key), "grpo", causes=0)
     assert (found.batch, found.verified, found.differing) == ("step", STEPS, 0)
 
 
 def test_standard_input_is_kept_for_its_steps(steps) -> None:
     lines = b"\n".join(map(orjson.dumps, logged(steps, right)))
-    found = answer("verify", "-", "-v", "grpo", stdin=lines)
+    found = answer("verify", "-", "-v", "grpo", "--causes", 0, stdin=lines)
     assert (found["batch"], found["ok"]) == ("step", True)
 
 
@@ -98,7 +98,7 @@ MISTAKES: dict[str, Callable[[Rows], float]] = {
 
 @each("cause", MISTAKES)
 def test_a_mistake_in_all_steps_is_named(steps, cause) -> None:
-    found = verify(logged(steps, MISTAKES[cause]), "grpo")
+    found = verify(logged(steps, MISTAKES[cause]), "grpo", batch="step")
     assert (found.batch, found.differing, found.explained) == ("step", STEPS, STEPS)
     assert found.causes[0] == cause
 
@@ -116,7 +116,7 @@ def test_a_step_adds_up_what_its_micro_batches_divide(steps, settings) -> None:
         return lambda step: sum(evaluate([record], row).loss for record in step) / ranks
 
     for row in ("trl/dapo", "trl/grpo") if "num_processes" not in settings else ("trl/dapo",):
-        found = verify(logged(made, accumulated(row)), row)
+        found = verify(logged(made, accumulated(row)), row, causes=0)
         assert (found.batch, found.ok) == ("step", True)
 
 
@@ -124,14 +124,14 @@ def test_losses_of_records_are_compared_by_record(steps) -> None:
     made = [
         {**record, "expected": {"loss": 2 * right([record])}} for step in steps for record in step
     ]
-    assert verify(made, "grpo").batch == "record"
+    assert verify(made, "grpo", causes=0).batch == "record"
     with pytest.raises(InputError, match="of the same batch has, got"):
         verify(made, "grpo", batch="step")
 
 
 def test_copies_of_a_record_are_no_step(steps) -> None:
     record = {**steps[0][0], "expected": {"loss": 3.0}}
-    found = verify([record, record], "grpo")
+    found = verify([record, record], "grpo", causes=0)
     assert (found.batch, found.verified) == ("record", 2)
 
 
@@ -155,7 +155,7 @@ def test_steps_that_cannot_be_joined_are_compared_by_record(steps, words, tmp_pa
     made = logged(steps, right)
     for at, record in enumerate(made):
         record["hyperparameters"] = record["hyperparameters"] | {"beta": 0.01 + 0.01 * at}
-    found = answer("verify", write(tmp_path / "a", made), "-v", "grpo", *words)
+    found = answer("verify", write(tmp_path / "a", made), "-v", "grpo", "--causes", 0, *words)
     assert (found["batch"], found["verified"]) == ("record", len(made))
 
 
