@@ -318,7 +318,7 @@ def show(
     data: Data,
     variant: str = "grpo",
     *,
-    by: str = "gradient",
+    by: str | None = None,
     top: int = 20,
     strings: bool = False,
     having: Texts = (),
@@ -340,7 +340,7 @@ def show(
         data: as ``evaluate`` takes it.
         variant: a variant's name or alias. Default: "grpo".
         by: the number that ranks the rows, as "contribution", "share", "ratio" or "mismatch".
-            Default: "gradient".
+            Default: "gradient"; "contribution" where ``having`` asks for clipped tokens.
         top: how many rows; 0 for all. Default: 20.
         strings: whether a row is a token string. Default: False, a row is a token.
         having: only rows that fit, as ``"clip==high && contribution_share>0.01"``. Default: all.
@@ -356,10 +356,12 @@ def show(
         UsageError: for an unknown name.
         InputError: for data that cannot be read.
     """
-    from grpo_cli.commands.show.batch import show_rows
+    from grpo_cli.commands.show.batch import rank_of, show_rows
     from grpo_cli.commands.show.picture import COLORS
     from grpo_cli.commands.show.record import with_picture
 
+    tests = listed(having)
+    by = rank_of(by, tests)
     if by not in COLORS:
         hint = did_you_mean(str(by), COLORS)
         raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
@@ -369,7 +371,6 @@ def show(
     how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
     reader, _ = reader_of(data, record=None if record is None else str(record), **how)
     reader.keep_input()
-    tests = listed(having)
     found = show_rows(reader, plan, by=by, top=rows, strings=strings, having=tests)[0]
     if found.total["records"] == 1:
         found = with_picture(found, reader, plan, by)

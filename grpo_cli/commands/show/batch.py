@@ -79,7 +79,8 @@ class Shown(Frames, Answer):
         if self.carried is None:
             return line
         of = "contribution" if self.by == "contribution" else "gradient"
-        spread = rows < self.count and self.carried < _FEW and not self.having
+        of_all = rows < self.count and self.by in _CARRIED and not self.having
+        spread = of_all and self.carried < _FEW
         rest = ": the batch is not carried by a few tokens" if spread else ""
         return f"{line}; together {percent(self.carried)} of Σ|{of}|{rest}"
 
@@ -107,9 +108,19 @@ AT_PROMPT = (
 
 Row = dict[str, Any]
 
+_CARRIED = ("gradient", "contribution", "share")
+"""The quantities that add up to what a batch is."""
+
 RANK = "gradient"
 """What ranks tokens unless ``--by`` says it: what they change of the policy. A clipped token may
 contribute most to J, and changes nothing."""
+
+
+def rank_of(by: str | None, having: Sequence[str]) -> str:
+    """What ranks tokens; the contribution where clipped ones are asked for, without gradient."""
+    clipped = any("clip" in re.findall(r"\w+", one) for one in having)
+    return by or ("contribution" if clipped else RANK)
+
 
 COLUMN = {"ratio": "log_ratio"}
 """Quantity → the column that ranks by it, where it has another name."""

@@ -32,7 +32,15 @@ from grpo_cli.commands.options.source import (
     paths,
     tell_notes,
 )
-from grpo_cli.commands.show.batch import COLUMN, LACKING, RANK, FirstTokens, Ranked, show_rows
+from grpo_cli.commands.show.batch import (
+    COLUMN,
+    LACKING,
+    RANK,
+    FirstTokens,
+    Ranked,
+    rank_of,
+    show_rows,
+)
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.page import OnPage, page_of, ranked_tokens, with_others
 from grpo_cli.commands.show.picture import (
@@ -82,7 +90,8 @@ class ShowOptions:
         option(
             "--by",
             "NUMBER",
-            f"Number that ranks (default: {RANK}) and colours: {', '.join(COLORS)}.",
+            f"Number that ranks (default: {RANK}; contribution where --having names clip) and "
+            f"colours: {', '.join(COLORS)}.",
             parser=_named,
             autocompletion=complete.among(COLORS),
         ),
@@ -189,7 +198,7 @@ def _show_batch(
     answer, run = show_rows(
         reader,
         plan,
-        by=options.by or RANK,
+        by=rank_of(options.by, options.having or ()),
         top=20 if options.limit is None else options.limit,
         strings=options.strings,
         having=options.having or (),
@@ -236,7 +245,7 @@ def _show_record(
             if options.response is None:
                 tokens = len(breakdown.clip)
                 on_page, left_out = with_others(on_page[0], tokens, rest, plan)
-            by, top, batch = options.by or RANK, options.limit_of_record, objective.plan()
+            by, top, batch = rank_of(options.by, ()), options.limit_of_record, objective.plan()
             ranked = ranked_tokens(on_page, reader, batch, by, top)
             for part in page_of(
                 on_page,
@@ -309,7 +318,7 @@ def _print(
         source = source.only(lambda _: np.isin(tokens.index, chosen))
     top = options.limit_of_record
     listed = Ranked(top)
-    by = options.by or RANK
+    by = rank_of(options.by, ())
     listed.add(FirstTokens(COLUMN.get(by, by), top)(source))
     with destination(page.output) as stream:
         print_page(
