@@ -82,3 +82,38 @@ def test_a_cap_of_log_probs_is_no_temperature_and_full_padding_no_early_mask():
         }
         found += Counter(one.code for one in check([record]).findings)
     assert not found.keys() & {"temperature", "mask"}
+
+
+@each(
+    ("column", "times", "wanted"),
+    [
+        ("rollout", 0.7, "log_probs_rollout was scaled: "),
+        ("old", 0.7, "log_probs_old was scaled: "),
+        (
+            "rollout",
+            math.log(2),
+            "log_probs_rollout was scaled, or all other columns are in base 2",
+        ),
+        ("rollout", 1 / math.log(2), "log_probs_rollout is in base 2: "),
+        ("old", 1 / math.log(2), "log_probs_old is in base 2: "),
+    ],
+)
+def test_of_several_columns_the_one_that_the_others_contradict_is_named(column, times, wanted):
+    """From step 3 on; an update moves the new log-probs by 0.1 nats."""
+    draw, rows = np.random.default_rng(12), []
+    for step in range(1, 6):
+        old = -draw.gamma(0.6, 0.8, (8, 40)) - 1e-3
+        noise = {"new": 0.1, "old": 0.0, "ref": 0.05, "rollout": 0.004}
+        columns = {
+            f"log_probs_{name}": np.minimum(old + draw.normal(0.0, size, old.shape), -1e-6)
+            * (times if name == column and step > 2 else 1.0)
+            for name, size in noise.items()
+        }
+        lists = {name: values.tolist() for name, values in columns.items()}
+        rows.append({"step": step, "rewards": [0.0, 1.0] * 4} | lists)
+    found = [one for one in check(rows).findings if one.severity == "error"]
+    assert [(one.code, one.step) for one in found] == [("log-base", step) for step in (3, 4, 5)]
+    for one in found:
+        assert one.message.startswith(wanted)
+        assert " agree with " in one.message
+        assert one.evidence["culprit"] == f"log_probs_{column}"

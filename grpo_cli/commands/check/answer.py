@@ -15,7 +15,7 @@ from grpo_cli.terminal.numbers import counted
 
 @dataclass(frozen=True)
 class Finding(Answer):
-    """One thing that is wrong, or worth knowing."""
+    """One thing that is wrong, or worth knowing; ``step`` is the record's, where it has one."""
 
     code: str
     severity: str
@@ -27,6 +27,7 @@ class Finding(Answer):
     message: str
     evidence: Mapping[str, Any]
     advice: str
+    step: int | None = None
 
 
 @dataclass(frozen=True)

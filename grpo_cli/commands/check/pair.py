@@ -19,6 +19,8 @@ LEAST_TOKENS = 24
 _UNSURE = -1e-3
 _VARIED = 1.5
 _LINE_SIGMAS = 5.0
+_SLOPE_SIGMAS = 4.0
+_SIDE_SIGMAS = 3.0
 _QUARTILES = (0.25, 0.5, 0.75)
 _NORMAL = 1.349
 """The distance of the quartiles of a normal distribution, in standard deviations."""
@@ -79,6 +81,20 @@ class Scale:
     def factor(self) -> Middle:
         """The log(second/first) of the log-probs."""
         return Middle.of(np.log(-self._clear[1]) - self._sizes)
+
+    @cached_property
+    def slope(self) -> tuple[float, float]:
+        """The sum of the second column over the first's, and how far noise may move it, at most.
+
+        Four standard errors, and half the variance of what is left, as of a KL.
+        """
+        first, second = self._clear
+        if len(first) < LEAST_TOKENS:
+            return 1.0, np.inf
+        slope = float(second.sum() / first.sum())
+        left, size = second - slope * first, -float(first.sum())
+        power = float(left @ left)
+        return slope, (_SLOPE_SIGMAS * np.sqrt(power) + power / 2.0) / size
 
     @cached_property
     def _sizes(self) -> F64:
@@ -259,6 +275,26 @@ class Pair:
         )
         parts = {sample: self.tokens(sample) for sample in np.flatnonzero(found).tolist()}
         return {at: Scale(self.first[part], self.second[part]) for at, part in parts.items()}
+
+    def find_odd(self, sample: int) -> tuple[int | None, list[str]]:
+        """Returns which of the two columns the others of a sample contradict, and these by name.
+
+        Those that are nearer to one of the two, by three standard errors, and no copies of it. None
+        if they are nearer to different ones, or if none is.
+        """
+        part = self.tokens(sample)
+        away, sides = (self.second - self.first)[part], dict[str, int]()
+        power = float(away @ away)
+        for name in self.view.log_probs.keys() - {*self.names}:
+            change = (self.view.log_probs[name] - self.first)[part]
+            at = float(change @ away) / power  # 0 is the first, 1 the second
+            left = (change - at * away) * away
+            error = _SIDE_SIGMAS * float(np.sqrt(left @ left)) / power
+            side = int(at > 0.5)
+            if abs(at - side) + error < 0.5 and np.any(change != side * away):
+                sides[self.view.key(name)] = side
+        one_sided = len({*sides.values()}) == 1
+        return (1 - next(iter(sides.values())) if one_sided else None), sorted(sides)
 
     def __str__(self) -> str:
         return f"{self.keys[0]} − {self.keys[1]}"

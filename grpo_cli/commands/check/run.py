@@ -166,6 +166,8 @@ class Check(Accumulator[Any]):
             self.findings.drop(*_STANDS_FOR[code])
         if counts["temperature"] > counts["sharper"]:  # which says that it is no temperature
             self.findings.drop("sharper")
+        if counts["log-base"] > counts["temperature"]:  # a base, where updates hide its factor
+            self.findings.drop("temperature")
         if any(errors[cause, "error"] > _COMMON * self.sizes["records"] for cause in _CAUSES):
             for code, kind in self.findings.count_by(0, 1):
                 if code in _EFFECTS:

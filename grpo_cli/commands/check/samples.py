@@ -48,9 +48,8 @@ class Findings:
         def make() -> answer.Finding:
             message, advice = rule.describe(finding)
             where = (place.name, finding.response, finding.token, place.source, place.line)
-            return answer.Finding(
-                rule.code, severity, *where, message, plain(finding.evidence), advice
-            )
+            evidence, step = plain(finding.evidence), None if place.step < 0 else place.step
+            return answer.Finding(rule.code, severity, *where, message, evidence, advice, step)
 
         self.added += 1
         key = (source, place.number, rule.rank, response, self.added)

@@ -89,7 +89,8 @@ def _print_counts(console: Console, answer: Checked, unread: int) -> None:
 
 def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int) -> None:
     severity, code = rows[0].severity, rows[0].code
-    count = f": {len(rows) + more:,} findings, the first (--limit 0 for all)" if more else ""
+    at = "" if rows[0].step is None else f" at step {rows[0].step}"
+    count = f": {len(rows) + more:,} findings, the first{at} (--limit 0 for all)" if more else ""
     console.print(Text.assemble((severity, _STYLES[severity]), " ", (code, "bold"), count))
     if more:  # the first of each kind
         rows = [*{row.advice: row for row in reversed(rows)}.values()][::-1]

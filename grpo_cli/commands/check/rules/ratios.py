@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -347,7 +348,9 @@ def find_log_bases(pair: Pair) -> Iterator[Finding]:
     The median of b/a is within 1 % of the factor and four of its standard errors, 4 % at most, and
     log b/a spreads by at most 0.45 of its median, and 0.3 of what an offset would do. A temperature
     has another b/a at each size, unless the log-probs themselves were divided by it: 0.7 is said
-    too, where it is nearer than base 2 or within four standard errors.
+    too, where it is nearer than base 2 or within four standard errors, or alone, where the slope
+    excludes base 2. A column that is no larger than all others is not in another base: it was
+    scaled, or these are.
     """
     for sample, scale in pair.scales.items():
         if not scale.is_factor(_FACTOR_ALIKE):
@@ -359,18 +362,40 @@ def find_log_bases(pair: Pair) -> Iterator[Finding]:
             for at, wanted in ((1, per_nat), (0, 1.0 / per_nat)):
                 off = abs(factor / wanted - 1.0)
                 if off <= within:
-                    divided = _LIKE_BASE_2 if at == 0 else 1.0 / _LIKE_BASE_2
-                    doubt = abs(factor / divided - 1.0) <= max(off, _BASE_SIGMAS * error)
-                    yield Finding(
-                        {"base": base, "factor": factor, "culprit": pair.names[at]},
-                        pair.record(sample),
-                        kind="divided" if doubt else "pair",
-                        words={
-                            "name": pair.keys[at],
-                            "ln": math.log(base),
-                            "temperature": _LIKE_BASE_2,
-                        },
-                    )
+                    doubt = max(off, _BASE_SIGMAS * error)
+                    yield _describe_base(pair, sample, base, at, doubt)
+
+
+def _describe_base(pair: Pair, sample: int, base: int, at: int, doubt: float) -> Finding:
+    """Returns the finding of a factor that is a base's, in which the one or the other may be."""
+    scale, names = pair.scales[sample], pair.keys
+    factor, (slope, noise) = math.exp(scale.factor.median), scale.slope
+    divided = _LIKE_BASE_2 if at == 0 else 1.0 / _LIKE_BASE_2
+    wanted = PER_NAT[base] if at else 1.0 / PER_NAT[base]
+    is_base, is_temperature = (abs(slope - one) <= noise for one in (wanted, divided))
+    like_temperature = abs(factor / divided - 1.0) <= doubt and is_base <= is_temperature
+    excluded = like_temperature and is_base < is_temperature
+    odd, words = _compare_with_others(pair, sample)
+    kind, name = "divided" if like_temperature else "pair", names[at]
+    if excluded or odd == 1 - at:
+        kind = "scaled" if excluded else "others"
+        name = " or ".join(names) if odd is None else names[odd]
+    evidence = {
+        "base": None if excluded else base,
+        "factor": slope if excluded else factor,
+        "culprit": pair.names[at if odd is None else odd],
+    }
+    words |= {"base": base, "ln": math.log(base), "temperature": _LIKE_BASE_2, "name": name}
+    return Finding(evidence, pair.record(sample), kind=kind, words=words)
+
+
+def _compare_with_others(pair: Pair, sample: int) -> tuple[int | None, dict[str, Any]]:
+    """Returns which column of a pair all others contradict, and words that say so."""
+    odd, others = pair.find_odd(sample)
+    if odd is None:
+        return None, {"agree": ""}
+    listed, verb = " and ".join(others), "agrees" if len(others) == 1 else "agree"
+    return odd, {"agree": f"; {listed} {verb} with {pair.keys[1 - odd]}"}
 
 
 # ---- temperatures --------------------------------------------------------------------------------
@@ -405,10 +430,12 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
         slope = (2.0 - of.median) / (2.0 + of.median) if even else math.exp(of.median)
         sharper, flatter = pair.keys if slope < 1.0 else pair.keys[::-1]
         total = int(pair.samples.lengths[sample])
+        _, words = _compare_with_others(pair, sample)
         yield Finding(
             {"slope": slope, "spread": of.spread, "tokens": of.number, "sharper": sharper},
             pair.record(sample),
-            words={
+            words=words
+            | {
                 "flatter": flatter,
                 "what": "log-odds" if even else "log-probs",
                 "share": f"all {of.number:,}"
