@@ -232,3 +232,17 @@ def test_what_a_fault_causes_elsewhere_is_not_said_again(displaced) -> None:
         rows.append(row | {"rewards": [0.0, 1.0, 0.0, 1.0]})
     codes = {one.code for one in check(rows).findings if one.severity != "info"}
     assert codes == {"shifted"} | ({"rollout-mismatch"} if displaced == 1 else set())
+
+
+@each(("copied", "number", "wanted"), [(40, 40, [0]), (30, 40, [0]), (12, 40, [])])
+def test_copies_that_chance_could_give_once_are_found_together(copied, number, wanted):
+    """Eight tokens of some 0.9 nats each: one in a thousand is repeated by chance."""
+    draw, made = np.random.default_rng(7), []
+    for at in range(number):
+        column = draw.uniform(-1.1, -0.7, (4, 8))
+        if at < copied:
+            column[2] = column[1]
+        made.append({"log_probs_new": column.tolist(), "rewards": [0.0, 1.0, 0.0, 1.0]})
+    found = [one for one in check(made).findings if one.code == "duplicate"]
+    assert [one.record for one in found] == wanted
+    assert all(one.evidence["records"] == copied for one in found)

@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -32,6 +32,34 @@ from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 _TEXT = (str, list, dict, np.ndarray)
 _COPY_CHANCE, _SECOND_CHANCE = math.log(1e-6), math.log(1e-2)
 _HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
+
+
+class Copies(NamedTuple):
+    """Records that hold a copy of one of their own responses, to the last bit.
+
+    Attributes:
+        records: how many there are.
+        doubtful: those of which no copy is beyond chance by itself.
+        of: how many records have several responses of one group.
+        expected: how many records would hold copies by chance, at most.
+        place: of the first.
+    """
+
+    records: int = 0
+    doubtful: int = 0
+    of: int = 0
+    expected: float = 0.0
+    place: Place | None = None
+
+    def join(self, later: Copies) -> Copies:
+        """Returns these and those of records that follow."""
+        return Copies(
+            self.records + later.records,
+            self.doubtful + later.doubtful,
+            self.of + later.of,
+            self.expected + later.expected,
+            self.place or later.place,
+        )
 
 
 _COLUMNS = dict.fromkeys(LOG_PROBS[1:], ()) | {
@@ -69,6 +97,7 @@ class Facts:
         prompts: (record, (step, digest of the prompt)) of records of one response.
         prompt_key: the user's key of the prompts.
         raw: whether the advantages are the rewards.
+        copies: records with copies of their own responses.
     """
 
     places: list[Place]
@@ -89,6 +118,7 @@ class Facts:
     prompts: list[tuple[int, tuple[str, bytes]]] = field(default_factory=list)
     prompt_key: str = ""
     raw: bool = False
+    copies: Copies = field(default_factory=Copies)
 
 
 def collect_facts(view: View) -> Facts:
@@ -116,6 +146,7 @@ def collect_facts(view: View) -> Facts:
             sums = view.responses.sum(new)
             rows = np.flatnonzero(sums < _COPY_CHANCE)
             several = np.flatnonzero((view.records.sum(sums) < _COPY_CHANCE) & (view.counts > 1))
+        facts.copies = _count_copies(view, digests, sums)
         whole = _fold(digests, view.records)[several]
         facts.digests = [
             (at, None, one) for at, one in zip(several.tolist(), whole.tolist(), strict=True)
@@ -140,6 +171,31 @@ def collect_facts(view: View) -> Facts:
             facts.step_key, step = _step_of(value)
             facts.labels += [(record, (step, label)) for label in dict.fromkeys(labels)]
     return facts
+
+
+def _count_copies(view: View, digests: NDArray[np.uint64], sums: F64) -> Copies:
+    """Counts records with copies, and how many chance gives.
+
+    The next sample of a group is equal to one of log-prob L with probability e^L. Here it is
+    e^(L/2), as if a lower temperature than that of the log-probs had sampled.
+    """
+    order = np.lexsort((digests, view.groups))
+    equal = (np.diff(digests[order]) == 0) & (np.diff(view.groups[order]) == 0)
+    rows = order[1:][equal & (view.lengths[order[1:]] > 0)]
+    copied, sure = np.zeros((2, len(view.counts)), dtype=np.bool_)
+    copied[view.records.index[rows]] = True
+    sure[view.records.index[rows[sums[rows] < _COPY_CHANCE]]] = True
+    pairs = (view.sizes[view.groups] - 1) / 2.0
+    chance = view.records.sum(pairs * np.exp(np.minimum(np.nan_to_num(sums), 0.0) / 2.0))
+    several = view.count_rows(pairs > 0.0) > 0
+    places = (view.places[at] for at in np.flatnonzero(copied).tolist())
+    return Copies(
+        int(copied.sum()),
+        int((copied & ~sure).sum()),
+        int(several.sum()),
+        float(np.minimum(chance, 1.0)[several].sum()),
+        next(places, None),
+    )
 
 
 def _note_prompts(view: View, facts: Facts) -> None:
@@ -272,6 +328,7 @@ class InputMemory:
         self._keys: dict[str, str] = {}
         self._entropies: dict[str, Entropies] = {}
         self._masked = MaskedRows()
+        self._copies = Copies()
         self._prompts: OrderedDict[tuple[str, bytes], int] = OrderedDict()
         self._lone: tuple[Place, Facts] | None = None
 
@@ -322,6 +379,7 @@ class InputMemory:
             if before is not facts.entropies:
                 before.merge(facts.entropies)
         self._masked.merge(facts.masked)
+        self._copies = self._copies.join(facts.copies)
         for record, prompt in facts.prompts:
             self._prompts[prompt] = self._prompts.get(prompt, 0) + 1
             if self._prompts[prompt] > 1 and self._lone is None:
@@ -337,6 +395,9 @@ class InputMemory:
             key = f"{facts.step_key},{facts.label_key}" if several else facts.label_key
             for finding in find_torn_groups(label, first, key, facts, self._torn_count):
                 yield "torn-group", finding, place
+        for finding in find_pooled_copies(self._copies):
+            assert self._copies.place is not None
+            yield "duplicate", finding, self._copies.place
         if self._reference is not None:
             for finding in find_equal_references(self._references, len(self._steps)):
                 yield "reference", finding, self._reference
@@ -366,6 +427,20 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     response, first = copies[0]
     evidence = {"responses": len(copies), "of": of, "first": first}
     yield Finding(evidence, response=response, kind="copies")
+
+
+def find_pooled_copies(copies: Copies) -> Iterator[Finding]:
+    """Yields that more records hold copies than chance gives once in a million (Chernoff's bound).
+
+    Where chance could give the copies of most such records, each by itself.
+    """
+    count, expected = copies.records, max(copies.expected, 1e-300)
+    if count > expected and 2 * copies.doubtful > count:
+        log_chance = count - expected + count * math.log(expected / count)
+        if log_chance < _COPY_CHANCE:
+            yield Finding(
+                {"records": count, "of": copies.of, "expected": copies.expected}, kind="pooled"
+            )
 
 
 @rule("torn-group", "input")
