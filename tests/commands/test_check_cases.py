@@ -186,3 +186,25 @@ def test_the_foot_says_why_records_were_not_compared(grpo, dump):
     lines = grpo("check", str(dump(json.dumps(made) + "\n"))).stdout
     assert "error" not in lines
     assert "log-probs were not compared with each other in all records" in lines.replace("\n ", "")
+
+
+@each(
+    ("change", "kinds"),
+    [
+        (lambda given: np.roll(given, 1), {"in different orders"}),
+        (lambda given: -given, {"the opposite sign"}),
+        (lambda given: given**3, set()),
+    ],
+)
+def test_rewards_in_another_order_than_the_advantages_are_one_error(change, kinds):
+    """In groups of four, whose rewards are 0 and 1, a roll may reverse all pairs."""
+    draw, made = np.random.default_rng(8), []
+    for number in range(24):
+        rewards = draw.permutation([0.0, 1.0, float(number % 3 == 0), 0.0])
+        given = change((rewards - rewards.mean()) / rewards.std())
+        scores = {"rewards": rewards.tolist(), "advantages": given.tolist()}
+        made.append(scores | {"log_probs_new": draw.normal(-3, 0.5, (4, 6)).tolist()})
+    found = [one.message for one in check(made).findings if one.severity == "error"]
+    assert len({one.partition(":")[0] for one in found}) == len(kinds)
+    assert all(any(kind in one for kind in kinds) for one in found)
+    assert len(found) == 1 or kinds != {"in different orders"}

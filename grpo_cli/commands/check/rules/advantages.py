@@ -423,6 +423,53 @@ def compare_formulas(view: View) -> Kinds:
     return Kinds.of(kinds[groups], lambda at: view.places[records[at]])
 
 
+_IN_ORDER, _SHUFFLED, _REVERSED_TOO, _OTHER = range(4)
+_MOST_OTHER = 0.05
+
+
+def compare_orders(view: View) -> Kinds:
+    """Returns whether advantages of groups follow the rewards in their order, or in another.
+
+    Those on a rising line of mean 0 follow them, or follow them sorted; some of these are on a
+    falling line as well.
+    """
+    lines = _lines_of(view)
+    if lines is None or (view.rewards is not None and view.rewards.ndim > 1):
+        return Kinds()
+    assert view.summed is not None  # as there are lines
+    assert view.advantages is not None
+    first, second = (np.lexsort((one, view.groups)) for one in (view.summed, view.advantages))
+    with np.errstate(over="ignore", invalid="ignore"):
+        given = Scores(view.summed[first], view.advantages[second], view.groups[first])
+        ordered = Lines.fit(given, given.groups)
+    straight = (lines.left <= _SHIFT) & (lines.offset <= _SHIFT)
+    follow = (ordered.slope > 0.0) & (ordered.left <= _SHIFT) & (ordered.offset <= _SHIFT)
+    own, falling = straight & (lines.slope > 0.0), straight & (lines.slope < 0.0)
+    kinds = np.select(
+        [own, follow & falling, follow], [_IN_ORDER, _REVERSED_TOO, _SHUFFLED], _OTHER
+    )
+    live = np.flatnonzero((lines.std[:, 1] > 0.0) & np.isfinite(lines.left))
+    records = view.records.index[view.first_members[live]].tolist()
+    return Kinds.of(kinds[live], lambda at: view.places[records[at]])
+
+
+def find_shuffled_rewards(groups: Kinds) -> Iterator[Placed]:
+    """Yields that advantages are those of the rewards of their group in another order.
+
+    In most groups from the first on, at least 10, some of which no reversed sign explains. The
+    others follow their rewards, but for 1 of 20.
+    """
+    spans = [groups.spans[one] for one in (_SHUFFLED, _REVERSED_TOO) if one in groups.spans]
+    total = sum(span.total for span in spans)
+    if total < _LEAST_PAIRS or _SHUFFLED not in groups.spans:
+        return
+    first = min(spans, key=lambda span: span.first)
+    other = groups.spans[_OTHER].total if _OTHER in groups.spans else 0
+    some = groups.spans[_SHUFFLED].total >= _LEAST_REVERSED
+    if some and 2 * total > groups.count - first.first and other <= _MOST_OTHER * groups.count:
+        yield Finding({"groups": total, "of": groups.count}, kind="shuffled"), first.place
+
+
 @rule("advantages", "input")
 def find_changed_formulas(groups: Kinds) -> Iterator[Placed]:
     """Yields from where on advantages follow no formula of the rewards, or another one.

@@ -18,7 +18,12 @@ from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.record_view import LOG_PROBS, Place, View
 from grpo_cli.commands.check.rule import Finding, Placed, Severity, rule
-from grpo_cli.commands.check.rules.advantages import compare_formulas, find_changed_formulas
+from grpo_cli.commands.check.rules.advantages import (
+    compare_formulas,
+    compare_orders,
+    find_changed_formulas,
+    find_shuffled_rewards,
+)
 from grpo_cli.commands.check.rules.responses import MaskedRows, count_masked, find_random_drops
 from grpo_cli.commands.check.rules.rewards import (
     compare_rewards,
@@ -78,9 +83,10 @@ class Facts:
         counts: [M] how many responses they have.
         label_key: the user's key of the groups' labels.
         step_key: that of the records' steps; "" where they have none.
-        kinds: by the formula of their advantages ("formulas"), whether their rewards are equal
-            ("dead") and whether their reference is the policy ("references") kinds of groups or
-            records, and by the name of a column whether records have it.
+        kinds: by the formula of their advantages ("formulas"), their order ("orders"), whether
+            their rewards are equal ("dead") and whether their reference is the policy
+            ("references") kinds of groups or records, and by the name of a column whether records
+            have it.
         given: whether advantages are given.
         digests: (record, None or response, digest of all log-probs) of records of several
             responses, then of responses, that are repeated by chance less than once in a million.
@@ -127,6 +133,7 @@ def collect_facts(view: View) -> Facts:
     given = "advantages" in view.names
     facts = Facts(list(view.places), view.counts.tolist(), key, given)
     facts.kinds = {"formulas": compare_formulas(view), "dead": compare_rewards(view)}
+    facts.kinds["orders"] = compare_orders(view)
     for name, others in _COLUMNS.items():
         has = any(one in view.packed.columns or view.has_field(one) for one in (name, *others))
         facts.kinds[name] = Kinds.of(np.full(len(view.counts), has), view.places.__getitem__)
@@ -534,5 +541,6 @@ _KINDS: tuple[tuple[str, str, Callable[[Kinds], Iterator[Placed]]], ...] = (
     ("no-scores", "rewards", find_missing_scores),
     ("dead-group", "dead", find_dead_ends),
     ("advantages", "formulas", find_changed_formulas),
+    ("advantages", "orders", find_shuffled_rewards),
 )
 """Codes, kinds of ``Facts``, and what is found in them."""
