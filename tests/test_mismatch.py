@@ -221,8 +221,8 @@ def test_check_says_how_large_it_is_and_what_explains_it(tmp_path):
     assert found == check(path).document()["mismatch"]
     printed = " ".join(run("check", path).stdout.split())
     assert f"{found['rms']:.3g} nats RMS" in printed
-    assert "position explains" in printed
-    assert "(4th quarter: " in printed
+    assert "the position explains" in printed
+    assert " of it is at the 4th quarter of responses (" in printed
 
 
 @each("cause", ("turn", "version"))

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 
 import numpy as np
+import orjson
 from files import each
 
 from grpo_cli import check
@@ -98,7 +99,9 @@ def test_a_cap_of_log_probs_is_no_temperature_and_full_padding_no_early_mask():
         ("old", 1 / math.log(2), "log_probs_old is in base 2: "),
     ],
 )
-def test_of_several_columns_the_one_that_the_others_contradict_is_named(column, times, wanted):
+def test_of_several_columns_the_one_that_the_others_contradict_is_named(
+    column, times, wanted, grpo, dump
+):
     """From step 3 on; an update moves the new log-probs by 0.1 nats."""
     draw, rows = np.random.default_rng(12), []
     for step in range(1, 6):
@@ -117,3 +120,11 @@ def test_of_several_columns_the_one_that_the_others_contradict_is_named(column, 
         assert one.message.startswith(wanted)
         assert " agree with " in one.message
         assert one.evidence["culprit"] == f"log_probs_{column}"
+    lines = "".join(orjson.dumps(row).decode() + "\n" for row in rows)
+    printed = " ".join(grpo("check", str(dump(lines)), "--limit", "1").stdout.split())
+    assert "log-base: 3 findings, the first at step 3 (" in printed
+    assert "likely cause: log-base, found above" in printed
+    rows = [row | {"rewards": [1.0] * 8} for row in rows[:2]]
+    lines = "".join(orjson.dumps(row).decode() + "\n" for row in rows)
+    quiet = grpo("check", str(dump(lines)), "-q").stdout
+    assert quiet.splitlines() == ["no error or warning in 2 records, 16 responses, 640 tokens"]

@@ -15,11 +15,35 @@ from grpo_cli.commands.check.answer import (
 )
 from grpo_cli.commands.check.notes import FEWER_THAN
 from grpo_cli.commands.check.rules.advantages import ANOTHER
+from grpo_cli.objective.mismatch import (
+    OUTLIERS,
+    POSITION,
+    PRECISION,
+    STEP,
+    SUPPORT,
+    TURN,
+    VERSION,
+)
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
+_CAUSES = {
+    OUTLIERS: ("a minority of tokens", "at tokens that differ by {}"),
+    PRECISION: ("rounding", "rounding, {}"),
+    SUPPORT: ("which side is surer", "at tokens of {}"),
+    VERSION: ("the age of the weights", "at tokens of {} of the weights"),
+    TURN: ("the turn", "in {}"),
+    POSITION: ("the position", "at the {} of responses"),
+    STEP: ("the step", "{}"),
+}
+"""What may explain a mismatch, in words, and where the most of it is."""
+_NATURES = (OUTLIERS, PRECISION, SUPPORT)
+"""What a finding on the log-probs says better."""
+_SIDES = {
+    f"{one} surer": f"at tokens of which the {one} is surer" for one in ("rollout", "trainer")
+}
 _STYLES = {"error": "bold red", "warning": "bold magenta", "info": "bold cyan"}
 
 
@@ -34,7 +58,7 @@ def print_findings(
         unread: records that could not be read, besides those of the answer.
         quiet: whether to print only errors and warnings, without what was not checked.
     """
-    _print_counts(console, answer, unread)
+    _print_counts(console, answer, unread, quiet=quiet)
     rows = [row for row in answer.findings if not (quiet and row.severity == "info")]
     for severity in _STYLES:
         for code in dict.fromkeys(row.code for row in rows if row.severity == severity):
@@ -77,8 +101,10 @@ def print_findings(
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
 
 
-def _print_counts(console: Console, answer: Checked, unread: int) -> None:
+def _print_counts(console: Console, answer: Checked, unread: int, *, quiet: bool) -> None:
     counts, records = answer.conclusion
+    if quiet and (info := answer.severities["info"]):
+        counts = counts.removesuffix(f"{info:,} info").removesuffix(", ") or "no error or warning"
     style = "bold green" if answer.ok else "bold red"
     if unread:
         failed = Text.assemble((f"{counted(unread, 'record')} cannot be read", "bold red"), "; ")
@@ -118,21 +144,24 @@ def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]
         found: the mismatch.
         codes: of findings that were printed before it, and may explain it.
     """
-    lines = [
+    named = " and ".join(codes)
+    size = (
         f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean |·| {found.mean_abs:.3g}, "
         f"KL {found.kl:.3g} per token; the 0.1% of tokens that differ most carry {found.worst:.0%} "
-        "of it",
-        f"  {found.floor}; {found.source}",
-    ]
+        "of it"
+    )
+    lines = [size] if named and not found.normal else [size, f"  {found.floor}; {found.source}"]
     causes = sorted(found.causes, key=lambda one: (one.name != found.named, -one.explains))
     for cause in causes:
-        if cause.counts:
-            top = cause.kinds[0]
-            where = f"{top.name}: {counted(top.tokens, 'token')}, {top.share:.0%} of the KL"
-            verb = "explain" if cause.name.endswith("s") else "explains"
-            lines.append(f"  {cause.name} {verb} {cause.explains:.0%} of the KL ({where})")
-    if named := " and ".join(codes):
-        lines.append(f"  first look at the findings above: {named}")
+        if cause.counts and not (named and cause.name in _NATURES):
+            top, (words, where) = cause.kinds[0], _CAUSES[cause.name]
+            where = _SIDES.get(top.name, where.format(top.name))
+            lines.append(
+                f"  {words} explains {cause.explains:.0%} of the KL: {top.share:.0%} of it is "
+                f"{where} ({counted(top.tokens, 'token')})"
+            )
+    if named:
+        lines.append(f"  likely cause: {named}, found above")
     elif found.named is None:
         alike = "all tokens differ by similar amounts, as with " + (
             "noise" if found.normal else "another temperature, precision or kernel"
