@@ -121,7 +121,8 @@ def unapplied(
 
     Args:
         given: the keys of a record that are no hyperparameters, with their values.
-        plans: the objectives; a setting is not named if one of them has it.
+        plans: the objectives; a setting is not named if one of them has it. Without any those of
+            ``named`` are not.
         named: the row of which another sentence says that the settings are its; "" for none.
         keys: the canonical names that the record has.
 
@@ -136,7 +137,9 @@ def unapplied(
             if isinstance(value, (str, bool))
         }
         chosen = {word: given[paths[word]] for word in words.split() if word in paths}
-        if chosen and plans:
+        if chosen and not plans and named.startswith(f"{name}/"):
+            found[""] = (*map(paths.__getitem__, chosen),)  # which name the row
+        elif chosen and plans:
             flags = [_flags(name, chosen, used, named, keys) for used in plans]
             rest = {word: {w: v for w, v in chosen.items() if w != word} for word in chosen}
             each = [

@@ -512,6 +512,7 @@ def test_rows_of_the_framework_that_names_the_fields_come_first() -> None:
 def test_records_are_evaluated_as_what_they_name(row, said) -> None:
     found = verify(expecting(row) | said)
     assert found.ok, found
+    assert not any("loss_type" in notice for notice in found.notices), "it is not ignored"
 
 
 def test_a_row_that_gives_one_record_by_chance_hides_no_cause() -> None:

@@ -55,6 +55,7 @@ def found(numbers: dict[str, Any], *, beta: float = BETA, **more: Any) -> Sequen
 
 INVERTED = [[1 - kept for kept in row] for row in MASK]
 LATE = [[0, *row[:-1]] for row in MASK]
+ROLLED = [[[*row[-by:], *row[:-by]] for row in MASK] for by in (1, -1)]
 EVERY = [[1] * n for n in LENGTHS]
 ENDS = [[1, 0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1, 1, 0], [0, 0, 0]]
 
@@ -64,6 +65,8 @@ ENDS = [[1, 0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1, 1, 0], [0, 0, 0]]
     [
         (INVERTED, "mask inverted: only masked tokens count"),
         (LATE, "mask shifted by one token, towards the end"),
+        (ROLLED[0], "mask shifted by one token, towards the end"),
+        (ROLLED[1], "mask shifted by one token, towards the start"),
         (EVERY, "mask ignored: masked tokens count"),
         ([*ENDS[:3], [1, 0, 0]], ""),
     ],

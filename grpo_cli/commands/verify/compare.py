@@ -30,6 +30,9 @@ FLOAT64 = 1e-12
 OF_SUMS = ("policy", "objective", "loss")
 """The stages whose numbers are sums over tokens."""
 
+LOGGED_DECIMALS = 4
+"""The decimals to which trainers round what they log."""
+
 NOISE_OF_SUMS = 0.03
 _NOISE = {"gradient": 1.0} | dict.fromkeys(OF_SUMS, NOISE_OF_SUMS)
 """How much of the scale of a stage's numbers is noise, in terms of the relative tolerance."""
@@ -99,11 +102,13 @@ class Tolerance:
             what is a ten-thousandth of it moves nothing, and float32 leaves noise of that size
             where a gradient is small.
         metrics: the relative part of metrics, which has nothing to do with that of the loss.
+        decimals: the decimals of the losses, where those of all records are fewer than a log's.
     """
 
     rtol: float = 1e-4
     atol: float | None = None
     metrics: float = LOGGED
+    decimals: int = LOGGED_DECIMALS
 
     def relative(self, column: Column) -> float:
         """The relative part for a column."""
@@ -161,7 +166,10 @@ def tolerances(rtol: float | None, atol: float | None, metrics: float | None) ->
 
 
 def column_of(
-    records: Sequence[Record], expectations: Sequence[Expectation], breakdown: Breakdown
+    records: Sequence[Record],
+    expectations: Sequence[Expectation],
+    breakdown: Breakdown,
+    decimals: int = LOGGED_DECIMALS,
 ) -> Column | None:
     """What records expect under one key; None where the objective has no such quantity.
 
@@ -169,6 +177,7 @@ def column_of(
         records: records of one layout, masked or not.
         expectations: what each of them expects, at one level.
         breakdown: what they evaluate to.
+        decimals: as ``Tolerance`` has them.
     """
     first = expectations[0]
     found = first.evaluated(breakdown) if first.given.any() else None
@@ -201,7 +210,8 @@ def column_of(
     rounded = precisions(np.where(np.abs(known) <= FLOAT64 * scale, 0.0, known), counts)
     if first.level == "record":
         pairs = zip(rounded, values.tolist(), found.tolist(), strict=True)
-        rounded = [name or _decimals(one, ours) for name, one, ours in pairs]
+        least = decimals if first.key in ("loss", "objective") else LOGGED_DECIMALS
+        rounded = [name or _decimals(one, ours, least) for name, one, ours in pairs]
     slack = None
     if any(rounded):
         steps = zip(rounded, np.split(values, np.cumsum(counts)[:-1]), strict=True)
@@ -345,21 +355,18 @@ def precisions(values: F64, counts: I64) -> list[str]:
     return found
 
 
-_LOGGED_DECIMALS = 4
-
-
-def _decimals(value: float, found: float) -> str:
+def _decimals(value: float, found: float, least: int) -> str:
     """The decimals that a trainer's log left of a number, as "4 decimals"; "" for any other.
 
-    A log's 0.0120 is read as 0.012, so fewer decimals count as four. A number that rounding does
-    not explain is not taken for a log's.
+    A log's 0.0120 is read as 0.012, so fewer decimals count as ``least``. A number that rounding
+    does not explain is not taken for a log's, nor is a 0, unless other losses show the rounding.
     """
     off = abs(value - found)
-    if not 1e-6 * abs(value) < off <= 0.5 * 10.0**-_LOGGED_DECIMALS:  # nearly all agree
+    if not 1e-6 * abs(value) < off <= 0.5 * 10.0**-least:  # nearly all agree
         return ""
     digits, places = digits_of(value)
-    places = max(places, _LOGGED_DECIMALS)
-    few = value != 0.0 and digits <= _DIGITS
+    places = max(places, least)
+    few = digits <= _DIGITS and (value != 0.0 or least < LOGGED_DECIMALS)
     return f"{places} decimals" if few and off <= 0.5 * 10.0**-places else ""
 
 

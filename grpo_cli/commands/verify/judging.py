@@ -16,6 +16,7 @@ from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdic
 from grpo_cli.commands.verify.batches import Losses
 from grpo_cli.commands.verify.compare import (
     FLOAT32_LOSS,
+    LOGGED_DECIMALS,
     OF_SUMS,
     Column,
     Tolerance,
@@ -80,6 +81,7 @@ class Judging(Accumulator[Any]):
         variant: the variant for all records; "" takes the one of each record's framework.
         stages, hyperparameters: what the flags change in it.
         given: when two numbers agree; None: as a bundle says, or as usual.
+        decimals: the decimals of the losses, as ``Tolerance`` has them.
 
     Attributes:
         items: what became of the records; None of one that expects nothing.
@@ -90,7 +92,13 @@ class Judging(Accumulator[Any]):
         losses: the losses that records expect, by step.
     """
 
-    settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "given")
+    settings: ClassVar[tuple[str, ...]] = (
+        "variant",
+        "stages",
+        "hyperparameters",
+        "given",
+        "decimals",
+    )
 
     def __init__(
         self,
@@ -98,11 +106,13 @@ class Judging(Accumulator[Any]):
         stages: Mapping[str, str],
         hyperparameters: Mapping[str, object],
         given: Tolerance | None = None,
+        decimals: int = LOGGED_DECIMALS,
     ) -> None:
         self.variant = variant
         self.stages = stages
         self.hyperparameters = hyperparameters
         self.given = given
+        self.decimals = decimals
         self.items: list[Judged | Part | None] = []
         self.references = References()
         self.frameworks: dict[str, None] = {}
@@ -236,7 +246,7 @@ class Judging(Accumulator[Any]):
         """When two numbers of a record agree: by the flags, its bundle, or as usual."""
         sealed = part.seal.get("tolerances") if part is not None and self.given is None else None
         if not isinstance(sealed, dict):
-            return self.given or Tolerance()
+            return replace(self.given or Tolerance(), decimals=self.decimals)
         known = [sealed.get(name) for name in ("rtol", "atol", "metrics_rtol")]
         return tolerances(*(one if isinstance(one, int | float) else None for one in known))
 
@@ -438,7 +448,7 @@ def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | 
     records = [question.record for question in questions]
     keys: dict[str, _Compared | None] = {}
     for each in zip(*(question.wanted[0] for question in questions), strict=True):
-        column = column_of(records, each, breakdown)
+        column = column_of(records, each, breakdown, questions[0].within.decimals)
         keys[each[0].key] = None
         if column is not None:
             undefined = _are_undefined(column, breakdown) & ~column.absent

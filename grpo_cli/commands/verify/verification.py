@@ -6,6 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from math import isfinite
 
 import numpy as np
 
@@ -29,7 +31,7 @@ from grpo_cli.commands.verify.causes.search import (
     Memory,
 )
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
-from grpo_cli.commands.verify.compare import NOISE_OF_SUMS, Tolerance
+from grpo_cli.commands.verify.compare import LOGGED_DECIMALS, NOISE_OF_SUMS, Tolerance, digits_of
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
 from grpo_cli.commands.verify.naming import Finding, choose, shared_causes, shared_rows
@@ -57,7 +59,7 @@ _NOTHING = (
 
 
 def verified(
-    make: Callable[[], Judging],
+    make: Callable[..., Judging],
     reader: Reader,
     most: int,
     *,
@@ -73,11 +75,14 @@ def verified(
         make, reader, most, whole: as ``Verification`` has them.
         batch: what is compared, as ``--batch`` has it; "" for what the losses are of.
     """
-    if not batch:
-        reader.keep_input()
+    reader.keep_input()
     run = Verification(make, reader, most, whole=whole, batch=batch or RECORD)
     answer = run.result()
     losses = run.losses
+    if answer.differing and (decimals := _few_decimals(losses)):
+        make = partial(make, decimals=decimals)
+        run = Verification(make, reader.only({}), most, whole=whole, batch=batch or RECORD)
+        answer = run.result()
     repeated = losses.are_repeated and _differ(answer)
     if batch or not answer.differing or not (repeated or losses.are_once):
         return run, answer
@@ -94,6 +99,17 @@ def verified(
     if _quality(other) > _quality(answer) or (repeated and _quality(other) == _quality(answer)):
         return of_steps, other
     return run, answer
+
+
+_ROUNDED = 5
+"""Different losses from which on it is no accident that none has more decimals."""
+
+
+def _few_decimals(losses: Losses) -> int:
+    """The decimals of losses that were rounded to fewer than a log has; 0 where they were not."""
+    values = {value for one in losses.steps.values() for value in one.values if isfinite(value)}
+    most = max((digits_of(value)[1] for value in values), default=0)
+    return most if len(values) >= _ROUNDED and 2 <= most < LOGGED_DECIMALS else 0
 
 
 def _differ(answer: Verified) -> bool:
@@ -245,7 +261,8 @@ class Verification:
         words = shlex.join(replace(plan, batch=self._batch).words)
         self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
         self.ignored |= dict.fromkeys(verdict.ignored)
-        self.rounded |= verdict.rounded
+        for key, form in verdict.rounded.items():  # of decimals the most
+            self.rounded[key] = max(form, self.rounded.get(key, ""))
         for key, yours, grpo in (metric.fields().values() for metric in verdict.metrics):
             self.metrics[key] += 1
             words = f"{shown(verdict.id)}: yours {yours:g}, grpo's {grpo:g}"

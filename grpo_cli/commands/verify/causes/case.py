@@ -68,7 +68,7 @@ class Case:
         """
         wanted, _ = read_expectations(record)
         breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
-        columns = [column_of([record], [expectation], breakdown) for expectation in wanted]
+        columns = [column_of([record], [each], breakdown, tolerance.decimals) for each in wanted]
         known = [column for column in columns if column is not None and not column.absent[0]]
         return cls(record, breakdown, deciding(known), tolerance)
 

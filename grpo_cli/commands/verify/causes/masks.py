@@ -49,11 +49,12 @@ def _written(case: Case) -> Flags:
     return found
 
 
-def _moved(case: Case, by: int) -> Flags:
-    moved = np.roll(case.mask, by)
-    ends = case.written.spread(case.written.lengths - 1)
-    edge = case.written.positions == (0 if by > 0 else ends)
-    return moved & ~edge
+def _moved(case: Case, by: int, *, rolls: bool = False) -> Flags:
+    """The mask some tokens later; what leaves a response at one end may enter at the other."""
+    widths, moved = case.written.spread(case.written.lengths), case.written.positions - by
+    inside = (moved >= 0) & (moved < widths)
+    found: Flags = case.mask[case.written.spread(case.written.starts) + moved % widths]
+    return found & (inside | rolls)
 
 
 def _aligned(case: Case) -> Flags:
@@ -79,7 +80,9 @@ MASKS: Sequence[tuple[str, Callable[[Case], Flags]]] = (
     ("mask-inverted.between", lambda case: ~case.mask & _until_last(case)),
     ("mask-shifted.later", lambda case: _moved(case, 1)),
     ("mask-shifted.later", lambda case: _moved(case, 1) & _written(case)),
+    ("mask-shifted.later", partial(_moved, by=1, rolls=True)),
     ("mask-shifted.earlier", lambda case: _moved(case, -1)),
+    ("mask-shifted.earlier", partial(_moved, by=-1, rolls=True)),
     ("mask-shifted.more", lambda case: case.mask | _moved(case, 1)),
     ("mask-shifted.more", lambda case: case.mask | _moved(case, 1) & _written(case)),
     ("mask-shifted.before", lambda case: case.mask | _moved(case, -1)),

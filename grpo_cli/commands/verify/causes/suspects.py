@@ -121,7 +121,10 @@ def _cohort(
     }
     chunk = replace(Chunk.of(records), varied=counts)
     breakdown = Evaluator(plan).evaluate(chunk)
-    each = [column_of(records, some, breakdown) for some in zip(*wanted, strict=True)]
+    each = [
+        column_of(records, some, breakdown, tolerance.decimals)
+        for some in zip(*wanted, strict=True)
+    ]
     known = [column for column in each if column is not None and not column.absent.all()]
     columns = deciding(known)
     if any(column.absent.any() for column in known):
