@@ -95,6 +95,14 @@ def test_a_plain_row_with_one_other_setting_comes_first(tmp_path, name, flags, w
     assert (first.value, f" {words} --level" in first.command) == (loss, True), first.command
 
 
+def test_a_row_whose_masks_are_off_is_changed_too(path) -> None:
+    """Of ms-swift, whose β is 0.04, before a row that needs another β as well."""
+    loss = evaluate(path, "ms-swift/grpo", stages={"surrogate": "unclipped"}).loss
+    shown = run("match", path, f"--loss={loss:.8g}", "--kl", "k3").stdout
+    assert shown.startswith("ms-swift/grpo --surrogate unclipped"), shown
+    assert not shown.partition("chance alone")[0].count("\nany epsilon")  # which it has not
+
+
 def test_rows_of_earlier_releases_are_named(path, known) -> None:
     """Behind a plainer row that gives the number too, and where only their row is asked for."""
     name = "trl/bnpo@1.9.2"

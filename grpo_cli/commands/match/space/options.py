@@ -20,6 +20,8 @@ Key = Hashable
 
 POLICY = ("ratio", "surrogate", "correction")
 """The stages of a policy term."""
+_MASKS = ("trl/masks", "ms-swift/off-policy-mask")
+"""Corrections that keep all tokens as they are where their switches are off."""
 DIRECT = 1 << 24
 """Added to the number of a policy term that is evaluated with its advantages."""
 
@@ -42,7 +44,7 @@ def advantage_key(objective: Objective) -> Key:
 def correction_key(bound: Bound) -> Key:
     """Identifies a correction; None for none, and for one whose switches are all off."""
     off = all(value is None or value == 1.0 for value in bound.values.values())
-    none = bound.choice.absent or (off and bound.name == "trl/masks")
+    none = bound.choice.absent or (off and bound.name in _MASKS)
     return None if none else key(bound)
 
 
