@@ -676,6 +676,28 @@ def of_trl(**more: Any) -> dict[str, Any]:
     return made | {"hyperparameters": said} | more
 
 
+def named_dapo() -> list[dict[str, Any]]:
+    """Records of TRL's that name their loss, have a reference, and no advantages."""
+    rows = [
+        record(
+            seed, [6, 9, 4, 7], [1.0, 0.0, 0.4, 0.1], framework={"name": "trl", "loss_type": "dapo"}
+        )
+        for seed in (5, 6)
+    ]
+    return [row | {"hyperparameters": {"beta": 0.04, "epsilon": 0.2}} for row in rows]
+
+
+def test_the_row_that_the_records_name_comes_first_in_any_release(tmp_path) -> None:
+    """Among rows that are equal on this data; what its release differs in is said."""
+    path = str(write(tmp_path / "trl", named_dapo()))
+    loss = evaluate(path, "trl/dapo@1.9.2").loss
+    assert loss == evaluate(path, "trl/bnpo@1.9.2").loss
+    shown = " ".join(run("match", path, f"--loss={loss:.8g}").stdout.split())
+    assert shown.startswith("trl/dapo@1.9.2 gives the loss"), shown
+    assert "the records name trl/dapo, which gives" in shown
+    assert "changed in trl 1.10.0: The KL is weighted by the ratio by default" in shown
+
+
 @pytest.mark.parametrize("text", some([".5g", ".17g"], 1))
 def test_every_row_that_gives_the_number_is_named_the_records_framework_first(
     tmp_path, text

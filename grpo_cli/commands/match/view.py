@@ -195,6 +195,7 @@ def _released(answer: Matched) -> Iterator[str]:
         gives_it = name in agree or abs(recorded.difference) <= answer.tolerance
         given = "gives this number" if gives_it else f"gives {shown(recorded.value)} instead"
         yield f"the records name {name}, which {given}"
+        yield from (f"changed in {change}" for change in released.changes)
 
 
 def _agreeing(answer: Matched, *, flipped: bool) -> list[str]:

@@ -153,6 +153,7 @@ class Sample:
 
     Attributes:
         record: the record, alone in its chunk.
+        recorded: the row that the records name; "" for none.
         width: the tokens that its responses are padded to, or those of the longest response.
         frameworks: those that computed it, by its word or by its names for fields.
         columns: its columns.
@@ -161,6 +162,7 @@ class Sample:
 
     def __init__(self, first: Chunk, recorded: str = "") -> None:
         self.record = record = first.alone(0)
+        self.recorded = recorded
         (whole,) = record.records
         self.width = max([*whole.widths, *first.batch.responses.lengths.tolist()])
         keys = {*record.settings, *whole.names.values()}
