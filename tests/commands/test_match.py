@@ -95,6 +95,14 @@ def test_a_plain_row_with_one_other_setting_comes_first(tmp_path, name, flags, w
     assert (first.value, f" {words} --level" in first.command) == (loss, True), first.command
 
 
+def test_a_row_whose_masks_are_off_is_changed_too(path) -> None:
+    """Of ms-swift, whose β is 0.04, before a row that needs another β as well."""
+    loss = evaluate(path, "ms-swift/grpo", stages={"surrogate": "unclipped"}).loss
+    shown = run("match", path, f"--loss={loss:.8g}", "--kl", "k3").stdout
+    assert shown.startswith("ms-swift/grpo --surrogate unclipped"), shown
+    assert not shown.partition("chance alone")[0].count("\nany epsilon")  # which it has not
+
+
 def test_rows_of_earlier_releases_are_named(path, known) -> None:
     """Behind a plainer row that gives the number too, and where only their row is asked for."""
     name = "trl/bnpo@1.9.2"
@@ -666,6 +674,28 @@ def of_trl(**more: Any) -> dict[str, Any]:
     said = KNOWN | {"beta": 0.0, "num_items_in_batch": 26, "gradient_accumulation_steps": 1}
     made = {names.get(key, key): value for key, value in made.items()}
     return made | {"hyperparameters": said} | more
+
+
+def named_dapo() -> list[dict[str, Any]]:
+    """Records of TRL's that name their loss, have a reference, and no advantages."""
+    rows = [
+        record(
+            seed, [6, 9, 4, 7], [1.0, 0.0, 0.4, 0.1], framework={"name": "trl", "loss_type": "dapo"}
+        )
+        for seed in (5, 6)
+    ]
+    return [row | {"hyperparameters": {"beta": 0.04, "epsilon": 0.2}} for row in rows]
+
+
+def test_the_row_that_the_records_name_comes_first_in_any_release(tmp_path) -> None:
+    """Among rows that are equal on this data; what its release differs in is said."""
+    path = str(write(tmp_path / "trl", named_dapo()))
+    loss = evaluate(path, "trl/dapo@1.9.2").loss
+    assert loss == evaluate(path, "trl/bnpo@1.9.2").loss
+    shown = " ".join(run("match", path, f"--loss={loss:.8g}").stdout.split())
+    assert shown.startswith("trl/dapo@1.9.2 gives the loss"), shown
+    assert "the records name trl/dapo, which gives" in shown
+    assert "changed in trl 1.10.0: The KL is weighted by the ratio by default" in shown
 
 
 @pytest.mark.parametrize("text", some([".5g", ".17g"], 1))

@@ -69,11 +69,17 @@ class Convention(Answer):
 
 @dataclass(frozen=True)
 class Released(Answer):
-    """The unmodified rows: how many, the nearest, and the one that the records name."""
+    """The unmodified rows: how many, the nearest, and the one that the records name.
+
+    Attributes:
+        changes: what changed between the releases of the recorded row and of the first match,
+            where these are one row.
+    """
 
     tried: int
     nearest: Convention | None
     recorded: Convention | None
+    changes: Sequence[str]
 
 
 @dataclass(frozen=True)

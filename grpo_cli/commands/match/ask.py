@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,8 +19,10 @@ from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
+from grpo_cli.frameworks.framework import as_of
 from grpo_cli.hyperparameters import Value
 from grpo_cli.terminal.numbers import shell_line, shown
+from grpo_cli.variants import framework_of
 from grpo_cli.variants.plan import Plan, plan
 
 
@@ -176,7 +178,8 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
         return None if row is None or row.totals is None else conventions([row])[0]
 
     rows, nearest_row, recorded = run.unmodified
-    matches = conventions(run.matches)
+    matches, named = conventions(run.matches), evaluated(recorded)
+    changes = _changes(named, matches[0]) if named and matches else ()
     sizes = [one.size for one in (*run.matches, *run.nearest)]
     return Matched(
         target=target.value,
@@ -196,11 +199,24 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
         tell_apart=tuple(run.tell_apart),
         nearest=conventions(run.nearest),
         tried=run.scan.tried,
-        released=Released(rows, evaluated(nearest_row), evaluated(recorded)),
+        released=Released(rows, evaluated(nearest_row), named, tuple(changes)),
         not_tried=dict(run.space.reasons),
         others=tuple(run.others),
         loss_alone=evaluated(run.loss_alone),
     )
+
+
+def _changes(recorded: Convention, first: Convention) -> Iterator[str]:
+    """What changed between two releases, where both conventions are of one row."""
+    (row, _, release), (other, _, version) = (
+        next(iter(one.variants), "").partition("@") for one in (recorded, first)
+    )
+    room = framework_of(row)
+    if room is None or row != other:
+        return
+    for change in room.changes:
+        if as_of([change], row, release) != as_of([change], row, version):
+            yield f"{room.name} {change.since}: {change.what}"
 
 
 _EQUAL = 1e-12

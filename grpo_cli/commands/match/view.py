@@ -144,10 +144,12 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield f"{first}{also} ({tried})", style
     yield from ((line, "") for line in answer.other_sentences)
     yield from ((line, "") for line in _released(answer))
-    edges = next((one.any_from for one in answer.matches if one.any_from), {})
-    if edges:  # rounded up: the number shown is no less than the edge
-        ways = [f"any {name} ≥ {math.ceil(edge * 1e4) / 1e4:.4f}" for name, edge in edges.items()]
-        yield f"{' and '.join(ways)} clips nothing and gives the same number", ""
+    clipped = next((one for one in answer.matches if one.any_from), None)
+    if clipped is not None:  # rounded up: the number shown is no less than the edge
+        edges = clipped.any_from.items()
+        ways = [f"any {name} ≥ {math.ceil(edge * 1e4) / 1e4:.4f}" for name, edge in edges]
+        row = "" if clipped is answer.matches[0] else f"in {_label(clipped)}, "
+        yield f"{row}{' and '.join(ways)} clips nothing and gives the same number", ""
     if count:
         yield _chance(answer), "" if answer.by_chance else "dim"
     elif answer.loss_alone is None:
@@ -193,6 +195,7 @@ def _released(answer: Matched) -> Iterator[str]:
         gives_it = name in agree or abs(recorded.difference) <= answer.tolerance
         given = "gives this number" if gives_it else f"gives {shown(recorded.value)} instead"
         yield f"the records name {name}, which {given}"
+        yield from (f"changed in {change}" for change in released.changes)
 
 
 def _agreeing(answer: Matched, *, flipped: bool) -> list[str]:

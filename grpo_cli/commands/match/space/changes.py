@@ -82,11 +82,14 @@ _EARLIER = 0.5
 """Bits of a row of an earlier release: less than those of a factor."""
 
 
-def strangeness(row: str, frameworks: Sequence[str]) -> float:
+def strangeness(row: str, frameworks: Sequence[str], recorded: str = "") -> float:
     """The bits of a row: none for those of the frameworks that the records' names are of.
 
     Without such names, none for those of papers; one of these outweighs two of a framework.
+    The row that the records name has none in any release.
     """
+    if is_recorded(row, recorded):
+        return 0.0
     room = row.partition("/")[0] if "/" in row else ""
     earlier = _EARLIER if "@" in row else 0.0
     if room in (frameworks or ("",)):
@@ -94,6 +97,11 @@ def strangeness(row: str, frameworks: Sequence[str]) -> float:
     if not frameworks:
         return earlier + 1.25
     return earlier + (2.0 if not room or _DERIVED.get(room) in frameworks else 4.0)
+
+
+def is_recorded(row: str, recorded: str) -> bool:
+    """Whether a row is the one that the records name, in whatever release."""
+    return row.partition("@")[0] == recorded.partition("@")[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +139,7 @@ def change(stage: str, choice: str, rare: float = 0.0, **flags: Value) -> Change
     return Change({stage: choice}, flags, 1, _CHANGE + rare)
 
 
-def rows(base: Plan, frameworks: Sequence[str] = ()) -> Iterator[Plan]:
+def rows(base: Plan, frameworks: Sequence[str] = (), recorded: str = "") -> Iterator[Plan]:
     """Every row with the stages and hyperparameters that flags ask for, or the one asked for.
 
     Those of earlier releases come last; of one that is asked for, these too.
@@ -139,11 +147,13 @@ def rows(base: Plan, frameworks: Sequence[str] = ()) -> Iterator[Plan]:
     Args:
         base: the plan, whose own row comes first.
         frameworks: their rows come next, their usual losses first.
+        recorded: the row that the records name, which is before these in all its releases.
     """
     usual = {USUAL[name][1] for name in frameworks if name in USUAL}
 
-    def order(name: str) -> tuple[bool, float, bool]:
-        return name in EARLIER, strangeness(name, frameworks), name not in usual
+    def order(name: str) -> tuple[bool, bool, float, bool]:
+        other = not is_recorded(name, recorded)
+        return other, name in EARLIER, strangeness(name, frameworks), name not in usual
 
     every = [*VARIANTS, *EARLIER]
     asked = [name for name in EARLIER if name.startswith(f"{base.variant}@")]

@@ -20,6 +20,8 @@ Key = Hashable
 
 POLICY = ("ratio", "surrogate", "correction")
 """The stages of a policy term."""
+_MASKS = ("trl/masks", "ms-swift/off-policy-mask")
+"""Corrections that keep all tokens as they are where their switches are off."""
 DIRECT = 1 << 24
 """Added to the number of a policy term that is evaluated with its advantages."""
 
@@ -42,7 +44,7 @@ def advantage_key(objective: Objective) -> Key:
 def correction_key(bound: Bound) -> Key:
     """Identifies a correction; None for none, and for one whose switches are all off."""
     off = all(value is None or value == 1.0 for value in bound.values.values())
-    none = bound.choice.absent or (off and bound.name == "trl/masks")
+    none = bound.choice.absent or (off and bound.name in _MASKS)
     return None if none else key(bound)
 
 
@@ -151,6 +153,7 @@ class Sample:
 
     Attributes:
         record: the record, alone in its chunk.
+        recorded: the row that the records name; "" for none.
         width: the tokens that its responses are padded to, or those of the longest response.
         frameworks: those that computed it, by its word or by its names for fields.
         columns: its columns.
@@ -159,6 +162,7 @@ class Sample:
 
     def __init__(self, first: Chunk, recorded: str = "") -> None:
         self.record = record = first.alone(0)
+        self.recorded = recorded
         (whole,) = record.records
         self.width = max([*whole.widths, *first.batch.responses.lengths.tolist()])
         keys = {*record.settings, *whole.names.values()}

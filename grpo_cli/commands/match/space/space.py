@@ -258,7 +258,7 @@ def build(
     """
     builder = _Builder(base, sample, betas, depth, known(base, sample.record, doubted=doubted))
     builder.modifies_directs = depth is Depth.WIDE and not large
-    rows = tried.rows(base, sample.frameworks)
+    rows = tried.rows(base, sample.frameworks, sample.recorded)
     grids = [grid for row in rows if builder.is_new(row) for grid in builder.grids(row)]
     if not grids:
         raise InputError(next(iter(builder.reasons.values()), "no convention can be tried"))
@@ -402,7 +402,7 @@ class _Builder:
         entropy = objective.entropy if objective.entropy_coef else None
         return Grid(
             plan=row,
-            own_bits=tried.strangeness(row.variant, self._sample.frameworks),
+            own_bits=tried.strangeness(row.variant, self._sample.frameworks, self._sample.recorded),
             axes=axes,
             policy=policy,
             kl=kl,
