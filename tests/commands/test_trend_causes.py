@@ -83,6 +83,16 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         "step 24: log_probs_old equals log_probs_new at all tokens; last good step 23; ",
         "if the run's settings did not change, look for code that writes one column over",
     ),
+    "other settings": (
+        lambda now, since, draw: now.update(epsilon=0.02),
+        "step 24: the settings changed: epsilon 0.2 → 0.02; last good step 23; ",
+        "if that is not on purpose, compare the settings",
+    ),
+    "a schedule of settings": (
+        lambda now, since, draw: now.update(epsilon=0.2 + 0.001 * since),
+        "no sudden change in ",
+        "",
+    ),
     "a stale engine": (
         stale,
         "step 25: the engine is stale: the mismatch grows between updates of its weights, every 5 ",
@@ -109,6 +119,7 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
         fix = "no other weights give equal "
     found = trend(write(tmp_path / "a.jsonl", (
         {"step": step, "id": f"{step}/{group}", "rewards": now["rewards"][group].tolist()}
+        | {"epsilon": now.get("epsilon", 0.2)}
         | {f"log_probs_{name}": now[name][group].tolist() for name in COLUMNS}
         for step, now in enumerate(rows)
         for group in range(GROUPS)

@@ -12,6 +12,7 @@ from grpo_cli.commands.trend.limits import jumps
 from grpo_cli.commands.trend.onsets import (
     LEAST_FUTURE,
     PAST,
+    SETTINGS,
     SHIFT,
     mann_kendall,
     mean_change,
@@ -34,6 +35,7 @@ _OVERWRITTEN = (
     "if the run's settings did not change, look for code that writes one column over the other: "
     "log_probs_old has to be stored before the update"
 )
+_SETTINGS = "if that is not on purpose, compare the settings of both parts of the run"
 _CORRUPT = "look at these tokens in what the trainer wrote; leave that step out"
 _REFERENCE = (
     "if it was not replaced on purpose, compare its weights before and after that step; no series "
@@ -56,6 +58,8 @@ _LOOK = "read the longest responses to see what they are paid for; then cap or p
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
 and at least."""
+_LEAST_MOVE, _MOST_MOVED = 6.0, 3
+"""Standard errors by which a metric moved with the settings, and how many are named."""
 _NEAR, _AT_ONCE = 4, 0.7
 """Steps before and after a reward rose whose means differ by this share of the whole rise."""
 _TOKENS, _SHARE = 8.0, 0.1
@@ -129,6 +133,26 @@ def _is_at_once(finding: Finding, steps: Steps) -> bool:
     places = np.flatnonzero(~np.isnan(values))
     at = np.searchsorted(places, steps.numbers.index(finding.onset))
     return row is not None and any(one.at == at for one in jumps(row, values[places]))
+
+
+def _other_settings(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The records have other settings, with what moved most at that step."""
+    one = next((one for one in found if one.kind == SETTINGS), None)
+    if one is None or one.onset > min(each.onset for each in found) + 1:
+        return None
+    moved = list[tuple[float, str]]()
+    for name, values in steps.metrics.items():
+        sides = _sides(values, steps.numbers.index(one.onset))
+        if sides is None or steps.watch(name) is None:
+            continue
+        change, error = mean_change(*sides)
+        before, after = (float(medians(side)) for side in sides)
+        if abs(change) > _LEAST_MOVE * error and before != after:
+            size = abs(change) / error if error else np.inf
+            moved.append((-size, f"{name} {rounded(before)} → {rounded(after)}"))
+    words = one.sentence.replace(f" at step {one.onset}", "", 1)
+    numbers = ", ".join(text for _, text in sorted(moved)[:_MOST_MOVED])
+    return Cause(words, _SETTINGS, one, numbers)
 
 
 def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -290,6 +314,7 @@ def rounded(value: float) -> str:
 
 
 _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
+    _other_settings,
     _equal_columns,
     _other_reference,
     _stale_engine,

@@ -18,6 +18,7 @@ from grpo_cli.commands.frames import Array, Frames, array
 from grpo_cli.commands.trend.metrics import METRICS, RECORDED_LOSS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.onsets import COPY, SPIKE
+from grpo_cli.commands.trend.settings import SettingChange
 from grpo_cli.commands.trend.sums import KINDS, LOWEST, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import did_you_mean
@@ -115,6 +116,7 @@ class Steps(Frames, Sequence[Step]):
         passes: the pass that trained each; empty where the run was never resumed.
         whole: the steps of every pass, one after the other; these, where there is only one.
         notices: what is not used of a log.
+        settings: what changed of the objective's settings.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Steps(Frames, Sequence[Step]):
         self.files = [file for file, _ in sums.sources]
         self.metrics = dict(metrics)
         self.notices: dict[str, int | None] = {}
+        self.settings: Sequence[SettingChange] = ()
         self._shared = Counter(self.files)
 
     @classmethod
@@ -341,7 +344,8 @@ class Finding:
         metric: its name.
         kind: "shift" (a new level), "drift" (a slope), "spike" (a single step, or one every so
             many), "limit" (a bound that frameworks or practice have), "impossible" (a value that
-            cannot be) or "copy" (the records of an earlier step).
+            cannot be), "copy" (the records of an earlier step) or "settings" (the records have
+            other hyperparameters).
         onset: the step at which it began.
         sentence: what happened, in numbers.
         command: what shows the step at which it began: its worst record and token; of data in
