@@ -26,6 +26,10 @@ _REWARD = "reward_mean"
 _REWARDS = ("reward_std", _REWARD, "reward_group_std")
 _OF_KL = {KL, "loss", "gradient_norm"}
 """What changes with the reference alone."""
+_OF_NEW = {*_OF_KL, "entropy", "nll", "ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
+_STAYS, _LEAVES = 2.0, 4.0
+"""The most by which the mean square of log π_old − log π_ref grows where the policy stayed, and the
+least by which the KL does where log_probs_new left."""
 _COLUMNS = {
     "ess": (1.0, "log_probs_old equals log_probs_new at all tokens"),
     KL: (0.0, "log_probs_ref equals log_probs_new at all tokens"),
@@ -36,6 +40,10 @@ _OVERWRITTEN = (
     "log_probs_old has to be stored before the update"
 )
 _SETTINGS = "if that is not on purpose, compare the settings of both parts of the run"
+_FORWARD = (
+    "look at the forward pass of that step (temperature, precision, adapter): the policy itself "
+    "did not move, since log_probs_old are as before, there and at the next step"
+)
 _CORRUPT = "look at these tokens in what the trainer wrote; leave that step out"
 _REFERENCE = (
     "if it was not replaced on purpose, compare its weights before and after that step; no series "
@@ -104,7 +112,7 @@ def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | 
         steps: of the run.
     """
     wrong = [one for one in found if one.severity == WARNING]
-    possible = [_few_tokens] if first.is_single else _CAUSES
+    possible = [_few_tokens, _new_alone] if first.is_single else _CAUSES
     causes = (cause(wrong, steps) for cause in possible if wrong)
     return next((one for one in causes if one is not None), None)
 
@@ -183,6 +191,19 @@ def _few_tokens(found: Sequence[Finding], steps: Steps) -> Cause | None:
         return None
     where = "1" if count < 1.5 else "a few"
     return Cause(f"{column} is far off at {where} of {tokens:,.0f} tokens", _CORRUPT)
+
+
+def _new_alone(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The policy is far from the reference for a step, which it is not before any update."""
+    kl, at = _series(steps, KL), steps.numbers.index(found[0].onset)
+    strange = (one for one in found if one.row is None or one.row.name not in _OF_NEW)
+    if kl is None or not 0 < at < len(steps) - 1 or next(strange, None) is not None:
+        return None
+    old, around = steps.old_from_reference, kl[[at - 1, at + 1]]
+    usual = float(medians(old[max(at - _NEAR, 0) : at]))
+    if not usual or old[at : at + 2].max() > _STAYS * usual or kl[at] < _LEAVES * around.max():
+        return None
+    return Cause("log_probs_new alone moved", _FORWARD)
 
 
 def _other_reference(found: Sequence[Finding], steps: Steps) -> Cause | None:

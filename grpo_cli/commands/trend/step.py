@@ -24,7 +24,8 @@ from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import did_you_mean
 
 WARNING, INFO = "warning", "info"
-_KEPT = (("count", "samples"), ("count", "tokens"), ("count", "prints"))
+_COUNTS = (("count", "samples"), ("count", "tokens"), ("count", "prints"), ("count", "kl"))
+_KEPT = (*_COUNTS, ("sum", "old_ref_square"))
 _LEAST_COPIED = 16
 """Tokens of a step whose log-probs are no others' by chance."""
 _WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
@@ -223,6 +224,11 @@ class Steps(Frames, Sequence[Step]):
     def counted(self, unit: Literal["samples", "tokens"]) -> F64:
         """[S] the responses, or the tokens, of each step."""
         return self._sums.count(unit).astype(np.float64)
+
+    @property
+    def old_from_reference(self) -> F64:
+        """[S] the mean of (log π_old − log π_ref)²; 0 where records lack one of them."""
+        return self._sums.sum("old_ref_square") / np.maximum(self._sums.count("kl"), 1)
 
     @property
     def copies(self) -> dict[int, int]:
