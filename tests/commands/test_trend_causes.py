@@ -33,6 +33,19 @@ def corrupt(now: Columns, since: int, draw: Random) -> None:
         now["old"][0, 0, 3] -= 9.0
 
 
+def other_forward_pass(now: Columns, since: int, draw: Random) -> None:
+    if since == 0:
+        now["new"] = 1.6 * now["new"]
+
+
+def large_update(now: Columns, since: int, draw: Random) -> None:
+    """Which the policy before the next update has too, and the engine."""
+    now["new"] = 1.6 * now["new"]
+    if since > 0:
+        now["rollout"] = now["rollout"] + 0.6 * now["old"]
+        now["old"] = 1.6 * now["old"]
+
+
 def stale(now: Columns, since: int, draw: Random) -> None:
     noise = draw.normal(size=now["old"].shape)
     now["rollout"] = np.minimum(now["rollout"] + 0.03 * (since % 5) * noise, -1e-5)
@@ -67,6 +80,16 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         "step 24: log_probs_old is far off at 1 of 512 tokens for one step; ",
         "look at these tokens in what the trainer wrote",
     ),
+    "another forward pass": (
+        other_forward_pass,
+        "step 24: log_probs_new alone moved for one step; ",
+        "look at the forward pass of that step",
+    ),
+    "a large update": (
+        large_update,
+        "step 24: log_probs_new is more peaked than log_probs_old for one step; last good ",
+        "look at what grpo check found",
+    ),
     "a larger update that is small": (moved_little, "no sudden change in ", ""),
     "another reward function": (
         lambda now, since, draw: now.update(rewards=now["rewards"] + 1.0),
@@ -82,6 +105,16 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         lambda now, since, draw: now.update(old=now["new"]),
         "step 24: log_probs_old equals log_probs_new at all tokens; last good step 23; ",
         "if the run's settings did not change, look for code that writes one column over",
+    ),
+    "other settings": (
+        lambda now, since, draw: now.update(epsilon=0.02),
+        "step 24: the settings changed: epsilon 0.2 → 0.02; last good step 23; ",
+        "if that is not on purpose, compare the settings",
+    ),
+    "a schedule of settings": (
+        lambda now, since, draw: now.update(epsilon=0.2 + 0.001 * since),
+        "no sudden change in ",
+        "",
     ),
     "a stale engine": (
         stale,
@@ -109,6 +142,7 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
         fix = "no other weights give equal "
     found = trend(write(tmp_path / "a.jsonl", (
         {"step": step, "id": f"{step}/{group}", "rewards": now["rewards"][group].tolist()}
+        | {"epsilon": now.get("epsilon", 0.2)}
         | {f"log_probs_{name}": now[name][group].tolist() for name in COLUMNS}
         for step, now in enumerate(rows)
         for group in range(GROUPS)

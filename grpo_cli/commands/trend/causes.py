@@ -12,6 +12,7 @@ from grpo_cli.commands.trend.limits import jumps
 from grpo_cli.commands.trend.onsets import (
     LEAST_FUTURE,
     PAST,
+    SETTINGS,
     SHIFT,
     mann_kendall,
     mean_change,
@@ -25,6 +26,10 @@ _REWARD = "reward_mean"
 _REWARDS = ("reward_std", _REWARD, "reward_group_std")
 _OF_KL = {KL, "loss", "gradient_norm"}
 """What changes with the reference alone."""
+_OF_NEW = {*_OF_KL, "entropy", "nll", "ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
+_STAYS, _LEAVES = 2.0, 4.0
+"""The most by which the mean square of log π_old − log π_ref grows where the policy stayed, and the
+least by which the KL does where log_probs_new left."""
 _COLUMNS = {
     "ess": (1.0, "log_probs_old equals log_probs_new at all tokens"),
     KL: (0.0, "log_probs_ref equals log_probs_new at all tokens"),
@@ -33,6 +38,11 @@ _COLUMNS = {
 _OVERWRITTEN = (
     "if the run's settings did not change, look for code that writes one column over the other: "
     "log_probs_old has to be stored before the update"
+)
+_SETTINGS = "if that is not on purpose, compare the settings of both parts of the run"
+_FORWARD = (
+    "look at the forward pass of that step (temperature, precision, adapter): the policy itself "
+    "did not move, since log_probs_old are as before, there and at the next step"
 )
 _CORRUPT = "look at these tokens in what the trainer wrote; leave that step out"
 _REFERENCE = (
@@ -56,6 +66,8 @@ _LOOK = "read the longest responses to see what they are paid for; then cap or p
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
 and at least."""
+_LEAST_MOVE, _MOST_MOVED = 6.0, 3
+"""Standard errors by which a metric moved with the settings, and how many are named."""
 _NEAR, _AT_ONCE = 4, 0.7
 """Steps before and after a reward rose whose means differ by this share of the whole rise."""
 _TOKENS, _SHARE = 8.0, 0.1
@@ -100,7 +112,7 @@ def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | 
         steps: of the run.
     """
     wrong = [one for one in found if one.severity == WARNING]
-    possible = [_few_tokens] if first.is_single else _CAUSES
+    possible = [_few_tokens, _new_alone] if first.is_single else _CAUSES
     causes = (cause(wrong, steps) for cause in possible if wrong)
     return next((one for one in causes if one is not None), None)
 
@@ -131,6 +143,26 @@ def _is_at_once(finding: Finding, steps: Steps) -> bool:
     return row is not None and any(one.at == at for one in jumps(row, values[places]))
 
 
+def _other_settings(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The records have other settings, with what moved most at that step."""
+    one = next((one for one in found if one.kind == SETTINGS), None)
+    if one is None or one.onset > min(each.onset for each in found) + 1:
+        return None
+    moved = list[tuple[float, str]]()
+    for name, values in steps.metrics.items():
+        sides = _sides(values, steps.numbers.index(one.onset))
+        if sides is None or steps.watch(name) is None:
+            continue
+        change, error = mean_change(*sides)
+        before, after = (float(medians(side)) for side in sides)
+        if abs(change) > _LEAST_MOVE * error and before != after:
+            size = abs(change) / error if error else np.inf
+            moved.append((-size, f"{name} {rounded(before)} → {rounded(after)}"))
+    words = one.sentence.replace(f" at step {one.onset}", "", 1)
+    numbers = ", ".join(text for _, text in sorted(moved)[:_MOST_MOVED])
+    return Cause(words, _SETTINGS, one, numbers)
+
+
 def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Two columns that differed are equal from a step on."""
     for name, (value, words) in _COLUMNS.items():
@@ -159,6 +191,19 @@ def _few_tokens(found: Sequence[Finding], steps: Steps) -> Cause | None:
         return None
     where = "1" if count < 1.5 else "a few"
     return Cause(f"{column} is far off at {where} of {tokens:,.0f} tokens", _CORRUPT)
+
+
+def _new_alone(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The policy is far from the reference for a step, which it is not before any update."""
+    kl, at = _series(steps, KL), steps.numbers.index(found[0].onset)
+    strange = (one for one in found if one.row is None or one.row.name not in _OF_NEW)
+    if kl is None or not 0 < at < len(steps) - 1 or next(strange, None) is not None:
+        return None
+    old, around = steps.old_from_reference, kl[[at - 1, at + 1]]
+    usual = float(medians(old[max(at - _NEAR, 0) : at]))
+    if not usual or old[at : at + 2].max() > _STAYS * usual or kl[at] < _LEAVES * around.max():
+        return None
+    return Cause("log_probs_new alone moved", _FORWARD)
 
 
 def _other_reference(found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -290,6 +335,7 @@ def rounded(value: float) -> str:
 
 
 _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
+    _other_settings,
     _equal_columns,
     _other_reference,
     _stale_engine,

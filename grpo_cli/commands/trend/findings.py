@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from grpo_cli.commands.trend.onsets import (
     IMPOSSIBLE,
     LEAST_FUTURE,
     PAST,
+    SETTINGS,
     SHIFT,
     SPIKE,
     STUCK,
@@ -83,7 +84,7 @@ def findings(
         for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
         for change in (_apart(one, each, steps) if one.name == RECORDED_LOSS.name else each)
     ]
-    found += _copies(steps, flags)
+    found += [*_copies(steps, flags), *_settings(steps, flags)]
     for name, wrong in steps.not_finite.items():
         begun, later = steps[wrong.places[0]], len(wrong.places) - 1
         many = f" and at {later:,} of the steps that follow" if later else ""
@@ -109,6 +110,20 @@ def _copies(steps: Steps, flags: Flags) -> list[Finding]:
 
 
 COPIED = "its records are those of step"
+
+
+def _settings(steps: Steps, flags: Flags) -> Iterator[Finding]:
+    """The steps from which on records have other settings of the objective."""
+    for number, words in steps.settings:
+        begun = steps[steps.numbers.index(number)]
+        sentence = f"{CHANGED} at step {number}: {words}"
+        commands = _commands(SETTINGS, begun, begun, flags)
+        yield Finding(
+            SETTINGS, SETTINGS, number, sentence, worst_step=number, seen=number, **commands
+        )
+
+
+CHANGED = "the settings changed"
 
 
 def _apart(series: _Series, found: Sequence[Change], steps: Steps) -> list[Change]:

@@ -211,6 +211,8 @@ class ChunkSums:
             self._by_token("kl_k1", -difference, "kl")
             self._by_token("kl_k3", estimate)
             self._find("kl", "tokens", estimate)
+            if old is not None:
+                self._by_token("old_ref_square", np.square(old - batch.log_probs_ref))
         trainer = new if old is None else old
         if batch.log_probs_rollout is not None and trainer is not None:
             self._measure_mismatch(trainer - batch.log_probs_rollout)

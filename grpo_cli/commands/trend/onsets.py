@@ -30,7 +30,7 @@ from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.watched import UP, Limit, Steady
 
 SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
-STUCK, TREND, COPY = "stuck", "trend", "copy"
+STUCK, TREND, COPY, SETTINGS = "stuck", "trend", "copy", "settings"
 
 LEAST = 16
 """Steps that a series must have."""

@@ -426,22 +426,3 @@ def _place(run: str, its: Sequence[str], runs: Mapping[str, Sequence[str]]) -> s
     others = (file for other, several in runs.items() if other != run for file in several)
     shared = any(PurePath(file).is_relative_to(folder) for file in others)
     return f"{run}*" if shared else folder
-
-
-_COUNTS = re.compile(r"(\[|,)num_items_in_batch=[^],]*,?")
-"""A count of the step's tokens, which is no setting."""
-
-
-def changes(signatures: Mapping[str, int]) -> Iterator[str]:
-    """A note if the objective's settings change in the run."""
-    kept: dict[str, int] = {}
-    for signature, step in sorted(signatures.items(), key=lambda one: one[1]):
-        kept.setdefault(_COUNTS.sub(r"\1", signature), step)
-    (first, begun), *others = [*kept.items()] or [("", 0)]
-    for signature, step in others[:1]:
-        before, after = (text.split("|") for text in (first, signature))
-        pairs = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
-        settings = ", ".join(f"{old} → {new}" for old, new in pairs)
-        more = "" if len(others) == 1 else f", and {len(others) - 1:,} more times"
-        verb = "differ within" if step == begun else "change at"
-        yield f"the objective's settings {verb} step {step}{more}: {settings}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,10 +20,10 @@ from grpo_cli.commands.trend.origins import (
     RecordStep,
     SeveralRunsError,
     StepSource,
-    changes,
     run_of,
     two_runs,
 )
+from grpo_cli.commands.trend.settings import SignedSteps, Span, note_of_changes, setting_changes
 from grpo_cli.commands.trend.step import NotFinite, Steps
 from grpo_cli.commands.trend.sums import StepSums, joined, shortened
 from grpo_cli.engine import Reader
@@ -63,7 +62,7 @@ class RunSums(Accumulator[Evaluated]):
         notices: notes, each printed once.
         missing: the columns for want of which nothing was evaluated, by the error's text.
         lacking: how many records that was so of.
-        signatures: of the objectives that ran, each with the first step that has it.
+        signatures: of the objectives that ran, each with the steps that have it.
         moved: whether a record that was evaluated has log_probs_old.
         origins: the files of each step.
         references: which records have a reference.
@@ -80,7 +79,7 @@ class RunSums(Accumulator[Evaluated]):
     notices: Notices = field(default_factory=dict)
     missing: dict[str, MissingColumnError] = field(default_factory=dict)
     lacking: int = 0
-    signatures: dict[str, int] = field(default_factory=dict)
+    signatures: dict[str, SignedSteps] = field(default_factory=dict)
     moved: bool = False
     origins: Origins = field(default_factory=Origins)
     references: References = field(default_factory=References)
@@ -136,10 +135,12 @@ class RunSums(Accumulator[Evaluated]):
             self.lacking += len(steps)
         else:
             breakdown = evaluated
-            signatures = breakdown.objective.signatures(len(steps))
-            for signature, one in zip(signatures, steps, strict=True):
-                if one.number < self.signatures.get(signature, math.inf):
-                    self.signatures[signature] = one.number
+            objective = breakdown.objective
+            signatures = objective.signatures(len(steps))
+            for at, (signature, one) in enumerate(zip(signatures, steps, strict=True)):
+                span, known = Span(one.number, one.number), self.signatures.get(signature)
+                parts = objective.parts_of(slice(at, at + 1)) if known is None else known.parts
+                self.signatures[signature] = SignedSteps(parts, span).join(known)
             self.references.add(chunk, plan, breakdown.objective)
             assumed = on_policy_by_default(breakdown)
             self.moved |= not assumed
@@ -235,8 +236,8 @@ class RunSums(Accumulator[Evaluated]):
         self.notices |= later.notices
         self.missing = later.missing | self.missing
         self.lacking += later.lacking
-        for signature, step in later.signatures.items():
-            self.signatures[signature] = min(step, self.signatures.get(signature, step))
+        for signature, one in later.signatures.items():
+            self.signatures[signature] = one.join(self.signatures.get(signature))
         self.moved |= later.moved
         self.origins.merge(later.origins)
         self.references.merge(later.references)
@@ -394,7 +395,7 @@ class Run:
             found.missing = {str(error): error, **others}  # it has the record's place
         self.missing = found.missing
         self.signatures, self.moved, self.parts = found.signatures, found.moved, found.parts
-        self.notices: Notices = found.notices | dict.fromkeys([*notes, *changes(found.signatures)])
+        self.notices: Notices = found.notices | dict.fromkeys(notes)
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
         sums = joined(found.tables or [sums_of_rewards([])])
         if evaluated := int(sums.count("records").sum()):
@@ -405,6 +406,9 @@ class Run:
             self.notices |= {} if alone is None else {alone: None}
             self.alone, self.ungrouped = alone, None if given else alone
         steps = steps_of(sums, found.parts, found.broken, self.step_source)
+        steps.settings = setting_changes(found.signatures, steps.numbers)
+        changed = () if steps.settings else note_of_changes(found.signatures)
+        self.notices |= dict.fromkeys(changed)
         if self._names is not None:
             last = [row not in found.parts for row in sums.numbers.tolist()]
             own = sums.taken(np.flatnonzero(last))

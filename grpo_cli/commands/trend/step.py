@@ -18,12 +18,14 @@ from grpo_cli.commands.frames import Array, Frames, array
 from grpo_cli.commands.trend.metrics import METRICS, RECORDED_LOSS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.onsets import COPY, SPIKE
+from grpo_cli.commands.trend.settings import SettingChange
 from grpo_cli.commands.trend.sums import KINDS, LOWEST, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import did_you_mean
 
 WARNING, INFO = "warning", "info"
-_KEPT = (("count", "samples"), ("count", "tokens"), ("count", "prints"))
+_COUNTS = (("count", "samples"), ("count", "tokens"), ("count", "prints"), ("count", "kl"))
+_KEPT = (*_COUNTS, ("sum", "old_ref_square"))
 _LEAST_COPIED = 16
 """Tokens of a step whose log-probs are no others' by chance."""
 _WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
@@ -115,6 +117,7 @@ class Steps(Frames, Sequence[Step]):
         passes: the pass that trained each; empty where the run was never resumed.
         whole: the steps of every pass, one after the other; these, where there is only one.
         notices: what is not used of a log.
+        settings: what changed of the objective's settings.
     """
 
     def __init__(
@@ -131,6 +134,7 @@ class Steps(Frames, Sequence[Step]):
         self.files = [file for file, _ in sums.sources]
         self.metrics = dict(metrics)
         self.notices: dict[str, int | None] = {}
+        self.settings: Sequence[SettingChange] = ()
         self._shared = Counter(self.files)
 
     @classmethod
@@ -220,6 +224,11 @@ class Steps(Frames, Sequence[Step]):
     def counted(self, unit: Literal["samples", "tokens"]) -> F64:
         """[S] the responses, or the tokens, of each step."""
         return self._sums.count(unit).astype(np.float64)
+
+    @property
+    def old_from_reference(self) -> F64:
+        """[S] the mean of (log π_old − log π_ref)²; 0 where records lack one of them."""
+        return self._sums.sum("old_ref_square") / np.maximum(self._sums.count("kl"), 1)
 
     @property
     def copies(self) -> dict[int, int]:
@@ -341,7 +350,8 @@ class Finding:
         metric: its name.
         kind: "shift" (a new level), "drift" (a slope), "spike" (a single step, or one every so
             many), "limit" (a bound that frameworks or practice have), "impossible" (a value that
-            cannot be) or "copy" (the records of an earlier step).
+            cannot be), "copy" (the records of an earlier step) or "settings" (the records have
+            other hyperparameters).
         onset: the step at which it began.
         sentence: what happened, in numbers.
         command: what shows the step at which it began: its worst record and token; of data in

@@ -1,0 +1,103 @@
+"""Settings of the objective that records change from a step on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from grpo_cli.commands.trend.onsets import LEAST_FUTURE
+from grpo_cli.objective.signature import Parts, plain
+
+
+class Span(NamedTuple):
+    """The first and the last step of something."""
+
+    first: int
+    last: int
+
+    def join(self, other: Span) -> Span:
+        """Both together."""
+        return Span(min(self.first, other.first), max(self.last, other.last))
+
+
+class SignedSteps(NamedTuple):
+    """The objective of a signature, and the steps that have it."""
+
+    parts: Parts
+    span: Span
+
+    def join(self, other: SignedSteps | None) -> SignedSteps:
+        """The steps of both."""
+        return self if other is None else self._replace(span=self.span.join(other.span))
+
+
+class SettingChange(NamedTuple):
+    """The settings that changed at a step, as "epsilon 0.2 → 0.05"."""
+
+    step: int
+    words: str
+
+
+_COUNT = "num_items_in_batch"
+"""A count of the step's tokens, which is no setting."""
+_COUNTS = re.compile(rf"(\[|,){_COUNT}=[^],]*,?")
+_SIDES = ("epsilon_low", "epsilon_high")
+
+
+def setting_changes(
+    found: Mapping[str, SignedSteps], numbers: Sequence[int]
+) -> list[SettingChange]:
+    """The changes of settings that lasted at least some steps before and after, by step.
+
+    A value that comes back, or differs within a step, and a schedule, are none.
+
+    Args:
+        found: by signature.
+        numbers: of the run's steps.
+    """
+    spans: dict[str, dict[str, Span]] = {}
+    for parts, span in found.values():
+        for name, value in _settings(parts):
+            known = spans.setdefault(name, {})
+            known[value] = span.join(known.get(value, span))
+    changed: dict[int, dict[str, str]] = {}
+    for name, values in spans.items():
+        ordered = sorted(values.items(), key=lambda one: one[1])
+        lasts = [sum(first <= step <= last for step in numbers) for _, (first, last) in ordered]
+        for (old, before), (new, after) in pairwise(ordered):
+            if before.last < after.first and min(lasts) >= LEAST_FUTURE:
+                changed.setdefault(after.first, {})[name] = f"{old} → {new}"
+    return [SettingChange(step, _in_words(each)) for step, each in sorted(changed.items())]
+
+
+def _settings(parts: Parts) -> Iterator[tuple[str, str]]:
+    """Each stage's choice and the values of its hyperparameters."""
+    for part in parts:
+        if part.key:
+            yield part.key, part.name
+            yield from ((name, plain(value)) for name, value in part.values if name != _COUNT)
+
+
+def _in_words(each: dict[str, str]) -> str:
+    """Settings that changed; both sides of a clip range that are equal are one."""
+    low, high = (each.get(name) for name in _SIDES)
+    if low is not None and low == high:
+        each = {"epsilon": low} | {name: one for name, one in each.items() if name not in _SIDES}
+    return ", ".join(f"{name} {values}" for name, values in each.items())
+
+
+def note_of_changes(found: Mapping[str, SignedSteps]) -> Iterator[str]:
+    """A note if the objective's settings change in the run."""
+    kept: dict[str, int] = {}
+    for signature, (_, span) in sorted(found.items(), key=lambda one: one[1].span.first):
+        kept.setdefault(_COUNTS.sub(r"\1", signature), span.first)
+    (first, begun), *others = [*kept.items()] or [("", 0)]
+    for signature, step in others[:1]:
+        before, after = (text.split("|") for text in (first, signature))
+        pairs = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
+        settings = ", ".join(f"{old} → {new}" for old, new in pairs)
+        more = "" if len(others) == 1 else f", and {len(others) - 1:,} more times"
+        verb = "differ within" if step == begun else "change at"
+        yield f"the objective's settings {verb} step {step}{more}: {settings}"
