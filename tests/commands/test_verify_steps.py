@@ -70,6 +70,20 @@ def test_standard_input_is_kept_for_its_steps(steps) -> None:
     assert (found["batch"], found["ok"]) == ("step", True)
 
 
+@each(
+    ("wrong", "places"),
+    [((4, 5), "from step 4 on"), ((5,), "from step 5 on"), ((0, 4, 5), ""), ((2, 5), "")],
+)
+def test_the_step_from_which_on_records_differ_is_named(steps, wrong, places) -> None:
+    """Also where one of the records after it agrees; not where chance may have left all before."""
+    each = [record | {"expected": {"loss": right([record])}} for step in steps for record in step]
+    for record in each[:-1]:
+        record["expected"] = {"loss": record["expected"]["loss"] * 1.5 ** (record["step"] in wrong)}
+    found = verify(each, "grpo", batch="record", causes=0)
+    assert (found.differing, found.places) == (3 * len(wrong) - 1, places)
+    assert found.records[0].step == 0
+
+
 def test_the_only_wrong_step_is_named(steps) -> None:
     def wrong(step: Rows) -> float:
         return right(step) * (1.5 if step[0]["step"] == 4 else 1.0)

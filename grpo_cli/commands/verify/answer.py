@@ -14,6 +14,8 @@ from grpo_cli.terminal.numbers import counted, shown
 
 _RUNS = 3
 """Runs of differing steps that a verdict names."""
+_BY_CHANCE = 0.01
+"""How probable it may be that no record before a step differs, if those after it began nothing."""
 
 
 def agree(count: int) -> str:
@@ -85,6 +87,7 @@ class Verdict(Answer):
 
     Attributes:
         id, source, line: the record.
+        step: the step that it says, or None.
         agrees: whether nothing differs that decides.
         variant, signature: what it was evaluated as.
         compared: the keys that were compared, in the order of the stages.
@@ -98,6 +101,7 @@ class Verdict(Answer):
     id: str | int | float
     source: str
     line: int | None
+    step: str | int | float | None
     agrees: bool
     variant: str
     signature: str
@@ -166,10 +170,12 @@ class Verified(Frames, Answer):
 
     @property
     def places(self) -> str:
-        """Which steps or batches differ, at most three runs of them; "" for records."""
+        """Which steps or batches differ, at most three runs; of records from which step on."""
+        if self.batch == "record":
+            return self._since
         names = [shown(one.id) for one in self.records]
         starts = [at for at, one in enumerate(self.records) if not one.agrees]
-        if self.batch in ("record", "input") or not starts:
+        if self.batch == "input" or not starts:
             return ""
         runs: list[list[int]] = []
         for at in starts:
@@ -184,6 +190,17 @@ class Verified(Frames, Answer):
         more = ["…"] if len(spans) > _RUNS else []
         unit = self.unit if len(starts) == 1 else UNITS[self.unit]
         return f"{unit} {', '.join([*spans[:_RUNS], *more])}"
+
+    @property
+    def _since(self) -> str:
+        """The step from which on records differ; "" where that says nothing."""
+        steps = [one.step for one in self.records if isinstance(one.step, int | float)]
+        if not self.differing or len(steps) < len(self.records):
+            return ""
+        first = min(step for step, one in zip(steps, self.records, strict=True) if not one.agrees)
+        before = sum(step < first for step in steps)
+        agreeing = 1.0 - self.differing / (len(steps) - before + 1)
+        return f"from step {shown(first)} on" if before and agreeing**before <= _BY_CHANCE else ""
 
     @property
     def is_of_another_row(self) -> bool:

@@ -504,6 +504,7 @@ def _judged(
         id=record.name,
         source=record.source,
         line=record.line,
+        step=record.step,
         agrees=not decisive,
         variant=plan.variant,
         signature=signature,

@@ -184,6 +184,8 @@ def _alternatives(answer: Verified) -> Iterator[Text]:
 def _record(row: Verdict | StageDifference, unit: str = "record") -> str:
     line = "" if row.line is None else f":{row.line}"
     name = "the input" if (unit, row.id) == ("batch", "input") else f"{unit} {shown(row.id)}"
+    if isinstance(row, Verdict) and row.step is not None and unit == "record":
+        name += f" of step {shown(row.step)}"
     return f"{name} ({visible(row.source)}{line})"
 
 
