@@ -208,6 +208,25 @@ def test_a_response_without_tokens_counts_by_the_sign_of_its_advantage(variant, 
         assert parts[f"{empty}_advantages"] == pytest.approx(-sign / 2, rel=1e-12)
 
 
+def test_of_records_without_a_token_nothing_is_said_to_be_equal(tmp_path):
+    """Neither the policy and its reference, nor a group that counts in a denominator of 0."""
+    live, dead = (record(seed, [3, 2], rewards) for seed, rewards in ((1, [1, 0]), (2, [1, 1])))
+    rows = [one | {"mask": [[0, 0, 0], [0, 0]], "beta": 0.1} for one in (live, dead)]
+    why = explained(write(tmp_path / "a", rows), variant="trl/dapo")["why"]
+    assert [one["code"] for one in why] == ["empty", "no-gradient"]
+
+
+def test_the_first_line_names_the_variant_and_a_formula_has_no_letter_that_is_not_introduced(
+    tmp_path,
+):
+    rows = [record(1, [3, 2], [1.0, 0.0], step=step) for step in (1, 2)]
+    shown = run("explain", write(tmp_path / "a", rows), "-v", "trl/dapo", "--batch", "step").stdout
+    assert shown.startswith("trl/dapo, step 2: loss "), shown
+    shown = " ".join(shown.split())
+    assert "Σ over tokens ÷ tokens of an accumulation window." in shown
+    assert "N/P" not in shown
+
+
 # ---- ``grpo explain`` of a trainer's log, and of a choice: what is said when, and how it looks ---
 
 

@@ -375,4 +375,4 @@ def test_a_file_of_that_name_is_read(grpo, tmp_path, monkeypatch):
     Path("clip").mkdir()
     record = {"log_probs_new": [[-1.0], [-1.0]], "rewards": [1.0, 0.0]}
     Path("clip/dual-positive").write_text(json.dumps(record), encoding="utf-8")
-    assert grpo("explain", CASE, "-v", "dr").stdout.startswith("loss")
+    assert grpo("explain", CASE, "-v", "dr").stdout.startswith("dr: loss 0")

@@ -698,6 +698,18 @@ def test_the_row_that_the_records_name_comes_first_in_any_release(tmp_path) -> N
     assert "changed in trl 1.10.0: The KL is weighted by the ratio by default" in shown
 
 
+def test_a_number_of_few_digits_is_consistent_with_the_row_that_the_records_name(tmp_path) -> None:
+    """Which is what is asked; other conventions that chance gives are listed behind it."""
+    path = str(write(tmp_path / "trl", named_dapo()))
+    loss = f"{evaluate(path, 'trl/dapo').loss:.2g}"
+    result = run("match", path, f"--loss={loss}")
+    first, *entries = result.stdout.split("\n\n")
+    assert result.exit_code == 0
+    assert first.startswith("consistent with trl/dapo, which the records name; loss 0.18"), first
+    assert "-v trl/dapo --level" in entries[0]
+    assert match(path, loss=loss).headline.startswith("consistent with trl/dapo")
+
+
 @pytest.mark.parametrize("text", some([".5g", ".17g"], 1))
 def test_every_row_that_gives_the_number_is_named_the_records_framework_first(
     tmp_path, text

@@ -142,8 +142,9 @@ class Facts:
             lengths = batch.responses.lengths
             ends = [*self.lengths, int(lengths.min()), int(lengths.max())]
             self.lengths = min(ends), max(ends)
-        if batch.log_probs_ref is not None and batch.log_probs_new is not None:
-            equal = bool(np.array_equal(batch.log_probs_ref, batch.log_probs_new))
+        new, ref = batch.log_probs_new, batch.log_probs_ref
+        if new is not None and ref is not None and len(new):
+            equal = bool(np.array_equal(ref, new))
             self.reference_equal = equal and self.reference_equal is not False
         if batch.responses.total:
             size = np.abs(breakdown.contribution)

@@ -44,9 +44,9 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     loss = shown_among(total["loss"], total["gradient_norm"])
     counts = ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
     batch = f" ({counts})" if total["records"] > 1 else ""
-    of = "".join(f"{name} {shown(value)}: " for name, value in (found.batch or {}).items())
+    of = "".join(f", {name} {shown(value)}" for name, value in (found.batch or {}).items())
     width = screen.reading
-    head = Text.assemble((f"{of}loss ", "cyan"), (loss, "bold"), batch)
+    head = Text.assemble((f"{found.variant}{of}: loss ", "cyan"), (loss, "bold"), batch)
     console.print(wrapped(head, width, 2))
     console.print(wrapped(Text(_made_of(parts, total["objective"])), width, len("objective = ")))
     console.print(Text("\nwhy", "bold"))

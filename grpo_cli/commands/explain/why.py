@@ -153,7 +153,7 @@ def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterat
         yield _reason("all-dead", zero=zero, remedy=_remedy("; ", given, computes))
     if total["tokens"] and total["clip_fraction"] == 1.0:
         yield _reason("all-clipped")
-    if 0 < dead < groups:
+    if 0 < dead < groups and total["tokens"]:
         differ = f"; the rewards differ in {given.differ:,} of them" if given.differ else ""
         yield _reason(
             "dead-groups.zero" if given.given or given.differ else "dead-groups",

@@ -175,6 +175,30 @@ class Matched(Frames, Answer):
     loss_alone: Convention | None = None
 
     @property
+    def consistent(self) -> Convention | None:
+        """The row that the records name, where it gives the numbers to their digits."""
+        recorded = self.released.recorded
+        if recorded is None or not self.matches:
+            return None
+        plain = [one for one in self.matches if one.factor == 1.0 and not one.sign_flipped]
+        listed = any(recorded.variants[0] in one.variants for one in plain)
+        alone = self.questions[0] == 1 and abs(recorded.difference) <= self.tolerance
+        return recorded if listed or alone else None
+
+    @property
+    def consistent_words(self) -> str:
+        """That the records' row gives the number, where others come first; "" otherwise."""
+        row = self.consistent
+        if row is None or (self.reproduced and row.variants[0] in self.matches[0].variants):
+            return ""
+        count = (self.match_count if self.reproduced else self.fitting) - 1
+        others = f"{count:,} other conventions" if count > 1 else "another convention"
+        return (
+            f"consistent with {row.variants[0]}, which the records name; {self.target_of} "
+            f"{self.target!r} (±{self.tolerance:.2g}) cannot tell it from {others}"
+        )
+
+    @property
     def other_sentences(self) -> list[str]:
         """What the other numbers are that the first match has not as its own."""
         return [one.sentence for one in self.others if not one.agrees]
@@ -192,6 +216,8 @@ class Matched(Frames, Answer):
     @property
     def headline(self) -> str:
         """Whether the number was reproduced, and by which convention."""
+        if self.consistent_words:
+            return self.consistent_words
         number = f"{self.target_of} {self.target!r}"
         if self.mistakes:
             first = self.mistakes[0]

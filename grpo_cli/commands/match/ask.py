@@ -93,7 +93,8 @@ def ask(
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
     answer = result(run, questions, words)
     few = isinstance(questions[0].data, InMemory) and not source.skipped
-    if run.sure or target is None or others or not few or plan.batch != "input":
+    fits = run.sure or answer.consistent is not None
+    if fits or target is None or others or not few or plan.batch != "input":
         return answer
     from grpo_cli.commands.match.slips import find_mistakes  # not loaded where a convention fits
 

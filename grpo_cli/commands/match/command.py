@@ -79,7 +79,7 @@ def match_number(
     the tolerance: 0.0256 means ±0.00005, but at least the rounding of float32.
     Prints the likeliest first: few changes, and variants of the framework whose
     field names the records use. Exits with 1 if nothing gives the number, or if
-    all matches may be chance.
+    all matches may be chance and the row that the records name is none of them.
     """  # noqa: D301 - \b is for the help's formatter
     for place in files or ():
         if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", str(place)) and not Path(place).exists():
@@ -110,7 +110,7 @@ def match_number(
     )
     tell_notes(pooled, quiet=page.quiet)
     code = finish(source, as_json=page.json, quiet=page.quiet)
-    return code or (0 if made.reproduced else NO)
+    return code or (0 if made.reproduced or made.consistent else NO)
 
 
 def _kl_number(objective: OneBatchOptions) -> tuple[str | None, OneBatchOptions]:

@@ -50,6 +50,9 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
             _print(console, screen, [found])
         return
     entries = [list(same) for _, same in groupby(answer.matches, key=lambda one: one.entry)]
+    if answer.consistent is not None and answer.consistent_words:
+        (name, *_) = answer.consistent.variants
+        entries.sort(key=lambda same: not any(name in one.variants for one in same))
     most = len(entries) if chosen().full else _SHOWN
     for same in entries[:most]:
         _print(console, screen, same)
@@ -106,6 +109,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     if numbers > 1:
         target += f" and {numbers - 1} more number{'' if numbers == 2 else 's'}"
     tried = f"{answer.tried:,} tried, ±{answer.tolerance:.2g}"
+    words = answer.consistent_words
     fit = f"{answer.fitting:,} of {answer.tried:,} conventions give the {target}"
     by_chance = f"no match beyond chance: {fit} (±{answer.tolerance:.2g})"
     if answer.mistakes:
@@ -129,6 +133,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         loss = answer.loss_alone
         but = f"; {_label(loss)} gives the {answer.target_of}" if loss is not None else ""
         yield f"no convention gives the {target}{but} ({tried})", "bold magenta"
+    elif words:
+        yield words, "bold green"
     elif not answer.reproduced:
         yield by_chance, "bold magenta"
     else:
@@ -143,7 +149,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
             first, style = f"{first}, possibly by chance", "bold magenta"
         yield f"{first}{also} ({tried})", style
     yield from ((line, "") for line in answer.other_sentences)
-    yield from ((line, "") for line in _released(answer))
+    yield from ((line, "") for line in _released(answer) if not words)
     clipped = next((one for one in answer.matches if one.any_from), None)
     if clipped is not None:  # rounded up: the number shown is no less than the edge
         edges = clipped.any_from.items()

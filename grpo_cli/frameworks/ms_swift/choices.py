@@ -231,7 +231,7 @@ def sdar(log_ratio_ref: F64, *, beta: ByToken, sdar_gate_beta: ByToken) -> Kl:
 def swift_dapo(
     responses: Segments, *, num_items_in_batch: ByResponse | None, num_processes: int
 ) -> Weights:
-    """ms-swift's dapo, cispo and fipo: Σ over tokens ÷ (num_items_in_batch/P).
+    """ms-swift's dapo, cispo and fipo: Σ over tokens ÷ (num_items_in_batch ÷ processes).
 
     ms-swift cancels the division by gradient_accumulation_steps of Hugging Face's Trainer.
     num_items_in_batch includes tokens that masks remove from the loss.
@@ -248,7 +248,7 @@ def accumulated(
     num_processes: int,
     gradient_accumulation_steps: int,
 ) -> Weights:
-    """ms-swift before 4.6: Σ over tokens ÷ (num_items_in_batch/P) ÷ accumulation steps.
+    """ms-swift before 4.6: Σ over tokens ÷ (num_items_in_batch ÷ processes) ÷ accumulation steps.
 
     Hugging Face's Trainer also divides by gradient_accumulation_steps, so a step is that many
     times smaller than TRL's.

@@ -34,10 +34,10 @@ def trl_async(
     num_processes: int,
     gradient_accumulation_steps: int,
 ) -> Weights:
-    """TRL's AsyncGRPOTrainer: Σ over tokens ÷ (max(N/P, 1) · accumulation).
+    """TRL's AsyncGRPOTrainer: Σ over tokens ÷ (tokens per process, at least 1, · accumulation).
 
     Args:
-        global_n_tokens: N, the tokens of the micro-batch over all processes; None: those here.
+        global_n_tokens: the tokens of the micro-batch over all processes; None: those here.
     """
     ones = np.ones(len(lengths))
     if global_n_tokens is None:
@@ -90,7 +90,7 @@ def trl_luspo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
 def trl_num_items(
     lengths: I64, *, num_items_in_batch: ByResponse | None, num_processes: int
 ) -> Weights:
-    """TRL's dapo, cispo and vespo before 1.9.1: Σ over tokens ÷ (N ÷ P).
+    """TRL's dapo, cispo and vespo before 1.9.1: Σ over tokens ÷ (num_items_in_batch ÷ processes).
 
     Accumulation and generation steps do not scale it.
     """
@@ -115,11 +115,12 @@ def trl_dapo(
     gradient_accumulation_steps: int,
     steps_per_generation: int | None,
 ) -> Weights:
-    """TRL's loss_type dapo, cispo and vespo: Σ over tokens ÷ (N/P · accumulation/generation steps).
+    """TRL's loss_type dapo, cispo and vespo: Σ over tokens ÷ tokens of an accumulation window.
 
-    N is the number of tokens of the whole generation batch. One optimiser step uses
-    gradient_accumulation_steps of its steps_per_generation parts. TRL before 1.9.1 divided by N/P,
-    as ms-swift does; Liger divides by the tokens of the micro-batch.
+    These are N/P · gradient_accumulation_steps ÷ steps_per_generation: N is the number of tokens of
+    the whole generation batch, P the number of processes, and one optimiser step uses
+    gradient_accumulation_steps of the batch's steps_per_generation parts. TRL before 1.9.1 divided
+    by N/P, as ms-swift does; Liger divides by the tokens of the micro-batch.
 
     Args:
         steps_per_generation: micro-batches per generation batch; None: as many as accumulated.
