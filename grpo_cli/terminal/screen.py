@@ -53,11 +53,6 @@ class Screen(NamedTuple):
         """Where prose ends, and bars: at 120 columns however wide the terminal is."""
         return min(self.width or _READABLE, _READABLE)
 
-    @property
-    def headline(self) -> int | None:
-        """Where a first line is broken, of which programs read no more than that."""
-        return self.reading if self.terminal else None
-
     def console(self, *, shades: bool = False) -> CleanConsole:
         """A console that writes into memory; ``written`` reads it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from trended import trend, write
 
 STEP, STEPS, GROUPS = 24, 44, 4
 COLUMNS = ("new", "old", "ref", "rollout")
+IDS = [[*range(10 * row, 10 * row + 3), 77, *range(200, 212)] for row in range(8)]
 Columns = dict[str, Any]
 Random = np.random.Generator
 
@@ -36,6 +38,10 @@ def corrupt(now: Columns, since: int, draw: Random) -> None:
 def other_forward_pass(now: Columns, since: int, draw: Random) -> None:
     if since == 0:
         now["new"] = 1.6 * now["new"]
+
+
+def one_position(now: Columns, since: int, draw: Random) -> None:
+    now["new"][..., 3] -= 1.5
 
 
 def large_update(now: Columns, since: int, draw: Random) -> None:
@@ -80,6 +86,11 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         "step 24: log_probs_old is far off at 1 of 512 tokens for one step; ",
         "look at these tokens in what the trainer wrote",
     ),
+    "one position": (
+        one_position,
+        r"step 24: 80% of Σ .log ratio. is at token #3 of the responses and at token id 77; ",
+        "look at these tokens",
+    ),
     "another forward pass": (
         other_forward_pass,
         "step 24: log_probs_new alone moved for one step; ",
@@ -95,6 +106,11 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         lambda now, since, draw: now.update(rewards=now["rewards"] + 1.0),
         "step 24: the reward rose at once; last good step 23; ",
         "read responses with much reward from both sides of that step",
+    ),
+    "all rewards equal": (
+        lambda now, since, draw: now.update(rewards=np.ones((GROUPS, 8))),
+        r"step 24: the reward rose at once; .*reward_mean 0.\d+ → 1; all rewards of a ",
+        "read responses with much reward",
     ),
     "rewards halved": (
         lambda now, since, draw: now.update(rewards=now["rewards"] / 2),
@@ -142,10 +158,11 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
         fix = "no other weights give equal "
     found = trend(write(tmp_path / "a.jsonl", (
         {"step": step, "id": f"{step}/{group}", "rewards": now["rewards"][group].tolist()}
-        | {"epsilon": now.get("epsilon", 0.2)}
+        | {"epsilon": now.get("epsilon", 0.2), "token_ids": IDS}
         | {f"log_probs_{name}": now[name][group].tolist() for name in COLUMNS}
         for step, now in enumerate(rows)
         for group in range(GROUPS)
     )))  # fmt: skip
-    assert found["verdict"].startswith(words), found["verdict"]
+    said = " ".join([found["verdict"], *(one["summary"] for one in found["events"])])
+    assert re.match(words, said), said
     assert "".join(one["fix"] for one in found["events"]).startswith(fix)

@@ -15,6 +15,7 @@ from grpo_cli.commands.trend.events import Event, events
 from grpo_cli.commands.trend.findings import findings, first_place
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.origins import StepSource, of_name
+from grpo_cli.commands.trend.places import at_one_place
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import WARNING, Flags, Place, Step, Steps
 from grpo_cli.commands.trend.verdict import Coverage, passes_of, verdict
@@ -81,9 +82,17 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
     wrong = [one for one in events if one.severity == WARNING][:_MOST]
     if run.reader.on is not None:
         return [*events]
-    return [
-        replace(one, check=_named_in(one, steps, run)) if one in wrong else one for one in events
-    ]
+    return [_checked(one, steps, run) if one in wrong else one for one in events]
+
+
+def _checked(event: Event, steps: Steps, run: Run) -> Event:
+    """The event with what its records say of it."""
+    event = replace(event, check=_named_in(event, steps, run))
+    at = steps.numbers.index(event.first.onset)
+    if event.cause is not None or event.codes or at == 0:
+        return event
+    now, before = (of_step(run.reader, steps[one], run.step_source) for one in (at, at - 1))
+    return replace(event, cause=at_one_place([event.first, *event.others], now, before))
 
 
 def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:

@@ -284,8 +284,12 @@ def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
     at = max(moves, key=moves.__getitem__, default=0)
     if not at or moves[at] <= _AT_ONCE * _mean_move(values, at, _AROUND) or not _rose(values, at):
         return None
-    first = next(_named(found, *_REWARDS), None)
-    return Cause("the reward rose at once", _ROSE, first, step=steps.numbers[at])
+    first, spread = next(_named(found, *_REWARDS), None), _series(steps, "reward_std")
+    before, after = (float(medians(side)) for side in _sides(values, at) or ())
+    numbers = f"{_logged_name(steps, _REWARD)} {rounded(before)} → {rounded(after)}"
+    if spread is not None and not spread[at : at + _NEAR].any():
+        numbers += "; all rewards of a step are equal, so the policy gradient is 0"
+    return Cause("the reward rose at once", _ROSE, first, numbers, step=steps.numbers[at])
 
 
 def _mean_move(values: F64, at: int, size: int) -> float:

@@ -310,7 +310,7 @@ def print_answer(
         head, _, rest = (
             answer.verdict.partition("; ") if main is None else (answer.verdict, "", main.numbers)
         )
-        console.print(wrapped(Text(visible(head), style), screen.headline))
+        console.print(wrapped(Text(visible(head), style), screen.reading))
         if brief:
             return
         if rest:

@@ -111,7 +111,7 @@ def print_comparison(
 ) -> None:
     """Prints the metrics that differ, then the others; ``named``: the runs of both sides."""
     first = answer.steps[0]
-    console.print(wrapped(Text(answer.headline, "bold"), screen.headline, 2))
+    console.print(wrapped(Text(answer.headline, "bold"), screen.reading, 2))
     first_run, second_run = (visible(_listed(one)) for one in named)
     for words in (f"first: {first_run}; second: {second_run}", answer.basis):
         console.print(wrapped(Text(words), screen.reading, 2))
