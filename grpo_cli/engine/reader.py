@@ -42,8 +42,8 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
+    from grpo_cli.engine.accumulator import A, Folded, FoldPiece
     from grpo_cli.engine.cluster.parts import PartFolder
-    from grpo_cli.engine.fold import A, Folded, FoldPiece
 
 G = TypeVar("G")
 

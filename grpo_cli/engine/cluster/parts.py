@@ -20,7 +20,7 @@ from grpo_cli.records.open import remote
 from grpo_cli.records.open.remote import is_remote
 
 if TYPE_CHECKING:
-    from grpo_cli.engine.fold import Folded
+    from grpo_cli.engine.accumulator import Folded
 
 Pack = Callable[[Sequence[Any], BinaryIO], None]
 """Writes pieces of output as a file."""

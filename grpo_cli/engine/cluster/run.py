@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from grpo_cli.engine.accumulator import A, FoldPiece
 from grpo_cli.engine.cluster.parts import PartFolder
 from grpo_cli.engine.cluster.session import Ref, Session, session
 from grpo_cli.engine.cluster.tasks import Files, Job, Portion, Result, portions, versions
-from grpo_cli.engine.fold import A, FoldPiece
 from grpo_cli.errors import GrpoError
 from grpo_cli.records import Source
 from grpo_cli.records.open.blocks import Range

@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 
 from grpo_cli.engine import memory
+from grpo_cli.engine.accumulator import Folded, FoldPiece
 from grpo_cli.engine.cluster.parts import PartFolder
-from grpo_cli.engine.fold import Folded, FoldPiece
 from grpo_cli.errors import GrpoError, InputError, until_error
 from grpo_cli.records import Piece, Reading, Source
 from grpo_cli.records.open.blocks import Bytes, Range, blocks_of
