@@ -214,8 +214,9 @@ class Verified(Frames, Answer):
             return f"{self.agreeing} {agree(self.agreeing)} with {self.agrees_with[0]}"
         if self.causes:
             some = "" if self.explained == self.differing else f"{self.explained} of them: "
-            rest = len(self.causes) - 1
-            also = f" ({rest} other{'s fit' if rest > 1 else ' fits'} too)" if rest else ""
+            rest = self.causes[1:]
+            also = "".join(f", or {one}" for one in rest)
+            also = f" ({len(rest)} others fit too)" if len(rest) > 1 else also
             return f"{some}{self.causes[0]}{also}"
         if self.factor is None:
             return ""

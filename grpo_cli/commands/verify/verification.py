@@ -387,12 +387,13 @@ class Verification:
             why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
             yield f"no token counts in {records}: {why}"
         if self.by_scale:
-            records = self._counted(self.by_scale)
+            records = f"{self._counted(self.by_scale)} {agree(self.by_scale)}"
             within = self._empty.tolerance()
-            of = f" ({within.rtol * NOISE_OF_SUMS:g} × Σ|term|)"
-            of = of if within.atol is None else ""
-            only = f"{records} {agree(self.by_scale)} only by the absolute tolerance{of}"
-            yield f"{only}; --atol 0 turns it off"
+            why = " only by the absolute tolerance"
+            if within.atol is None:
+                noise = f"{within.rtol * NOISE_OF_SUMS:g} × Σ|term|"
+                why = f": the loss's terms nearly cancel, so float32 may leave it {noise} off"
+            yield f"{records}{why} (--atol 0 allows only --rtol)"
         if ignored := [key for key in self.ignored if self._is_said(key)]:
             yield f"not compared: {', '.join(ignored)}"
         for form in dict.fromkeys(self.rounded.values()):
@@ -405,7 +406,8 @@ class Verification:
             yield f"{key} differs in {records}; metrics do not change the verdict"
         if left := self._memory.left_out:
             records = self._counted(left, "differing ")
-            yield f"no cause was searched for in {records} (--causes N searches more)"
+            flag = f"--causes {self._memory.enough}"
+            yield f"no cause was searched for in {records} ({flag} searches all)"
 
     def _is_said(self, key: str) -> bool:
         """Whether a note tells of a key: without --full not of a metric, which decides nothing."""

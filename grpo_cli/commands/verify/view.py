@@ -160,25 +160,31 @@ def _paragraph(
 
 
 def _listed(causes: Sequence[str]) -> list[str]:
-    """A line for each cause that fits, with --full; else the first, and how many others do."""
-    several = chosen().full and len(causes) > 1
+    """A line for each cause that fits, of three or more with --full; else the first."""
+    several = len(causes) > 1 and _are_all_shown(causes)
     return [f"- {one}" for one in causes] if several else [_simplest(causes)] if causes else []
 
 
+def _are_all_shown(causes: Sequence[str]) -> bool:
+    """Whether each of what fits has a line, not only the first."""
+    return chosen().full or len(causes) <= 2
+
+
 def _simplest(causes: Sequence[str]) -> str:
-    """The first of the causes that fit, and how many others do."""
-    rest = len(causes) - 1
-    if rest < 1 or chosen().full:
+    """The first of the causes that fit, and how many others do, where those have no lines."""
+    if _are_all_shown(causes):
         return causes[0]
-    return f"{causes[0]} ({counted(rest, 'other')} {'fits' if rest == 1 else 'fit'} too: --full)"
+    return f"{causes[0]} ({len(causes) - 1} others fit too: --full)"
 
 
 def _alternatives(answer: Verified) -> Iterator[Text]:
-    """What else fits as well as what the verdict names, a line each, with --full."""
-    if chosen().full and answer.is_of_another_row:
-        yield from (Text(f"  or with {variant}") for variant in answer.agrees_with[1:])
-    elif chosen().full and _in_verdict(answer):
-        yield from (Text(f"  or by: {cause}") for cause in answer.causes[1:])
+    """What else fits as well as what the verdict names, a line each."""
+    if answer.is_of_another_row:
+        words, fitting = "or with", answer.agrees_with
+    else:
+        words, fitting = "or by:", answer.causes if _in_verdict(answer) else ()
+    if _are_all_shown(fitting):
+        yield from (Text(f"  {words} {one}") for one in fitting[1:])
 
 
 def _record(row: Verdict | StageDifference, unit: str = "record") -> str:

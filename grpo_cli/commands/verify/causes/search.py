@@ -261,6 +261,11 @@ class Memory:
         self._last: tuple[Objective, Key] | None = None
         self.left_out = 0
 
+    @property
+    def enough(self) -> int:
+        """How many records had to be searched for none to be left out."""
+        return len(self._searched) + self.left_out
+
     def explained(
         self, suspect: Suspect, rows: Callable[[Record], Sequence[Plan]]
     ) -> Explained | None:
