@@ -271,7 +271,7 @@ class Event(Answer):
             return _SHORTER
         if row is None or self.severity == INFO:
             return ""
-        if row.name == KL and falls:
+        if row is self.first.row and row.name == KL and falls:
             return _LOADED
         fall, either, rise = row.fix.partition("; if it rises, ")
         if not either or not self.first.direction or not fall.startswith(_IF_FALLS):

@@ -126,7 +126,7 @@ class Coverage:
         self.watched = sum(
             counts[name] >= LEAST and bool(row.shift or row.drift or row.spikes)
             for name, row in watched.items()
-        ) - len([one for one in assumed if counts[one.name] >= LEAST])
+        ) - len([one for one in assumed if counts[one.name] >= LEAST and one.name in watched])
         self._limited = any(row.limits and counts[name] for name, row in watched.items())
         self._passed = [
             _passed(name, limit, steps)
