@@ -1,5 +1,14 @@
 """The registry of choices and rows, and the plan that flags make of them."""
 
-from grpo_cli.variants.registry import EARLIER, NAMES, STAGES, VARIANTS, Variant, bind, framework_of
+from grpo_cli.variants.registry import (
+    EARLIER,
+    NAMES,
+    STAGES,
+    VARIANTS,
+    Variant,
+    bind,
+    changed,
+    framework_of,
+)
 
-__all__ = ["EARLIER", "NAMES", "STAGES", "VARIANTS", "Variant", "bind", "framework_of"]
+__all__ = ["EARLIER", "NAMES", "STAGES", "VARIANTS", "Variant", "bind", "changed", "framework_of"]

@@ -57,6 +57,14 @@ def framework_of(variant: str) -> Framework | None:
     return framework(room) if slash and room in FRAMEWORKS else None
 
 
+def changed(row: str, earlier: str, later: str) -> Iterator[str]:
+    """What changed in a framework's row between two of its releases, a sentence each."""
+    if (room := framework_of(row)) is not None:
+        for change in room.changes:
+            if as_of([change], row, earlier) != as_of([change], row, later):
+                yield f"{room.name} {change.since}: {change.what}"
+
+
 class _Table(Mapping[str, T]):
     """What stands outside the rooms, then what stands in them, by name.
 

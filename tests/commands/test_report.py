@@ -136,7 +136,7 @@ def test_a_page_says_what_differs_from_another_run(tmp_path):
     metrics = answer("trend", *sides)["metrics"]
     differing = [one["name"] for one in metrics if one["differs"] or one["differs_at_end"]]
     assert [*head["against"]["metrics"]] == differing
-    assert f": {len(differing)} of {len(metrics)} metrics" in head["against"]["verdict"]
+    assert f"{len(differing)} of {len(metrics)} metrics" in head["against"]["verdict"]
     row = head["against"]["metrics"]["mismatch.k3"]
     assert row["there − here"].startswith(f"≠ {row['there'] - row['here']:.3g}"[:6])
 

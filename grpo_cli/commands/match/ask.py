@@ -19,10 +19,9 @@ from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
-from grpo_cli.frameworks.framework import as_of
 from grpo_cli.hyperparameters import Value
 from grpo_cli.terminal.numbers import shell_line, shown
-from grpo_cli.variants import framework_of
+from grpo_cli.variants import changed
 from grpo_cli.variants.plan import Plan, plan
 
 
@@ -212,12 +211,7 @@ def _changes(recorded: Convention, first: Convention) -> Iterator[str]:
     (row, _, release), (other, _, version) = (
         next(iter(one.variants), "").partition("@") for one in (recorded, first)
     )
-    room = framework_of(row)
-    if room is None or row != other:
-        return
-    for change in room.changes:
-        if as_of([change], row, release) != as_of([change], row, version):
-            yield f"{room.name} {change.since}: {change.what}"
+    return changed(row, release, version) if row == other else iter(())
 
 
 _EQUAL = 1e-12

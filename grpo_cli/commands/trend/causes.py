@@ -344,7 +344,7 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _other_reference,
     _stale_engine,
     _scaled_rewards,
-    _better_at_once,
     _gain,
+    _better_at_once,
 )
 """The surest first."""
