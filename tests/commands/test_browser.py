@@ -474,8 +474,11 @@ def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
     assert told in tab.run("page.tip.element.innerText")
     left = "[...document.querySelectorAll('.bar')].map((one) => one.getBoundingClientRect().left)"
     assert len(set(tab.run(left))) == 1
-    caption = tab.run("document.querySelector('.histogram figcaption').textContent")
-    assert re.match(r"\d+ tokens;", caption)
+    captions = []
+    for number in range(4):
+        tab.run(f"location.hash = 'record-{number}'; new Promise((done) => setTimeout(done, 300))")
+        captions.append(tab.run("document.querySelector('.histogram figcaption').textContent"))
+    assert any(re.match(r"\d+ tokens;", one) for one in captions), captions
 
 
 def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_path):
