@@ -161,8 +161,10 @@ class Totals:
         self.names_turns |= other.names_turns
         self.counts &= other.counts
         self.of |= other.of
-        known = dict.fromkeys(one for one in (self.signed, other.signed) if one)
-        self.signed = common(known) if len(known) > 1 else other.signed or self.signed
+        if self.signed and other.signed and self.signed != other.signed:
+            self.signed = common([self.signed, other.signed])
+        else:
+            self.signed = other.signed or self.signed
 
     def count(self, term: str) -> float:
         """The denominator of a term that counts, over the batch; 1 where nothing is counted."""

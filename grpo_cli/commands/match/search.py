@@ -120,9 +120,9 @@ class Search:
         if depths[-1] is not Depth.WIDE:
             text = f"{_NOT_SEARCHED[depths[-1]]}; --where selects fewer records"
             run.space.reasons[TOO_LARGE] = text
+        unknown = "epsilon" not in given and work <= _LARGE and not run.sure
         # of a number with so few digits that chance gives it, no ε could be named either
-        open_to_fine = work <= _LARGE and run.chance(min(FINE.values())) < RARE
-        if "epsilon" not in given and open_to_fine and not run.sure:
+        if unknown and run.chance(min(FINE.values())) < RARE:
             fine = self._search(questions, sample, Depth.FINE)
             run = fine if fine.sure else run
         doubtful = DOUBTFUL & questions[0].first.settings.keys() - self.base.flags.keys()

@@ -154,10 +154,10 @@ def _other_settings(found: Sequence[Finding], steps: Steps) -> Cause | None:
         if sides is None or steps.watch(name) is None:
             continue
         change, error = mean_change(*sides)
-        before, after = (float(medians(side)) for side in sides)
+        before, after = map(medians, sides)
         if abs(change) > _LEAST_MOVE * error and before != after:
             size = abs(change) / error if error else np.inf
-            moved.append((-size, f"{name} {rounded(before)} → {rounded(after)}"))
+            moved.append((-size, _in_numbers(name, sides)))
     words = one.sentence.replace(f" at step {one.onset}", "", 1)
     numbers = ", ".join(text for _, text in sorted(moved)[:_MOST_MOVED])
     return Cause(words, _SETTINGS, one, numbers)
@@ -232,12 +232,10 @@ def _stale_engine(found: Sequence[Finding], steps: Steps) -> Cause | None:
         return None
     low = float(medians(before[-PAST:]))
     size = float(np.quantile(since, 0.9)) - low
-    if (since[0] - low < _LOW * size) and mann_kendall(since[None], np.array([len(since)]))[
-        0, 0
-    ] > _GROWS:
-        return Cause(
-            "the log-probs of engine and trainer move further apart at each step", _NO_SYNC
-        )
+    ((growth, *_),) = mann_kendall(since[None], np.array([len(since)]))
+    if since[0] - low < _LOW * size and growth > _GROWS:
+        words = "the log-probs of engine and trainer move further apart at each step"
+        return Cause(words, _NO_SYNC)
     moves = np.diff(since)
     updates = np.flatnonzero(moves < -_FALLS * size)
     gaps = np.diff(updates)
@@ -285,8 +283,7 @@ def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
     if not at or moves[at] <= _AT_ONCE * _mean_move(values, at, _AROUND) or not _rose(values, at):
         return None
     first, spread = next(_named(found, *_REWARDS), None), _series(steps, "reward_std")
-    before, after = (float(medians(side)) for side in _sides(values, at) or ())
-    numbers = f"{_logged_name(steps, _REWARD)} {rounded(before)} → {rounded(after)}"
+    numbers = _in_numbers(_logged_name(steps, _REWARD), _sides(values, at) or ())
     if spread is not None and not spread[at : at + _NEAR].any():
         numbers += "; all rewards of a step are equal, so the policy gradient is 0"
     return Cause("the reward rose at once", _ROSE, first, numbers, step=steps.numbers[at])
@@ -326,11 +323,15 @@ def _gain(found: Sequence[Finding], steps: Steps) -> Cause | None:
             return None
         if not _rose(np.concatenate(sides), len(sides[0])):
             return None
-        before, after = (rounded(float(medians(side))) for side in sides)
-        parts.append(f"{_logged_name(steps, name)} {before} → {after}")
+        parts.append(_in_numbers(_logged_name(steps, name), sides))
     kl = watch(KL) if any(one.direction == UP for one in _named(found, KL)) else None
     fix = _LOOK if kl is None else f"{_LOOK}; {kl.fix}"
     return Cause("reward and length rise together", fix, None, ", ".join(parts), longer)
+
+
+def _in_numbers(name: str, sides: Sequence[F64]) -> str:
+    """The medians of a metric on both sides of a step."""
+    return f"{name} {' → '.join(rounded(float(medians(side))) for side in sides)}"
 
 
 def rounded(value: float) -> str:

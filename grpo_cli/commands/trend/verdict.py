@@ -201,12 +201,8 @@ def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
 
     What went wrong steadily from the first step on has no step before it.
     """
-    onsets = [
-        event.step
-        if event.cause
-        else max(
-            finding.onset, event.step
-        )  # what is only an effect does not begin before its cause
+    onsets = [  # what is only an effect does not begin before its cause
+        event.step if event.cause else max(finding.onset, event.step)
         for event in found
         if event.severity == WARNING and event.end is None
         for finding in event.findings

@@ -132,8 +132,11 @@ def collect_facts(view: View) -> Facts:
     key = view.names.get("group_ids", "")
     given = "advantages" in view.names
     facts = Facts(list(view.places), view.counts.tolist(), key, given)
-    facts.kinds = {"formulas": compare_formulas(view), "dead": compare_rewards(view)}
-    facts.kinds["orders"] = compare_orders(view)
+    facts.kinds = {
+        "formulas": compare_formulas(view),
+        "orders": compare_orders(view),
+        "dead": compare_rewards(view),
+    }
     for name, others in _COLUMNS.items():
         has = any(one in view.packed.columns or view.has_field(one) for one in (name, *others))
         facts.kinds[name] = Kinds.of(np.full(len(view.counts), has), view.places.__getitem__)
