@@ -165,7 +165,8 @@ class Session:
     def close(self) -> None:
         """Ends what was started here, and what is under way elsewhere.
 
-        A Ray that lost a process may wait for it for ever; then its others are killed.
+        A Ray that lost a process may wait for it for ever; then its others are killed. One whose
+        start is interrupted does not know all that it began, and leaves agents without a parent.
         """
         if not _within(_ENDED, self._ray.shutdown):
             from ray._private import worker
@@ -174,7 +175,23 @@ class Session:
             if worker._global_node is not None:
                 worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
         if self._folder:
+            _kill_all_of(self._folder)
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _kill_all_of(folder: str) -> None:
+    """Kills the processes that were given the folder, and what these begin meanwhile."""
+    import psutil  # Ray brings it along
+
+    found = True
+    while found:
+        found = False
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.pid != os.getpid() and any(folder in one for one in process.cmdline()):
+                    process.kill()
+                    process.wait(_ENDED)
+                    found = True
 
 
 def _why(error: Exception) -> str:
