@@ -190,7 +190,7 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
         return
     said = (one for one in run.notices if one != run.ungrouped)
     notes = () if printing.quiet else [*said, *row_notes(run, printing)]
-    shown = 0
+    shown, batches = 0, run.batches
 
     def draw_head(console: Console, screen: Screen, *, brief: bool = False) -> None:
         chosen = printing.fields if level == "batch" else None
@@ -205,13 +205,13 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
                 run.signature,
                 run.sums.batches.whole.signed,
                 by_default=run.by_default,
-                batches=len(run.batches) if printing.by else 0,
+                batches=len(batches),
                 brief=brief,
             )
 
     def draw_batches(console: Console, screen: Screen, most: int = 0) -> None:
         console.print()
-        print_batches(console, screen, printing, run.batches, most)
+        print_batches(console, screen, printing, batches, most)
         if level == "batch" or most:
             draw_next(console, screen)
 
@@ -241,7 +241,7 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
         if fits(draw_all, screen, notes) or (level == "batch" and not printing.by):
             draw_all(console, screen)
         elif printing.by and level in ("batch", "record"):
-            shown, most = 0, len(run.batches)
+            shown, most = 0, len(batches)
             draw_fitting(console, screen, draw_head, draw_brief, draw_batches, most, notes)
         else:
             draw_fitting(console, screen, draw_head, draw_brief, draw_rows, limit, notes)
