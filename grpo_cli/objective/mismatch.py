@@ -73,12 +73,14 @@ class Cause:
         sigmas: by how many standard errors the spared tokens differ less; None of outliers and of
             rounding, which are no sample.
         kinds: of tokens, those that carry most of the KL first.
+        step: from which on it is larger; None of other causes, and where it is smaller.
     """
 
     name: str
     explains: float
     sigmas: float | None
     kinds: tuple[Kind, ...]
+    step: int | None = None
 
     @property
     def counts(self) -> bool:
@@ -315,7 +317,7 @@ def _begun(table: dict[int, F64]) -> Cause | None:
     grows = rises and later is not None and later[1]
     name = f"from step {step} on" + (", more and more" if grows else "")
     kinds = (replace(one, name=name) if one.name == str(step) else one for one in cause.kinds)
-    return replace(cause, kinds=tuple(kinds))
+    return replace(cause, kinds=tuple(kinds), step=step if rises else None)
 
 
 def _part_steps(table: dict[int, F64]) -> tuple[int, bool, Cause] | None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments, cut_turns
+from grpo_cli.commands.check.lines import Lines, Scores
 from grpo_cli.objective.arithmetic.turns import order_turns
 from grpo_cli.records import Packed
 from grpo_cli.records.packed import LARGEST
@@ -381,6 +382,14 @@ class View(Tokens):
         for one in self.trajectories:
             found.setdefault(one.record, []).append(one)
         return {key: some for key, some in found.items() if any(len(t.rows) > 1 for t in some)}
+
+    @cached_property
+    def lines(self) -> Lines | None:
+        """[groups] from rewards to advantages; None without advantages, or of turns."""
+        if self.summed is None or self.advantages is None or self.turned:
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):
+            return Lines.fit(Scores(self.summed, self.advantages, self.groups), self.groups)
 
     def members(self, group: int) -> I64:
         """Returns the responses of a group."""

@@ -23,7 +23,7 @@ from grpo_cli.commands.check.notes import (
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Place, Tokens, View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
-from grpo_cli.commands.check.rules.advantages import FORMULAS, count_formulas, count_tilted
+from grpo_cli.commands.check.rules.formulas import FORMULAS, count_formulas, count_tilted
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
@@ -194,11 +194,9 @@ class Check(Accumulator[Any]):
             if (severity == "error" and code in explaining) or (code, severity) in _OTHER_CAUSES:
                 return
         mismatch = judge(self.mismatch.result())
-        for finding in () if mismatch is None else find_uneven_mismatch(mismatch):
-            first = next(iter(self._compared.values()))
-            where = finding.words["where"]  # "from step 18 on"
-            begun = (one for step, one in self._compared.items() if f"from step {step} " in where)
-            yield "rollout-mismatch", finding, next(begun, first)
+        for finding, step in () if mismatch is None else find_uneven_mismatch(mismatch):
+            first = next(iter(self._compared))
+            yield "rollout-mismatch", finding, self._compared[first if step is None else step]
 
     def result(self) -> Checked:
         """Returns the answer."""

@@ -14,7 +14,7 @@ from grpo_cli.commands.check.answer import (
     NotChecked,
 )
 from grpo_cli.commands.check.notes import FEWER_THAN
-from grpo_cli.commands.check.rules.advantages import ANOTHER
+from grpo_cli.commands.check.rules.formulas import ANOTHER
 from grpo_cli.objective.mismatch import (
     OUTLIERS,
     POSITION,

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.check.kinds import Kinds
+from grpo_cli.batch import F64, Segments
+from grpo_cli.commands.check.lines import SHIFT, Lines, Scores
 from grpo_cli.commands.check.record_view import Trajectory, View
-from grpo_cli.commands.check.rule import Finding, Placed, rule
+from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rules.formulas import LEAST_PAIRS, LEAST_REVERSED
 from grpo_cli.commands.check.rules.turns import outcome
 from grpo_cli.objective.mismatch import k3
 
-_LEAST_PAIRS, _LEAST_REVERSED = 10, 3
-"""Pairs of which some are reversed; where all are, these are enough."""
 _DISCORDANT, _REVERSED = 0.15, 0.9
 _UNEXPLAINED = 0.05
 """Pairs that stay reversed whatever penalty reversed the others; a penalty leaves none."""
-_SHIFT = 1e-3
 _DISPLACED_TOKENS = 4
 _KINDS = 4
 """Different advantages, more than which are not given to other rows by chance."""
 _LARGE_TIMES, _LARGE_WITHOUT_REWARDS = 5.0, 1000.0
-
-
-class Scores(NamedTuple):
-    """One record's rewards, advantages and groups: [R] each."""
-
-    rewards: F64
-    advantages: F64
-    groups: I64
-
-    def part(self, rows: Any) -> Scores:
-        """Returns some of the rows."""
-        return Scores(self.rewards[rows], self.advantages[rows], self.groups[rows])
 
 
 def records_with_scores(
@@ -163,7 +146,7 @@ def _find_moved_rows(view: View) -> Iterator[Finding]:
         equal = (np.diff(given[order]) == 0.0) & (np.diff(groups[order]) == 0)
         equal &= (given[order][1:] != 0.0) & (np.diff(scores[order]) != 0.0)
         odd = rows[order][1:][equal]
-        if len(odd) >= _LEAST_REVERSED and len(odd) > 0.1 * np.count_nonzero(given):
+        if len(odd) >= LEAST_REVERSED and len(odd) > 0.1 * np.count_nonzero(given):
             evidence = {"turns": len(odd), "of": len(rows)}
             yield Finding(evidence, **view.at(int(odd[0])), kind="turns")
 
@@ -175,7 +158,7 @@ def _find_zeros(view: View) -> Iterator[Finding]:
         return
     low, high = (view.by_group(rewards, reduce) for reduce in (np.minimum, np.maximum))
     zero = view.by_group(np.abs(advantages), np.maximum) == 0.0
-    live = high - low > _SHIFT * np.maximum(1.0, np.abs(high))
+    live = high - low > SHIFT * np.maximum(1.0, np.abs(high))
     for group in np.flatnonzero(zero & live).tolist():
         first = int(view.first_members[group])
         if int(view.records.index[first]) not in view.turned:
@@ -203,7 +186,7 @@ def _left_reversed(view: View, record: int, given: Scores) -> float:
         change = policy[tokens] - ref[tokens]
         kls = (change, np.abs(change), change**2, k3(-change))
         costs = [(lengths, of(kl)) for kl in kls for of in (responses.sum, responses.mean)]
-    shares = (count_discordant(given, cost, _LEAST_REVERSED) for cost in costs)
+    shares = (count_discordant(given, cost, LEAST_REVERSED) for cost in costs)
     return min(share[0] if share else 0.0 for share in shares)
 
 
@@ -219,9 +202,9 @@ def _lone_advantage(given: Scores) -> tuple[int, float] | None:
         away = given.rewards[rows] - given.rewards[rows].mean()
         for scale in (away.std(ddof=1), away.std(), 1.0) if len(rows) > _KINDS else ():
             off = np.abs(given.advantages[rows] * scale - away)
-            odd = np.flatnonzero(off > 10.0 * _SHIFT * scale) if scale > 0.0 else rows
+            odd = np.flatnonzero(off > 10.0 * SHIFT * scale) if scale > 0.0 else rows
             if len(odd) == 1 and given.advantages[rows[odd[0]]] != 0.0:
-                right = np.delete(off, odd) <= _SHIFT * scale
+                right = np.delete(off, odd) <= SHIFT * scale
                 own, wanted = float(given.advantages[rows[odd[0]]]), float(away[odd[0]] / scale)
                 bounded = own * wanted > 0.0 and abs(own) < abs(wanted)
                 if right.all() and np.ptp(np.delete(away, odd)) > 0.0 and not bounded:
@@ -230,7 +213,7 @@ def _lone_advantage(given: Scores) -> tuple[int, float] | None:
 
 
 def count_discordant(
-    given: Scores, costs: Sequence[F64] = (), least: int = _LEAST_PAIRS
+    given: Scores, costs: Sequence[F64] = (), least: int = LEAST_PAIRS
 ) -> tuple[float, int] | None:
     """Returns the share of pairs that are reversed, and the number of pairs; None if too few.
 
@@ -251,7 +234,7 @@ def count_discordant(
     count = int(np.count_nonzero(pairs))
     scale = 1e-6 * max(1.0, float(np.abs(given.advantages).max()))
     wrong = int(np.count_nonzero(pairs & (advantage < -scale)))
-    if count < (_LEAST_REVERSED if wrong == count else least):
+    if count < (LEAST_REVERSED if wrong == count else least):
         return None
     return wrong / count, count
 
@@ -262,7 +245,7 @@ def find_stride(given: Scores) -> str:
     if len(np.unique(given.groups)) < 2 or Lines.fit(given, given.groups).follow():
         return ""
     line = Lines.fit(given, np.zeros_like(given.groups))
-    if line.slope[0] > 0.0 and line.left[0] <= _SHIFT:
+    if line.slope[0] > 0.0 and line.left[0] <= SHIFT:
         return ""  # a mean of the batch is the baseline, and some stride may have the same
     rows = np.arange(count)
     for size in range(2, count):
@@ -286,7 +269,7 @@ def _size_of_blocks(given: Scores) -> int:
     """
     count = len(given.groups)
     whole = Lines.fit(given, given.groups)
-    if len(whole.slope) > 1 or (whole.slope[0] > 0.0 and whole.left[0] <= _SHIFT):
+    if len(whole.slope) > 1 or (whole.slope[0] > 0.0 and whole.left[0] <= SHIFT):
         return 0
     for size in range(2, count // 2 + 1):
         if count % size == 0:
@@ -296,198 +279,15 @@ def _size_of_blocks(given: Scores) -> int:
     return 0
 
 
-class Lines(NamedTuple):
-    """The line from the rewards of each group to its advantages; nothing is left of a good one.
-
-    Attributes:
-        slope: [groups] advantage per reward; 0 where the rewards are equal.
-        std: [groups, 2] of the rewards (ddof 1 and 0).
-        mean: [groups] of the advantages.
-        left: [groups] the greatest distance from the line, over the greatest |advantage|.
-        offset: [groups] |mean| over the greatest |advantage|.
-    """
-
-    slope: F64
-    std: F64
-    mean: F64
-    left: F64
-    offset: F64
-
-    @classmethod
-    def fit(cls, given: Scores, groups: I64) -> Lines:
-        """Returns the lines of groups; of one response infinity is left."""
-        of = np.unique(groups, return_inverse=True)[1]
-        size = np.bincount(of).astype(np.float64)
-        mean = np.bincount(of, given.advantages) / size
-        away = given.rewards - (np.bincount(of, given.rewards) / size)[of]
-        power = np.bincount(of, away * away)
-        differs = power >= 1e-12
-        slope = np.where(
-            differs, np.bincount(of, away * given.advantages) / np.where(differs, power, 1.0), 0.0
-        )
-        most, left = np.full((2, len(size)), 1e-300)
-        np.maximum.at(most, of, np.abs(given.advantages))
-        np.maximum.at(left, of, np.abs(given.advantages - mean[of] - slope[of] * away))
-        left = np.where(size < 2, math.inf, left / most)
-        std = np.sqrt(power[:, None] / np.maximum(size[:, None] - [[1.0, 0.0]], 1.0))
-        return cls(slope, std, mean, left, np.abs(mean) / most)
-
-    def have_own_std(self) -> NDArray[np.bool_]:
-        """[groups] whether the slope is 1 over the group's std, of either ddof."""
-        scale = 1.0 / np.where(self.slope > 0.0, self.slope, math.inf)
-        near = np.abs(scale[:, None] - self.std) <= 2.0 * _SHIFT * self.std
-        own: NDArray[np.bool_] = near[:, 0] | near[:, 1]
-        return own
-
-    def follow(self) -> bool:
-        """Whether the advantages are the rewards less the groups' means, each over some scale."""
-        some = (self.std[:, 1] > 0.0) | ~np.isfinite(self.left)
-        right = (self.slope > 0.0) & (self.left <= _SHIFT) & (self.offset <= _SHIFT)
-        return bool(some.any() and right[some].all())
-
-
-def _lines_of(view: View) -> Lines | None:
-    """Returns the lines of all groups; None without advantages, and where turns are responses."""
-    if view.summed is None or view.advantages is None or view.turned:
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        return Lines.fit(Scores(view.summed, view.advantages, view.groups), view.groups)
-
-
 def _are_plain(view: View) -> NDArray[np.bool_]:
     """Returns [M] which records have advantages on a rising line of mean 0 in every group."""
-    lines = _lines_of(view)
+    lines = view.lines
     if lines is None:
         return np.zeros(len(view.counts), dtype=np.bool_)
     dead = (lines.std[:, 1] == 0.0) & (lines.mean == 0.0)
-    odd = ~((lines.slope > 0.0) & (lines.left <= _SHIFT) & (lines.offset <= _SHIFT) | dead)
+    odd = ~((lines.slope > 0.0) & (lines.left <= SHIFT) & (lines.offset <= SHIFT) | dead)
     of = np.unique(view.groups, return_inverse=True)[1]
     return view.count_rows(odd[of]) == 0
-
-
-def count_tilted(view: View) -> int:
-    """Returns how many records of one group have advantages on a line that is not their group's.
-
-    It rises over the rewards, its mean is not 0, and its scale is not the std of the group. What
-    was whitened over a batch has such lines; some have the std of their group by chance. Where a
-    constant was added to advantages over their own group's std, all have that.
-    """
-    lines = _lines_of(view)
-    if lines is None:
-        return 0
-    groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
-    tilted = groups[view.records.index[view.first_members]] == 1
-    tilted &= (lines.slope > 0.0) & (lines.left <= _SHIFT) & (lines.offset > _SHIFT)
-    return int(np.count_nonzero(tilted & ~lines.have_own_std()))
-
-
-ANOTHER = "another function of the rewards"
-FORMULAS = (
-    "rewards all equal",
-    ANOTHER,
-    "a baseline that is not the group's mean",
-    "(r − mean) / std with ddof 1",
-    "(r − mean) / std with ddof 0",
-    "r − mean",
-    "r − mean, times another factor",
-)
-
-
-_MOST_EPS = 1.1e-4
-"""What trainers add to a std, which changes the scale of rewards that are nearly equal."""
-
-
-def _formulas_of(view: View) -> NDArray[np.intp]:
-    """Returns [groups] the place in ``FORMULAS`` of what advantages follow; −1 of one response."""
-    lines = _lines_of(view)
-    if lines is None:
-        return np.zeros(0, dtype=np.intp)
-    scale = 1.0 / np.where(lines.slope > 0.0, lines.slope, math.inf)
-    scales = np.column_stack([lines.std, np.ones(len(scale))])
-    near = np.abs(scale[:, None] - scales) <= 2.0 * _SHIFT * scales + _MOST_EPS
-    curved, tilted = (lines.slope <= 0.0) | (lines.left > _SHIFT), lines.offset > _SHIFT
-    kinds = np.column_stack([lines.std[:, 1] == 0.0, curved, tilted, near, ~near.any(axis=1)])
-    return np.where(np.isfinite(lines.left), kinds.argmax(axis=1), -1)
-
-
-def count_formulas(view: View) -> Counter[str]:
-    """Counts the groups of several responses by the formula that their advantages follow."""
-    return Counter(FORMULAS[at] for at in _formulas_of(view).tolist() if at >= 0)
-
-
-def compare_formulas(view: View) -> Kinds:
-    """Returns the places in ``FORMULAS`` of what the advantages of groups follow that differ."""
-    kinds = _formulas_of(view)
-    groups = np.flatnonzero(kinds > 0)
-    records = view.records.index[view.first_members[groups]].tolist()
-    return Kinds.of(kinds[groups], lambda at: view.places[records[at]])
-
-
-_IN_ORDER, _SHUFFLED, _REVERSED_TOO, _OTHER = range(4)
-_MOST_OTHER = 0.05
-
-
-def compare_orders(view: View) -> Kinds:
-    """Returns whether advantages of groups follow the rewards in their order, or in another.
-
-    Those on a rising line of mean 0 follow them, or follow them sorted; some of these are on a
-    falling line as well.
-    """
-    lines = _lines_of(view)
-    if lines is None or (view.rewards is not None and view.rewards.ndim > 1):
-        return Kinds()
-    assert view.summed is not None  # as there are lines
-    assert view.advantages is not None
-    first, second = (np.lexsort((one, view.groups)) for one in (view.summed, view.advantages))
-    with np.errstate(over="ignore", invalid="ignore"):
-        given = Scores(view.summed[first], view.advantages[second], view.groups[first])
-        ordered = Lines.fit(given, given.groups)
-    straight = (lines.left <= _SHIFT) & (lines.offset <= _SHIFT)
-    follow = (ordered.slope > 0.0) & (ordered.left <= _SHIFT) & (ordered.offset <= _SHIFT)
-    own, falling = straight & (lines.slope > 0.0), straight & (lines.slope < 0.0)
-    kinds = np.select(
-        [own, follow & falling, follow], [_IN_ORDER, _REVERSED_TOO, _SHUFFLED], _OTHER
-    )
-    live = np.flatnonzero((lines.std[:, 1] > 0.0) & np.isfinite(lines.left))
-    records = view.records.index[view.first_members[live]].tolist()
-    return Kinds.of(kinds[live], lambda at: view.places[records[at]])
-
-
-def find_shuffled_rewards(groups: Kinds) -> Iterator[Placed]:
-    """Yields that advantages are those of the rewards of their group in another order.
-
-    In most groups from the first on, at least 10, some of which no reversed sign explains. The
-    others follow their rewards, but for 1 of 20.
-    """
-    spans = [groups.spans[one] for one in (_SHUFFLED, _REVERSED_TOO) if one in groups.spans]
-    total = sum(span.total for span in spans)
-    if total < _LEAST_PAIRS or _SHUFFLED not in groups.spans:
-        return
-    first = min(spans, key=lambda span: span.first)
-    other = groups.spans[_OTHER].total if _OTHER in groups.spans else 0
-    some = groups.spans[_SHUFFLED].total >= _LEAST_REVERSED
-    if some and 2 * total > groups.count - first.first and other <= _MOST_OTHER * groups.count:
-        yield Finding({"groups": total, "of": groups.count}, kind="shuffled"), first.place
-
-
-@rule("advantages", "input")
-def find_changed_formulas(groups: Kinds) -> Iterator[Placed]:
-    """Yields from where on advantages follow no formula of the rewards, or another one.
-
-    At least 10 groups before follow a formula, 9 of 10 the same one, and from there on 10 follow
-    none or another one, 9 of 10. A penalty that the rewards lack changes some groups from the
-    beginning.
-    """
-    change = groups.find_change(_LEAST_PAIRS)
-    if change is None:
-        return
-    before, span = change
-    numbers = {"groups": span.total, "of": groups.count - span.first, "before": span.first}
-    if FORMULAS[span.kind] == ANOTHER:
-        yield Finding(numbers, kind="departed"), span.place
-    elif before is not None and FORMULAS[before.kind] != ANOTHER:
-        words = {"formula": FORMULAS[span.kind], "earlier": FORMULAS[before.kind]}
-        yield Finding(numbers, kind="changed", words=words), span.place
 
 
 def _common_mean(given: Scores, lines: Lines) -> float:
@@ -503,10 +303,10 @@ def _common_mean(given: Scores, lines: Lines) -> float:
         several = len(means) > 1 or len(np.unique(given.rewards)) >= _KINDS
         return most if abs(most) > 0.25 * scale and several else 0.0
     if len(means) > 1:
-        mean = float(means.mean()) if np.ptp(means) <= _SHIFT * scale else 0.0
+        mean = float(means.mean()) if np.ptp(means) <= SHIFT * scale else 0.0
     else:
         own = bool(lines.have_own_std()[0])
-        mean = float(means[0]) if lines.left[0] <= _SHIFT and own else 0.0
+        mean = float(means[0]) if lines.left[0] <= SHIFT and own else 0.0
     return mean if abs(mean) > 0.02 * scale else 0.0
 
 
@@ -516,16 +316,16 @@ def _extra_scale(given: Scores, lines: Lines) -> str:
     Groups must differ in their std, so that no other scale gives the same. A std of ddof 0 where
     all groups differ gives the batch a std of 1, with one division.
     """
-    straight = (lines.left <= _SHIFT) & (lines.slope > 0.0)
+    straight = (lines.left <= SHIFT) & (lines.slope > 0.0)
     stds = lines.std[straight]
     if len(stds) < 2 or stds[:, 0].max() < 1.05 * stds[:, 0].min():
         return ""
     scales = stds * lines.slope[straight][:, None]
-    again = (np.abs(scales * stds - 1.0).max(0) < 2.0 * _SHIFT) & (np.abs(stds - 1.0).max(0) > 0.05)
+    again = (np.abs(scales * stds - 1.0).max(0) < 2.0 * SHIFT) & (np.abs(stds - 1.0).max(0) > 0.05)
     if again.any():
         return "the same std again"
     whitened = any(abs(float(given.advantages.std(ddof=d)) - 1.0) < 1e-3 for d in (0, 1))
-    alike = bool((np.ptp(scales, 0) < 2.0 * _SHIFT).any())
+    alike = bool((np.ptp(scales, 0) < 2.0 * SHIFT).any())
     scaled = bool((np.abs(scales.mean(0) - 1.0) > 0.02).all())
     return "the std of the batch" if alike and scaled and whitened else ""
 
@@ -569,14 +369,14 @@ def _baselines(
         line = Lines.fit(part, part.groups)
         mean = float(part.rewards.mean())
         by_turn = float(turns[own] @ part.rewards / turns[own].sum())
-        straight = line.slope[0] > 0.0 and line.left[0] <= _SHIFT
+        straight = line.slope[0] > 0.0 and line.left[0] <= SHIFT
         if straight and abs(by_turn - mean) >= _BASELINES_DIFFER * spread:
             rows = np.repeat(part.rewards, turns[own])
             stds = line.slope[0] * np.array([rows.std(ddof=1), rows.std()])
-            alone = (np.abs(stds - 1.0) <= 10.0 * _SHIFT).any()
+            alone = (np.abs(stds - 1.0) <= 10.0 * SHIFT).any()
             alone |= len(np.unique(part.rewards)) >= _KINDS
             zero = mean - float(line.mean[0]) / float(line.slope[0])
-            hit = abs(zero - by_turn) <= _SHIFT * spread
+            hit = abs(zero - by_turn) <= SHIFT * spread
             yield zero / spread, by_turn, mean, hit, bool(alone)
 
 

@@ -308,8 +308,8 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
 
 
 @rule("rollout-mismatch", "input")
-def find_uneven_mismatch(found: MismatchFound) -> Iterator[Finding]:
-    """Yields that most of a mismatch is at some places of responses, or at some steps.
+def find_uneven_mismatch(found: MismatchFound) -> Iterator[tuple[Finding, int | None]]:
+    """Yields that most of a mismatch is at some places of responses, or at some steps; from which.
 
     Of a mismatch that is too large, of which the place or the step explains a fifth or more, by six
     standard errors. The first tokens from older weights, of a prefix cache: huggingface/trl#6007.
@@ -326,11 +326,12 @@ def find_uneven_mismatch(found: MismatchFound) -> Iterator[Finding]:
         whole = sum(kind.kl * kind.tokens for kind in cause.kinds)
         *names, last = (one.name for one in sorted(odd, key=lambda one: _PLACE.get(one.name, 0)))
         listed = f"{', '.join(names)} and {last}" if names else last
-        yield Finding(
+        finding = Finding(
             {"explains": cause.explains, "tokens": tokens, "kl": carried / tokens},
             kind=cause.name,
             words={"where": listed, "others": others, "rest": (whole - carried) / max(others, 1)},
         )
+        yield finding, cause.step
 
 
 # ---- bases ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.record_view import LOG_PROBS, Place, View
 from grpo_cli.commands.check.rule import Finding, Placed, Severity, rule
-from grpo_cli.commands.check.rules.advantages import (
+from grpo_cli.commands.check.rules.formulas import (
     compare_formulas,
     compare_orders,
     find_changed_formulas,

@@ -1,0 +1,143 @@
+"""Which formula of the rewards the advantages of groups follow, over the whole input."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_cli.commands.check.kinds import Kinds
+from grpo_cli.commands.check.lines import SHIFT, Lines, Scores
+from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.rule import Finding, Placed, rule
+
+LEAST_PAIRS, LEAST_REVERSED = 10, 3
+"""Pairs of which some are reversed; where all are, these are enough."""
+
+
+def count_tilted(view: View) -> int:
+    """Returns how many records of one group have advantages on a line that is not their group's.
+
+    It rises over the rewards, its mean is not 0, and its scale is not the std of the group. What
+    was whitened over a batch has such lines; some have the std of their group by chance. Where a
+    constant was added to advantages over their own group's std, all have that.
+    """
+    lines = view.lines
+    if lines is None:
+        return 0
+    groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
+    tilted = groups[view.records.index[view.first_members]] == 1
+    tilted &= (lines.slope > 0.0) & (lines.left <= SHIFT) & (lines.offset > SHIFT)
+    return int(np.count_nonzero(tilted & ~lines.have_own_std()))
+
+
+ANOTHER = "another function of the rewards"
+FORMULAS = (
+    "rewards all equal",
+    ANOTHER,
+    "a baseline that is not the group's mean",
+    "(r − mean) / std with ddof 1",
+    "(r − mean) / std with ddof 0",
+    "r − mean",
+    "r − mean, times another factor",
+)
+
+
+_MOST_EPS = 1.1e-4
+"""What trainers add to a std, which changes the scale of rewards that are nearly equal."""
+
+
+def _formulas_of(view: View) -> NDArray[np.intp]:
+    """Returns [groups] the place in ``FORMULAS`` of what advantages follow; −1 of one response."""
+    lines = view.lines
+    if lines is None:
+        return np.zeros(0, dtype=np.intp)
+    scale = 1.0 / np.where(lines.slope > 0.0, lines.slope, math.inf)
+    scales = np.column_stack([lines.std, np.ones(len(scale))])
+    near = np.abs(scale[:, None] - scales) <= 2.0 * SHIFT * scales + _MOST_EPS
+    curved, tilted = (lines.slope <= 0.0) | (lines.left > SHIFT), lines.offset > SHIFT
+    kinds = np.column_stack([lines.std[:, 1] == 0.0, curved, tilted, near, ~near.any(axis=1)])
+    return np.where(np.isfinite(lines.left), kinds.argmax(axis=1), -1)
+
+
+def count_formulas(view: View) -> Counter[str]:
+    """Counts the groups of several responses by the formula that their advantages follow."""
+    return Counter(FORMULAS[at] for at in _formulas_of(view).tolist() if at >= 0)
+
+
+def compare_formulas(view: View) -> Kinds:
+    """Returns the places in ``FORMULAS`` of what the advantages of groups follow that differ."""
+    kinds = _formulas_of(view)
+    groups = np.flatnonzero(kinds > 0)
+    records = view.records.index[view.first_members[groups]].tolist()
+    return Kinds.of(kinds[groups], lambda at: view.places[records[at]])
+
+
+_IN_ORDER, _SHUFFLED, _REVERSED_TOO, _OTHER = range(4)
+_MOST_OTHER = 0.05
+
+
+def compare_orders(view: View) -> Kinds:
+    """Returns whether advantages of groups follow the rewards in their order, or in another.
+
+    Those on a rising line of mean 0 follow them, or follow them sorted; some of these are on a
+    falling line as well.
+    """
+    lines = view.lines
+    if lines is None or (view.rewards is not None and view.rewards.ndim > 1):
+        return Kinds()
+    assert view.summed is not None  # as there are lines
+    assert view.advantages is not None
+    first, second = (np.lexsort((one, view.groups)) for one in (view.summed, view.advantages))
+    with np.errstate(over="ignore", invalid="ignore"):
+        given = Scores(view.summed[first], view.advantages[second], view.groups[first])
+        ordered = Lines.fit(given, given.groups)
+    straight = (lines.left <= SHIFT) & (lines.offset <= SHIFT)
+    follow = (ordered.slope > 0.0) & (ordered.left <= SHIFT) & (ordered.offset <= SHIFT)
+    own, falling = straight & (lines.slope > 0.0), straight & (lines.slope < 0.0)
+    kinds = np.select(
+        [own, follow & falling, follow], [_IN_ORDER, _REVERSED_TOO, _SHUFFLED], _OTHER
+    )
+    live = np.flatnonzero((lines.std[:, 1] > 0.0) & np.isfinite(lines.left))
+    records = view.records.index[view.first_members[live]].tolist()
+    return Kinds.of(kinds[live], lambda at: view.places[records[at]])
+
+
+def find_shuffled_rewards(groups: Kinds) -> Iterator[Placed]:
+    """Yields that advantages are those of the rewards of their group in another order.
+
+    In most groups from the first on, at least 10, some of which no reversed sign explains. The
+    others follow their rewards, but for 1 of 20.
+    """
+    spans = [groups.spans[one] for one in (_SHUFFLED, _REVERSED_TOO) if one in groups.spans]
+    total = sum(span.total for span in spans)
+    if total < LEAST_PAIRS or _SHUFFLED not in groups.spans:
+        return
+    first = min(spans, key=lambda span: span.first)
+    other = groups.spans[_OTHER].total if _OTHER in groups.spans else 0
+    some = groups.spans[_SHUFFLED].total >= LEAST_REVERSED
+    if some and 2 * total > groups.count - first.first and other <= _MOST_OTHER * groups.count:
+        yield Finding({"groups": total, "of": groups.count}, kind="shuffled"), first.place
+
+
+@rule("advantages", "input")
+def find_changed_formulas(groups: Kinds) -> Iterator[Placed]:
+    """Yields from where on advantages follow no formula of the rewards, or another one.
+
+    At least 10 groups before follow a formula, 9 of 10 the same one, and from there on 10 follow
+    none or another one, 9 of 10. A penalty that the rewards lack changes some groups from the
+    beginning.
+    """
+    change = groups.find_change(LEAST_PAIRS)
+    if change is None:
+        return
+    before, span = change
+    numbers = {"groups": span.total, "of": groups.count - span.first, "before": span.first}
+    if FORMULAS[span.kind] == ANOTHER:
+        yield Finding(numbers, kind="departed"), span.place
+    elif before is not None and FORMULAS[before.kind] != ANOTHER:
+        words = {"formula": FORMULAS[span.kind], "earlier": FORMULAS[before.kind]}
+        yield Finding(numbers, kind="changed", words=words), span.place
