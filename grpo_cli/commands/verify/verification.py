@@ -49,7 +49,7 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL
 
 _AGAIN = 50
-"""Differing records that are kept, to be asked again when others have been searched."""
+"""Differing records with a cause, and without, that are kept until others have been searched."""
 _NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
 _NOTHING = (
     'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
@@ -167,6 +167,7 @@ class Verification:
         self._rows: Sequence[str] = ()
         self._rows_left = most
         self._differing = 0
+        self._kept: Counter[bool] = Counter()
         self.without_expected = 0
         self._logged: dict[str, None] = {}
         self._acting: set[tuple[str, bool]] = set()
@@ -274,7 +275,9 @@ class Verification:
         rows = self._rows_of(record, verdict, within)
         found = self._explained(verdict, suspect, rows)
         self._differing += 1
-        if self._differing <= _AGAIN:
+        known = bool(found.causes or found.of_all or rows)
+        self._kept[known] += 1
+        if self._kept[known] <= _AGAIN:
             found.suspect = suspect
         if part is not None:
             case, named = suspect.case, found.verdict()
