@@ -35,6 +35,7 @@ class Finding:
         causes: what explains it.
         of_all: what explains it, to be named only if it explains all records.
         possible: the words of what fits too.
+        searched: whether a cause was searched for in this record.
     """
 
     judged: Verdict
@@ -45,6 +46,7 @@ class Finding:
     causes: Sequence[Cause] = ()
     of_all: Sequence[Cause] = ()
     possible: Sequence[str] = ()
+    searched: bool = True
 
     @property
     def mistakes(self) -> dict[str, None]:
@@ -66,6 +68,7 @@ class Finding:
             located=self.where.stages,
             possible=tuple(self.possible),
             agrees_with=tuple(self.rows),
+            searched=self.searched or bool(self.causes),
         )
         return replace(self.judged, first=first)
 

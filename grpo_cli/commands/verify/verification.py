@@ -319,7 +319,8 @@ class Verification:
         if rows:
             return Finding(verdict, verdict.first, rows=rows)
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            found = self._memory.explained(suspect, self._usual_rows) or Explained(None)
+            searched = self._memory.explained(suspect, self._usual_rows)
+            found = searched or Explained(None)
             words = tuple(cause.words for cause in found.causes)
             where = found.where or UNKNOWN
             if found.where is None and (self._whole or words not in self._answers):
@@ -333,6 +334,7 @@ class Verification:
             causes=() if for_all else found.causes,
             of_all=found.causes if for_all else (),
             possible=[cause.words for cause in found.possible],
+            searched=searched is not None,
         )
 
     def _usual_rows(self, record: Record) -> Sequence[Plan]:
@@ -408,9 +410,10 @@ class Verification:
             records = f"{self._counted(count)} ({self.first_metrics[key]})"
             yield f"{key} differs in {records}; metrics do not change the verdict"
         if left := self._memory.left_out:
-            records = self._counted(left, "differing ")
-            flag = f"--causes {self._memory.enough}"
-            yield f"no cause was searched for in {records} ({flag} searches all)"
+            enough = self._memory.enough
+            records = f"{enough - left} of {self._counted(enough, 'differing ')}"
+            verb = "was" if enough - left == 1 else "were"
+            yield f"only {records} {verb} searched for a cause (--causes {enough} searches all)"
 
     def _is_said(self, key: str) -> bool:
         """Whether a note tells of a key: without --full not of a metric, which decides nothing."""

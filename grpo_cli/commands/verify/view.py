@@ -145,7 +145,7 @@ def _paragraph(
             where = where.replace(DIFFERS, f"your {first.key} is grpo's times {first.factor:.5g}")
         yield Text.assemble(("  where    ", "cyan"), where)
     causes = sorted(first.causes, key=lambda words: words not in shared)
-    found = _listed(causes) or ["not recognised"]
+    found = _listed(causes) or ["not recognised" if first.searched else "not searched (--causes)"]
     if in_verdict and {*in_verdict} <= {*causes}:
         found = [] if everywhere else ["see above"]
     if first.agrees_with:
