@@ -74,15 +74,15 @@ def ask(
         try:
             _evaluate(plan, source)
         except InputError as error:
-            if not run.scan.tried:
+            if not run.tried:
                 raise
             source.notices[f"{error}; --on-error skip leaves such records out"] = None
     found = [*run.matches, *run.nearest]
     left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
     for name in (REFERENCE, TOO_LARGE):
-        if name in run.space.reasons:
-            source.notices[f"{name}: {run.space.reasons[name]}"] = None
+        if name in run.reasons:
+            source.notices[f"{name}: {run.reasons[name]}"] = None
     if plan.release is not None:
         source.notices[plan.release] = None
     if plan.asked and not run.reproduced:
@@ -198,9 +198,9 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
         reproduced=run.reproduced,
         tell_apart=tuple(run.tell_apart),
         nearest=conventions(run.nearest),
-        tried=run.scan.tried,
+        tried=run.tried,
         released=Released(rows, evaluated(nearest_row), named, tuple(changes)),
-        not_tried=dict(run.space.reasons),
+        not_tried=dict(run.reasons),
         others=tuple(run.others),
         loss_alone=evaluated(run.loss_alone),
     )

@@ -181,6 +181,9 @@ class Run:
         others: what the first match has in the place of the other numbers, where it has not all of
             them as its own.
         loss_alone: what gives the losses and not the other numbers, where nothing gives all.
+        reasons: why some conventions were not tried.
+        tried: conventions that were tried; ``fitting``: of these, under all their names, those that
+            give the numbers.
     """
 
     scan: Scan
@@ -190,6 +193,9 @@ class Run:
     unmodified: Unmodified = (0, None, None)
     others: Sequence[OtherNumber] = ()
     loss_alone: Candidate | None = None
+    reasons: dict[str, str]
+    tried: int
+    fitting: int = 0
 
     def __init__(self, space: Space, factors: Sequence[Factor], batch: str) -> None:
         self.space = space
@@ -250,12 +256,12 @@ class Run:
         """Whether anything gives the number that chance alone would hardly give."""
         return bool(self.matches) and self.matches[0].chance < MANY
 
-    @property
-    def fitting(self) -> int:
-        """How many of the conventions that were tried give the numbers, under all their names."""
-        if self._keys is None or not len(self._keys):
-            return 0
-        return int(np.count_nonzero(np.diff(self._keys >> 2 * _BITS))) + 1
+    def close(self) -> None:
+        """Counts what was tried and what fits, and drops the values of all conventions."""
+        self.reasons, self.tried = self.space.reasons, self.scan.tried
+        if self._keys is not None and len(self._keys):
+            self.fitting = int(np.count_nonzero(np.diff(self._keys >> 2 * _BITS))) + 1
+        del self.space, self.scan, self._keys
 
     # ---- what gives the numbers ------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ class Search:
                 return run
         if depths[-1] is not Depth.WIDE:
             text = f"{_NOT_SEARCHED[depths[-1]]}; --where selects fewer records"
-            run.space.reasons[TOO_LARGE] = text
+            run.reasons[TOO_LARGE] = text
         unknown = "epsilon" not in given and work <= _LARGE and not run.sure
         # of a number with so few digits that chance gives it, no ε could be named either
         if unknown and run.chance(min(FINE.values())) < RARE:
@@ -148,6 +148,7 @@ class Search:
             run.nearest = self._confirm(run, questions, run.near(), fit=False)
         if len(run.matches) > 1:
             run.tell_apart = distinguishing(run.matches, first, run.has)
+        run.close()
         return run
 
     def _unmodified(self, run: Run) -> Unmodified:

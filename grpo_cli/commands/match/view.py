@@ -142,8 +142,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         others = "1 other" if count == 2 else f"{count - 1} others"
         also = f"; {others} {'is' if count == 2 else 'are'} equal on this data" if count > 1 else ""
         if entries > 1:
-            fits = "fits" if count == 2 else "fit"
-            also = f"; ambiguous: {others} {fits}, with {entries} different values in all"
+            first = f"ambiguous: {count} conventions fit the {target}"
+            also = f", with {entries} different values; the first is {_label(answer.matches[0])}"
             style = "bold magenta"
         if entries == 1 and answer.by_chance:
             first, style = f"{first}, possibly by chance", "bold magenta"
@@ -217,7 +217,7 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     head = Text.assemble((f"{found.value!r}", "bold"), f"  off by {found.difference:.3g}")
     scale = found.sign_flipped, found.factor
     alike = [one for one in same if (one.sign_flipped, one.factor) == scale and one.variants]
-    once = " (one convention)"  # of several variants, which are counted once
+    once = " (equal on any data)"  # of several variants, which are counted once
     rows = [", ".join(one.variants) + once * (len(one.variants) > 1) for one in alike]
     if found.variants and len(rows) == 1:
         head.append(f"  {rows.pop()}", "cyan")
@@ -240,7 +240,7 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
         console.print(wrapped(Text(f"  {line}", "cyan"), screen.width, 4))
         mark(console, "convention", min(at, 1))
     others = [_label(one) for one in same[1:] if one not in alike]
-    for words, names in (("the same as", found.also), ("equal on this data:", others)):
+    for words, names in (("equal on any data:", found.also), ("equal on this data:", others)):
         if names:
             most = len(names) if chosen().full else _ALSO
             more = f"; and {len(names) - most} more (--full)" if len(names) > most else ""

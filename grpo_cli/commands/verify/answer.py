@@ -41,6 +41,7 @@ class Difference(Answer):
         possible: what fits too, where too few numbers differ to call it the cause.
         agrees_with: the rows that give all of it, of the framework whose names the fields have,
             where no variant was asked for; no cause is searched for then.
+        searched: whether a cause was searched for; else those of other records were tried alone.
     """
 
     key: str
@@ -59,6 +60,7 @@ class Difference(Answer):
     located: Sequence[str] = ()
     possible: Sequence[str] = ()
     agrees_with: Sequence[str] = ()
+    searched: bool = True
 
     @property
     def factor(self) -> float | None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from grpo_cli.commands.verify.answer import Difference, Verdict
-from grpo_cli.commands.verify.causes.case import Cause
-from grpo_cli.commands.verify.causes.located import UNKNOWN, Located
+from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause
+from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, ratio_words
 from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.compare import FLOAT64
 
 _MANY = 4
 """Differing records among which one that is explained alone says nothing."""
+_NEARLY = 0.9
+"""The share of records that is explained where other mistakes may be in the others."""
 _SURELY = 3.0
 """How many times more records a cause explains than chance does."""
 
@@ -32,6 +35,7 @@ class Finding:
         causes: what explains it.
         of_all: what explains it, to be named only if it explains all records.
         possible: the words of what fits too.
+        searched: whether a cause was searched for in this record.
     """
 
     judged: Verdict
@@ -42,6 +46,7 @@ class Finding:
     causes: Sequence[Cause] = ()
     of_all: Sequence[Cause] = ()
     possible: Sequence[str] = ()
+    searched: bool = True
 
     @property
     def mistakes(self) -> dict[str, None]:
@@ -63,6 +68,7 @@ class Finding:
             located=self.where.stages,
             possible=tuple(self.possible),
             agrees_with=tuple(self.rows),
+            searched=self.searched or bool(self.causes),
         )
         return replace(self.judged, first=first)
 
@@ -73,11 +79,10 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
     A mistake that was found in one record is named of others that it explains, in place of a row,
     which one number may agree with by chance.
     """
-    kept = any(one.of_all for one in findings)
-    of_all = [_of_all(one, memory) for one in findings] if kept else []
-    if of_all and set.intersection(*({cause.mistake for cause in some} for some in of_all)):
-        for one, some in zip(findings, of_all, strict=True):
-            one.causes, one.rows = some, ()
+    if any(one.of_all for one in findings):
+        shared = [(one, _of_all(one, memory)) for one in findings]
+        rest = [(one, some) for one, some in shared if not (one.causes or one.rows)]
+        _name_shared(shared) or _name_shared(rest)
     counts = Counter(cause.words for one in findings for cause in one.causes)
     most = max(counts.values(), default=0)
     known = {cause.words: cause for one in findings for cause in one.causes}
@@ -90,6 +95,28 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
                 one.causes, one.rows = [*more, *one.causes], ()
     if len(findings) >= _MANY:
         _leave_out_chance(findings)
+    for one in findings if most >= _MANY else ():
+        if one.suspect is not None and not (one.causes or one.rows or one.possible):
+            _compare_with(tried[0], one, one.suspect.case)
+
+
+def _compare_with(cause: Cause, one: Finding, case: Case) -> None:
+    """Says by which factor a loss is off with what explains the others, if that is round."""
+    with suppress(*IMPOSSIBLE):
+        words = ratio_words(replace(case, breakdown=cause.evaluate(case)))
+        one.where = Located(f"{words} with this: {cause.words}") if words else one.where
+
+
+def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
+    """Names what explains all of some records, or of many all but a few; whether there is any."""
+    counts = Counter(name for _, some in shared for name in {cause.mistake for cause in some})
+    most = max(counts.values(), default=0)
+    if not most or (most < len(shared) and most < max(_NEARLY * len(shared), _MANY)):
+        return False
+    for one, some in shared:
+        if some:
+            one.causes, one.rows = some, ()
+    return True
 
 
 def _of_all(one: Finding, memory: Memory) -> Sequence[Cause]:

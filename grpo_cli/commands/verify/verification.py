@@ -49,7 +49,7 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL
 
 _AGAIN = 50
-"""Differing records that are kept, to be asked again when others have been searched."""
+"""Differing records with a cause, and without, that are kept until others have been searched."""
 _NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
 _NOTHING = (
     'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
@@ -167,6 +167,7 @@ class Verification:
         self._rows: Sequence[str] = ()
         self._rows_left = most
         self._differing = 0
+        self._kept: Counter[bool] = Counter()
         self.without_expected = 0
         self._logged: dict[str, None] = {}
         self._acting: set[tuple[str, bool]] = set()
@@ -274,7 +275,9 @@ class Verification:
         rows = self._rows_of(record, verdict, within)
         found = self._explained(verdict, suspect, rows)
         self._differing += 1
-        if self._differing <= _AGAIN:
+        known = bool(found.causes or found.of_all or rows)
+        self._kept[known] += 1
+        if self._kept[known] <= _AGAIN:
             found.suspect = suspect
         if part is not None:
             case, named = suspect.case, found.verdict()
@@ -316,7 +319,8 @@ class Verification:
         if rows:
             return Finding(verdict, verdict.first, rows=rows)
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            found = self._memory.explained(suspect, self._usual_rows) or Explained(None)
+            searched = self._memory.explained(suspect, self._usual_rows)
+            found = searched or Explained(None)
             words = tuple(cause.words for cause in found.causes)
             where = found.where or UNKNOWN
             if found.where is None and (self._whole or words not in self._answers):
@@ -330,6 +334,7 @@ class Verification:
             causes=() if for_all else found.causes,
             of_all=found.causes if for_all else (),
             possible=[cause.words for cause in found.possible],
+            searched=searched is not None,
         )
 
     def _usual_rows(self, record: Record) -> Sequence[Plan]:
@@ -405,9 +410,10 @@ class Verification:
             records = f"{self._counted(count)} ({self.first_metrics[key]})"
             yield f"{key} differs in {records}; metrics do not change the verdict"
         if left := self._memory.left_out:
-            records = self._counted(left, "differing ")
-            flag = f"--causes {self._memory.enough}"
-            yield f"no cause was searched for in {records} ({flag} searches all)"
+            enough = self._memory.enough
+            records = f"{enough - left} of {self._counted(enough, 'differing ')}"
+            verb = "was" if enough - left == 1 else "were"
+            yield f"only {records} {verb} searched for a cause (--causes {enough} searches all)"
 
     def _is_said(self, key: str) -> bool:
         """Whether a note tells of a key: without --full not of a metric, which decides nothing."""

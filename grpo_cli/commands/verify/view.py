@@ -77,13 +77,13 @@ def _brief(first: Difference, possible: Sequence[Collection[str]], *, hint: bool
 
 
 def _firsts(differing: Sequence[Verdict], answer: Verified) -> Sequence[Verdict]:
-    """The first record of each cause; the first of all where one mistake explains them."""
+    """The first record of each cause, those without one first; one where a mistake explains all."""
     if len(differing) in (answer.explained, answer.agreeing):
         return differing[:1]
     found: dict[tuple[str, ...], Verdict] = {}
     for row in differing:
         found.setdefault((*row.first.causes, *row.first.agrees_with) if row.first else (), row)
-    return [*found.values()][:_SHOWN]
+    return [found[words] for words in sorted(found, key=bool)][:_SHOWN]
 
 
 _SHOWN = 3
@@ -145,7 +145,7 @@ def _paragraph(
             where = where.replace(DIFFERS, f"your {first.key} is grpo's times {first.factor:.5g}")
         yield Text.assemble(("  where    ", "cyan"), where)
     causes = sorted(first.causes, key=lambda words: words not in shared)
-    found = _listed(causes) or ["not recognised"]
+    found = _listed(causes) or ["not recognised" if first.searched else "not searched (--causes)"]
     if in_verdict and {*in_verdict} <= {*causes}:
         found = [] if everywhere else ["see above"]
     if first.agrees_with:

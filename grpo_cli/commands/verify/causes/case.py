@@ -334,6 +334,11 @@ class Case:
         ).gradient - silent
 
     @cached_property
+    def statistics(self) -> dict[tuple[str, ...], Any]:
+        """Statistics of the rewards that were computed, by name."""
+        return {}
+
+    @cached_property
     def effective_advantages(self) -> F64 | None:
         """[R] the advantage that explains each response's gradient; NaN where none can be solved.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -39,8 +39,8 @@ def penalties(case: Case) -> Iterator[Cause]:
         yield from _in_reward(own)
     if own.choice.absent or not case.objective.beta:
         return
+    yield dropped(own)
     times = partial(Case.with_coefficient, name=KL)
-    yield Cause("kl-dropped", "KL missing (β = 0)", partial(times, factor=0.0))
     words = "β with the wrong sign (−β): the KL is added to the objective"
     yield Cause("kl-sign", words, partial(times, factor=-1.0))
     yield Cause("kl-detached", "KL without gradient (detached)", _detached)
@@ -69,18 +69,38 @@ def penalties(case: Case) -> Iterator[Cause]:
         for called, estimate in _ESTIMATES.items():
             words = f"KL estimator {called} instead of {own.name}, d = log π_θ − log π_ref"
             yield swapped("kl-estimator", "kl", words, _estimated(own, estimate))
-    for name, choice in STAGES["kl"].choices.items():
+    yield from estimators(own, STAGES["kl"].choices)
+    if (square := bound_to("k2", STAGES["kl"].choices["k2"], own.values)) and own.name != "k2":
+        twice = tapped(square, partial(_multiplied, by=2.0))
+        words = f"KL estimator d² (k2 without the factor 1/2) instead of {own.name}"
+        yield swapped("kl-square", "kl", words, twice)
+
+
+def usual(case: Case) -> Iterator[Cause]:
+    """Yields what losses often have instead of a KL that is there, whatever else is wrong."""
+    own = case.objective.kl
+    if not (own.choice.in_reward or own.choice.absent) and case.objective.beta:
+        yield dropped(own)
+        yield from weights(own)
+        yield from estimators(own, ("k1", "k2", "k3"))
+
+
+def estimators(own: Bound, names: Iterable[str]) -> Iterator[Cause]:
+    """Yields the KL by other estimators."""
+    for name in names:
+        choice = STAGES["kl"].choices[name]
         if name == own.name or choice.absent or choice.in_reward:
             continue
-        bound = bound_to(name, choice, own.values)
-        if bound is not None:
+        if (bound := bound_to(name, choice, own.values)) is not None:
             mistake = "kl-gradient" if name.endswith("+") else "kl-estimator"
             words = f"KL estimator {name} instead of {own.name}"
-            yield swapped(mistake, "kl", words, bound)
-            if name == "k2":
-                twice = tapped(bound, partial(_multiplied, by=2.0))
-                words = f"KL estimator d² (k2 without the factor 1/2) instead of {own.name}"
-                yield swapped("kl-square", "kl", words, twice)
+            yield swapped(mistake, "kl", words, bound)._replace(by_record=True)
+
+
+def dropped(own: Bound) -> Cause:
+    """The objective without its KL."""
+    none = Bound(own.name, own.choice, {**own.values, "beta": 0.0})
+    return swapped("kl-dropped", "kl", "KL missing (β = 0)", none)._replace(by_record=True)
 
 
 def _in_reward(own: Bound) -> Iterator[Cause]:

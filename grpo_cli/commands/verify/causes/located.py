@@ -124,13 +124,15 @@ def _of_values(case: Case) -> Located | None:
     if case.gradient is not None and len(case.breakdown.gradient):
         return None
     alone = case.is_loss_alone and case.loss is not None
-    return Located(f"{_ratio(case) or DIFFERS}{HINT}" if alone else "")
+    return Located(f"{ratio_words(case) or DIFFERS}{HINT}" if alone else "")
 
 
-def _ratio(case: Case) -> str:
+def ratio_words(case: Case) -> str:
+    """Says by which factor a loss is off, if somebody may have made it; else ""."""
     ours = float(case.breakdown.record_objective[0])
     factor = case.loss / ours if case.loss and ours else 0.0
-    readable = 1e-9 < abs(factor) < 1e9 and (is_round(factor, 1e-5) or is_round(1.0 / factor, 1e-5))
+    near = abs(factor - float(f"{factor:.3g}")) <= 1e-5 * abs(factor)
+    readable = 1e-9 < abs(factor) < 1e9 and (near or is_round(1.0 / factor, 1e-5))
     if not readable:
         return ""
     count = max(abs(factor), 1.0 / abs(factor))
@@ -156,7 +158,7 @@ def _without_gradient(case: Case) -> Found | None:
         return None
     words = "the gradient agrees: only values differ (a constant, or a term without gradient)"
     silent = [at for name, at in ((ENTROPY, "entropy"), (KL, "kl")) if case.breakdown.term(name)]
-    words = "; ".join(filter(None, [words, _ratio(case)]))
+    words = "; ".join(filter(None, [words, ratio_words(case)]))
     return words, *silent, "surrogate", "loss", "tokens", "mask"
 
 

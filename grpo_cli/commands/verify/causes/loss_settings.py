@@ -20,6 +20,7 @@ from grpo_cli.commands.verify.causes.clips import (
     window_words,
     with_window,
 )
+from grpo_cli.commands.verify.causes.kl import dropped
 from grpo_cli.commands.verify.causes.pairs import both
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.objective.choice import Bound
@@ -29,7 +30,7 @@ _BY_CHANCE = 0.02
 _USUAL = (0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5)
 _BOUNDS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0)
 """Of CISPO's weight besides."""
-_BETAS = np.array([0.001, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.1])
+_BETAS = np.array([0.0, 0.001, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.1])
 _ROUND = np.array(
     [
         *(float(f"{digits}e{power}") for power in range(-5, -1) for digits in range(10, 100)),
@@ -203,6 +204,8 @@ def _betas(cases: Sequence[Case]) -> Iterator[_Guess]:
 
 def _beta(fitting: F64, own: Bound) -> Cause:
     beta = min(fitting[:, 0].tolist(), key=lambda value: len(f"{value:g}"))
+    if not beta:
+        return dropped(own)
     words = f"β is {beta:g} instead of {own.values['beta']:g}"
     other = Bound(own.name, own.choice, {**own.values, "beta": beta})
     return swapped("kl-beta", "kl", words, other)

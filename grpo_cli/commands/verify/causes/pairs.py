@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from grpo_cli.commands.verify.causes.case import Case, Cause, on_top, swapped
-from grpo_cli.commands.verify.causes.kl import strength, weights
+from grpo_cli.commands.verify.causes.kl import strength, usual
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.objective.breakdown import Breakdown
@@ -18,10 +18,13 @@ STD_EPS = (1e-4, 1e-6, 1e-8)
 
 
 def settings(case: Case, rows: Sequence[Plan]) -> Iterator[Cause]:
-    """Yields the usual rows of the framework that names the fields, and every usual std_eps.
+    """Yields a KL that is missing or another one, as trainers' settings have it, and its β.
 
-    Then weights of the KL, which trainers turn on and off, and the β of most tokens.
+    And the usual rows of the framework that names the fields, and every usual std_eps.
     """
+    missing, *others = [*usual(case)] or [None]
+    if missing:
+        yield missing
     for plan in rows:
         words = f"{plan.variant} instead of {case.objective.name} (add -v {plan.variant})"
         yield Cause("", words, partial(_as_row, plan=plan), "advantage")
@@ -32,7 +35,7 @@ def settings(case: Case, rows: Sequence[Plan]) -> Iterator[Cause]:
             words = f"std_eps {eps:g} instead of {stated:g}"
             bound = Bound(own.name, own.choice, {**own.values, "std_eps": eps})
             yield swapped("std-eps", "advantage", words, bound)._replace(by_record=True)
-    yield from weights(case.objective.kl) if case.objective.beta else ()
+    yield from others
     yield from strength(case)
 
 

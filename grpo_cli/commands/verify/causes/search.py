@@ -257,14 +257,15 @@ class Memory:
         self._left = most
         self._known: list[tuple[Key, Sequence[Cause]]] = []
         self._for_all: list[tuple[Key, Sequence[Cause]]] = []
-        self._searched: list[Case] = []
+        self._unexplained: list[Case] = []
+        self._searches = 0
         self._last: tuple[Objective, Key] | None = None
         self.left_out = 0
 
     @property
     def enough(self) -> int:
         """How many records had to be searched for none to be left out."""
-        return len(self._searched) + self.left_out
+        return self._searches + self.left_out
 
     def explained(
         self, suspect: Suspect, rows: Callable[[Record], Sequence[Plan]]
@@ -282,12 +283,13 @@ class Memory:
             return None
         self._left -= 1
         found, key = explained(suspect.case), self._key(suspect.objective)
-        self._searched.append(suspect.case)
+        self._searches += 1
         if any(cause.for_all for cause in found.causes):
             self._for_all += [(key, found.causes)]
         elif found.causes:
             self._known = [(key, found.causes), *self._known][:_KEPT]
         elif not is_undefined(suspect.case):
+            self._unexplained.append(suspect.case)
             found = found._replace(causes=self._of_all(suspect.case, rows))
             perhaps = [one._replace(for_all=True) for one in found.possible if not one.equal]
             self._for_all += [(key, some) for some in (perhaps, found.causes) if some]
@@ -295,13 +297,13 @@ class Memory:
 
     def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
         """What explains a record that no mistake alone does, to be named if it explains all."""
-        for cause in loss_settings.shared(self._searched) if len(self._searched) > 1 else ():
-            if _explains_all(cause, self._searched):
+        for cause in loss_settings.shared(self._unexplained) if len(self._unexplained) > 1 else ():
+            if _explains_all(cause, self._unexplained):
                 return [cause]
         if not self._pairs_left:
             return ()
         self._pairs_left -= 1
-        return paired(self._searched, rows(case.record))
+        return paired(self._unexplained, rows(case.record))
 
     def fits(self, cause: Cause, suspect: Suspect) -> bool:
         """Whether a cause explains a record as well as the one that it was found in."""

@@ -7,7 +7,7 @@ reward, the centre and the scale over which responses, ε, and what a response g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import combinations, groupby, product
 from typing import Any, NamedTuple
 
@@ -239,13 +239,19 @@ class _Tables:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.known: dict[tuple[object, ...], F64] = {}
+        self.known = case.statistics
+
+    def part(self, table: Mapping[str, tuple[Callable[[Case], Any], str]], name: str) -> Any:
+        """The rewards of a name, or the sets; None where the record has none of that name."""
+        if (key := (name, "")) not in self.known:
+            self.known[key] = table[name][0](self.case)
+        return self.known[key]
 
     def statistic(self, rewards: str, name: str, of: str) -> F64 | None:
         """[R] a statistic of the rewards that count in each response's set; NaN of none."""
         if (key := (rewards, name, of)) in self.known:
             return self.known[key]
-        numbers, sets = _REWARDS[rewards][0](self.case), _SETS[of][0](self.case)
+        numbers, sets = self.part(_REWARDS, rewards), self.part(_SETS, of)
         if numbers is None or sets is None:
             return None
         labels, counted = sets
@@ -267,7 +273,7 @@ class _Tables:
     def advantages(self, formula: Formula) -> F64 | None:
         """[R] by a formula; None where the record lacks what it reads."""
         (centre, of), (scale, by) = formula.centre, formula.scale
-        rewards, sets = _REWARDS[formula.rewards][0](self.case), _SETS[of][0](self.case)
+        rewards, sets = self.part(_REWARDS, formula.rewards), self.part(_SETS, of)
         middle = self.statistic(formula.rewards, centre, of)
         spread = self.statistic(formula.rewards, scale, by)
         if rewards is None or sets is None or middle is None or spread is None:
@@ -284,8 +290,9 @@ class _Tables:
         return np.where(alone, lone, found)
 
 
-def _others(own: Formula, most: int = 2) -> Iterator[tuple[int, Formula]]:
-    """Yields formulas and how many of their parts are other ones, those with the fewest first.
+@cache
+def _others(own: Formula, most: int = 2) -> Sequence[tuple[int, Formula]]:
+    """Returns formulas and how many of their parts are other ones, those with the fewest first.
 
     Of the centre and the scale each is another statistic of the same set, or one of another set; a
     set that both have is one part.
@@ -315,7 +322,7 @@ def _others(own: Formula, most: int = 2) -> Iterator[tuple[int, Formula]]:
                 moved = of != one.centre[1] == one.scale[1] != by
                 if many - (moved and {1, 2} <= {*parts}) <= most:
                     counted.append((many - moved, one))
-    yield from sorted(counted, key=lambda pair: pair[0])
+    return sorted(counted, key=lambda pair: pair[0])
 
 
 def _is_double(one: Formula, own: Formula) -> bool:
