@@ -73,17 +73,17 @@ def moved_little(now: Columns, since: int, draw: Random) -> None:
 PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] = {
     "the policy as reference": (
         lambda now, since, draw: now.update(ref=now["old"]),
-        "step 24: the reference was replaced by one nearer to the policy; last good step 23; ",
+        r"step 24: the KL from the reference fell \(kl_k3 .*\); likely: the reference was repl",
         "if it was not replaced on purpose, ",
     ),
     "another reference": (
         replaced,
-        "step 24: the reference was replaced by one farther from the policy; last good step 23; ",
+        r"step 24: the KL .* rose \(kl_k3 .* → .*\); likely: the reference was replaced by one far",
         "if it was not replaced on purpose, ",
     ),
     "one corrupt token": (
         corrupt,
-        "step 24: log_probs_old is far off at 1 of 512 tokens for one step; ",
+        r"step 24: .* for one step \(.* → .*\); likely: log_probs_old is far off at 1 of 512 tok",
         "look at these tokens in what the trainer wrote",
     ),
     "one position": (
@@ -98,7 +98,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "a large update": (
         large_update,
-        "step 24: log_probs_new is more peaked than log_probs_old for one step; last good ",
+        r"step 24: .*; likely: log_probs_new is more peaked than log_probs_old; ",
         "look at what grpo check found",
     ),
     "a larger update that is small": (moved_little, "no sudden change in ", ""),
@@ -134,7 +134,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "a stale engine": (
         stale,
-        "step 25: the engine is stale: the mismatch grows between updates of its weights, every 5 ",
+        r"step 25: the log-probs of engine and trainer moved apart \(.*\); likely: the engine ",
         "update the engine's weights more often",
     ),
     "an engine without updates": (

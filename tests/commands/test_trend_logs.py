@@ -847,7 +847,7 @@ def test_a_verdict_says_first_what_began_first(tmp_path: Path) -> None:
     path.write_text("\n".join(rows))
     (event,) = answer("trend", path)["events"]
     onsets = {one["metric"]: one["onset"] for one in answer("trend", path)["findings"]}
-    said = f"step {onsets['kl']}: the policy moved away from the reference (medians: kl "
+    said = f"step {onsets['kl']}: the KL from the reference rose (medians: kl "
     assert event["summary"].startswith(said)
     assert event["summary"].endswith(f"; then entropy (step {onsets['entropy']})")
     assert onsets["kl"] < onsets["entropy"] - 1

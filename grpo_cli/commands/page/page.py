@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,7 +71,8 @@ def html(
     yield "<main>\n"
     yield from still
     yield '<noscript><p class="hint">The rest needs JavaScript.</p></noscript></main>\n'
-    yield f"<footer><code>{markup(command)}</code><code>{markup(signature)}</code></footer>\n"
+    words = re.sub(r"([|,])", r"\1<wbr>", markup(signature))
+    yield f"<footer><code>{markup(command)}</code><code>{words}</code></footer>\n"
     started = json.dumps(settings, allow_nan=False).replace("<", "\\u003c")
     for name, data in (("settings", started), *blocks):
         yield f'<script type="application/octet-stream" id="{name}">{data}</script>\n'

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.limits import jumps
 from grpo_cli.commands.trend.onsets import (
     LEAST_FUTURE,
     PAST,
@@ -20,6 +20,7 @@ from grpo_cli.commands.trend.onsets import (
 )
 from grpo_cli.commands.trend.step import WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import DOWN, UP, watch
+from grpo_cli.terminal.numbers import brief
 
 KL, LENGTH = "kl_k3", "length_mean"
 _REWARD = "reward_mean"
@@ -68,8 +69,8 @@ _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 and at least."""
 _LEAST_MOVE, _MOST_MOVED = 6.0, 3
 """Standard errors by which a metric moved with the settings, and how many are named."""
-_NEAR, _AT_ONCE = 4, 0.7
-"""Steps before and after a reward rose whose means differ by this share of the whole rise."""
+_NEAR = 4
+"""Steps around a change that show it."""
 _TOKENS, _SHARE = 8.0, 0.1
 """The most tokens, and the most of a step's tokens, that are a few."""
 _ALIKE, _LEAST_FACTOR = 0.35, 0.25
@@ -88,19 +89,21 @@ class Cause(NamedTuple):
 
     Attributes:
         words: what happened.
+        is_certain: whether the numbers prove it; else it is a guess, and headlines call it likely.
         fix: what to do about it.
         first: the finding that shows it best.
         numbers: what changed, in numbers, in the place of the findings'; or "".
         longest: a finding whose response is shown too.
-        step: where it began, if not where ``first`` or the event did.
+        more: a finding that the event lacks.
     """
 
     words: str
     fix: str
+    is_certain: bool = True
     first: Finding | None = None
     numbers: str = ""
     longest: Finding | None = None
-    step: int | None = None
+    more: Finding | None = None
 
 
 def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -133,16 +136,6 @@ def _series(steps: Steps, name: str) -> F64 | None:
     return steps.metrics.get(_logged_name(steps, name))
 
 
-def _is_at_once(finding: Finding, steps: Steps) -> bool:
-    """Whether a metric was at its new level from one step to the next."""
-    values, row = steps.metrics[finding.metric], finding.row
-    if row is not None and finding.direction not in row.shift:
-        return True  # else it is information
-    places = np.flatnonzero(~np.isnan(values))
-    at = np.searchsorted(places, steps.numbers.index(finding.onset))
-    return row is not None and any(one.at == at for one in jumps(row, values[places]))
-
-
 def _other_settings(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """The records have other settings, with what moved most at that step."""
     one = next((one for one in found if one.kind == SETTINGS), None)
@@ -160,15 +153,16 @@ def _other_settings(found: Sequence[Finding], steps: Steps) -> Cause | None:
             moved.append((-size, _in_numbers(name, sides)))
     words = one.sentence.replace(f" at step {one.onset}", "", 1)
     numbers = ", ".join(text for _, text in sorted(moved)[:_MOST_MOVED])
-    return Cause(words, _SETTINGS, one, numbers)
+    return Cause(words, _SETTINGS, first=one, numbers=numbers)
 
 
 def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:
-    """Two columns that differed are equal from a step on."""
+    """Two columns that differed are equal from a step on; of no gradient the policy is the old."""
     for name, (value, words) in _COLUMNS.items():
-        for one in _named(found, name):
+        still = name == "ess" and any(_named(found, "gradient_norm", "groups_equal"))
+        for one in () if still else _named(found, name):
             if one.kind == SHIFT and one.after == value and not steps.logged:
-                return Cause(words, _OVERWRITTEN, one)
+                return Cause(words, _OVERWRITTEN, first=one)
     return None
 
 
@@ -190,7 +184,8 @@ def _few_tokens(found: Sequence[Finding], steps: Steps) -> Cause | None:
     if not column or not count <= min(_TOKENS, _SHARE * tokens):
         return None
     where = "1" if count < 1.5 else "a few"
-    return Cause(f"{column} is far off at {where} of {tokens:,.0f} tokens", _CORRUPT)
+    words = f"{column} is far off at {where} of {tokens:,.0f} tokens"
+    return Cause(words, _CORRUPT, is_certain=False)
 
 
 def _new_alone(found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -206,9 +201,9 @@ def _new_alone(found: Sequence[Finding], steps: Steps) -> Cause | None:
     return Cause("log_probs_new alone moved", _FORWARD)
 
 
-def _other_reference(found: Sequence[Finding], steps: Steps) -> Cause | None:
+def _other_reference(found: Sequence[Finding], _: Steps) -> Cause | None:
     """The KL changed at once, and nothing else of the policy did."""
-    at_once = next((one for one in _named(found, KL) if _is_at_once(one, steps)), None)
+    at_once = next((one for one in _named(found, KL) if one.at_once), None)
     if at_once is None:
         return None
     near = (one for one in found if abs(one.onset - at_once.onset) <= LEAST_FUTURE)
@@ -216,7 +211,7 @@ def _other_reference(found: Sequence[Finding], steps: Steps) -> Cause | None:
         return None
     nearer = "nearer to" if at_once.direction == DOWN else "farther from"
     words = f"the reference was replaced by one {nearer} the policy"
-    return Cause(words, _REFERENCE, at_once)
+    return Cause(words, _REFERENCE, is_certain=False, first=at_once)
 
 
 def _stale_engine(found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -249,7 +244,8 @@ def _stale_engine(found: Sequence[Finding], steps: Steps) -> Cause | None:
     return Cause(
         f"the engine is stale: the mismatch grows between updates of its weights{every}",
         _SYNC,
-        min(alike, key=lambda one: one.onset),
+        is_certain=False,
+        first=min(alike, key=lambda one: one.onset),
     )
 
 
@@ -268,37 +264,24 @@ def _scaled_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
     if np.ptp(sizes) > _ALIKE or abs(sizes[0]) < _LEAST_FACTOR:
         return None
     factor = float(np.exp(sizes[0]))
-    return Cause(f"rewards are {factor:.2g} times what they were", _SCALED, changed[0])
+    return Cause(f"rewards are {factor:.2g} times what they were", _SCALED, first=changed[0])
 
 
 def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
-    """The reward rose from one step to the next, when something of the rewards changed."""
-    values = _series(steps, _REWARD)
-    if values is None or not any(_named(found, *_REWARDS, "groups_equal", "gradient_norm")):
+    """The reward rose from one step to the next."""
+    rose = (one for one in _named(found, _REWARD) if one.at_once and one.direction == UP)
+    if (one := next(rose, None)) is None:
         return None
-    begun = steps.numbers.index(min(one.onset for one in found))
-    places = range(max(begun - _NEAR, _NEAR), min(begun + 2, len(values) - _NEAR + 1))
-    moves = {at: _mean_move(values, at, _NEAR) for at in places}
-    at = max(moves, key=moves.__getitem__, default=0)
-    if not at or moves[at] <= _AT_ONCE * _mean_move(values, at, _AROUND) or not _rose(values, at):
-        return None
-    first, spread = next(_named(found, *_REWARDS), None), _series(steps, "reward_std")
-    numbers = _in_numbers(_logged_name(steps, _REWARD), _sides(values, at) or ())
+    spread, at = _series(steps, "reward_std"), steps.numbers.index(one.onset)
+    numbers = _in_numbers(one.metric, _around(steps, _REWARD, one.onset) or ())
     if spread is not None and not spread[at : at + _NEAR].any():
         numbers += "; all rewards of a step are equal, so the policy gradient is 0"
-    return Cause("the reward rose at once", _ROSE, first, numbers, step=steps.numbers[at])
+    return Cause("the reward rose at once", _ROSE, first=one, numbers=numbers)
 
 
-def _mean_move(values: F64, at: int, size: int) -> float:
-    """By how much the mean of so many values from a place on is above that of those before."""
-    return float(np.mean(values[at : at + size]) - np.mean(values[max(at - size, 0) : at]))
-
-
-def _rose(values: F64, at: int) -> bool:
-    """Whether values are more from a place on, by more than chance does."""
-    if (sides := _sides(values, at)) is None:
-        return False
-    change, error = mean_change(*sides)
+def _rose(before: F64, after: F64) -> bool:
+    """Whether values are more than those before, by more than chance does."""
+    change, error = mean_change(before, after)
     return change > _LEAST_GAIN * error
 
 
@@ -317,16 +300,24 @@ def _sides(values: F64, at: int) -> tuple[F64, F64] | None:
 def _gain(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """The reward and the length rose together."""
     longer = next((one for one in _named(found, LENGTH) if one.direction == UP), None)
-    onset, parts = min(one.onset for one in found), list[str]()
-    for name in (_REWARD, LENGTH):
-        if longer is None or (sides := _around(steps, name, onset)) is None:
-            return None
-        if not _rose(np.concatenate(sides), len(sides[0])):
-            return None
-        parts.append(_in_numbers(_logged_name(steps, name), sides))
+    onset = min(one.onset for one in found)
+    names = [_logged_name(steps, name) for name in (_REWARD, LENGTH)]
+    sides = [_around(steps, name, onset) for name in (_REWARD, LENGTH)]
+    known = [one for one in sides if one is not None and _rose(*one)]
+    if longer is None or len(known) < 2:
+        return None
     kl = watch(KL) if any(one.direction == UP for one in _named(found, KL)) else None
     fix = _LOOK if kl is None else f"{_LOOK}; {kl.fix}"
-    return Cause("reward and length rise together", fix, None, ", ".join(parts), longer)
+    numbers = ", ".join(map(_in_numbers, names, known))
+    more = None
+    if next(_named(found, _REWARD), None) is None:  # its noise hid that it rose
+        before, after = (float(medians(side)) for side in known[0])
+        sentence = f"{names[0]} rose at step {onset}: median {brief(before)} before, "
+        more = replace(longer, metric=names[0], kind=SHIFT, onset=onset, end=None)
+        more = replace(
+            more, sentence=sentence + f"{brief(after)} after", before=before, after=after
+        )
+    return Cause("reward and length rise together", fix, numbers=numbers, longest=longer, more=more)
 
 
 def _in_numbers(name: str, sides: Sequence[F64]) -> str:

@@ -18,7 +18,6 @@ from grpo_cli.commands.trend.limits import (
     BEFORE,
     beyond,
     impossible,
-    is_at_once,
     jumps,
     left_range,
     spikes,
@@ -151,7 +150,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
         found = _with_trend(watch.steady, scaled, found)
     other = _lasting([one for one in shifted if is_info(watch, one)], scaled)
     infos = (
-        one._replace(info=not is_at_once(watch, scaled, one))
+        one._replace(info=True)
         for one in other
         if not any(
             _within(each, one.at) or (each.up == one.up and one.at < each.at < one.seen)

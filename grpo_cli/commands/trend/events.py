@@ -23,7 +23,6 @@ from grpo_cli.commands.trend.onsets import (
 )
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import (
-    AHEAD,
     DOWN,
     NOT_FINITE,
     RANKS,
@@ -39,8 +38,8 @@ _AT_ONCE = 3
 _SURE = 1
 """Onsets that differ by no more steps are taken to be one: the likely cause has one of these."""
 _POLICY = RANKS["gradient_norm"]
-_EFFECTS = {"gradient_norm", "reward_group_std"}
-"""What becomes less because responses or rewards changed."""
+_EFFECTS = {"gradient_norm": DOWN, "reward_group_std": DOWN, "reward_std": DOWN, "groups_equal": UP}
+"""What becomes less, or more, because responses or rewards changed."""
 _UPDATE = {"ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
 """What becomes more with every change of the policy: of all there is, it says least."""
 _FOLLOWING = {*_UPDATE, "gradient_norm"}
@@ -50,7 +49,6 @@ _REWARDS = RANKS["groups_equal"]
 _RESPONSES = RANKS["entropy"]
 _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
 """What a policy that moves too far changes: what is done about the KL is done about these."""
-_AHEAD, _AND_KL = "updates moved the policy too far", ", and away from the reference"
 _IF_FALLS = "if entropy falls, "
 _SHORTER = (
     "read the shortest responses: see whether the reward pays for brevity, or for a format alone; "
@@ -65,8 +63,9 @@ _COPIED = (
 )
 _CLAUSE = re.compile(r"[:;]| \(|, as if ")
 """What ends the first clause of a sentence of ``grpo check``."""
-_DOUBT = "entropies:"
-_PADDED = ": cut at a limit, or padding is counted"
+_DOUBT, _SAME = "entropies:", "rollout-mismatch: engine and trainer differ: "
+_PADDED = "they are cut at a limit, or padding is counted"
+_AHEAD = "the updates move the policy too far", "one update moved the policy too far"
 LEVELS = {SHIFT, DRIFT, TREND}
 """Findings whose numbers are medians before and after."""
 
@@ -139,25 +138,27 @@ class Event(Answer):
 
     @property
     def summary(self) -> str:
-        """What happened in plain words, and what the metrics were before and are since.
+        """What changed, what the metrics were before and are since, and what is likely the cause.
 
-        "step 18: the policy moved too far (medians: kl_k3 0.0056 → 0.148, ess 0.99 → 0.62)".
-        What ``grpo check`` names in its worst record comes first.
+        "step 18: the policy moved away from the reference (medians: kl_k3 0.0056 → 0.148)".
         """
-        codes = [one for one in self.codes if not (self.cause or self._words.startswith(one))]
-        cause = f"{', '.join(codes)}: " if codes else ""
-        moved = f" ({moved})" if (moved := self._moved) else ""
-        return f"{self._when}: {cause}{self._words}{moved}{self._until}{self._then}"
+        moved = f" ({moved})" if (moved := self._moved(self._listed)) else ""
+        return f"{self._when}: {self._fact}{moved}{self._until}{self._then}{self._likely}"
 
     @property
     def headline(self) -> str:
-        """What happened, and when."""
-        return f"{self._when}: {self._words}{self._until}"
+        """What changed and when, by how much where a guess at the cause follows, and that guess."""
+        return f"{self._when}: {self._fact}{self._amount}{self._until}{self._likely}"
 
     @property
     def numbers(self) -> str:
-        """What the metrics were before and are since; those that changed later with their steps."""
-        return f"{self._moved}{self._then}".removeprefix("; ")
+        """What the metrics were before and are since; those that changed later with their steps.
+
+        Without the amount that the headline has.
+        """
+        said = [self.first] if self._amount else []
+        moved = self._moved([one for one in self._listed if one not in said])
+        return f"{moved}{self._then}".removeprefix("; ")
 
     @property
     def _wrong(self) -> list[Finding]:
@@ -177,11 +178,10 @@ class Event(Answer):
         ]
         return [one for one in self._wrong if one not in said]
 
-    @property
-    def _moved(self) -> str:
+    def _moved(self, found: Sequence[Finding]) -> str:
         numbers = "" if self.cause is None else self.cause.numbers
-        medians = numbers or all(one.kind in LEVELS for one in self._listed)
-        moved = numbers or _listed(self._listed)
+        medians = numbers or all(one.kind in LEVELS for one in found)
+        moved = numbers or _listed(found)
         return f"medians: {moved}" if moved and medians else moved
 
     @property
@@ -206,16 +206,17 @@ class Event(Answer):
         """What ``grpo check`` found where the event began, and may be its cause.
 
         A doubt of the entropies is none where the log-probs, of which they are not computed,
-        changed as well.
+        changed as well. That engine and trainer differ is what the metrics say already.
         """
         rows = {row.name for row in (one.row for one in self.findings) if row is not None}
-        found = (one for one in self.check if not one.startswith("at step "))
+        found = (one for one in self.check if not one.startswith(("at step ", _SAME)))
         return [one for one in found if not ("nll" in rows and one.startswith(_DOUBT))]
 
     @property
     def heading(self) -> str:
-        """What happened, as a title."""
-        return f"{self._when[:1].upper()}{self._when[1:]}: {self._words}"
+        """The headline as a title."""
+        when = self._when
+        return f"{when[:1].upper()}{when[1:]}: {self._fact}{self._amount}{self._likely}"
 
     @property
     def _when(self) -> str:
@@ -227,22 +228,41 @@ class Event(Answer):
         return f"step {self.step:,}{often}"
 
     @property
-    def _words(self) -> str:
-        """What happened, in plain words."""
+    def _fact(self) -> str:
+        """What changed, in plain words: what the numbers say, or a cause that they prove."""
         one, row = self.first, self.first.row
         words = "" if row is None else meaning(row, one.direction)
-        if EVERY in one.sentence:
-            words = EVERY + one.sentence.partition(EVERY)[2].partition(", until")[0] + _PADDED
-        lasting = row is not None and row.fix == AHEAD and one.kind != SPIKE
-        if one.kind in (IMPOSSIBLE, STUCK, COPY) or not words:
-            words = _in_short(one)
-        elif lasting:
-            words = _AHEAD + (_AND_KL if self._has_kl else "")
-        if self.cause is not None:
+        if self.cause is not None and self.cause.is_certain:
             words = self.cause.words
-        elif self._checked:
-            words = _CLAUSE.split(self._checked)[0]
+        elif EVERY in one.sentence:
+            words = EVERY + one.sentence.partition(EVERY)[2].partition(", until")[0]
+        elif one.kind in (IMPOSSIBLE, STUCK, COPY) or not words:
+            words = _in_short(one)
         return words + (" for one step" if one.is_single and one.kind != COPY else "")
+
+    @property
+    def _guess(self) -> str:
+        """What may have caused it: nothing that its numbers prove."""
+        if self.cause is not None:
+            return "" if self.cause.is_certain else self.cause.words
+        if self._checked:
+            return _CLAUSE.split(self._checked)[0]
+        if EVERY in self.first.sentence:
+            return _PADDED
+        moved = self.first.metric in _UPDATE and self.first.kind != IMPOSSIBLE
+        return _AHEAD[self.first.is_single] if moved else ""
+
+    @property
+    def _likely(self) -> str:
+        return f"; likely: {guess}" if (guess := self._guess) else ""
+
+    @property
+    def _amount(self) -> str:
+        """By how much its first metric changed, where a guess follows."""
+        one = self.first
+        if not self._guess or one.after is None or self._fact.startswith(EVERY):
+            return ""
+        return f" ({_in_numbers(one)})"
 
     @property
     def _checked(self) -> str:
@@ -318,9 +338,12 @@ def _explained(event: Event, steps: Steps) -> Event:
     if cause is None:
         return event
     first = cause.first or event.first
+    more = [] if cause.more is None else [cause.more]
+    lacked = {one.metric for one in more}  # or information until now
     others = [one for one in (event.first, *event.others) if one is not first]
-    step = cause.step if cause.first is None or cause.step is not None else first.onset
-    return Event(event.step if step is None else step, first, others, cause=cause)
+    others = [*more, *(one for one in others if one.metric not in lacked)]
+    step = event.step if cause.first is None else first.onset
+    return Event(step, first, others, cause=cause)
 
 
 def _reach(event: Sequence[Finding], one: Finding) -> int:
@@ -363,8 +386,8 @@ def _event(together: Sequence[Finding]) -> Event:
             return info, -_rank(one), begun, *last
         if one.metric in _UPDATE:  # of these the first to change
             return info, _POLICY + 1 if changed else RANKS["ratio_p999"], one.onset, *last
-        falls = name in _EFFECTS and one.direction == DOWN
-        return info, min(_rank(one), _POLICY) + falls, begun, *last
+        follows = _EFFECTS.get(name) == one.direction
+        return info, min(_rank(one), _POLICY) + follows, begun, *last
 
     first = min((one for one in together if one.onset <= begun + _SURE), key=place)
     others = sorted(

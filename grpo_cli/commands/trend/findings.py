@@ -10,6 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.detectors import RECENT, changes
+from grpo_cli.commands.trend.legend import legend
 from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import (
     COPY,
@@ -164,6 +165,7 @@ def _finding(
         seen=numbers[series.places[change.seen - 1]],
         end=ended,
         period=change.period,
+        at_once=change.at_once,
         before=levels.before,
         after=levels.after,
         **_commands(series.name, first, steps[farthest], flags, falls=not change.up),
@@ -284,7 +286,7 @@ def _passed(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     """Of a limit."""
     limit = change.limit
     assert limit is not None
-    source = _publisher(limit)
+    source = f"{_publisher(limit)} for the {legend(series.watch.name)}"
     source = f"median {brief(levels.before)} before" if limit.source == PRACTICE else source
     passed = f"{series.name} is {_beyond(limit)} from step {step} on"
     return f"{passed}, {shown(levels.after)} at its worst; {source}"
@@ -295,7 +297,7 @@ def _beyond(limit: Limit) -> str:
 
 
 def _publisher(limit: Limit) -> str:
-    return f"{limit.source} publishes this limit"
+    return f"{limit.source} has this limit"
 
 
 # ---- commands -----------------------------------------------------------------------------------

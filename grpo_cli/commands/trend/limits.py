@@ -42,13 +42,14 @@ _CLEAR = 1.75
 """Deviations of a mean of five steps from what was usual."""
 _COARSE = 0.25
 """The noise of a share, as an angle, beyond which it is of fewer than four."""
-_BEFORE, _SINCE, _MOST_AT_ONCE, _JUMP = 8, 6, 0.5, (4.0, 2.5)
+_BEFORE, _SINCE, _MOST_AT_ONCE, _JUMP = 8, 6, 0.55, (3.0, 2.5)
 """The values before and since a jump, the share of it that lies between all of them, and its least
 size, in robust deviations of the moves from value to value; of what is positive the second. In
-200 healthy runs and 200 logs there are none."""
-_NEAR, _MOST_NEAR, _LEAST_RISE = 3, 0.7, 0.6
-"""The values on both sides of what came at once that differ by this share of all of it, and the
-least of that, as a share of the smaller level."""
+200 healthy runs and 200 logs there are none, nor in 70 rewards that rise by a curve."""
+_ERROR = math.sqrt((1 / _BEFORE + 1 / _SINCE) / 2)
+"""The standard error of a jump, in such deviations: a move has the noise of two values."""
+_LEAST_RISE = 0.6
+"""The least size of a jump, as a share of the smaller level."""
 _CLEAR_OF = 1.0
 """Widths of the range of all earlier values by which ten values have to be outside of it."""
 
@@ -186,20 +187,8 @@ def jumps(watch: Watch, values: F64) -> Iterator[Change]:
         error, size = max(spread, float(noise[at])), float(sizes[row])
         least = max(_JUMP[watch.is_log] * error, _least_jump(watch, scaled, at))
         if (UP if up else DOWN) in watch.jumps and size > least:
-            score = size / error if error else math.inf
+            score = size / (_ERROR * error) if error else math.inf
             yield Change(at, at + _SINCE, SHIFT, up, score, at_once=True)
-
-
-def is_at_once(watch: Watch, scaled: F64, change: Change) -> bool:
-    """Whether a level that went the way that is no fault did so at once, as nothing sound does."""
-    if (UP if change.up else DOWN) not in watch.jumps or change.kind != SHIFT:
-        return False
-    moves = (
-        float(medians(scaled[change.at :][:size]) - medians(scaled[: change.at][-size:]))
-        for size in (_NEAR, FUTURE)
-    )
-    near, whole = (one if change.up else -one for one in moves)
-    return near > _MOST_NEAR * whole and whole > _least_jump(watch, scaled, change.at)
 
 
 def _least_jump(watch: Watch, scaled: F64, at: int) -> float:

@@ -159,6 +159,11 @@ def _mismatch_ess(step: StepValues) -> F64:
     return _effective(count + total, count + squares, count)
 
 
+def _clip_fraction(step: StepValues) -> F64:
+    low, high = (step.share(f"clipped_{side}", "evaluated_tokens") for side in ("low", "high"))
+    return low + high
+
+
 def _of_responses(name: str) -> Read:
     return lambda step: getattr(step.responses, name)
 
@@ -219,6 +224,7 @@ ALL = (
     _of_kl("kl_k3", mean_of("kl_k3", "kl"), 2),
     _of_ratio("clip_low", _share_of("clipped_low", "evaluated_tokens"), 17),
     _of_ratio("clip_high", _share_of("clipped_high", "evaluated_tokens"), 3),
+    _of_ratio("clip_fraction", _clip_fraction, 36),
     _of_update("gradient_norm", lambda step: step.gradient_norm, 7),
     _of_update("longest_quarter", _of_responses("longest_quarter"), 23),
     _of_ratio("ratio_mean", mean_of("ratio", "evaluated_tokens"), 21),

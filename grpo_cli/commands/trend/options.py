@@ -30,6 +30,7 @@ from grpo_cli.commands.options.output import (
 )
 from grpo_cli.commands.options.source import ReadingOptions, Step
 from grpo_cli.commands.trend.comparison import framework_of
+from grpo_cli.commands.trend.legend import legend
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.names import NAMES
@@ -120,10 +121,11 @@ class TrendOptions:
         if logged:
             return names
         metrics = METRICS if self.names == "grpo" else NAMES[self.names]
+        known = {name: legend(name) for name in metrics} | {"file": "the first file of the step"}
         return [
             name
             if name not in METRICS and metric(name)
-            else complete.known("--fields", name, (*metrics, "file"))
+            else complete.known("--fields", name, known)
             for name in names
         ]
 
@@ -246,13 +248,14 @@ def read_condition(text: str, *, logged: bool = False) -> Condition:
         return Condition(text)
     found = _CONDITION.fullmatch(text)
     if text.strip() == "?":
-        complete.known("--fail-on", "?", (FINDINGS, *METRICS))
+        known = {FINDINGS: "anything that went wrong"} | {name: legend(name) for name in METRICS}
+        complete.known("--fail-on", "?", known)
     if found is None:
         raise UsageError(f"--fail-on: expected METRIC>NUMBER or {FINDINGS}, got {text!r}")
     name = found[1]
-    known = name if logged or metric(name) else complete.known("--fail-on", name, METRICS)
+    name = name if logged or metric(name) else complete.known("--fail-on", name, METRICS)
     try:
         bound = float(found[3])
     except ValueError:
         raise UsageError(f"--fail-on: expected a number after {found[2]}, got {found[3]}") from None
-    return Condition(text.strip(), known, found[2], bound)
+    return Condition(text.strip(), name, found[2], bound)

@@ -23,7 +23,7 @@ from grpo_cli.commands.trend.origins import (
     run_of,
     two_runs,
 )
-from grpo_cli.commands.trend.settings import SignedSteps, Span, note_of_changes, setting_changes
+from grpo_cli.commands.trend.settings import SignedSteps, Span, setting_changes
 from grpo_cli.commands.trend.step import NotFinite, Steps
 from grpo_cli.commands.trend.sums import StepSums, joined, shortened
 from grpo_cli.engine import Reader
@@ -406,9 +406,8 @@ class Run:
             self.notices |= {} if alone is None else {alone: None}
             self.alone, self.ungrouped = alone, None if given else alone
         steps = steps_of(sums, found.parts, found.broken, self.step_source)
-        steps.settings = setting_changes(found.signatures, steps.numbers)
-        changed = () if steps.settings else note_of_changes(found.signatures)
-        self.notices |= dict.fromkeys(changed)
+        steps.settings, changed = setting_changes(found.signatures, steps.numbers)
+        self.notices |= {changed: None} if changed else {}
         if self._names is not None:
             last = [row not in found.parts for row in sums.numbers.tolist()]
             own = sums.taken(np.flatnonzero(last))

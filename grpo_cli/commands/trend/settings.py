@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -42,16 +41,16 @@ class SettingChange(NamedTuple):
 
 _COUNT = "num_items_in_batch"
 """A count of the step's tokens, which is no setting."""
-_COUNTS = re.compile(rf"(\[|,){_COUNT}=[^],]*,?")
 _SIDES = ("epsilon_low", "epsilon_high")
 
 
 def setting_changes(
     found: Mapping[str, SignedSteps], numbers: Sequence[int]
-) -> list[SettingChange]:
+) -> tuple[list[SettingChange], str]:
     """The changes of settings that lasted at least some steps before and after, by step.
 
-    A value that comes back, or differs within a step, and a schedule, are none.
+    A value that comes back, or differs within a step, and a schedule, are none: a note on the
+    first is the second result, where nothing lasts.
 
     Args:
         found: by signature.
@@ -63,13 +62,24 @@ def setting_changes(
             known = spans.setdefault(name, {})
             known[value] = span.join(known.get(value, span))
     changed: dict[int, dict[str, str]] = {}
+    others: dict[tuple[int, str], dict[str, str]] = {}
     for name, values in spans.items():
         ordered = sorted(values.items(), key=lambda one: one[1])
         lasts = [sum(first <= step <= last for step in numbers) for _, (first, last) in ordered]
         for (old, before), (new, after) in pairwise(ordered):
-            if before.last < after.first and min(lasts) >= LEAST_FUTURE:
-                changed.setdefault(after.first, {})[name] = f"{old} → {new}"
-    return [SettingChange(step, _in_words(each)) for step, each in sorted(changed.items())]
+            each = changed.setdefault(after.first, {})
+            if before.last >= after.first or min(lasts) < LEAST_FUTURE:
+                verb = "differ within" if before.first == after.first else "change at"
+                each = others.setdefault((after.first, verb), {})
+            each[name] = f"{old} → {new}"
+    lasting = [
+        SettingChange(step, _in_words(each)) for step, each in sorted(changed.items()) if each
+    ]
+    if lasting or not others:
+        return lasting, ""
+    (step, verb), each = min(others.items(), key=lambda one: one[0])
+    more = f", and {len(others) - 1:,} more times" if len(others) > 1 else ""
+    return [], f"the objective's settings {verb} step {step}{more}: {_in_words(each)}"
 
 
 def _settings(parts: Parts) -> Iterator[tuple[str, str]]:
@@ -86,18 +96,3 @@ def _in_words(each: dict[str, str]) -> str:
     if low is not None and low == high:
         each = {"epsilon": low} | {name: one for name, one in each.items() if name not in _SIDES}
     return ", ".join(f"{name} {values}" for name, values in each.items())
-
-
-def note_of_changes(found: Mapping[str, SignedSteps]) -> Iterator[str]:
-    """A note if the objective's settings change in the run."""
-    kept: dict[str, int] = {}
-    for signature, (_, span) in sorted(found.items(), key=lambda one: one[1].span.first):
-        kept.setdefault(_COUNTS.sub(r"\1", signature), span.first)
-    (first, begun), *others = [*kept.items()] or [("", 0)]
-    for signature, step in others[:1]:
-        before, after = (text.split("|") for text in (first, signature))
-        pairs = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
-        settings = ", ".join(f"{old} → {new}" for old, new in pairs)
-        more = "" if len(others) == 1 else f", and {len(others) - 1:,} more times"
-        verb = "differ within" if step == begun else "change at"
-        yield f"the objective's settings {verb} step {step}{more}: {settings}"

@@ -366,6 +366,7 @@ class Finding:
         seen: the step that showed it, from which on a run that grows says so.
         end: the step from which on values are as before; None while it lasts.
         period: the steps from one spike to the next; 0: there are not several at one distance.
+        at_once: whether the new level was reached from one step to the next.
         before, after: the levels that the sentence names, of a single step or a limit the value
             that is farthest; None where it names none.
     """
@@ -385,6 +386,7 @@ class Finding:
     seen: int = 0
     end: int | None = None
     period: int = 0
+    at_once: bool = False
     before: float | None = None
     after: float | None = None
 

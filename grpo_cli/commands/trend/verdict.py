@@ -134,7 +134,9 @@ class Coverage:
             for limit in row.limits
             if limit.source != PRACTICE
         ]
-        self._assumed = [one.name for one in assumed if fields is None or one.name in fields]
+        self._assumed = [
+            one.name for one in assumed if (one.usual if fields is None else one.name in fields)
+        ]
         self._unknown = [name for name in counts if steps.logged and name not in watched]
         self._missing: dict[str, list[str]] = {}
         columns = ", ".join(dict.fromkeys(one.path.rpartition(".")[2] for one in missing.values()))
@@ -144,9 +146,8 @@ class Coverage:
                 needs = columns if columns and one.needs == OBJECTIVE else one.needs
                 self._missing.setdefault(needs, []).append(one.name)
 
-    @property
-    def verdict(self) -> str:
-        """The sentence for a run in which nothing was found."""
+    def verdict(self, moved: Sequence[Event]) -> str:
+        """The sentence for a run in which nothing went wrong; ``moved``: what changed."""
         limits = "; no published limit passed" if self._limited else ""
         if passed := [one for one in self._passed if one]:
             limits = f"; {', '.join(passed)}"
@@ -158,10 +159,12 @@ class Coverage:
         if not self.watched:
             return f"no series has values at {LEAST} steps, so no change can be found{limits}"
         series = f"{self.watched} series" if self.watched > 1 else "1 series"
-        if moved := ", ".join(moves(self._run)):
-            moved = f"; first to last tenth: {moved}"
-        losses = "".join(f"; {one}" for one in _differing_losses(self._run))
-        return f"no sudden change in {series} over {self.steps:,} steps{losses}{limits}{moved}"
+        no = "no fault" if moved else "no sudden change"
+        parts = [f"{no} in {series} over {self.steps:,} steps"]
+        parts += [*(one.summary for one in moved), *_differing_losses(self._run)]
+        ends = ", ".join(moves(self._run))
+        ends = f"; first to last tenth: {ends}" if ends else ""
+        return f"{'; '.join(parts)}{limits}{ends}"
 
     @property
     def gaps(self) -> list[str]:
@@ -218,7 +221,7 @@ def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:
     wrong = [one for one in found if one.severity == WARNING]
     first = main_event(found)
     if first is None:
-        return covered.verdict
+        return covered.verdict(found)
     rest = len(wrong) - 1
     more = f"; {rest} other event{'' if rest == 1 else 's'}" if rest else ""
     good = last_good_step(steps, found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -175,26 +175,46 @@ def _picked(numbers: Sequence[int], limit: int, onsets: Sequence[int]) -> list[i
     if not limit or count <= limit:
         return [*range(count)]
     begun = [at for onset in onsets for at, number in enumerate(numbers) if number == onset]
-    around = (near for at in begun for near in (at - 1, at, at + 1) if 0 <= near < count)
-    kept = [*dict.fromkeys(around)][: max(limit // 2, min(3, limit - 2))]
+    around = (near for at in begun for near in (at, at - 1, at + 1) if 0 <= near < count)
+    kept = [*dict.fromkeys(around)][: max(limit // 2, min(3, limit))]
     room = limit - len(kept)
     return sorted({*kept, *range(room // 2), *range(count - (room - room // 2), count)})
 
 
-def print_events(
-    console: Console, screen: Screen, events: Sequence[Event], most: int | None, *, logged: bool
+class _Detail(NamedTuple):
+    """How much is printed of what happened, so that there is room for steps; None: all.
+
+    Attributes:
+        others: sentences of an event on series that followed; more are named, but for 0.
+        commands: of each event.
+        events: what went wrong, the first ones.
+        terse: whether what is not computed, and the signature, have a line each.
+    """
+
+    others: int | None = None
+    commands: int | None = None
+    events: int | None = None
+    terse: bool = True
+
+
+_DETAILS = (
+    _Detail(_OTHERS, terse=False),
+    *(_Detail(most) for most in range(_OTHERS, -1, -1)),
+    *(_Detail(0, most) for most in (1, 0)),
+    _Detail(0, 0, 1),
+)
+"""From the longest to the shortest."""
+
+
+def _print_events(
+    console: Console, screen: Screen, events: Sequence[Event], detail: _Detail, *, logged: bool
 ) -> None:
     """Prints what happened, each with the series that followed and the commands that show where.
 
     Of a log alone, in the place of commands, with what is usually done about it.
-
-    Args:
-        most: sentences on series that followed; the others are named, but for 0. None: all of them.
-        logged: whether it is of a log.
     """
-    for event in events:
-        if event.severity == INFO:
-            continue
+    most = detail.others
+    for event in [one for one in events if one.severity == WARNING][: detail.events]:
         console.print()
         first, *others = (one for one in event.findings if one.severity == WARNING)
         print_finding(console, screen, first)
@@ -213,7 +233,7 @@ def print_events(
             words = message if message.startswith(code) else finding  # the code is not said twice
             console.print(wrapped(Text(f"  check: {visible(words)}"), screen.reading, 4))
         if not logged:
-            print_command(console, screen, event)
+            _print_commands(console, screen, event.commands[: detail.commands])
     moved = [one for event in events if event.severity == INFO for one in event.findings]
     if moved:
         console.print()
@@ -231,9 +251,8 @@ def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
     console.print(wrapped(line, screen.reading, 2))
 
 
-def print_command(console: Console, screen: Screen, event: Event) -> None:
-    """Prints the commands that show where it began, what may explain it, and where it is worst."""
-    for one in event.commands:
+def _print_commands(console: Console, screen: Screen, commands: Sequence[str]) -> None:
+    for one in commands:
         console.print(as_command(f"  {visible(one)}", screen.edge), style="cyan")
 
 
@@ -251,9 +270,11 @@ def verdict_of(one: Comparison) -> tuple[str, str]:
 # ---- in each format -----------------------------------------------------------------------------
 
 _CONTEXT = ("step", "pass", "file")
-_USUAL_LIMIT, _LEAST_LIMIT = 40, 5
-_AROUND = 12
-"""The lines that are no steps: the table's head, its sparks, and what it leaves out."""
+_USUAL_LIMIT, _LEAST_LIMIT, _FEW_STEPS = 40, 5, 3
+"""The most steps that are shown unasked, the least for which all else is shortened, and the least
+where it cannot be shorter: those around where something began."""
+_AROUND = 10
+"""The lines that are no steps: the table's head, its sparks, what it leaves out, and the prompt."""
 
 
 def write(stream: BinaryIO, kind: str, answer: Trend, columns: Sequence[str] | None) -> None:
@@ -294,41 +315,47 @@ def print_answer(
     screen = screen_of(stream)
     height = None if chosen().full else screen.height
     noted = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
-    lengths = ((_OTHERS, False), *((most, True) for most in range(_OTHERS, -1, -1)))
-    for most, terse in lengths:  # the shortest where none fits
-        events = _events(screen, answer, most)
-        basis = _basis(screen, answer, covered, quiet=quiet, terse=terse)
-        around = lines_of(events + basis, screen) + noted + _AROUND
+    head = _head(screen, answer, covered, brief=brief)
+    for detail in [_Detail(terse=False)] if chosen().full else _DETAILS:  # the last if none fits
+        events = _events(screen, answer, detail)
+        basis = _basis(screen, answer, covered, quiet=quiet, terse=detail.terse)
+        around = lines_of(head + events + basis, screen) + noted + _AROUND
         if height is None or around + _LEAST_LIMIT <= height:
             break
 
     def draw(console: Console, screen: Screen) -> None:
-        wrong = any(one.severity == WARNING for one in answer.findings)
-        sure = covered.steps >= LEAST and covered.watched
-        style = "bold red" if wrong else "bold green" if sure else "bold"
-        main = main_event(answer.events)
-        head, _, rest = (
-            answer.verdict.partition("; ") if main is None else (answer.verdict, "", main.numbers)
-        )
-        console.print(wrapped(Text(visible(head), style), screen.reading))
+        console.file.write(head)
         if brief:
             return
-        if rest:
-            width = min(screen.reading, _NUMBERS)
-            console.print(wrapped(Text(f"  {visible(rest)}"), width, 2))
         console.file.write(events)
         console.print()
         if plot:
             _print_charts(console, screen, answer, columns)
         else:
             room = _USUAL_LIMIT if height is None else height - around
-            most = min(max(room, _LEAST_LIMIT), _USUAL_LIMIT) if limit is None else limit
+            most = min(max(room, _FEW_STEPS), _USUAL_LIMIT) if limit is None else limit
             most = 0 if chosen().full else most
             found = answer.findings
             print_steps(console, screen, answer.steps.whole, columns, most, found, _onsets(answer))
         console.file.write(basis)
 
     print_page(stream, draw, "page" if limit is not None or plot else "cut", notes=notes)
+
+
+def _head(screen: Screen, answer: Trend, covered: Coverage, *, brief: bool) -> str:
+    """The verdict, and below it numbers or what it is based on; ``brief``: without these."""
+    console, main = screen.console(), main_event(answer.events)
+    wrong = any(one.severity == WARNING for one in answer.findings)
+    sure = covered.steps >= LEAST and covered.watched
+    style = "bold red" if wrong else "bold green" if sure else "bold"
+    head, _, rest = (
+        answer.verdict.partition("; ") if main is None else (answer.verdict, "", main.numbers)
+    )
+    console.print(wrapped(Text(visible(head), style), screen.reading))
+    if rest and not brief:
+        width = min(screen.reading, _NUMBERS)
+        console.print(wrapped(Text(f"  {visible(rest)}"), width, 2))
+    return written(console)
 
 
 def _onsets(answer: Trend) -> list[int]:
@@ -358,17 +385,15 @@ def _print_charts(
         console.print(Text(line))
 
 
-def _events(screen: Screen, answer: Trend, most: int) -> str:
-    """What happened in each pass; ``most``: sentences of an event on the series that followed."""
-    console = screen.console()
-    print_events(
-        console, screen, answer.events, None if chosen().full else most, logged=answer.steps.logged
-    )
+def _events(screen: Screen, answer: Trend, detail: _Detail) -> str:
+    """What happened in each pass."""
+    console, logged = screen.console(), answer.steps.logged
+    _print_events(console, screen, answer.events, detail, logged=logged)
     for one in answer.passes:
         console.print(wrapped(Text(f"\n{visible(one.sentence)}", "bold"), screen.reading, 2))
         for event in one.events:
-            if event.severity == WARNING and not answer.steps.logged:
-                print_command(console, screen, event)
+            if event.severity == WARNING and not logged:
+                _print_commands(console, screen, event.commands[: detail.commands])
     return written(console)
 
 

@@ -187,8 +187,8 @@ def _logarithms(values: F64) -> F64:
 _STEADY, _STEADIER = (0.8, 0.8), (1.0, 0.66)
 _SHARE = (0.0, 1.0)
 _POSITIVE = (0.0, np.inf)
-_NEMO = "NeMo-RL docs/guides/dtensor-tp-accuracy.md:31"
-_VERL = "verl docs/algo/rollout_corr.md"
+_NEMO = "NeMo-RL's documentation"  # docs/guides/dtensor-tp-accuracy.md:31
+_VERL = "verl's documentation"  # docs/algo/rollout_corr.md:1068, :1001
 
 _COLLAPSES = Steady(DOWN, 1.8, "arXiv:2505.22617, arXiv:2505.22312")
 """Without a remedy the entropy of 11 models falls by 73 % in the first 200 of 2,400 steps, and the
@@ -241,10 +241,10 @@ TABLE = (
     Watch("mismatch.k1", BOTH, UP, bounds=_STEADY, fix=_ENGINE, logged=("rollout_corr/kl",)),
     Watch("mismatch.mult", limits=(Limit(1.05, _NEMO),), span=_POSITIVE, fix=_ENGINE,
           logged=("token_mult_prob_error",)),
-    Watch("mismatch.chi2", limits=(Limit(1.0, f"{_VERL}:1068"),), fix=_ENGINE,
+    Watch("mismatch.chi2", limits=(Limit(1.0, _VERL),), fix=_ENGINE,
           logged=("rollout_corr/chi2_token",)),
     Watch("mismatch.ess", DOWN, DOWN, "below 1", bounds=_STEADY, span=_SHARE, fix=_ENGINE,
-          least=0.01, limits=(Limit(0.3, f"{_VERL}:1001", above=False),),
+          least=0.01, limits=(Limit(0.3, _VERL, above=False),),
           logged=("rollout_is_eff_sample_size",)),
     Watch("ratio_p999", UP, UP, "log", span=_POSITIVE, spikes=1.6, fix=AHEAD),
     Watch("ratio_mean", BOTH, fix=AHEAD, logged=("probs_ratio",)),
@@ -335,18 +335,20 @@ of a fault, and were 3 of 12 false ones in 200 healthy runs."""
 SIGNED = "mismatch.k1"
 """Near 0, on either side, where nothing is wrong."""
 _SURE = ("the policy became less sure of its tokens", "the policy became too sure of its tokens")
-_FAR = ("one update moved the policy too far",) * 2
+_FAR = ("the ratios π_θ/π_old moved away from 1",) * 2
+_CLIPPED = ("more tokens were clipped", "")
 _MEANINGS: Mapping[str, tuple[str, str]] = {
     "staleness": ("the engine's weights fell behind the trainer's weights", ""),
     "mismatch": ("the log-probs of engine and trainer moved apart",) * 2,
-    **dict.fromkeys(("ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"), _FAR),
+    **dict.fromkeys(("ratio_p999", "ratio_mean", "ess"), _FAR),
+    **dict.fromkeys(("clip_low", "clip_high"), _CLIPPED),
     "reward_length_corr": ("within groups, longer responses got more reward", ""),
     "reward_advantage_corr": ("", "the advantages ceased to follow the rewards"),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
     "recorded_loss": ("the loss that the records hold rose", "the loss that the records hold fell"),
     "kl_k3": (
-        "the policy moved away from the reference",
-        "the policy came nearer to the reference",
+        "the KL from the reference rose",
+        "the KL from the reference fell",
     ),
     **dict.fromkeys(("entropy", "nll"), _SURE),
     "repetition": ("responses began to repeat themselves", ""),

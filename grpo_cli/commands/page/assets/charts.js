@@ -6,7 +6,7 @@ const [LEFT, RIGHT, TALL, FOOT] = [62, 8, 112, 18];
 const [LEAST_WIDE, GAP] = [290, 22];
 
 // So many pixels has a digit of an axis.
-const DIGIT = 6;
+const DIGIT = 7;
 
 // A positive series spans at least this share of its largest value, unless something was found in it: else noise looks like an event.
 const LEAST_SPAN = 0.2;
@@ -159,7 +159,7 @@ class Chart {
     yield draw("text", { x: LEFT - 18, y: TALL + 13, "text-anchor": "end" }, "step");
     const marked = [...this.findings.map(({ onset }) => onset), this.parting].filter((step) => step !== null);
     const onsets = marked.map((step) => steps.indexOf(step)).filter((at) => this.isSeen(at));
-    const room = (step, at) => (DIGIT / 2) * (`${step}`.length + `▲ ${steps[at]}`.length + 1); // half of either number, and a space
+    const room = (step, at) => (DIGIT / 2) * (`${step}`.length + `▲ ${steps[at]}`.length + 2); // half of either number, and a space
     const free = (step) => onsets.every((at) => Math.abs(this.xOf(step) - x(at)) > room(step, at));
     for (const step of ticks(steps[first], steps[last], Math.max(Math.min(Math.floor(width / 50), steps[last] - steps[first]), 1)).filter(free)) {
       yield draw("text", { x: this.xOf(step), y: TALL + 13, "text-anchor": "middle" }, String(step));
@@ -187,13 +187,17 @@ class Chart {
       yield draw("line", { class: "other", x1: x(parted), x2: x(parted), y1: 0, y2: TALL });
       if (!this.findings.some(({ onset }) => onset === this.parting)) yield draw("text", { class: "other", x: x(parted), y: TALL + 13, "text-anchor": "middle" }, `≠ ${this.parting}`);
     }
-    for (const finding of this.findings) {
+    let end = -Infinity; // of the last label
+    for (const finding of [...this.findings].sort((a, b) => a.onset - b.onset)) {
       const [at, worst] = [finding.onset, finding.worst_step].map((step) => run.steps.indexOf(step));
       const info = finding.severity === "info"; // no fault by itself
       const kind = info ? "onset info" : "onset";
       if (this.isSeen(at)) {
         yield draw("line", { class: kind, x1: x(at), x2: x(at), y1: 0, y2: TALL });
-        yield draw("text", { class: kind, x: x(at), y: TALL + 13, "text-anchor": "middle" }, `${arrow(finding)} ${finding.onset}`);
+        const words = `${arrow(finding)} ${finding.onset}`;
+        const half = (DIGIT / 2) * words.length;
+        if (x(at) - half >= end) yield draw("text", { class: kind, x: x(at), y: TALL + 13, "text-anchor": "middle" }, words);
+        end = Math.max(end, x(at) + half + DIGIT);
       }
       if (!info) yield* dot("worst", worst, 4);
     }

@@ -61,7 +61,7 @@ class RunView {
   verdict() {
     const { verdict, numbers, findings, moved } = this.run;
     const [first, ...others] = verdict.split("; ");
-    const rest = others.filter((words) => !/^(last good step|first to last tenth)/.test(words));
+    const rest = others.filter((words) => !/^(likely:|last good step|first to last tenth)/.test(words));
     const said = document.title.toLowerCase().replaceAll(",", "").includes(first.toLowerCase().replaceAll(",", ""));
     if (!said) return verdict; // the title is about the difference from another run
     if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
@@ -86,21 +86,22 @@ class RunView {
   // What is usually done about an event, what check says of its worst record, and its findings in their order.
   event({ heading, check, fix, commands }, findings, before, named) {
     const own = commands.filter((one) => !before.includes(one));
-    const ordered = [...findings].sort((a, b) => a.onset - b.onset);
+    const ordered = families([...findings].sort((a, b) => a.onset - b.onset));
     const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
-    const list = make("ul.findings", {}, ...ordered.map((one) => this.finding(one, one === findings[0])));
+    const list = make("ul.findings", {}, ...ordered.map(([one, ...others]) => this.finding(one, one === findings[0], others)));
     return make(
       "section.event",
       {},
       named ? make("h3", {}, make("b", {}, heading)) : null,
       fix && !(check.length && fix.endsWith(checkWords(check[0]))) ? make("p", {}, make("b", {}, "what to do: "), fix) : null,
       ...check.map((words) => make("p", {}, make("b", {}, "grpo check: "), checkWords(words))),
-      ordered.length > 1 ? make("details", { open }, make("summary", {}, `${ordered.length} findings, by step`), list) : list,
+      ordered.length > 1 ? make("details", { open }, make("summary", {}, `${findings.length} findings, by step`), list) : list,
       own.length ? make("p", {}, ...own.map((one) => make("code", {}, one))) : null,
     );
   }
 
-  finding(finding, main = false) {
+  // Others of its family, as mismatch.ess of mismatch.k3, are numbers after it.
+  finding(finding, main = false, others = []) {
     const { onset, worst_step: worst, worst: place, sentence } = finding;
     const has = this.steps.length > 0;
     const group = place ? groupOf(this.run, worst, place) : -1;
@@ -116,6 +117,7 @@ class RunView {
       has ? link(`#step-${onset}`, `step ${onset}`) : `step ${onset}`,
       ` ${arrow(finding)} `,
       main ? make("b", {}, words) : words,
+      others.length ? `; also ${others.map(levels).join(", ")}` : "",
       " ",
       make("span.links", {}, ...links),
     );
@@ -207,6 +209,18 @@ class RunView {
 const sentences = (parts, { metrics }) =>
   parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, (word) => begun(word, metrics))}.`).join(" ");
 const begun = (word, metrics) => (metrics.some(({ name }) => name === word) ? word : `${word[0].toUpperCase()}${word.slice(1)}`);
+
+// Findings of one step by the first part of their names, in the order of the first of each.
+function families(findings) {
+  const found = new Map();
+  for (const one of findings) {
+    const name = `${one.onset} ${one.metric.split(".")[0]}`;
+    found.set(name, [...(found.get(name) ?? []), one]);
+  }
+  return [...found.values()];
+}
+
+const levels = ({ metric, before, after }) => `${metric} ${[before, after].filter((one) => one !== null).map((one) => shown(one, 3)).join(" → ")}`;
 
 // What check says, without the name of the rule: "at step 21: entropies are too small …".
 const checkWords = (words) => words.replace(/^(at step \d+: )?[a-z][a-z-]*: /, (_, when = "") => when);

@@ -98,6 +98,15 @@ class StepAnswer(Answer):
     findings: Sequence[Finding]
     check: Checked | None
 
+    @property
+    def places(self) -> Mapping[str, Place]:
+        """The worst places of what stands out: its findings, or else what is unusual; or all."""
+        found = [one.metric for one in self.findings]
+        unusual = [one.name for one in self.metrics if abs(one.size or 0.0) >= UNUSUAL]
+        columns = (METRICS.get(name) for name in found or unusual)
+        kinds = {one.worst for one in columns if one is not None}
+        return {kind: one for kind, one in self.worst.items() if kind in kinds} or self.worst
+
 
 def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
     """What happened at a step of a run.

@@ -25,6 +25,7 @@ from grpo_cli.terminal.screen import Screen
 
 _LEAST_ROWS, _MOST_ROWS = 5, 20
 _MOST_PARTS, _MOST_NAMED = 12, 4
+_INTERNAL = ("name", "scale", "spread")
 _MIXED = 0.05
 """Of the responses: the least change of a part's share that is shown."""
 
@@ -45,27 +46,27 @@ def print_step_answer(
     rows = rows[: min(max(unusual, _LEAST_ROWS), _MOST_ROWS)]
     rest = len(answer.metrics) - len(rows)
     more = f"… and {rest} more metrics (see --json); " if rest else ""
-    explained = f"{more}before, after: medians (before: the steps before its finding, if it has "
-    explained += "one); size: the distance from before, on that scale, in robust standard "
-    explained += "deviations (spread)"
+    explained = f"{more}before, after: medians of the steps around it; size: how far the step is "
+    explained += "from before, in robust standard deviations"
     table = [{"metric": one.name, **one.fields()} for one in rows]
-    _print_rows(console, screen, table, spare=("after",), hide=("name",), note=explained)
+    _print_rows(console, screen, table, spare=("after",), hide=_INTERNAL, note=explained)
     for finding in answer.findings:
         console.print()
         print_finding(console, screen, finding)
-    if answer.groups:
+    places = answer.places
+    if kept := [row for row in answer.groups if not places.keys().isdisjoint(row["worst_in"])]:
         console.print(Text("\nworst groups", "bold"))
-        names = [name for name in FACTS if any(row[name] is not None for row in answer.groups)]
+        names = [name for name in FACTS if any(row[name] is not None for row in kept)]
         groups = [
             {name: shown(row[name]) for name in ("record", "group")}
-            | {"worst_in": ", ".join(row["worst_in"])}
+            | {"worst_in": ", ".join(kind for kind in row["worst_in"] if kind in places)}
             | {name: row[name] for name in names}
-            for row in answer.groups
+            for row in kept
         ]
         _print_rows(console, screen, groups, spare=("group", *reversed(names)))
-    if answer.worst:
+    if places:
         console.print(Text("\nworst places", "bold"))
-    for kind, place in answer.worst.items():
+    for kind, place in places.items():
         there = command(step, place, kind, flags) or ""
         words = there.replace(f"  # step {step.number}", f"  # {kind}")
         console.print(as_command(f"  {visible(words)}", screen.edge), style="cyan")

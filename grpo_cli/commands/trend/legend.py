@@ -1,4 +1,4 @@
-"""What the series of a run's page are, each in a line with its unit."""
+"""What the metrics of a run are, each in a line with its unit."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ LEGEND: Mapping[str, str] = {
     "kl_k3": "k3 estimate of the KL from the reference, in nats per token",
     "clip_low": "share of tokens clipped at the lower bound",
     "clip_high": "share of tokens clipped at the upper bound",
+    "clip_fraction": "share of tokens clipped at either bound",
     "gradient_norm": "norm of the gradient of the loss with respect to the tokens' log π",
     "longest_quarter": "share of the gradient in the longest quarter",
     "ratio_mean": "mean ratio π_θ / π_old",
