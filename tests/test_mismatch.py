@@ -218,7 +218,7 @@ def test_check_says_how_large_it_is_and_what_explains_it(tmp_path):
     path = written(tmp_path / "late.jsonl", PLANTED["position"](drawn(7), 8.0))
     found = answer("check", path)["mismatch"]
     assert found["named"] == "position"
-    assert found == check(path).document()["mismatch"]
+    assert found == check(path).to_dict()["mismatch"]
     printed = " ".join(run("check", path).stdout.split())
     assert f"{found['rms']:.3g} nats RMS" in printed
     assert "the position explains" in printed
@@ -256,7 +256,7 @@ def test_a_turn_may_be_a_row(tmp_path):
         names = [f"t{number}" for number, at in enumerate(parts) for _ in at]
         rewards = [record["rewards"][int(name[1:])] for name in names]
         made.append(columns | {"trajectory_ids": names, "rewards": rewards})
-    found = check(made).document()["mismatch"]
+    found = check(made).to_dict()["mismatch"]
     (turn,) = (row for row in found["causes"] if row["name"] == "turn")
     (expected,) = (row for row in whole["causes"] if row["name"] == "turn")
     assert turn["explains"] == pytest.approx(expected["explains"], rel=1e-9)

@@ -94,7 +94,7 @@ _OF_SHOW, _OF_MATCH, _OF_TREND = (
     f"it is an argument of {function}" for function in ("show", "match", "trend")
 )
 _IN_TOTAL = 'every number has a name in the result, as evaluate(…).total["loss"]'
-_AS_JSON = "document() of the result has the JSON of the command"
+_AS_JSON = "to_dict() of the result has the JSON of the command"
 _ELSEWHERE = {
     "level": 'give it to the result: evaluate(…).to_polars("token"), or to_pandas, columns',
     "fields": 'give it to the result: evaluate(…).to_polars(fields="id,contribution"), or columns',

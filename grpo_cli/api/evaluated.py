@@ -11,6 +11,7 @@ import numpy as np
 from grpo_cli.api.arguments import speaking_of_arguments
 from grpo_cli.api.data import Texts, listed
 from grpo_cli.commands.answer import (
+    cut,
     html_page,
     html_rows,
     html_table,
@@ -49,10 +50,7 @@ _MAIN = (
     "policy",
     "kl",
     "clip_fraction",
-    "clip_fraction_low",
-    "clip_fraction_high",
     "ratio_mean",
-    "ratio_min",
     "ratio_max",
     "gradient_norm",
 )
@@ -114,7 +112,7 @@ class Evaluated:
         rows = self._batch_rows()
         numbers = {name: self.total[name] for name in _MAIN if self.total[name] is not None}
         table = text_of_rows(rows) if rows else text_of_numbers(numbers)
-        lines = [f"Evaluated({self.headline})", table, f"signature  {self.signature}"]
+        lines = [f"Evaluated({self.headline})", table, f"signature  {cut(self.signature)}"]
         return "\n".join([*lines, *notice_line(self.notices)])
 
     def _batch_rows(self) -> list[dict[str, Any]]:
@@ -144,17 +142,17 @@ class Evaluated:
 
     def __dir__(self) -> list[str]:
         """The attributes, and the names of ``total``."""
-        return sorted({*super().__dir__(), *self.total})
+        return sorted({*super().__dir__(), *self.total} - {"advantages", "contributions"})
 
     def __eq__(self, other: object) -> bool:
         """Whether the objective and all totals are equal."""
-        return isinstance(other, Evaluated) and self.document() == other.document()
+        return isinstance(other, Evaluated) and self.to_dict() == other.to_dict()
 
     def __hash__(self) -> int:
         """Of the objective."""
         return hash(self.signature)
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON of ``grpo eval --level batch`` as dicts and lists."""
         found = {"variant": self.variant, "signature": self.signature, "total": dict(self.total)}
         return found | ({"batches": [*map(dict, self.batches)]} if self.batches else {})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import accumulate
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from grpo_cli.errors import did_you_mean
 from grpo_cli.terminal.numbers import aligned, counted, markup, shown, visible
@@ -19,9 +19,11 @@ class Answer:
 
     Attributes:
         notices: what the command prints as notes; no key of the JSON, unless a class says so.
+        of_views: attributes that views need, and ``dir`` does not list.
     """
 
     notices: Sequence[str] = ()
+    of_views: ClassVar[Sequence[str]] = ()
 
     def __init_subclass__(cls) -> None:
         if "__repr__" not in vars(cls):
@@ -38,8 +40,8 @@ class Answer:
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}")
 
     def __dir__(self) -> list[str]:
-        """The attributes, and the names of the row."""
-        return sorted({*super().__dir__(), *self.fields()})
+        """The attributes but those that the views need, and the names of the row."""
+        return sorted({*super().__dir__(), *self.fields()} - {*_OF_VIEWS, *self.of_views})
 
     @property
     def headline(self) -> str:
@@ -79,7 +81,7 @@ class Answer:
         assert is_dataclass(self)
         return {one.name.rstrip("_"): getattr(self, one.name) for one in fields(self)}
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON of ``--json`` as dicts and lists."""
         return {name: _as_document(value) for name, value in self.fields().items()}
 
@@ -87,6 +89,9 @@ class Answer:
         """HTML for notebooks: the headline, the tables, the notices."""
         tables = [html_rows(rows, head) for head, rows in self.sections() if rows]
         return html_page(self.headline, tables, self.notices)
+
+
+_OF_VIEWS = ("fields", "of_views", "sections", "table")
 
 
 def _refuse_truth(answer: Answer) -> NoReturn:
@@ -111,9 +116,13 @@ def notice_line(notices: Sequence[str]) -> list[str]:
     """How many notices there are, and the first; no line where there are none."""
     if not notices:
         return []
-    first = notices[0] if len(notices[0]) <= _NOTICE else f"{notices[0][: _NOTICE - 1]}…"
     more = f" (and {len(notices) - 1} more in .notices)" if len(notices) > 1 else ""
-    return [f"{counted(len(notices), 'notice')}: {first}{more}"]
+    return [f"{counted(len(notices), 'notice')}: {cut(notices[0])}{more}"]
+
+
+def cut(text: str, most: int = 160) -> str:
+    """A text as a prompt shows it: no longer than that, since an attribute has it whole."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _in_short(value: Any) -> str:
@@ -123,12 +132,9 @@ def _in_short(value: Any) -> str:
         return f"<{len(value)} {type(value[0]).__name__}>"
     if isinstance(value, Answer) or not isinstance(value, str | int | float | None):
         return f"<{type(value).__name__}>"
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return cut(repr(value), _LONGEST)
 
 
-_NOTICE = 160
-"""Characters of a notice at a prompt; ``notices`` has it whole."""
 _LONGEST, _CELL, _ROWS, _EDGE, _WIDTH = 60, 40, 20, 5, 100
 _LONG = ("signature", "source", "file", "details")
 """Columns that leave no room for others."""
@@ -221,7 +227,7 @@ def text_of_numbers(numbers: Mapping[str, Any]) -> str:
 
 def _as_document(value: Any) -> Any:
     if isinstance(value, Answer):
-        return value.document()
+        return value.to_dict()
     if isinstance(value, Mapping):
         return {name: _as_document(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

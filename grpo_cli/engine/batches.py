@@ -181,8 +181,16 @@ class BatchTotals:
 
     def size(self, names: Mapping[str, Any]) -> list[float]:
         """[2] the ``Sizes`` of the batch of a record that has these values of the fields."""
-        key = key_of({name: names[name] for name in next(iter(self.names.values()), {})})
-        return self.sizes.read(key)
+        return self.sizes.read(self._key(names))
+
+    def contribution(self, record: Mapping[str, Any]) -> float:
+        """What a record with these values of the fields adds to J of its batch."""
+        totals, parts = self.totals[self._key(record)], record["undivided"]
+        return added([part / totals.count(name) for name, part in parts.items()]) + 0.0
+
+    def _key(self, names: Mapping[str, Any]) -> Hashable:
+        fields = next(iter(self.names.values()), {})
+        return key_of({name: names[name] for name in fields})
 
     def _of(self, key: Hashable) -> Totals:
         if key not in self.totals:

@@ -25,7 +25,6 @@ from grpo_cli.objective.signature import MIXED, instead
 from grpo_cli.records import DecodedChunk
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan, as_flags, idle_clips
-from grpo_cli.variants.trainer import other_row
 
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder
@@ -245,15 +244,13 @@ class Evaluation:
     def notices(self) -> list[str]:
         """Sentences on the input and the numbers, each once."""
         reader = self._reader
-        other = other_row(reader.facts.named, (self._evaluator.plan,))
         sums, plan, totals = self.sums, self._evaluator.plan, self.sums.batches.whole
-        first: Notices = dict.fromkeys(filter(None, [self.ungrouped]))
+        first: Notices = dict.fromkeys(filter(None, [self.ungrouped, self.other]))
         if sums.references.error is not None:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
-        pooled = {} if sums.error is not None else reader.pooled(plan.batch)
         said = (sums.of_first or {}) | sums.notices
-        found = first | other | reader.facts.sentences(plan) | self._notices | said | no_kl
+        found = first | reader.facts.sentences(plan) | self._notices | said | no_kl
         found |= dict.fromkeys(self._replaced())
         engine = reader.facts.keys.get("log_probs_rollout")
         use = f"; to use the engine's log-probs: --map log_probs_old={engine}" if engine else ""
@@ -262,7 +259,19 @@ class Evaluation:
             NO_OLD: NO_OLD + use,
             GIVEN: SOME_GIVEN if MIXED in self._advantages else given,
         }
-        return [text for one in found | pooled if (text := completed.get(one, one))]
+        found |= dict.fromkeys(filter(None, [self.pooled]))
+        return [text for one in found if (text := completed.get(one, one))]
+
+    @property
+    def other(self) -> str | None:
+        """That the records name another row than the one that was evaluated unasked."""
+        return next(iter(self._reader.other(self._evaluator.plan)), None)
+
+    @property
+    def pooled(self) -> str | None:
+        """That several steps were evaluated as one batch."""
+        failed, batch = self.sums.error is not None, self._evaluator.plan.batch
+        return None if failed else next(iter(self._reader.pooled(batch)), None)
 
     @property
     def ungrouped(self) -> str | None:

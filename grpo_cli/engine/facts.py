@@ -15,7 +15,7 @@ from grpo_cli.records.choose.grouping import steps_in
 from grpo_cli.records.fields import METRICS, fields_of, logged_metrics, read_fields
 from grpo_cli.records.places import count
 from grpo_cli.records.translate import Notices
-from grpo_cli.records.unread import Unread, candidates, look
+from grpo_cli.records.unread import Unread, candidates, is_list, look
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import named_row, unapplied
 
@@ -88,6 +88,7 @@ class InputFacts:
         unread: the keys that hold a column which nothing reads.
         keys: canonical name → the key of that object.
         nulls: field → how many tokens, or responses, have null there.
+        kinds: whether a record is one response → the first that is, or is not, and its fields.
     """
 
     notices: Notices = field(default_factory=dict)
@@ -97,6 +98,7 @@ class InputFacts:
     unread: Unread = field(default_factory=Unread)
     keys: Mapping[str, str] = field(default_factory=dict)
     nulls: Counter[str] = field(default_factory=Counter)
+    kinds: dict[bool, tuple[str, int | None, Mapping[str, str]]] = field(default_factory=dict)
 
     def merge(self, later: InputFacts) -> None:
         """Adds the facts of the input that follows."""
@@ -106,6 +108,7 @@ class InputFacts:
         self.shared = later.shared | self.shared
         self.unread.merge(later.unread)
         self.nulls += later.nulls
+        self.kinds |= {kind: first for kind, first in later.kinds.items() if kind not in self.kinds}
         if self.named is None:
             self.named, self.keys = later.named, later.keys
 
@@ -120,6 +123,8 @@ class InputFacts:
             behind = [text for text, at in self.notices.items() if at is not None and at > line]
             for text in behind:
                 del self.notices[text]
+            for kind in [kind for kind, (_, at, _) in self.kinds.items() if (at or 0) > line]:
+                del self.kinds[kind]
         self.unread.stop(line, path)
 
     def sentences(self, *plans: Plan) -> Notices:
@@ -133,7 +138,24 @@ class InputFacts:
             if self.nulls[name]
         ]
         releases = [plan.release for plan in plans]
-        return self.notices | unread | dict.fromkeys([*filter(None, [*releases, *choices]), *nulls])
+        more = dict.fromkeys([*filter(None, [*releases, *choices]), *nulls])
+        return dict.fromkeys(self._mixed()) | self.notices | unread | more
+
+    def _mixed(self) -> Iterator[str]:
+        """That some records are groups of responses, and others one response each."""
+        if len(self.kinds) < 2:
+            return
+        places = {
+            kind: source if line is None else f"{source}:{line}"
+            for kind, (source, line, _) in self.kinds.items()
+        }
+        key = self.kinds[True][2].get("group_ids")
+        alone = f", the latter with --where '{key}!=null' --group-by {key}" if key else ""
+        yield (
+            f"records of two kinds: groups of responses (first at {places[False]}) and single "
+            f"responses, each a group of its own (first at {places[True]}); evaluate each kind "
+            f"alone{alone}"
+        )
 
     def ungrouped(
         self, records: int, groups: int, responses: int, *, given: bool = False
@@ -194,6 +216,10 @@ class InputFacts:
                 self.notices.setdefault(_LOGGED.format(key), raw.line)
             keys = chunk.keys or tuple(row)
             known = fields_of(keys)
+            values: Any = None if known is None else row.get(known.names.get("log_probs_new", ""))
+            if known is not None and is_list(values) and len(values):
+                is_single = not (raw.rows or is_list(values[0]))
+                self.kinds.setdefault(is_single, (raw.source, raw.line, known.names))
             if known is None or self.unread.has(keys):
                 continue
             if not candidates(known.unknown) and "hyperparameters" not in known.names:

@@ -114,11 +114,12 @@ class Reader:
 
     def notes(self, *plans: Plan) -> Notices:
         """All of them, and what the plans say: another row than the records', an idle clip."""
-        other = other_row(self.facts.named, plans)
-        idle = dict.fromkeys(plan.idle_clip for plan in plans)
-        return (
-            other | self.facts.sentences(*plans) | {text: None for text in idle if text is not None}
-        )
+        idle: Notices = dict.fromkeys(filter(None, (plan.idle_clip for plan in plans)))
+        return self.other(*plans) | self.facts.sentences(*plans) | idle
+
+    def other(self, *plans: Plan) -> Notices:
+        """That the records name another row than those that were evaluated unasked."""
+        return dict.fromkeys(other_row(self.facts.named, plans))
 
     def ungrouped(self, totals: Totals, *, given: bool = False) -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""

@@ -76,6 +76,9 @@ def destination(path: str | None, flag: str = "--output") -> Iterator[BinaryIO]:
         yield stream
 
 
+replaced: dict[str, int] = {}
+"""A path → the bytes of the file whose place the one written there took."""
+
 _NOT_OF_THE_PLACE = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 
@@ -109,6 +112,8 @@ def _renamed(path: str, flag: str, place: Path) -> Iterator[BinaryIO]:
             yield stream
             stream.close()
             written.chmod(_mode(place))
+            if place.exists():
+                replaced[path] = place.stat().st_size
             written.replace(place)
     finally:
         with suppress(OSError):  # most often it has another name by now

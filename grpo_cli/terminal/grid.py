@@ -252,13 +252,12 @@ def print_fitting(
     columns: Sequence[Column],
     spare: Sequence[str],
     noun: str,
-    remedy: str = "--json",
 ) -> None:
     """Prints the columns that there is room for, a ``noun`` a row, and the names of the others."""
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     mark_rows(console, noun, [1] * len(columns[0].cells))
-    print_hidden(console, screen, hidden, remedy)
+    print_hidden(console, screen, hidden, "see --json")
 
 
 def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
@@ -267,11 +266,11 @@ def print_hidden(console: Console, screen: Screen, names: Collection[str], remed
         names = [*map(visible, names)]
         listed = ", ".join(names)
         where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
-        long = len(f"{where}: {listed} (see {remedy})") > (screen.width or 0)
+        long = len(f"{where}: {listed} ({remedy})") > (screen.width or 0)
         if long and len(names) > _NAMED and not chosen().full:
             first = names[-_NAMED:]
             listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
-        text = Text(f"{where}: {listed} (see {remedy})", "dim")
+        text = Text(f"{where}: {listed} ({remedy})", "dim")
         above = "" if screen.terminal else "\n"  # where lines are few, rows are worth more
         console.print(Text(above) + wrapped(text, screen.width, GAP))
 

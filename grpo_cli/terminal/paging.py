@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import BinaryIO, Literal
 
 from rich.cells import cell_len
@@ -32,6 +32,7 @@ def print_page(
     draw: Callable[[Console, Screen], object],
     beyond: Beyond,
     *,
+    above: Collection[str] = (),
     notes: Iterable[str] = (),
     shades: bool = False,
 ) -> bool:
@@ -41,13 +42,16 @@ def print_page(
         stream: where to.
         draw: prints the page.
         beyond: what becomes of a page that is higher than the terminal.
-        notes: what is going to be printed below it.
+        above: notes that are printed above it.
+        notes: what is going to be printed below it, but for those.
         shades: whether it is drawn in shades of the palette.
     """
     screen = screen_of(stream)
     console = screen.console(shades=shades)
+    for note in above:
+        console.print(wrapped(Text(f"note: {note}", "magenta"), screen.width, 2))
     draw(console, screen)
-    below = _lines_of_notes(notes, screen)
+    below = _lines_of_notes((note for note in notes if note not in above), screen)
     return deliver(written(console), stream, screen, beyond, below=below, parts=console.parts)
 
 

@@ -223,8 +223,8 @@ def test_numbers_of_numpy_are_hyperparameters_and_logged_numbers() -> None:
     assert "reward_weights=1,0.5" in weights
     stages = {"aggregate": "token-mean", "kl": "none", "surrogate": "clip", "ratio": "token"}
     few: Any = {"betas": [0.0], "stages": stages, "batch": "record"}
-    wanted = match(DAPO, loss="0.0256", **few).document()
-    assert match(DAPO, loss=np.float32(0.0256), **few).document() == wanted
+    wanted = match(DAPO, loss="0.0256", **few).to_dict()
+    assert match(DAPO, loss=np.float32(0.0256), **few).to_dict() == wanted
     assert compare(EMPTY, "dr", epsilon=np.float32(0.25)).variants[0].signature
     assert verify({**EMPTY, "expected": {"loss": 0.0}}, "dr", epsilon=np.int64(1)).verified == 1
 
@@ -410,7 +410,7 @@ def test_a_package_that_is_not_installed_is_an_import_error(
 
 def test_trend_and_explain_answer_what_their_commands_print() -> None:
     path = SAMPLES / "run" / "temperature.jsonl.gz"
-    found, printed = grpo_cli.trend(path, "dr").document(), answer("trend", path, "-v", "dr")
+    found, printed = grpo_cli.trend(path, "dr").to_dict(), answer("trend", path, "-v", "dr")
     for name in ("variant", "signatures", "verdict", "last_good_step"):
         assert same(found[name], printed[name])
     for name in ("metric", "onset", "sentence"):
@@ -418,7 +418,7 @@ def test_trend_and_explain_answer_what_their_commands_print() -> None:
             one[name] for one in printed["findings"]
         ]
     for topic in (SAMPLES / "arithmetic.jsonl", "dapo", "k3"):
-        assert same(grpo_cli.explain(topic).document(), answer("explain", topic))
+        assert same(grpo_cli.explain(topic).to_dict(), answer("explain", topic))
 
 
 RUN = str(SAMPLES / "run" / "temperature.jsonl.gz")
@@ -438,13 +438,13 @@ ANSWERS = {name: cache(ask) for name, ask in ANSWERS.items()}
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_document_of_every_answer_is_json(name: str) -> None:
-    document = ANSWERS[name]().document()
+    document = ANSWERS[name]().to_dict()
     assert json.loads(json.dumps(document, allow_nan=False)) == document
 
 
 def test_the_document_of_an_evaluation_is_that_of_its_batches() -> None:
     wanted = answer("eval", RUN, "--level", "batch", "--batch", "step")
-    assert same(evaluate(RUN, batch="step").document(), wanted)
+    assert same(evaluate(RUN, batch="step").to_dict(), wanted)
 
 
 @pytest.mark.more
@@ -497,7 +497,7 @@ def test_a_log_is_read_from_memory_as_from_its_file(tmp_path: Path) -> None:
     rows = [usual | {"step": n, "kl": 0.01 + 0.2 * (n > 20)} for n in range(40)]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert trend(rows).document() == trend(pa.Table.from_pylist(rows)).document()
+    assert trend(rows).to_dict() == trend(pa.Table.from_pylist(rows)).to_dict()
     assert trend(rows).verdict == trend(path).verdict
     assert trend(rows, at=21).verdict == trend(path, at=21).verdict
 
@@ -508,12 +508,12 @@ def test_a_record_that_is_shown_has_its_tokens_in_colours() -> None:
     assert drawn is not None
     assert "record some: tokens by gradient" in base64.b64decode(drawn[1]).decode()
     assert {row["id"] for row in found.rows} == {"some"}
-    assert found.document() == show(EMPTY, by="gradient").document()
+    assert found.to_dict() == show(EMPTY, by="gradient").to_dict()
     assert "svg" not in show([ONE, EMPTY])._repr_html_()
 
 
 def test_trend_answers_the_questions_of_the_command() -> None:
-    assert trend(RUN, at=30).document() == answer("trend", RUN, "--at", "30")
+    assert trend(RUN, at=30).to_dict() == answer("trend", RUN, "--at", "30")
     parts = trend(RUN, by="step")
     assert {one["part"] for one in answer("trend", RUN, "--by", "step")["parts"]} == {
         one.part for one in parts.parts
@@ -747,10 +747,10 @@ def test_notices_are_counted_at_a_prompt() -> None:
 def test_trend_against_another_run_is_what_the_command_answers() -> None:
     healthy = str(SAMPLES / "run/healthy.jsonl.gz")
     found = trend(RUN, against=healthy)
-    assert same(found.document(), answer("trend", RUN, "--against", healthy))
+    assert same(found.to_dict(), answer("trend", RUN, "--against", healthy))
     runs = [gzip.decompress(Path(one).read_bytes()).splitlines() for one in (RUN, healthy)]
     first, second = ([*map(json.loads, lines)] for lines in runs)
-    assert trend(first, against=second).document() == found.document()
+    assert trend(first, against=second).to_dict() == found.to_dict()
     assert "RUN RUN" not in found.notices[0]
 
 

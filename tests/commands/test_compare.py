@@ -16,7 +16,7 @@ from grpo_cli import VARIANTS, compare, evaluate
 
 def compared(path, *names, **options):
     """The document of the answer."""
-    return compare(str(path), names, **options).document()
+    return compare(str(path), names, **options).to_dict()
 
 
 def test_a_variant_that_lacks_data_is_listed_with_the_reason(tmp_path):

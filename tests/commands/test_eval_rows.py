@@ -17,6 +17,7 @@ from files import each
 from planted import write
 
 from grpo_cli import evaluate
+from grpo_cli.terminal.progress import Bar
 
 WORDS = ['a,"b"', "%s", "100%", "{}", "\n", "é", ""]
 
@@ -205,7 +206,7 @@ def test_a_narrow_table_has_whole_numbers_and_goes_without_columns(
         text = run("eval", path, "--level", level, "--full", COLUMNS=str(width)).stdout
         assert "…" not in text
         table, _, after = text.partition(f"hidden at {width} columns: ")
-        lists.append(re.findall(r"\w+", after.partition("(see")[0]))
+        lists.append(re.findall(r"\w+", after.partition("(--fields")[0]))
         if width >= 80:
             _, _, table = table.partition("v:")  # the end of the signature, which is never cut
             assert max(map(len, table.splitlines()[1:])) <= width
@@ -217,15 +218,26 @@ def test_a_narrow_table_has_whole_numbers_and_goes_without_columns(
     assert wider[-1] == []
 
 
-def test_a_table_says_that_losses_of_records_do_not_add_up(tmp_path: Path) -> None:
+def test_rows_of_records_in_a_table_add_up_to_the_objective(tmp_path: Path) -> None:
+    """They have the contributions that --fields names, which take a pass more."""
     path = str(write(tmp_path / "two.jsonl", RECORDS["plain"]))
-    line = "\nloss: of each record alone; for its part of the batch: --fields id,contribution\n"
-    assert line in run("eval", path).stdout
+    flags = ("-v", "grpo", "--aggregate", "token-mean", "--kl-aggregate", "response-mean")
+    for more in ((), flags, ("--batch", "id")):
+        parts = answer("eval", path, *more, "--fields", "id,contribution")["records"]
+        total = answer("eval", path, *more)["total"]["objective"]
+        shares = len(parts) if "--batch" in more else 1
+        added = sum(one["contribution"] for one in parts) / shares
+        assert added == pytest.approx(total, rel=1e-12)
+        table = run("eval", path, *more).stdout.split("contribution", 1)[1]
+        assert all(f" {one['contribution']:.6g} " in table for one in parts), table
     for more in (["--batch", "record"], ["--fields", "id,loss"], ["--record", "0"]):
-        assert line not in run("eval", path, *more).stdout
-    parts = answer("eval", path, "--fields", "id,contribution")["records"]
-    total = answer("eval", path)["total"]["objective"]
-    assert sum(one["contribution"] for one in parts) == pytest.approx(total, rel=1e-12)
+        assert "contribution" not in run("eval", path, *more).stdout
+
+
+def test_the_progress_bar_is_gone_before_the_result(tmp_path: Path, monkeypatch) -> None:
+    path = write(tmp_path / "a.jsonl", RECORDS["plain"])
+    monkeypatch.setattr(Bar, "__exit__", lambda *_: print("no bar", flush=True))
+    assert run("eval", path).stdout.startswith("no bar\nobjective ")
 
 
 def test_a_table_shows_strings_marks_and_shares(tmp_path: Path) -> None:

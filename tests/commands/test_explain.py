@@ -221,7 +221,7 @@ def test_the_first_line_names_the_variant_and_a_formula_has_no_letter_that_is_no
 ):
     rows = [record(1, [3, 2], [1.0, 0.0], step=step) for step in (1, 2)]
     shown = run("explain", write(tmp_path / "a", rows), "-v", "trl/dapo", "--batch", "step").stdout
-    assert shown.startswith("trl/dapo, step 2: loss "), shown
+    assert shown.startswith("trl/dapo, step 2, the last of 2: loss "), shown
     shown = " ".join(shown.split())
     assert "Σ over tokens ÷ tokens of an accumulation window." in shown
     assert "N/P" not in shown

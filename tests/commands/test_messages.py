@@ -116,7 +116,7 @@ def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, named):
     path = dump(DAPO if named else {"step": 1}, *[DAPO | other] * 700)
     for size in (3000, 1 << 20):
         with product.blocks_of(size):
-            notes = product.run(["eval", str(path)]).err.decode().splitlines()
+            notes = product.run(["eval", str(path), "-f", "csv"]).err.decode().splitlines()
         assert [note for note in notes if "the records' settings are" in note] == (
             [SAID] if named else []
         )

@@ -55,8 +55,8 @@ def test_the_tokens_of_all_records_are_ranked(path: Path, by: str, column: str, 
 
 def test_one_record_is_a_heat_map_and_many_are_rows(path: Path, tmp_path: Path) -> None:
     one = write(tmp_path / "one.jsonl", RECORDS[:1])
-    assert run("show", one, "-v", "dr").stdout.startswith("record r0:")
-    assert run("show", path, "-v", "dr", "--record", "r2").stdout.startswith("record r2:")
+    assert run("show", one, "-v", "dr").stdout.startswith("record r0 of step 0, dr, ")
+    assert run("show", path, "-v", "dr", "--record", "r2").stdout.startswith("record r2 of")
     assert "dr on 5 records, 75 tokens:" in run("show", path, "-v", "dr").stdout
     assert answer("show", one, "-v", "dr")["total"]["records"] == 1
     assert len(answer("show", path, "-v", "dr", "--record", "r2")["rows"]) == 15

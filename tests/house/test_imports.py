@@ -309,7 +309,7 @@ ANSWERS = {
 def test_an_answer_is_what_json_prints(name: str) -> None:
     ask, arguments = ANSWERS[name]
     answer = ask()
-    assert as_printed(answer.document()) == printed(*arguments, "--json", "-q")
+    assert as_printed(answer.to_dict()) == printed(*arguments, "--json", "-q")
     assert dataclasses.is_dataclass(answer)
     with pytest.raises(dataclasses.FrozenInstanceError):
         answer.records = 0  # type: ignore[misc]

@@ -87,6 +87,8 @@ class Checked(Frames, Answer):
     advantages: Mapping[str, int] = field(default_factory=dict)
     more_by_severity: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
+    of_views = ("conclusion",)
+
     @property
     def headline(self) -> str:
         """Whether the data are sane, and how many findings of what kind there are."""

@@ -106,11 +106,11 @@ def compare(
     wanted = names(",".join(variants or [USUAL]))
     made, notes = plans(wanted, stages.stages, stages.hyperparameters, batch, own=own)
     made = [replace(plan, asked=variants is not None) for plan in made]
-    for note in () if page.quiet else notes:
-        say(f"note: {note}")
+    tell_notes(notes, quiet=page.quiet)
     source = loading.reader(paths(files), work)
     answer = compare_plans(made, source)
     hidden = source.pooled(batch) | sum_notes(answer)
+    above = page.above(source.other(*made) | hidden)
     if by is not None:
         by = complete.known("--by", by, NAMES)
     rows = [one.fields() for one in in_order(answer.variants, by)]
@@ -122,10 +122,11 @@ def compare(
         failed=not rows,
         rows=rows,
         beyond="cut",
+        above=above,
         notes=source.notes(*made) | hidden,
     )
-    tell_notes(hidden, quiet=page.quiet)
-    code = finish(source, *made, as_json=page.json, quiet=page.quiet)
+    tell_notes((note for note in hidden if note not in above), quiet=page.quiet)
+    code = finish(source, *made, as_json=page.json, quiet=page.quiet, printed=above)
     if not answer.variants:
         code = InputError.exit_code
         say("none of these variants can be evaluated on this data")

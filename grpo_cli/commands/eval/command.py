@@ -50,7 +50,7 @@ def evaluate(
         as_json=printing.json or printing.format == "json",
         by_default=objective.variant is None,
         encode=encode,
-        progress=bar.advance,
+        bar=bar,
         part_folder=part_folder,
         look=None if printing.quiet else first_error,
         rows=printing.weighs,
@@ -58,23 +58,21 @@ def evaluate(
         having=None if printing.level == "batch" else printing.having,
     )
     if part_folder is not None:
-        with bar, part_folder:
+        with part_folder:
             for _ in run:
                 pass
             part_folder.complete = run.complete
-        return run.finish(notes_in_table=False, quiet=printing.quiet)
+        return run.finish(quiet=printing.quiet)
     with destination(printing.output) as stream:
-        with bar:
-            format.write(run, printing, stream)
+        format.write(run, printing, stream)
         stream.flush()
-        in_table = printing.kind == "table"
         code = run.finish(
-            notes_in_table=in_table,
             quiet=printing.quiet,
+            printed=run.in_table(printing),
             more=row_notes(run, printing),
             of_rows=encode is not None
             and printing.output is None
-            and not in_table
+            and printing.kind != "table"
             and (format.streams or not run.empty),
         )
         if not run.complete:  # leaving the block so keeps an older file

@@ -15,7 +15,7 @@ from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
 from grpo_cli.commands.eval.run import ROWS, Run, limited, row_notes, rows_of, totals_of
 from grpo_cli.engine.evaluation import Encode
-from grpo_cli.engine.rows.fields import SHARES, Level
+from grpo_cli.engine.rows.fields import SHARES, UNDIVIDED, Level
 from grpo_cli.terminal.destination import naming
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.messages import say
@@ -154,7 +154,8 @@ _JSON = Format(
 
 _LIMIT = {"token": 200}
 _USUAL_LIMIT = 50
-_ALONE = "loss: of each record alone; for its part of the batch: --fields id,contribution"
+_ANY_VARIANT = "-v chooses another"
+_ALONE = "contribution: part of the objective; kl, gradient norm: of each record alone"
 
 
 def _next(run: Run) -> str:
@@ -169,7 +170,8 @@ def _next(run: Run) -> str:
 
 def _encode_table(printing: Printing) -> Encode:
     # A table chooses its columns itself, and needs the others to say what they mean.
-    asked = printing.asked or (SHARES[:1] if printing.level == "token" else ())
+    usual = {"token": SHARES[:1], "record": (UNDIVIDED.name,)}.get(printing.level, ())
+    asked = printing.asked or usual
     return partial(encode_nested, level=printing.level, fields=None, asked=asked)
 
 
@@ -188,14 +190,19 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     records = [orjson.loads(piece) for pieces in first for piece in pieces]
     if run.empty or not run.complete:
         return
-    said = (one for one in run.notices if one != run.ungrouped)
-    notes = () if printing.quiet else [*said, *row_notes(run, printing)]
+    added_up = level == "record" and printing.fields is None and run.plan.batch != "record"
+    if added_up := added_up and run.total["records"] > 1:
+        for row in records:
+            row["contribution"] = run.sums.batches.contribution(row)
+    said = run.in_table(printing)
+    below = [one for one in [*run.notices, *row_notes(run, printing)] if one not in said]
+    notes = () if printing.quiet else below
     shown, batches = 0, run.batches
 
     def draw_head(console: Console, screen: Screen, *, brief: bool = False) -> None:
         chosen = printing.fields if level == "batch" else None
         if run.ungrouped is not None and not printing.quiet:
-            console.print(wrapped(Text(f"note: {run.ungrouped}", "magenta"), screen.edge, 2))
+            console.print(wrapped(Text(f"note: {run.ungrouped}", "magenta"), screen.width, 2))
         if not (printing.by and chosen):
             print_totals(
                 console,
@@ -204,7 +211,8 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
                 run.total,
                 run.signature,
                 run.sums.batches.whole.signed,
-                by_default=run.by_default,
+                advice=(run.other or _ANY_VARIANT) if run.by_default else None,
+                pooled=run.pooled,
                 batches=len(batches),
                 brief=brief,
             )
@@ -217,15 +225,14 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
 
     def draw_next(console: Console, screen: Screen) -> None:
         if printing.fields is None and not printing.quiet:
-            console.print(wrapped(Text(_next(run), "dim"), screen.edge, 2))
+            console.print(wrapped(Text(_next(run), "dim"), screen.width, 2))
 
     def draw_rows(console: Console, screen: Screen, most: int) -> None:
         nonlocal shown
         size = run.sums.batches.size if printing.weighs else None
         shown = print_rows(console, screen, printing, records, most, size)
-        alone = level == "record" and printing.fields is None and run.plan.batch != "record"
-        if alone and run.total["records"] > 1:
-            console.print(wrapped(Text(_ALONE, "dim"), screen.edge, 2))
+        if added_up:
+            console.print(wrapped(Text(_ALONE, "dim"), screen.width, 2))
         draw_next(console, screen)
 
     def draw_all(console: Console, screen: Screen) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from grpo_cli.commands.eval.printing import Printing
@@ -12,6 +13,7 @@ from grpo_cli.engine.rows.fields import OWN, Level
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.terminal.messages import say, tell
 from grpo_cli.terminal.numbers import counted, shell_line, shown
+from grpo_cli.terminal.progress import Bar
 from grpo_cli.variants.plan import Plan
 
 BAD_INPUT = InputError.exit_code
@@ -27,6 +29,7 @@ class Run(Evaluation):
         plan: which objective.
         as_json: whether errors are JSON.
         by_default: whether no variant was asked for.
+        bar: what shows how far it is, until there is no more to evaluate.
         **options: those of ``Evaluation``.
     """
 
@@ -37,9 +40,11 @@ class Run(Evaluation):
         *,
         as_json: bool,
         by_default: bool = False,
+        bar: Bar | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(reader, plan, **options)
+        super().__init__(reader, plan, progress=None if bar is None else bar.advance, **options)
+        self._bar: AbstractContextManager[object] = nullcontext() if bar is None else bar
         self.plan, self.by_default = plan, by_default
         self._as_json = as_json
         self._printed = 0
@@ -48,10 +53,11 @@ class Run(Evaluation):
 
     def __iter__(self) -> Iterator[list[Any]]:
         try:
-            for pieces in super().__iter__():
-                self._print_skipped()
-                self._has_rows = self._has_rows or bool(pieces)
-                yield pieces
+            with self._bar:
+                for pieces in super().__iter__():
+                    self._print_skipped()
+                    self._has_rows = self._has_rows or bool(pieces)
+                    yield pieces
         except UsageError:
             raise
         except GrpoError as error:
@@ -86,22 +92,39 @@ class Run(Evaluation):
         failed = self._error is not None or self._printed > 0
         return failed and not self.total["records"]
 
+    def in_table(self, printing: Printing) -> set[str | None]:
+        """The sentences that the table of the totals has, if it is what is printed."""
+        if printing.kind != "table":
+            return set()
+        chosen = printing.level == "batch" and printing.fields is not None
+        lines = () if chosen else (self.other, self.pooled)
+        return {self.ungrouped, *lines, *notes(self.total)}
+
     def finish(
-        self, *, notes_in_table: bool, quiet: bool, more: Iterable[str] = (), of_rows: bool = False
+        self,
+        *,
+        quiet: bool,
+        printed: Collection[str | None] = (),
+        more: Iterable[str] = (),
+        of_rows: bool = False,
     ) -> int:
         """Prints the notes, ``more`` of them, then what went wrong; returns the exit code.
 
         Where an error left nothing to print, only ignored keys are noted: they may be its cause.
 
-        ``of_rows``: whether rows of the records before an error were printed.
+        Args:
+            quiet: whether to print no notes.
+            printed: sentences that are printed already.
+            more: further notes.
+            of_rows: whether rows of the records before an error were printed.
         """
         if not quiet:
-            in_table = notes_in_table or self.empty or not self.complete
-            printed = self.complete or (of_rows and self._has_rows)
-            found = (one for one in self.notices if printed or one.startswith(_CAUSES))
-            found = (one for one in found if not (in_table and one == self.ungrouped))
-            for note in [*found, *(() if in_table else notes(self.total)), *more]:
-                say(f"note: {note}")
+            whole = self.complete or (of_rows and self._has_rows)
+            found = (one for one in self.notices if whole or one.startswith(_CAUSES))
+            totals = notes(self.total) if self.complete and not self.empty else ()
+            for note in [*found, *totals, *more]:
+                if note not in printed:
+                    say(f"note: {note}")
         tell_skipped(self.skipped, self.skipped.count + self.total["records"])
         if self._error is not None:
             if of_rows and not self._as_json and not quiet and self._has_rows:

@@ -73,7 +73,8 @@ def print_totals(
     signature: str,
     parts: Parts,
     *,
-    by_default: bool = False,
+    advice: str | None = None,
+    pooled: str | None = None,
     batches: int = 0,
     brief: bool = False,
 ) -> None:
@@ -84,7 +85,8 @@ def print_totals(
         names: the totals that were asked for; None for all.
         total: the numbers by name.
         signature, parts: the objective, as a line and in its pieces.
-        by_default: whether nobody asked for this variant.
+        advice: what to do about the variant, where nobody asked for it.
+        pooled: that the totals are of several steps, where they are.
         batches: how many batches the totals are the mean of; 0 where all is one batch.
         brief: whether to leave out what few look for.
     """
@@ -98,7 +100,7 @@ def print_totals(
             lines.add_row(_label(name), Text(value if isinstance(value, str) else shown(value)))
         console.print(lines)
         return
-    width = screen.edge
+    width = screen.width
     room = None if width is None else max(width - _LABEL, _NARROWEST)
     left_out = (_SPARE_LINES if batches else _SPARE_LINES[:4]) if brief else ()
     size = total["gradient_norm"]
@@ -107,11 +109,10 @@ def print_totals(
     for name, number in zip(_ALIGNED, numbers, strict=True):
         if name not in left_out:
             lines.add_row(_label(name), Text(number, "bold" if name in _ALIGNED[:2] else ""))
-    for name, text in _details(total, of_mean=is_mean(total)):
+    for name, text in _details(total, pooled, of_mean=is_mean(total)):
         if name not in left_out:
             lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
-    objective = Text(f" {_objective(parts, by_default=by_default)}")
-    lines.add_row(_label("variant"), wrapped(objective, room, 1))
+    lines.add_row(_label("variant"), wrapped(Text(f" {_objective(parts, advice)}"), room, 1))
     lines.add_row(_label("signature"), Text(f" {short_signature(signature, screen.width, _LABEL)}"))
     for note in notes(total):
         lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
@@ -122,7 +123,7 @@ def print_totals(
     console.print(lines)
     if left_out:
         line = Text(f"not shown: {', '.join(left_out)} (see --full)", "dim")
-        console.print(wrapped(line, screen.edge, 2))
+        console.print(wrapped(line, screen.width, 2))
 
 
 def short_signature(signature: str, width: int | None, begin: int) -> str:
@@ -136,8 +137,8 @@ def short_signature(signature: str, width: int | None, begin: int) -> str:
 _WHOLE = "… (--full)"
 
 
-def _objective(parts: Parts, *, by_default: bool) -> str:
-    """The variant with its clip and its KL, which change the loss most."""
+def _objective(parts: Parts, advice: str | None) -> str:
+    """The variant with its clip and its KL, which change the loss most, and the advice."""
     stages = {part.key: part for part in parts}
     values = {key: dict(part.values) for key, part in stages.items()}
     low, high = (values["surrogate"].get(f"epsilon_{side}") for side in ("low", "high"))
@@ -150,16 +151,16 @@ def _objective(parts: Parts, *, by_default: bool) -> str:
         kl = "KL by the settings of each record"
     if MIXED in (stages["surrogate"].name, low, high):
         clip = "clip by the settings of each record"
-    words = f"{parts[0].name} (default)" if by_default else parts[0].name
+    words = parts[0].name if advice is None else f"{parts[0].name} (default)"
     words = f"{words}, {kl}" if low is None and high is None else f"{words}, {clip}, {kl}"
-    return f"{words}; -v chooses another" if by_default else words
+    return words if advice is None else f"{words}; {advice}"
 
 
 def _label(name: str) -> Text:
     return Text(name.replace("_", " "), "cyan")
 
 
-def _details(total: Row, *, of_mean: bool) -> Iterator[tuple[str, str]]:
+def _details(total: Row, pooled: str | None, *, of_mean: bool) -> Iterator[tuple[str, str]]:
     if total["entropy"] is not None:
         yield "entropy", shown(total["entropy"])
     yield "denominator", f"{shown(total['denominator'])} ({total['denominator_of']})"
@@ -176,7 +177,7 @@ def _details(total: Row, *, of_mean: bool) -> Iterator[tuple[str, str]]:
         )
     of = " (of the mean loss, not the mean of the norms)" if of_mean else ""
     yield "gradient_norm", f"{shown(total['gradient_norm'])}{of}"
-    yield "evaluated", what_was_counted(total)
+    yield "evaluated", what_was_counted(total) + (f"; {pooled}" if pooled else "")
 
 
 def print_batches(
@@ -203,7 +204,7 @@ def print_batches(
     console.print(grid(kept))
     if more := len(wanted) - len(rows):
         console.print(Text(f"… {counted(more, 'more batch', 'more batches')} (use --limit 0)"))
-    print_hidden(console, screen, dict.fromkeys(hidden), "--fields")
+    print_hidden(console, screen, dict.fromkeys(hidden), "--fields '?'")
 
 
 def _ends(whole: Column, most: int, between: str) -> Column:
@@ -251,10 +252,10 @@ def print_rows(
     for title, count in tables:
         console.print()
         if title:
-            console.print(wrapped(Text(title, "bold"), screen.edge, 2))
+            console.print(wrapped(Text(title, "bold"), screen.width, 2))
         console.print(grid(kept, slice(end, end + count)))
         end += count
-    print_hidden(console, screen, hidden, "--fields")
+    print_hidden(console, screen, hidden, "--fields '?'")
     return end
 
 
@@ -267,13 +268,22 @@ def _columns(
         return _token_columns(fields, [*_responses(records, limit)], size)
     by = printing.by
     rows = list(records if level == "record" else _within(records, level, by))[: limit or None]
-    columns = [_column(name, rows) for name in printing.names if rows]
+    names = printing.names
+    if fields is None and level == "record" and rows and "contribution" in rows[0]:
+        names = tuple(_IN_BATCH.get(name, name) for name in names if name not in _OF_RECORD)
+    columns = [_column(name, rows) for name in names if rows]
     columns = columns if fields is not None else [*_telling(columns, rows, level)]
     return columns, [("", len(rows))] if rows else []
 
 
+_SUMMED = (*SUMS, "contribution", ACCUMULATED[-1])
+_IN_BATCH = {"objective": "contribution"}
+_OF_RECORD = ("loss", "policy", "entropy", "denominator")
+"""Columns of a record alone, which no batch is made of, and what the others have there."""
+
+
 def _column(name: str, rows: Sequence[Row]) -> Column:
-    if name in (*SUMS, ACCUMULATED[-1]) and all("gradient_norm" in row for row in rows):
+    if name in _SUMMED and all("gradient_norm" in row for row in rows):
         texts = [shown_among(row.get(name), row["gradient_norm"]) for row in rows]
         return column(name, texts, show=str, numeric=True)
     return _cells(name, [row.get(name) for row in rows])

@@ -68,8 +68,9 @@ def explain_topic(
         print_why(console, screen, found)
         print_worked(console, screen, found.record, found.total)
 
-    page.write(found, draw, notes=source.notes(plan))
-    return finish(source, plan, as_json=page.json, quiet=page.quiet)
+    above = page.above(source.other(plan))
+    page.write(found, draw, above=above, notes=source.notes(plan))
+    return finish(source, plan, as_json=page.json, quiet=page.quiet, printed=above)
 
 
 _SHOW = {

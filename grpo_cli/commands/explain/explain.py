@@ -47,6 +47,7 @@ class Explained(Answer):
         why: the reasons, each with a ``code`` and a ``text``, the decisive first.
         record: the arithmetic of one record.
         batch: field → value of the batch that is explained, where the input has several.
+        batches: how many it has then; no key of the JSON.
     """
 
     variant: str
@@ -56,6 +57,9 @@ class Explained(Answer):
     why: Sequence[Mapping[str, str]]
     record: Mapping[str, Any]
     batch: Mapping[str, Any] | None = None
+    batches: int = 1
+
+    of_views = ("batches",)
 
     @property
     def headline(self) -> str:
@@ -92,7 +96,8 @@ class Explained(Answer):
 
     def fields(self) -> dict[str, Any]:
         """The JSON, without a batch where there is only one."""
-        return {name: value for name, value in super().fields().items() if value is not None}
+        named = super().fields().items()
+        return {name: value for name, value in named if value is not None and name != "batches"}
 
 
 def explain(
@@ -138,7 +143,7 @@ def explain(
     of_run = [reason for reason in whole.why if reason["code"] in _OF_RUN]
     of_batch = [reason for reason in found.why if reason["code"] not in _OF_RUN]
     why = [{"code": "last-batch", "text": text}, *of_run, *of_batch]
-    return replace(found, batch=dict(of_last), why=why)
+    return replace(found, batch=dict(of_last), batches=count, why=why)
 
 
 _OF_RUN = ("ungrouped", "rising")

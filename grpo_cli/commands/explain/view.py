@@ -45,6 +45,7 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     counts = ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
     batch = f" ({counts})" if total["records"] > 1 else ""
     of = "".join(f", {name} {shown(value)}" for name, value in (found.batch or {}).items())
+    of += f", the last of {found.batches:,}" if found.batches > 1 else ""
     width = screen.reading
     head = Text.assemble((f"{found.variant}{of}: loss ", "cyan"), (loss, "bold"), batch)
     console.print(wrapped(head, width, 2))
@@ -168,7 +169,7 @@ def print_worked(console: Console, screen: Screen, record: Entry, total: Entry) 
     in_parts = broken(kept, _REPEATED, screen.width)
     for response, columns in zip(listed, tables, strict=True):
         _print_tokens(console, response, columns, in_parts)
-    print_hidden(console, screen, hidden, "--json")
+    print_hidden(console, screen, hidden, "see --json")
     _heading(console, "3  responses")
     _step(console, screen, record["stages"]["aggregate"])
     _print_responses(console, screen, record, parts)

@@ -174,6 +174,8 @@ class Matched(Frames, Answer):
     others: Sequence[OtherNumber] = ()
     loss_alone: Convention | None = None
 
+    of_views = ("consistent_words", "loss_alone", "mistakes_by_chance", "other_sentences")
+
     @property
     def consistent(self) -> Convention | None:
         """The row that the records name, where it gives the numbers to their digits."""

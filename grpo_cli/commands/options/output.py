@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -97,6 +97,10 @@ class PageOptions:
         """Whether everything in the answer is written, not what a table has room for."""
         return self.json or self.format not in (None, "table") or chosen().full
 
+    def above(self, notes: Iterable[str]) -> list[str]:
+        """Of notes without which a number may be misread those that go above it, in a table."""
+        return [] if self.quiet or self.json or self.format not in (None, "table") else [*notes]
+
     def write(
         self,
         answer: Any,
@@ -105,6 +109,7 @@ class PageOptions:
         rows: Iterable[Row | Answer] | None = None,
         failed: bool = False,
         beyond: Beyond = "page",
+        above: Collection[str] = (),
         notes: Iterable[str] = (),
     ) -> None:
         """Writes an answer that is complete.
@@ -115,6 +120,7 @@ class PageOptions:
             rows: what the other formats contain; None if the answer has no rows.
             failed: whether there is no answer, which is written to no file.
             beyond: what to do with a table that is higher than the terminal.
+            above: the notes of ``above``.
             notes: what is going to be printed below the table.
 
         Raises:
@@ -129,7 +135,8 @@ class PageOptions:
             elif kind == "table":
                 from grpo_cli.terminal.paging import print_page
 
-                print_page(stream, draw, beyond, notes=() if self.quiet else notes)
+                below = () if self.quiet else notes
+                print_page(stream, draw, beyond, above=above, notes=below)
             elif rows is None:
                 raise UsageError(f"--format {kind}: this answer is not a table; use --json")
             else:

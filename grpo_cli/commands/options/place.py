@@ -38,11 +38,13 @@ def destination(path: str | None, flag: str = "--output") -> AbstractContextMana
 
 
 def tell_written(path: str | None, *, quiet: bool) -> None:
-    """Says which file was written, where it is one of this machine."""
-    if path in (None, "-") or quiet:
+    """Says which file of this machine was written, and how large a file it replaced."""
+    if path in (None, "-") or quiet or not Path(str(path)).is_file():
         return
-    if Path(str(path)).is_file():
-        say(f"wrote {path}")
+    from rich.filesize import decimal
+
+    size = here.replaced.pop(str(path), None)
+    say(f"wrote {path}" + ("" if size is None else f" (replaced {decimal(size)})"))
 
 
 @contextmanager

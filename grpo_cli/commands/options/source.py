@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -286,9 +286,11 @@ def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
     say(f"skipped {part}{counted(of or skipped.count, 'record')}")
 
 
-def finish(source: Reader, *plans: Plan, as_json: bool, quiet: bool) -> int:
-    """Tells what there is to know of the files; returns the exit code that they lead to."""
-    tell_notes(source.notes(*plans), quiet=quiet)
+def finish(
+    source: Reader, *plans: Plan, as_json: bool, quiet: bool, printed: Container[str] = ()
+) -> int:
+    """Tells what there is to know of the files and is not ``printed``; returns the exit code."""
+    tell_notes((note for note in source.notes(*plans) if note not in printed), quiet=quiet)
     tell_errors(source.skipped, as_json=as_json)
     tell_skipped(source.skipped)
     return InputError.exit_code if source.skipped else 0

@@ -142,7 +142,7 @@ def _of_records(
     if field is not None:
         parts = PartSteps(run.reader, run.plan, replace(run.step_source, resumed=None), field)
         windows = windows_of(steps, answer.events)
-        whole["by"] = answer_by(field, parts, steps, windows, ()).document()
+        whole["by"] = answer_by(field, parts, steps, windows, ()).to_dict()
     blocks: list[tuple[str, str]] = []
     groups: dict[str, list[dict[str, Any]]] = {}
     for step, several in sorted(read.all_groups.items()):

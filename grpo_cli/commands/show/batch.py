@@ -56,6 +56,8 @@ class Shown(Frames, Answer):
     notices: Sequence[str] = ()
     having: Sequence[str] = ()
 
+    of_views = ("heading",)
+
     @property
     def headline(self) -> str:
         """What is listed, of how many, and how much of the batch they carry."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -205,6 +205,7 @@ def _show_batch(
         make=partial(Run, as_json=page.json),
     )
     assert isinstance(run, Run)
+    above = page.above(filter(None, (run.other, run.pooled)))
     if run.complete and not run.empty:
         names = named_fields(options.fields, answer.rows[0] if answer.rows else FIELDS["token"])
         chosen = answer
@@ -214,9 +215,10 @@ def _show_batch(
             chosen,
             lambda console, screen: print_shown(console, screen, answer, names),
             rows=chosen.rows,
+            above=above,
             notes=answer.notices,
         )
-    return run.finish(notes_in_table=False, quiet=page.quiet or run.empty)
+    return run.finish(quiet=page.quiet or run.empty, printed=above)
 
 
 def _show_record(
@@ -265,7 +267,10 @@ def _show_record(
     _tell(without, page)
     notes = reader.notes(plan) | dict.fromkeys([left_out] if left_out else ())
     if options.html is None and options.svg is None:
-        _print(source, picture_of(source, raw, options.by, options.response), notes, options, page)
+        above = page.above(reader.other(plan))
+        notes = {note: at for note, at in notes.items() if note not in above}
+        drawn_here = picture_of(source, raw, options.by, options.response)
+        _print(source, drawn_here, above, notes, options, page)
     for path in (options.html, options.svg):
         tell_written(path, quiet=page.quiet)
     tell_notes(notes, quiet=page.quiet)
@@ -309,6 +314,7 @@ def _check(record: Record, breakdown: Breakdown, options: ShowOptions) -> None:
 def _print(
     source: Source,
     drawn: Picture,
+    above: Collection[str],
     notices: Iterable[str],
     options: ShowOptions,
     page: PageOptions,
@@ -325,6 +331,7 @@ def _print(
             stream,
             lambda console, screen: print_heat(console, screen, drawn, listed.rows(), by),
             "page",
+            above=above,
             notes=() if page.quiet else notices,
             shades=True,
         )

@@ -104,7 +104,7 @@ def _print_columns(
 ) -> None:
     kept, hidden = fitting_texts(columns, "token", spare, screen.width)
     console.print(grid(kept))
-    print_hidden(console, screen, hidden, "--fields")
+    print_hidden(console, screen, hidden, "--fields '?'")
 
 
 def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
@@ -234,10 +234,11 @@ def not_printed(picture: Picture) -> int:
 
 def _head(picture: Picture, screen: Screen) -> Iterator[Text]:
     record = picture.record
-    numbers = ("objective", "loss", "gradient_norm")
-    totals = ", ".join(f"{name.replace('_', ' ')} {shown(record[name])}" for name in numbers)
-    name = Text.assemble((record_name(record["id"], record["line"]), "bold"), f": {totals}")
-    yield wrapped(name, screen.width, 2)
+    name = record_name(record["id"], record["line"])
+    step = f" of step {shown(record['step'])}" if record.get("step") is not None else ""
+    of = f"{step}, {record['variant']}, evaluated alone"
+    totals = f"loss {shown(record['loss'])}, gradient norm {shown(record['gradient_norm'])}"
+    yield wrapped(Text.assemble((name, "bold"), f"{of}: {totals}"), screen.width, 2)
     if picture.remark:
         yield wrapped(Text(picture.remark, "bold"), screen.width, 2)
     elif picture.clipped:

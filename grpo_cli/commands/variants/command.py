@@ -11,7 +11,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.explain.variant import choice_line, origin, stages
+from grpo_cli.commands.explain.variant import (
+    choice_line,
+    describe_variant,
+    origin,
+    print_variant,
+    stages,
+)
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.option import argument, option
 from grpo_cli.commands.options.output import PageOptions
@@ -216,14 +222,22 @@ _SPARE: Sequence[str] = (
 def print_variants(
     console: Console, screen: Screen, variants: Sequence[Entry], stages: Mapping[str, Entry]
 ) -> None:
-    """Prints a line per variant, first the papers', then each framework's, then stages' choices."""
+    """Prints a line per variant, the papers', then each framework's, then stages' choices.
+
+    Of a single variant it prints the page.
+    """
+    if len(variants) == 1:
+        print_variant(console, screen, describe_variant(variants[0]["name"]))
+        return
     rows = [{**row, **_stage_names(row), "title": _also(row, "title")} for row in variants]
     names = ("name", "paper", "version", "checked", *_STAGES, "title")
     hidden: dict[str, None] = {}
     for at, (_, several) in enumerate(groupby(rows, lambda row: row["name"].rpartition("/")[0])):
         console.print("\n" * bool(at), end="")
         hidden |= dict.fromkeys(print_list(console, screen, [*several], names, _SPARE))
-    print_hidden(console, screen, [*hidden, "hyperparameters", "note"], "grpo explain NAME, --json")
+    print_hidden(
+        console, screen, [*hidden, "hyperparameters", "note"], "see grpo explain NAME, --json"
+    )
     if stages:
         console.print()
         print_choices(console, screen, stages)
@@ -248,7 +262,7 @@ def print_choices(console: Console, screen: Screen, stages: Mapping[str, Entry])
         ]
         names = ("choice", "hyperparameters", "summary")
         hidden |= dict.fromkeys(print_list(console, screen, rows, names, _SPARE))
-    print_hidden(console, screen, hidden, "--json")
+    print_hidden(console, screen, hidden, "see --json")
 
 
 def _also(row: Entry, about: str) -> str:

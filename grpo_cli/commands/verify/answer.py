@@ -150,6 +150,8 @@ class Verified(Frames, Answer):
     batch: str
     records: Sequence[Verdict]
 
+    of_views = ("is_of_another_row", "places", "unit")
+
     @property
     def factor(self) -> float | None:
         """What yours are of grpo's numbers where every differing record has the same ratio.

@@ -174,6 +174,19 @@ def _entropy(source: Source) -> list[Any]:
     return plain(source.breakdown.record_value(ENTROPY))
 
 
+def _undivided(source: Source) -> list[dict[str, float]]:
+    """[M] term → its part in a record's sum, which its batch's denominator divides."""
+    found = source.breakdown
+    sums = {
+        term.name: found.record_values[term.name] * np.maximum(found.count(term.weights), 1)
+        for term in found.active
+    }
+    parts = {term.name: plain(term.coefficient * sums[term.name]) for term in found.active}
+    return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+
+
+UNDIVIDED = Field("undivided", _undivided, hidden=True)
+
 STEP = Field("step", lambda source: [one.step for one in source.records], usual=same, kind="any")
 """Nested rows have it only where their record says it."""
 
@@ -413,6 +426,7 @@ EXTRA: Mapping[Level, tuple[Field, ...]] = {
     "record": (
         Field("contribution", lambda s: s.sum("record", s.breakdown.response_contribution)),
         *_shares("record"),
+        UNDIVIDED,
     ),
     "trajectory": _shares("trajectory"),
     "response": _shares("response"),
@@ -450,7 +464,8 @@ OWN: Mapping[Level, tuple[str, ...]] = {
 """The names of a level's own fields."""
 
 EXTRAS: Mapping[Level, tuple[str, ...]] = {
-    level: tuple(field.name for field in fields) for level, fields in EXTRA.items()
+    level: tuple(field.name for field in fields if not field.hidden)
+    for level, fields in EXTRA.items()
 }
 """The names of what rows of a level have only where it is asked for."""
 

@@ -236,8 +236,7 @@ def swift_dapo(
     ms-swift cancels the division by gradient_accumulation_steps of Hugging Face's Trainer.
     num_items_in_batch includes tokens that masks remove from the loss.
     """
-    scale = 1.0 / num_processes
-    return over_items(responses.lengths, num_items_in_batch, scale, "÷ num_processes")
+    return over_items(responses.lengths, num_items_in_batch, num_processes)
 
 
 @choice("aggregate", "ms-swift/dapo-accumulated", **ITEMS, gradient_accumulation_steps=1)
@@ -253,6 +252,5 @@ def accumulated(
     Hugging Face's Trainer also divides by gradient_accumulation_steps, so a step is that many
     times smaller than TRL's.
     """
-    scale = gradient_accumulation_steps / num_processes
-    of = "÷ num_processes × gradient_accumulation_steps"
-    return over_items(responses.lengths, num_items_in_batch, scale, of)
+    lengths, accumulation = responses.lengths, gradient_accumulation_steps
+    return over_items(lengths, num_items_in_batch, num_processes, accumulation)

@@ -7,6 +7,8 @@ batch (dapo, cispo, vespo) is brought to one accumulation window instead.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from grpo_cli.batch import I64
@@ -16,12 +18,23 @@ from grpo_cli.objective.results import Weights, per_token
 ITEMS: Usual = {"num_items_in_batch": None, "num_processes": 1}
 
 
-def over_items(lengths: I64, items: ByResponse | None, scale: float, of: str) -> Weights:
+def over_items(
+    lengths: I64, items: ByResponse | None, num_processes: int, accumulation: float = 1
+) -> Weights:
     """Σ over tokens ÷ (num_items_in_batch · scale); the tokens of this batch where it is None."""
-    ones = np.ones(len(lengths))
+    ones, scale = np.ones(len(lengths)), accumulation / num_processes
+    by = {"÷ num_processes": num_processes, ACCUMULATED: accumulation}
     if items is None:
-        return Weights(ones, lengths.astype(np.float64), scale, f"tokens {of}")
-    return Weights(ones, None, items * scale, f"num_items_in_batch {of}")
+        return Weights(ones, lengths.astype(np.float64), scale, scaled("tokens", by))
+    return Weights(ones, None, items * scale, scaled("num_items_in_batch", by))
+
+
+def scaled(counted: str, factors: Mapping[str, float], of: str = "") -> str:
+    """A denominator in words, with the factors that are not 1."""
+    return " ".join([counted, *(text for text, factor in factors.items() if factor != 1)]) + of
+
+
+ACCUMULATED = "× gradient_accumulation_steps"
 
 
 @choice(
@@ -42,22 +55,25 @@ def trl_async(
     ones = np.ones(len(lengths))
     if global_n_tokens is None:
         tokens = lengths.astype(np.float64)
-        return Weights(ones, tokens, gradient_accumulation_steps, "tokens × accumulation")
+        of = scaled("tokens", {ACCUMULATED: gradient_accumulation_steps})
+        return Weights(ones, tokens, gradient_accumulation_steps, of)
     divisor = np.maximum(global_n_tokens / num_processes, 1.0) * gradient_accumulation_steps
-    return Weights(ones, None, divisor, "global_n_tokens ÷ processes × accumulation")
+    by = {"÷ num_processes": num_processes, ACCUMULATED: gradient_accumulation_steps}
+    return Weights(ones, None, divisor, scaled("global_n_tokens", by))
 
 
 @choice("aggregate", "trl/grpo", "trl/sapo", gradient_accumulation_steps=1)
 def trl_grpo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
     """TRL's loss_type grpo and sapo: ``response-mean`` over a micro-batch, ÷ accumulation."""
-    of = "responses × gradient_accumulation_steps, of token means"
+    by = {ACCUMULATED: gradient_accumulation_steps}
+    of = scaled("responses", by, ", of token means")
     return Weights(per_token(lengths), np.ones(len(lengths)), gradient_accumulation_steps, of)
 
 
 @choice("aggregate", "trl/bnpo", gradient_accumulation_steps=1)
 def trl_bnpo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
     """TRL's loss_type bnpo: ``token-mean`` over a micro-batch, ÷ gradient_accumulation_steps."""
-    of = "tokens × gradient_accumulation_steps"
+    of = scaled("tokens", {ACCUMULATED: gradient_accumulation_steps})
     return Weights(
         np.ones(len(lengths)), lengths.astype(np.float64), gradient_accumulation_steps, of
     )
@@ -68,7 +84,8 @@ def trl_dr_grpo(
     lengths: I64, *, max_completion_length: ByResponse, gradient_accumulation_steps: int
 ) -> Weights:
     """TRL's loss_type dr_grpo: ``token-sum-norm``, ÷ gradient_accumulation_steps."""
-    of = "responses × max_completion_length × gradient_accumulation_steps"
+    by = {ACCUMULATED: gradient_accumulation_steps}
+    of = scaled("responses × max_completion_length", by)
     divisor = max_completion_length * gradient_accumulation_steps
     return Weights(np.ones(len(lengths)), np.ones(len(lengths)), divisor, of)
 
@@ -81,7 +98,7 @@ def trl_luspo(lengths: I64, *, gradient_accumulation_steps: int) -> Weights:
     sum is |oᵢ| times the term. TRL before 1.10, and Liger's chunked loss, include padding in the
     mean if there is a KL or a token weight.
     """
-    of = "responses × gradient_accumulation_steps"
+    of = scaled("responses", {ACCUMULATED: gradient_accumulation_steps})
     ones = np.ones(len(lengths))
     return Weights(ones, ones, gradient_accumulation_steps, of)
 
@@ -94,7 +111,7 @@ def trl_num_items(
 
     Accumulation and generation steps do not scale it.
     """
-    return over_items(lengths, num_items_in_batch, 1.0 / num_processes, "÷ num_processes")
+    return over_items(lengths, num_items_in_batch, num_processes)
 
 
 @choice(
@@ -127,9 +144,9 @@ def trl_dapo(
     """
     window = gradient_accumulation_steps / (steps_per_generation or gradient_accumulation_steps)
     ones = np.ones(len(lengths))
-    scale = "÷ num_processes × gradient_accumulation_steps ÷ steps_per_generation"
+    by = {"÷ num_processes": num_processes, f"{ACCUMULATED} ÷ steps_per_generation": window}
     if num_items_in_batch is None:
         counts = lengths.astype(np.float64)
-        return Weights(ones, counts, window / num_processes, f"tokens {scale}")
+        return Weights(ones, counts, window / num_processes, scaled("tokens", by))
     divisor = np.maximum(num_items_in_batch, 1.0) / num_processes * window
-    return Weights(ones, None, divisor, f"num_items_in_batch {scale}")
+    return Weights(ones, None, divisor, scaled("num_items_in_batch", by))

@@ -252,9 +252,7 @@ def _read(text: str, flag: str) -> Condition:
         examples = ("clip==high", "clip!=none") if having else ("step==120", "step in [5,6]")
         how = f"expected a comparison like {' or '.join(map(repr, examples))}"
         if equal := _ASSIGNED.fullmatch(text):
-            value = _constant(equal[2])
-            quoted = f'"{value}"' if isinstance(value, str) else equal[2]
-            how = f"write '{equal[1]}=={quoted}'"
+            how = f"write '{equal[1]}=={equal[2]}'"
         elif bare := _BARE_LIST.fullmatch(text):
             how = f"write '{bare[1]} in [{bare[2]}]'"
         raise UsageError(f"{flag}: {how} (== != < <= > >= in, &&), got {text!r}")
@@ -386,6 +384,9 @@ def _fields(values: Sequence[dict[str, Any]], condition: Condition) -> str:
         single = [one for one in found if not isinstance(one, list | dict)]
         if not single and isinstance(found[0], list):
             return f"; {path} is a list of {len(found[0])}, and {path}[0] its first value"
+        if len({*single}) > _LISTED and all(type(one) in (int, float) for one in single):
+            some = f" in the first {LOOKED_AT} records" if len(values) == LOOKED_AT else ""
+            return f"; {path} is {min(single)} to {max(single)}{some}"
         return _near(f"{path} is", "", single)
     names = dict.fromkeys(name for value in values for name in value)
     return _near(f"the first records have no field {path}, but", path, list(names), most=len(names))

@@ -216,10 +216,8 @@ def _shape(
         path, words = inner
         raise InputError(f"expected a record, got {words}: jq -c '{path}' writes one per line")
     if key is None:
-        every = ((name, *fields.ALIASES[name]) for name in ("log_probs_new", "ratios"))
-        looked = ", ".join(chain.from_iterable(every))
         left = fields.unknown_keys("log_probs_new", unknown)
-        raise InputError(f"expected log_probs_new, found none of {looked}, {fields.ACTION}{left}")
+        raise InputError(f"expected log_probs_new{left}; grpo formats lists its other names")
     shape = read_shape(key, record[key])
     if shape.nested == 1 and len(shape.value) > 1:
         shape.single = _is_single(record, names, len(shape.value))

@@ -234,7 +234,7 @@ def _print_rows(
     console.print(grid(kept))
     if note:
         console.print(wrapped(Text(note, "dim"), screen.reading))
-    print_hidden(console, screen, hidden, "--json")
+    print_hidden(console, screen, hidden, "see --json")
 
 
 def _size(size: float | None) -> str:
