@@ -249,5 +249,5 @@ def test_every_framework_says_how_its_trainer_accumulates() -> None:
             except GrpoError:
                 continue  # a column or a setting that these lack
             told.setdefault(framework, set()).add(batch["accumulation"])
-    assert len(told) == 16
+    assert len(told) >= 16  # a new framework is one more
     assert [name for name, rules in told.items() if not any(rules)] == []
