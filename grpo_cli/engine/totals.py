@@ -67,18 +67,17 @@ class Totals:
     def add(self, breakdown: Breakdown, some: Cut | None = None) -> None:
         """Adds the records of a breakdown, or some of them, such as those of a step."""
         cut = breakdown.batch.whole if some is None else some
-        self._add_terms(breakdown, cut)
+        self.add_terms(breakdown, cut)
         weights, lengths = breakdown.policy.weights, breakdown.batch.responses.lengths
         clip, ratio = breakdown.clip[cut.tokens], breakdown.ratio[cut.tokens]
         divisor = weights.divisor
         each = divisor[cut.responses] if isinstance(divisor, np.ndarray) else [divisor]
-        records, groups, responses, tokens = cut.counts
+        _, groups, responses, tokens = cut.counts
         found = Totals(
             self.batch,
-            records,
-            groups,
-            responses,
-            tokens,
+            groups=groups,
+            responses=responses,
+            tokens=tokens,
             clipped_low=int(np.count_nonzero(clip < 0)),
             clipped_high=int(np.count_nonzero(clip > 0)),
             dead_groups=int(breakdown.dead_groups[cut.records].sum()),
@@ -87,7 +86,6 @@ class Totals:
             counts=weights.counts is not None,
             divisors={*map(float, each)},
             of={weights.of},
-            kl_known=not breakdown.kl_unknown,
             signed=breakdown.objective.parts_of(cut.records),
             turns=int(breakdown.turn_counts[cut.responses].sum()),
             trajectories=int(breakdown.trajectory_firsts[cut.responses].sum()),
@@ -98,7 +96,11 @@ class Totals:
             found.ratio.add(breakdown.ratio_sums[cut.responses])
         self._add_facts(found)
 
-    def _add_terms(self, breakdown: Breakdown, cut: Cut) -> None:
+    def add_terms(self, breakdown: Breakdown, cut: Cut) -> None:
+        """Adds what J and its gradient are made of, without what else is counted of the records."""
+        self._parts = None
+        self.records += cut.records.stop - cut.records.start
+        self.kl_known &= not breakdown.kl_unknown
         if self.batch == "record":
             for term in breakdown.terms:
                 own = term.coefficient

@@ -117,7 +117,9 @@ def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | 
     wrong = [one for one in found if one.severity == WARNING]
     possible = [_few_tokens, _new_alone] if first.is_single else _CAUSES
     causes = (cause(wrong, steps) for cause in possible if wrong)
-    return next((one for one in causes if one is not None), None)
+    last = min((one.onset for one in wrong), default=0) + LEAST_FUTURE  # later it is another event
+    known = (one for one in causes if one is not None)
+    return next((one for one in known if one.first is None or one.first.onset <= last), None)
 
 
 def _named(found: Sequence[Finding], *names: str) -> Iterator[Finding]:

@@ -190,9 +190,9 @@ class Event(Answer):
 
     @property
     def _then(self) -> str:
-        """Those of its metrics that changed later, each once."""
-        first: dict[str, Finding | None] = dict.fromkeys(one.metric for one in self._listed)
-        later = [one for one in self._later if first.setdefault(one.metric, one) is one]
+        """Those of its metrics that changed later, one of each family."""
+        first: dict[str, Finding | None] = dict.fromkeys(map(_family, self._listed))
+        later = [one for one in self._later if first.setdefault(_family(one), one) is one]
         names = [f"{one.metric} (step {one.onset})" for one in later[:_THEN]]
         return f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
 

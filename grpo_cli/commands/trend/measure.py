@@ -178,7 +178,7 @@ class ChunkSums:
         records, tokens = self._units["records"], self._units["tokens"]
         totals = [Totals(by) for _ in marks[1:]]
         for one, cut in zip(totals, breakdown.batch.cuts(marks), strict=True):
-            one.add(breakdown, cut)
+            one.add_terms(breakdown, cut)
         self._columns["totals", ""] = Ragged(np.ones_like(records.lengths), _objects(totals))
         self.sums.add_count("records", records.lengths)
         self.sums.add_count("evaluated_tokens", tokens.lengths)

@@ -138,9 +138,11 @@ class RunSums(Accumulator[Evaluated]):
             objective = breakdown.objective
             signatures = objective.signatures(len(steps))
             for at, (signature, one) in enumerate(zip(signatures, steps, strict=True)):
-                span, known = Span(one.number, one.number), self.signatures.get(signature)
-                parts = objective.parts_of(slice(at, at + 1)) if known is None else known.parts
-                self.signatures[signature] = SignedSteps(parts, span).join(known)
+                known = self.signatures.get(signature)
+                if known is None or not known.span.first <= one.number <= known.span.last:
+                    parts = objective.parts_of(slice(at, at + 1)) if known is None else known.parts
+                    span = Span(one.number, one.number)
+                    self.signatures[signature] = SignedSteps(parts, span).join(known)
             self.references.add(chunk, plan, breakdown.objective)
             assumed = on_policy_by_default(breakdown)
             self.moved |= not assumed

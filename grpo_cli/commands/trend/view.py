@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -177,7 +178,8 @@ def _picked(numbers: Sequence[int], limit: int, onsets: Sequence[int]) -> list[i
     begun = [at for onset in onsets for at, number in enumerate(numbers) if number == onset]
     around = (near for at in begun for near in (at, at - 1, at + 1) if 0 <= near < count)
     kept = [*dict.fromkeys(around)][: max(limit // 2, min(3, limit))]
-    room = limit - len(kept)
+    gaps = sum(after > before + 1 for before, after in pairwise(sorted(kept)))  # a line each
+    room = max(limit - len(kept) - gaps, 0)
     return sorted({*kept, *range(room // 2), *range(count - (room - room // 2), count)})
 
 
