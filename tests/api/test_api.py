@@ -648,6 +648,9 @@ def test_an_answer_is_short_in_a_shell() -> None:
     found = check([ONE, ONE])
     assert repr(found).startswith("Checked(ok: nothing found in 2 records")
     assert len(repr(found)) < 400
+    assert {"findings", "to_dict"} <= {*dir(found)}
+    assert {"conclusion", "sections", "table"}.isdisjoint(dir(found))
+    assert len(repr(evaluate(RUN)).splitlines()) <= 12
 
 
 PROMPTS = {
