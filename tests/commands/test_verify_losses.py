@@ -91,15 +91,30 @@ FORMULAS = [
 @each(("words", "wrong"), FORMULAS)
 def test_another_formula_is_named_where_records_have_advantages(records, words, wrong) -> None:
     """Their own say by which formula they come from the rewards; half of these have median 0."""
-    made = []
-    for at, one in enumerate(records):
-        r = np.array([0, 1, 0, 0, at % 2, 0], float)
-        own = {"rewards": r.tolist(), "advantages": (r - r.mean()) / (r.std(ddof=1) + 1e-4)}
-        loss = evaluate(one | own | {"advantages": wrong(r)}, "grpo").loss
-        made.append(one | own | {"expected": {"loss": loss}})
-    answer = verify(made, "grpo")
-    assert answer.causes[0] == words
-    assert answer.explained == 4
+    for beta, missing in ((OWN["beta"], ""), (0.0, "KL missing (β = 0), and ")):
+        made = []
+        for at, one in enumerate(records):
+            r = np.array([0, 1, 0, 0, at % 2, 0], float)
+            own = {"rewards": r.tolist(), "advantages": (r - r.mean()) / (r.std(ddof=1) + 1e-4)}
+            loss = loss_of(one | own | {"advantages": wrong(r)}, {"beta": beta})
+            made.append(one | own | {"expected": {"loss": loss}})
+        answer = verify(made, "grpo")
+        assert answer.causes[0] == missing + words
+        assert answer.explained == 4
+
+
+def test_records_of_two_mistakes_and_one_that_is_off_by_a_factor(records) -> None:
+    """Without their KL, some with another ε besides; what is left of one is a factor."""
+    wrong = [{"beta": 0.0}] * 4 + [{"beta": 0.0, "epsilon_high": 0.28}] * 4
+    pairs = zip([*records, *records], wrong, strict=True)
+    made = [one | {"expected": {"loss": loss_of(one, some)}} for one, some in pairs]
+    causes = [row.first.causes for row in verify(made, "grpo").records]
+    both = "KL missing (β = 0), and epsilon_high 0.28 instead of 0.2"
+    assert causes == [("KL missing (β = 0)",)] * 4 + [(both,)] * 4
+    odd = {"loss": 1.05 * made[0]["expected"]["loss"]}
+    first = verify([*made[:4], made[0] | {"expected": odd}], "grpo").records[4].first
+    assert first.pattern == "your loss is grpo's times 1.05 with this: KL missing (β = 0)"
+    assert first.causes == ()
 
 
 def rows_of(one: dict[str, Any]) -> Iterator[tuple[float, Any, Any]]:

@@ -412,8 +412,7 @@ class Verification:
         if left := self._memory.left_out:
             enough = self._memory.enough
             records = f"{enough - left} of {self._counted(enough, 'differing ')}"
-            verb = "was" if enough - left == 1 else "were"
-            yield f"only {records} {verb} searched for a cause (--causes {enough} searches all)"
+            yield f"a cause was searched for in {records} (--causes {enough} searches all)"
 
     def _is_said(self, key: str) -> bool:
         """Whether a note tells of a key: without --full not of a metric, which decides nothing."""

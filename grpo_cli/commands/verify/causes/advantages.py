@@ -87,11 +87,9 @@ def _with_change(case: Case, change: Change) -> Breakdown:
 def other_sign(case: Case) -> Iterator[Cause]:
     """Yields the sign where advantages differ within a response."""
     if case.batch.token_advantages is not None:
-        yield Cause("advantage-sign", "wrong sign of the advantages", _with_negative_advantages)
-
-
-def _with_negative_advantages(case: Case) -> Breakdown:
-    return case.with_advantages(-case.breakdown.advantage)
+        yield catalogued(
+            "advantage-sign", lambda case: case.with_advantages(-case.breakdown.advantage)
+        )
 
 
 # ---- changed by a number, or exchanged: solved for from the gradient ----------------------------

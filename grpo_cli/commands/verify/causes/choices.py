@@ -95,8 +95,7 @@ def _levels(case: Case) -> Iterator[Cause]:
     if case.objective.ratio.choice.per_response:
         for key, divisor in _DIVISORS.items():
             yield catalogued(key, partial(_over, divisor=divisor))
-        words = "the gradient of a sequence's ratio lacks 1/L: it is not divided by the length"
-        yield Cause("ratio-slope", words, _steep)
+        yield catalogued("ratio-slope", _steep)
     for key, divisor in (
         ("ratio-not-summed.length", lengths),
         ("ratio-not-summed.width", _width),
@@ -134,14 +133,14 @@ def corrections(case: Case) -> Iterator[Cause]:
     """Yields a correction that is missing, or on the KL too; ``weights`` has the other ones."""
     if case.objective.correction.choice.absent:
         return
-    words = "correction missing: the engine's log-probs are not used"
-    yield swapped("correction-dropped", "correction", words, bind("correction", "none"))
+    none = bind("correction", "none")
+    yield catalogued("correction-dropped", partial(Case.evaluated, correction=none))
     own = case.objective.correction
     if "log_probs_old" in own.choice.columns:
-        words = "correction computed from the current policy instead of the old policy"
-        yield swapped("correction-of-new", "correction", words, _of(own, old="new"))
+        of_new = partial(Case.evaluated, correction=_of(own, old="new"))
+        yield catalogued("correction-of-new", of_new)
     if case.breakdown.correction is not None and case.breakdown.term(KL) is not None:
-        yield Cause("correction-on-kl", "correction applied to the KL as well", _with_corrected_kl)
+        yield catalogued("correction-on-kl", _with_corrected_kl)
 
 
 def _of(own: Bound, **instead: str) -> Bound:
@@ -214,9 +213,8 @@ def entropies(case: Case) -> Iterator[Cause]:
     if case.breakdown.term(ENTROPY) is None:
         return
     made = partial(Case.with_coefficient, name=ENTROPY)
-    yield Cause("entropy-dropped", "entropy bonus missing", partial(made, factor=0.0))
-    words = "entropy bonus with the wrong sign: it is added to the loss"
-    yield Cause("entropy-sign", words, partial(made, factor=-1.0))
+    yield catalogued("entropy-dropped", partial(made, factor=0.0))
+    yield catalogued("entropy-sign", partial(made, factor=-1.0))
 
 
 # ---- the tables: tried last, since many choices fit by chance -----------------------------------

@@ -115,12 +115,11 @@ def clips(case: Case) -> Iterator[Cause]:
     for key, (form, bounds) in CLIPS.items():
         yield catalogued(key, partial(bounded, form=form, bounds=bounds), by_record=True)
     yield catalogued("clip-fraction-sign", partial(bounded, counts_all=True), by_record=True)
-    for mistake, name, value, words in _CAPS:
+    for key, name, value in _CAPS:
         if name in surrogate.values and surrogate.values[name] != value:
-            yield Cause(mistake, words, partial(_with_value, name=name, number=value))
+            yield catalogued(key, partial(_with_value, name=name, number=value))
     if surrogate.values.get("dual_clip") is not None:
-        words = "dual clip applied where A > 0 as well"
-        yield Cause("dual-clip-positive", words, partial(bounded, always_dual=True))
+        yield catalogued("dual-clip-positive", partial(bounded, always_dual=True))
 
 
 def bounded(
@@ -159,10 +158,10 @@ def bounded(
     return case.evaluated(surrogate=Bound("clip", Choice(clip), {}))
 
 
-_CAPS: tuple[tuple[str, str, float | None, str], ...] = (
-    ("dual-clip-added", "dual_clip", 3.0, "dual clip 3 added"),
-    ("dual-clip-dropped", "dual_clip", None, "dual clip missing"),
-    ("dual-clip-dropped", "delta", None, "delta missing"),
+_CAPS: Sequence[tuple[str, str, float | None]] = (
+    ("dual-clip-added", "dual_clip", 3.0),
+    ("dual-clip-dropped", "dual_clip", None),
+    ("dual-clip-dropped.delta", "delta", None),
 )
 
 
@@ -175,14 +174,12 @@ def _with_value(case: Case, number: float | None, name: str) -> Breakdown:
 def reinforce(case: Case) -> Iterator[Cause]:
     """Yields the log-prob in the place of the ratio."""
     if case.batch.log_probs_new is not None:
-        words = "log-prob instead of the ratio (REINFORCE): A·log π_θ"
 
         def log_prob(log_probs_new: F64, advantage: F64) -> Surrogate:
             return Surrogate(log_probs_new * advantage, unbound(len(advantage)), None, advantage)
 
-        yield swapped(
-            "log-prob-for-ratio", "surrogate", words, Bound("reinforce", Choice(log_prob), {})
-        )
+        instead = Bound("reinforce", Choice(log_prob), {})
+        yield catalogued("log-prob-for-ratio", partial(Case.evaluated, surrogate=instead))
 
 
 # ---- the two bounds, solved for: which tokens have a gradient, and what the others add ----------

@@ -40,30 +40,21 @@ def penalties(case: Case) -> Iterator[Cause]:
     if own.choice.absent or not case.objective.beta:
         return
     yield dropped(own)
-    times = partial(Case.with_coefficient, name=KL)
-    words = "β with the wrong sign (−β): the KL is added to the objective"
-    yield Cause("kl-sign", words, partial(times, factor=-1.0))
-    yield Cause("kl-detached", "KL without gradient (detached)", _detached)
+    yield catalogued("kl-sign", partial(Case.with_coefficient, name=KL, factor=-1.0))
+    yield catalogued("kl-detached", _detached)
     yield catalogued("kl-where-kept", _where_kept)
     if own.name.endswith("k3"):
         words = "KL estimator k3 without its −1: each token's KL is larger by 1"
         more = tapped(own, lambda kl: kl._replace(value=kl.value + 1.0))
         yield swapped("kl-estimator", "kl", words, more)
     if own.values.get("kl_weight") == "ratio":
-        words = "KL without gradient (detached), except through its weight"
         only_weight = tapped(own, lambda kl: kl._replace(grad_log_prob=np.zeros_like(kl.value)))
-        yield swapped("kl-detached", "kl", words, only_weight)
+        yield catalogued("kl-detached.weighted", partial(Case.evaluated, kl=only_weight))
     if case.batch.log_probs_ref is not None:
-        words = "KL direction reversed: your KL exchanges π_θ and π_ref"
-        yield Cause("kl-reversed", words, _reversed)
-        yield Cause(
-            "kl-of-old",
-            "KL to the old policy instead of the reference",
-            lambda case: case.with_columns(log_probs_ref=case.batch.log_probs_old),
-        )
+        yield catalogued("kl-reversed", _reversed)
+        yield catalogued("kl-of-old", _to_old)
         if case.batch.log_probs_old is not None:
-            words = "KL of the old policy (π_old in place of π_θ) to the reference: no gradient"
-            yield Cause("kl-from-old", words, _from_old)
+            yield catalogued("kl-from-old", _from_old)
     yield from weights(own)
     if case.batch.log_probs_ref is not None and "log_ratio_ref" in own.choice.columns:
         for called, estimate in _ESTIMATES.items():
@@ -100,18 +91,15 @@ def estimators(own: Bound, names: Iterable[str]) -> Iterator[Cause]:
 def dropped(own: Bound) -> Cause:
     """The objective without its KL."""
     none = Bound(own.name, own.choice, {**own.values, "beta": 0.0})
-    return swapped("kl-dropped", "kl", "KL missing (β = 0)", none)._replace(by_record=True)
+    return catalogued("kl-dropped", partial(Case.evaluated, kl=none), by_record=True)
 
 
 def _in_reward(own: Bound) -> Iterator[Cause]:
     """Yields a KL that is not taken off the rewards, or is added to them."""
-    for mistake, change, words in (
-        ("kl-dropped", np.zeros_like, "KL missing (β = 0): it is not subtracted from the rewards"),
-        ("kl-sign", np.negative, "β with the wrong sign (−β): the KL is added to the rewards"),
-    ):
+    for key, change in (("kl-dropped.reward", np.zeros_like), ("kl-sign.reward", np.negative)):
         other = tapped(own, change)
-        choice = replace(other.choice, in_reward=True)
-        yield swapped(mistake, "kl", words, replace(other, choice=choice))
+        other = replace(other, choice=replace(other.choice, in_reward=True))
+        yield catalogued(key, partial(Case.evaluated, kl=other))
 
 
 Estimate = Callable[[F64, F64], tuple[F64, F64]]
@@ -152,6 +140,10 @@ def _detached(case: Case) -> Breakdown:
     return case.with_terms(lambda term: term._replace(slope=None) if term.name == KL else term)
 
 
+def _to_old(case: Case) -> Breakdown:
+    return case.with_columns(log_probs_ref=case.batch.log_probs_old)
+
+
 def _where_kept(case: Case) -> Breakdown:
     kept = np.where(case.breakdown.clip == 0, 1.0, 0.0)
     return case.with_terms(lambda term: case.counted(term, kept) if term.name == KL else term)
@@ -162,13 +154,13 @@ def weights(own: Bound) -> Iterator[Cause]:
     words = "KL's weight detached: no gradient flows through the ratio"
     if own.values.get("kl_weight") == "ratio":
         plain = Bound(own.name, own.choice, {**own.values, "kl_weight": "none"})
-        yield swapped("kl-weight", "kl", "KL not weighted by the ratio", plain)
+        yield catalogued("kl-weight.plain", partial(Case.evaluated, kl=plain))
         weighted = own
     else:
         weighted = _weighted(own)
         if own.values.get("kl_weight") == "none":
             weighted = Bound(own.name, own.choice, {**own.values, "kl_weight": "ratio"})
-        yield swapped("kl-weight", "kl", "KL weighted by the ratio", weighted)
+        yield catalogued("kl-weight.ratio", partial(Case.evaluated, kl=weighted))
         words = f"KL weighted by the ratio, and {words}"
     detached = tapped(weighted, lambda kl: kl._replace(grad_log_ratio=None))
     yield swapped("kl-weight-gradient", "kl", words, detached)

@@ -181,15 +181,19 @@ def edges(case: Case) -> Iterator[Cause]:
     """Yields the last or the first token of every response, dropped or doubled."""
     if not case.batch.responses.total:
         return
-    for pick, where in ((last, "last"), (first, "first")):
-        for times, suffix in _TIMES:
-            words = f"the {where} token of every response is {suffix}"
-            yield Cause("edge-token", words, partial(_times, pick=pick, times=times))
-    words = "only the last token of every response counts (the denominators stay)"
-    others = partial(_times, pick=lambda case: ~last(case), times=0.0)
-    yield Cause("edge-token", words, others)
-    words = "the last token of every response is doubled, in the denominator too"
-    yield Cause("edge-token", words, _repeated)
+    for key, pick, times in _EDGES:
+        yield catalogued(key, partial(_times, pick=pick, times=times))
+    yield catalogued("edge-token.repeated", _repeated)
+
+
+_EDGES: Sequence[tuple[str, Callable[[Case], Flags], float]] = (
+    ("edge-token.last0", last, 0.0),
+    ("edge-token.last2", last, 2.0),
+    ("edge-token.first0", first, 0.0),
+    ("edge-token.first2", first, 2.0),
+    ("edge-token.only", lambda case: ~last(case), 0.0),
+)
+"""Key of the catalogue, the tokens, and how often they count."""
 
 
 def _repeated(case: Case) -> Breakdown:

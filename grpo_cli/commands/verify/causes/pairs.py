@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 from grpo_cli.commands.verify.causes.case import Case, Cause, on_top, swapped
 from grpo_cli.commands.verify.causes.kl import strength, usual
@@ -22,9 +23,8 @@ def settings(case: Case, rows: Sequence[Plan]) -> Iterator[Cause]:
 
     And the usual rows of the framework that names the fields, and every usual std_eps.
     """
-    missing, *others = [*usual(case)] or [None]
-    if missing:
-        yield missing
+    of_kl = usual(case)
+    yield from islice(of_kl, 1)  # that it is missing is the most usual
     for plan in rows:
         words = f"{plan.variant} instead of {case.objective.name} (add -v {plan.variant})"
         yield Cause("", words, partial(_as_row, plan=plan), "advantage")
@@ -35,7 +35,7 @@ def settings(case: Case, rows: Sequence[Plan]) -> Iterator[Cause]:
             words = f"std_eps {eps:g} instead of {stated:g}"
             bound = Bound(own.name, own.choice, {**own.values, "std_eps": eps})
             yield swapped("std-eps", "advantage", words, bound)._replace(by_record=True)
-    yield from others
+    yield from of_kl
     yield from strength(case)
 
 
