@@ -397,7 +397,9 @@ def test_no_more_is_said_of_records_that_are_not_searched(tmp_path) -> None:
         firsts = [row["first"] for row in json.loads(result.stdout)["records"]]
         assert [first["cause"] for first in firsts] == [None] * 4
         assert all(first["pattern"].startswith("3 of 3 gradients differ") for first in firsts)
-        note = f"a cause was searched for in {most} of 4 differing records (--causes 4 searches all)"
+        note = (
+            f"a cause was searched for in {most} of 4 differing records (--causes 4 searches all)"
+        )
         assert (note in result.stderr) is (most < 4)
         table = run("verify", path, "-v", "dr", "--causes", most).stdout
         assert "where    3 of 3 gradients differ" in table
