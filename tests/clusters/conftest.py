@@ -6,13 +6,11 @@ import gc
 import json
 import os
 import random
-import shutil
 import socket
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +24,17 @@ from store import Proxy
 SEED = 2_016
 NODE = {"num_cpus": 2, "object_store_memory": 150 << 20}
 np.seterr(all="ignore")  # as the command line has it
+os.environ |= {
+    "RAY_worker_niceness": "0",  # or workers have no time on a machine that is busy
+    "RAY_health_check_initial_delay_ms": "0",  # so that a node that is killed is soon missed
+    "RAY_health_check_period_ms": "300",
+}
 
 
 @pytest.fixture(scope="session")
 def records() -> list[dict]:
     rng = random.Random(SEED)
-    return [made(number, rng) for number in range(400)]
+    return [made(number, rng) for number in range(200)]
 
 
 @pytest.fixture(scope="session")
@@ -82,31 +85,53 @@ def store(server, proxy, monkeypatch) -> Iterator[Proxy]:
         proxy.client.delete_object(Bucket="runs", Key=one["Key"])
 
 
+_BASH = """#!/bin/sh
+# What Ray starts a client's server with: it fails as often as the file beside it says.
+case "$*" in *ray.util.client.server*specific-server*)
+    if [ "$(cat "$0.left")" -gt 0 ]; then
+        echo $(($(cat "$0.left") - 1)) > "$0.left"
+        exit 1
+    fi;;
+esac
+exec /bin/bash "$@"
+"""
+
+
 @pytest.fixture(scope="session")
 def cluster(proxy) -> Iterator[Any]:
-    """Three nodes of two cores, found by RAY_ADDRESS, or as ``client`` from another machine."""
+    """Three nodes of two cores, found by RAY_ADDRESS, or as ``client`` from another machine.
+
+    So many clients as the file ``unserved`` says get no server.
+    """
     from grpo_cli.engine.cluster import session
 
-    with headed() as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="g", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        unserved = Path(folder, "bash.left")
+        unserved.write_text("0")
+        Path(folder, "bash").write_text(_BASH)
+        Path(folder, "bash").chmod(0o755)
+        Path(folder, "ray").mkdir()
+        patch.setenv("PATH", folder, prepend=os.pathsep)
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "20")  # for one that ended
+        cluster = headed()
+        cluster.node, cluster.unserved = NODE, unserved
         for _ in range(2):
             cluster.add_node(**NODE)
-        cluster.node = NODE
-        os.environ["RAY_ADDRESS"] = cluster.address
+        patch.setenv("RAY_ADDRESS", cluster.address)
         yield cluster
         for connected in session._SESSIONS.values():
             connected.close()
-        del os.environ["RAY_ADDRESS"]
+        cluster.shutdown()
 
 
-@contextmanager
-def headed() -> Iterator[Any]:
+def headed() -> Any:
     """A cluster of a head alone; ``client`` is its address from another machine."""
     from ray.cluster_utils import Cluster
 
-    folder = tempfile.mkdtemp(prefix="grpo-cluster-")
-    os.environ["RAY_TMPDIR"] = folder
-    os.environ.setdefault("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "120")  # on a busy machine
-    (Path(folder) / "ray").mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -116,7 +141,4 @@ def headed() -> Iterator[Any]:
         cluster = Cluster(initialize_head=True, head_node_args=head)
         gc.collect()
     cluster.client = f"ray://127.0.0.1:{port}"
-    yield cluster
-    os.environ.pop("RAY_TMPDIR", None)  # several clusters may be up
-    cluster.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
+    return cluster

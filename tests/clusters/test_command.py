@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from files import some
 
-import grpo_cli
+STARTED: list[subprocess.Popen] = []
 
 
 def grpo(*arguments: str, **more) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **more}
-    return subprocess.Popen(
+    started = subprocess.Popen(
         [sys.executable, "-m", "grpo_cli", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
     )
+    STARTED.append(started)
+    return started
 
 
 def run(*arguments: str, **more) -> tuple[int, str, str]:
@@ -38,7 +40,7 @@ def run(*arguments: str, **more) -> tuple[int, str, str]:
 @pytest.fixture
 def file(text, tmp_path) -> str:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(text * 20)
+    path.write_bytes(text)
     return str(path)
 
 
@@ -47,11 +49,17 @@ def scratch(monkeypatch) -> Path:
     """Where temporary files go; short, since sockets are among them."""
     with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder:
         monkeypatch.setenv("TMPDIR", folder)
-        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        for name in ("RAY_ADDRESS", "RAY_TMPDIR"):  # of a cluster that other tests share
+            monkeypatch.delenv(name, raising=False)
         yield Path(folder)
+        while STARTED:  # where a test failed these may run on
+            STARTED.pop().kill()
+        for process in running(Path(folder)):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
-def running(scratch: Path) -> list[str]:
+def running(scratch: Path) -> list[int]:
     """The processes that name the folder, or anything in it."""
     found = []
     for process in Path("/proc").iterdir():
@@ -60,7 +68,7 @@ def running(scratch: Path) -> list[str]:
         except OSError:
             continue
         if f"{scratch}/" in words and process.name != str(os.getpid()):
-            found.append(words.replace("\0", " "))
+            found.append(int(process.name))
     return found
 
 
@@ -118,22 +126,21 @@ def find(scratch: Path, title: str, started: subprocess.Popen) -> int:
     raise AssertionError(started.communicate())
 
 
-@pytest.mark.parametrize("kind", some(["json", "table", "jsonl", "csv", "markdown"], 1))
-def test_what_ray_says_of_a_dead_worker_is_not_in_the_results(file, scratch, kind):
+DEATHS = [
+    *(("ray::IDLE", "json"), ("default_worker.py", "table")),
+    *(("ray::IDLE", "csv"), ("default_worker.py", "jsonl"), ("ray::IDLE", "markdown")),
+]
+
+
+@pytest.mark.parametrize(("first", "kind"), some(DEATHS, 1))
+def test_workers_that_die_are_replaced_and_not_seen_in_the_results(file, scratch, first, kind):
+    """One as it starts, and one at its work: Ray says much of it."""
     words = ("eval", *[file] * 4, "-v", "gspo", "--format", kind, "-q")
     started = grpo(*words, "--on", "ray", "-j", "2")
-    os.kill(find(scratch, "ray::evaluate", started), signal.SIGKILL)
+    for title in (first, "ray::evaluate"):
+        os.kill(find(scratch, title, started), signal.SIGKILL)
     out, said = started.communicate(timeout=300)
     assert (started.returncode, out) == run(*words)[:2], said
-
-
-@pytest.mark.parametrize("title", some(["ray::IDLE", "default_worker.py"], 1))
-def test_a_worker_that_dies_at_the_start_is_replaced(file, scratch, title):
-    started = grpo("eval", *[file] * 4, *ARGUMENTS, "--on", "ray", "-j", "2")
-    os.kill(find(scratch, title, started), signal.SIGKILL)
-    out, said = started.communicate(timeout=300)
-    assert started.returncode == 0, said
-    assert out == run("eval", *[file] * 4, *ARGUMENTS)[1]
 
 
 def test_a_ray_that_cannot_start_is_one_line(file, scratch):
@@ -181,42 +188,3 @@ def test_what_cannot_be_reached(file, scratch, on, code, said):
     assert found[0] == code
     assert said in found[2]
     assert found[2].count("\n") == 1
-
-
-# ---- the page: its commands run as they are written ---------------------------------------------
-
-
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "grpo_cli" / "commands" / "help" / "pages" / "clusters.md"
-COMMANDS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)[0].splitlines()
-
-
-def run_in(words: list[str], folder: Path, **more: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", **more}
-    found = subprocess.run(
-        words, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert found.returncode == 0, found.stderr
-    return found.stdout
-
-
-@pytest.fixture(scope="module")
-def folder(text, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("commands")
-    (folder / "a.jsonl").write_bytes(text)
-    return folder
-
-
-def test_the_three_commands(store, folder, text, cluster):
-    """As written, but for the place of the cluster; RAY_ADDRESS names it where that is not said."""
-    store.client.put_object(Bucket="runs", Key="2026-11/step_1.jsonl", Body=text)
-    store.client.put_object(Bucket="runs", Key="2026-11/step_2.jsonl", Body=text)
-    assert len(COMMANDS) == 3
-    printed = []
-    for command in COMMANDS:
-        words = command.partition("#")[0].split()
-        assert words[0] == "grpo"
-        words = [word.strip("'").replace("ray://head:10001", cluster.client) for word in words[1:]]
-        printed.append(run_in([sys.executable, "-m", "grpo_cli", *words], folder))
-    assert printed[0].splitlines()[0].startswith("objective")
-    assert grpo_cli.__all__

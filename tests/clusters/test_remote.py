@@ -62,9 +62,9 @@ def parquet(path, records):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
-@pytest.mark.parametrize("options", [{}, {"jobs": 2, "block_bytes": 50_000}])
+@pytest.mark.parametrize("options", [{}, {"jobs": 2, "block_bytes": 25_000}])
 def test_a_store_gives_the_bytes_of_a_disk(store, local, monkeypatch, share, options):
-    monkeypatch.setattr(remote, "_STEP", 40_000)
+    monkeypatch.setattr(remote, "_STEP", 20_000)
     store.share = share
     name = put(store, "a.jsonl", local.read_bytes())
     assert run([name], **options) == as_named(run([local]), local, name)
@@ -74,7 +74,7 @@ def test_a_store_gives_the_bytes_of_a_disk(store, local, monkeypatch, share, opt
 
 @pytest.mark.parametrize("kind", ["gz", "zst", "parquet", "npz"])
 def test_other_files(store, local, records, tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(remote, "_STEP", 30_000)
+    monkeypatch.setattr(remote, "_STEP", 15_000)
     monkeypatch.setattr(remote, "_FEW", 5_000)
     store.share = 0.3
     file = tmp_path / f"a.{kind}"
@@ -109,12 +109,12 @@ def test_row_groups_are_read_alone(store, records, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_two_passes_read_each_byte_twice_at_most(store, text, monkeypatch, jobs):
-    monkeypatch.setattr(remote, "_STEP", 40_000)
+    monkeypatch.setattr(remote, "_STEP", 20_000)
     name = put(store, "a.jsonl", text)
-    run([name], "lite-ppo", jobs=jobs, block_bytes=30_000)
+    run([name], "lite-ppo", jobs=jobs, block_bytes=15_000)
     assert sum(store.sent.values()) <= 2 * len(text)
     store.sent.clear()
-    run([name], "dr", jobs=jobs, block_bytes=30_000)
+    run([name], "dr", jobs=jobs, block_bytes=15_000)
     assert sum(store.sent.values()) <= len(text)
 
 
@@ -130,7 +130,7 @@ def test_folders_and_patterns(store, local, text):
 
 @pytest.mark.parametrize("what", ["longer", "same size"])
 def test_a_file_that_changes_is_an_error(store, text, monkeypatch, what):
-    monkeypatch.setattr(remote, "_STEP", 40_000)
+    monkeypatch.setattr(remote, "_STEP", 20_000)
     name = put(store, "a.jsonl", text)
     changed = text.replace(b"-0.", b"-1.") + (b"{}" if what == "longer" else b"")
     seen = []
@@ -177,6 +177,10 @@ def test_the_web(store, text, local):
 # ---- what is written --------------------------------------------------------------------------
 
 
+LARGE = b'{"log_probs_new": [[-1.0]], "rewards": [1.0], "prompt": "%b"}\n' % (b"x" * (1 << 20)) * 7
+"""Two parts of an upload."""
+
+
 @pytest.fixture
 def grpo(monkeypatch):
     import s3fs
@@ -206,7 +210,7 @@ def kept(store, name) -> bytes | None:
 def test_a_file_is_written_to_a_store(store, grpo, text, tmp_path, share):
     local, large = tmp_path / "a.jsonl", tmp_path / "large.jsonl"
     local.write_bytes(text)
-    large.write_bytes(text * (1 + (6 << 20) // len(text)))  # two parts of an upload
+    large.write_bytes(LARGE)
     store.share_written = share
     for name, words in {
         "large.jsonl": ("convert", large),
@@ -224,7 +228,7 @@ def test_a_file_is_written_to_a_store(store, grpo, text, tmp_path, share):
 def test_what_is_not_whole_is_not_there(store, grpo, text, tmp_path):
     local = tmp_path / "a.jsonl"
     words = ("convert", local, "-o", "s3://runs/out.jsonl")
-    local.write_bytes(text * (1 + (6 << 20) // len(text)) + b"{broken")
+    local.write_bytes(LARGE + b"{broken")
     assert grpo(*words).exit_code == 3
     assert kept(store, "out.jsonl") is None
     put(store, "out.jsonl", b"before")

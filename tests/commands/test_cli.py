@@ -119,15 +119,6 @@ def test_a_bug_is_70_with_its_traceback_and_ctrl_c_130(monkeypatch, capsys, erro
     assert (ended.value.code, said in shown, bool(shown)) == (code, True, bool(said))
 
 
-@pytest.mark.parametrize("arguments", ["eval --level x", "eval f --limit -1", "evil", "eval -v"])
-def test_usage_is_one_line(shell, arguments):
-    result = shell(f"grpo {arguments}")
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("grpo: ")
-    assert line.endswith(("--help)", "did you mean grpo eval?", "--level batch"))
-
-
 def test_bare_is_help_and_usage(shell):
     result = shell("grpo")
     assert result.returncode == 2

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from itertools import product
@@ -20,17 +19,11 @@ from rich.cells import cell_len
 from rich.text import Text
 
 import grpo_cli
-from grpo_cli.terminal import paging
-from grpo_cli.terminal.display import Display, displaying
 from grpo_cli.terminal.grid import column
-from grpo_cli.terminal.prose import as_command, wrapped
+from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen, written
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-SIGNATURE = "dapo|adv:group-std[ddof=1,eps=1e-08,min=0]|ratio:token|surrogate:clip[low=0.2]|v:1"
-
-
-PROSE = "the loss is 0: every ratio is exactly 1, and /a/long/path/of/a/file.jsonl is whole"
 
 
 @pytest.fixture
@@ -43,21 +36,6 @@ def screen(monkeypatch):
             monkeypatch.setattr(f"grpo_cli.{module}.screen_of", lambda _: page)
 
     return set_size
-
-
-@each("width", [12, 20, 25, 30, 44, 60, 80])
-@each(("text", "bars"), [(SIGNATURE, True), (PROSE, False)])
-def test_lines_break_at_bars_and_between_words_and_nothing_is_lost(text, bars, width):
-    lines = wrapped(Text(text), width, 4, bars=bars).plain.split("\n")
-    assert all(line.startswith("    ") for line in lines[1:])
-    words = [line.strip() for line in lines]
-    if bars:
-        assert "".join(words) == text
-        assert all(line.endswith(("|", ",")) for line in lines[:-1])
-        assert max(map(len, lines)) <= max(width, len("surrogate:clip[low=0.2]|") + 4)
-    else:
-        assert " ".join(words).split() == text.split()
-        assert all(len(line) <= width or " " not in line.strip() for line in lines)
 
 
 def test_no_colour_is_one_that_a_light_or_a_dark_terminal_hides():
@@ -83,49 +61,6 @@ def test_lines_end_without_spaces_and_with_their_colours():
 def test_headings_are_words():
     names = {"A_>_0": "A > 0", "Σ_s": "Σ s", "clip_fraction": "clip\nfraction", "k": "k"}
     assert {name: column(name, [1.0]).header.plain for name in names} == names
-
-
-PAGE = "".join(f"line {number}\n" for number in range(100))
-
-
-def delivered(beyond, *, full=False, pager=True, height=24, below=0, text=PAGE):
-    stream = io.BytesIO()
-    with displaying(Display(full=full, pager=pager)):
-        paging.deliver(text, stream, Screen(80, height=height), beyond, below=below)
-    return stream.getvalue().decode()
-
-
-def test_an_answer_that_stands_first_is_on_the_screen():
-    lines = delivered("cut").splitlines()
-    assert lines[:22] == PAGE.splitlines()[:22]
-    assert lines[22:] == ["… 78 more lines (use --full)"]
-    assert len(delivered("cut", below=3).splitlines()) == 20
-    wide = delivered("cut", text="x" * 200 + "\n" + PAGE)  # takes three lines of the screen
-    assert len(wide.splitlines()) == 21
-    for more in ({"full": True, "pager": False}, {"height": None}, {"height": 101}):
-        assert delivered("cut", **more) == PAGE
-    assert delivered("print") == PAGE
-
-
-def test_the_pager_gets_the_page(monkeypatch, tmp_path):
-    seen = tmp_path / "seen"
-    monkeypatch.setenv("PAGER", f"cat > {seen}")
-    assert delivered("page") == ""
-    assert seen.read_text() == PAGE
-    seen.unlink()
-    for more in ({"pager": False}, {"height": None}, {"height": 200}):
-        assert delivered("page", **more) == PAGE
-    assert not seen.exists()
-
-
-@each(
-    ("pager", "printed"),
-    [("", PAGE), ("cat", PAGE), ("no-such-pager-here", PAGE), (f"{sys.executable} -c 'pass'", "")],
-)
-def test_without_a_pager_the_page_is_printed(monkeypatch, pager, printed):
-    """And one that leaves early is no error."""
-    monkeypatch.setenv("PAGER", pager)
-    assert delivered("page") == printed
 
 
 FITTED = [
@@ -226,23 +161,6 @@ def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo
     assert (steps[0], steps[-1]) == ("0", "39")
     assert f"… {40 - len(steps) + steps.count('⋮')} steps not shown (--full)" in shown
     assert any(line.startswith("not computed: ") for line in shown)
-
-
-COMMAND = (
-    "grpo show 'runs/first try/steps of the run.jsonl.gz' --record 59/0 --response 7 "
-    "--by gradient -v trl/grpo --fields id,objective,loss,tokens,clip_fraction"
-)
-
-
-@pytest.mark.parametrize("width", [30, 50, 80])
-def test_a_command_is_one_for_the_shell_however_it_is_broken(width):
-    text = as_command(f"  {COMMAND}  # token #7 of response 7: 3.77441", width).plain
-    one_line = text.replace("\\\n", "")
-    assert shlex.split(one_line, comments=True) == shlex.split(COMMAND)
-    too_long = [line for line in text.split("\n") if len(line) > width]
-    assert [line for line in too_long if "'" not in line and "--fields" not in line] == []
-    assert len(text.split("\n")) > 2
-    assert as_command(f"  {COMMAND}", None).plain == f"  {COMMAND}"
 
 
 def test_findings_hang_and_break_between_words(grpo):

@@ -22,8 +22,6 @@ from files import each
 from fuzz import product
 from rows import HYPERPARAMETERS, HyperparameterError
 
-from grpo_cli import UsageError, evaluate
-
 ROWS = {"log_probs": [[-0.5, -0.3], [-0.2, -0.4]], "rewards": [1.0, 0.0]}
 RECORD = json.dumps(ROWS) + "\n"
 
@@ -298,34 +296,6 @@ def test_variants_as_json_and_as_a_table(grpo):
     assert grpo("variants", "x").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("line", "meant"),
-    [
-        ("show x --by rato", "did you mean ratio?"),
-        ("show x --step 25", "write --where step==25"),
-        ("eval x --step=25", "write --where step==25"),
-        ("eval x --step name", "trend, diff, report have it (grpo help --step)"),
-        ("eval x --set beta=0", "did you mean --param?"),
-        ("eval x --csv", "write -f csv"),
-        (
-            "eval x --sort loss",
-            "rows are in the order of the input: -f csv | sort, or grpo show --by ranks tokens",
-        ),
-        ("eval x --cliip 0.3", "did you mean --epsilon?"),
-        ("show x --ordr-by kl", "did you mean --by?"),
-        (
-            "eval x --varant dr --jsn --json --foo=1 -- --bar",
-            "did you mean --variant? Also unknown: --jsn (--json?), --foo",
-        ),
-    ],
-)
-def test_near_options_of_other_commands(capsys, monkeypatch, line, meant):
-    monkeypatch.setattr(sys, "argv", ["grpo", *line.split()])
-    with pytest.raises(SystemExit):
-        main()
-    assert capsys.readouterr().err.endswith(f"; {meant}\n")
-
-
 RESPONSE = {
     "log_probs_new": [-1.0, -2.0, -0.5],
     "log_probs_old": [-1.1, -2.1, -0.4],
@@ -369,25 +339,3 @@ def test_what_is_no_number_or_no_array_of_numbers(tmp_path) -> None:
     told = run("eval", tmp_path / "a.npz").stderr
     assert "an array of objects (dtype=object)" in told
     assert "damaged" not in told
-
-
-def test_several_mistakes_are_told_at_once(grpo):
-    for words, names in (
-        (("eval", "-p", "epsilonhigh=0.3", "-p", "betta=3"), ("epsilon_high", "beta")),
-        (("compare", "-p", "epsilonhigh=0.3", "-p", "betta=3"), ("epsilon_high", "beta")),
-        (("eval", "--fields", "los,tokns"), ("loss", "tokens")),
-        (("eval", "--ratio", "tokn", "--kl", "k33"), ("token", "k3")),
-        (("eval", "--map", "rewrds=a", "--map", "msk=b"), ("rewards", "mask")),
-        (("eval", "--only", "los,kll"), ("loss", "kl")),
-        (("compare", "--fields", "los,kll"), ("loss", "kl")),
-        (("compare", "-v", "grpo,dapoo,drr"), ("dapo", "dr")),
-        (("eval", "--level", "token", "--having", "raito>1 && clipp==high"), ("ratio", "clip")),
-    ):
-        found = grpo(*words, "samples/arithmetic.jsonl")
-        assert found.exit_code == 2
-        lines = found.stderr.splitlines()
-        for name, line in zip(names, lines, strict=True):
-            assert line.startswith("grpo: ")
-            assert f"did you mean {name}" in line
-    with pytest.raises(UsageError, match=r"(?s)did you mean epsilon_high.*did you mean beta"):
-        evaluate("samples/arithmetic.jsonl", epsilonhigh=0.3, betta=3)
