@@ -72,6 +72,7 @@ def output(
         text=True,
         check=False,
     )
+    assert "Traceback" not in result.stdout, result.stdout
     return "".join(line.rstrip() + "\n" for line in result.stdout.splitlines())
 
 
