@@ -110,7 +110,7 @@ def test_a_run_without_findings_says_how_far_it_moved(dump, tmp_path):
 def test_the_verdict_is_first_and_the_signature_last(report):
     before, _, after = report().partition("<footer>")
     footer, _, scripts = after.partition("</footer>")
-    assert ("|adv:" in before, "|adv:" in footer) == (False, True)
+    assert ("|<wbr>adv:" in before, "|<wbr>adv:" in footer) == (False, True)
     assert "<main>" not in scripts
 
 

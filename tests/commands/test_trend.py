@@ -193,6 +193,7 @@ def test_totals_are_those_of_eval(tmp_path: Path, flags: tuple[str, ...]) -> Non
         assert found[name] == total[name] or (name, found[name]) == ("kl", None), name
     assert found["clip_low"] == total["clip_fraction_low"]
     assert found["clip_high"] == total["clip_fraction_high"]
+    assert found["clip_fraction"] == pytest.approx(total["clip_fraction"])
 
 
 @pytest.mark.more

@@ -112,6 +112,16 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         r"step 24: the reward rose at once; .*reward_mean 0.\d+ → 1; all rewards of a ",
         "read responses with much reward",
     ),
+    "a reward that rises over five steps": (
+        lambda now, since, draw: now.update(rewards=now["rewards"] + min(since + 1, 5) / 5),
+        r"no fault in .*; step 2[4-8]: reward_mean rose \(medians: reward_mean 0.\d+ → 1.\d+\)",
+        "",
+    ),
+    "no reward, so no update": (
+        lambda now, since, draw: now.update(rewards=np.zeros((GROUPS, 8)), new=now["old"]),
+        r"step 24: the reward fell; .*reward_mean 0.\d+ → 0, ",
+        "check what the reward function has returned",
+    ),
     "rewards halved": (
         lambda now, since, draw: now.update(rewards=now["rewards"] / 2),
         "step 24: rewards are 0.5 times what they were; last good step 23; ",
@@ -166,3 +176,5 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
     said = " ".join([found["verdict"], *(one["summary"] for one in found["events"])])
     assert re.match(words, said), said
     assert "".join(one["fix"] for one in found["events"]).startswith(fix)
+    if "the reward rose" in words:
+        assert "reward_mean" in found["events"][0]["metrics"]

@@ -66,8 +66,6 @@ _LEAST_MOVE = 0.06
 """The share of these values that what is positive has to have moved by."""
 _SURE = 10.0
 """Standard errors from which on a rise may be as small as that."""
-_STEEPER = 2.0
-"""The factor of the fall that the line before predicts from which on a fall is a change."""
 _FALLEN = 0.7
 """The share of its level before to which what accumulates has to fall."""
 _QUARTER = 0.25
@@ -199,7 +197,7 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
     What came since it began is beyond the last values before by what these usually vary.
     """
     level_before, spread = usual(scaled, sign.at)
-    if not _is_beyond(_since(sign, scaled), scaled, spread) or _goes_on(watch, values, sign):
+    if not _is_beyond(_since(sign, scaled), scaled, spread):
         return False
     after = slice(max(sign.at, sign.seen - LEAST_FUTURE), sign.seen)
     level = float(medians(values[after]))
@@ -219,17 +217,6 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
         return False
     change = abs(float(medians(scaled[after])) - level_before)
     return not watch.is_log or bool(change > _LEAST_FACTOR)
-
-
-def _goes_on(watch: Watch, values: F64, sign: Change) -> bool:
-    """Whether a fall only goes on along the line before it, which is steeper on a log scale."""
-    if not watch.is_log or sign.up:
-        return False
-    level, slope, _ = line_before(values, sign.at)
-    end = min(sign.seen, len(values))
-    after = float(medians(values[max(sign.at, end - LEAST_FUTURE) : end]))
-    expected = slope * (end - sign.at - (LEAST_FUTURE - 1) / 2)
-    return expected < 0.0 and after - level > _STEEPER * expected
 
 
 def _has_fallen(values: F64, sign: Change) -> bool:
