@@ -62,7 +62,7 @@ COMMANDS = [
     "eval --level record -f csv -v lite-ppo",
     "eval --level batch -f jsonl -v lite-ppo --batch file",
     "eval --level token -f csv -v grpo --beta 0 --batch record",
-    "compare -v grpo,dr,gspo,lite-ppo,grpo-k1,cispo --json",
+    "compare -v grpo,lite-ppo,cispo --json",
     "compare -v grpo,dr --batch record --json",
     "convert",
 ]
