@@ -220,9 +220,10 @@ def test_a_narrow_table_has_whole_numbers_and_goes_without_columns(
 
 def test_rows_of_records_in_a_table_add_up_to_the_objective(tmp_path: Path) -> None:
     """They have the contributions that --fields names, which take a pass more."""
-    path = str(write(tmp_path / "two.jsonl", RECORDS["plain"]))
+    rows = [one | {"step": at} for at, one in enumerate(RECORDS["plain"])]
+    path = str(write(tmp_path / "two.jsonl", rows))
     flags = ("-v", "grpo", "--aggregate", "token-mean", "--kl-aggregate", "response-mean")
-    for more in ((), flags, ("--batch", "id")):
+    for more in ((), flags, ("--batch", "step")):
         parts = answer("eval", path, *more, "--fields", "id,contribution")["records"]
         total = answer("eval", path, *more)["total"]["objective"]
         shares = len(parts) if "--batch" in more else 1

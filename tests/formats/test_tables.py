@@ -151,7 +151,7 @@ FAULTS = [
         {"log_probs_new": [[-1.0], [-1.0, -1.0, -1.0], [-1.0]]},
         "log_probs_new[0]: expected 2 numbers ",
     ),
-    ({"log_probs_new": None}, "expected log_probs_new, found none"),
+    ({"log_probs_new": None}, "expected log_probs_new; grpo formats lists"),
     ({"mask": [[1, 1], [0, 1, 2], [1]]}, "mask[1][2]: expected 0 or 1, got 2"),
 ]
 

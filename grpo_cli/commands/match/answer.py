@@ -174,7 +174,7 @@ class Matched(Frames, Answer):
     others: Sequence[OtherNumber] = ()
     loss_alone: Convention | None = None
 
-    of_views = ("consistent_words", "loss_alone", "mistakes_by_chance", "other_sentences")
+    of_views = ("consistent_words", "mistakes_by_chance", "other_sentences")
 
     @property
     def consistent(self) -> Convention | None:
