@@ -70,6 +70,22 @@ def moved_little(now: Columns, since: int, draw: Random) -> None:
     now["new"] = np.minimum(now["old"] + 0.055 * draw.normal(size=now["old"].shape), -1e-5)
 
 
+def three_faults(now: Columns, since: int, draw: Random) -> None:
+    now["rollout"] = 1.4 * now["rollout"]
+    if since >= 10:
+        now["rewards"] = (draw.random((GROUPS, 8)) < 0.02).astype(float)
+    if since >= 15:
+        now["epsilon"] = 0.02
+
+
+def centred(now: Columns) -> Any:
+    return now["rewards"] - now["rewards"].mean(axis=1, keepdims=True)
+
+
+def given(now: Columns) -> Any:
+    return centred(now) / (now["rewards"].std(axis=1, ddof=1, keepdims=True) + 1e-4)
+
+
 PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] = {
     "the policy as reference": (
         lambda now, since, draw: now.update(ref=now["old"]),
@@ -137,6 +153,22 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         "step 24: the settings changed: epsilon 0.2 → 0.02; last good step 23; ",
         "if that is not on purpose, compare the settings",
     ),
+    "three faults": (
+        three_faults,
+        r"step 24: the log-probs of engine and trainer moved apart .*; also step 3[34]: the reward "
+        r"fell; step 39: the settings changed: epsilon 0.2 → 0.02; 44 steps",
+        "",
+    ),
+    "the opposite sign": (
+        lambda now, since, draw: now.update(advantages=-given(now)),
+        "step 24: the advantages have the opposite sign of the rewards; last good step 23; ",
+        "look for what turned the sign",
+    ),
+    "advantages without a std": (
+        lambda now, since, draw: now.update(advantages=centred(now) / 8),
+        r"step 24: the advantages are r − mean, times another factor in .* before they are \(r − ",
+        "look at what changed here",
+    ),
     "a schedule of settings": (
         lambda now, since, draw: now.update(epsilon=0.2 + 0.001 * since),
         "no sudden change in ",
@@ -155,7 +187,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
 }
 
 
-@each("kind", [*PLANTED, "a copied step", "healthy"])
+@each("kind", [*PLANTED, "a copied step", "a frozen run", "healthy"])
 def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(7)
     rows = [sampled(draw, step) for step in range(STEPS)]
@@ -166,9 +198,14 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
         rows[STEP] = rows[STEP - 3]
         words = "step 24: its records are those of step 21; 44 steps"
         fix = "no other weights give equal "
+    if kind == "a frozen run":
+        rows[STEP:] = [rows[STEP - 1]] * (STEPS - STEP)
+        words = "from step 24 on: each step has the records of step 23; last good step 23; "
+        fix = "no other weights give equal "
     found = trend(write(tmp_path / "a.jsonl", (
         {"step": step, "id": f"{step}/{group}", "rewards": now["rewards"][group].tolist()}
         | {"epsilon": now.get("epsilon", 0.2), "token_ids": IDS}
+        | {"advantages": now.get("advantages", given(now))[group].tolist()}
         | {f"log_probs_{name}": now[name][group].tolist() for name in COLUMNS}
         for step, now in enumerate(rows)
         for group in range(GROUPS)

@@ -131,7 +131,7 @@ def test_what_goes_the_other_way_is_information(tmp_path: Path) -> None:
     document = trend(path)
     (one,) = [one for one in document["findings"] if one["metric"] == "rewards/x/mean"]
     assert (one["severity"], one["direction"], one["kind"]) == ("info", "up", "shift")
-    assert document["verdict"].startswith("from step 0 on: gradient_norm is 0; 1 other event; 60")
+    assert document["verdict"].startswith("from step 0 on: gradient_norm is 0; also step 31: ")
 
 
 def test_a_run_that_learns_nothing_says_so(tmp_path: Path) -> None:
@@ -691,14 +691,37 @@ def test_an_event_begins_with_its_cause_not_with_an_effect(tmp_path: Path) -> No
     assert (found["events"][0]["step"], found["last_good_step"]) == (15, 14)
 
 
-def responses(path: Path, lengths: Sequence[Sequence[int]]) -> Path:
-    """A run of these lengths, a step each, with rewards that differ."""
-    noise = np.random.default_rng(5)
-    return write(path, (
-        {"step": at, "log_probs": [(-noise.exponential(1.0, n) - 1e-3).tolist() for n in each],
-         "rewards": [float(n % 2) for n in range(len(each))]}
-        for at, each in enumerate(lengths)
-    ))  # fmt: skip
+def responses(
+    path: Path, lengths: Sequence[Sequence[int]], *, seed: int = 5, padded: int | None = None
+) -> Path:
+    """A run of these lengths, a step each, with rewards that differ.
+
+    From the step ``padded`` on all have 30 tokens, and there are log-probs of a reference.
+    """
+    noise, rows = np.random.default_rng(seed), []
+    for at, counts in enumerate(lengths):
+        new = [-noise.exponential(1.0, n) - 1e-3 for n in counts]
+        rows.append({"step": at, "rewards": [float(n % 2) for n in range(len(counts))]})
+        columns = {"log_probs": new}
+        if padded is not None:
+            columns["ref_log_probs"] = [
+                np.minimum(a + noise.normal(0, 0.1, len(a)), 0) for a in new
+            ]
+        for name, column in columns.items():
+            pad = 30 * (padded is not None and at >= padded)
+            rows[-1][name] = [[*a.tolist(), *[0.0] * (pad - len(a))] for a in column]
+    return write(path, rows)
+
+
+def test_padding_that_is_counted_is_the_cause_of_what_it_changes(tmp_path: Path) -> None:
+    """The KL, which in the second run falls two steps earlier by chance, is of that event."""
+    draw = random.Random(1)
+    for seed in range(2):
+        free = [[draw.randint(5, 30) for _ in range(16)] for _ in range(40)]
+        found = trend(responses(tmp_path / "a.jsonl", free, seed=seed, padded=18))
+        first = "step 18: padding counts as tokens: the mask stopped dropping it; last good step 17"
+        assert found["verdict"].startswith(first)
+        assert [one["step"] for one in found["events"]] == [18]
 
 
 def test_every_response_of_one_length_is_a_finding(tmp_path: Path) -> None:

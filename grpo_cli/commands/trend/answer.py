@@ -10,9 +10,10 @@ from grpo_cli.commands.check.notes import judge
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.check.view import mismatch_lines
 from grpo_cli.commands.report.groups import steps_of_mismatch
+from grpo_cli.commands.trend.causes import Cause
 from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.events import Event, events
-from grpo_cli.commands.trend.findings import findings, first_place
+from grpo_cli.commands.trend.findings import EVERY, findings, first_place
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.places import at_one_place
@@ -87,12 +88,35 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
 
 def _checked(event: Event, steps: Steps, run: Run) -> Event:
     """The event with what its records say of it."""
-    event = replace(event, check=_named_in(event, steps, run))
+    event = _without_mask(replace(event, check=_named_in(event, steps, run)))
     at = steps.numbers.index(event.first.onset)
     if event.cause is not None or event.codes or at == 0:
         return event
+    if event.first.metric == "gradient_norm" and (other := _other_formula(run, event.step)):
+        return replace(event, cause=other)
     now, before = (of_step(run.reader, steps[one], run.step_source) for one in (at, at - 1))
     return replace(event, cause=at_one_place([event.first, *event.others], now, before))
+
+
+def _other_formula(run: Run, step: int) -> Cause | None:
+    """That the advantages follow another formula from a step on, which the whole run shows."""
+    for row in _wrong_in(run.reader):
+        if row.code == "advantages" and row.step == step:
+            return Cause(row.message.removeprefix("from this record on, "), row.advice)
+    return None
+
+
+def _without_mask(event: Event) -> Event:
+    """The event; where all lengths became one, and ``grpo check`` sees padding, with that cause."""
+    longest = next((one for one in event.findings if EVERY in one.sentence), None)
+    if longest is None or event.cause is not None or "padding" not in event.codes:
+        return event
+    others = [one for one in (event.first, *event.others) if one is not longest]
+    return replace(event, first=longest, others=others, cause=Cause(_PADDING, _MASK))
+
+
+_PADDING = "padding counts as tokens: the mask stopped dropping it"
+_MASK = "look for a change of what makes the mask: mask the padding after each response's end"
 
 
 def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:

@@ -41,6 +41,10 @@ _OVERWRITTEN = (
     "log_probs_old has to be stored before the update"
 )
 _SETTINGS = "if that is not on purpose, compare the settings of both parts of the run"
+_OPPOSITE = "the advantages have the opposite sign of the rewards"
+_SIGN = "look for what turned the sign of the advantages: right answers are made less likely"
+_FOLLOWS = 0.8
+"""The least correlation of advantages that follow the rewards."""
 _FORWARD = (
     "look at the forward pass of that step (temperature, precision, adapter): the policy itself "
     "did not move, since log_probs_old are as before, there and at the next step"
@@ -156,6 +160,14 @@ def _other_settings(found: Sequence[Finding], steps: Steps) -> Cause | None:
     words = one.sentence.replace(f" at step {one.onset}", "", 1)
     numbers = ", ".join(text for _, text in sorted(moved)[:_MOST_MOVED])
     return Cause(words, _SETTINGS, first=one, numbers=numbers)
+
+
+def _opposite_advantages(found: Sequence[Finding], _: Steps) -> Cause | None:
+    """The advantages follow the rewards with the sign turned."""
+    for one in _named(found, "reward_advantage_corr"):
+        if one.after is not None and one.after < -_FOLLOWS < _FOLLOWS < (one.before or 0.0):
+            return Cause(_OPPOSITE, _SIGN, first=one)
+    return None
 
 
 def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -334,6 +346,7 @@ def rounded(value: float) -> str:
 
 _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _other_settings,
+    _opposite_advantages,
     _equal_columns,
     _other_reference,
     _stale_engine,

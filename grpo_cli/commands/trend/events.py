@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from grpo_cli.commands.trend.onsets import (
     FARTHEST,
     IMPOSSIBLE,
     LIMIT,
+    SETTINGS,
     SHIFT,
     SPIKE,
     STUCK,
@@ -38,7 +40,10 @@ _AT_ONCE = 3
 _SURE = 1
 """Onsets that differ by no more steps are taken to be one: the likely cause has one of these."""
 _POLICY = RANKS["gradient_norm"]
-_EFFECTS = {"gradient_norm": DOWN, "reward_group_std": DOWN, "reward_std": DOWN, "groups_equal": UP}
+_EFFECTS = {
+    **dict.fromkeys(("gradient_norm", "reward_group_std", "reward_std"), DOWN),
+    **dict.fromkeys(("groups_equal", "groups_all_0"), UP),
+}
 """What becomes less, or more, because responses or rewards changed."""
 _UPDATE = {"ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
 """What becomes more with every change of the policy: of all there is, it says least."""
@@ -47,9 +52,10 @@ _FOLLOWING = {*_UPDATE, "gradient_norm"}
 _REWARDS = RANKS["groups_equal"]
 """From here on rewards and scores."""
 _RESPONSES = RANKS["entropy"]
+_UPDATES = RANKS["ratio_p999"]
 _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
 """What a policy that moves too far changes: what is done about the KL is done about these."""
-_IF_FALLS = "if entropy falls, "
+_IF_FALLS = " falls, "
 _SHORTER = (
     "read the shortest responses: see whether the reward pays for brevity, or for a format alone; "
     "normalise the loss by tokens (a mean over each response's tokens favours short right ones)"
@@ -151,6 +157,11 @@ class Event(Answer):
         return f"{self._when}: {self._fact}{self._amount}{self._until}{self._likely}"
 
     @property
+    def title(self) -> str:
+        """What changed and when."""
+        return f"{self._when}: {self._fact}"
+
+    @property
     def numbers(self) -> str:
         """What the metrics were before and are since; those that changed later with their steps.
 
@@ -222,7 +233,7 @@ class Event(Answer):
     def _when(self) -> str:
         if self.first.kind == TREND:
             return "from the first step on"
-        if self.first.kind == STUCK:
+        if self.first.kind == STUCK or (self.first.kind == COPY and self.end is None):
             return f"from step {self.step:,} on"
         often = f" and every {self.first.period} steps since" if self.first.period else ""
         return f"step {self.step:,}{often}"
@@ -294,9 +305,9 @@ class Event(Answer):
         if row is self.first.row and row.name == KL and falls:
             return _LOADED
         fall, either, rise = row.fix.partition("; if it rises, ")
-        if not either or not self.first.direction or not fall.startswith(_IF_FALLS):
+        if not either or not self.first.direction or _IF_FALLS not in fall:
             return row.fix
-        return fall.removeprefix(_IF_FALLS) if falls else rise
+        return fall.partition(_IF_FALLS)[2] if falls else rise
 
     @property
     def _has_kl(self) -> bool:
@@ -323,9 +334,10 @@ def events(findings: Sequence[Finding], steps: Steps) -> list[Event]:
     grouped: list[list[Finding]] = []
     for one in sorted(findings, key=lambda one: (one.severity == INFO, one.onset)):
         alike = [each for each in grouped if (each[0].kind == TREND) == (one.kind == TREND)]
-        near = [each for each in alike if 0 <= one.onset - each[-1].onset <= _reach(each, one)]
+        near = [each for each in alike if _takes_in(each, one)]
         if near:
-            near[-1].append(one)
+            named = [each for each in near if _family(one) in map(_family, each)]
+            (named or near)[-1].append(one)
         else:
             grouped.append([one])
     found = (_explained(_event(each), steps) for each in grouped)
@@ -346,13 +358,24 @@ def _explained(event: Event, steps: Steps) -> Event:
     return Event(step, first, others, cause=cause)
 
 
-def _reach(event: Sequence[Finding], one: Finding) -> int:
-    """Steps after an event's last finding within which another follows from it.
+def _takes_in(event: Sequence[Finding], one: Finding) -> bool:
+    """Whether a finding is of an event: it began with it, or soon after, or is more of the same.
 
-    While something is wrong, a slope begins within the steps that onsets are looked for in.
+    While something is wrong, a slope begins within the steps that onsets are looked for in. Other
+    settings are a cause, never an effect.
     """
-    lasts = any(each.end is None or each.end >= one.onset for each in event if not each.is_single)
-    return FARTHEST if lasts else _TOGETHER
+    since = one.onset - event[-1].onset
+    if one.kind == SETTINGS:
+        return since <= _SURE and one.onset - event[0].onset <= _SURE
+    if any(abs(one.onset - each.onset) <= _AT_ONCE for each in event):
+        return True  # information comes last, whatever its step
+    if since < 0:
+        return False
+    lasting = [each for each in event if each.end is None or each.end >= one.onset]
+    if any(_family(each) == _family(one) for each in lasting):
+        return True
+    alike = any(_part(each) == _part(one) for each in lasting if not each.is_single)
+    return since <= (FARTHEST if alike else _TOGETHER)
 
 
 def _event(together: Sequence[Finding]) -> Event:
@@ -369,7 +392,7 @@ def _event(together: Sequence[Finding]) -> Event:
 
     Where a run is stuck, the responses are the cause of what the update lacks.
     """
-    begun = min(one.onset for one in together)
+    _, begun = min((one.severity == INFO, one.onset) for one in together)
     jumped = any(one.is_single and one.metric in _UPDATE and one.onset == begun for one in together)
     changed = any(
         _rank(one) >= _RESPONSES and one.severity != INFO
@@ -411,6 +434,11 @@ def _rank(finding: Finding) -> int:
     """The place in the order in which faults spread; what is no number comes before all."""
     row = finding.row
     return -1 if row is None else RANKS[row.name]
+
+
+def _part(finding: Finding) -> int:
+    """What a finding is of: neither, the engine, the policy and its responses, or the rewards."""
+    return bisect([0, _UPDATES, _REWARDS], _rank(finding))
 
 
 def _family(finding: Finding) -> str:

@@ -99,18 +99,27 @@ def findings(
 
 def _copies(steps: Steps, flags: Flags) -> list[Finding]:
     """The first step that has the records of an earlier one."""
-    for at, source in steps.copies.items():
-        begun, later = steps[at], len(steps.copies) - 1
+    copies = steps.copies
+    for at, source in copies.items():
+        begun, later = steps[at], len(copies) - 1
+        ended = next(one for one in range(at, len(steps) + 1) if copies.get(one) != source)
+        frozen = ended - at > 1
         many = f"; {later:,} more repeat an earlier step" if later else ""
-        sentence = f"{COPIED} {steps.numbers[source]:,}, with equal log-probs{many}"
-        commands = _commands("records", begun, begun, flags)
-        number = begun.number
-        one = Finding("records", COPY, number, sentence, worst_step=number, seen=number, **commands)
-        return [one]
+        fact = f"{FROZEN if frozen else COPIED} {steps.numbers[source]:,}"
+        number, sentence = begun.number, f"{fact}, with equal log-probs{many}"
+        end = steps.numbers[ended] if frozen and ended < len(steps) else None
+        more: dict[str, Any] = {
+            "worst_step": number,
+            "seen": number,
+            "end": end,
+            "period": int(frozen),
+        }
+        more |= _commands("records", begun, begun, flags)
+        return [Finding("records", COPY, number, sentence, **more)]
     return []
 
 
-COPIED = "its records are those of step"
+COPIED, FROZEN = "its records are those of step", "each step has the records of step"
 
 
 def _settings(steps: Steps, flags: Flags) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from grpo_cli.commands.answer import Answer, text_of_rows
 from grpo_cli.commands.frames import Array, Frames, array
 from grpo_cli.commands.trend.metrics import METRICS, RECORDED_LOSS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
-from grpo_cli.commands.trend.onsets import COPY, SPIKE
+from grpo_cli.commands.trend.onsets import COPY, LEAST_FUTURE, SPIKE
 from grpo_cli.commands.trend.settings import SettingChange
 from grpo_cli.commands.trend.sums import KINDS, LOWEST, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
@@ -232,13 +232,17 @@ class Steps(Frames, Sequence[Step]):
 
     @property
     def copies(self) -> dict[int, int]:
-        """Place of a step → that of an earlier one with equal log-probs; none where most have."""
+        """Place of a step → that of an earlier one with equal log-probs.
+
+        None where most have from the first on.
+        """
         first, found = dict[int, int](), dict[int, int]()
         tokens = self.counted("tokens")
         for at, sum_of in enumerate(self._sums.count("prints").tolist()):
             if sum_of and tokens[at] >= _LEAST_COPIED and first.setdefault(sum_of, at) < at:
                 found[at] = first[sum_of]
-        return found if 2 * len(found) < len(self) else {}
+        differ = min(found, default=0) >= LEAST_FUTURE or 2 * len(found) < len(self)
+        return found if differ else {}
 
     def __iter__(self) -> Iterator[Step]:
         columns = [self.values(name) for name in self.metrics]
@@ -365,7 +369,8 @@ class Finding:
         severity: "warning", or "info" where a level went the way that is no fault by itself.
         seen: the step that showed it, from which on a run that grows says so.
         end: the step from which on values are as before; None while it lasts.
-        period: the steps from one spike to the next; 0: there are not several at one distance.
+        period: the steps from one spike or copy to the next; 0: there are not several at one
+            distance.
         at_once: whether the new level was reached from one step to the next.
         before, after: the levels that the sentence names, of a single step or a limit the value
             that is farthest; None where it names none.

@@ -23,6 +23,8 @@ from grpo_cli.terminal.numbers import brief
 
 _SAID = 4
 """Steps that are named where a limit is passed."""
+_OTHERS = 3
+"""Events beside the first that the verdict names."""
 _NAMED = 8
 """Series of a log that are named though they are not watched."""
 
@@ -222,8 +224,9 @@ def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:
     first = main_event(found)
     if first is None:
         return covered.verdict(found)
-    rest = len(wrong) - 1
-    more = f"; {rest} other event{'' if rest == 1 else 's'}" if rest else ""
+    rest = [one.title for one in wrong if one is not first]
+    more = f"; also {'; '.join(rest[:_OTHERS])}" if rest else ""
+    more += f"; {len(rest) - _OTHERS} more" if len(rest) > _OTHERS else ""
     good = last_good_step(steps, found)
     last = "" if good is None else f"; last good step {good:,}"
     return f"{first.headline}{last}{more}; {len(steps):,} steps"

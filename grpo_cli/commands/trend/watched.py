@@ -206,8 +206,8 @@ NOT_FINITE = (
     "tokens, or weights that have been NaN since an earlier update"
 )
 _GRADIENT = (
-    f"if the norm rises, {AHEAD}; if it falls, look for groups of equal rewards and for longer "
-    "responses"
+    "if the norm falls, look for groups of equal rewards, longer responses and another formula of "
+    f"the advantages; if it rises, {AHEAD}"
 )
 _ENTROPY = (
     "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
@@ -343,7 +343,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("ratio_p999", "ratio_mean", "ess"), _FAR),
     **dict.fromkeys(("clip_low", "clip_high"), _CLIPPED),
     "reward_length_corr": ("within groups, longer responses got more reward", ""),
-    "reward_advantage_corr": ("", "the advantages ceased to follow the rewards"),
+    "reward_advantage_corr": ("", "the advantages no longer follow the rewards"),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
     "recorded_loss": ("the loss that the records hold rose", "the loss that the records hold fell"),
     "kl_k3": (
