@@ -14,7 +14,7 @@ from grpo_cli.records.formats.format import COMMON
 from grpo_cli.records.formats.trainers import sum_tokens
 from grpo_cli.records.places import Origin
 from grpo_cli.records.record import Raw, listed
-from grpo_cli.records.unread import TWINS, resembled
+from grpo_cli.records.unread import STEP_FIELDS, TWINS, resembled
 
 Notices = dict[str, int | None]
 """Sentences to print once, and the line that first gave rise to each."""
@@ -126,7 +126,7 @@ def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
         except Missing:
             message = f"expected {name} here (--map), found nothing"
             raise InputError(message, path=spelled(path)) from None
-        replaced = {name, _PARTNERS.get(name)}
+        replaced = {name, _PARTNERS.get(name, name)}
         if name == "token_ids" and canonical_name(str(path[-1])) == "tokens":
             replaced.add("tokens")  # they are no texts
         for key in [key for key in record if canonical_name(key) in replaced]:
@@ -134,4 +134,7 @@ def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
         if name == "rewards" and str(path[-1]).startswith("token_level_"):
             found = sum_tokens(listed(found), value, spelled(path))
         record[name], places[name] = found, spelled(path)
+    for key in {path[0] for _, path in mapped if len(path) == 1} - {*STEP_FIELDS}:
+        if canonical_name(str(key)) is None:
+            record.pop(key, None)  # read under its new name: it is no unknown key
     one.value, one.spelled = record, places
