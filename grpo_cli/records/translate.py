@@ -134,7 +134,7 @@ def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
         if name == "rewards" and str(path[-1]).startswith("token_level_"):
             found = sum_tokens(listed(found), value, spelled(path))
         record[name], places[name] = found, spelled(path)
-    for key in {path[0] for _, path in mapped if len(path) == 1} - {*STEP_FIELDS}:
-        if canonical_name(str(key)) is None:
+    for key in {str(path[0]) for _, path in mapped if len(path) == 1} - {*STEP_FIELDS}:
+        if canonical_name(key) is None:
             record.pop(key, None)  # read under its new name: it is no unknown key
     one.value, one.spelled = record, places
