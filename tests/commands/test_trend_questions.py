@@ -327,17 +327,21 @@ def test_the_last_good_step(folder: Path) -> None:
 
 
 @each(
-    ("since", "factor", "differs", "cell"),
+    ("since", "factor", "drifts", "differs", "cell"),
     [
-        (0, 1.4, True, "≠ +0.185 ±0.3 (× 1.4)"), (40, 1.4, True, "  +0.185 ±0.3"),
-        (0, None, True, "≠ +0.185 ±0.3 (one way all along)"), (None, 1.4, False, "  +0.185 ±0.3"),
+        (0, 1.4, False, True, "≠ × 1.4"), (40, 1.4, False, True, "  +0.185 ±0.3"),
+        (0, 1.01, True, True, "≠ drifts steadily"), (None, 1.4, False, False, "  +0.185 ±0.3"),
     ],
 )  # fmt: skip
-def test_a_mark_whose_interval_holds_0_says_why(
-    since: int | None, factor: float | None, differs: bool, cell: str
+def test_no_mark_is_next_to_an_interval_that_contains_0(
+    since: int | None, factor: float | None, drifts: bool, differs: bool, cell: str
 ) -> None:
     values = (1.0, 1.185, 0.185, -0.115, 0.485)
-    row = Difference("kl_k3", *values, *values[2:], differs, differs, since, factor, factor)
+    row = Difference(
+        *("kl_k3", *values, *values[2:], differs, differs, since, factor, factor),
+        drifts=drifts,
+        drifts_at_end=drifts,
+    )
     assert [with_error(row, 0, at_end=end) for end in (False, True)] == [cell, cell]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import pairwise
 from math import isclose
 from typing import Any
 
@@ -135,14 +134,9 @@ class Compared(Frames, Answer):
         ]
         if len(alike) > _GROUPS:
             parts.append(f"{counted(len(alike) - _GROUPS, 'more group')} of variants agree")
-        if len(rows) > FEW:
+        if len(rows) > FEW or not alike:
             parts = [f"{len(rows)} variants give {len(groups)} different results"]
-        parts = parts or [f"no two of {len(rows)} variants agree"]
         parts.append(f"losses from {_loss(low)} ({low.variant}) to {_loss(high)} ({high.variant})")
-        if not alike:
-            one, other = min(pairwise(firsts), key=lambda pair: _gap(*pair))
-            nearest = f"{one.variant} and {other.variant}, {_apart(one, other)}"
-            parts.append(f"nearest: {nearest}")
         return "; ".join(parts)
 
     def table(self) -> list[dict[str, Any]]:
@@ -195,20 +189,15 @@ def _agreeing(rows: Sequence[ComparedVariant]) -> str:
     return "agree" if len({*map(_loss, rows)}) == 1 else f"agree within {SAME:.2%}"
 
 
-def _gap(one: ComparedVariant, other: ComparedVariant) -> float:
-    """The difference of two losses, in percent of the larger; 0 where rounding explains it."""
-    gap = abs(one.loss - other.loss)
-    if gap <= _ROUNDING * (one.gradient_norm or 0.0):
-        return 0.0
-    return 100.0 * gap / max(abs(one.loss), abs(other.loss))
-
-
 def _apart(one: ComparedVariant, other: ComparedVariant) -> str:
-    """How far two losses are from each other, in words."""
-    gap = _gap(one, other)
-    if gap > 100.0:
+    """How far two losses are from each other, in words; rounding counts as 0."""
+    gap = abs(one.loss - other.loss)
+    rounding = gap <= _ROUNDING * (one.gradient_norm or 0.0)
+    percent = 0.0 if rounding else 100.0 * gap / max(abs(one.loss), abs(other.loss))
+    if percent > 100.0:
         return "of opposite signs"
-    return f"apart by {float(f'{gap:.2g}'):g}% of the larger"  # of large ones too no power of ten
+    # of large ones too no power of ten
+    return f"apart by {float(f'{percent:.2g}'):g}% of the larger"
 
 
 def _loss(row: ComparedVariant) -> str:

@@ -163,12 +163,15 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
 
 
 def _chance(answer: Matched) -> str:
-    """How many such matches chance gives."""
+    """How probable such a match is by chance; or how many are expected, where that is likely."""
     expected = answer.matches[0].hits_expected or 0.0
-    some = f"about {shown(float(f'{expected:.2g}'))}" if expected >= 1e-4 else "fewer than 0.0001"
-    noun = "match" if some == "about 1" else "matches"
-    first = "the first" if answer.match_count > 1 else "this one"
-    by_chance = f"chance alone would give {some} {noun} as simple as {first}"
+    first = "as simple as the first" if answer.match_count > 1 else "as simple as this"
+    percent = -100.0 * math.expm1(-expected)
+    some = f"about {float(f'{percent:.2g}'):g}%" if percent >= 0.01 else "less than 0.01%"
+    by_chance = f"by chance alone, a match {first} has a probability of {some}"
+    if expected >= 1.0:
+        number = shown(float(f"{expected:.2g}"))
+        by_chance = f"by chance alone, about {number} matches {first} are expected"
     if not answer.by_chance:
         return by_chance
     digits = (answer.rtol or 0.0) * abs(answer.target)

@@ -70,6 +70,8 @@ class Difference(Answer):
         factor, end_factor: second by first, of a positive metric that is watched on a log scale.
         since_then, since_low, since_high: the difference over the steps from ``since`` on, and its
             interval; None where it does not differ, or over fewer than eight steps.
+        drifts, drifts_at_end: whether it differs only because the difference, or the factor, goes
+            one way all along.
     """
 
     name: str
@@ -89,6 +91,8 @@ class Difference(Answer):
     since_then: float | None = None
     since_low: float | None = None
     since_high: float | None = None
+    drifts: bool = False
+    drifts_at_end: bool = False
 
 
 @dataclass(frozen=True)
@@ -299,6 +303,7 @@ def _difference(
     begun = [] if seeds else _beginnings(left, right, scale, spikes)
     lasting = [one for one in begun if one.end is None]
     found: list[tuple[float, float, float, bool]] = []
+    drifts: list[bool] = []
     factors: list[float | None] = []
     disjoint = not seeds and (mine.max() < yours.min() or yours.max() < mine.min())
     for last, begins in (count, begun), (max(count // _LAST, min(_LEAST_END, count)), lasting):
@@ -306,15 +311,18 @@ def _difference(
         value, half = change.value, change.half_width()
         scaled = _change(left, right, last, seeds=seeds)
         rows = right.mean(axis=0) - left.mean(axis=0)
-        beyond = scaled.is_beyond(level) or (not seeds and is_steady_slope(rows[-last:], level))
-        beyond = beyond or disjoint or (not seeds and abs(value) >= _CLEAR * half > 0.0)
+        beyond = scaled.is_beyond(level) or disjoint
+        beyond = beyond or bool(begins) or (not seeds and abs(value) >= _CLEAR * half > 0.0)
+        drifts.append(not (beyond or seeds) and is_steady_slope(rows[-last:], level))
         factors.append(math.exp(scaled.value) if by_factor else None)
-        found.append((value, value - half, value + half, beyond or bool(begins)))
+        found.append((value, value - half, value + half, beyond or drifts[-1]))
     whole, end = found
     means = float(mine.mean()), float(yours.mean())
-    row = Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3], None, *factors)
+    row = Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3])
+    row = replace(row, factor=factors[0], end_factor=factors[1])
     if not (row.differs or row.differs_at_end):
         return row
+    row = replace(row, drifts=drifts[0], drifts_at_end=drifts[1])
     first = (lasting or begun)[:1]
     at = _as_alone(first[0].at, (mine[0], yours[0]), watch) if first else 0
     row = replace(row, since=numbers[at])

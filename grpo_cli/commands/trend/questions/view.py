@@ -125,16 +125,17 @@ def print_comparison(
             "second": one.second,
             "difference": with_error(one, first),
             "at the end": with_error(one, first, at_end=True),
-            "since": _beginning(one, first),
+            "since": "" if one.since is None else str(one.since),
+            "since then": "" if one.since in (None, first) else f"≠ {since_then(one)}",
         }
         for one in answer.metrics
         if one.name not in equal
     ]
-    hide = [] if answer.differing else ["since"]
-    hide += [] if answer.has_end else ["at the end"]
-    spare = ("second", "first")  # both sides as long as there is room
+    hide = [] if answer.has_end else ["at the end"]
+    for name in ("since", "since then"):
+        hide += [] if any(row[name] for row in rows) else [name]
     if rows:
-        _print_rows(console, screen, rows, spare=spare, hide=hide)
+        hide += _print_rows(console, screen, rows, spare=("at the end", "since then"), hide=hide)
     if equal:
         console.print(wrapped(Text(f"equal: {', '.join(equal)}", "dim"), screen.reading, 2))
     if not rows:
@@ -142,12 +143,13 @@ def print_comparison(
     explained = "difference: second − first, ± half its 95 % interval"
     if min(answer.runs) == 1:
         explained += " (noise of steps, drift between two seeds)"
-    if answer.has_end:
+    if "at the end" not in hide:
         last = max(answer.steps[2] // 4, 30)
         explained += f"; at the end: over the last {last} steps"
     explained += "; ≠: beyond chance for this many metrics"
     if answer.differing:
-        explained += "; since: from which step on, with the difference from there on"
+        explained += "; since: the step from which on a metric differs"
+        explained += "" if "since then" in hide else ", since then: the difference from there on"
     console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
 
 
@@ -157,31 +159,22 @@ def _listed(named: Sequence[str]) -> str:
     return ", ".join(named) if len(named) <= _MOST_NAMED else named[0] + more
 
 
-def _beginning(one: Difference, first: int) -> str:
-    """The step from which on a metric differs, with the difference since then if it is another."""
-    if one.since is None:
-        return ""
-    return str(one.since) if one.since == first else f"{one.since}: ≠ {since_then(one)}"
-
-
 def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
-    """A difference with half its interval; why it is marked, where that does not say it.
+    """A difference with half its interval, or what differs where that interval contains 0.
 
-    Where it is beyond its interval only from a step on, ``since`` has the mark. ``first``: the
-    first step that is compared.
+    Where it is beyond its interval only from a step on, ``since`` says so. ``first``: the first
+    step that is compared.
     """
-    value, low, factor, differs = (
-        (one.at_end, one.end_low, one.end_factor, one.differs_at_end)
+    value, low, factor, differs, drifts = (
+        (one.at_end, one.end_low, one.end_factor, one.differs_at_end, one.drifts_at_end)
         if at_end
-        else (one.difference, one.low, one.factor, one.differs)
+        else (one.difference, one.low, one.factor, one.differs, one.drifts)
     )
     half = value - low
-    clear = abs(value) > half
-    marked = differs and (clear or one.since in (None, first))
-    about = f"{'≠' if marked else ' '} {_with_half(value, half)}"
-    if not marked or clear:
-        return about
-    return f"{about} ({f'× {factor:.3g}' if factor else 'one way all along'})"
+    marked = differs and (abs(value) > half or one.since in (None, first))
+    if marked and abs(value) <= half:
+        return "≠ drifts steadily" if drifts or not factor else f"≠ × {factor:.3g}"
+    return f"{'≠' if marked else ' '} {_with_half(value, half)}"
 
 
 def _signed(value: float) -> str:
@@ -213,8 +206,8 @@ def _print_rows(
     spare: Sequence[str],
     hide: Sequence[str] = (),
     note: str = "",
-) -> None:
-    """Prints rows as a table.
+) -> list[str]:
+    """Prints rows as a table; returns the columns for which there was no room.
 
     Args:
         console, screen: where to.
@@ -235,6 +228,7 @@ def _print_rows(
     if note:
         console.print(wrapped(Text(note, "dim"), screen.reading))
     print_hidden(console, screen, hidden, "see --json")
+    return hidden
 
 
 def _size(size: float | None) -> str:
