@@ -168,10 +168,10 @@ def _chance(answer: Matched) -> str:
     first = "as simple as the first" if answer.match_count > 1 else "as simple as this"
     percent = -100.0 * math.expm1(-expected)
     some = f"about {float(f'{percent:.2g}'):g}%" if percent >= 0.01 else "less than 0.01%"
-    by_chance = f"by chance alone, a match {first} has a probability of {some}"
+    by_chance = f"probability of a match {first} by chance: {some}"
     if expected >= 1.0:
         number = shown(float(f"{expected:.2g}"))
-        by_chance = f"by chance alone, about {number} matches {first} are expected"
+        by_chance = f"about {number} matches {first} are expected by chance"
     if not answer.by_chance:
         return by_chance
     digits = (answer.rtol or 0.0) * abs(answer.target)
