@@ -306,7 +306,7 @@ class Evaluation:
         if values:
             found = ", ".join(instead(name, own, used) for name, (own, used) in values.items())
             kept = " ".join(as_flags(None, {}, {name: own for name, (own, _) in values.items()}))
-            yield f"the records set {found}; {kept} restores {plan.variant}'s own"
+            yield f"taken from the records: {found}; {kept} restores {plan.variant}'s own"
 
 
 def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:
