@@ -243,6 +243,8 @@ class Event(Answer):
         """What changed, in plain words: what the numbers say, or a cause that they prove."""
         one, row = self.first, self.first.row
         words = "" if row is None else meaning(row, one.direction)
+        if one.kind == LIMIT and _family(one) == "mismatch":
+            words = "engine and trainer differ"  # nothing says that they ever did not
         if self.cause is not None and self.cause.is_certain:
             words = self.cause.words
         elif EVERY in one.sentence:
