@@ -503,6 +503,11 @@ def test_rows_of_the_framework_that_names_the_fields_come_first() -> None:
     assert "1 agrees with trl/grpo" in repr(found)
 
 
+def test_an_earlier_release_of_the_row_comes_before_a_cause() -> None:
+    found = verify([expecting("trl/grpo@1.9.2", beta=0.04)], "trl/grpo", beta=0.04)
+    assert (found.agrees_with, found.agreeing, found.causes) == (("trl/grpo@1.9.2",), 1, ())
+
+
 @each(
     ("row", "said"),
     [
