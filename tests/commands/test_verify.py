@@ -503,6 +503,15 @@ def test_rows_of_the_framework_that_names_the_fields_come_first() -> None:
     assert "1 agrees with trl/grpo" in repr(found)
 
 
+def test_an_earlier_release_of_the_row_comes_before_a_cause(tmp_path: Path) -> None:
+    rows = [expecting("trl/grpo@1.9.2", beta=0.04)]
+    found = verify(rows, "trl/grpo", beta=0.04)
+    assert (found.agrees_with, found.agreeing, found.causes) == (("trl/grpo@1.9.2",), 1, ())
+    path = write(tmp_path / "a.jsonl", rows)
+    shown = " ".join(run("verify", path, "-v", "trl/grpo", "--beta", "0.04").stdout.split())
+    assert "trl/grpo@1.9.2 (trl 1.10.0: The KL is weighted by the ratio by default" in shown
+
+
 @each(
     ("row", "said"),
     [

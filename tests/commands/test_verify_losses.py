@@ -12,7 +12,11 @@ from files import each
 from grpo_cli import evaluate, match, verify
 
 OWN = {"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04}
+STD_EPS = "std_eps 0.0001 instead of 1e-08, and"
+MISSING = "clip missing (or an ε that no ratio reaches)"
 WRONG: list[tuple[dict[str, float], str]] = [
+    ({"epsilon_low": 1.0, "epsilon_high": 9.0, "std_eps": 1e-4}, f"{STD_EPS} {MISSING}"),
+    ({"epsilon_high": 9.0, "std_eps": 1e-4}, f"{STD_EPS} upper {MISSING}"),
     ({"epsilon_low": 0.28}, "epsilon_low 0.28 instead of 0.2"),
     ({"epsilon_high": 0.28}, "epsilon_high 0.28 instead of 0.2"),
     ({"epsilon_low": 0.225}, "epsilon_low 0.225 instead of 0.2"),
@@ -28,7 +32,7 @@ WRONG: list[tuple[dict[str, float], str]] = [
     ),
     (
         {"epsilon_low": 0.3, "epsilon_high": 0.3, "std_eps": 1e-4},
-        "std_eps 0.0001 instead of 1e-08, and ε is 0.3 instead of 0.2",
+        f"{STD_EPS} ε is 0.3 instead of 0.2",
     ),
 ]
 
@@ -90,16 +94,19 @@ FORMULAS = [
 
 @each(("words", "wrong"), FORMULAS)
 def test_another_formula_is_named_where_records_have_advantages(records, words, wrong) -> None:
-    """Their own say by which formula they come from the rewards; half of these have median 0."""
+    """Their own say by which formula they come from the rewards; half of these have std 0.5."""
     for beta, missing in ((OWN["beta"], ""), (0.0, "KL missing (β = 0), and ")):
         made = []
         for at, one in enumerate(records):
-            r = np.array([0, 1, 0, 0, at % 2, 0], float)
+            half = (at + 1) % 2
+            r = np.array([0, 1, 0, 0, half, half], float)
             own = {"rewards": r.tolist(), "advantages": (r - r.mean()) / (r.std(ddof=1) + 1e-4)}
             loss = loss_of(one | own | {"advantages": wrong(r)}, {"beta": beta})
             made.append(one | own | {"expected": {"loss": loss}})
         answer = verify(made, "grpo")
         assert answer.causes[0] == missing + words
+        every = [cause for row in answer.records if row.first for cause in row.first.causes]
+        assert not any("the root" in cause for cause in every)
         assert answer.explained == 4
 
 

@@ -92,8 +92,8 @@ def test_a_term_with_a_denominator_of_its_own_is_named_from_losses_alone() -> No
     policy = [-token_mean(clipped(row)) for row in rows]
     kl = [np.concatenate(k3(row)).sum() for row in rows]
     counts = {
-        "KL over another denominator: your loss divides each token by responses × the longest "
-        "response (mean over padded positions, the width); bnpo divides by tokens": [
+        "KL over another denominator: your loss divides each token by responses × the padded "
+        "width (mean over padded positions); bnpo divides by tokens": [
             len(row["log_probs_old"]) * max(map(len, row["log_probs_old"])) for row in rows
         ],
         "KL times the number of responses": [

@@ -44,7 +44,7 @@ from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.records import Record
 from grpo_cli.terminal.numbers import counted, shown
-from grpo_cli.variants import VARIANTS
+from grpo_cli.variants import VARIANTS, framework_of
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL
 
@@ -288,9 +288,10 @@ class Verification:
         return found
 
     def _rows_of(self, record: Record, verdict: Verdict, within: Tolerance) -> tuple[str, ...]:
-        """The rows that give what a record expects, of the framework that names its fields.
+        """The rows that give what a record expects: its own row as an earlier release had it.
 
-        Those that gave a record before are tried first; the others in a number of records.
+        Else those of the framework that names its fields. Those that gave a record before are
+        tried first; the others in a number of records.
         """
 
         def giving(rows: Sequence[str]) -> tuple[str, ...]:
@@ -304,12 +305,16 @@ class Verification:
 
         if found := giving(self._rows):
             return found
-        if self._rows_left <= 0 or not self._frameworks:
+        if self._rows_left <= 0:
             return ()
         self._rows_left -= 1
-        usual = [USUAL[name][1] for name in self._frameworks if name in USUAL]
-        rooms = tuple(f"{name}/" for name in self._frameworks)
-        found = giving([*dict.fromkeys([*usual, *(x for x in VARIANTS if x.startswith(rooms))])])
+        room, row = framework_of(verdict.variant), f"{verdict.variant}@"
+        found = giving([name for name in (room.earlier if room else ()) if name.startswith(row)])
+        if not found and self._frameworks:
+            usual = [USUAL[name][1] for name in self._frameworks if name in USUAL]
+            rooms = tuple(f"{name}/" for name in self._frameworks)
+            others = (name for name in VARIANTS if name.startswith(rooms))
+            found = giving([*dict.fromkeys([*usual, *others])])
         self._rows = [*dict.fromkeys([*self._rows, *found])]
         return found
 

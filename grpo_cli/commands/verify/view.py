@@ -24,6 +24,7 @@ from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
+from grpo_cli.variants import changed
 
 
 def print_verification(console: Console, screen: Screen, answer: Verified) -> None:
@@ -150,13 +151,20 @@ def _paragraph(
         found = [] if everywhere else ["see above"]
     if first.agrees_with:
         words = "another variant: this agrees with"
-        found = _listed([f"{words} {variant}" for variant in first.agrees_with])
+        found = _listed([f"{words} {_with_changes(each)}" for each in first.agrees_with])
     for label, texts in (("  cause    ", found), ("  possible ", _listed(first.possible))):
         for at, text in enumerate(texts):
             yield Text.assemble((" " * len(label) if at else label, "cyan"), text)
     if row.also:
         differ = "differs" if len(row.also) == 1 else "differ"
         yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row.also)} {differ} too")
+
+
+def _with_changes(variant: str) -> str:
+    """A row's name; that of an earlier release with what changed since."""
+    row, _, version = variant.partition("@")
+    since = "; ".join(changed(row, version, "newest")) if version else ""
+    return f"{variant} ({since})" if since else variant
 
 
 def _listed(causes: Sequence[str]) -> list[str]:

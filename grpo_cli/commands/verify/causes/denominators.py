@@ -496,6 +496,20 @@ def named_factors(case: Case) -> Iterator[Cause]:
                     yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
 
 
+def accumulated(case: Case) -> Iterator[Cause]:
+    """Yields micro-batches, each of whose losses is an n-th, where the record says no number."""
+    found, room = _loss_factor(case), max(case.tolerance.rtol, case.rounding)
+    if found is None or case.gradient is not None or any(_stated(case, _ACCUMULATION[:1])):
+        return
+    for count in _MICRO_BATCHES:
+        if abs(found * count - 1.0) <= room:
+            words = f"loss ÷ {count}: gradient accumulation of {count}"
+            yield Cause("accumulation-missing", words, partial(everything_times, factor=1 / count))
+
+
+_MICRO_BATCHES = range(2, 65)
+
+
 def _stated(case: Case, names: Sequence[str]) -> Iterator[tuple[str, float]]:
     """Yields hyperparameters that the record has, with their numbers."""
     for name in names:

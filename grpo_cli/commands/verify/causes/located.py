@@ -139,8 +139,8 @@ def ratio_words(case: Case) -> str:
     alike = (each for each in _counts(case) if each[1] > 1 and abs(each[1] - count) <= 1e-5 * count)
     name, count = next(alike, ("", count))
     more = abs(factor) > 1.0
-    done = f"missing, divide by {count:g}" if more else f"taken twice, multiply by {count:g}"
-    why = f", and {count:g} is {name}: the mean over them is {done}" if name else ""
+    done = f"is missing, divide by {count:g}" if more else "may be taken twice"
+    why = f", and {count:g} is {name}: the mean over them {done}" if name else ""
     return f"your loss is grpo's times {factor:.5g}{why}"
 
 

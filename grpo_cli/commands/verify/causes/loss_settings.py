@@ -116,7 +116,7 @@ def _windows(cases: Sequence[Case]) -> Iterator[_Guess]:
     surrogates = [case.objective.surrogate for case in cases]
     if any(x.choice.window != "product" and not caps_weight(x) for x in surrogates):
         return
-    usual = np.array(_USUAL + (_BOUNDS if caps_weight(surrogates[0]) else ()))
+    usual = np.array(_USUAL + (_BOUNDS if caps_weight(surrogates[0]) else (np.inf,)))
     (low, high), *others = {_own(case) for case in cases}
     if others:
         return
@@ -140,13 +140,26 @@ def _own(case: Case) -> tuple[float, float]:
 
 
 def _window(fitting: F64, own: tuple[float, float]) -> Cause:
-    """The roundest pair of those that fit, with the range of the others."""
+    """No bound, if that fits; else the roundest pair of those that fit, and the others' range."""
+    if np.isinf(fitting).any():
+        pair = max(map(tuple, fitting[np.isinf(fitting).any(axis=1)].tolist()))
+        mistake, words = _MISSING[pair[0] == np.inf, pair[1] == np.inf]
+        words += " (or an ε that no ratio reaches)"
+        return Cause(mistake, words, partial(with_window, pair=pair))
     low, high = min(fitting.tolist(), key=lambda pair: sum(len(f"{one:g}") for one in pair))
     words = f"ε is {low:g} instead of {' and '.join(f'{one:g}' for one in dict.fromkeys(own))}"
     if low != high or (fitting != low).any():
         spans = tuple(zip(fitting.min(axis=0).tolist(), fitting.max(axis=0).tolist(), strict=True))
         words = window_words((low, high), own, spans, [least == most for least, most in spans])
     return Cause("epsilon-other", words, partial(with_window, pair=(low, high)))
+
+
+_MISSING = {
+    (True, True): ("clip-unused", "clip missing"),
+    (True, False): ("clip-one-side", "lower clip missing"),
+    (False, True): ("clip-one-side", "upper clip missing"),
+}
+"""Whether ε_low and ε_high are infinite → the mistake and its words."""
 
 
 def _loss_off(case: Case, low: F64, high: F64) -> F64:
@@ -182,7 +195,7 @@ def _capped_sums(ratio: F64, weight: F64, bounds: F64) -> F64:
     below = np.concatenate([[0.0], np.cumsum(ratio * weight)])
     above = np.concatenate([[0.0], np.cumsum(weight[::-1])])[::-1]
     at = np.searchsorted(ratio, bounds)
-    result: F64 = below[at] + bounds * above[at]
+    result: F64 = below[at] + np.where(at < len(ratio), bounds, 0.0) * above[at]
     return result
 
 

@@ -40,6 +40,7 @@ MOST = 4
 TIERS: Sequence[Sequence[tuple[Source, int]]] = (
     ((denominators.negative, 3),),
     (
+        (denominators.accumulated, 1),
         (denominators.named_factors, 1),
         (masks.masks, 2),
         (turns.trajectories, 2),
@@ -182,12 +183,18 @@ def _searched(
     best = [cause for off, cause in fitting.values() if off <= enough]
     if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
+    best = [cause for cause in best if not any(_adds_to(cause, one) for one in best)]
     best.sort(key=lambda cause: not cause.is_common)
     where = UNKNOWN
     if case.has_one_number and matches_by_chance(case, losses) > by_chance:
         return Explained(where, (), best[:MOST])
     named = [cause for cause in best if not cause.equal]
     return Explained(where, named[:MOST], () if named else best[:MOST])
+
+
+def _adds_to(cause: Cause, other: Cause) -> bool:
+    """Whether a cause is another one with something besides."""
+    return cause.words.startswith(f"{other.words}, ")
 
 
 def _possible(case: Case, source: Source) -> Iterator[Cause]:

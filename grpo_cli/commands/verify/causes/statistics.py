@@ -490,6 +490,8 @@ def _of_scale(own: Formula, other: Formula) -> tuple[str, str]:
         return "std-level", f"batch-std: divided by the std of the batch{more}"
     if name.startswith("std") and own.scale[0].startswith("std") and by == own.scale[1]:
         return "std-ddof", f"ddof {ddof} instead of {own.scale[0][-2]}"
+    if name.startswith("root") and own.scale[0].startswith("std") and ddof != own.scale[0][-2]:
+        words = f"ddof {ddof} instead of {own.scale[0][-2]}, {words}"
     if by == _GROUP or name == "1":
         return mistake, words
     return _SETS[by][1] or mistake, f"divided by the {name} of {_called(by)}"
