@@ -200,7 +200,7 @@ def test_no_value_is_named_where_each_record_needs_its_own(records) -> None:
 
 
 @pytest.mark.more
-@each(("wrong", "words"), [WRONG[0], WRONG[1]])
+@each(("wrong", "words"), WRONG[2:4])
 def test_match_names_a_setting_that_the_records_have_otherwise(records, wrong, words) -> None:
     answer = match(records, loss=loss_of(records, wrong), variant="grpo")
     found = [one.words for one in answer.mistakes] or answer.matches[0].command
