@@ -41,7 +41,7 @@ REQUIRED: dict[str, Value] = {
 }
 """Values for the hyperparameters that have none of their own."""
 
-SEEDS = range(int(os.environ.get("GRPO_BATCHES", "3")))  # .ci/run tries 100
+SEEDS = range(int(os.environ.get("GRPO_BATCHES", "3")))  # .ci/nightly tries 100
 
 
 CHOICES = [
