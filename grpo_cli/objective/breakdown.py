@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments, count_turns
-from grpo_cli.objective.arithmetic.exact_sums import added, segment_sums
+from grpo_cli.objective.arithmetic.exact_sums import segment_sums
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import KL, POLICY, GradientPart, Term, gradient_parts, spread_over
 
@@ -371,6 +371,4 @@ def _sum_of(parts: list[F64]) -> F64:
 
 def record_sums(values: F64, records: Segments) -> F64:
     """[M] the exactly rounded sum of each record's values [R], whatever their order."""
-    if records.count == 1:
-        return np.array([added(values.tolist()) + 0.0])
     return values if records.count == len(values) else segment_sums(values, records.lengths)

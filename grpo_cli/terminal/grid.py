@@ -40,12 +40,13 @@ class Column(NamedTuple):
     @property
     def header(self) -> Text:
         """The field's name, a word to the line."""
-        return Text(_header(self.name), justify="right" if self.numeric else "left")
+        return Text(_header(self.name), "bold")
 
     @property
     def width(self) -> int:
         """The widest of its lines."""
-        return max([_header_width(self.name), *(one.cell_len for one in self.cells)])
+        lines = (line for cell in self.cells for line in cell.plain.split("\n"))
+        return max([_header_width(self.name), *map(cell_len, lines)])
 
 
 def column(
@@ -209,23 +210,17 @@ def grid(columns: Sequence[Column], rows: slice | None = None) -> Text:
 
     Rich's own table fits every cell into its column, which takes a millisecond a row.
     """
-    cells = [one.cells[rows or slice(None)] for one in columns]
-    headers = [_header(one.name).split("\n") for one in columns]
+    widths = [one.width for one in columns]
+    headers = [[*one.header.split("\n")] for one in columns]
     depth = max(map(len, headers))
-    measured = [one.cells for one in columns] if rows else cells
-    widths = [
-        max(_header_width(one.name), *map(_width, texts), 0)
-        for one, texts in zip(columns, measured, strict=True)
-    ]
-    lines = [
-        [Text(text.rjust(width) if one.numeric else text, "bold") for text in texts]
-        for one, width, texts in zip(columns, widths, headers, strict=True)
-    ]
+    for one, width, lines in zip(columns, widths, headers, strict=True):
+        for line in lines if one.numeric else ():
+            line.pad_left(width - line.cell_len)
     table = Text(no_wrap=True, overflow="ignore")
-    for row in zip(*([Text()] * (depth - len(one)) + one for one in lines), strict=True):
+    for row in zip(*([Text()] * (depth - len(one)) + one for one in headers), strict=True):
         _add_line(table, row, widths)
     table.append("\n" + "─" * (sum(widths) + GAP * (len(widths) - 1)))
-    for row in zip(*cells, strict=True):
+    for row in zip(*(one.cells[rows or slice(None)] for one in columns), strict=True):
         if any("\n" in cell.plain for cell in row):
             for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue=Text()):
                 _add_line(table, line, widths)
@@ -242,10 +237,6 @@ def _add_line(table: Text, cells: Sequence[Text], widths: Sequence[int]) -> None
         table.append(" " * (width + GAP - cell.cell_len))
 
 
-def _width(cell: Text) -> int:
-    return max(map(cell_len, cell.plain.split("\n")))
-
-
 def print_fitting(
     console: Console,
     screen: Screen,
@@ -260,7 +251,9 @@ def print_fitting(
     print_hidden(console, screen, hidden, "see --json")
 
 
-def print_hidden(console: Console, screen: Screen, names: Collection[str], remedy: str) -> None:
+def print_hidden(
+    console: Console, screen: Screen, names: Collection[str], remedy: str = "--fields '?'"
+) -> None:
     """Says in a line which columns there was no room for and where they are; --full names all."""
     if names:
         names = [*map(visible, names)]

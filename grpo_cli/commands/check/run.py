@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
-from grpo_cli.commands.check.answer import Checked
+from grpo_cli.commands.check.answer import Checked, Finding
+from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.notes import (
     SkippedRules,
     count_short,
@@ -23,7 +24,13 @@ from grpo_cli.commands.check.notes import (
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Place, Tokens, View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
-from grpo_cli.commands.check.rules.formulas import FORMULAS, count_formulas, count_tilted
+from grpo_cli.commands.check.rules.formulas import (
+    FORMULAS,
+    compare_formulas,
+    count_formulas,
+    count_tilted,
+    find_changed_formulas,
+)
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
@@ -248,6 +255,39 @@ def check_records(view: View, findings: Findings, longest: int) -> NDArray[np.bo
                     misplaced[finding.record] |= rule.columns != ("log_probs",)
                 findings.add(rule, finding, view.places[finding.record])
     return explained
+
+
+class _Formulas(Accumulator[Any]):
+    """Of all groups the formulas that their advantages follow."""
+
+    def __init__(self) -> None:
+        self.kinds = Kinds()
+
+    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
+        """Notes formulas, and yields the errors of records that cannot be read."""
+        for view in views(decoded):
+            if isinstance(view, InputError):
+                yield view
+            else:
+                self.kinds.merge(compare_formulas(view))
+
+    def merge(self, later: _Formulas) -> None:
+        """Adds a piece that follows."""
+        self.kinds.merge(later.kinds)
+
+
+def changed_formulas(reader: Reader) -> Sequence[Finding]:
+    """What ``check`` finds where advantages follow another formula from a record on, or none.
+
+    Raises:
+        InputError: at the first record that cannot be read, unless such records are skipped.
+    """
+    read, findings = _Formulas(), Findings(0)
+    for read in fold_pieces(reader, _Formulas):  # noqa: B007
+        pass
+    for finding, place in find_changed_formulas(read.kinds):
+        findings.add(rule_named("advantages"), finding, place)
+    return findings.rows
 
 
 def check(reader: Reader, limit: int = 3) -> Checked:

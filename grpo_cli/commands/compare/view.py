@@ -96,12 +96,12 @@ def _print_rows(
         )
     if above:
         _print_meanings(console, screen, legend)
-        print_hidden(console, screen, hidden, "--fields '?'")
+        print_hidden(console, screen, hidden)
         console.print()
     console.print(grid(kept))
     mark_rows(console, "variant", [sizes[row.variant] for row in rows])
     if not above:
-        print_hidden(console, screen, hidden, "--fields '?'")
+        print_hidden(console, screen, hidden)
         console.print()
         _print_legend(console, screen, answer, legend)
 

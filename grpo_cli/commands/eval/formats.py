@@ -190,10 +190,10 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     records = [orjson.loads(piece) for pieces in first for piece in pieces]
     if run.empty or not run.complete:
         return
-    added_up = level == "record" and printing.fields is None and run.plan.batch != "record"
-    if added_up := added_up and run.total["records"] > 1:
-        for row in records:
-            row["contribution"] = run.sums.batches.contribution(row)
+    together = run.plan.batch != "record" and run.total["records"] > 1
+    added_up = level == "record" and printing.fields is None and together
+    for row in records if added_up else ():
+        row["contribution"] = run.sums.batches.contribution(row)
     said = run.in_table(printing)
     below = [one for one in [*run.notices, *row_notes(run, printing)] if one not in said]
     notes = () if printing.quiet else below

@@ -204,7 +204,7 @@ def print_batches(
     console.print(grid(kept))
     if more := len(wanted) - len(rows):
         console.print(Text(f"… {counted(more, 'more batch', 'more batches')} (use --limit 0)"))
-    print_hidden(console, screen, dict.fromkeys(hidden), "--fields '?'")
+    print_hidden(console, screen, dict.fromkeys(hidden))
 
 
 def _ends(whole: Column, most: int, between: str) -> Column:
@@ -255,7 +255,7 @@ def print_rows(
             console.print(wrapped(Text(title, "bold"), screen.width, 2))
         console.print(grid(kept, slice(end, end + count)))
         end += count
-    print_hidden(console, screen, hidden, "--fields '?'")
+    print_hidden(console, screen, hidden)
     return end
 
 

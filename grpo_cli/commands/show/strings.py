@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import I64
-from grpo_cli.commands.trend.sums import Ragged, exact_sum, short_sums
+from grpo_cli.commands.trend.sums import Ragged, short_sums
 from grpo_cli.engine.rows.rows import columns
 from grpo_cli.engine.rows.source import Source, fraction
 from grpo_cli.errors import InputError
+from grpo_cli.objective.arithmetic.exact_sums import added
 
 _SIZED = ("contribution", "gradient")
 """What the sizes are added up of as well."""
@@ -111,7 +112,7 @@ class StringSums:
         found["tokens"] = counts["tokens"].tolist()
         for name, share in (("contribution", "contribution_share"), ("gradient", "share")):
             sizes = self.sums[f"|{name}|"]
-            whole = exact_sum(sizes.values.tolist())
+            whole = added(sizes.values.tolist())
             found[name] = self.sums[name].sums().tolist()
             found[share] = fraction(sizes.sums().tolist(), [whole] * len(self.texts))
         for name in _MEANS:

@@ -104,7 +104,7 @@ def _print_columns(
 ) -> None:
     kept, hidden = fitting_texts(columns, "token", spare, screen.width)
     console.print(grid(kept))
-    print_hidden(console, screen, hidden, "--fields '?'")
+    print_hidden(console, screen, hidden)
 
 
 def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from grpo_cli.commands.check.answer import Finding
 from grpo_cli.commands.check.notes import judge
-from grpo_cli.commands.check.run import check
+from grpo_cli.commands.check.run import changed_formulas, check
 from grpo_cli.commands.check.view import mismatch_lines
 from grpo_cli.commands.report.groups import steps_of_mismatch
 from grpo_cli.commands.trend.causes import Cause
@@ -83,27 +84,32 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
     wrong = [one for one in events if one.severity == WARNING][:_MOST]
     if run.reader.on is not None:
         return [*events]
-    return [_checked(one, steps, run) if one in wrong else one for one in events]
+    formulas = cache(lambda: _new_formulas(run.reader))  # one pass, where any event asks
+    return [_checked(one, steps, run, formulas) if one in wrong else one for one in events]
 
 
-def _checked(event: Event, steps: Steps, run: Run) -> Event:
+def _checked(
+    event: Event, steps: Steps, run: Run, formulas: Callable[[], Mapping[int | None, Cause]]
+) -> Event:
     """The event with what its records say of it."""
     event = _without_mask(replace(event, check=_named_in(event, steps, run)))
     at = steps.numbers.index(event.first.onset)
     if event.cause is not None or event.codes or at == 0:
         return event
-    if event.first.metric == "gradient_norm" and (other := _other_formula(run, event.step)):
-        return replace(event, cause=other)
+    if event.first.metric == "gradient_norm" and event.step in formulas():
+        return replace(event, cause=formulas()[event.step])
     now, before = (of_step(run.reader, steps[one], run.step_source) for one in (at, at - 1))
     return replace(event, cause=at_one_place([event.first, *event.others], now, before))
 
 
-def _other_formula(run: Run, step: int) -> Cause | None:
-    """That the advantages follow another formula from a step on, which the whole run shows."""
-    for row in _wrong_in(run.reader):
-        if row.code == "advantages" and row.step == step:
-            return Cause(row.message.removeprefix("from this record on, "), row.advice)
-    return None
+def _new_formulas(reader: Reader) -> Mapping[int | None, Cause]:
+    """Step → that from there on the advantages follow another formula, as the whole run shows."""
+    try:
+        found = changed_formulas(reader)
+    except InputError:
+        return {}
+    words = "from this record on, "
+    return {row.step: Cause(row.message.removeprefix(words), row.advice) for row in found}
 
 
 def _without_mask(event: Event) -> Event:

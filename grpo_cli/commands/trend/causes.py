@@ -326,10 +326,16 @@ def _gain(found: Sequence[Finding], steps: Steps) -> Cause | None:
     more = None
     if next(_named(found, _REWARD), None) is None:  # its noise hid that it rose
         before, after = (float(medians(side)) for side in known[0])
-        sentence = f"{names[0]} rose at step {onset}: median {brief(before)} before, "
-        more = replace(longer, metric=names[0], kind=SHIFT, onset=onset, end=None)
+        levels = f"median {brief(before)} before, {brief(after)} after"
         more = replace(
-            more, sentence=sentence + f"{brief(after)} after", before=before, after=after
+            longer,
+            metric=names[0],
+            kind=SHIFT,
+            onset=onset,
+            sentence=f"{names[0]} rose at step {onset}: {levels}",
+            end=None,
+            before=before,
+            after=after,
         )
     return Cause("reward and length rise together", fix, numbers=numbers, longest=longer, more=more)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum, segment_sums
+from grpo_cli.objective.arithmetic.exact_sums import segment_sums
 
 NO_NUMBER = float("nan")
 EACH = "rewards/"
@@ -66,7 +66,7 @@ class Ragged(NamedTuple):
 
     def sums(self) -> F64:
         """[S] each step's sum, rounded once."""
-        return segment_sums(self.values.astype(np.float64, copy=False), self.widths, exact_sum)
+        return segment_sums(self.values.astype(np.float64, copy=False), self.widths)
 
     def reduced(self, by: np.ufunc, empty: float) -> NDArray[Any]:
         """[S] a ufunc over each step's numbers; ``empty`` where it has none."""
@@ -100,16 +100,6 @@ class Ragged(NamedTuple):
     def merged(self, firsts: I64) -> Ragged:
         """Neighbours together, those from each of these rows on."""
         return self._replace(widths=np.add.reduceat(self.widths, firsts))
-
-
-def exact_sum(values: list[float]) -> float:
-    """A sum that is rounded once."""
-    try:
-        return math.fsum(values) + 0.0
-    except (OverflowError, ValueError):  # on the way, or infinite both ways
-        exact = ExactSum()
-        exact.add(np.array(values))
-        return exact.value()
 
 
 def _shortened(values: list[float]) -> list[float]:

@@ -93,7 +93,7 @@ def print_steps(
         between = len(steps) - len(places)
         plural = "" if between == 1 else "s"
         console.print(Text(f"… {between:,} step{plural} not shown (--full)", "dim"))
-    print_hidden(console, screen, [prefix + name for name in hidden], "--fields '?'")
+    print_hidden(console, screen, [prefix + name for name in hidden])
     if prefix:
         console.print(Text(f"all names begin with {visible(prefix)}", "dim"))
     roomy = len(places) > _LEAST_LIMIT

@@ -82,7 +82,8 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
     if any(one.of_all for one in findings):
         shared = [(one, _of_all(one, memory)) for one in findings]
         rest = [(one, some) for one, some in shared if not (one.causes or one.rows)]
-        _name_shared(shared) or _name_shared(rest)
+        if not _name_shared(shared):
+            _name_shared(rest)
     counts = Counter(cause.words for one in findings for cause in one.causes)
     most = max(counts.values(), default=0)
     known = {cause.words: cause for one in findings for cause in one.causes}

@@ -141,8 +141,8 @@ def _own(case: Case) -> tuple[float, float]:
 
 def _window(fitting: F64, own: tuple[float, float]) -> Cause:
     """No bound, if that fits; else the roundest pair of those that fit, and the others' range."""
-    if np.isinf(fitting).any():
-        pair = max(map(tuple, fitting[np.isinf(fitting).any(axis=1)].tolist()))
+    if missing := [*map(tuple, fitting[np.isinf(fitting).any(axis=1)].tolist())]:
+        pair = max(missing)
         mistake, words = _MISSING[pair[0] == np.inf, pair[1] == np.inf]
         words += " (or an ε that no ratio reaches)"
         return Cause(mistake, words, partial(with_window, pair=pair))
