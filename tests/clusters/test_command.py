@@ -18,10 +18,10 @@ from files import some
 STARTED: list[subprocess.Popen] = []
 
 
-def grpo(*arguments: str, **more) -> subprocess.Popen:
+def grpo(*arguments: str, program: str = "", **more) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **more}
     started = subprocess.Popen(
-        [sys.executable, "-m", "grpo_cli", *arguments],
+        [sys.executable, *(("-c", program) if program else ("-m", "grpo_cli")), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -159,6 +159,18 @@ def test_ctrl_c_ends_the_start_of_ray(file, scratch, seconds):
     started.send_signal(signal.SIGINT)
     assert started.communicate(timeout=60)[1] == ""
     assert started.returncode == 130
+    assert gone(scratch)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_ray_forks_is_not_lost(file, scratch, name, code):
+    """Its handler runs in a callback after the fork, of which Python ignores what is raised."""
+    program = "import logging, os, signal, sys; from grpo_cli.__main__ import main; import ray\n"
+    program += f"callback = lambda: signal.raise_signal(signal.{name})\n"
+    program += "os.register_at_fork(after_in_parent=callback)\nmain()"
+    started = grpo("eval", *[file] * 40, *ARGUMENTS, "--on", "ray", "-j", "2", program=program)
+    assert started.communicate(timeout=120)[1] == ""
+    assert started.returncode == code
     assert gone(scratch)
 
 

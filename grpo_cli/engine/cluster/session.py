@@ -55,7 +55,7 @@ class Session:
         self._first: Ref = None
         self._started = 0.0
         atexit.register(self.close)
-        with _kept_signals(), _connecting(address):
+        with _kept_signals(), _connecting(address), _raised_after_all():
             if address is None:
                 self._start(jobs)
             else:
@@ -277,6 +277,31 @@ def _kept_signals() -> Iterator[None]:
             signal.signal(number, handler)
         if came is not None and came in kept:
             signal.raise_signal(came)
+
+
+@contextmanager
+def _raised_after_all() -> Iterator[None]:
+    """Raises at the end what Python ignores: a signal that comes while Ray forks.
+
+    Its handler runs first in a callback after the fork (logging has one), and what a callback
+    raises is printed and forgotten, so that Ctrl-C would do nothing.
+    """
+    ignored: list[BaseException] = []
+    before = sys.unraisablehook
+
+    def keep(lost: Any) -> None:
+        if isinstance(lost.exc_value, KeyboardInterrupt | SystemExit):
+            ignored.append(lost.exc_value)
+        else:
+            before(lost)
+
+    sys.unraisablehook = keep
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+    if ignored:
+        raise ignored[0]
 
 
 @contextmanager
