@@ -109,9 +109,8 @@ def value(
         return None
     if objective.batch == "record":
         return float(made.record_objective.mean())
-    every = slice(None)
     terms = [(term, float((term.coefficient * term.weighted()).sum())) for term in made.active]
-    return sum(part / (term.weights.counted(every) or 1.0) for term, part in terms)
+    return sum(part / (term.weights.counted_before()[-1] or 1.0) for term, part in terms)
 
 
 def same(left: float | None, right: float | None) -> bool:

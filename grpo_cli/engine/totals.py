@@ -112,10 +112,10 @@ class Totals:
             own = term.coefficient
             if isinstance(own, np.ndarray):
                 own = np.repeat(own[cut.records], breakdown.batch.records.lengths[cut.records])
-            self._add_term(term.name, own, term.weighted(cut.responses))
-            self.counted[term.name] += term.weights.counted(cut.responses)
-        for name, weights in breakdown.absent.items():
-            self.counted[name] += weights.counted(cut.responses)
+            self._add_term(term.name, own, breakdown.weighted[term.name][cut.responses])
+        start, stop = cut.responses.start, cut.responses.stop
+        for name, before in breakdown.counted_before.items():
+            self.counted[name] += before[stop] - before[start]
         for name, other, product in breakdown.products:
             self.products[name, other].add(product[cut.responses])
 

@@ -105,6 +105,19 @@ class Breakdown:
         """What the denominator is, in words."""
         return self.policy.weights.of
 
+    # ---- what a batch adds up ---------------------------------------------------------------
+
+    @cached_property
+    def weighted(self) -> Mapping[str, F64]:
+        """Term → [R] its sums times ``Weights.factor``."""
+        return {term.name: term.weighted() for term in self.terms}
+
+    @cached_property
+    def counted_before(self) -> Mapping[str, list[float]]:
+        """Term → ``Weights.counted_before``; of the terms that are absent as well."""
+        found = {term.name: term.weights for term in self.terms} | dict(self.absent)
+        return {name: weights.counted_before() for name, weights in found.items()}
+
     # ---- per record -------------------------------------------------------------------------
 
     def count(self, weights: Weights) -> F64:
@@ -137,7 +150,7 @@ class Breakdown:
     def record_values(self) -> Mapping[str, F64]:
         """Term → [M] its Σ w·value in each record."""
         return {
-            term.name: record_sums(term.weighted(), self.batch.records)
+            term.name: record_sums(self.weighted[term.name], self.batch.records)
             / np.maximum(self.count(term.weights), 1)
             for term in self.terms
         }

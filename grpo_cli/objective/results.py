@@ -141,18 +141,21 @@ class Weights(NamedTuple):
     of: str
     tokens: F64 | None = None
 
-    def factor(self, responses: slice = slice(None)) -> F64:
-        """[R] the weights of some responses without the denominator that counts over the batch."""
-        own = self.divisor[responses] if isinstance(self.divisor, np.ndarray) else self.divisor
-        return self.numerator[responses] / own
+    def factor(self) -> F64:
+        """[R] the weights of the responses without the denominator that counts over the batch."""
+        return self.numerator / self.divisor
 
     def times_own(self, values: F64) -> F64:
         """[N] the values, each times the token's own part of its weight."""
         return values if self.tokens is None else self.tokens * values
 
-    def counted(self, responses: slice) -> float:
-        """What these responses add to the denominator that counts: a whole number, so exact."""
-        return 0.0 if self.counts is None else float(self.counts[responses].sum())
+    def counted_before(self) -> list[float]:
+        """[R + 1] what the responses before each add to the denominator that counts.
+
+        Whole numbers, so that differences are exact; zeros where nothing is counted.
+        """
+        counts = np.zeros(len(self.numerator)) if self.counts is None else self.counts
+        return [0.0, *np.cumsum(counts, dtype=np.float64).tolist()]
 
 
 def per_token(lengths: I64, count_eps: float = 0.0) -> F64:

@@ -39,9 +39,9 @@ class Term(NamedTuple):
         """Whether it has a part in J."""
         return isinstance(self.coefficient, np.ndarray) or self.coefficient != 0.0
 
-    def weighted(self, responses: slice = slice(None)) -> F64:
-        """[R] the sums of some responses times ``Weights.factor``."""
-        return self.weights.factor(responses) * self.sums[responses]
+    def weighted(self) -> F64:
+        """[R] the sums of the responses times ``Weights.factor``."""
+        return self.weights.factor() * self.sums
 
 
 class GradientPart(NamedTuple):
