@@ -181,7 +181,8 @@ class Totals:
 
     def value(self, term: str) -> float:
         """Σ w·value of a term; 0 where there is none."""
-        return added([part.value() for part in self.sums(term).values()]) / self.count(term)
+        each = [part.value() for part in self.sums(term).values()]
+        return (each[0] if len(each) == 1 else added(each)) / self.count(term)
 
     def part(self, term: str) -> float:
         """What a term adds to J, coefficient · Σ w·value; 0 where there is none."""

@@ -90,7 +90,7 @@ class Breakdown:
         term = self.term(KL)
         return None if term is None else term.values
 
-    @property
+    @cached_property
     def kl_unknown(self) -> bool:
         """Whether the objective has a KL that could not be estimated (β = 0, no reference)."""
         return self.term(KL) is None and self.objective.has_kl
