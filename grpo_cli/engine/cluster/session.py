@@ -12,7 +12,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -65,19 +66,20 @@ class Session:
         from grpo_cli.engine.pool import cores
 
         self._folder = tempfile.mkdtemp(prefix="grpo-ray-")
-        self._ray.init(
-            address="local",
-            num_cpus=jobs or cores(),
-            object_store_memory=_STORE,
-            include_dashboard=False,
-            _temp_dir=self._folder,
-            # Ray's client waits for ever for workers of the first job that die as they start.
-            _system_config={
-                "idle_worker_killing_time_threshold_ms": _IDLE,
-                "prestart_worker_first_driver": False,
-            },
-            **_QUIET,
-        )
+        with _temporary_files_in(self._folder):
+            self._ray.init(
+                address="local",
+                num_cpus=jobs or cores(),
+                object_store_memory=_STORE,
+                include_dashboard=False,
+                _temp_dir=self._folder,
+                # Ray's client waits for ever for workers of the first job that die as they start.
+                _system_config={
+                    "idle_worker_killing_time_threshold_ms": _IDLE,
+                    "prestart_worker_first_driver": False,
+                },
+                **_QUIET,
+            )
         self._first, self._started = self._ray.remote(versions).remote(), time.monotonic()
 
     def _join(self, address: str) -> None:
@@ -167,7 +169,12 @@ class Session:
 
         A Ray that lost a process may wait for it for ever; then its others are killed. One whose
         start is interrupted does not know all that it began, and leaves agents without a parent.
+        What its threads print meanwhile is of processes that are ended here.
         """
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            self._end()
+
+    def _end(self) -> None:
         if not _within(_ENDED, self._ray.shutdown):
             from ray._private import worker
 
@@ -177,6 +184,19 @@ class Session:
         if self._folder:
             _kill_all_of(self._folder)
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextmanager
+def _temporary_files_in(folder: str) -> Iterator[None]:
+    """Has processes that are started put them there: one that is killed leaves what it has."""
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        del os.environ["TMPDIR"]
+        if before is not None:
+            os.environ["TMPDIR"] = before
 
 
 def _kill_all_of(folder: str) -> None:
