@@ -284,7 +284,7 @@ def _value_meant(flag: str, value: str, after: str) -> str:
     if near := nearest(value, re.findall(r"'(.*?)'", after)):
         return f"did you mean {near}?"
     if flag == "--level" and value.isidentifier():
-        return f"for a row for each {value}: --batch {value} --level batch"
+        return f"to print one row per {value}: --batch {value} --level batch"
     low, comma, high = value.partition(",")
     if flag == "--epsilon" and comma:
         return f"write --epsilon-low {low} --epsilon-high {high}"

@@ -423,7 +423,10 @@ def test_the_headline_counts_what_is_listed(known, losses) -> None:
     listed = shown.partition("equal on this data: ")[2].partition(" to tell them apart")[0]
     assert found["match_count"] - 1 == len(listed.split("; ")) > 0
     count = found["match_count"] - 1
-    assert f"; {count} other{'s are' if count > 1 else ' is'} equal on this data (" in shown
+    assert (
+        f"; {count} other{'s give' if count > 1 else ' gives'} the same number on this data ("
+        in shown
+    )
 
 
 def test_the_printed_command_gives_the_printed_value(known, losses) -> None:

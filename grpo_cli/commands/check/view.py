@@ -93,10 +93,10 @@ def print_findings(
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
     if answer.not_compared and not quiet:
         whole = answer.not_compared == answer.records
-        where = "all" if whole else f"{answer.not_compared:,} of {answer.records:,}"
+        where = "any record" if whole else f"{answer.not_compared:,} of {answer.records:,} records"
         words = (
-            f"log-probs were not compared with each other in {where} records: "
-            "the findings above are about them"
+            f"the columns of log-probs were not compared with each other in {where}: "
+            "fix the findings above first, which are about these log-probs"
         )
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
 
