@@ -95,9 +95,7 @@ class Reader:
         self.facts = InputFacts()
         for path, count in Counter(self.paths).items():
             if count > 1:
-                again = (
-                    f"{path} is given {count} times, so each of its records counts {count} times"
-                )
+                again = f"{path} is given {count} times, so each record counts {count} times"
                 self.notices[again] = None
         self.sources = [Source.of(path) for path in paths]
         for source in self.sources[_KEPT:]:

@@ -424,7 +424,7 @@ def test_the_headline_counts_what_is_listed(known, losses) -> None:
     assert found["match_count"] - 1 == len(listed.split("; ")) > 0
     count = found["match_count"] - 1
     assert (
-        f"; {count} other{'s give' if count > 1 else ' gives'} the same number on this data ("
+        f"; so do{'' if count > 1 else 'es'} {count} other{'s' if count > 1 else ''} on this data ("
         in shown
     )
 

@@ -148,7 +148,7 @@ def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]
     size = (
         f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean |·| {found.mean_abs:.3g}, "
         f"KL {found.kl:.3g} per token; the 0.1% of tokens that differ most carry {found.worst:.0%} "
-        "of it"
+        "of the KL"
     )
     lines = [size] if named and not found.normal else [size, f"  {found.floor}; {found.source}"]
     causes = sorted(found.causes, key=lambda one: (one.name != found.named, -one.explains))

@@ -139,8 +139,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield by_chance, "bold magenta"
     else:
         first, style = f"{_label(answer.matches[0])} gives the {target}", "bold green"
-        others = "1 other gives" if count == 2 else f"{count - 1} others give"
-        also = f"; {others} the same number on this data" if count > 1 else ""
+        others = "does 1 other" if count == 2 else f"do {count - 1} others"
+        also = f"; so {others} on this data" if count > 1 else ""
         if entries > 1:
             first = f"ambiguous: {count} conventions fit the {target}"
             also = f", with {entries} different values; the first is {_label(answer.matches[0])}"

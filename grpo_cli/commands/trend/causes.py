@@ -42,9 +42,7 @@ _OVERWRITTEN = (
 )
 _SETTINGS = "if the settings were not changed on purpose, compare them before and after that step"
 _OPPOSITE = "the advantages have the opposite sign of the rewards"
-_SIGN = (
-    "find what reversed the sign of the advantages: training now makes right answers less likely"
-)
+_SIGN = "find what reversed the sign of the advantages: training makes right answers less likely"
 _FOLLOWS = 0.8
 """The least correlation of advantages that follow the rewards."""
 _FORWARD = (

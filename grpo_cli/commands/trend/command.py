@@ -173,9 +173,7 @@ def _opened(
 ) -> tuple[Run | Steps, Sequence[str]]:
     """A run of records that are to be read, or the steps of logs alone; and its files."""
     if options.plot and options.kind != "table":
-        raise UsageError(
-            f"--plot draws charts in the table: it cannot be combined with --format {options.kind}"
-        )
+        raise UsageError(f"--plot draws charts and cannot be combined with --format {options.kind}")
     places = paths(files)
     reader = reading.reader(places, None)
     logs = logs_among(reader, files or [])

@@ -389,9 +389,8 @@ def _fields(values: Sequence[dict[str, Any]], condition: Condition) -> str:
             return f"; {path} is {min(single)} to {max(single)}{some}"
         return _near(f"{path} is", "", single)
     names = dict.fromkeys(name for value in values for name in value)
-    return _near(
-        f"the first records have no field {path}; they have", path, list(names), most=len(names)
-    )
+    lacking = f"the first records have no field {path}; they have"
+    return _near(lacking, path, list(names), most=len(names))
 
 
 def fields_of(raws: Iterable[Raw]) -> dict[str, str]:
