@@ -194,7 +194,7 @@ def _released(answer: Matched) -> Iterator[str]:
         names = ", ".join(flipped[:_NAMES])
         yield f"unmodified variants that give it with the other sign: {names}{more}"
     elif any(one.replaced for one in answer.matches[:1]):
-        yield f"unmodified except for what the records replace: {_changed(answer.matches[0])}"
+        yield f"unmodified except for settings of the records: {_changed(answer.matches[0])}"
     elif nearest and not agree and abs(nearest.difference) > answer.tolerance:
         yield (
             f"no unmodified variant gives this number; the nearest is {nearest.variants[0]} with "
