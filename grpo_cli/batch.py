@@ -54,7 +54,7 @@ class Segments:
         """[S] the sum of each segment's elements; 0 for an empty one.
 
         A segment's sum depends on its own elements only, never on where it stands in the array,
-        so a response gives the same bits in whatever company it is evaluated.
+        so a response gives the same bits whatever it is evaluated with.
         """
         if self._filled is None:
             return np.add.reduceat(values, self.starts) if self.count else np.zeros(0)

@@ -80,7 +80,7 @@ def checked(check: Callable[[T], U], items: Iterable[T]) -> list[U]:
         UsageError: the errors of all items.
     """
     found: list[U] = []
-    errors: dict[str, UsageError] = {}  # by message: each is said once
+    errors: dict[str, UsageError] = {}  # by message: each is reported once
     for item in items:
         try:
             found.append(check(item))

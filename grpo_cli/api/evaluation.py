@@ -108,8 +108,8 @@ def _evaluated(
     run = Evaluation(reader, made, encode=encode, rows=rows and not totals_only)
     for _ in run:
         pass
-    said = (*run.notices, *two_runs(reader), *notes(run.total))
-    notices = [of_arguments(note) for note in said]
+    notes_found = (*run.notices, *two_runs(reader), *notes(run.total))
+    notices = [of_arguments(note) for note in notes_found]
     if made.batch != "record":  # whose sizes each part has
         batches = run.sums.batches if rows else None
         parts = [Source(one.records, one.breakdown, partial(_sizes, batches, one)) for one in parts]

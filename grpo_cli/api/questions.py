@@ -67,7 +67,7 @@ def compare(
     """Evaluates several variants on the same data.
 
     >>> compare("samples/arithmetic.jsonl", ["dr", "dapo"])
-    Compared(dr and dapo differ: losses -0.70575 and -0.263093, apart by 63% of the larger)
+    Compared(dr and dapo differ: losses -0.70575 and -0.263093, a difference of 63% of the larger)
     variant       loss    policy  kl  clip_fraction  ratio_mean  gradient_norm    cosine
     dr       -0.70575   0.70575    0       0.210526    0.992234       0.479937  1
     dapo     -0.263093  0.263093   0       0.157895    0.992234       0.183991  0.951162

@@ -78,7 +78,7 @@ def _grpo(
            Why is it 0, or negative, or rising?    grpo explain FILE
            What is this number that I logged?      grpo match FILE --loss 0.0123
            Is my loss right?                       grpo verify FILE
-           What do other losses give?              grpo compare FILE -v all
+           What would other losses give?           grpo compare FILE -v all
     TOKEN  Which tokens matter, or are clipped?    grpo show FILE
            What does each turn of an agent give?   grpo eval FILE --level turn
     DUMP   Is it sane? Does the engine agree?      grpo check FILE
@@ -284,7 +284,7 @@ def _value_meant(flag: str, value: str, after: str) -> str:
     if near := nearest(value, re.findall(r"'(.*?)'", after)):
         return f"did you mean {near}?"
     if flag == "--level" and value.isidentifier():
-        return f"for a row for each {value}: --batch {value} --level batch"
+        return f"to print one row per {value}: --batch {value} --level batch"
     low, comma, high = value.partition(",")
     if flag == "--epsilon" and comma:
         return f"write --epsilon-low {low} --epsilon-high {high}"

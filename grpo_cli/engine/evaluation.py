@@ -249,8 +249,8 @@ class Evaluation:
         if sums.references.error is not None:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
-        said = (sums.of_first or {}) | sums.notices
-        found = first | reader.facts.sentences(plan) | self._notices | said | no_kl
+        noted = (sums.of_first or {}) | sums.notices
+        found = first | reader.facts.sentences(plan) | self._notices | noted | no_kl
         found |= dict.fromkeys(self._replaced())
         engine = reader.facts.keys.get("log_probs_rollout")
         use = f"; to use the engine's log-probs: --map log_probs_old={engine}" if engine else ""
@@ -306,7 +306,7 @@ class Evaluation:
         if values:
             found = ", ".join(instead(name, own, used) for name, (own, used) in values.items())
             kept = " ".join(as_flags(None, {}, {name: own for name, (own, _) in values.items()}))
-            yield f"taken from the records: {found}; {kept} restores {plan.variant}'s own"
+            yield f"taken from the records: {found}; {kept} restores the defaults"
 
 
 def measured(evaluator: Evaluator, reader: Reader) -> Evaluator:

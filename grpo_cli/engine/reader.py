@@ -95,9 +95,8 @@ class Reader:
         self.facts = InputFacts()
         for path, count in Counter(self.paths).items():
             if count > 1:
-                self.notices[f"{path} is given {count} times, and its records count as often"] = (
-                    None
-                )
+                again = f"{path} is given {count} times, so each record counts {count} times"
+                self.notices[again] = None
         self.sources = [Source.of(path) for path in paths]
         for source in self.sources[_KEPT:]:
             source.keep = False
@@ -109,7 +108,7 @@ class Reader:
 
     @property
     def notices(self) -> Notices:
-        """Sentences on the files, each said once; commands add more."""
+        """Sentences on the files, each once; commands add more."""
         return self.facts.notices
 
     def notes(self, *plans: Plan) -> Notices:
@@ -137,7 +136,7 @@ class Reader:
         """
         for field, steps in self.facts.steps.items():
             if len(steps) > 1 and batch == "input":
-                text = f"the numbers are of all {len(steps):,} steps"
+                text = f"the numbers cover all {len(steps):,} steps together"
                 return {f"{text}; {advice.replace('FIELD', field)}": None}
         return {}
 

@@ -25,7 +25,7 @@ def adds(objective: Objective) -> bool:
 def rule_of(aggregate: Bound, by_framework: Rule | None) -> Rule | None:
     """Returns the rule for micro-batches that an aggregation was evaluated on; None if unknown.
 
-    A denominator that counts the step is said to do so by its hyperparameters: losses are added up.
+    A denominator that counts the step has hyperparameters that say so: losses are added up.
     If the count is not given, the micro-batch's own tokens or responses took its place, and all
     micro-batches together have the count. One divided by gradient_accumulation_steps was averaged.
 

@@ -375,8 +375,8 @@ def _level(kinds: list[F64]) -> tuple[float, float]:
 
     Kinds of few runs are taken together.
     """
-    few = [sums for sums in kinds if sums[1] < _LEAST_RUNS]
-    together = [np.sum(few, axis=0)] if few else []
+    rare = [sums for sums in kinds if sums[1] < _LEAST_RUNS]
+    together = [np.sum(rare, axis=0)] if rare else []
     variance = size = room = 0.0
     for sums in [*(one for one in kinds if one[1] >= _LEAST_RUNS), *together]:
         _, runs, _, _, sizes, freedom, squares, product, freedoms = sums.tolist()

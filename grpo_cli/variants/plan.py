@@ -295,7 +295,7 @@ class Plan:
         if not record.get("beta") or "beta" in self.takes():
             return []
         return [
-            f"beta {plain(record['beta'])} of the records is not used: {self.variant} has no KL "
+            f"the records' beta {plain(record['beta'])} is not used: {self.variant} has no KL "
             "(--kl k3 adds one)"
         ]
 

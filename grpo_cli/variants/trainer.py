@@ -54,9 +54,9 @@ def settings_of(value: Any) -> Any:
     if "framework" in record:
         return record["framework"]
     words = (record.get("variant"), record.get("algorithm"))
-    said = next((one for one in words if isinstance(one, str)), None)
-    if said is not None and said in NAMES:  # which may load every framework's rows
-        return {"name": NAMES[said]}
+    name = next((one for one in words if isinstance(one, str)), None)
+    if name is not None and name in NAMES:  # which may load every framework's rows
+        return {"name": NAMES[name]}
     holders = "hyperparameters", "hyper", *HOLDERS
     held = [record, *(one for key in holders if isinstance(one := record.get(key), dict))]
     found = {w: one[w] for one in reversed(held) for w in _CHOICES["trl"].split() if w in one}
@@ -89,9 +89,7 @@ def other_row(named: str | None, plans: Iterable[Plan]) -> dict[str, None]:
     if any(variant.startswith(f"{named.partition('/')[0]}/") for variant in used):
         return {}
     if len(used) > 1:
-        return {
-            f"the records' settings are those of {named}, which is not among these variants": None
-        }
+        return {f"the records name {named}, which is not among these variants": None}
     if used != ["grpo"]:  # asked for from Python, where nobody says whether grpo was
         return {}
     return {not_grpo(named): None}
@@ -99,7 +97,7 @@ def other_row(named: str | None, plans: Iterable[Plan]) -> dict[str, None]:
 
 def not_grpo(named: str) -> str:
     """The notice that records name a row, where grpo was evaluated because nothing was asked."""
-    return f"the records' settings are {named}'s: choose -v {named} or -v grpo"
+    return f"the records name {named}, but grpo was evaluated: choose -v {named} or -v grpo"
 
 
 _CHOICES = {
@@ -148,8 +146,8 @@ def unapplied(
                 if _flags(name, others, plans[0], named, keys) != flags[0]
             ]
             is_are, them = ("is", "it") if len(each) == 1 else ("are", "them")
-            said = f"{', '.join(each)} {is_are} not applied: {flags[0]} applies {them}"
-            sentence = said if all(flags) else ""
+            text = f"{', '.join(each)} {is_are} not applied: {flags[0]} applies {them}"
+            sentence = text if all(flags) else ""
             found[sentence] = (*found.get(sentence, ()), *map(paths.__getitem__, chosen))
     return found
 

@@ -283,8 +283,8 @@ def test_every_answer_has_the_notes_of_its_command() -> None:
         {"step": step, "log_probs_new": [[-1.0], [-2.0]], "rewards": [1, reward]}
         for step, reward in enumerate((0, 1))
     ]
-    steps = 'the numbers are of all 2 steps; batch="step" gives one per step'
-    one = 'the numbers are of all 2 steps; where="step==N" selects one'
+    steps = 'the numbers cover all 2 steps together; batch="step" gives one per step'
+    one = 'the numbers cover all 2 steps together; where="step==N" selects one'
     assert steps in compare(records).notices
     few = {"kl": "none", "surrogate": "clip", "aggregate": "token-mean"}
     assert one in match(records, loss=0.5, clip_fraction=0.5, stages=few).notices
@@ -657,7 +657,7 @@ PROMPTS = {
     "2 records, 2 groups, 4 responses": lambda: evaluate([ONE, ONE], "dr"),
     "each record a batch; mean loss": lambda: evaluate([ONE, ONE], batch="record"),
     "step        loss": lambda: evaluate([ONE | {"step": 1}, ONE | {"step": 2}], batch="step"),
-    "the 2 of 4 tokens with the largest |gradient": lambda: show([ONE, ONE], "dr", top=2),
+    "2 of 4 tokens: those with the largest |gradient": lambda: show([ONE, ONE], "dr", top=2),
     "variant ": lambda: compare([ONE, ONE], "dr,grpo"),
     "step  reward_mean": lambda: trend(RUN),
     "… 50 more rows": lambda: trend(RUN).steps,

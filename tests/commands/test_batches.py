@@ -363,7 +363,7 @@ def test_a_file_is_a_batch(records, grpo, tmp_path) -> None:
     assert [Path(row["file"]).name for row in rows] == ["part0.jsonl", "part1.jsonl"]
 
 
-NOTE = "the numbers are of all 3 steps"
+NOTE = "the numbers cover all 3 steps together"
 
 
 @pytest.mark.more

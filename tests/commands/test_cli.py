@@ -291,8 +291,8 @@ def test_the_suffix_of_a_file_says_its_format(grpo, tmp_path, command, suffix, f
 def test_a_suffix_that_a_command_cannot_write_is_refused(grpo, tmp_path):
     done = grpo("compare", SAMPLE, "-o", tmp_path / "c.parquet")
     assert done.exit_code == 2
-    words = "this writes .csv, .json, .jsonl, .md (the table under any name: -f table)"
-    assert done.stderr == f"grpo: -o {tmp_path / 'c.parquet'}: {words}\n"
+    words = "the name must end in .csv, .json, .jsonl or .md, or write the table under any name"
+    assert done.stderr == f"grpo: -o {tmp_path / 'c.parquet'}: {words} with -f table\n"
     assert grpo("show", SAMPLE, "--record", "0", "-o", tmp_path / "s.html").exit_code == 0
     assert (tmp_path / "s.html").read_text().startswith("<!doctype html>")
 

@@ -321,7 +321,7 @@ def test_a_page_of_several_records_lists_the_tokens_of_the_batch(grpo, dump, tmp
     settings = json.loads(Page(page(grpo, path, tmp_path, "--top", "5")).data["settings"])
     answer = json.loads(grpo("show", path, "--top", "5", "--json").stdout)
     assert settings["ranked"]["title"].startswith("2 records as one batch: grpo loss ")
-    assert settings["ranked"]["heading"].startswith("the 5 of 16 tokens with the largest |grad")
+    assert settings["ranked"]["heading"].startswith("5 of 16 tokens: those with the largest |grad")
     total = {name: answer["total"][name] for name in settings["ranked"]["total"]}
     assert settings["ranked"]["total"] == total
     lines = grpo("eval", path, "--level", "record", "-f", "jsonl", "--batch", "record").stdout

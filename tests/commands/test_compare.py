@@ -213,7 +213,7 @@ def test_the_first_sentence_says_which_variants_agree(variants, words, tmp_path)
     if words.startswith("grpo and dr"):
         one, other = losses["grpo"], losses["dr"]
         gap = 100 * abs(one - other) / max(abs(one), abs(other))
-        words = f" {one:.6g} and {other:.6g}, apart by {gap:.2g}% of the larger"
+        words = f" {one:.6g} and {other:.6g}, a difference of {gap:.2g}% of the larger"
         assert words in " ".join(run(*asked).stdout.split())
     if words.startswith("3 variants"):
         low, high = min(losses, key=losses.get), max(losses, key=losses.get)
@@ -253,6 +253,6 @@ def test_own_settings_are_those_that_records_do_not_replace(tmp_path):
 def test_losses_are_apart_by_no_power_of_ten():
     given = {"advantages": [1.0, -1.0], "log_probs_new": [[-1.0], [-1.0, -1.0]]}
     line = compare(given, "grpo,dr").headline  # 0, and −1 over 2 responses
-    assert line.endswith("apart by 100% of the larger")
+    assert line.endswith("a difference of 100% of the larger")
     signs = {"advantages": [3.0, -1.0], "log_probs_new": [[-1.0], [-1.0] * 4]}
     assert compare(signs, "grpo,dr").headline.endswith("of opposite signs")

@@ -138,7 +138,7 @@ def test_a_run_on_24_lines_has_its_verdict_the_finding_and_the_steps_around_it(g
     result = grpo(*run)
     lines = result.stdout.splitlines()
     assert len(f"{result.stdout}{result.stderr}".splitlines()) < 24
-    assert lines[0].startswith("step 30: the log-probs of engine and trainer moved apart (mismatch")
+    assert lines[0].startswith("step 30: the log-probs of engine and trainer diverged (mismatch")
     head = " ".join(lines[:4])
     assert "; likely: sampling_per_token_logps is more peaked than per_token_logps; last" in head
     assert "; last good step 29; 60 steps" in head
@@ -270,7 +270,7 @@ def test_a_screen_of_24_lines_has_the_loss_rows_and_every_note(grpo, tmp_path, s
     assert (table + found.stderr).count("…") == 1
     count = {"record": 60, "response": 120}.get(level)
     assert count is None or f"… {count - len(printed)} more {level}s" in said[0]
-    note = "the records' settings are trl/dapo's: choose -v trl/dapo or -v grpo"
+    note = "the records name trl/dapo, but grpo was evaluated: choose -v trl/dapo or -v grpo"
     assert note in " ".join(head.split())
     assert note not in found.stderr
 

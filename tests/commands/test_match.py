@@ -423,7 +423,10 @@ def test_the_headline_counts_what_is_listed(known, losses) -> None:
     listed = shown.partition("equal on this data: ")[2].partition(" to tell them apart")[0]
     assert found["match_count"] - 1 == len(listed.split("; ")) > 0
     count = found["match_count"] - 1
-    assert f"; {count} other{'s are' if count > 1 else ' is'} equal on this data (" in shown
+    assert (
+        f"; so do{'' if count > 1 else 'es'} {count} other{'s' if count > 1 else ''} on this data ("
+        in shown
+    )
 
 
 def test_the_printed_command_gives_the_printed_value(known, losses) -> None:
@@ -582,7 +585,7 @@ def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path, without_mistak
     assert "the records name trl/dr_grpo, which gives this number\n" in shown
     assert "  trl/dr_grpo, " in shown.partition("off by ")[2].partition("grpo eval")[0]
     flipped = " ".join(run("match", path, f"--loss={-number:.9g}").stdout.split())
-    rest = flipped.partition("unmodified except for the sign: ")[2]
+    rest = flipped.partition("unmodified variants that give it with the other sign: ")[2]
     rows, _, gives = rest.partition("the records name trl/dr_grpo, which gives ")
     assert "trl/dr_grpo" in rows
     assert gives.split()[1] == "instead"

@@ -422,7 +422,7 @@ def test_the_heading_and_the_fix_are_what_check_names(tmp_path: Path) -> None:
     page, sample = tmp_path / "a.html", SAMPLES / "temperature.jsonl.gz"
     assert run("report", sample, "-v", "trl/grpo", "-o", page).exit_code == 0
     (title,) = re.findall("<h1>(.*?)</h1>", page.read_text())
-    fact = "Step 30: the log-probs of engine and trainer moved apart (mismatch.k3 "
+    fact = "Step 30: the log-probs of engine and trainer diverged (mismatch.k3 "
     assert title.startswith(fact)
     assert "likely: sampling_per_token_logps is more peaked than per_token_logps" in title
     (event, *_) = answer("trend", sample, "-v", "trl/grpo")["events"]

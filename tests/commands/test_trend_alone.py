@@ -120,7 +120,7 @@ def test_what_a_log_says_is_one_event_with_a_fix(tmp_path: Path) -> None:
     assert result.exit_code == 1
     shown = " ".join(result.stdout.split())
     assert shown.startswith(
-        "step 51: the log-probs of engine and trainer moved apart; last good step 50; "
+        "step 51: the log-probs of engine and trainer diverged; last good step 50; "
     )
     for part in ("step 51 shift", "fix: compare precision", "only records show"):
         assert part in shown

@@ -90,17 +90,17 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     "the policy as reference": (
         lambda now, since, draw: now.update(ref=now["old"]),
         r"step 24: the KL from the reference fell \(kl_k3 .*\); likely: the reference was repl",
-        "if it was not replaced on purpose, ",
+        "if the reference was not replaced on purpose, ",
     ),
     "another reference": (
         replaced,
         r"step 24: the KL .* rose \(kl_k3 .* → .*\); likely: the reference was replaced by one far",
-        "if it was not replaced on purpose, ",
+        "if the reference was not replaced on purpose, ",
     ),
     "one corrupt token": (
         corrupt,
         r"step 24: .* for one step \(.* → .*\); likely: log_probs_old is far off at 1 of 512 tok",
-        "look at these tokens in what the trainer wrote",
+        "look at these tokens in the trainer's dump",
     ),
     "one position": (
         one_position,
@@ -121,12 +121,12 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     "another reward function": (
         lambda now, since, draw: now.update(rewards=now["rewards"] + 1.0),
         "step 24: the reward rose at once; last good step 23; ",
-        "read responses with much reward from both sides of that step",
+        "read responses with high rewards from before and after that step",
     ),
     "all rewards equal": (
         lambda now, since, draw: now.update(rewards=np.ones((GROUPS, 8))),
         r"step 24: the reward rose at once; .*reward_mean 0.\d+ → 1; all rewards of a ",
-        "read responses with much reward",
+        "read responses with high rewards",
     ),
     "a reward that rises over five steps": (
         lambda now, since, draw: now.update(rewards=now["rewards"] + min(since + 1, 5) / 5),
@@ -151,18 +151,18 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     "other settings": (
         lambda now, since, draw: now.update(epsilon=0.02),
         "step 24: the settings changed: epsilon 0.2 → 0.02; last good step 23; ",
-        "if that is not on purpose, compare the settings",
+        "if the settings were not changed on purpose, compare them",
     ),
     "three faults": (
         three_faults,
-        r"step 24: the log-probs of engine and trainer moved apart .*; also step 3[34]: the reward "
+        r"step 24: the log-probs of engine and trainer diverged .*; also step 3[34]: the reward "
         r"fell; step 39: the settings changed: epsilon 0.2 → 0.02; 44 steps",
         "",
     ),
     "the opposite sign": (
         lambda now, since, draw: now.update(advantages=-given(now)),
         "step 24: the advantages have the opposite sign of the rewards; last good step 23; ",
-        "look for what turned the sign",
+        "find what reversed the sign",
     ),
     "advantages without a std": (
         lambda now, since, draw: now.update(advantages=centred(now) / 8),
@@ -176,13 +176,13 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "a stale engine": (
         stale,
-        r"step 25: the log-probs of engine and trainer moved apart \(.*\); likely: the engine ",
+        r"step 25: the log-probs of engine and trainer diverged \(.*\); likely: the engine ",
         "update the engine's weights more often",
     ),
     "an engine without updates": (
         never_synced,
-        "step 25: the log-probs of engine and trainer move further apart at each step; ",
-        "look whether the engine still gets new weights",
+        "step 25: the log-probs of engine and trainer diverge further at each step; ",
+        "check whether the engine still gets new weights",
     ),
 }
 

@@ -472,7 +472,7 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
     assert event["check"] == named_by_check(first["worst"] | {"record": "30/0"})
     assert event["check"] != named_by_check(first["worst"])  # which is of another step
     assert event["check"][0].startswith("temperature: ")
-    fact = "step 30: the log-probs of engine and trainer moved apart (mismatch.k3 4.37e-06 → 0.0866"
+    fact = "step 30: the log-probs of engine and trainer diverged (mismatch.k3 4.37e-06 → 0.0866"
     for text in (document["verdict"], document["events"][0]["summary"]):
         assert text.startswith(fact)
         assert "likely: sampling_per_token_logps is more peaked " in text

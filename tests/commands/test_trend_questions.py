@@ -419,4 +419,4 @@ def test_the_part_that_falls_steadily(tmp_path: Path) -> None:
     (said,) = [
         one for one in answer("trend", path, "--by", "env")["verdicts"] if one.startswith("nll")
     ]
-    assert said.startswith("nll from step 50 on: only env b of 2 changed")
+    assert said.startswith("nll from step 50 on: only env=b changed (1 of 2)")

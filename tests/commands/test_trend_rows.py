@@ -68,7 +68,7 @@ def test_reward_and_length_that_rise_together(tmp_path: Path, paid: float) -> No
     found = answer("trend", path)
     (event,) = (one for one in found["events"] if "length_mean" in one["metrics"])
     words = "reward and length rise together"
-    assert (words in event["summary"]) == ("what they are paid for" in event["fix"]) == bool(paid)
+    assert (words in event["summary"]) == ("what is rewarded" in event["fix"]) == bool(paid)
     page = tmp_path / "run.html"
     run("report", path, "-o", page)
     title = page.read_text(encoding="utf-8").partition("<title>")[2].partition("</title>")[0]

@@ -260,7 +260,10 @@ def test_log_probs_of_another_base() -> None:
         value, slope = clip(2.0**m, a)
         return value, math.log(2.0) * slope
 
-    check("log-probs in base 2: 2^x instead of e^x, only in the ratio", compute(policy))
+    check(
+        "log-probs in base 2 (2^x instead of e^x): multiply them by ln 2, only in the ratio",
+        compute(policy),
+    )
 
 
 def test_columns_that_were_shifted_or_scaled() -> None:

@@ -460,13 +460,13 @@ def test_other_choices_of_the_tables() -> None:
         ([0, 3, 8], "3 of 10 gradients differ, in responses 0, 2, 3, by a factor that differs"),
         ([4], "1 of 10 gradients differ, in response 2"),
         (range(10), "10 of 10 gradients differ, by a factor that differs from token to token"),
-        (LAST, "4 of 10 gradients differ, exactly the last token of each response: the mask"),
-        (FIRST, "4 of 10 gradients differ, exactly the first token of each response: the mask"),
-        ([0, 1, 3, 4, 5, 6], "6 of 10 gradients differ, exactly the tokens with A > 0: the clip"),
-        ([2, 7, 8, 9], "4 of 10 gradients differ, exactly the tokens with A < 0: the clip"),
-        ([1, 7], "2 of 10 gradients differ, exactly the clipped tokens: the clip, the ratio or "),
-        ([0, 1, 2, 4, 5, 8], "6 of 10 gradients differ, exactly the tokens with a ratio above 1: "),
-        ([3, 6, 7, 9], "4 of 10 gradients differ, exactly the tokens with a ratio below 1: the"),
+        (LAST, "4 of 10 gradients differ, exactly the last token of each response; "),
+        (FIRST, "4 of 10 gradients differ, exactly the first token of each response; "),
+        ([0, 1, 3, 4, 5, 6], "6 of 10 gradients differ, exactly the tokens with A > 0; "),
+        ([2, 7, 8, 9], "4 of 10 gradients differ, exactly the tokens with A < 0; "),
+        ([1, 7], "2 of 10 gradients differ, exactly the clipped tokens; look at the "),
+        ([0, 1, 2, 4, 5, 8], "6 of 10 gradients differ, exactly the tokens with a ratio above 1; "),
+        ([3, 6, 7, 9], "4 of 10 gradients differ, exactly the tokens with a ratio below 1; "),
     ], 5),
 )  # fmt: skip
 def test_where_gradients_differ_without_a_cause(at, words) -> None:
@@ -484,13 +484,13 @@ def test_what_is_known_of_other_differences() -> None:
     j, slopes = compute()
     agrees = "the gradient agrees: only values differ (a constant, or a term without gradient)"
     found = difference({"gradient": slopes, "advantages": [3.0] * 4})
-    assert found.pattern == "4 of 4 advantages differ already, though the gradient agrees"
+    assert found.pattern == "4 of 4 advantages already differ, though the gradient agrees"
     assert found.located == ("advantage",)
     found = difference({"gradient": slopes, "loss": -1.2512 * j})
     stages = (
         "the KL, the clip, one constant factor on the whole loss, tokens that are lost or doubled"
     )
-    assert found.pattern == f"{agrees}: {stages} or the mask"  # 1.2512 is nobody's factor
+    assert found.pattern == f"{agrees}; look at {stages} or the mask"  # 1.2512 is nobody's factor
     assert found.causes == ()  # what explains one number among so many tried is only possible
     hint = "one loss fits many mistakes: record loss_gradient as well to narrow them down"
     assert difference({("loss"): 1.0123}).pattern == f"the loss differs; {hint}"
@@ -521,7 +521,7 @@ ODD = [1.37, 0.61, 0.83, 1.9]
 @each(
     ("change", "words", "stages"),
     [
-        (lambda g: [row * 1.2345 for row in g], "one factor over all gradients", "aggregate"),
+        (lambda g: [row * 1.2345 for row in g], "all gradients differ by one factor", "aggregate"),
         (
             lambda g: [row * by for row, by in zip(g, ODD, strict=True)],
             "the gradients, with the KL's, have one factor per response (0.61 to 1.9)",
@@ -549,7 +549,7 @@ def test_advantages_are_located_where_grpos_are_0_or_have_another_sign() -> None
     found = difference({"gradient": slopes}, advantages=own, **given)
     assert found.pattern == (
         "one advantage per response gives the gradients: 3 of 4 differ (response 0 has 1 instead "
-        "of 0): the advantages"
+        "of 0); look at the advantages"
     )
     assert found.located == ("advantage",)
 

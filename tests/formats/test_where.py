@@ -159,7 +159,7 @@ def test_groups_before_a_fault_are_read(tmp_path, grouping):
 def test_a_key_that_is_nested_too_deeply(tmp_path):
     path, deep = tmp_path / "a.jsonl", "[" * 300 + "]" * 300
     path.write_bytes(lines(rows())[:-1].replace(b'"q": "b"', b'"q": ' + deep.encode()) + b"\n")
-    said = f"{path}:3: q: expected a field to group by, got one that is nested too deeply"
+    said = f"{path}:3: q: expected a field to group by, got a field that is nested too deeply"
     assert said in evaluated(path, "--group-by", "q").stderr
 
 

@@ -136,7 +136,7 @@ def test_too_large(tmp_path, monkeypatch):
     path = tmp_path / "data.json"
     path.write_bytes(b"[\n" + b"1,\n" * 100 + b"1]")
     monkeypatch.setattr("grpo_cli.records.open.budget.LIMIT", 50)
-    advice = "one JSON document of more than 1 GiB; write it as JSONL, one record a line"
+    advice = "one JSON document of more than 1.07 GB; write it as JSONL, one record a line"
     assert error(path) == f"{path}: {advice}"
 
 
@@ -152,7 +152,7 @@ def test_the_longest_line_is_the_same_for_every_block_size(
     path.write_bytes(b"{}\n" + b"x" * length + end)
     expected = [(1, b"{}"), (2, b"x" * length), (3, b"x")][: 2 + end.endswith(b"x")], None
     if length >= 50:
-        expected = [(1, b"{}")], f"{path}:2: expected lines of less than 1 GiB"
+        expected = [(1, b"{}")], f"{path}:2: expected lines of less than 1.07 GB"
     for way in ("blocks", "spans"):
         assert numbered_lines(path, size, way) == expected
 
@@ -256,7 +256,7 @@ def test_a_file_that_is_cut_off_while_it_is_read(tmp_path):
         (64 * 9, (b" " * 63 + b"\n") * 9 + b" ", "577 bytes, unpacked, in a file of"),
         (64 * 9, b"\n" * 9, "no records: the input is empty"),
         (64 * 9 - 1, b"\n" * 9, "9 lines in a file of"),
-        (1 << 22, b" " * (1 << 20), "expected lines of less than 1 MiB unpacked; if the file is"),
+        (1 << 22, b" " * (1 << 20), "expected lines of less than 1.05 MB unpacked; if the file is"),
         (1 << 22, LINE[:-1] + b" " * (1 << 20), "correct, --unpack 64M reads it"),
         (1 << 22, b"[\n" + LINE + (b" " * 99 + b"\n") * 10_000 + b"]", ""),
         (1 << 21, b"[\n" + LINE + (b" " * 99 + b"\n") * 10_000 + b"]", "one JSON document of more"),

@@ -65,8 +65,8 @@ def check(
     skipped come last, with what they need. -q prints errors and warnings alone.
     Exits with 1 if there is an error; with --fail-on warning, also on a warning.
     Unreadable records give one error line per fault; the other records are still
-    checked, and the exit code is 3 whatever they show. --on-error stop ends at
-    the first.
+    checked, and the exit code is 3 whatever they show. --on-error stop stops at
+    the first unreadable record.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if list_codes:

@@ -58,7 +58,7 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True)
 class Topic:
-    """What rules of one kind need, and what is said where records lack it.
+    """What rules of one kind need, and the notice where records lack it.
 
     Attributes:
         topic: what is skipped, in words; empty for rules that need nothing.

@@ -125,11 +125,11 @@ class Check(Accumulator[Any]):
 
     def _note_lengths(self, lengths: I64, findings: Findings) -> None:
         """Drops what seemed to have the maximum length, where others are longer."""
-        few, many = sorted((self.lengths, lengths), key=len)
-        if len(few) != len(many):
-            (self.findings if many is lengths else findings).drop("length-cap", "lengths")
-        self.lengths = many.copy()
-        self.lengths[: len(few)] += few
+        shorter, longer = sorted((self.lengths, lengths), key=len)
+        if len(shorter) != len(longer):
+            (self.findings if longer is lengths else findings).drop("length-cap", "lengths")
+        self.lengths = longer.copy()
+        self.lengths[: len(shorter)] += shorter
 
     def merge(self, later: Check) -> None:
         """Adds a piece that follows those before."""

@@ -93,10 +93,10 @@ def print_findings(
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
     if answer.not_compared and not quiet:
         whole = answer.not_compared == answer.records
-        where = "all" if whole else f"{answer.not_compared:,} of {answer.records:,}"
+        where = "any record" if whole else f"{answer.not_compared:,} of {answer.records:,} records"
         words = (
-            f"log-probs were not compared with each other in {where} records: "
-            "the findings above are about them"
+            f"the columns of log-probs were not compared with each other in {where}: "
+            "fix the findings above first, which are about these log-probs"
         )
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
 
@@ -148,7 +148,7 @@ def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]
     size = (
         f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean |·| {found.mean_abs:.3g}, "
         f"KL {found.kl:.3g} per token; the 0.1% of tokens that differ most carry {found.worst:.0%} "
-        "of it"
+        "of the KL"
     )
     lines = [size] if named and not found.normal else [size, f"  {found.floor}; {found.source}"]
     causes = sorted(found.causes, key=lambda one: (one.name != found.named, -one.explains))

@@ -197,7 +197,7 @@ def _apart(one: ComparedVariant, other: ComparedVariant) -> str:
     if percent > 100.0:
         return "of opposite signs"
     # of large ones too no power of ten
-    return f"apart by {float(f'{percent:.2g}'):g}% of the larger"
+    return f"a difference of {float(f'{percent:.2g}'):g}% of the larger"
 
 
 def _loss(row: ComparedVariant) -> str:

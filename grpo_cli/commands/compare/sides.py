@@ -315,9 +315,8 @@ class Sides(VariantSums[Side]):
             return {}
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         without = f"{', '.join(names[:_NAMED])}{more}"
-        return {
-            f"beta {self.first['beta']} of the records is not used without a KL: {without}": None
-        }
+        beta = f"the records' beta {self.first['beta']}"
+        return {f"{beta} is not used by variants without a KL: {without}": None}
 
 
 _NAMED = 4

@@ -184,7 +184,7 @@ def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) 
     if lines:
         more = f" and {len(lines) - _MOST:,} more (see --json)" if len(lines) > _MOST else ""
         line = (
-            "taken from the records instead of the variant's own (--own keeps these): "
+            "settings taken from the records (--own keeps the variants' own): "
             f"{', '.join(lines[:_MOST])}{more}"
         )
         console.print()

@@ -100,9 +100,8 @@ def _kind_of(output: str | None) -> str:
     """
     ending = Path(output or "").suffix
     if ending not in ("", ".jsonl", ".ndjson", ".json", ".parquet") and not to_folder(output):
-        raise UsageError(
-            f"-o {output}: write .jsonl or .parquet (JSONL under any name: --to jsonl)"
-        )
+        name = "the name must end in .jsonl or .parquet, or write JSONL under any name"
+        raise UsageError(f"-o {output}: {name} with --to jsonl")
     return "parquet" if ending == ".parquet" else "jsonl"
 
 

@@ -194,8 +194,8 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
     added_up = level == "record" and printing.fields is None and together
     for row in records if added_up else ():
         row["contribution"] = run.sums.batches.contribution(row)
-    said = run.in_table(printing)
-    below = [one for one in [*run.notices, *row_notes(run, printing)] if one not in said]
+    shown_in_table = run.in_table(printing)
+    below = [one for one in [*run.notices, *row_notes(run, printing)] if one not in shown_in_table]
     notes = () if printing.quiet else below
     shown, batches = 0, run.batches
 

@@ -96,13 +96,13 @@ class Printing:
             kind, others = ONLY, {"fields": self.listed, "format": self.format, "json": self.json}
             if given := [flag for flag, value in others.items() if value]:
                 raise UsageError(
-                    f"--only prints bare values, without --{given[0]}; "
-                    f"for columns: --fields {self.only}"
+                    f"--only prints bare values and cannot be combined with --{given[0]}; "
+                    f"to print columns: --fields {self.only}"
                 )
         if kind == "parquet" and self.output in (None, "-"):
             raise UsageError("--format parquet is binary: write it with -o FILE")
         if self.nest and kind != "jsonl":
-            raise UsageError("--nest is for --format jsonl; json is always nested")
+            raise UsageError("--nest needs --format jsonl; json is always nested")
         level, extra = self.level, {*EXTRAS[self.level]}
         more = ACCUMULATED if by and level == "batch" else ()
         known = (*dict.fromkeys((*by, *FIELDS[level], *more)),)

@@ -83,7 +83,7 @@ def _adds(part: float) -> str:
 
 
 def _zero(total: Mapping[str, Any], facts: Facts, computes: str) -> Reason:
-    but = " but for rounding" if total["loss"] else ""
+    but = " except for rounding" if total["loss"] else ""
     if total["dead_groups"] == total["groups"]:
         zero = _no_advantage(total["groups"], facts.dead)
         return _reason("dead", but=but, zero=zero, remedy=_remedy("; ", facts.dead, computes))

@@ -54,7 +54,7 @@ class PanelCommand(TyperCommand):
         return found
 
     def _refuse_given_twice(self, ctx: Context, args: list[str]) -> None:
-        """Refuses a variant or a batch that is given twice, since only the last would hold."""
+        """Refuses a flag that is given twice, since only the last would hold."""
         given: list[Any] = []
         with suppress(Exception):  # what cannot be parsed is refused with a reason later
             given = self.make_parser(ctx).parse_args([*args])[2]
@@ -102,7 +102,7 @@ _OF_HELP = ("-h", "--help", "--help-all", "--full", "--no-pager", "--color")
 
 _BEFORE_FLAG, _NO_BREAK = re.compile(r"(?<=\S)\s(?=`?--?[a-z])"), "\xa0"
 _BARE = ("--html", "-")
-_ONCE = ("--variant", "--batch")
+_ONCE = ("--variant", "--batch", "--at")
 
 
 class FrontPage(TyperGroup):

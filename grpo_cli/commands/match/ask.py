@@ -91,9 +91,9 @@ def ask(
     for one in run.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
     answer = result(run, questions, words)
-    few = isinstance(questions[0].data, InMemory) and not source.skipped
+    is_small = isinstance(questions[0].data, InMemory) and not source.skipped
     fits = run.sure or answer.consistent is not None
-    if fits or target is None or others or not few or plan.batch != "input":
+    if fits or target is None or others or not is_small or plan.batch != "input":
         return answer
     from grpo_cli.commands.match.slips import find_mistakes  # not loaded where a convention fits
 
@@ -151,7 +151,7 @@ def _refuse_zero(plan: Plan, source: Reader, name: str) -> None:
     loss = f"{plan.variant}'s loss on this data is {shown(found.total['loss'])}"
     raise UsageError(
         f"--{name} 0 does not distinguish conventions ({(reasons or [loss])[0]}); give the loss of "
-        "a step where it is not 0, as of a second update on the same rollouts, or compare the "
+        "a step where it is not 0, such as a second update on the same rollouts, or compare the "
         "gradient of each token: grpo verify"
     )
 

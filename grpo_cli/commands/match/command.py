@@ -73,13 +73,13 @@ def match_number(
 
     Tries every variant (with -v only that one) unmodified, also as earlier releases
     had it, then with one or two stages replaced, with the sign flipped, and with the
-    factors of gradient accumulation and data parallelism. Where they are unknown,
-    solves for β, and tries the usual ε, then all of two digits.
+    factors of gradient accumulation and data parallelism. If β is unknown, solves for
+    it; if ε is unknown, tries the usual ε, then every ε of two digits.
     Stages and hyperparameters that you set by flags stay fixed. Your digits set
     the tolerance: 0.0256 means ±0.00005, but at least the rounding of float32.
     Prints the likeliest first: few changes, and variants of the framework whose
     field names the records use. Exits with 1 if nothing gives the number, or if
-    all matches may be chance and the row that the records name is none of them.
+    every match may be chance and none is the variant that the records name.
     """  # noqa: D301 - \b is for the help's formatter
     for place in files or ():
         if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", str(place)) and not Path(place).exists():

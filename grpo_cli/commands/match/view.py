@@ -139,8 +139,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield by_chance, "bold magenta"
     else:
         first, style = f"{_label(answer.matches[0])} gives the {target}", "bold green"
-        others = "1 other" if count == 2 else f"{count - 1} others"
-        also = f"; {others} {'is' if count == 2 else 'are'} equal on this data" if count > 1 else ""
+        others = "does 1 other" if count == 2 else f"do {count - 1} others"
+        also = f"; so {others} on this data" if count > 1 else ""
         if entries > 1:
             first = f"ambiguous: {count} conventions fit the {target}"
             also = f", with {entries} different values; the first is {_label(answer.matches[0])}"
@@ -168,7 +168,7 @@ def _chance(answer: Matched) -> str:
     first = "as simple as the first" if answer.match_count > 1 else "as simple as this"
     percent = -100.0 * math.expm1(-expected)
     some = f"about {float(f'{percent:.2g}'):g}%" if percent >= 0.01 else "less than 0.01%"
-    by_chance = f"probability of a match {first} by chance: {some}"
+    by_chance = f"a match {first} has a probability of {some} by chance"
     if expected >= 1.0:
         number = shown(float(f"{expected:.2g}"))
         by_chance = f"about {number} matches {first} are expected by chance"
@@ -191,9 +191,10 @@ def _released(answer: Matched) -> Iterator[str]:
     flipped = [] if agree else _agreeing(answer, flipped=True)
     if flipped:
         more = f" and {len(flipped) - _NAMES} more" if len(flipped) > _NAMES else ""
-        yield f"unmodified except for the sign: {', '.join(flipped[:_NAMES])}{more}"
+        names = ", ".join(flipped[:_NAMES])
+        yield f"unmodified variants that give it with the other sign: {names}{more}"
     elif any(one.replaced for one in answer.matches[:1]):
-        yield f"unmodified except for what the records replace: {_changed(answer.matches[0])}"
+        yield f"unmodified except for settings of the records: {_changed(answer.matches[0])}"
     elif nearest and not agree and abs(nearest.difference) > answer.tolerance:
         yield (
             f"no unmodified variant gives this number; the nearest is {nearest.variants[0]} with "

@@ -190,13 +190,14 @@ def _refuse_other_suffix(values: Mapping[str, Any], *, page: bool) -> None:
     for name, suffixes in written.items():
         suffix = Path(values.get(name) or "").suffix.lower()
         if suffixes and suffix not in suffixes and suffix in {*_SUFFIXES, *_PAGES, *_OTHERS}:
-            raise UsageError(f"{_FLAGS[name]} {values[name]}: this writes {suffixes[0]}")
+            raise UsageError(f"{_FLAGS[name]} {values[name]}: the name must end in {suffixes[0]}")
 
 
 def _unwritable(output: str, formats: tuple[str, ...], *, html: bool) -> str:
     known = [one for one, format in _SUFFIXES.items() if format in formats and one != ".ndjson"]
     known += [".html"] if html else []
-    return f"-o {output}: this writes {', '.join(known)} (the table under any name: -f table)"
+    ends = f"the name must end in {', '.join(known[:-1])} or {known[-1]}"
+    return f"-o {output}: {ends}, or write the table under any name with -f table"
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:

@@ -199,13 +199,13 @@ def blocks(
         names, values = [columns[at][0] for at in own], numbers[:, tokens][own]
         written, parts = _written(values, responses)
         prompts = prompts_of(one.texts, len(row["responses"]))
-        said = [] if named else completions_of(one.texts, len(row["responses"]))
+        texts = [] if named else completions_of(one.texts, len(row["responses"]))
         head = {
             **{name: value for name, value in row.items() if name != "responses"},
             "responses": [row["responses"][at] for at in one.responses],
             "lengths": responses.lengths.tolist(),
             "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in one.responses],
-            "completions": [said[at] for at in one.responses] if said else [],
+            "completions": [texts[at] for at in one.responses] if texts else [],
             "clip_range": clip_range(breakdown, one.record),
             "on_policy": batch.log_probs_old is batch.log_probs_new,
             "named": named,

@@ -235,13 +235,13 @@ def _color(finding: Finding) -> str | None:
 
 def _log(steps: Steps, log: LogComparison) -> dict[str, Any]:
     """The logged series at the steps of the run, and whether each agrees with ours."""
-    said = {one.name: " ".join(verdict_of(one)) for one in log.series}
+    verdicts = {one.name: " ".join(verdict_of(one)) for one in log.series}
     return {
         "framework": log.framework,
         "series": [
             {
                 "name": f"log: {name}",
-                "said": said.get(name, ""),
+                "verdict": verdicts.get(name, ""),
                 "values": [values.get(number) for number in steps.numbers],
             }
             for name, values in log.logged.items()

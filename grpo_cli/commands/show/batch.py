@@ -77,7 +77,7 @@ class Shown(Frames, Answer):
             return f"{all_of_them}, each with {self.by} 0 ({other} ranks them)"
         line = f"{all_of_them}, by {COLORS[self.by]}"
         if rows < self.count:
-            line = f"the {rows:,} of {all_of_them} with {ranked_by(self.by)}"
+            line = f"{rows:,} of {all_of_them}: those with {ranked_by(self.by)}"
         if self.carried is None:
             return line
         of = "contribution" if self.by == "contribution" else "gradient"

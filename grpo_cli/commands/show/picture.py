@@ -134,8 +134,8 @@ class Picture:
         )
         if not moved:
             return line
-        which = "their gradient" if moved == bound else f"the gradient of {moved:,} of these"
-        return f"{line}; {which} is {self.mover} alone"
+        which = "these" if moved == bound else f"{moved:,} of these"
+        return f"{line}; only {self.mover} gives {which} a gradient"
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -190,10 +190,10 @@ def picture(
     each = map(words.__getitem__, codes.tolist())
     texts = [[*islice(each, row["length"])] for row in record["responses"]]
     chosen = color_by or ("ratio" if _scale(record, "ratio") else "gradient")
-    said = [""] * len(texts) if named or not completions else completions
+    replies = [""] * len(texts) if named or not completions else completions
     responses = [
         Response(row, text, _values(row["tokens"], chosen), named, completion)
-        for row, text, completion in zip(record["responses"], texts, said, strict=True)
+        for row, text, completion in zip(record["responses"], texts, replies, strict=True)
     ]
     drawn = responses if only is None else [responses[at] for at in only]
     scale, remark = _scale(record, chosen), _remark(record, chosen)
@@ -219,7 +219,7 @@ def _remark(record: Row, color_by: str) -> str | None:
         facts.append(f"{color_by} is 0 at every token")
     line = "no colour to show" if bare else f"tokens are coloured by {color_by}"
     others = [name for name in _TELLING if name != color_by and _scale(record, name)]
-    more = f"; --by {', '.join(others)} {'say' if others[1:] else 'says'} more"
+    more = f"; see also --by {', '.join(others)}"
     return f"{' and '.join(facts)}: {line}{more if others else ''}"
 
 
@@ -337,5 +337,5 @@ def moves_clipped(breakdown: Breakdown) -> tuple[NDArray[np.bool_], str]:
     policy = moving.pop(breakdown.policy.name, None)
     still = np.ones(len(breakdown.gradient), np.bool_) if policy is None else policy == 0.0
     moved = [name for name, slope in moving.items() if slope[still].any()]
-    names = [f"{_MOVERS.get(name, name)}'s" for name in moved]
+    names = [_MOVERS.get(name, name) for name in moved]
     return still & (breakdown.gradient != 0.0), " and ".join(names)

@@ -40,34 +40,34 @@ _OVERWRITTEN = (
     "if the run's settings did not change, look for code that writes one column over the other: "
     "log_probs_old has to be stored before the update"
 )
-_SETTINGS = "if that is not on purpose, compare the settings of both parts of the run"
+_SETTINGS = "if the settings were not changed on purpose, compare them before and after that step"
 _OPPOSITE = "the advantages have the opposite sign of the rewards"
-_SIGN = "look for what turned the sign of the advantages: right answers are made less likely"
+_SIGN = "find what reversed the sign of the advantages: training makes right answers less likely"
 _FOLLOWS = 0.8
 """The least correlation of advantages that follow the rewards."""
 _FORWARD = (
     "look at the forward pass of that step (temperature, precision, adapter): the policy itself "
-    "did not move, since log_probs_old are as before, there and at the next step"
+    "did not move, since log_probs_old did not change at that step or the next"
 )
-_CORRUPT = "look at these tokens in what the trainer wrote; leave that step out"
+_CORRUPT = "look at these tokens in the trainer's dump; leave that step out"
 _REFERENCE = (
-    "if it was not replaced on purpose, compare its weights before and after that step; no series "
-    "of the policy changed with the KL"
+    "if the reference was not replaced on purpose, compare its weights before and after that step; "
+    "no series of the policy changed with the KL"
 )
 _SYNC = (
     "update the engine's weights more often, or mask old responses: the mismatch grows from step "
     "to step and is gone after each update of the weights"
 )
 _NO_SYNC = (
-    "look whether the engine still gets new weights: where it does not, the mismatch grows from "
-    "step to step; then compare precision and temperature of engine and trainer"
+    "check whether the engine still gets new weights (if not, the mismatch grows from step to "
+    "step); then compare precision and temperature of engine and trainer"
 )
 _SCALED = "look for a change of the reward's scale or weights: its mean and spread changed alike"
 _ROSE = (
-    "read responses with much reward from both sides of that step: a policy learns over several "
-    "steps, so look for another reward function, other prompts, or answers in the prompt"
+    "read responses with high rewards from before and after that step: a policy learns over "
+    "several steps, so look for another reward function, other prompts, or answers in the prompt"
 )
-_LOOK = "read the longest responses to see what they are paid for; then cap or penalise length"
+_LOOK = "read the longest responses to see what is rewarded; then cap or penalise length"
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
 and at least."""
@@ -243,7 +243,7 @@ def _stale_engine(found: Sequence[Finding], steps: Steps) -> Cause | None:
     size = float(np.quantile(since, 0.9)) - low
     ((growth, *_),) = mann_kendall(since[None], np.array([len(since)]))
     if since[0] - low < _LOW * size and growth > _GROWS:
-        words = "the log-probs of engine and trainer move further apart at each step"
+        words = "the log-probs of engine and trainer diverge further at each step"
         return Cause(words, _NO_SYNC)
     moves = np.diff(since)
     updates = np.flatnonzero(moves < -_FALLS * size)

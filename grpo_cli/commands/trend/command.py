@@ -173,7 +173,7 @@ def _opened(
 ) -> tuple[Run | Steps, Sequence[str]]:
     """A run of records that are to be read, or the steps of logs alone; and its files."""
     if options.plot and options.kind != "table":
-        raise UsageError(f"--plot draws in a table, and this is {options.kind}; leave out one")
+        raise UsageError(f"--plot draws charts and cannot be combined with --format {options.kind}")
     places = paths(files)
     reader = reading.reader(places, None)
     logs = logs_among(reader, files or [])

@@ -264,8 +264,8 @@ class Trend(Frames, Answer):
         names = names[:_NOTEBOOK_COLUMNS]
         series = {name: [row[name] for row in rows] for name in names if name != "step"}
         sparks = {name: spark(values, _SPARKS) for name, values in series.items()}
-        few = [{"step": "run", **sparks}, *({name: row[name] for name in names} for row in kept)]
-        return [("Events", events), ("Findings", found), (f"{heading}; .steps has all", few)]
+        picked = [{"step": "run", **sparks}, *({name: row[name] for name in names} for row in kept)]
+        return [("Events", events), ("Findings", found), (f"{heading}; .steps has all", picked)]
 
     def columns(self) -> dict[str, Array]:
         """The steps' rows as arrays by name; a number that is unknown is NaN."""

@@ -167,8 +167,8 @@ class Event(Answer):
 
         Without the amount that the headline has.
         """
-        said = [self.first] if self._amount else []
-        moved = self._moved([one for one in self._listed if one not in said])
+        named = [self.first] if self._amount else []
+        moved = self._moved([one for one in self._listed if one not in named])
         return f"{moved}{self._then}".removeprefix("; ")
 
     @property
@@ -183,11 +183,11 @@ class Event(Answer):
     @property
     def _listed(self) -> list[Finding]:
         """The findings at its beginning whose numbers the words do not give already."""
-        said = [
+        named = [
             *self._later,
             *([self.first] if self.first.kind in (IMPOSSIBLE, STUCK, COPY) else []),
         ]
-        return [one for one in self._wrong if one not in said]
+        return [one for one in self._wrong if one not in named]
 
     def _moved(self, found: Sequence[Finding]) -> str:
         numbers = "" if self.cause is None else self.cause.numbers

@@ -43,7 +43,7 @@ _CLEAR = 1.75
 _COARSE = 0.25
 """The noise of a share, as an angle, beyond which it is of fewer than four."""
 _BEFORE, _SINCE, _MOST_AT_ONCE, _JUMP = 8, 6, 0.55, (3.0, 2.5)
-"""The values before and since a jump, the share of it that lies between all of them, and its least
+"""The values before and since a jump, the share of it between all of them, and its least
 size, in robust deviations of the moves from value to value; of what is positive the second. In
 200 healthy runs and 200 logs there are none, nor in 70 rewards that rise by a curve."""
 _ERROR = math.sqrt((1 / _BEFORE + 1 / _SINCE) / 2)

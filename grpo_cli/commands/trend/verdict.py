@@ -24,7 +24,7 @@ from grpo_cli.terminal.numbers import brief
 _SAID = 4
 """Steps that are named where a limit is passed."""
 _OTHERS = 3
-"""Events beside the first that the verdict names."""
+"""Events after the first that the verdict names."""
 _NAMED = 8
 """Series of a log that are named though they are not watched."""
 

@@ -232,7 +232,7 @@ def _print_events(
             console.print(wrapped(Text(f"  fix: {event.fix}"), screen.reading, 4))
         for finding in event.check:
             code, _, message = finding.partition(": ")
-            words = message if message.startswith(code) else finding  # the code is not said twice
+            words = message if message.startswith(code) else finding  # the code only once
             console.print(wrapped(Text(f"  check: {visible(words)}"), screen.reading, 4))
         if not logged:
             _print_commands(console, screen, event.commands[: detail.commands])

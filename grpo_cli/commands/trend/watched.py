@@ -339,7 +339,7 @@ _FAR = ("the ratios π_θ/π_old moved away from 1",) * 2
 _CLIPPED = ("more tokens were clipped", "")
 _MEANINGS: Mapping[str, tuple[str, str]] = {
     "staleness": ("the engine's weights fell behind the trainer's weights", ""),
-    "mismatch": ("the log-probs of engine and trainer moved apart",) * 2,
+    "mismatch": ("the log-probs of engine and trainer diverged",) * 2,
     **dict.fromkeys(("ratio_p999", "ratio_mean", "ess"), _FAR),
     **dict.fromkeys(("clip_low", "clip_high"), _CLIPPED),
     "reward_length_corr": ("within groups, longer responses got more reward", ""),

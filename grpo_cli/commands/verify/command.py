@@ -45,7 +45,7 @@ class ComparedBatch(StageOptions):
         option(
             "--batch",
             "FIELD,…",
-            "What is one batch: record, input (all), or FIELDs (default: what the losses are of).",
+            "What is one batch: record, input (all), or FIELDs (default: what each loss covers).",
         ),
     ] = None
 
@@ -79,9 +79,9 @@ def verify(
     A record holds the trainer's numbers under "expected": loss or objective,
     policy_loss, advantages, ratio, kl, gradient or loss_gradient,
     clip_fraction, gradient_norm, metrics; without it the record's own loss or
-    policy_loss is compared. Each record is a batch of its own;
-    where the records of a step repeat one loss, or one of them has it, the step
-    is (--batch). Names the first difference: its stage, response, token and cause; --full
+    policy_loss is compared. Each record is a batch; if the records of a step repeat
+    one loss, or only one of them has a loss, each step is a batch (--batch).
+    Names the first difference: its stage, response, token and cause; --full
     prints all. The record's `framework` or `loss_type` (TRL) names the objective if
     --variant does not. If only the field names identify a framework, verify also tries
     its other variants on records that differ. Default tolerances: rtol is 1e-4 (float32).

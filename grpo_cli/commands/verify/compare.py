@@ -366,8 +366,8 @@ def _decimals(value: float, found: float, least: int) -> str:
         return ""
     digits, places = digits_of(value)
     places = max(places, least)
-    few = digits <= _DIGITS and (value != 0.0 or least < LOGGED_DECIMALS)
-    return f"{places} decimals" if few and off <= 0.5 * 10.0**-places else ""
+    is_short = digits <= _DIGITS and (value != 0.0 or least < LOGGED_DECIMALS)
+    return f"{places} decimals" if is_short and off <= 0.5 * 10.0**-places else ""
 
 
 def digits_of(value: float) -> tuple[int, int]:

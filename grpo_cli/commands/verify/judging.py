@@ -351,7 +351,7 @@ UNTESTED = {
     "kl": "the KL (it is 0)",
     "loss": "the denominators (every loss is 0)",
 }
-"""Parts of an objective, and how it is said that they do not act, so that agreeing says little."""
+"""Parts of an objective, and the words for those that do not act: agreement says little."""
 
 
 def acting(questions: Sequence[Question], breakdown: Breakdown) -> set[tuple[str, bool]]:

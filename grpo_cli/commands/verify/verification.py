@@ -135,7 +135,7 @@ class Verification:
         make: makes what judges the records, in any process.
         reader: the files.
         most: how many differing records are searched for a cause.
-        whole: whether everything is said: of every differing record where it is wrong, else of
+        whole: whether to report everything: of every differing record where it is wrong, else of
             the first with each answer; and the notes that change nothing about the verdict.
         batch: what is compared, as ``--batch`` has it; below, a record is any of these.
         inferred: why, where no flag says that.

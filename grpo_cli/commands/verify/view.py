@@ -67,7 +67,7 @@ def _brief(first: Difference, possible: Sequence[Collection[str]], *, hint: bool
     Args:
         first: the difference.
         possible: what fits each record; what does not fit all of them fits by chance.
-        hint: whether to keep what would narrow the causes down, which is said once.
+        hint: whether to keep what would narrow the causes down, which is printed once.
     """
     some = [words for words in first.possible if all(words in each for each in possible)]
     pattern = first.pattern
@@ -157,7 +157,7 @@ def _paragraph(
             yield Text.assemble((" " * len(label) if at else label, "cyan"), text)
     if row.also:
         differ = "differs" if len(row.also) == 1 else "differ"
-        yield Text.assemble(("  then     ", "cyan"), f"{', '.join(row.also)} {differ} too")
+        yield Text.assemble(("  also     ", "cyan"), f"{', '.join(row.also)} {differ} too")
 
 
 def _with_changes(variant: str) -> str:

@@ -153,9 +153,9 @@ class ExactSum:
 
     def _round(self) -> float:
         if self._waiting and not self._bins and not self._broken and self._held <= _FEW:
-            few = _of_few(self._waiting)
-            if few is not None:
-                return few
+            total = _of_few(self._waiting)
+            if total is not None:
+                return total
         self._settle()
         if self._broken or math.isnan(self._broken):
             return self._broken

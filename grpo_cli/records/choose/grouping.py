@@ -254,8 +254,8 @@ def _merge_group(group: Group[Raw | InputError], grouping: Grouping) -> Raw:
     if group.fault is not None:
         if not rows:  # a line of a header or of a step without rollouts holds none
             raise group.fault
-        said = step_field(rows[0])
-        step = None if said in (None, *grouping.by) else spelled_in_file(rows[0], said or ())
+        field = step_field(rows[0])
+        step = None if field in (None, *grouping.by) else spelled_in_file(rows[0], field or ())
         raise _with_hint(group.fault, step, grouping)
     for raw in rows:
         if raw.key is None:

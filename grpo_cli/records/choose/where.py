@@ -108,7 +108,7 @@ def hashable(value: Any) -> Any:
         return orjson.dumps(listed(value), default=str, option=_OPTIONS)
     except orjson.JSONEncodeError:
         raise InputError(
-            "expected a field to group by, got one that is nested too deeply"
+            "expected a field to group by, got a field that is nested too deeply"
         ) from None
 
 
@@ -370,8 +370,8 @@ def hint(
             of_group = f"; --group {record} chooses a group" if named else ""
             last = "" if count is None else f" to {count - 1}"
             return f"; the records have no ids: give a number, 0{last}{of_group}"
-        return _near("the first ids are", record, ids)
-    return "" if group is None else _near("the first groups are", group, _groups(values))
+        return _near("the first ids:", record, ids)
+    return "" if group is None else _near("the first groups:", group, _groups(values))
 
 
 def _fields(values: Sequence[dict[str, Any]], condition: Condition) -> str:
@@ -389,7 +389,8 @@ def _fields(values: Sequence[dict[str, Any]], condition: Condition) -> str:
             return f"; {path} is {min(single)} to {max(single)}{some}"
         return _near(f"{path} is", "", single)
     names = dict.fromkeys(name for value in values for name in value)
-    return _near(f"the first records have no field {path}, but", path, list(names), most=len(names))
+    lacking = f"the first records have no field {path}; they have"
+    return _near(lacking, path, list(names), most=len(names))
 
 
 def fields_of(raws: Iterable[Raw]) -> dict[str, str]:

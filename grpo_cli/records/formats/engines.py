@@ -20,7 +20,7 @@ _OWN = ("rewards", "advantages", "hyperparameters", "expected", "group_ids", "lo
 _BEYOND = (
     "only the engine's policy: it is read as log_probs_new, so every ratio is 1",
     "no rewards and no advantages: add `rewards` or `advantages` to the answers, or use --map",
-    "no reference: no KL",
+    "no reference, so there is no KL",
 )
 
 

@@ -45,7 +45,7 @@ class Format:
         many: whether one object holds several records.
         arrays: whether ``read`` takes the rows of a tensor as arrays.
         rank: where several fit an object, the lowest is it: 0 for keys that no other format has,
-            1 for common ones, 2 for texts, which are all that can be said of an object,
+            1 for common ones, 2 for texts, for objects that have nothing else,
             ``COMMON`` for a key that records have as well: there ``fits`` is asked at once.
     """
 

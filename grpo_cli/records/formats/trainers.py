@@ -83,7 +83,7 @@ OPEN_INSTRUCT = Format(
         "one response per line: the advantages of the file are used; to compute them from the "
         "rewards, use --group-by step,prompt_idx",
         "no mask: tool tokens count as well",
-        "no reference: no KL",
+        "no reference, so there is no KL",
     ),
     source="open-instruct 00feb3a open_instruct/rl_utils.py:22-45, 84-128",
 )
@@ -136,7 +136,7 @@ PRIME_RL = Format(
     lacks=(
         "no old policy: the engine's inference_logprobs are used instead, as in prime-rl",
         "no group id: the advantages of the file are used",
-        "no reference: no KL to it",
+        "no reference, so there is no KL",
         "no version: -v prime-rl/grpo is ipo, the default loss after 0.9.0; for earlier releases "
         "use -v prime-rl/grpo@0.9.0",
     ),
@@ -332,7 +332,7 @@ NEMO_RL = Format(
         "no current policy: prev_logprobs are read as log_probs_new, so every ratio is 1",
         "no group id: the advantages of the file are used; to compute them from the rewards, use "
         "--group-size N or --group-by prompt",
-        "no reference: no KL",
+        "no reference, so there is no KL",
     ),
     source="NeMo-RL nemo_rl/algorithms/grpo.py:3629-3654, nemo_rl/utils/logger.py:1071-1096",
 )

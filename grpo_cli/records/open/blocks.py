@@ -146,7 +146,7 @@ def cut(source: str | Source, size: int = BLOCK, most: int | None = None) -> Ite
 
     Raises:
         InputError: for a file that cannot be read, has nothing in it, or is one document of more
-            than 1 GiB.
+            than 1.07 GB.
     """
     source = Source.of(source) if isinstance(source, str) else source
     try:

@@ -88,8 +88,8 @@ class Budget:
 
     def _unpacked(self) -> str:
         if self.line == LIMIT:
-            return "1 GiB"
-        return f"{self.line >> 20} MiB unpacked{self._advice(16 * self.limit)}"
+            return "1.07 GB"
+        return f"{self.line / 1e6:.3g} MB unpacked{self._advice(16 * self.limit)}"
 
     def _advice(self, needed: int) -> str:
         """A budget that suffices, in round numbers."""

@@ -436,9 +436,9 @@ def _find_missing_ends(view: View, ids: I64, ends: frozenset[int]) -> Iterator[F
         return
     finished = np.isin(ids[at], list(ends)) & (view.widths > 0)
     most = view.count_rows(finished)
-    few = (most < view.counts) & (most >= _FINISHED * view.counts)
+    unfinished = (most < view.counts) & (most >= _FINISHED * view.counts)
     longest = view.by_group(np.where(finished, view.widths, 0), np.maximum)[view.groups]
-    for record in np.flatnonzero(few).tolist():
+    for record in np.flatnonzero(unfinished).tolist():
         part, endings = view.rows_of(record), cut_off(view.values[record]) or ()
         odd = ~finished[part] & (view.widths < longest)[part] & (view.widths[part] > _PHRASES)
         for row in np.flatnonzero(odd).tolist():

@@ -348,7 +348,7 @@ def find_log_bases(pair: Pair) -> Iterator[Finding]:
 
     The median of b/a is within 1 % of the factor and four of its standard errors, 4 % at most, and
     log b/a spreads by at most 0.45 of its median, and 0.3 of what an offset would do. A temperature
-    has another b/a at each size, unless the log-probs themselves were divided by it: 0.7 is said
+    has another b/a at each size, unless the log-probs themselves were divided by it: 0.7 is named
     too, where it is nearer than base 2 or within four standard errors, or alone, where the slope
     excludes base 2. A column that is no larger than all others is not in another base: it was
     scaled, or these are.

@@ -62,8 +62,8 @@ class RunView {
     const { verdict, numbers, findings, moved } = this.run;
     const [first, ...others] = verdict.split("; ");
     const rest = others.filter((words) => !/^(likely:|last good step|first to last tenth)/.test(words));
-    const said = document.title.toLowerCase().replaceAll(",", "").includes(first.toLowerCase().replaceAll(",", ""));
-    if (!said) return verdict; // the title is about the difference from another run
+    const isTitle = document.title.toLowerCase().replaceAll(",", "").includes(first.toLowerCase().replaceAll(",", ""));
+    if (!isTitle) return verdict; // the title is about the difference from another run
     if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
     const levels = numbers.replace(/^(medians: )?(?!then )/, (medians) => `${medians ? "medians " : ""}before → after: `);
     return [numbers && levels, ...rest].filter(Boolean).join("; ");
@@ -146,11 +146,11 @@ class RunView {
   logged() {
     const { log } = this.run;
     if (!log) return [];
-    const order = ({ said }) => ["differs", "unknown", "agrees"].indexOf(said.split(" ")[0]);
-    const compared = log.series.filter(({ said }) => said).sort((a, b) => order(a) - order(b));
-    const said = compared.map((one) => make("li", {}, make("b", {}, one.said.split(" ")[0]), one.said.replace(/^\S+/, "")));
+    const order = ({ verdict }) => ["differs", "unknown", "agrees"].indexOf(verdict.split(" ")[0]);
+    const compared = log.series.filter(({ verdict }) => verdict).sort((a, b) => order(a) - order(b));
+    const listed = compared.map((one) => make("li", {}, make("b", {}, one.verdict.split(" ")[0]), one.verdict.replace(/^\S+/, "")));
     const heading = make("h2", {}, `The log, under the names of ${log.framework}`);
-    return [heading, said.length ? make("ul.findings", {}, ...said) : null, make("details", { ontoggle: () => this.refresh() }, make("summary", {}, `${log.series.length} logged series`), this.logs)];
+    return [heading, listed.length ? make("ul.findings", {}, ...listed) : null, make("details", { ontoggle: () => this.refresh() }, make("summary", {}, `${log.series.length} logged series`), this.logs)];
   }
 
   list() {

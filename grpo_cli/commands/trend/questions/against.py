@@ -134,7 +134,7 @@ class RunComparison(Frames, Answer):
         mine, yours = self.runs
         words = [
             f"compared over {count:,} steps ({first} to {last}), with "
-            + ("the runs of each side" if min(mine, yours) > 1 else "how far two seeds usually are")
+            + ("the spread of each side" if min(mine, yours) > 1 else "the usual spread of seeds")
             + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
         ]
         others = " on the others" if self.differing else ""

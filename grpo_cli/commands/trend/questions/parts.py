@@ -284,5 +284,5 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
     names = ", ".join(shown(one.part) for one in moved[:3])
     more = f" and {len(moved) - 3:,} more" if len(moved) > 3 else ""
     whole = shares and sum(shares) <= _WHOLE
-    share = f", which carry {sum(shares):.0%} of the change" if whole else ""
-    return f"{about}: only {field} {names}{more} of {count:,} changed{share}"
+    share = f", with {sum(shares):.0%} of the change" if whole else ""
+    return f"{about}: only {field}={names}{more} changed ({len(moved):,} of {count:,}){share}"

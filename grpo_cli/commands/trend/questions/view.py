@@ -45,9 +45,9 @@ def print_step_answer(
     unusual = sum(abs(one.size or 0.0) >= UNUSUAL for one in rows)
     rows = rows[: min(max(unusual, _LEAST_ROWS), _MOST_ROWS)]
     rest = len(answer.metrics) - len(rows)
-    more = f"… and {rest} more metrics (see --json); " if rest else ""
-    explained = f"{more}before, after: medians of the steps around it; size: how far the step is "
-    explained += "from before, in robust standard deviations"
+    more = f"; {rest} more metrics: --json" if rest else ""
+    explained = "before, after: medians of the steps before and after; size: difference from "
+    explained += f"before, in robust standard deviations{more}"
     table = [{"metric": one.name, **one.fields()} for one in rows]
     _print_rows(console, screen, table, spare=("after",), hide=_INTERNAL, note=explained)
     for finding in answer.findings:
@@ -71,7 +71,7 @@ def print_step_answer(
         words = there.replace(f"  # step {step.number}", f"  # {kind}")
         console.print(as_command(f"  {visible(words)}", screen.edge), style="cyan")
     if answer.check is not None:
-        console.print(Text("\nfindings of grpo check in its records", "bold"))
+        console.print(Text("\nfindings of grpo check in the records of this step", "bold"))
         print_checked(console, screen, answer.check)
 
 

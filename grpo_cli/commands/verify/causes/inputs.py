@@ -104,9 +104,9 @@ def columns(case: Case) -> Iterator[Cause]:
 # ---- scaled: another temperature, another base ---------------------------------------------------
 
 _BASES: Mapping[str, float] = {
-    "log-probs in base 2: 2^x instead of e^x": math.log(2.0),
-    "log-probs converted from base 2, although they are natural": 1.0 / math.log(2.0),
-    "log-probs in base 10: 10^x instead of e^x": math.log(10.0),
+    "log-probs in base 2 (2^x instead of e^x): multiply them by ln 2": math.log(2.0),
+    "log-probs divided by ln 2, although they are natural": 1.0 / math.log(2.0),
+    "log-probs in base 10 (10^x instead of e^x): multiply them by ln 10": math.log(10.0),
 }
 
 

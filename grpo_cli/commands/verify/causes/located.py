@@ -68,7 +68,7 @@ def located(case: Case) -> Located:
             words, *stages = found
             if case.has_unused_reference and "kl" not in stages:
                 stages.append("kl")
-            return Located(f"{words}: {_listed(case, stages)}", tuple(stages))
+            return Located(f"{words}; look at {_listed(case, stages)}", tuple(stages))
     return UNKNOWN
 
 
@@ -116,7 +116,7 @@ def _recorded(case: Case) -> Located | None:
         near = ("input", "mask") if stage == "ratio" else ()
         if case.gradient is not None and case.agreeing_gradients.all():
             how += ", though the gradient agrees"
-        return Located(f"{count} differ already{how}", (stage, *near))
+        return Located(f"{count} already differ{how}", (stage, *near))
     return None
 
 
@@ -170,7 +170,7 @@ def _outside(case: Case) -> Located | None:
     if not there.any():
         return None
     words = f"{int(there.sum()):,} of {int((~case.mask).sum()):,} masked tokens have a gradient"
-    return Located(f"{words}: the mask", ("mask", "kl", "input"))
+    return Located(f"{words}; look at the mask", ("mask", "kl", "input"))
 
 
 # ---- factors -------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def _by_one_factor(case: Case) -> Found | None:
     both = np.abs(rest).max() > case.quiet and np.abs(policy).max() > case.quiet
     factor = float(ours @ wanted) / float(ours @ ours)
     if case.near(factor * ours, wanted).all():
-        words = f"one factor over all gradients: yours are grpo's times {factor:.5g}"
+        words = f"all gradients differ by one factor: yours are grpo's times {factor:.5g}"
         alone = not both or case.near(factor * policy + rest, wanted).all()
         more = () if not alone else ("advantage", "kl") if rest.any() else ("advantage",)
         stages = ("aggregate", *more, *_everywhere(case), "mask", "loss")
@@ -223,7 +223,7 @@ def _by_one_factor(case: Case) -> Found | None:
         return None
     if abs(a - 1.0) <= 1e-4:
         name = "KL" if case.breakdown.term(KL) is not None else "other"
-        words = f"the policy term agrees, and the {name} term is grpo's times {b:.5g}"
+        words = f"the policy term agrees, and your {name} term is grpo's times {b:.5g}"
         if abs(b) <= _NOTHING:
             words = f"the policy term agrees, and your gradient has no {name} term"
         return words, "kl", "mask", "entropy"
@@ -231,9 +231,9 @@ def _by_one_factor(case: Case) -> Found | None:
         lost = ("advantage", "ratio", "surrogate", "correction", "mask")
         return "your policy term has no gradient: only the KL has", *lost
     if abs(b - 1.0) <= 1e-4:
-        words = f"the KL agrees, and the policy term is grpo's times {a:.5g}"
+        words = f"the KL agrees, and your policy term is grpo's times {a:.5g}"
         return words, *dict.fromkeys(("advantage", "surrogate", *_everywhere(case), "aggregate"))
-    words = f"one factor over the policy term ({a:.5g}), another over the KL ({b:.5g})"
+    words = f"your policy term is grpo's times {a:.5g}, and your KL is grpo's times {b:.5g}"
     return words, "aggregate", "kl", "advantage"
 
 

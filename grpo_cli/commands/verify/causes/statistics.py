@@ -383,7 +383,7 @@ def statistics(case: Case) -> Iterator[Cause]:
     known = np.isfinite(found)
     size = float(np.abs(found[known]).max(initial=0.0))
     numbers = np.unique(np.round(np.abs(found[known]) / (1e-3 * (size or 1.0))))
-    few = own is None or len(numbers[numbers > 0]) < 2
+    is_vague = own is None or len(numbers[numbers > 0]) < 2
     room = min(1e-3, 0.1 * _off(tables, base, found)) if own else 1e-3
     fitting: list[tuple[float, Formula]] = []
     for _, alike in groupby(tried, lambda row: row[0]):
@@ -395,7 +395,7 @@ def statistics(case: Case) -> Iterator[Cause]:
                 break
     for _, one in sorted(fitting, key=lambda row: row[0]):
         is_plain = (one.rewards, one.lone) == (base.rewards, base.lone)
-        yield _cause(one, base, equal=few and not is_plain)
+        yield _cause(one, base, equal=is_vague and not is_plain)
 
 
 _EXACT = 1e-5
