@@ -26,6 +26,7 @@ FLAGS = ("--kl", "none", "--aggregate", "token-mean", "--surrogate", "clip")
 FEW = (*FLAGS, "--epsilon", "0.2")
 USUAL = {"ratio": "token", "surrogate": "clip", "advantage": "group-std"}
 """Stages of the GRPO paper's row, where other rows are not what is asked about."""
+PENALISED = USUAL | {"kl": "k3"}
 
 
 @pytest.fixture(scope="module")
@@ -897,7 +898,9 @@ def k3_of(row: dict[str, Any], *, weighted: bool = False) -> list[list[float]]:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("over", ["tokens", "records", "responses"])
-def test_a_logged_kl_may_be_another_mean_than_the_objectives(over: str, weighted: bool) -> None:
+def test_a_logged_kl_may_be_another_mean_than_the_objectives(
+    over: str, weighted: bool, without_mistakes: None
+) -> None:
     """TRL logs the mean over micro-batches of token means."""
     rows = kl_records()
     each = [k3_of(row, weighted=weighted) for row in rows]
@@ -908,7 +911,7 @@ def test_a_logged_kl_may_be_another_mean_than_the_objectives(over: str, weighted
         "responses": np.mean([np.mean(some) for record in each for some in record]),
     }[over]
     loss = evaluate(rows, "grpo").loss
-    found = match(rows, loss=loss, kl=float(value), stages={"kl": "k3"})
+    found = match(rows, loss=loss, kl=float(value), variant="grpo", stages=PENALISED)
     assert found.reproduced
     assert found.matches[0].name.startswith("grpo")
     words = f"the mean over {over} of k3" + (", weighted by the ratio" if weighted else "")
@@ -929,22 +932,26 @@ def test_a_logged_kl_may_be_another_mean_than_the_objectives(over: str, weighted
         ({"kl": "0.07"}, "your 0.07 is the mean over tokens of k3, or one of 10 other means"),
     ],
 )
-def test_what_a_number_besides_the_loss_is(other: dict[str, Any], words: str) -> None:
+def test_what_a_number_besides_the_loss_is(
+    other: dict[str, Any], words: str, without_mistakes: None
+) -> None:
     """Where it fits nothing, no convention is found; of few digits, it may be several means."""
     rows = kl_records()
-    found = match(rows, loss=evaluate(rows, "grpo").loss, stages={"kl": "k3"}, **other)
+    loss = evaluate(rows, "grpo").loss
+    found = match(rows, loss=loss, variant="grpo", stages=PENALISED, **other)
     assert words in found.headline
     assert found.reproduced is ("other means" in words)
     assert (found.loss_alone or found.matches[0]).name.startswith("grpo")
 
 
-def test_a_kl_of_several_steps_is_one_mean_in_all(tmp_path: Path) -> None:
+def test_a_kl_of_several_steps_is_one_mean_in_all(tmp_path: Path, without_mistakes: None) -> None:
     rows = []
     for step, row in enumerate(kl_records()):
         tokens = [x for some in k3_of(row) for x in some]
         numbers = {"loss": evaluate(row, "grpo").loss, "kl": float(np.mean(tokens))}
         rows.append(row | {"step": step, "metrics": numbers})
-    words = ("--logged", "loss=metrics.loss", "--logged", "kl=metrics.kl", "--kl", "k3")
+    words = ("--logged", "loss=metrics.loss", "--logged", "kl=metrics.kl", *FLAGS[4:])
+    words += ("-v", "grpo", "--kl", "k3", "--ratio", "token", "--advantage", "group-std")
     found = answer("match", write(tmp_path / "a", rows), *words)
     assert found["others"][0]["logged_is"] == "the mean over tokens of k3"
     rows[0]["metrics"]["kl"] *= 1.1
