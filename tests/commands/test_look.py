@@ -194,7 +194,7 @@ def test_a_wide_terminal_stretches_neither_prose_nor_bars(grpo, dump, monkeypatc
             ("match {} --loss 0.1 --kl none --epsilon 0.2 --batch record", "value"),
             ("check {}", "code"),
             ("check --codes", "code"),
-            ("verify {}", "agrees"),
+            ("verify {} --causes 0", "agrees"),
             ("formats", "name"),
             ("variants trl/*", "name"),
             ("variants --stage kl", "choice"),
