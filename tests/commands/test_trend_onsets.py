@@ -347,8 +347,8 @@ def test_what_spans_orders_of_magnitude_is_looked_at_by_its_logarithm(tmp_path: 
         assert [one["onset"] for one in found["mismatch.mean_abs"]] == [40]
     values = np.exp(draw.normal(0.0, 0.02, 60)) / 10
     values[[20, 33]] = 0.0
-    for some in (values, np.zeros(60)):
-        assert "mismatch.mean_abs" not in found_in(mismatched(tmp_path / "a.jsonl", some))
+    for zeros in (values, np.zeros(60)):
+        assert "mismatch.mean_abs" not in found_in(mismatched(tmp_path / "a.jsonl", zeros))
 
 
 @each(
