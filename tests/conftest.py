@@ -33,7 +33,7 @@ with suppress(ImportError):  # where clusters and parity are tested these are no
 
     # A busy machine is no fault: no test asserts on time.
     slow = [hypothesis.HealthCheck.too_slow]
-    examples = 100 if "GRPO_MORE" in os.environ else 50  # .ci/run tries more
+    examples = 100 if "GRPO_MORE" in os.environ else 30  # .ci/run tries more
     hypothesis.settings.register_profile(
         "patient", deadline=None, suppress_health_check=slow, max_examples=examples
     )
@@ -57,13 +57,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is collected stays: garbage is not looked for in it, a third of collecting's time."""
+    """What is collected stays: garbage is not looked for in it, a third of collecting's time.
+
+    And afterwards seldom: the thresholds are Python's times a hundred.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(70_000, 10, 10)
         gc.enable()
 
 

@@ -345,7 +345,7 @@ def test_the_table_of_exit_codes_is_true(tmp_path: Path, monkeypatch: pytest.Mon
         (0, "match", plain, "--loss", "0.2630925"),  # the other sign of dapo's
         (1, "verify", wrong, "-v", "dr"),
         (1, "diff", plain, other),
-        (1, "match", plain, "--loss", "123.456789", "--epsilon", "0.2", "--batch", "record"),
+        (1, "match", plain, "--loss", "123.456789", "--epsilon", "0.2", "-v", "dr"),
         (1, "check", other),
         (1, "trend", healthy, "-v", "trl/grpo", *limit),
         (2, "eval", plain, "-v", "nothing"),

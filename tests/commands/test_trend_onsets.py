@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from command import answer, run
-from files import each
+from files import each, some
 from trended import PLAIN, SAMPLES, drifting, found_in, series, trend, write
 
 import grpo_cli
@@ -222,7 +222,7 @@ def mismatched(path: Path, values: Any) -> Path:
     return write(path, rows)
 
 
-@each("seed", range(3))
+@each("seed", some(range(3), 1))
 @each(("floor", "slope", "limit"), [(0.0, 0.005, True), (0.01, 0.002, True), (0.01, 0.0005, False)])
 def test_a_mismatch_that_always_rose_has_no_onset(
     floor: float, slope: float, limit: bool, seed: int, tmp_path: Path
@@ -347,8 +347,8 @@ def test_what_spans_orders_of_magnitude_is_looked_at_by_its_logarithm(tmp_path: 
         assert [one["onset"] for one in found["mismatch.mean_abs"]] == [40]
     values = np.exp(draw.normal(0.0, 0.02, 60)) / 10
     values[[20, 33]] = 0.0
-    for some in (values, np.zeros(60)):
-        assert "mismatch.mean_abs" not in found_in(mismatched(tmp_path / "a.jsonl", some))
+    for zeros in (values, np.zeros(60)):
+        assert "mismatch.mean_abs" not in found_in(mismatched(tmp_path / "a.jsonl", zeros))
 
 
 @each(

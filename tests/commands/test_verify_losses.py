@@ -176,6 +176,7 @@ def test_a_kl_of_kept_tokens_alone_is_named(records) -> None:
     assert answer.explained == 4
 
 
+@pytest.mark.more
 def test_losses_of_0_among_others_are_explained_by_nothing(records) -> None:
     """A ratio of 1 gives them, as much else does; it does not give the others."""
     own = {"hyperparameters": OWN | {"beta": 0.0}}

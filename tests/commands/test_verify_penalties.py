@@ -262,7 +262,7 @@ def count(at: Sequence[int], times: float) -> list[float]:
     return [times if one in at else 1.0 for one in range(10)]
 
 
-@each(("at", "words"), TOKENS)
+@each(("at", "words"), some(TOKENS, -(-len(TOKENS) // 2)))
 def test_tokens_that_do_not_count_or_count_twice(at, words) -> None:
     for said, times in TIMES.items():
         check(words.format(said), compute(counts=count(at, times)))
@@ -408,7 +408,7 @@ def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
         (1 / 1917.05, {}, None),
         (1.5, {}, None),
         (3.001, {"dp_size": 3}, None),
-    ], 9),
+    ], 7),
 )  # fmt: skip
 def test_factors_of_a_loss(times, said, words) -> None:
     """Of a gradient too, only those of accumulation have their name."""
@@ -467,7 +467,7 @@ def test_other_choices_of_the_tables() -> None:
         ([1, 7], "2 of 10 gradients differ, exactly the clipped tokens; look at the "),
         ([0, 1, 2, 4, 5, 8], "6 of 10 gradients differ, exactly the tokens with a ratio above 1; "),
         ([3, 6, 7, 9], "4 of 10 gradients differ, exactly the tokens with a ratio below 1; "),
-    ], 5),
+    ], 3),
 )  # fmt: skip
 def test_where_gradients_differ_without_a_cause(at, words) -> None:
     noise = np.random.default_rng(5).uniform(0.3, 1.0, 10).tolist()
@@ -509,7 +509,7 @@ def test_a_response_without_tokens_at_the_end_is_located_too() -> None:
 
 @each("loss", [1e308, 5e-324, 0.0])
 def test_a_factor_that_says_nothing_is_left_out(loss: float) -> None:
-    assert "times" not in difference({"loss": loss}).pattern
+    assert "times" not in difference({"loss": loss}, flags={"causes": 0}).pattern
 
 
 # ---- where a loss is wrong, whatever the cause --------------------------------------------------

@@ -289,8 +289,8 @@ ANSWERS = {
         ["compare", DAPO, "-v", "grpo,trl/*", "--beta", "0.01"],
     ),
     "match": (
-        lambda: match(GRPO, loss="0.0122", epsilon=0.2, batch="record"),
-        ["match", GRPO, "--loss", "0.0122", "--epsilon", "0.2", "--batch", "record"],
+        lambda: match(GRPO, loss="0.0122", epsilon=0.2, variant="grpo"),
+        ["match", GRPO, "--loss", "0.0122", "--epsilon", "0.2", "-v", "grpo"],
     ),
     "verify": (lambda: verify(DAPO), ["verify", DAPO]),
     "verify, differing": (
