@@ -404,7 +404,7 @@ def test_records_that_a_plan_cannot_evaluate_are_left_out(tmp_path, without_mist
     rows = telling(hyperparameters=KNOWN)
     path = write(tmp_path / "some", [*rows, {**rows[0], "rewards": None}])
     words = ("match", path, f"--loss={evaluate(rows, 'dapo').loss!r}", *FLAGS)
-    result = run(*words, "--on-error", "skip")
+    result = run(*words, "--on-error", "skip", "-v", "grpo")
     assert result.stdout.startswith("grpo --kl none --aggregate token-mean gives the loss")
     assert "skipped 1 record" in result.stderr
     found = run(*words)
