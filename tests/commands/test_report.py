@@ -141,6 +141,7 @@ def test_a_page_says_what_differs_from_another_run(tmp_path):
     assert row["there − here"].startswith(f"≠ {row['there'] - row['here']:.3g}"[:6])
 
 
+@pytest.mark.more
 def test_trend_writes_the_page_of_report(report, made, tmp_path):
     """And the page of report may be named behind --html."""
     out = tmp_path / "trend.html"

@@ -172,6 +172,7 @@ def test_a_part_whose_share_of_the_responses_grew(tmp_path: Path) -> None:
         assert verdict in said
 
 
+@pytest.mark.more
 def test_prompts_of_one_step_each_cannot_be_compared(tmp_path: Path) -> None:
     """Not those of which one comes back."""
     rows = [one | {"prompt": f"q{one['step']}-{one['meta']['rank']}"} for one in records()]

@@ -186,6 +186,7 @@ def test_lists_of_records_are_those_of_the_batch(steps) -> None:
     assert verify(made, "grpo", batch="input").ok
 
 
+@pytest.mark.more
 def test_a_cause_of_later_records_explains_the_first(steps) -> None:
     """The first loss is off by what its digits leave, beyond what float32 does."""
     records = [record for step in steps for record in step]

@@ -47,7 +47,7 @@ def same(grpo, path, tmp_path, *flags, given=()):
 
 
 @pytest.mark.parametrize(
-    "path", some([*REAL, *SAMPLES], 10), ids=lambda path: f"{path.parent.name} {path.name}"
+    "path", some([*REAL, *SAMPLES], 6), ids=lambda path: f"{path.parent.name} {path.name}"
 )
 def test_real_dumps(grpo, tmp_path, path):
     same(grpo, path, tmp_path)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from files import some
 
 from grpo_cli.hooks.columns import Array, copied, number, ragged, record_of, widths
 from grpo_cli.hooks.writer import WAITING, Writer, of_rank
@@ -183,7 +184,7 @@ def test_a_writer_that_is_closed_is_kept_by_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("handled", [False, True])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGHUP], 1))
 def test_a_signal_waits_for_what_was_recorded(number: int, handled: bool, tmp_path: Path) -> None:
     """Also while a record is made; a handler of the training's own is left to it."""
     script = (
