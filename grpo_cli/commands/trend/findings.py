@@ -175,6 +175,7 @@ def _finding(
         end=ended,
         period=change.period,
         at_once=change.at_once,
+        earliest=None if change.earliest is None else numbers[series.places[change.earliest]],
         before=levels.before,
         after=levels.after,
         **_commands(series.name, first, steps[farthest], flags, falls=not change.up),
