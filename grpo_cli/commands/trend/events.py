@@ -376,15 +376,30 @@ def _takes_in(event: Sequence[Finding], one: Finding) -> bool:
     since = one.onset - event[-1].onset
     if one.kind == SETTINGS:
         return since <= SURE and one.onset - event[0].onset <= SURE
-    if any(abs(one.onset - each.onset) <= _AT_ONCE for each in event):
+    own = _is_of_its_own(one, event)
+    if any(abs(one.onset - each.onset) <= _AT_ONCE for each in (event[:1] if own else event)):
         return True  # information comes last, whatever its step
-    if since < 0:
+    if since < 0 or own:
         return False
     lasting = [each for each in event if each.end is None or each.end >= one.onset]
     if any(_family(each) == _family(one) for each in lasting):
         return True
     alike = any(_part(each) == _part(one) for each in lasting if not each.is_single)
     return since <= (FARTHEST if alike else _TOGETHER)
+
+
+def _is_of_its_own(one: Finding, event: Sequence[Finding]) -> bool:
+    """Whether a change was complete in one step, in a part that the event has not changed yet.
+
+    What follows from another change takes several steps, unless every change brings it with it.
+    """
+    name = "" if one.row is None else one.row.name
+    if one.severity == INFO or name in _EFFECTS or name in _FOLLOWING:
+        return False
+    if one.at_once:
+        return _family(one) not in map(_family, event)
+    sharp = one.kind == SHIFT and one.earliest is None
+    return sharp and _part(one) not in map(_part, event)
 
 
 def _event(together: Sequence[Finding]) -> Event:
