@@ -14,6 +14,7 @@ from grpo_cli.commands.trend.onsets import (
     PAST,
     SETTINGS,
     SHIFT,
+    STUCK,
     mann_kendall,
     mean_change,
     medians,
@@ -303,9 +304,9 @@ def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
 def _equal_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """From a step on all groups have equal rewards, and only what follows from that changed."""
     one, values = next(_named(found, _EQUAL), None), _series(steps, _EQUAL)
-    if one is None or values is None or any(each.row is None for each in found):
+    if one is None or one.kind == STUCK or values is None:
         return None
-    others = {each.row.name for each in found if each.row is not None} - _OF_EQUAL
+    others = {each.row and each.row.name for each in found} - _OF_EQUAL
     since = values[steps.numbers.index(one.onset) :]
     if others or len(since) < LEAST_FUTURE or not (since == 1.0).all():
         return None

@@ -35,7 +35,7 @@ from grpo_cli.commands.trend.watched import (
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
-_AT_ONCE = 3
+AT_ONCE = 3
 """The first steps of an event, in which responses or rewards change that the update follows."""
 SURE = 1
 """Onsets that differ by no more steps are taken to be one: the likely cause has one of these."""
@@ -377,7 +377,7 @@ def _takes_in(event: Sequence[Finding], one: Finding) -> bool:
     if one.kind == SETTINGS:
         return since <= SURE and one.onset - event[0].onset <= SURE
     own = _is_of_its_own(one, event)
-    if any(abs(one.onset - each.onset) <= _AT_ONCE for each in (event[:1] if own else event)):
+    if any(abs(one.onset - each.onset) <= AT_ONCE for each in (event[:1] if own else event)):
         return True  # information comes last, whatever its step
     if since < 0 or own:
         return False
@@ -421,7 +421,7 @@ def _event(together: Sequence[Finding]) -> Event:
     changed = any(
         _rank(one) >= _RESPONSES and one.severity != INFO
         for one in together
-        if one.onset <= begun + (0 if jumped else _AT_ONCE)
+        if one.onset <= begun + (0 if jumped else AT_ONCE)
     )
 
     def place(one: Finding) -> tuple[bool, int, int, float, bool, int, float]:
