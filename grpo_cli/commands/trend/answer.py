@@ -11,7 +11,7 @@ from grpo_cli.commands.check.notes import judge
 from grpo_cli.commands.check.run import changed_formulas, check
 from grpo_cli.commands.check.view import mismatch_lines
 from grpo_cli.commands.report.groups import steps_of_mismatch
-from grpo_cli.commands.trend.causes import Cause
+from grpo_cli.commands.trend.causes import PADDING, Cause
 from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.events import AT_ONCE, Event, events
 from grpo_cli.commands.trend.findings import EVERY, dated, findings, first_place
@@ -123,8 +123,7 @@ def _new_formulas(reader: Reader) -> Mapping[int | None, Cause]:
         found = changed_formulas(reader)
     except InputError:
         return {}
-    words = "from this record on, "
-    return {row.step: Cause(row.message.removeprefix(words), row.advice) for row in found}
+    return {row.step: Cause(row.message, row.advice) for row in found}
 
 
 def _without_mask(event: Event) -> Event:
@@ -133,11 +132,7 @@ def _without_mask(event: Event) -> Event:
     if longest is None or event.cause is not None or "padding" not in event.codes:
         return event
     others = [one for one in (event.first, *event.others) if one is not longest]
-    return replace(event, first=longest, others=others, cause=Cause(_PADDING, _MASK))
-
-
-_PADDING = "padding counts as tokens: the mask stopped dropping it"
-_MASK = "look for a change of what makes the mask: mask the padding after each response's end"
+    return replace(event, first=longest, others=others, cause=PADDING)
 
 
 def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:

@@ -118,6 +118,12 @@ class Cause(NamedTuple):
     more: Finding | None = None
 
 
+PADDING = Cause(
+    "padding counts as tokens: the mask stopped dropping it",
+    "look for a change of what makes the mask: mask the padding after each response's end",
+)
+
+
 def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | None:
     """The surest cause that explains an event; None where none does.
 

@@ -72,7 +72,7 @@ def findings(
         flags: what goes into the commands.
         ungrouped: why no gradient is left, as ``Run`` has it.
     """
-    series = [one for name in steps.metrics if (one := _series(steps, name)) is not None]
+    series = [each for name in steps.metrics if (each := _series(steps, name)) is not None]
     found = [
         _finding(one, steps, change, flags, ungrouped)
         for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
