@@ -78,6 +78,23 @@ def three_faults(now: Columns, since: int, draw: Random) -> None:
         now["epsilon"] = 0.02
 
 
+def settings_then_reference(now: Columns, since: int, draw: Random) -> None:
+    now["epsilon"] = 0.02
+    if since >= 4:
+        replaced(now, since, draw)
+
+
+def engine_then_rewards(now: Columns, since: int, draw: Random) -> None:
+    now["rollout"] = np.minimum(now["rollout"] + 0.1 * draw.normal(size=now["old"].shape), -1e-5)
+    if since >= 6:
+        now["rewards"] = (draw.random((GROUPS, 8)) < 0.02).astype(float)
+
+
+def rewards_of_the_prompt(now: Columns, since: int, draw: Random) -> None:
+    """The first response's, for all of its group."""
+    now["rewards"] = np.repeat(now["rewards"][:, :1], 8, axis=1)
+
+
 def centred(now: Columns) -> Any:
     return now["rewards"] - now["rewards"].mean(axis=1, keepdims=True)
 
@@ -158,6 +175,23 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         r"step 24: the log-probs of engine and trainer diverged .*; also step 3[34]: the reward "
         r"fell; step 39: the settings changed: epsilon 0.2 → 0.02; 44 steps",
         "",
+    ),
+    "other settings, then another reference": (
+        settings_then_reference,
+        "step 24: the settings changed: epsilon 0.2 → 0.02; last good step 23; also step 28: "
+        "the KL from the reference rose; ",
+        "",
+    ),
+    "the engine, then the rewards": (
+        engine_then_rewards,
+        "step 24: the log-probs of engine and trainer moved apart; last good step 23; also "
+        "step 30: the reward fell; ",
+        "",
+    ),
+    "equal rewards in each group": (
+        rewards_of_the_prompt,
+        "step 24: all rewards of each group are equal; last good step 23; ",
+        "compare the rewards of one prompt's responses before and after that step",
     ),
     "the opposite sign": (
         lambda now, since, draw: now.update(advantages=-given(now)),

@@ -818,6 +818,29 @@ def test_a_level_on_a_scale_with_a_trend_has_its_first_step(seed: int, tmp_path:
     assert alone(tmp_path, kl=kl)["last_good_step"] == 35
 
 
+def test_the_last_good_step_is_before_a_slow_rise(tmp_path: Path) -> None:
+    """Noise hides how it begins: the step that shows it is up to four after step 25."""
+    steps = np.arange(60)
+    good = []
+    for seed in range(12):
+        noise = 0.12 * np.random.default_rng(seed).normal(size=60)
+        kl = (2e-3 + 1e-4 * steps) * (1 + 0.3 * np.maximum(steps - 24, 0)) * np.exp(noise)
+        good.append(alone(tmp_path, kl=kl.tolist()).get("last_good_step"))
+    known = [one for one in good if one is not None]
+    assert len(known) > 9
+    assert sum(one <= 24 for one in known) >= 0.8 * len(known)
+    assert min(known) > 20
+
+
+@each("seed", [44, 62, 71, 81, 98, 109, 115, 184])
+def test_a_low_step_before_a_fall_is_not_its_beginning(seed: int, tmp_path: Path) -> None:
+    rewards = 0.5 + 0.05 * np.random.default_rng(seed).normal(size=60)
+    rewards[29] = 0.42
+    rewards[30:] -= 0.3
+    (event,) = alone(tmp_path, reward=rewards.tolist())["events"]
+    assert event["step"] == 30
+
+
 def test_what_follows_from_longer_responses_is_no_cause(tmp_path: Path) -> None:
     """Though the gradient's fall is the clearest, and what the update does comes first else."""
     draw = random.Random(3)

@@ -722,6 +722,8 @@ def test_padding_that_is_counted_is_the_cause_of_what_it_changes(tmp_path: Path)
         first = "step 18: padding counts as tokens: the mask stopped dropping it; last good step 17"
         assert found["verdict"].startswith(first)
         assert [one["step"] for one in found["events"]] == [18]
+        assert {one["onset"] for one in found["findings"]} == {18}
+        assert "16" not in " ".join(one["sentence"] for one in found["findings"])
 
 
 def test_every_response_of_one_length_is_a_finding(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -279,6 +280,8 @@ class _Formulas(Accumulator[Any]):
 def changed_formulas(reader: Reader) -> Sequence[Finding]:
     """What ``check`` finds where advantages follow another formula from a record on, or none.
 
+    The messages do not say from which record on.
+
     Raises:
         InputError: at the first record that cannot be read, unless such records are skipped.
     """
@@ -286,7 +289,8 @@ def changed_formulas(reader: Reader) -> Sequence[Finding]:
     for read in fold_pieces(reader, _Formulas):  # noqa: B007
         pass
     for finding, place in find_changed_formulas(read.kinds):
-        findings.add(rule_named("advantages"), finding, place)
+        plain = replace(finding, words={**finding.words, "since": ""})
+        findings.add(rule_named("advantages"), plain, place)
     return findings.rows
 
 

@@ -22,7 +22,7 @@ from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, window
 from grpo_cli.commands.trend.questions.view import since_then, with_error
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
-from grpo_cli.commands.trend.verdict import main_event, moves, tenth
+from grpo_cli.commands.trend.verdict import last_good_step, main_event, moves, tenth
 from grpo_cli.commands.trend.view import known, usual, verdict_of
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.terminal.numbers import markup
@@ -203,6 +203,7 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
                 "heading": event.heading,
                 "check": event.check,
                 "fix": event.fix,
+                "last_good": last_good_step(steps, [event]),
                 "commands": [] if steps.logged else event.commands,
             }
             for event in events

@@ -11,11 +11,12 @@ from grpo_cli.commands.check.notes import judge
 from grpo_cli.commands.check.run import changed_formulas, check
 from grpo_cli.commands.check.view import mismatch_lines
 from grpo_cli.commands.report.groups import steps_of_mismatch
-from grpo_cli.commands.trend.causes import Cause
+from grpo_cli.commands.trend.causes import PADDING, Cause
 from grpo_cli.commands.trend.comparison import Trend, compare_log
-from grpo_cli.commands.trend.events import Event, events
-from grpo_cli.commands.trend.findings import EVERY, findings, first_place
+from grpo_cli.commands.trend.events import AT_ONCE, Event, events
+from grpo_cli.commands.trend.findings import EVERY, dated, findings, first_place
 from grpo_cli.commands.trend.logs import Log
+from grpo_cli.commands.trend.onsets import DRIFT, SHIFT
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.places import at_one_place
 from grpo_cli.commands.trend.run import Run
@@ -48,17 +49,31 @@ def trend_of(
     ungrouped = None if run is None else run.ungrouped
     found = findings(steps, flags, ungrouped)
     happened = events(found, steps)
-    found = sorted((one for event in happened for one in event.findings), key=lambda one: one.onset)
+    passes = passes_of(steps, found, flags)
     variant, signatures, compared, covered = "", list[str](), None, Coverage(steps, columns)
     if run is not None:
         happened = with_checks(happened, steps, run)
         covered = Coverage(steps, columns, run.missing, on_policy=not run.moved)
         compared = compare_log(framework, log, run.logged, run.token_means, steps)
         variant, signatures = run.plan.variant, [*run.signatures]
+    happened = [_of_one_date(event, steps, flags) for event in happened]
     sentence = verdict(steps, happened, covered)
     sentence = f"{ungrouped}; {sentence}" if ungrouped else sentence
-    passes = passes_of(steps, found, flags)
+    found = sorted((one for event in happened for one in event.findings), key=lambda one: one.onset)
     return Trend(variant, signatures, steps, found, happened, sentence, compared, passes), covered
+
+
+def _of_one_date(event: Event, steps: Steps, flags: Flags) -> Event:
+    """The event; what noise had begin shortly before a cause that has a certain step, at that."""
+    if event.cause is None or not event.cause.is_certain:
+        return event
+    others = [
+        dated(one, event.step, steps, flags)
+        if one.kind in (SHIFT, DRIFT) and 0 < event.step - one.onset <= AT_ONCE
+        else one
+        for one in event.others
+    ]
+    return replace(event, others=others)
 
 
 # ---- what ``grpo check`` names in the worst record of the first events --------------------------
@@ -108,8 +123,7 @@ def _new_formulas(reader: Reader) -> Mapping[int | None, Cause]:
         found = changed_formulas(reader)
     except InputError:
         return {}
-    words = "from this record on, "
-    return {row.step: Cause(row.message.removeprefix(words), row.advice) for row in found}
+    return {row.step: Cause(row.message, row.advice) for row in found}
 
 
 def _without_mask(event: Event) -> Event:
@@ -118,11 +132,7 @@ def _without_mask(event: Event) -> Event:
     if longest is None or event.cause is not None or "padding" not in event.codes:
         return event
     others = [one for one in (event.first, *event.others) if one is not longest]
-    return replace(event, first=longest, others=others, cause=Cause(_PADDING, _MASK))
-
-
-_PADDING = "padding counts as tokens: the mask stopped dropping it"
-_MASK = "look for a change of what makes the mask: mask the padding after each response's end"
+    return replace(event, first=longest, others=others, cause=PADDING)
 
 
 def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:

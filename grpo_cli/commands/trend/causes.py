@@ -14,6 +14,7 @@ from grpo_cli.commands.trend.onsets import (
     PAST,
     SETTINGS,
     SHIFT,
+    STUCK,
     mann_kendall,
     mean_change,
     medians,
@@ -67,6 +68,13 @@ _ROSE = (
     "read responses with high rewards from before and after that step: a policy learns over "
     "several steps, so look for another reward function, other prompts, or answers in the prompt"
 )
+_EQUAL = "groups_equal"
+_OF_EQUAL = {*_REWARDS[::2], _EQUAL, "groups_all_0", "groups_all_1", "loss", "gradient_norm"}
+"""What changes where the rewards of a group become equal, while their mean stays."""
+_LOOK_AT_REWARDS = (
+    "compare the rewards of one prompt's responses before and after that step: look for a reward "
+    "that is computed once for each prompt, a cache, or a verifier that always gives one answer"
+)
 _LOOK = "read the longest responses to see what is rewarded; then cap or penalise length"
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
@@ -108,6 +116,12 @@ class Cause(NamedTuple):
     numbers: str = ""
     longest: Finding | None = None
     more: Finding | None = None
+
+
+PADDING = Cause(
+    "padding counts as tokens: the mask stopped dropping it",
+    "look for a change of what makes the mask: mask the padding after each response's end",
+)
 
 
 def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -293,6 +307,18 @@ def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
     return Cause("the reward rose at once", _ROSE, first=one, numbers=numbers)
 
 
+def _equal_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """From a step on all groups have equal rewards, and only what follows from that changed."""
+    one, values = next(_named(found, _EQUAL), None), _series(steps, _EQUAL)
+    if one is None or one.kind == STUCK or values is None:
+        return None
+    others = {each.row and each.row.name for each in found} - _OF_EQUAL
+    since = values[steps.numbers.index(one.onset) :]
+    if others or len(since) < LEAST_FUTURE or not (since == 1.0).all():
+        return None
+    return Cause("all rewards of each group are equal", _LOOK_AT_REWARDS, first=one)
+
+
 def _rose(before: F64, after: F64) -> bool:
     """Whether values are more than those before, by more than chance does."""
     change, error = mean_change(before, after)
@@ -359,5 +385,6 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _scaled_rewards,
     _gain,
     _better_at_once,
+    _equal_rewards,
 )
 """The surest first."""

@@ -26,6 +26,7 @@ from grpo_cli.commands.trend.limits import (
 )
 from grpo_cli.commands.trend.onsets import (
     DRIFT,
+    FARTHEST,
     FUTURE,
     IMPOSSIBLE,
     LEAST,
@@ -76,6 +77,7 @@ _PERIODS = 3
 """Equal distances between single steps that are a period."""
 _ABRUPT = 0.3
 """The share of a steady move that a change which continues it may make at once."""
+_ROUNDING = 1e-9
 _BACK = 4
 """Values in a row that are back to the old level."""
 
@@ -157,7 +159,8 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     )
     places = spikes(watch, values, scaled) if watch.spikes else []
     single = _single(places, found, scaled, up=watch.scale != "below 1")
-    return sorted([*found, *single, *infos], key=lambda one: one.at)
+    every = (_dated(one, scaled) for one in (*found, *single, *infos))
+    return sorted(every, key=lambda one: one.at)
 
 
 def _lasting(signs: Sequence[Change], scaled: F64) -> list[Change]:
@@ -262,6 +265,40 @@ def _begun(sign: Change, scaled: F64) -> Change:
             break
         first -= 1
     return sign._replace(at=first)
+
+
+_ALLOWED = 4.2
+"""By how many of its variances a fit may be worse than the best: the 95 % point of F(1, 30)."""
+
+
+def _dated(change: Change, scaled: F64) -> Change:
+    """The change, with the first value at which it may have begun; a step where it fits best.
+
+    From each place on a step, a slope and a curve between them are fitted by least squares to the
+    values that show the change. It may have begun wherever one of them fits nearly as well as the
+    best one does.
+    """
+    if change.kind not in (SHIFT, DRIFT) or change.at_once or change.at <= LEAST_PAST:
+        return change
+    start = max(change.at - PAST, 0)
+    places = np.arange(max(change.at - FARTHEST, LEAST_PAST), change.seen - 1)
+    ahead = np.arange(start, change.seen) - places[:, None] + 1.0
+    shapes = np.stack([ahead > 0.0, np.sqrt(ahead.clip(0.0)), ahead.clip(0.0)])
+    known = [np.ones(change.seen - start)]
+    if line_before(scaled, max(change.at - LEAST_FUTURE, LEAST_PAST))[1]:
+        known.append(np.arange(change.seen - start, dtype=np.float64))
+    base, _ = np.linalg.qr(np.stack(known, axis=1))
+    values = scaled[start : change.seen]
+    values = (values - base @ (values @ base)) * (1 if change.up else -1)
+    shapes = shapes - (shapes @ base) @ base.T
+    explained = (shapes @ values).clip(0.0) ** 2 / np.maximum((shapes**2).sum(axis=2), _ROUNDING)
+    shape, best = np.unravel_index(explained.argmax(), explained.shape)
+    if shape == 0 and places[best] > change.at:
+        change = change._replace(at=int(places[best]))
+    left = np.maximum(values @ values - explained.max(axis=0), 0.0)
+    enough = left <= left.min() * (1 + _ALLOWED / (len(values) - 3)) + _ROUNDING * (values @ values)
+    first = int(places[enough.argmax()])
+    return change._replace(earliest=first) if first < change.at else change
 
 
 def _until_back(change: Change, scaled: F64) -> Change:

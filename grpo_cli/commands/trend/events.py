@@ -35,9 +35,9 @@ from grpo_cli.commands.trend.watched import (
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
-_AT_ONCE = 3
+AT_ONCE = 3
 """The first steps of an event, in which responses or rewards change that the update follows."""
-_SURE = 1
+SURE = 1
 """Onsets that differ by no more steps are taken to be one: the likely cause has one of these."""
 _POLICY = RANKS["gradient_norm"]
 _EFFECTS = {
@@ -111,6 +111,13 @@ class Event(Answer):
         return explained, one.severity == INFO, one.onset, update, not cause, lesser, _rank(one)
 
     @property
+    def earliest(self) -> int:
+        """The first step at which it may have begun."""
+        begun = [one for one in self._wrong if self.step <= one.onset <= self.step + SURE]
+        shown = [self.first] if self.cause is not None and self.first in begun else begun
+        return min((one.earliest or one.onset for one in shown), default=self.step)
+
+    @property
     def commands(self) -> list[str]:
         """What shows where it began, what may explain it, and where it is worst.
 
@@ -178,7 +185,7 @@ class Event(Answer):
 
     @property
     def _later(self) -> list[Finding]:
-        return [one for one in self._wrong if one.onset > self.step + _SURE]
+        return [one for one in self._wrong if one.onset > self.step + SURE]
 
     @property
     def _listed(self) -> list[Finding]:
@@ -368,10 +375,11 @@ def _takes_in(event: Sequence[Finding], one: Finding) -> bool:
     """
     since = one.onset - event[-1].onset
     if one.kind == SETTINGS:
-        return since <= _SURE and one.onset - event[0].onset <= _SURE
-    if any(abs(one.onset - each.onset) <= _AT_ONCE for each in event):
+        return since <= SURE and one.onset - event[0].onset <= SURE
+    own = _is_of_its_own(one, event)
+    if any(abs(one.onset - each.onset) <= AT_ONCE for each in (event[:1] if own else event)):
         return True  # information comes last, whatever its step
-    if since < 0:
+    if since < 0 or own:
         return False
     lasting = [each for each in event if each.end is None or each.end >= one.onset]
     if any(_family(each) == _family(one) for each in lasting):
@@ -380,10 +388,24 @@ def _takes_in(event: Sequence[Finding], one: Finding) -> bool:
     return since <= (FARTHEST if alike else _TOGETHER)
 
 
+def _is_of_its_own(one: Finding, event: Sequence[Finding]) -> bool:
+    """Whether a change was complete in one step, in a part that the event has not changed yet.
+
+    What follows from another change takes several steps, unless every change brings it with it.
+    """
+    name = "" if one.row is None else one.row.name
+    if one.severity == INFO or name in _EFFECTS or name in _FOLLOWING:
+        return False
+    if one.at_once:
+        return _family(one) not in map(_family, event)
+    sharp = one.kind == SHIFT and one.earliest is None
+    return sharp and _part(one) not in map(_part, event)
+
+
 def _event(together: Sequence[Finding]) -> Event:
     """The event of findings, with the likely cause of those at its beginning as the first.
 
-    The order of causes, of findings within ``_SURE`` steps of the beginning:
+    The order of causes, of findings within ``SURE`` steps of the beginning:
 
     1. what is not finite, then the engine (staleness, mismatch), then the ratios of the update, in
        the order of ``TABLE``; the ratios come after all else where responses or rewards changed at
@@ -399,7 +421,7 @@ def _event(together: Sequence[Finding]) -> Event:
     changed = any(
         _rank(one) >= _RESPONSES and one.severity != INFO
         for one in together
-        if one.onset <= begun + (0 if jumped else _AT_ONCE)
+        if one.onset <= begun + (0 if jumped else AT_ONCE)
     )
 
     def place(one: Finding) -> tuple[bool, int, int, float, bool, int, float]:
@@ -414,7 +436,7 @@ def _event(together: Sequence[Finding]) -> Event:
         follows = _EFFECTS.get(name) == one.direction
         return info, min(_rank(one), _POLICY) + follows, begun, *last
 
-    first = min((one for one in together if one.onset <= begun + _SURE), key=place)
+    first = min((one for one in together if one.onset <= begun + SURE), key=place)
     others = sorted(
         (one for one in together if one is not first),
         key=lambda one: (

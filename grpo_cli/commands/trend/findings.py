@@ -72,14 +72,7 @@ def findings(
         flags: what goes into the commands.
         ungrouped: why no gradient is left, as ``Run`` has it.
     """
-    series = []
-    for name, column in steps.metrics.items():
-        if (watch := steps.watch(name)) is not None:
-            known = ~np.isnan(column)
-            if name == _LENGTHS:  # one response has one length
-                known &= steps.counted("samples") > 1.0
-            places = np.flatnonzero(known)
-            series.append(_Series(name, watch, places, column[places]))
+    series = [each for name in steps.metrics if (each := _series(steps, name)) is not None]
     found = [
         _finding(one, steps, change, flags, ungrouped)
         for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
@@ -95,6 +88,38 @@ def findings(
         one = Finding(name, IMPOSSIBLE, at, sentence, worst_step=at, seen=at, **commands)
         found.append(one)
     return sorted(found, key=lambda one: one.onset)
+
+
+def _series(steps: Steps, name: str) -> _Series | None:
+    """A metric's values at the steps that have it; None where it is not watched."""
+    watch, column = steps.watch(name), steps.metrics[name]
+    if watch is None:
+        return None
+    known = ~np.isnan(column)
+    if name == _LENGTHS:  # one response has one length
+        known &= steps.counted("samples") > 1.0
+    places = np.flatnonzero(known)
+    return _Series(name, watch, places, column[places])
+
+
+def dated(finding: Finding, step: int, steps: Steps, flags: Flags) -> Finding:
+    """The finding, if it began at another step: all that it says is of that one."""
+    series = _series(steps, finding.metric)
+    assert series is not None
+    numbers = [steps.numbers[at] for at in series.places]
+    if step not in numbers:
+        return finding
+    change = Change(
+        numbers.index(step),
+        numbers.index(finding.seen) + 1,
+        finding.kind,
+        finding.direction == UP,
+        finding.score,
+        None if finding.end is None else numbers.index(finding.end),
+        info=finding.severity == INFO,
+        at_once=finding.at_once,
+    )
+    return _finding(series, steps, change, flags, None)
 
 
 def _copies(steps: Steps, flags: Flags) -> list[Finding]:
@@ -175,6 +200,7 @@ def _finding(
         end=ended,
         period=change.period,
         at_once=change.at_once,
+        earliest=None if change.earliest is None else numbers[series.places[change.earliest]],
         before=levels.before,
         after=levels.after,
         **_commands(series.name, first, steps[farthest], flags, falls=not change.up),

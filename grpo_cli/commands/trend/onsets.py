@@ -70,6 +70,7 @@ class Change(NamedTuple):
         spans: of a trend, how many values are one.
         passed: the index at which a trend passed a limit.
         at_once: whether the new level was reached from one value to the next.
+        earliest: the index of the first value at which it may have begun; None: at ``at``.
     """
 
     at: int
@@ -84,6 +85,7 @@ class Change(NamedTuple):
     spans: int = 0
     passed: int | None = None
     at_once: bool = False
+    earliest: int | None = None
 
 
 def onsets(rows: F64, least: F64, shares: F64) -> list[list[Change]]:

@@ -372,6 +372,8 @@ class Finding:
         period: the steps from one spike or copy to the next; 0: there are not several at one
             distance.
         at_once: whether the new level was reached from one step to the next.
+        earliest: the first step at which it may have begun (95 %), where noise hides a slow
+            beginning; None: at ``onset``.
         before, after: the levels that the sentence names, of a single step or a limit the value
             that is farthest; None where it names none.
     """
@@ -392,6 +394,7 @@ class Finding:
     end: int | None = None
     period: int = 0
     at_once: bool = False
+    earliest: int | None = None
     before: float | None = None
     after: float | None = None
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.events import Event, events
+from grpo_cli.commands.trend.events import SURE, Event, events
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import LEAST, TREND, mean_change
@@ -202,12 +202,12 @@ def main_event(found: Sequence[Event]) -> Event | None:
 
 
 def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
-    """The last step before something began to go wrong that lasts; None where nothing does.
+    """The last step before something may have begun to go wrong that lasts; None where nothing did.
 
     What went wrong steadily from the first step on has no step before it.
     """
     onsets = [  # what is only an effect does not begin before its cause
-        event.step if event.cause else max(finding.onset, event.step)
+        event.earliest if event.cause or finding.onset <= event.step + SURE else finding.onset
         for event in found
         if event.severity == WARNING and event.end is None
         for finding in event.findings

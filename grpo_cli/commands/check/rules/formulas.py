@@ -123,6 +123,9 @@ def find_shuffled_rewards(groups: Kinds) -> Iterator[Placed]:
         yield Finding({"groups": total, "of": groups.count}, kind="shuffled"), first.place
 
 
+SINCE_RECORD = {"since": "from this record on, "}
+
+
 @rule("advantages", "input")
 def find_changed_formulas(groups: Kinds) -> Iterator[Placed]:
     """Yields from where on advantages follow no formula of the rewards, or another one.
@@ -137,7 +140,7 @@ def find_changed_formulas(groups: Kinds) -> Iterator[Placed]:
     before, span = change
     numbers = {"groups": span.total, "of": groups.count - span.first, "before": span.first}
     if FORMULAS[span.kind] == ANOTHER:
-        yield Finding(numbers, kind="departed"), span.place
+        yield Finding(numbers, kind="departed", words=SINCE_RECORD), span.place
     elif before is not None and FORMULAS[before.kind] != ANOTHER:
         words = {"formula": FORMULAS[span.kind], "earlier": FORMULAS[before.kind]}
-        yield Finding(numbers, kind="changed", words=words), span.place
+        yield Finding(numbers, kind="changed", words=words | SINCE_RECORD), span.place

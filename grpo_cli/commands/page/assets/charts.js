@@ -23,6 +23,9 @@ const SMOOTH = 200;
 // A pointer that moved so many pixels marks a range.
 const DRAG = 6;
 
+// Findings of this kind have no series, and are marked in every chart.
+const SETTINGS = "settings";
+
 // Within so many milliseconds a second click resets the range.
 const DOUBLE = 300;
 
@@ -101,7 +104,7 @@ class Charts {
 
 class Chart {
   constructor(charts, metric, width) {
-    Object.assign(this, { charts, metric, width, findings: charts.run.findings.filter((one) => one.metric === metric.name) });
+    Object.assign(this, { charts, metric, width, findings: charts.run.findings.filter((one) => one.metric === metric.name), everywhere: charts.run.findings.filter(({ kind }) => kind === SETTINGS) });
     this.scale();
     this.value = make("b");
     this.cursor = draw("g", { class: "cursor" }, draw("line", { y1: 0, y2: TALL }), draw("circle", { r: 3 }));
@@ -157,7 +160,7 @@ class Chart {
     if (this.metric.unit) yield draw("text", { class: "unit", transform: `translate(9 ${TALL / 2}) rotate(-90)`, "text-anchor": "middle" }, this.metric.unit);
     yield draw("line", { class: "axis", x1: LEFT - 4, x2: width, y1: TALL, y2: TALL });
     yield draw("text", { x: LEFT - 18, y: TALL + 13, "text-anchor": "end" }, "step");
-    const marked = [...this.findings.map(({ onset }) => onset), this.parting].filter((step) => step !== null);
+    const marked = [...[...this.findings, ...this.everywhere].map(({ onset }) => onset), this.parting].filter((step) => step !== null);
     const onsets = marked.map((step) => steps.indexOf(step)).filter((at) => this.isSeen(at));
     const room = (step, at) => (DIGIT / 2) * (`${step}`.length + `▲ ${steps[at]}`.length + 2); // half of either number, and a space
     const free = (step) => onsets.every((at) => Math.abs(this.xOf(step) - x(at)) > room(step, at));
@@ -187,8 +190,8 @@ class Chart {
       yield draw("line", { class: "other", x1: x(parted), x2: x(parted), y1: 0, y2: TALL });
       if (!this.findings.some(({ onset }) => onset === this.parting)) yield draw("text", { class: "other", x: x(parted), y: TALL + 13, "text-anchor": "middle" }, `≠ ${this.parting}`);
     }
-    let end = -Infinity; // of the last label
-    for (const finding of [...this.findings].sort((a, b) => a.onset - b.onset)) {
+    const labels = []; // the middle and half the width of each
+    for (const finding of [...[...this.findings].sort((a, b) => a.onset - b.onset), ...this.everywhere]) {
       const [at, worst] = [finding.onset, finding.worst_step].map((step) => run.steps.indexOf(step));
       const info = finding.severity === "info"; // no fault by itself
       const kind = info ? "onset info" : "onset";
@@ -196,12 +199,15 @@ class Chart {
         yield draw("line", { class: kind, x1: x(at), x2: x(at), y1: 0, y2: TALL });
         const words = `${arrow(finding)} ${finding.onset}`;
         const half = (DIGIT / 2) * words.length;
-        if (x(at) - half >= end) yield draw("text", { class: kind, x: x(at), y: TALL + 13, "text-anchor": "middle" }, words);
-        end = Math.max(end, x(at) + half + DIGIT);
+        const free = labels.every(([middle, other]) => Math.abs(x(at) - middle) >= half + other + DIGIT);
+        if (free) yield draw("text", { class: kind, x: x(at), y: TALL + 13, "text-anchor": "middle" }, words);
+        if (free) labels.push([x(at), half]);
       }
-      if (!info) yield* dot("worst", worst, 4);
+      if (!info && finding.kind !== SETTINGS) yield* dot("worst", worst, 4);
     }
-    if (this.findings.some(({ severity }) => severity === "warning")) yield* dot("good", run.steps.indexOf(run.last_good), 4);
+    const wrong = this.findings.filter(({ severity }) => severity === "warning");
+    const good = new Set(wrong.map(({ event }) => run.events[event].last_good));
+    for (const step of good) yield* dot("good", run.steps.indexOf(step), 4);
   }
 
   point(at) {

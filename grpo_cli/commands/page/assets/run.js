@@ -37,9 +37,11 @@ class RunView {
 
   // What is drawn in charts.
   *key() {
-    const { against, others = [], steps, findings, last_good: good } = this.run;
+    const { against, others = [], steps, findings, events, last_good: good } = this.run;
     if (findings.length) yield* [make("span.onset", {}, "▲ ▼"), " a finding begins; ", make("span.worst", {}, "○"), " its worst step; "];
-    if (good !== null) yield* [make("span.good", {}, "●"), ` last good step (${good}); `];
+    if (findings.some(({ kind }) => kind === SETTINGS)) yield* [make("span.onset", {}, "◆"), " the settings change; "];
+    const each = [...new Set(events.map(({ last_good }) => last_good))].filter((step) => step !== null);
+    if (good !== null) yield* [make("span.good", {}, "●"), each.length > 1 ? ` last good steps (${each.join(", ")}), one before each event; ` : ` last good step (${good}); `];
     if (this.steps.length && this.steps.length < steps.length) yield* [make("span.stored", {}, "ı"), " a step with groups on this page; "];
     if (steps.length >= LONG) yield `bold: the median of ${2 * reach(steps) + 1} steps; `;
     if (others.length) yield* [make("span.other", {}, "dashed"), `: ${others.join("; ")}, its value in parentheses; `];
@@ -66,7 +68,7 @@ class RunView {
     if (!isTitle) return verdict; // the title is about the difference from another run
     if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
     const levels = numbers.replace(/^(medians: )?(?!then )/, (medians) => `${medians ? "medians " : ""}before → after: `);
-    return [numbers && levels, ...rest].filter(Boolean).join("; ");
+    return sentences([numbers && levels, rest.join("; ")], this.run).slice(0, -1);
   }
 
   findings() {

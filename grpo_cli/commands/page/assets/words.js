@@ -15,7 +15,7 @@ function shown(value, digits = 6) {
   return String(value);
 }
 
-const arrow = ({ direction }) => (direction === "down" ? "▼" : "▲");
+const arrow = ({ direction }) => ({ down: "▼", up: "▲" })[direction] ?? "◆";
 
 // make("a.link", { href: "#x" }, "text", child, …)
 function make(kind, attributes = {}, ...children) {
