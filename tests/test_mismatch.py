@@ -308,6 +308,10 @@ def test_the_floors_are_ranges_with_sources():
     assert rows
     for row in rows:
         assert 0.0 <= row["low"] <= row["high"]
+        milder = [
+            one["high"] for one in rows[: rows.index(row)] if one["measure"] == row["measure"]
+        ]
+        assert row["high"] > max(milder, default=0.0)  # else it is never named
         assert row["measure"] in ("rms", "mean_abs", "kl")
         assert row["source"].startswith(("https://", "tests/benchmarks/floors.py of commit "))
         line = f"| {row['setting']} | {row['low']:.3g}"

@@ -20,8 +20,9 @@ from grpo_cli.engine.references import References, ReferenceSearch, lacks_kl, wi
 from grpo_cli.engine.rows.rows import Having
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.signature import MIXED, instead
+from grpo_cli.objective.signature import MIXED, instead, plain
 from grpo_cli.records import DecodedChunk
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan, as_flags, idle_clips
@@ -304,7 +305,13 @@ class Evaluation:
             )
         }
         if values:
-            found = ", ".join(instead(name, own, used) for name, (own, used) in values.items())
+            keys = self._reader.facts.settings
+            owns: dict[tuple[str, Value], dict[str, None]] = {}
+            for name, (own, used) in values.items():
+                owns.setdefault((keys.get(name, name), used), {})[plain(own)] = None
+            found = ", ".join(
+                instead(key, " and ".join(own), used) for (key, used), own in owns.items()
+            )
             kept = " ".join(as_flags(None, {}, {name: own for name, (own, _) in values.items()}))
             yield f"taken from the records: {found}; {kept} restores the defaults"
 

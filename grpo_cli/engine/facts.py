@@ -14,6 +14,7 @@ from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.choose.grouping import steps_in
 from grpo_cli.records.fields import METRICS, fields_of, logged_metrics, read_fields
 from grpo_cli.records.places import count
+from grpo_cli.records.settings import keys_of_settings
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import Unread, candidates, is_list, look
 from grpo_cli.variants.plan import Plan
@@ -87,6 +88,7 @@ class InputFacts:
         shared: a file → an earlier one, and a step that both have.
         unread: the keys that hold a column which nothing reads.
         keys: canonical name → the key of that object.
+        settings: hyperparameter → the key under which that object, or its configuration, gives it.
         nulls: field → how many tokens, or responses, have null there.
         kinds: whether a record is one response → the first that is, or is not, and its fields.
     """
@@ -97,6 +99,7 @@ class InputFacts:
     shared: dict[str, tuple[str, Any]] = field(default_factory=dict)
     unread: Unread = field(default_factory=Unread)
     keys: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
     nulls: Counter[str] = field(default_factory=Counter)
     kinds: dict[bool, tuple[str, int | None, Mapping[str, str]]] = field(default_factory=dict)
 
@@ -110,7 +113,7 @@ class InputFacts:
         self.nulls += later.nulls
         self.kinds |= {kind: first for kind, first in later.kinds.items() if kind not in self.kinds}
         if self.named is None:
-            self.named, self.keys = later.named, later.keys
+            self.named, self.keys, self.settings = later.named, later.keys, later.settings
 
     def stop(self, line: int | None, path: str = "") -> None:
         """Forgets the facts of lines after the one at which work on a file stopped.
@@ -190,6 +193,7 @@ class InputFacts:
                 self.named = named_row(value) or ""
                 with suppress(InputError):
                     self.keys = read_fields(value).names if isinstance(value, dict) else {}
+                self.settings = keys_of_settings(value) if isinstance(value, dict) else {}
             self._add_unread(chunk, used)
             for name, steps in steps_in(chunk).items():
                 self._add_steps(name, dict.fromkeys(steps, chunk.items[0].source or ""))

@@ -13,10 +13,12 @@ from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import (
     HOLDERS,
     KNOWN,
+    SETS,
     SWITCHES,
     HyperparameterError,
     Value,
     canonical,
+    parameter_of,
 )
 from grpo_cli.records.fields import Fields, refuse_slips
 from grpo_cli.records.places import got
@@ -70,6 +72,21 @@ def settings_of(each: Sequence[Mapping[str, Value]]) -> Settings:
     names = sorted({*chain.from_iterable(each)})
     columns = {name: [given.get(name, ABSENT) for given in each] for name in names}
     return Settings(len(each), columns)
+
+
+def keys_of_settings(value: Mapping[str, Any]) -> dict[str, str]:
+    """Hyperparameter → the key under which an object gives it, ``epsilon`` for both of its sides.
+
+    Its own keys go before those of a trainer's configuration.
+    """
+    found: dict[str, str] = {}
+    for holder in (value, *(value.get(key) for key in ("hyperparameters", "hyper", *HOLDERS))):
+        keys = KNOWN.intersection(holder) if isinstance(holder, dict) else ()
+        names = sorted((parameter_of(key) in SETS, key) for key in keys)  # exact ones first
+        for _, key in names:
+            for name in SETS.get(parameter_of(key), (parameter_of(key),)):
+                found.setdefault(name, key)
+    return found
 
 
 _Given = tuple[str, str, Sequence[Any]]

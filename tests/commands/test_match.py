@@ -794,6 +794,21 @@ def test_settings_that_the_records_give_are_doubted_where_nothing_fits(
     assert any(f"-v grpo {words}" in one.command for one in found.matches)
 
 
+@each(
+    ("flags", "words"),
+    [({"epsilon_high": 1e16}, "no upper clip"), ({"epsilon_low": 1.0}, "no lower clip")],
+)
+@pytest.mark.parametrize("settings", [{}, {"epsilon": 0.2}])
+def test_a_clip_of_one_side_is_found_with_another_std_eps(tmp_path, flags, words, settings) -> None:
+    """Also where the records say ε, which the other side has."""
+    rows = str(write(tmp_path / "rows", telling(**settings)))
+    own = {"epsilon_low": 0.2, "epsilon_high": 0.2, "std_eps": 1e-4, "beta": 0.0} | flags
+    loss = evaluate(rows, "grpo", **own).loss
+    found = run("match", rows, f"--loss={loss:.10g}", "-v", "grpo").stdout
+    assert words in found
+    assert "std_eps=0.0001" in found
+
+
 @pytest.mark.more
 def test_a_row_keeps_its_own_epsilon_where_the_records_give_another(tmp_path) -> None:
     """As DAPO's 0.2 and 0.28 do where a trainer of ε 0.2 wrote the records."""
@@ -869,6 +884,9 @@ def test_of_few_digits_the_nearest_comes_first_and_all_are_counted(tmp_path) -> 
     assert f"{found['fitting']:,} of {found['tried']:,} conventions give" in screen
 
 
+K3 = "k3 (verl's low_var_kl)"
+
+
 def kl_records() -> list[dict[str, Any]]:
     """Two records of three responses each, of several lengths, far from their reference."""
     random = np.random.default_rng(3)
@@ -914,13 +932,13 @@ def test_a_logged_kl_may_be_another_mean_than_the_objectives(
     found = match(rows, loss=loss, kl=float(value), variant="grpo", stages=PENALISED)
     assert found.reproduced
     assert found.matches[0].name.startswith("grpo")
-    words = f"the mean over {over} of k3" + (", weighted by the ratio" if weighted else "")
+    words = f"the mean over {over} of {K3}" + (", weighted by the ratio" if weighted else "")
     if over == "responses" and not weighted:  # the objective's own
         assert found.others == ()
         return
     (one,) = found.others
     assert (one.logged_is, one.agrees) == (words, False)
-    assert one.value_is == "the mean over responses of k3"
+    assert one.value_is == f"the mean over responses of {K3}"
     assert f"is {words}" in found.headline
 
 
@@ -929,7 +947,7 @@ def test_a_logged_kl_may_be_another_mean_than_the_objectives(
     [
         ({"kl": 0.9}, "and your 0.9 is none of its usual means"),
         ({"clip_fraction": 0.7}, "not your 0.7"),
-        ({"kl": "0.07"}, "your 0.07 is the mean over tokens of k3, or one of 10 other means"),
+        ({"kl": "0.07"}, f"your 0.07 is the mean over tokens of {K3}, or one of 10 other means"),
     ],
 )
 def test_what_a_number_besides_the_loss_is(
@@ -953,7 +971,7 @@ def test_a_kl_of_several_steps_is_one_mean_in_all(tmp_path: Path, without_mistak
     words = ("--logged", "loss=metrics.loss", "--logged", "kl=metrics.kl", *FLAGS[4:])
     words += ("-v", "grpo", "--kl", "k3", "--ratio", "token", "--advantage", "group-std")
     found = answer("match", write(tmp_path / "a", rows), *words)
-    assert found["others"][0]["logged_is"] == "the mean over tokens of k3"
+    assert found["others"][0]["logged_is"] == f"the mean over tokens of {K3}"
     rows[0]["metrics"]["kl"] *= 1.1
     other = run("match", write(tmp_path / "b", rows), *words).stdout
     assert "none of its usual means" in " ".join(other.split())

@@ -73,6 +73,24 @@ def test_one_value_that_gives_all_losses_is_named(records, wrong, words, digits)
 
 
 @each(
+    ("epsilon", "beta", "unique"),
+    [
+        (0.3, 0.01, True),
+        (0.3, 0.012, True),
+        (0.225, 0.01, True),
+        (0.27, 0.0127, False),  # nobody sets this β
+        (0.27, 0.02, False),  # 0.5 with 0.15 gives this loss too
+    ],
+)
+def test_one_loss_names_both_settings_where_no_other_pair_gives_it(records, epsilon, beta, unique):
+    wrong = {"epsilon_low": epsilon, "epsilon_high": epsilon, "beta": beta}
+    expected = {"loss": loss_of(records[0], wrong, 9)}
+    answer = verify(records[0] | {"expected": expected}, "grpo")
+    words = f"β is {beta:g} instead of 0.04, and ε is {epsilon:g} instead of 0.2"
+    assert answer.causes == ((words,) if unique else ())
+
+
+@each(
     "wrong", [WRONG[-2][0], {"epsilon_high": 0.28, "std_eps": 1e-4}, {"beta": 0.1, "std_eps": 1e-4}]
 )
 def test_two_wrong_settings_are_named_together(records, wrong) -> None:

@@ -49,7 +49,9 @@ PENALTIES = {
     "KL estimator d² (k2 without the factor 1/2) instead of k3": compute(
         penalty=lambda d, _: (d * d, 2 * d)
     ),
-    "KL estimator k3+ instead of k3": compute(penalty=lambda d, _: (k3(d)[0], d)),
+    "KL estimator k3+ (verl's low_var_kl+) instead of k3": compute(
+        penalty=lambda d, _: (k3(d)[0], d)
+    ),
     "KL estimator max(d, 0) instead of k3, d = log π_θ − log π_ref": compute(
         penalty=lambda d, _: (max(d, 0.0), float(d > 0))
     ),
@@ -492,7 +494,7 @@ def test_what_is_known_of_other_differences() -> None:
     )
     assert found.pattern == f"{agrees}; look at {stages} or the mask"  # 1.2512 is nobody's factor
     assert found.causes == ()  # what explains one number among so many tried is only possible
-    hint = "one loss fits many mistakes: record loss_gradient as well to narrow them down"
+    hint = "one loss fits many mistakes: record loss_gradient, or more losses, to narrow them down"
     assert difference({("loss"): 1.0123}).pattern == f"the loss differs; {hint}"
 
 

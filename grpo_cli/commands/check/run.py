@@ -27,6 +27,7 @@ from grpo_cli.commands.check.record_view import Place, Tokens, View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
 from grpo_cli.commands.check.rules.formulas import (
     FORMULAS,
+    are_centred,
     compare_formulas,
     count_formulas,
     count_tilted,
@@ -192,8 +193,13 @@ class Check(Accumulator[Any]):
             self.findings.drop("length-cap", "lengths")
         if self.findings.count_by(0, 2)["advantages", "error"]:
             self.findings.drop("advantages", "departed")
-        if self.findings.count_by(0, 1)["advantages", "constant"] <= self.sizes["tilted"]:
+        kinds = self.findings.count_by(0, 1)
+        if kinds["advantages", "constant"] <= self.sizes["tilted"]:
             self.findings.drop("advantages", "constant")
+        torn = self.findings.count_by(0)["torn-group"]
+        for kind in ("single", "single-reward"):
+            if torn or not are_centred(self.formulas, kinds["advantages", kind]):
+                self.findings.drop("advantages", kind)
 
     def _find_uneven_mismatch(self) -> Iterator[Located]:
         """Yields where most of the mismatch is, unless findings explain the log-probs."""

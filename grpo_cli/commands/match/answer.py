@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -177,6 +178,25 @@ class Matched(Frames, Answer):
     of_views = ("consistent_words", "mistakes_by_chance", "other_sentences")
 
     @property
+    def _stages(self) -> Mapping[str, Sequence[str]]:
+        """Stage → the choices that the matches have there, each once; a term times 0 is none."""
+        each = [dict(_PIECE.findall(one.signature)) for one in self.matches]
+        found = {
+            name: [_IDLE.sub("none", one.get(name, "none")) for one in each] for name in _STAGES
+        }
+        return {name: [*dict.fromkeys(choices)] for name, choices in found.items()}
+
+    @property
+    def shared(self) -> Mapping[str, str]:
+        """Stage → the choice that all matches have."""
+        return {name: found[0] for name, found in self._stages.items() if len(found) == 1}
+
+    @property
+    def differing(self) -> Mapping[str, Sequence[str]]:
+        """Stage → the choices in which the matches differ."""
+        return {name: found for name, found in self._stages.items() if len(found) > 1}
+
+    @property
     def consistent(self) -> Convention | None:
         """The row that the records name, where it gives the numbers to their digits."""
         recorded = self.released.recorded
@@ -254,6 +274,9 @@ class Matched(Frames, Answer):
         ]
 
 
+_PIECE = re.compile(r"\|(\w+):((?:\[[^]]*\]|[^|])*)")
+_STAGES = ("adv", "ratio", "surrogate", "kl", "corr", "agg", "ent")
+_IDLE = re.compile(r".*\[(beta|entropy_coef)=0[,\]].*")
 _ALSO = 2
 _ENTRIES = 5
 """Values that a prompt lists; ``matches`` has all."""

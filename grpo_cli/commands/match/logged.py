@@ -16,6 +16,7 @@ from grpo_cli.commands.match.answer import OtherNumber
 from grpo_cli.commands.match.fit import FLOAT32
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, exactly
 from grpo_cli.commands.match.run import Candidate
+from grpo_cli.commands.verify.causes.kl import with_alias
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator, usable
@@ -65,14 +66,14 @@ def means_of(question: Question) -> Mapping[str, float]:
     if not any(other.name == KL for other in question.others):
         return {}
     plans = {
-        f"the mean over {over} of {name}{', weighted by the ratio' * (weight == 'ratio')}": plan(
+        f"the mean over {over} of {with_alias(name)}{words}": plan(
             "grpo",
             stages={"kl": name, "aggregate": aggregate},
             hyperparameters={"beta": 1.0, "kl_weight": weight},
             batch=batch,
         )
         for name in ("k3", "k1", "k2", "abs")
-        for weight in ("none", "ratio")
+        for weight, words in (("none", ""), ("ratio", ", weighted by the ratio"))
         for over, (aggregate, batch) in _OVER.items()
     }
     totals = exactly([*map(Evaluator, plans.values())], question.data)

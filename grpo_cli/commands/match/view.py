@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched
+from grpo_cli.commands.match.space.changes import UNBOUND
 from grpo_cli.mistakes import causes
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import is_round, shown, visible
@@ -30,6 +31,11 @@ _WHERE = (
 )
 _MORE = "more digits or more numbers (--kl, --gradient-norm, --logged)"
 _ALSO = 2
+_NO_CLIP = {
+    f"--{name.replace('_', '-')} {bound:g}": f"no {side} clip"
+    for (name, bound), side in zip(UNBOUND.items(), ("lower", "upper"), strict=True)
+}
+"""Flags of an ε that clips nothing → what they mean."""
 
 
 def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
@@ -64,8 +70,14 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
 
 
 def _print_advice(console: Console, screen: Screen, answer: Matched) -> None:
-    """What data would distinguish the conventions; last, since a low screen goes without it."""
-    if answer.match_count < 2 or not answer.reproduced or not answer.tell_apart:
+    """What the conventions share, and what data would distinguish them; at the end of a screen."""
+    if answer.match_count < 2 or not answer.reproduced:
+        return
+    console.print()
+    for line in _common(answer):
+        console.print(wrapped(Text(line), screen.reading, 2))
+        mark(console, "hint")
+    if not answer.tell_apart:
         return
     console.print(Text("\nto tell them apart, use data with", "bold"))
     for one in answer.tell_apart:
@@ -98,7 +110,9 @@ def _changed(found: Convention) -> str:
 
 def _flags(found: Convention) -> str:
     """The row, and the flags that change it."""
-    return found.command.partition(" -v ")[2].partition(" --level ")[0]
+    flags = found.command.partition(" -v ")[2].partition(" --level ")[0]
+    sides = [words for flag, words in _NO_CLIP.items() if f"{flag} " in f"{flags} "]
+    return f"{flags} ({' or '.join(sides)})" if sides else flags
 
 
 def _head(answer: Matched) -> Iterator[tuple[str, str]]:
@@ -160,6 +174,22 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield _chance(answer), "" if answer.by_chance else "dim"
     elif answer.loss_alone is None:
         yield _MISTAKE, ""
+
+
+def _common(answer: Matched) -> Iterator[str]:
+    """Which stages all matches share, and what they have in the others, a few choices each."""
+    parts = []
+    for stage, choices in answer.differing.items():
+        names = [*dict.fromkeys(one.partition("[")[0] for one in choices)]
+        found = names if len(names) > 1 else choices
+        more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        *first, last = [*found[:_SHOWN], *more]
+        parts.append(f"{stage} ({', '.join(first)} or {last})")
+    shared = [":".join(both) for both in answer.shared.items() if both != ("ent", "none")]
+    if shared:
+        yield f"all have {', '.join(shared)}"
+    if parts:
+        yield f"they differ in {', '.join(parts)}"
 
 
 def _chance(answer: Matched) -> str:

@@ -147,14 +147,11 @@ class Tolerance:
 
     def misfit(self, column: Column, found: F64) -> float:
         """The relative tolerance that the numbers need to agree, beyond their rounding."""
-        return float(np.nanmax(self.needs(column, found), initial=0.0))
-
-    def needs(self, column: Column, found: F64) -> F64:
-        """[n] the relative tolerance that each number needs."""
         with np.errstate(invalid="ignore"):
             off = np.abs(column.values - found) - (0.0 if column.slack is None else column.slack)
             size = np.maximum(np.abs(column.values), np.abs(found)) + column.noise * column.scale
-            return np.where(column.given & (off > 0.0), off / np.where(size > 0.0, size, 1.0), 0.0)
+            needs = np.where(column.given & (off > 0.0), off / np.where(size > 0.0, size, 1.0), 0.0)
+        return float(np.nanmax(needs, initial=0.0))
 
 
 def tolerances(rtol: float | None, atol: float | None, metrics: float | None) -> Tolerance:

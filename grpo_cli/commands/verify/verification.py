@@ -30,7 +30,7 @@ from grpo_cli.commands.verify.causes.search import (
     Explained,
     Memory,
 )
-from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
+from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.compare import LOGGED_DECIMALS, NOISE_OF_SUMS, Tolerance, digits_of
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
@@ -229,7 +229,6 @@ class Verification:
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
-            of_item = suspects(one for one in items if isinstance(one, Judged))
             for item in items:
                 part = item if isinstance(item, Part) else item and item.part
                 if part is not None:
@@ -242,7 +241,7 @@ class Verification:
                     self._bundle.add_plain(item.verdict)
                 self.undefined += item.undefined
                 if item.verdict.compared:
-                    yield self._verdict(item, of_item.get(id(item)))
+                    yield self._verdict(item)
 
     def _sums(self, reader: Reader, make: Callable[[], Judging]) -> Iterator[Judging]:
         if self._batch == RECORD:
@@ -254,8 +253,8 @@ class Verification:
             raise judging.error
         return iter([judging])
 
-    def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict | Finding:
-        verdict, plan, _, record, part, within, by_scale, _ = item
+    def _verdict(self, item: Judged) -> Verdict | Finding:
+        verdict, plan, _, record, part, within, by_scale = item
         self.by_scale += by_scale
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
@@ -268,11 +267,11 @@ class Verification:
             self.metrics[key] += 1
             words = f"{shown(verdict.id)}: yours {yours:g}, grpo's {grpo:g}"
             self.first_metrics.setdefault(key, words)
-        if record is None or suspect is None:
+        if record is None:
             if part is not None:
                 self._bundle.add_verdict(part, verdict, None)
             return verdict
-        rows = self._rows_of(record, verdict, within)
+        rows, suspect = self._rows_of(record, verdict, within), Suspect(item, record)
         found = self._explained(verdict, suspect, rows)
         self._differing += 1
         known = bool(found.causes or found.of_all or rows)

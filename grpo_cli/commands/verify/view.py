@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -87,6 +88,8 @@ def _firsts(differing: Sequence[Verdict], answer: Verified) -> Sequence[Verdict]
     return [found[words] for words in sorted(found, key=bool)][:_SHOWN]
 
 
+_NO_KL = re.compile(r"\|kl:(none|[^|]*\[beta=0[,\]])")
+"""In the signature of an objective without a KL, or whose β is 0."""
 _SHOWN = 3
 """Records printed without --full, each with another cause."""
 
@@ -139,7 +142,9 @@ def _paragraph(
     )
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
-    yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}")
+    lacks_kl = first.stage == "kl" and not first.got and _NO_KL.search(row.signature)
+    no_kl = " (no KL in the loss)" if lacks_kl else ""
+    yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}{no_kl}")
     if first.pattern:
         where = first.pattern
         if first.factor is not None:  # no factor that somebody may have typed, but one to read

@@ -21,6 +21,8 @@ _UNEXPLAINED = 0.05
 _DISPLACED_TOKENS = 4
 _KINDS = 4
 """Different advantages, more than which are not given to other rows by chance."""
+_NO_ADVANTAGE = 1e-6
+"""What r − mean leaves of a group of one, whose mean is rounded."""
 _LARGE_TIMES, _LARGE_WITHOUT_REWARDS = 5.0, 1000.0
 
 
@@ -73,6 +75,7 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
         return
     yield from _find_moved_rows(view)
     yield from _find_zeros(view)
+    yield from _find_singles(view)
     groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
     for record, given in records_with_scores(view, ~_are_plain(view) | (groups > 1)):
         if "group_ids" not in view.names and (size := _size_of_blocks(given)):
@@ -170,6 +173,26 @@ def _find_zeros(view: View) -> Iterator[Finding]:
             )
 
 
+def _find_singles(view: View) -> Iterator[Finding]:
+    """Yields records with a group of one response whose advantage is not 0.
+
+    Its mean is its own reward, so r − mean is 0 (NaN over a std of ddof 1). Some estimators, as
+    verl's, keep the reward: that is an info.
+    """
+    rewards, advantages = view.summed, view.advantages
+    if rewards is None or advantages is None or view.turned:
+        return
+    rows = view.first_members[view.sizes == 1]
+    rows = rows[np.abs(np.nan_to_num(advantages[rows])) > _NO_ADVANTAGE]
+    kept = np.abs(advantages - rewards) <= SHIFT * np.abs(rewards)
+    for record in np.unique(view.records.index[rows]).tolist():
+        mine = rows[view.records.index[rows] == record]
+        row = int(mine[np.argmin(kept[mine])])
+        kind = "single-reward" if kept[row] else "single"
+        evidence = {"groups": len(mine), "advantage": advantages[row], "reward": rewards[row]}
+        yield Finding(evidence, **view.at(row), kind=kind)
+
+
 def _left_reversed(view: View, record: int, given: Scores) -> float:
     """Returns the least share of pairs that stay reversed if a penalty reversed the others.
 
@@ -242,7 +265,9 @@ def count_discordant(
 def find_stride(given: Scores) -> str:
     """Returns how rows were grouped by position, if that gives the advantages and ids do not."""
     count = len(given.groups)
-    if len(np.unique(given.groups)) < 2 or Lines.fit(given, given.groups).follow():
+    _, of, sizes = np.unique(given.groups, return_inverse=True, return_counts=True)
+    several = given.part(sizes[of] > 1)
+    if len(sizes) < 2 or Lines.fit(several, several.groups).follow():
         return ""
     line = Lines.fit(given, np.zeros_like(given.groups))
     if line.slope[0] > 0.0 and line.left[0] <= SHIFT:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,12 @@ def _formulas_of(view: View) -> NDArray[np.intp]:
 def count_formulas(view: View) -> Counter[str]:
     """Counts the groups of several responses by the formula that their advantages follow."""
     return Counter(FORMULAS[at] for at in _formulas_of(view).tolist() if at >= 0)
+
+
+def are_centred(formulas: Mapping[str, int], least: int) -> bool:
+    """Whether so many groups of an input, and nearly all of its groups, subtract their own mean."""
+    _, another, baseline, *centred = (formulas.get(one, 0) for one in FORMULAS)
+    return sum(centred) >= max(least, 1) and another + baseline <= _MOST_OTHER * sum(centred)
 
 
 def compare_formulas(view: View) -> Kinds:

@@ -31,7 +31,13 @@ from grpo_cli.commands.check.rules.rewards import (
     describe_uneven,
     find_dead_ends,
 )
-from grpo_cli.commands.check.rules.values import Entropies, collect_entropies, judge_entropies
+from grpo_cli.commands.check.rules.values import (
+    Entropies,
+    collect_entropies,
+    compare_decimals,
+    find_rounded_records,
+    judge_entropies,
+)
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 
 _TEXT = (str, list, dict, np.ndarray)
@@ -84,9 +90,9 @@ class Facts:
         label_key: the user's key of the groups' labels.
         step_key: that of the records' steps; "" where they have none.
         kinds: by the formula of their advantages ("formulas"), their order ("orders"), whether
-            their rewards are equal ("dead") and whether their reference is the policy
-            ("references") kinds of groups or records, and by the name of a column whether records
-            have it.
+            their rewards are equal ("dead"), the decimals of their log-probs ("decimals") and
+            whether their reference is the policy ("references") kinds of groups or records, and by
+            the name of a column whether records have it.
         given: whether advantages are given.
         digests: (record, None or response, digest of all log-probs) of records of several
             responses, then of responses, that are repeated by chance less than once in a million.
@@ -136,6 +142,7 @@ def collect_facts(view: View) -> Facts:
         "formulas": compare_formulas(view),
         "orders": compare_orders(view),
         "dead": compare_rewards(view),
+        "decimals": compare_decimals(view),
     }
     for name, others in _COLUMNS.items():
         has = any(one in view.packed.columns or view.has_field(one) for one in (name, *others))
@@ -543,6 +550,7 @@ _KINDS: tuple[tuple[str, str, Callable[[Kinds], Iterator[Placed]]], ...] = (
     ("reference", "references", find_moved_references),
     ("no-scores", "rewards", find_missing_scores),
     ("dead-group", "dead", find_dead_ends),
+    ("half-precision", "decimals", find_rounded_records),
     ("advantages", "formulas", find_changed_formulas),
     ("advantages", "orders", find_shuffled_rewards),
 )

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.first_record import PER_NAT
+from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.record_view import BY_TOKEN, Place, View, find_bad
-from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rule import Finding, Placed, rule
 from grpo_cli.commands.verify.compare import half_steps, precisions
 from grpo_cli.objective.arithmetic.exact_sums import ExactSums
 
@@ -150,6 +151,44 @@ def find_half_precision(view: View) -> Iterator[Finding]:
             step = half_steps(kind, view.log_probs[name][view.tokens_of(record)]).max()
             evidence = {"column": name, "format": kind, "largest": step}
             yield Finding(evidence, record, words={"name": view.key(name)})
+
+
+_MORE, _LEAST_ROUNDED, _LEAST_DIFFERENT = 5, 12, 8
+"""More decimals than rounded log-probs have; and how many of these are no chance, some different"""
+
+
+def compare_decimals(view: View) -> Kinds:
+    """Returns the decimals that all log-probs of records have at most; 5 stands for more."""
+    decimals = np.full(len(view.counts), _MORE)
+    uncertain = np.zeros(len(view.counts))
+    for values in view.log_probs.values():
+        uncertain = np.maximum(uncertain, view.count(np.isfinite(values) & (values != 0.0)))
+    for most in range(_MORE - 1, -1, -1):
+        rounded = decimals == most + 1
+        for values in view.log_probs.values() if rounded.any() else ():
+            with np.errstate(over="ignore", invalid="ignore"):  # of infinite ones
+                scaled = values * 10.0**most
+                off = ~(np.abs(scaled - np.rint(scaled)) <= 1e-9 + 1e-7 * np.abs(scaled))
+            rounded &= view.count(off) == 0
+        decimals[rounded] = most
+    several = uncertain >= _LEAST_ROUNDED
+    for record in np.flatnonzero(several & (decimals < _MORE)).tolist():
+        columns = (values[view.tokens_of(record)] for values in view.log_probs.values())
+        several[record] = min(len(np.unique(one)) for one in columns) >= _LEAST_DIFFERENT
+    judged = np.flatnonzero(several)
+    return Kinds.of(decimals[judged], lambda at: view.places[int(judged[at])])
+
+
+@rule("half-precision", "input")
+def find_rounded_records(records: Kinds) -> Iterator[Placed]:
+    """Yields records whose log-probs were rounded to 4 decimals or fewer, where others were not."""
+    rounded = [span for kind, span in records.spans.items() if kind < _MORE]
+    if not rounded or _MORE not in records.spans:
+        return
+    first, decimals = min(rounded, key=lambda span: span.first), max(span.kind for span in rounded)
+    total, largest = sum(span.total for span in rounded), 0.5 * 10.0**-decimals
+    evidence = {"decimals": decimals, "records": total, "of": records.count, "largest": largest}
+    yield Finding(evidence, kind="decimals"), first.place
 
 
 # ---- entropies against log-probs -----------------------------------------------------------------

@@ -16,6 +16,10 @@ from grpo_cli.variants import EARLIER, STAGES, VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 from grpo_cli.variants.trainer import USUAL
 
+UNBOUND: Mapping[str, float] = {"epsilon_low": 1.0, "epsilon_high": 1e16}
+"""ε that clip nothing on their side: no ratio is below 0, and none that large."""
+
+
 EPSILONS: Mapping[tuple[float, float], float] = {
     (0.2, 0.2): 1.0,
     (0.2, 0.28): 1.0,
@@ -23,6 +27,8 @@ EPSILONS: Mapping[tuple[float, float], float] = {
     **{(0.2, high): 6.0 for high in (0.22, 0.25, 0.4)},
     **{(one, one): 4.0 for one in (0.1, 0.15, 0.25, 0.28, 0.3, 0.4, 0.5)},
     **{(one, one): 9.0 for one in (0.0001, 0.001, 0.01, 0.05, 1.0)},
+    (0.2, UNBOUND["epsilon_high"]): 5.0,
+    **{(UNBOUND["epsilon_low"], high): 6.0 for high in (0.2, 0.28)},
 }
 """ε below and above that are tried besides the row's own if none is given, and their bits.
 
@@ -207,6 +213,13 @@ def advantages(
         return NO_CHANGE, *stds
     found = change("advantage", "group-mean"), change("advantage", "leave-one-out"), *stds
     return NO_CHANGE, *found, change("advantage", "raw", _RARE)
+
+
+def one_sided(row: Plan) -> list[Change]:
+    """No clip above, and none below, where records give ε and no flag does."""
+    if UNBOUND.keys() & row.flags.keys():
+        return []
+    return [Change({}, {name: value}, 1, _CHANGE) for name, value in UNBOUND.items()]
 
 
 def pairs(base: Plan) -> list[Change]:

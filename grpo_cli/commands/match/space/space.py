@@ -359,7 +359,11 @@ class _Builder:
 
     def _with_epsilons(self, stages: Stages, pairs: Sequence[Change]) -> Iterator[Change]:
         """The policy changes with each ε that is searched."""
-        if "epsilon" in self._given or self._depth < Depth.WIDE:
+        if self._depth < Depth.WIDE:
+            return
+        if "epsilon" in self._given:
+            if stages.objective.surrogate.choice.window == "product":
+                yield from tried.one_sided(stages.row)
             return
         for pair in pairs:
             if "surrogate" in pair.stages:

@@ -60,8 +60,6 @@ CHANGES: Mapping[str, Change] = {
     "advantage-rounded.float16": lambda a, _: to_half(a, "float16"),
 }
 """In the order in which they are tried; the simplest first."""
-_OF_RECORD = ("advantage-order", "advantage-broadcast", "advantage-twice", "advantage-length.mean")
-"""Those that depend on the record's other responses."""
 
 
 def changed(case: Case) -> Iterator[Cause]:
@@ -69,7 +67,7 @@ def changed(case: Case) -> Iterator[Cause]:
     if case.breakdown.response_advantage is not None and case.other_advantages:
         for key, change in CHANGES.items():
             made = partial(_with_change, change=change)
-            yield catalogued(key, made, by_record=not key.startswith(_OF_RECORD))
+            yield catalogued(key, made)
 
 
 def _cause(mistake: str, words: str, change: Change, *, sure: bool) -> Cause:
@@ -130,10 +128,12 @@ def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
         return
     for power, verb in ((1.0, "times"), (-1.0, "divided by")):
         scale = float(np.median(found[loud] / (a[loud] * lengths[loud] ** power)))
-        words = f"advantages weighted by length: A {verb} the number of tokens of the response"
-        words += f", times {scale:.5g}"
+        simpler = f"advantages weighted by length: A {verb} the number of tokens of the response"
         made = partial(_powered, power=power, scale=scale)
-        yield _cause("advantage-length", words, made, sure=is_typed(scale))
+        cause = _cause(
+            "advantage-length", f"{simpler}, times {scale:.5g}", made, sure=is_typed(scale)
+        )
+        yield cause._replace(adds_to=(simpler,))
 
 
 def _powered(a: F64, lengths: F64, power: float, scale: float) -> F64:

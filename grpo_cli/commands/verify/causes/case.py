@@ -259,10 +259,6 @@ class Case:
         """Whether the record has a mask."""
         return self.record.mask is not None
 
-    def by_record(self, number: Callable[[Case], float]) -> F64 | float:
-        """A number of the record; of several [R] that of each one's responses."""
-        return number(self)
-
     # ---- other evaluations --------------------------------------------------------------------
 
     def evaluated(self, batch: Batch | None = None, /, **stages: Bound | None) -> Breakdown:
@@ -450,8 +446,8 @@ class Cause(NamedTuple):
         evaluate: gives what the record gives with it.
         of: the stage, where that is another one than the catalogue says.
         equal: whether it only says what the record equals, which many mistakes may.
-        by_record: whether it can be evaluated for several records at once.
         for_all: whether it is named only if it explains all records that differ.
+        adds_to: the words of simpler mistakes, to each of which it adds something.
     """
 
     mistake: str
@@ -459,8 +455,8 @@ class Cause(NamedTuple):
     evaluate: Callable[[Case], Breakdown]
     of: str = ""
     equal: bool = False
-    by_record: bool = False
     for_all: bool = False
+    adds_to: tuple[str, ...] = ()
 
     @property
     def stage(self) -> str:
@@ -502,11 +498,16 @@ def on_top(case: Case, first: Cause, second: Cause) -> Breakdown:
 
 
 def catalogued(
-    key: str, evaluate: Callable[[Case], Breakdown], of: str = "", *, by_record: bool = False
+    key: str,
+    evaluate: Callable[[Case], Breakdown],
+    of: str = "",
+    *,
+    adds_to: str = "",
 ) -> Cause:
-    """A mistake that the catalogue has the words for."""
+    """A mistake that the catalogue has the words for; ``adds_to`` is the key of a simpler one."""
     mistake, words = worded(key)
-    return Cause(mistake, words, evaluate, of, by_record=by_record)
+    simpler = (worded(adds_to)[1],) if adds_to else ()
+    return Cause(mistake, words, evaluate, of, adds_to=simpler)
 
 
 def swapped(mistake: str, stage: str, words: str, bound: Bound) -> Cause:

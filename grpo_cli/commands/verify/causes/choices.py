@@ -43,7 +43,7 @@ def ratios(case: Case) -> Iterator[Cause]:
                 if own.name != "token":
                     by_token = partial(_to, column=column, ratio=_TOKEN)
                     words = f"{cause.words}, token by token"
-                    yield cause._replace(words=words, evaluate=by_token)
+                    yield cause._replace(words=words, evaluate=by_token, adds_to=(cause.words,))
     for key, change in _CHANGES.items():
         made = tapped(own, change)
         yield catalogued(key, partial(Case.evaluated, ratio=made), of="ratio")
@@ -181,8 +181,9 @@ def weights(case: Case) -> Iterator[Cause]:
         for level, mean in product(_LEVELS, ("", ", divided by its mean")):
             made = partial(_corrected, above=above, below=below, level=level, mean=bool(mean))
             name = "correction-mean-left" if mean else _mistake(above, below, level)
-            words = f"{_weight_words(case, above, below, level)}{mean}"
-            yield Cause(name, words, made, for_all=case.is_loss_alone)
+            words, alone = _weight_words(case, above, below, level), case.is_loss_alone
+            whole = f"{words}{mean}"
+            yield Cause(name, whole, made, for_all=alone, adds_to=(words,) if mean else ())
 
 
 def _mistake(above: str, below: str, level: str) -> str:
@@ -259,7 +260,7 @@ def _others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
         words = f"{_kind(stage, own.choice, choice)}{stage} {name} instead of {own.name}"
         mistake = _ROWS.get(name, f"other-{stage}")
         foreign = _is_foreign(case, name)
-        yield swapped(mistake, stage, words, bound)._replace(equal=foreign, by_record=True)
+        yield swapped(mistake, stage, words, bound)._replace(equal=foreign)
         solved = "/" not in name and name != "prompt-mean"  # by denominators
         if stage == "aggregate" and not solved:
             for divided, steps in [*case.accumulations.items()][1:]:

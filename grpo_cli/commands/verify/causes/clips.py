@@ -113,8 +113,8 @@ def clips(case: Case) -> Iterator[Cause]:
     if surrogate.choice.window != "product":
         return
     for key, (form, bounds) in CLIPS.items():
-        yield catalogued(key, partial(bounded, form=form, bounds=bounds), by_record=True)
-    yield catalogued("clip-fraction-sign", partial(bounded, counts_all=True), by_record=True)
+        yield catalogued(key, partial(bounded, form=form, bounds=bounds))
+    yield catalogued("clip-fraction-sign", partial(bounded, counts_all=True))
     for key, name, value in _CAPS:
         if name in surrogate.values and surrogate.values[name] != value:
             yield catalogued(key, partial(_with_value, name=name, number=value))
@@ -229,7 +229,8 @@ def windows(case: Case) -> Iterator[Cause]:
         # an ε that moves no token in or out is fitted to the loss alone: tried if it is round
         if _within(pair, spans) and words and (seen or typed):
             made = partial(with_window, pair=pair)
-            yield Cause("epsilon-other", words, made, equal=_is_odd(pair))
+            whole, odd = ", ".join(words), _is_odd(pair)
+            yield Cause("epsilon-other", whole, made, equal=odd, adds_to=tuple(words[:-1]))
 
 
 def _is_odd(pair: Pair) -> bool:
@@ -305,7 +306,7 @@ def side_of(case: Case, alive: Flags, turn: float) -> Side | None:
     return Side(least, most, clipped, float((b.token_weight * b.advantage)[clipped].sum()))
 
 
-def window_words(pair: Pair, own: Pair, spans: Spans, pinned: Sequence[bool]) -> str:
+def window_words(pair: Pair, own: Pair, spans: Spans, pinned: Sequence[bool]) -> list[str]:
     """Names the bounds that are not as meant; empty if both are.
 
     Args:
@@ -320,7 +321,7 @@ def window_words(pair: Pair, own: Pair, spans: Spans, pinned: Sequence[bool]) ->
             which = f"from {low:.3g} to {high:.3g}" if np.isfinite(high) else f"above {low:.3g}"
             any_of = "" if sure else f" (any value {which} fits)"
             changes.append(f"{name} {value:.4g}{any_of} instead of {meant:g}")
-    return ", ".join(changes)
+    return changes
 
 
 # ---- the weight of CISPO: its cap, its stop-gradient --------------------------------------------
@@ -343,13 +344,14 @@ def weights(case: Case) -> Iterator[Cause]:
             both = ", and ".join(filter(None, (of_bound, words)))
             moving, cut = kind == "cispo-weight-gradient", kind == "cispo-gradient-cut"
             made = partial(_with_cap, cap=number, moving=moving, cut=cut)
-            yield Cause(kind or row, both, made)
+            yield Cause(kind or row, both, made, adds_to=(of_bound,) if row and kind else ())
     for row, of_bound, number in bounds:
-        words = "ratio instead of the weight times the log-prob (ρ·A)"
-        words += "" if number == np.inf else f", bounded above at {number:g}"
+        simpler = "ratio instead of the weight times the log-prob (ρ·A)"
+        words = simpler + ("" if number == np.inf else f", bounded above at {number:g}")
         words += f", and {of_bound}" if row == "cispo-bound" else ""
         unclipped = Bound("unclipped", Choice(_at_most(number)), {})
-        yield swapped("cispo-as-ratio", "surrogate", words, unclipped)
+        cause = swapped("cispo-as-ratio", "surrogate", words, unclipped)
+        yield cause._replace(adds_to=() if words == simpler else (simpler,))
 
 
 _FLOWS = {

@@ -49,7 +49,8 @@ def penalties(case: Case) -> Iterator[Cause]:
         yield swapped("kl-estimator", "kl", words, more)
     if own.values.get("kl_weight") == "ratio":
         only_weight = tapped(own, lambda kl: kl._replace(grad_log_prob=np.zeros_like(kl.value)))
-        yield catalogued("kl-detached.weighted", partial(Case.evaluated, kl=only_weight))
+        made = partial(Case.evaluated, kl=only_weight)
+        yield catalogued("kl-detached.weighted", made, adds_to="kl-detached")
     if case.batch.log_probs_ref is not None:
         yield catalogued("kl-reversed", _reversed)
         yield catalogued("kl-of-old", _to_old)
@@ -84,14 +85,20 @@ def estimators(own: Bound, names: Iterable[str]) -> Iterator[Cause]:
             continue
         if (bound := bound_to(name, choice, own.values)) is not None:
             mistake = "kl-gradient" if name.endswith("+") else "kl-estimator"
-            words = f"KL estimator {name} instead of {own.name}"
-            yield swapped(mistake, "kl", words, bound)._replace(by_record=True)
+            words = f"KL estimator {with_alias(name)} instead of {own.name}"
+            yield swapped(mistake, "kl", words, bound)
+
+
+def with_alias(name: str) -> str:
+    """A KL estimator with verl's name for it, where that is another."""
+    also = [alias for alias, of in STAGES["kl"].aliases.items() if of == name and "/" not in alias]
+    return f"{name} (verl's {also[0]})" if also else name
 
 
 def dropped(own: Bound) -> Cause:
     """The objective without its KL."""
     none = Bound(own.name, own.choice, {**own.values, "beta": 0.0})
-    return catalogued("kl-dropped", partial(Case.evaluated, kl=none), by_record=True)
+    return catalogued("kl-dropped", partial(Case.evaluated, kl=none))
 
 
 def _in_reward(own: Bound) -> Iterator[Cause]:

@@ -34,7 +34,7 @@ class Located(NamedTuple):
 
 UNKNOWN = Located("")
 DIFFERS = "the loss differs"
-HINT = "; one loss fits many mistakes: record loss_gradient as well to narrow them down"
+HINT = "; one loss fits many mistakes: record loss_gradient, or more losses, to narrow them down"
 """Said where one loss is all that is expected, the first where it is no multiple of grpo's."""
 
 _OF_STAGES: Mapping[str, str] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, product, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +54,11 @@ class _Guess(NamedTuple):
     off: Sequence[F64]
     cause: Callable[[F64], Cause]
 
+    def with_equal_sides(self) -> _Guess:
+        """Those whose ε_low and ε_high are equal."""
+        equal = self.values[:, 0] == self.values[:, 1]
+        return self._replace(values=self.values[equal], off=[one[equal] for one in self.off])
+
 
 def of_loss(case: Case) -> Iterator[Cause]:
     """Yields the ε or the β that gives a loss, where a loss is all that is expected."""
@@ -70,16 +75,30 @@ def shared(cases: Sequence[Case]) -> Iterator[Cause]:
         return
     rooms = [_room(case) for case in cases]
     windows, betas = [*_windows(cases)], [*_betas(cases)]
-    several = (_together(cases, windows[0], guess) for guess in betas if windows)
-    for guess in chain(windows, betas, several):
-        fitting = np.ones(len(guess.values), np.bool_)
-        expected = float(len(guess.values))
-        for off, room in zip(guess.off, rooms, strict=True):
-            fitting &= np.abs(off) <= room
-            spread = float(np.sqrt(12.0) * off.std())  # of numbers that are spread evenly
-            expected *= min(2.0 * room / spread, 1.0) if spread else 1.0
-        if fitting.any() and expected <= _BY_CHANCE:
-            yield guess.cause(guess.values[fitting])._replace(for_all=True)
+    alone, unusual = len(cases) == 1, windows[:2]
+    if alone:  # one loss leaves room for chance in more
+        unusual = [one.with_equal_sides() for one in unusual]
+    together = partial(_together, cases)
+    usual = starmap(together, product(windows[:1], betas[:1]))
+    others = [*product(unusual[:1], betas[1:]), *product(unusual[1:], betas[:1])]
+    for guess in chain(windows, betas, usual):
+        if len(fitting := _fitting(guess, rooms)):
+            yield guess.cause(fitting)._replace(for_all=True)
+    pairs = [(guess, _fitting(guess, rooms)) for guess in starmap(together, others)]
+    if not alone or sum(len(fitting) for _, fitting in pairs) == 1:
+        for guess, fitting in pairs:
+            if len(fitting):
+                yield guess.cause(fitting)._replace(for_all=True)
+
+
+def _fitting(guess: _Guess, rooms: Sequence[float]) -> F64:
+    """The values that give the losses of all records; none where chance might give some."""
+    fitting, expected = np.ones(len(guess.values), np.bool_), float(len(guess.values))
+    for off, room in zip(guess.off, rooms, strict=True):
+        fitting &= np.abs(off) <= room
+        spread = float(np.sqrt(12.0) * off.std())  # of numbers that are spread evenly
+        expected *= min(2.0 * room / spread, 1.0) if spread else 1.0
+    return guess.values[fitting & (expected <= _BY_CHANCE)]
 
 
 def _together(cases: Sequence[Case], windows: _Guess, betas: _Guess) -> _Guess:
@@ -150,7 +169,8 @@ def _window(fitting: F64, own: tuple[float, float]) -> Cause:
     words = f"ε is {low:g} instead of {' and '.join(f'{one:g}' for one in dict.fromkeys(own))}"
     if low != high or (fitting != low).any():
         spans = tuple(zip(fitting.min(axis=0).tolist(), fitting.max(axis=0).tolist(), strict=True))
-        words = window_words((low, high), own, spans, [least == most for least, most in spans])
+        pinned = [least == most for least, most in spans]
+        words = ", ".join(window_words((low, high), own, spans, pinned))
     return Cause("epsilon-other", words, partial(with_window, pair=(low, high)))
 
 

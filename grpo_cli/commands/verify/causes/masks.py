@@ -117,7 +117,8 @@ def masks(case: Case) -> Iterator[Cause]:
     for mistake, (key, parts) in _IN_PLACES.items():
         if case.is_masked and (case.objective.beta or "policy" in parts):
             made = partial(_in_place, mask=dict(MASKS)[key], parts=parts.split())
-            yield catalogued(mistake, made)
+            simpler = "mask-ignored" if mistake == "kl-mask" else ""
+            yield catalogued(mistake, made, adds_to=simpler)
 
 
 def _other(case: Case, mask: Callable[[Case], Flags]) -> Flags:
@@ -183,7 +184,7 @@ def edges(case: Case) -> Iterator[Cause]:
         return
     for key, pick, times in _EDGES:
         yield catalogued(key, partial(_times, pick=pick, times=times))
-    yield catalogued("edge-token.repeated", _repeated)
+    yield catalogued("edge-token.repeated", _repeated, adds_to="edge-token.last2")
 
 
 _EDGES: Sequence[tuple[str, Callable[[Case], Flags], float]] = (

@@ -34,7 +34,7 @@ def settings(case: Case, rows: Sequence[Plan]) -> Iterator[Cause]:
         if eps != stated:
             words = f"std_eps {eps:g} instead of {stated:g}"
             bound = Bound(own.name, own.choice, {**own.values, "std_eps": eps})
-            yield swapped("std-eps", "advantage", words, bound)._replace(by_record=True)
+            yield swapped("std-eps", "advantage", words, bound)
     yield from of_kl
     yield from strength(case)
 
@@ -49,6 +49,6 @@ def both(setting: Cause, mistake: Cause) -> Cause:
         words=f"{setting.words}, and {mistake.words}",
         evaluate=partial(on_top, first=setting, second=mistake),
         of=mistake.stage,
-        by_record=setting.by_record and mistake.by_record,
         for_all=True,
+        adds_to=(setting.words,),
     )

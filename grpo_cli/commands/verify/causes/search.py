@@ -27,7 +27,7 @@ from grpo_cli.commands.verify.causes import (
 )
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, located
-from grpo_cli.commands.verify.causes.suspects import COUNTS, Suspect
+from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
 from grpo_cli.objective.objective import Objective
 from grpo_cli.records import Record
@@ -183,18 +183,14 @@ def _searched(
     best = [cause for off, cause in fitting.values() if off <= enough]
     if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
-    best = [cause for cause in best if not any(_adds_to(cause, one) for one in best)]
+    simpler = {cause.words for cause in best}
+    best = [cause for cause in best if simpler.isdisjoint(cause.adds_to)]
     best.sort(key=lambda cause: not cause.is_common)
     where = UNKNOWN
     if case.has_one_number and matches_by_chance(case, losses) > by_chance:
         return Explained(where, (), best[:MOST])
     named = [cause for cause in best if not cause.equal]
     return Explained(where, named[:MOST], () if named else best[:MOST])
-
-
-def _adds_to(cause: Cause, other: Cause) -> bool:
-    """Whether a cause is another one with something besides."""
-    return cause.words.startswith(f"{other.words}, ")
 
 
 def _possible(case: Case, source: Source) -> Iterator[Cause]:
@@ -242,6 +238,8 @@ def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
 
 _KEPT = 3
 """Answers remembered."""
+_COUNTS = ("num_items_in_batch", "batch_num_tokens")
+"""They differ from record to record of one run, and are in no answer."""
 
 Key = tuple[object, ...]
 
@@ -289,7 +287,7 @@ class Memory:
             self.left_out += 1
             return None
         self._left -= 1
-        found, key = explained(suspect.case), self._key(suspect.objective)
+        found, key = explained(suspect.case), self._key(suspect.case.objective)
         self._searches += 1
         if any(cause.for_all for cause in found.causes):
             self._for_all += [(key, found.causes)]
@@ -314,8 +312,7 @@ class Memory:
 
     def fits(self, cause: Cause, suspect: Suspect) -> bool:
         """Whether a cause explains a record as well as the one that it was found in."""
-        found = suspect.misfit(cause)
-        return (misfit(cause, suspect.case) if np.isnan(found) else found) <= FITS
+        return misfit(cause, suspect.case) <= FITS
 
     def for_all(self, suspect: Suspect) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""
@@ -325,7 +322,7 @@ class Memory:
         self, suspect: Suspect, answers: list[tuple[Key, Sequence[Cause]]]
     ) -> Sequence[Cause]:
         """The first of the answers that explains a record, which is then tried first."""
-        key = self._key(suspect.objective) if answers else ()
+        key = self._key(suspect.case.objective) if answers else ()
         for at, (of, known) in enumerate(answers):
             fitting = [cause for cause in known if of == key and self.fits(cause, suspect)]
             if fitting:
@@ -340,7 +337,7 @@ class Memory:
         """
         if self._last is None or self._last[0] is not objective:
             key = tuple(
-                (stage, bound.name, *(one for one in bound.values.items() if one[0] not in COUNTS))
+                (stage, bound.name, *(one for one in bound.values.items() if one[0] not in _COUNTS))
                 for stage, bound in objective.stages.items()
             )
             self._last = objective, key

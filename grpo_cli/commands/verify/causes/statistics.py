@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import combinations, groupby, product
+from itertools import accumulate, combinations, groupby, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,48 +98,29 @@ def _filled(case: Case) -> Sets | None:
     return None if filled.all() else _of(case.batch.groups, filled)
 
 
-def _by_row(number: Callable[[Case], I64]) -> Callable[[Case], Sets]:
-    """Sets within each record, by a number of each of its rows."""
-
-    def sets(case: Case) -> Sets:
-        return _of(case.batch.records.index * (case.batch.responses.count + 1) + number(case))
-
-    return sets
+def _whole(case: Case) -> Sets:
+    return _of(np.zeros(case.batch.responses.count, np.int64))
 
 
-def _half(case: Case) -> I64:
-    records = case.batch.records
-    return records.positions // np.maximum((records.spread(records.lengths) + 1) // 2, 1)
+def _half(case: Case) -> Sets:
+    count = case.batch.responses.count
+    return _of(np.arange(count) // max((count + 1) // 2, 1))
 
 
-def _every(case: Case) -> I64:
-    """The number of each row modulo the record's groups."""
-    records = case.batch.records
-    of_group = records.index[np.unique(case.batch.groups, return_index=True)[1]]
-    return records.positions % records.spread(np.bincount(of_group, minlength=records.count))
+def _every(case: Case) -> Sets:
+    """The number of each row modulo the groups."""
+    return _of(np.arange(case.batch.responses.count) % case.batch.group_count)
 
 
-def _block(case: Case) -> I64:
-    """The number of each row over the size of the record's largest group."""
-    records, groups = case.batch.records, case.batch.groups
-    largest = np.ones(records.count, np.int64)
-    np.maximum.at(largest, records.index, np.bincount(groups)[groups])
-    return records.positions // records.spread(largest)
-
-
-def _later(case: Case) -> I64:
-    """The group of the row before; of a record's first row that of its last."""
-    records = case.batch.records
-    before = np.arange(records.total) - 1
-    filled = records.lengths > 0
-    before[records.starts[filled]] += records.lengths[filled]
-    return case.batch.groups[before]
+def _block(case: Case) -> Sets:
+    """The number of each row over the size of the largest group."""
+    return _of(np.arange(case.batch.responses.count) // int(np.bincount(case.batch.groups).max()))
 
 
 _GROUP, _BATCH, _STRIDE = "the group", "the batch, over all groups", "group-stride"
 _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
     _GROUP: (lambda case: _of(case.batch.groups), ""),
-    _BATCH: (lambda case: _of(case.batch.records.index), "batch-as-one-group"),
+    _BATCH: (_whole, "batch-as-one-group"),
     "the group, in which each trajectory counts once": (_trajectories, "turn-counted"),
     "the group's responses that are not masked entirely (truncated ones are left out)": (
         _filled,
@@ -149,17 +130,12 @@ _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
         _numbers,
         "turn-groups",
     ),
-    "each half of the batch (a rank's part)": (
-        _by_row(_half),
-        "batch-as-one-group",
-    ),
-    "group-stride.every": (_by_row(_every), "group-stride"),
-    "group-stride.blocks": (_by_row(_block), "group-stride"),
-    "group-stride.later": (lambda case: _of(_later(case)), "group-stride"),
+    "each half of the batch (a rank's part)": (_half, "batch-as-one-group"),
+    "group-stride.every": (_every, "group-stride"),
+    "group-stride.blocks": (_block, "group-stride"),
+    "group-stride.later": (lambda case: _of(np.roll(case.batch.groups, 1)), "group-stride"),
 }
 """Over what the centre and the scale are; a key of the catalogue where that has the words."""
-_OF_RECORDS = {of for of, (sets, _) in _SETS.items() if sets in (_trajectories, _filled, _numbers)}
-"""Sets that some records have and others do not."""
 
 
 def _of_others(r: F64) -> F64:
@@ -410,10 +386,11 @@ def _may_be_clipped(case: Case, found: F64) -> Flags:
 
 
 def _cause(formula: Formula, own: Formula, *, equal: bool) -> Cause:
-    mistake, words = _words(own, formula)
-    whole = {formula.centre[1], formula.scale[1]}.isdisjoint(_OF_RECORDS)
+    rows = _words(own, formula)
+    words = [*accumulate((of_part for _, of_part in rows), "{}, {}".format)]
     made = partial(_with, formula=formula)
-    return Cause(mistake, words, made, "advantage", equal, by_record=whole)
+    simpler = tuple(words[:-1])
+    return Cause(rows[0][0], words[-1], made, "advantage", equal, adds_to=simpler)
 
 
 def _with(case: Case, formula: Formula) -> Breakdown:
@@ -437,8 +414,8 @@ _WHOLE = {
 """Centre and scale → the mistake and its words, of formulas that have a name."""
 
 
-def _words(own: Formula, other: Formula) -> tuple[str, str]:
-    """The mistake, and what it is called: the parts that are other ones."""
+def _words(own: Formula, other: Formula) -> list[tuple[str, str]]:
+    """The mistakes, and what each is called: the parts that are other ones."""
     rows: list[tuple[str, str]] = []
     if own.rewards != other.rewards:
         rows.append((_REWARDS[other.rewards][1], other.rewards))
@@ -454,12 +431,16 @@ def _words(own: Formula, other: Formula) -> tuple[str, str]:
         if own.centre != other.centre:
             rows.append(_of_centre(own, other))
         if own.scale != other.scale:
-            rows.append(_of_scale(own, other))
+            (name, _), (meant, _) = other.scale, own.scale
+            mistake, words = _of_scale(own, other)
+            if name.startswith("root") and meant.startswith("std") and name[-2] != meant[-2]:
+                rows.append((mistake, f"ddof {name[-2]} instead of {meant[-2]}"))
+            rows.append((mistake, words))
     if own.lone != other.lone:
         rows.append(("singleton-group", f"a response that is alone in its group has {other.lone}"))
     if own.eps != other.eps and scale != "1":
         rows.append(("std-eps", f"std_eps {other.eps:g} instead of {own.eps:g}"))
-    return rows[0][0], ", ".join(words for _, words in rows)
+    return rows
 
 
 def _called(of: str) -> str:
@@ -490,8 +471,6 @@ def _of_scale(own: Formula, other: Formula) -> tuple[str, str]:
         return "std-level", f"batch-std: divided by the std of the batch{more}"
     if name.startswith("std") and own.scale[0].startswith("std") and by == own.scale[1]:
         return "std-ddof", f"ddof {ddof} instead of {own.scale[0][-2]}"
-    if name.startswith("root") and own.scale[0].startswith("std") and ddof != own.scale[0][-2]:
-        words = f"ddof {ddof} instead of {own.scale[0][-2]}, {words}"
     if by == _GROUP or name == "1":
         return mistake, words
     return _SETS[by][1] or mistake, f"divided by the {name} of {_called(by)}"
