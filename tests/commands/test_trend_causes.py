@@ -166,7 +166,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "advantages without a std": (
         lambda now, since, draw: now.update(advantages=centred(now) / 8),
-        r"step 24: the advantages are r − mean, times another factor in .* before they are \(r − ",
+        r"step 24: the advantages are r − mean, times another factor in .* groups they are \(r − ",
         "look at what changed here",
     ),
     "a schedule of settings": (
