@@ -169,9 +169,9 @@ def test_a_log_beside_the_run(report, made, tmp_path):
     page = blocks(report("--log", str(log)))["run"]
     assert page["log"]["framework"] == "trl"
     reward, rate = page["log"]["series"]  # TRL logs step 1 when it has done step 0
-    assert (reward["name"], reward["said"]) == ("log: reward", "agrees reward, 40 steps")
+    assert (reward["name"], reward["verdict"]) == ("log: reward", "agrees reward, 40 steps")
     assert reward["values"] == rewards
-    assert (rate["said"], set(rate["values"])) == ("", {0.5})
+    assert (rate["verdict"], set(rate["values"])) == ("", {0.5})
 
 
 def test_groups_have_the_rewards_and_lengths_of_their_records(report, made):

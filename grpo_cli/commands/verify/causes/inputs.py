@@ -105,7 +105,7 @@ def columns(case: Case) -> Iterator[Cause]:
 
 _BASES: Mapping[str, float] = {
     "log-probs in base 2 (2^x instead of e^x): multiply them by ln 2": math.log(2.0),
-    "log-probs divided by ln 2, although they are natural": 1.0 / math.log(2.0),
+    "log-probs in base 2 (divided by ln 2) instead of natural ones": 1.0 / math.log(2.0),
     "log-probs in base 10 (10^x instead of e^x): multiply them by ln 10": math.log(10.0),
 }
 
