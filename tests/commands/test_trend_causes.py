@@ -184,7 +184,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "the engine, then the rewards": (
         engine_then_rewards,
-        "step 24: the log-probs of engine and trainer moved apart; last good step 23; also "
+        "step 24: the log-probs of engine and trainer diverged; last good step 23; also "
         "step 30: the reward fell; ",
         "",
     ),
