@@ -685,3 +685,17 @@ def test_a_factor_that_one_loss_lacks_is_not_in_the_first_line(
     assert first == "3 of 3 records differ (rtol 0.0001)"
     assert any(f"where    your loss is grpo's times {factor:g}" in line for line in lines)
     assert verify(rows, "dapo").headline.endswith("differ: cause not recognised")
+
+
+@each(
+    ("flags", "lacks"),
+    [(("-v", "dapo"), True), (("-v", "grpo", "--beta", "0"), True), (("-v", "grpo"), False)],
+)
+def test_a_kl_that_the_loss_lacks_is_called_that(tmp_path, flags, lacks) -> None:
+    """Also of a β of 0 without a reference; where there is one, the KL has a number."""
+    one = dapo(0) | {"expected": {"kl": 0.5}}
+    if not lacks:
+        new = next(one[key] for key in ("log_probs_new", "per_token_logps") if key in one)
+        one |= {"log_probs_ref": [[x - 0.1 for x in row] for row in new]}
+    path = write(tmp_path / "a.jsonl", [one])
+    assert ("no KL in the loss" in run("verify", path, *flags).stdout) is lacks
