@@ -112,10 +112,11 @@ class Event(Answer):
 
     @property
     def earliest(self) -> int:
-        """The first step at which it may have begun."""
+        """The first step at which it may have begun: its findings began together."""
         begun = [one for one in self._wrong if self.step <= one.onset <= self.step + SURE]
         shown = [self.first] if self.cause is not None and self.first in begun else begun
-        return min((one.earliest or one.onset for one in shown), default=self.step)
+        each = (one.onset if one.earliest is None else one.earliest for one in shown)
+        return min(max(each, default=self.step), self.step)
 
     @property
     def commands(self) -> list[str]:
