@@ -114,7 +114,7 @@ class Event(Answer):
     def earliest(self) -> int:
         """The first step at which it may have begun."""
         begun = [one for one in self._wrong if self.step <= one.onset <= self.step + SURE]
-        shown = [self.first] if self.cause is not None and self.first in begun else begun
+        shown = [self.first] if self.first in begun else begun  # others are less clear
         return min((one.earliest or one.onset for one in shown), default=self.step)
 
     @property
