@@ -112,11 +112,10 @@ class Event(Answer):
 
     @property
     def earliest(self) -> int:
-        """The first step at which it may have begun: its findings began together."""
+        """The first step at which it may have begun."""
         begun = [one for one in self._wrong if self.step <= one.onset <= self.step + SURE]
-        shown = [self.first] if self.cause is not None and self.first in begun else begun
-        each = (one.onset if one.earliest is None else one.earliest for one in shown)
-        return min(max(each, default=self.step), self.step)
+        shown = [self.first] if self.first in begun else begun  # others are less clear
+        return min((one.earliest or one.onset for one in shown), default=self.step)
 
     @property
     def commands(self) -> list[str]:
