@@ -51,7 +51,7 @@ _CAUSES = ("padding-id", "shifted", "last-token", "filler")
 _OTHER_CAUSES = {("outliers", "warning"), ("constant-log-ratio", "warning")}
 _EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
 """What the causes lead to in records that are too short to show the cause."""
-_OF_SHUFFLED = ("sign", "order", "lone", "stride", "blocks")
+_OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
 _STANDS_FOR = {
     "dead-group": ("dead-group", ""),

@@ -77,7 +77,7 @@ def compare_formulas(view: View) -> Kinds:
 
 
 _IN_ORDER, _SHUFFLED, _REVERSED_TOO, _OTHER = range(4)
-_MOST_OTHER = 0.05
+_MOST_OTHER, _LEAST_ORDERS = 0.05, 4
 
 
 def compare_orders(view: View) -> Kinds:
@@ -109,15 +109,16 @@ def compare_orders(view: View) -> Kinds:
 def find_shuffled_rewards(groups: Kinds) -> Iterator[Placed]:
     """Yields that advantages are those of the rewards of their group in another order.
 
-    In most groups from the first on, at least 10, some of which no reversed sign explains. The
-    others follow their rewards, but for 1 of 20.
+    In most groups from the first on, at least 10, some of which no reversed sign explains; the
+    others follow their rewards, but for 1 of 20. Or at least 4, where all others follow them: of
+    8 rewards of 0 and 1 other ones have as many of each in some 1 of 3 groups, in 4 in 1 of 80.
     """
     spans = [groups.spans[one] for one in (_SHUFFLED, _REVERSED_TOO) if one in groups.spans]
     total = sum(span.total for span in spans)
-    if total < LEAST_PAIRS or _SHUFFLED not in groups.spans:
+    other = groups.spans[_OTHER].total if _OTHER in groups.spans else 0
+    if total < (LEAST_PAIRS if other else _LEAST_ORDERS) or _SHUFFLED not in groups.spans:
         return
     first = min(spans, key=lambda span: span.first)
-    other = groups.spans[_OTHER].total if _OTHER in groups.spans else 0
     some = groups.spans[_SHUFFLED].total >= LEAST_REVERSED
     if some and 2 * total > groups.count - first.first and other <= _MOST_OTHER * groups.count:
         yield Finding({"groups": total, "of": groups.count}, kind="shuffled"), first.place
