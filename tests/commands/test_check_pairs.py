@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import orjson
@@ -128,3 +129,49 @@ def test_of_several_columns_the_one_that_the_others_contradict_is_named(
     lines = "".join(orjson.dumps(row).decode() + "\n" for row in rows)
     quiet = grpo("check", str(dump(lines)), "-q").stdout
     assert quiet.splitlines() == ["no error or warning in 2 records, 16 responses, 640 tokens"]
+
+
+def worst(rows: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Code and message of what is no info."""
+    found = check(rows, limit=0).findings
+    return {(one.code, one.message) for one in found if one.severity != "info"}
+
+
+# ---- the order of advantages ---------------------------------------------------------------------
+
+
+def scored(rewards: Any, change: Any) -> dict[str, Any]:
+    rewards = np.array(rewards, dtype=float)
+    given = (rewards - rewards.mean()) / rewards.std(ddof=1)
+    draw = np.random.default_rng(9)
+    columns = {"log_probs_new": draw.normal(-3, 0.5, (len(rewards), 6)).tolist()}
+    return columns | {"rewards": rewards.tolist(), "advantages": change(given).tolist()}
+
+
+@each(
+    ("change", "severe"),
+    [
+        (lambda given: given[::-1], ["error"]),
+        (lambda given: np.roll(given, 3), ["error"]),
+        (lambda given: given, []),
+    ],
+)
+def test_advantages_of_sparse_rewards_in_another_order_are_found(change, severe):
+    """One right response of eight has seven pairs, of which one is reversed."""
+    rows = [scored(np.eye(8)[at], change) for at in (0, 2, 5, 6)]
+    found = [one for one in check(rows).findings if one.code == "advantages"]
+    assert [one.severity for one in found] == severe
+    # another function of 0 and 1 may give as many of each in three groups, and not in a fourth
+    rows[3]["advantages"] = scored(np.eye(8)[1] + np.eye(8)[4], change)["advantages"]
+    assert not any("different orders" in one.message for one in check(rows).findings)
+
+
+def test_two_responses_that_exchanged_their_advantages_are_found():
+    """2 of 28 pairs are reversed, which a penalty might explain, but all advantages are known."""
+    rewards = [0.1, 0.2, 0.35, 0.4, 0.55, 0.6, 0.7, 0.9]
+    exchanged = scored(rewards, lambda given: given[[0, 1, 3, 2, 4, 5, 6, 7]])
+    (found,) = (one for one in check([exchanged]).findings if one.severity != "info")
+    assert (found.code, found.severity, found.response) == ("advantages", "error", 2)
+    assert found.evidence == {"responses": 2, "of": 8}
+    shaped = scored(rewards, lambda given: given + 0.02 * np.arange(8) * (-1) ** np.arange(8))
+    assert not worst([shaped])
