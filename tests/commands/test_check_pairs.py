@@ -131,10 +131,59 @@ def test_of_several_columns_the_one_that_the_others_contradict_is_named(
     assert quiet.splitlines() == ["no error or warning in 2 records, 16 responses, 640 tokens"]
 
 
+# ---- which column, which tokens, which row -------------------------------------------------------
+
+
+def policies(seed: int, records: int = 4, size: int = 8, tokens: int = 30) -> list[dict[str, Any]]:
+    """Tokens of an engine that has the old weights, and what three policies make of them."""
+    draw, rows = np.random.default_rng(seed), []
+    for _ in range(records):
+        logits = draw.normal(size=(size * tokens, 24)) * draw.choice([1.0, 3.0], (size * tokens, 1))
+        taken = np.argmax(logits + draw.gumbel(size=logits.shape), axis=1)
+        row: dict[str, Any] = {"rewards": [0.0, 1.0] * (size // 2)}
+        for name, spread in {"new": 0.06, "old": 0.0, "ref": 0.12, "rollout": 0.004}.items():
+            other = logits + draw.normal(0.0, 1.0, logits.shape) * spread
+            log_p = other - np.logaddexp.reduce(other, axis=1, keepdims=True)
+            column = log_p[np.arange(len(taken)), taken]
+            row[f"log_probs_{name}"] = column.reshape(size, tokens).tolist()
+            if name == "new":
+                entropies = -(np.exp(log_p) * log_p).sum(axis=1)
+                row["entropies"] = entropies.reshape(size, tokens).tolist()
+        rows.append(row)
+    return rows
+
+
 def worst(rows: list[dict[str, Any]]) -> set[tuple[str, str]]:
     """Code and message of what is no info."""
     found = check(rows, limit=0).findings
     return {(one.code, one.message) for one in found if one.severity != "info"}
+
+
+def test_sound_policies_are_sound():
+    assert [worst(policies(seed)) for seed in range(6)] == [set()] * 6
+
+
+@each("other", ["ref", "new"])
+def test_a_column_that_is_swapped_with_the_old_one_is_named(other):
+    """It agrees with the engine, which the old column does not: no temperature, and no top-p."""
+    rows, names = policies(3), ("log_probs_old", f"log_probs_{other}")
+    swapped = [row | {names[0]: row[names[1]], names[1]: row[names[0]]} for row in rows]
+    found = [one for one in check(swapped, limit=0).findings if one.severity != "info"]
+    assert [one.code for one in found] == ["old-log-probs"] * len(rows)
+    assert {one.evidence["nearest"] for one in found} == {names[1]}
+
+
+@each("size", [0.12, 0.5])
+def test_old_log_probs_that_are_off_alone_are_not_the_engine_s_fault(size):
+    rows, draw = policies(4), np.random.default_rng(0)
+    old = np.array(rows[2]["log_probs_old"])
+    rows[2]["log_probs_old"] = np.minimum(old + draw.normal(0.0, size, old.shape), -1e-6).tolist()
+    found = [one for one in check(rows, limit=0).findings if one.severity != "info"]
+    assert [(one.code, one.record) for one in found] == [("old-log-probs", 2)]
+    engine = np.array(rows[1]["log_probs_rollout"])
+    noise = draw.normal(0.0, 0.5, engine.shape)
+    rows[2] = rows[1] | {"log_probs_rollout": np.minimum(engine + noise, -1e-6).tolist()}
+    assert "old-log-probs" not in {code for code, _ in worst(rows)}
 
 
 # ---- the order of advantages ---------------------------------------------------------------------

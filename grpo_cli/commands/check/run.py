@@ -178,6 +178,8 @@ class Check(Accumulator[Any]):
                 self.findings.drop("advantages", kind)
         if counts["temperature"] > counts["sharper"]:  # which says that it is no temperature
             self.findings.drop("sharper")
+        if counts["old-log-probs"] > counts["temperature"]:  # of the wrong column
+            self.findings.drop("temperature")
         if counts["log-base"] > counts["temperature"]:  # a base, where updates hide its factor
             self.findings.drop("temperature")
         if any(errors[cause, "error"] > _COMMON * self.sizes["records"] for cause in _CAUSES):

@@ -128,13 +128,18 @@ def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int
 
 
 def _of_mismatch(findings: Sequence[Finding]) -> Iterable[str]:
-    """The codes of findings that may explain a mismatch: they are on the same columns."""
+    """The codes of findings that may explain a mismatch: they are on the same columns.
+
+    Those that are no info, if there are any.
+    """
     compared = {"log_probs_old", "log_probs_rollout"}
-    return dict.fromkeys(
-        one.code
+    found = [
+        one
         for one in findings
         if one.code != "rollout-mismatch" and compared & {*one.evidence.get("columns", ())}
-    )
+    ]
+    severe = [one for one in found if one.severity != "info"]
+    return dict.fromkeys(one.code for one in severe or found)
 
 
 def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]:
