@@ -186,6 +186,25 @@ def test_old_log_probs_that_are_off_alone_are_not_the_engine_s_fault(size):
     assert "old-log-probs" not in {code for code, _ in worst(rows)}
 
 
+@each(
+    ("change", "wanted"),
+    [
+        (lambda each, _: np.roll(each, -1, axis=1), "one token early"),
+        (lambda each, _: np.roll(each, 1, axis=1), "one token late"),
+        (lambda each, _: np.roll(each, 1, axis=0), "of other tokens"),
+        (lambda each, draw: draw.permuted(each, axis=1), "of other tokens"),
+        (lambda each, _: each / math.log(2), "in bits"),
+    ],
+)
+def test_entropies_of_other_tokens_or_in_bits_are_named(change, wanted):
+    draw, rows = np.random.default_rng(2), policies(5, records=8)
+    for row in rows:
+        row["entropies"] = change(np.array(row["entropies"]), draw).tolist()
+    ((code, message),) = worst(rows)
+    assert code == "entropies"
+    assert wanted in message
+
+
 # ---- the order of advantages ---------------------------------------------------------------------
 
 
