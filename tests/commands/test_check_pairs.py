@@ -205,6 +205,18 @@ def test_entropies_of_other_tokens_or_in_bits_are_named(change, wanted):
     assert wanted in message
 
 
+def test_a_floor_of_log_probs_is_named():
+    rows = policies(6)
+    for row in rows:
+        row["log_probs_old"] = np.maximum(row["log_probs_old"], -3.0).tolist()
+    found = worst(rows)
+    assert len(found) == len(rows)
+    assert all(code == "filler" and "clamped at -3" in message for code, message in found)
+    for row in rows:  # rounding has as many at the next value, and a limit of all hides nothing
+        row["log_probs_old"] = np.round(row["log_probs_rollout"], 1).tolist()
+    assert not any("clamped" in message for _, message in worst(rows))
+
+
 # ---- the order of advantages ---------------------------------------------------------------------
 
 

@@ -44,6 +44,45 @@ def find_certain_tokens(view: View) -> Iterator[Finding]:
         counts = {"tokens": count[record], "of": view.tokens[record]}
         yield Finding(evidence | counts, record, kind="certain")
     yield from _find_flat_columns(view)
+    yield from _find_floors(view)
+
+
+_FLOOR_TOKENS, _FLOOR_SHARE, _HIGHEST_FLOOR = 10, 0.02, -0.5
+_DISTINCT, _LOWER = 0.5, 0.6
+
+
+def _find_floors(view: View) -> Iterator[Finding]:
+    """Yields columns that were clamped: many tokens have the lowest value, hardly any the next.
+
+    At 3 of 5 of these tokens another column is lower, and half of the other tokens have a value
+    of their own: rounding has as many at the next value.
+    """
+    tokens, some = Segments(view.tokens), view.tokens > 0
+    if len(view.log_probs) < 2 or not some.any():
+        return
+    lowest = np.full(len(some), np.nan)
+    for name, column in view.log_probs.items():
+        lowest[some] = np.minimum.reduceat(column, tokens.starts[some])
+        low = column == tokens.spread(lowest)
+        count = view.count(low)
+        hit = (count >= np.maximum(_FLOOR_TOKENS, _FLOOR_SHARE * view.tokens)) & (
+            lowest < _HIGHEST_FLOOR
+        )
+        for record in np.flatnonzero(hit).tolist():
+            part, value = view.tokens_of(record), lowest[record]
+            own, others = low[part], {one: view.log_probs[one][part] for one in view.log_probs}
+            kinds, many = np.unique(column[part][~own], return_counts=True)
+            lower = {one: np.count_nonzero(other[own] < value) for one, other in others.items()}
+            other = max(lower, key=lambda one: lower[one])
+            varied = len(kinds) > _DISTINCT * many.sum() and 2 * many[:1].sum() <= count[record]
+            if varied and lower[other] > _LOWER * count[record]:
+                numbers = {"tokens": count[record], "of": len(own), "lower": lower[other]}
+                yield Finding(
+                    {"column": name, "value": value} | numbers,
+                    **view.first_token(record, low),
+                    kind="floor",
+                    words={"name": view.key(name), "other": view.key(other)},
+                )
 
 
 def _find_flat_columns(view: View) -> Iterator[Finding]:
