@@ -217,6 +217,15 @@ def test_a_floor_of_log_probs_is_named():
     assert not any("clamped" in message for _, message in worst(rows))
 
 
+@each("column", ["rollout", "old"])
+def test_a_row_of_another_response_is_named_with_its_response(column):
+    rows = policies(7)
+    rows[1][f"log_probs_{column}"][5] = list(rows[1][f"log_probs_{column}"][4])
+    found = [one for one in check(rows, limit=0).findings if one.severity != "info"]
+    assert [(one.code, one.record, one.response) for one in found] == [("unrelated", 1, 5)]
+    assert f"log_probs_{column} of this response is that of response 4" in found[0].message
+
+
 # ---- the order of advantages ---------------------------------------------------------------------
 
 

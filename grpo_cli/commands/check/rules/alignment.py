@@ -318,6 +318,8 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     differ by a quarter of a nat (root mean square). Of the reference the bounds are 0.15 and 0.5,
     and no response is judged alone; both must be sure of some tokens.
     """
+    moved = [*_find_rows_of_others(pair)]
+    yield from moved
     p, q = np.exp(pair.first), np.exp(pair.second)
     whole = _correlate(pair.samples, p, q)
     little = _LITTLE_REFERENCE if pair.to_reference else _LITTLE
@@ -335,6 +337,7 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
         hit &= _correlate(segments, pair.first, pair.second) < little
         hit &= segments.mean(square) > _MOVES * _MOVES
     found &= comparable
+    comparable[pair.view.sample_index[[one.record for one in moved]]] = False
     for sample in np.flatnonzero(found).tolist():
         yield Finding(
             {
@@ -353,6 +356,48 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
             row = start + int(np.argmax(low[part]))
             evidence = {"correlation": each[row], "tokens": rows.lengths[row]}
             yield Finding(evidence | {"rows": every[sample]}, **pair.view.at(row), kind="responses")
+
+
+_MOVED_NATS, _MOVED_TIMES = 0.25, 10.0
+
+
+def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
+    """Yields responses of which one column is that of another response of the record.
+
+    The columns differ by a quarter of a nat per token and ten times the median of the record's
+    responses, and by a tenth of that if one is compared with the other response's.
+    """
+    rows, records = pair.view.responses, pair.view.records
+    size = rows.mean(pair.size)
+    for row in np.flatnonzero((size > _MOVED_NATS) & (rows.lengths >= _UNRELATED_TOKENS_ALONE)):
+        record = int(records.index[row])
+        part = pair.view.rows_of(record)
+        if size[row] < _MOVED_TIMES * np.median(size[part]):
+            continue
+        fits = [
+            (fit, other, at)
+            for other in range(part.start, part.stop)
+            for at, fit in enumerate(_compare_rows(pair, int(row), other))
+        ]
+        fit, other, at = min(fits)
+        if other != row and fit * _MOVED_TIMES < size[row]:
+            name, reference = pair.keys[1 - at], pair.keys[at]
+            yield Finding(
+                {"own": size[row], "other": other - part.start, "fit": fit},
+                **pair.view.at(int(row)),
+                kind="row",
+                words={"column": name, "reference": reference},
+            )
+
+
+def _compare_rows(pair: Pair, row: int, other: int) -> Iterator[float]:
+    """Yields how far the second column of a response is from another's first; and the reverse."""
+    rows = pair.view.responses
+    tokens = int(min(rows.lengths[row], rows.lengths[other]))
+    own, others = (slice(at, at + tokens) for at in rows.starts[[row, other]].tolist())
+    for first, second in ((pair.first, pair.second), (pair.second, pair.first)):
+        near = np.abs(first[others] - second[own])
+        yield float(near.mean()) if tokens >= _UNRELATED_TOKENS_ALONE else math.inf
 
 
 def _can_correlate(pair: Pair, p: F64, q: F64) -> NDArray[np.bool_]:
