@@ -226,6 +226,19 @@ def test_a_row_of_another_response_is_named_with_its_response(column):
     assert f"log_probs_{column} of this response is that of response 4" in found[0].message
 
 
+def test_a_reference_with_the_next_response_s_first_token_is_found():
+    rows = policies(8)
+    for row in rows:
+        reference = row["log_probs_ref"]
+        for own, following in zip(reference, [*reference[1:], reference[0]], strict=True):
+            own[-1] = following[0]
+    assert {code for code, _ in worst(rows)} == {"last-token"}
+    for row in rows:  # training moves the end of text away from the reference
+        for own in row["log_probs_ref"]:
+            own[-1] -= 3.0
+    assert "last-token" not in {code for code, _ in worst(rows)}
+
+
 # ---- the order of advantages ---------------------------------------------------------------------
 
 

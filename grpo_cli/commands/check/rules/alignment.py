@@ -256,6 +256,7 @@ _LAST_RESPONSES = 3
 _LAST_NATS = 1.0
 _LAST_CHANCE = 1e-6
 _LAST_TIMES = 4.0
+_CLEAR = -1e-3
 
 
 @rule("last-token", "pair")
@@ -267,6 +268,9 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
     in a million, from 3 responses on, where the last token differs four times as often as the one
     before it.
     """
+    if pair.to_reference:
+        yield from _find_first_tokens_of_next(pair)
+        return
     rows = pair.view.responses
     filled = np.flatnonzero(rows.lengths > 2)
     far = pair.size > _LAST_NATS
@@ -287,6 +291,27 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
             token = int(rows.starts[row] + rows.lengths[row]) - 1
             evidence = {"responses": k, "of": count, "elsewhere": rate}
             yield Finding(evidence, **pair.view.place(token))
+
+
+def _find_first_tokens_of_next(pair: Pair) -> Iterator[Finding]:
+    """Yields references that have the next response's first token at the last one of most.
+
+    Other distances from the reference prove nothing there: training may move the end of text.
+    """
+    rows, records = pair.view.responses, pair.view.records.index
+    hit = np.zeros(rows.count, dtype=np.bool_)
+    ends = rows.starts + rows.lengths - 1
+    own = np.flatnonzero((records[:-1] == records[1:]) & (rows.lengths[:-1] > 2))
+    own = own[rows.lengths[own + 1] > 0]
+    value = pair.second[ends[own]]
+    equal = (value == pair.second[rows.starts[own + 1]]) & (value < _CLEAR)
+    hit[own] = equal & (value != pair.first[ends[own]])
+    hits = pair.rows.sum(hit.astype(np.int64))
+    for sample in np.flatnonzero((hits >= _LAST_RESPONSES) & (2 * hits > pair.rows.lengths)):
+        start, count = int(pair.rows.starts[sample]), int(pair.rows.lengths[sample])
+        row = start + int(np.argmax(hit[start : start + count]))
+        evidence = {"responses": hits[sample], "of": count}
+        yield Finding(evidence, **pair.view.place(int(ends[row])), kind="next")
 
 
 # ---- correlation ---------------------------------------------------------------------------------
