@@ -14,6 +14,7 @@ from grpo_cli.commands.check.answer import (
     NotChecked,
 )
 from grpo_cli.commands.check.notes import FEWER_THAN
+from grpo_cli.commands.check.rule import table
 from grpo_cli.commands.check.rules.formulas import ANOTHER
 from grpo_cli.objective.mismatch import (
     OUTLIERS,
@@ -94,9 +95,12 @@ def print_findings(
     if answer.not_compared and not quiet:
         whole = answer.not_compared == answer.records
         where = "any record" if whole else f"{answer.not_compared:,} of {answer.records:,} records"
+        codes = {rule.code for rule in table() if rule.explains}
+        found = (one.code for one in answer.findings if one.severity != "info")
+        causes = " or ".join(dict.fromkeys(code for code in found if code in codes))
         words = (
-            f"the columns of log-probs were not compared with each other in {where}: "
-            "fix the findings above first, which are about these log-probs"
+            f"the columns of log-probs were not compared with each other in {where}, "
+            f"because of {causes} there: mend that first"
         )
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
 
