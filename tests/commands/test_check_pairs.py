@@ -277,3 +277,22 @@ def test_two_responses_that_exchanged_their_advantages_are_found():
     assert found.evidence == {"responses": 2, "of": 8}
     shaped = scored(rewards, lambda given: given + 0.02 * np.arange(8) * (-1) ** np.arange(8))
     assert not worst([shaped])
+
+
+def test_advantages_of_other_groups_are_found_and_a_wrong_sign_is_none():
+    """Sorted, all are those of the rewards; with one of another function they are not."""
+    right = [1, 2, 3, 5, 6, 2]
+    rows = [scored(np.arange(8) < count, lambda given: given) for count in right]
+    given = [row["advantages"] for row in rows]
+    moved = [
+        row | {"advantages": one} for row, one in zip(rows, given[1:] + given[:1], strict=True)
+    ]
+    found = [one for one in check(moved).findings if one.severity == "error"]
+    assert [(one.code, one.evidence["responses"]) for one in found] == [("advantages", 48)]
+    other = {"advantages": scored(np.arange(8) < 4, lambda given: given)["advantages"]}
+    messages = [one.message for one in check([*moved[:5], moved[5] | other]).findings]
+    assert not any("different orders" in one for one in messages)
+    negated = [scored(np.arange(8) < count, np.negative) for count in (2, 3, 5, 6)]
+    messages = [one.message for one in check(negated).findings if one.severity == "error"]
+    assert messages
+    assert all("opposite sign" in one for one in messages)

@@ -173,7 +173,7 @@ class Check(Accumulator[Any]):
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
         for code in {code for code, _, _ in found} & _STANDS_FOR.keys():
             self.findings.drop(*_STANDS_FOR[code])
-        if any(finding.kind == "shuffled" for _, finding, _ in found):
+        if any(finding.kind in ("shuffled", "scattered") for _, finding, _ in found):
             for kind in _OF_SHUFFLED:
                 self.findings.drop("advantages", kind)
         if counts["temperature"] > counts["sharper"]:  # which says that it is no temperature
