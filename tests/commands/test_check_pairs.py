@@ -180,6 +180,8 @@ def test_old_log_probs_that_are_off_alone_are_not_the_engine_s_fault(size):
     rows[2]["log_probs_old"] = np.minimum(old + draw.normal(0.0, size, old.shape), -1e-6).tolist()
     found = [one for one in check(rows, limit=0).findings if one.severity != "info"]
     assert [(one.code, one.record) for one in found] == [("old-log-probs", 2)]
+    copied = [row | {"log_probs_rollout": row["log_probs_new"]} for row in policies(5)]
+    assert "old-log-probs" not in {code for code, _ in worst(copied)}
     engine = np.array(rows[1]["log_probs_rollout"])
     noise = draw.normal(0.0, 0.5, engine.shape)
     rows[2] = rows[1] | {"log_probs_rollout": np.minimum(engine + noise, -1e-6).tolist()}

@@ -181,6 +181,7 @@ def find_odd_old_log_probs(pair: Pair) -> Iterator[Finding]:
         hit = far >= np.maximum(_OFF, _NEARER * least)
         hit |= (name == "log_probs_new") & alone & (far >= _OFF_ALONE)
         hit &= (near[name] == least) & (tokens >= LEAST_TOKENS) & (nearer > _NEARER_AT * other)
+        hit &= least > 0.0  # else it is a copy of the engine's
         hit &= pair.moments(np.abs(columns["log_probs_new"] - columns[name]))[1] < moved
         for sample in np.flatnonzero(hit).tolist():
             evidence = {"nearest": name, "to_nearest": least[sample], "to_old": far[sample]}
