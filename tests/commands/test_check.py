@@ -159,9 +159,10 @@ def test_confident_text_of_any_length_is_no_error(longest, sure, drift):
     draw = np.random.default_rng([longest, int(sure * 10), int(drift * 1000)])
     counts = check([sane(draw, longest, sure, drift) for _ in range(20)]).counts
     quiet = {"dead-group", "length-cap", "on-policy"}
-    # The engine is a drift away from the old policy, which is a mismatch once it is large; and
-    # since these are numbers, not policies, their weights have no mean of 1.
-    assert {*counts} <= quiet | ({"rollout-mismatch", "mean-weight"} if drift > 0.01 else set())
+    # The engine is a drift away from the old policy, which is a mismatch once it is large, and ten
+    # times nearer to the new one; since these are numbers, not policies, weights have no mean of 1.
+    large = {"rollout-mismatch", "mean-weight", "old-log-probs"}
+    assert {*counts} <= quiet | (large if drift > 0.01 else set())
 
 
 def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import orjson
@@ -128,3 +129,172 @@ def test_of_several_columns_the_one_that_the_others_contradict_is_named(
     lines = "".join(orjson.dumps(row).decode() + "\n" for row in rows)
     quiet = grpo("check", str(dump(lines)), "-q").stdout
     assert quiet.splitlines() == ["no error or warning in 2 records, 16 responses, 640 tokens"]
+
+
+# ---- which column, which tokens, which row -------------------------------------------------------
+
+
+def policies(seed: int, records: int = 4, size: int = 8, tokens: int = 30) -> list[dict[str, Any]]:
+    """Tokens of an engine that has the old weights, and what three policies make of them."""
+    draw, rows = np.random.default_rng(seed), []
+    for _ in range(records):
+        logits = draw.normal(size=(size * tokens, 24)) * draw.choice([1.0, 3.0], (size * tokens, 1))
+        taken = np.argmax(logits + draw.gumbel(size=logits.shape), axis=1)
+        row: dict[str, Any] = {"rewards": [0.0, 1.0] * (size // 2)}
+        for name, spread in {"new": 0.06, "old": 0.0, "ref": 0.12, "rollout": 0.004}.items():
+            other = logits + draw.normal(0.0, 1.0, logits.shape) * spread
+            log_p = other - np.logaddexp.reduce(other, axis=1, keepdims=True)
+            column = log_p[np.arange(len(taken)), taken]
+            row[f"log_probs_{name}"] = column.reshape(size, tokens).tolist()
+            if name == "new":
+                entropies = -(np.exp(log_p) * log_p).sum(axis=1)
+                row["entropies"] = entropies.reshape(size, tokens).tolist()
+        rows.append(row)
+    return rows
+
+
+def worst(rows: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Code and message of what is no info."""
+    found = check(rows, limit=0).findings
+    return {(one.code, one.message) for one in found if one.severity != "info"}
+
+
+def test_sound_policies_are_sound():
+    assert [worst(policies(seed)) for seed in range(6)] == [set()] * 6
+
+
+@each("other", ["ref", "new"])
+def test_a_column_that_is_swapped_with_the_old_one_is_named(other):
+    """It agrees with the engine, which the old column does not: no temperature, and no top-p."""
+    rows, names = policies(3), ("log_probs_old", f"log_probs_{other}")
+    swapped = [row | {names[0]: row[names[1]], names[1]: row[names[0]]} for row in rows]
+    found = [one for one in check(swapped, limit=0).findings if one.severity != "info"]
+    assert [one.code for one in found] == ["old-log-probs"] * len(rows)
+    assert {one.evidence["nearest"] for one in found} == {names[1]}
+
+
+@each("size", [0.12, 0.5])
+def test_old_log_probs_that_are_off_alone_are_not_the_engine_s_fault(size):
+    rows, draw = policies(4), np.random.default_rng(0)
+    old = np.array(rows[2]["log_probs_old"])
+    rows[2]["log_probs_old"] = np.minimum(old + draw.normal(0.0, size, old.shape), -1e-6).tolist()
+    found = [one for one in check(rows, limit=0).findings if one.severity != "info"]
+    assert [(one.code, one.record) for one in found] == [("old-log-probs", 2)]
+    copied = [row | {"log_probs_rollout": row["log_probs_new"]} for row in policies(5)]
+    assert "old-log-probs" not in {code for code, _ in worst(copied)}
+    engine = np.array(rows[1]["log_probs_rollout"])
+    noise = draw.normal(0.0, 0.5, engine.shape)
+    rows[2] = rows[1] | {"log_probs_rollout": np.minimum(engine + noise, -1e-6).tolist()}
+    assert "old-log-probs" not in {code for code, _ in worst(rows)}
+
+
+@each(
+    ("change", "wanted"),
+    [
+        (lambda each, _: np.roll(each, -1, axis=1), "one token early"),
+        (lambda each, _: np.roll(each, 1, axis=1), "one token late"),
+        (lambda each, _: np.roll(each, 1, axis=0), "of other tokens"),
+        (lambda each, draw: draw.permuted(each, axis=1), "of other tokens"),
+        (lambda each, _: each / math.log(2), "in bits"),
+    ],
+)
+def test_entropies_of_other_tokens_or_in_bits_are_named(change, wanted):
+    draw, rows = np.random.default_rng(2), policies(5, records=8)
+    for row in rows:
+        row["entropies"] = change(np.array(row["entropies"]), draw).tolist()
+    ((code, message),) = worst(rows)
+    assert code == "entropies"
+    assert wanted in message
+
+
+def test_a_floor_of_log_probs_is_named():
+    rows = policies(6)
+    for row in rows:
+        row["log_probs_old"] = np.maximum(row["log_probs_old"], -3.0).tolist()
+    found = worst(rows)
+    assert len(found) == len(rows)
+    assert all(code == "filler" and "clamped at -3" in message for code, message in found)
+    for row in rows:  # rounding has as many at the next value, and a limit of all hides nothing
+        row["log_probs_old"] = np.round(row["log_probs_rollout"], 1).tolist()
+    assert not any("clamped" in message for _, message in worst(rows))
+
+
+@each("column", ["rollout", "old"])
+def test_a_row_of_another_response_is_named_with_its_response(column):
+    rows = policies(7)
+    rows[1][f"log_probs_{column}"][5] = list(rows[1][f"log_probs_{column}"][4])
+    found = [one for one in check(rows, limit=0).findings if one.severity != "info"]
+    assert [(one.code, one.record, one.response) for one in found] == [("unrelated", 1, 5)]
+    assert f"log_probs_{column} of this response is that of response 4" in found[0].message
+
+
+def test_a_reference_with_the_next_response_s_first_token_is_found():
+    rows = policies(8)
+    for row in rows:
+        reference = row["log_probs_ref"]
+        for own, following in zip(reference, [*reference[1:], reference[0]], strict=True):
+            own[-1] = following[0]
+    assert {code for code, _ in worst(rows)} == {"last-token"}
+    for row in rows:  # training moves the end of text away from the reference
+        for own in row["log_probs_ref"]:
+            own[-1] -= 3.0
+    assert "last-token" not in {code for code, _ in worst(rows)}
+
+
+# ---- the order of advantages ---------------------------------------------------------------------
+
+
+def scored(rewards: Any, change: Any) -> dict[str, Any]:
+    rewards = np.array(rewards, dtype=float)
+    given = (rewards - rewards.mean()) / rewards.std(ddof=1)
+    draw = np.random.default_rng(9)
+    columns = {"log_probs_new": draw.normal(-3, 0.5, (len(rewards), 6)).tolist()}
+    return columns | {"rewards": rewards.tolist(), "advantages": change(given).tolist()}
+
+
+@each(
+    ("change", "severe"),
+    [
+        (lambda given: given[::-1], ["error"]),
+        (lambda given: np.roll(given, 3), ["error"]),
+        (lambda given: given, []),
+    ],
+)
+def test_advantages_of_sparse_rewards_in_another_order_are_found(change, severe):
+    """One right response of eight has seven pairs, of which one is reversed."""
+    rows = [scored(np.eye(8)[at], change) for at in (0, 2, 5, 6)]
+    found = [one for one in check(rows).findings if one.code == "advantages"]
+    assert [one.severity for one in found] == severe
+    # another function of 0 and 1 may give as many of each in three groups, and not in a fourth
+    rows[3]["advantages"] = scored(np.eye(8)[1] + np.eye(8)[4], change)["advantages"]
+    assert not any("different orders" in one.message for one in check(rows).findings)
+
+
+def test_two_responses_that_exchanged_their_advantages_are_found():
+    """2 of 28 pairs are reversed, which a penalty might explain, but all advantages are known."""
+    rewards = [0.1, 0.2, 0.35, 0.4, 0.55, 0.6, 0.7, 0.9]
+    exchanged = scored(rewards, lambda given: given[[0, 1, 3, 2, 4, 5, 6, 7]])
+    (found,) = (one for one in check([exchanged]).findings if one.severity != "info")
+    assert (found.code, found.severity, found.response) == ("advantages", "error", 2)
+    assert found.evidence == {"responses": 2, "of": 8}
+    shaped = scored(rewards, lambda given: given + 0.02 * np.arange(8) * (-1) ** np.arange(8))
+    assert not worst([shaped])
+
+
+def test_advantages_of_other_groups_are_found_and_a_wrong_sign_is_none():
+    """Sorted, all are those of the rewards; with one of another function they are not."""
+    right = [1, 2, 3, 5, 6, 2]
+    rows = [scored(np.arange(8) < count, lambda given: given) for count in right]
+    given = [row["advantages"] for row in rows]
+    moved = [
+        row | {"advantages": one} for row, one in zip(rows, given[1:] + given[:1], strict=True)
+    ]
+    found = [one for one in check(moved).findings if one.severity == "error"]
+    assert [(one.code, one.evidence["responses"]) for one in found] == [("advantages", 48)]
+    other = {"advantages": scored(np.arange(8) < 4, lambda given: given)["advantages"]}
+    messages = [one.message for one in check([*moved[:5], moved[5] | other]).findings]
+    assert not any("different orders" in one for one in messages)
+    negated = [scored(np.arange(8) < count, np.negative) for count in (2, 3, 5, 6)]
+    messages = [one.message for one in check(negated).findings if one.severity == "error"]
+    assert messages
+    assert all("opposite sign" in one for one in messages)

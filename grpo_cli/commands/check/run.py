@@ -53,7 +53,7 @@ _CAUSES = ("padding-id", "shifted", "last-token", "filler")
 _OTHER_CAUSES = {("outliers", "warning"), ("constant-log-ratio", "warning")}
 _EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
 """What the causes lead to in records that are too short to show the cause."""
-_OF_SHUFFLED = ("sign", "order", "lone", "stride", "blocks")
+_OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
 _STANDS_FOR = {
     "dead-group": ("dead-group", ""),
@@ -175,11 +175,13 @@ class Check(Accumulator[Any]):
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
         for code in {code for code, _, _ in found} & _STANDS_FOR.keys():
             self.findings.drop(*_STANDS_FOR[code])
-        if any(finding.kind == "shuffled" for _, finding, _ in found):
+        if any(finding.kind in ("shuffled", "scattered") for _, finding, _ in found):
             for kind in _OF_SHUFFLED:
                 self.findings.drop("advantages", kind)
         if counts["temperature"] > counts["sharper"]:  # which says that it is no temperature
             self.findings.drop("sharper")
+        if counts["old-log-probs"] > counts["temperature"]:  # of the wrong column
+            self.findings.drop("temperature")
         if counts["log-base"] > counts["temperature"]:  # a base, where updates hide its factor
             self.findings.drop("temperature")
         if any(errors[cause, "error"] > _COMMON * self.sizes["records"] for cause in _CAUSES):

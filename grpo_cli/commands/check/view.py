@@ -14,6 +14,7 @@ from grpo_cli.commands.check.answer import (
     NotChecked,
 )
 from grpo_cli.commands.check.notes import FEWER_THAN
+from grpo_cli.commands.check.rule import table
 from grpo_cli.commands.check.rules.formulas import ANOTHER
 from grpo_cli.objective.mismatch import (
     OUTLIERS,
@@ -94,9 +95,12 @@ def print_findings(
     if answer.not_compared and not quiet:
         whole = answer.not_compared == answer.records
         where = "any record" if whole else f"{answer.not_compared:,} of {answer.records:,} records"
+        codes = {rule.code for rule in table() if rule.explains}
+        found = (one.code for one in answer.findings if one.severity != "info")
+        causes = " or ".join(dict.fromkeys(code for code in found if code in codes))
         words = (
-            f"the columns of log-probs were not compared with each other in {where}: "
-            "fix the findings above first, which are about these log-probs"
+            f"the columns of log-probs were not compared with each other in {where}, "
+            f"because of {causes} there: mend that first"
         )
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
 
@@ -128,13 +132,18 @@ def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int
 
 
 def _of_mismatch(findings: Sequence[Finding]) -> Iterable[str]:
-    """The codes of findings that may explain a mismatch: they are on the same columns."""
+    """The codes of findings that may explain a mismatch: they are on the same columns.
+
+    Those that are no info, if there are any.
+    """
     compared = {"log_probs_old", "log_probs_rollout"}
-    return dict.fromkeys(
-        one.code
+    found = [
+        one
         for one in findings
         if one.code != "rollout-mismatch" and compared & {*one.evidence.get("columns", ())}
-    )
+    ]
+    severe = [one for one in found if one.severity != "info"]
+    return dict.fromkeys(one.code for one in severe or found)
 
 
 def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]:

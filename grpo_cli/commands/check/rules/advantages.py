@@ -84,6 +84,12 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
             )
             continue
         shares = count_discordant(given)
+        falls = shares is not None and shares[0] > _REVERSED
+        if not falls and (rows := _find_exchanged(given)):
+            evidence = {"responses": len(rows), "of": len(given.groups)}
+            at = rows[0] if len(given.groups) == view.counts[record] else 0
+            yield Finding(evidence, **view.at(view.rows_of(record).start + at), kind="exchanged")
+            continue
         if shares is None:
             continue
         wrong, pairs = shares
@@ -211,6 +217,28 @@ def _left_reversed(view: View, record: int, given: Scores) -> float:
         costs = [(lengths, of(kl)) for kl in kls for of in (responses.sum, responses.mean)]
     shares = (count_discordant(given, cost, LEAST_REVERSED) for cost in costs)
     return min(share[0] if share else 0.0 for share in shares)
+
+
+def _find_exchanged(given: Scores) -> Sequence[int]:
+    """Returns the rows whose advantages are those of other rows of their group, or none.
+
+    Sorted, the advantages of the group follow its rewards by their mean, over their std or 1, and
+    at least 4 rewards differ, of which no others have the same advantages by chance.
+    """
+    first, second = (np.lexsort((one, given.groups)) for one in given[:2])
+    ordered = Scores(given.rewards[first], given.advantages[second], given.groups[first])
+    own, lines = Lines.fit(given, given.groups), Lines.fit(ordered, ordered.groups)
+    kinds = np.unique(np.column_stack([given.groups, given.rewards]), axis=0)[:, 0]
+    hit = (lines.left <= SHIFT) & (lines.offset <= SHIFT) & (own.left > SHIFT)
+    hit &= lines.have_own_std() | (np.abs(lines.slope - 1.0) <= SHIFT)
+    hit &= np.unique(kinds, return_counts=True)[1] >= _KINDS
+    wanted = np.empty(len(given.groups))
+    wanted[first] = ordered.advantages
+    odd = np.abs(given.advantages - wanted) > SHIFT * np.abs(given.advantages).max(initial=0.0)
+    found: list[int] = np.flatnonzero(
+        odd & hit[np.unique(given.groups, return_inverse=True)[1]]
+    ).tolist()
+    return found
 
 
 def _lone_advantage(given: Scores) -> tuple[int, float] | None:

@@ -44,6 +44,45 @@ def find_certain_tokens(view: View) -> Iterator[Finding]:
         counts = {"tokens": count[record], "of": view.tokens[record]}
         yield Finding(evidence | counts, record, kind="certain")
     yield from _find_flat_columns(view)
+    yield from _find_floors(view)
+
+
+_FLOOR_TOKENS, _FLOOR_SHARE, _HIGHEST_FLOOR = 10, 0.02, -0.5
+_DISTINCT, _LOWER = 0.5, 0.6
+
+
+def _find_floors(view: View) -> Iterator[Finding]:
+    """Yields columns that were clamped: many tokens have the lowest value, hardly any the next.
+
+    At 3 of 5 of these tokens another column is lower, and half of the other tokens have a value
+    of their own: rounding has as many at the next value.
+    """
+    tokens, some = Segments(view.tokens), view.tokens > 0
+    if len(view.log_probs) < 2 or not some.any():
+        return
+    lowest = np.full(len(some), np.nan)
+    for name, column in view.log_probs.items():
+        lowest[some] = np.minimum.reduceat(column, tokens.starts[some])
+        low = column == tokens.spread(lowest)
+        count = view.count(low)
+        hit = (count >= np.maximum(_FLOOR_TOKENS, _FLOOR_SHARE * view.tokens)) & (
+            lowest < _HIGHEST_FLOOR
+        )
+        for record in np.flatnonzero(hit).tolist():
+            part, value = view.tokens_of(record), lowest[record]
+            own, others = low[part], {one: view.log_probs[one][part] for one in view.log_probs}
+            kinds, many = np.unique(column[part][~own], return_counts=True)
+            lower = {one: np.count_nonzero(other[own] < value) for one, other in others.items()}
+            other = max(lower, key=lambda one: lower[one])
+            varied = len(kinds) > _DISTINCT * many.sum() and 2 * many[:1].sum() <= count[record]
+            if varied and lower[other] > _LOWER * count[record]:
+                numbers = {"tokens": count[record], "of": len(own), "lower": lower[other]}
+                yield Finding(
+                    {"column": name, "value": value} | numbers,
+                    **view.first_token(record, low),
+                    kind="floor",
+                    words={"name": view.key(name), "other": view.key(other)},
+                )
 
 
 def _find_flat_columns(view: View) -> Iterator[Finding]:
@@ -217,6 +256,7 @@ _LAST_RESPONSES = 3
 _LAST_NATS = 1.0
 _LAST_CHANCE = 1e-6
 _LAST_TIMES = 4.0
+_CLEAR = -1e-3
 
 
 @rule("last-token", "pair")
@@ -228,6 +268,9 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
     in a million, from 3 responses on, where the last token differs four times as often as the one
     before it.
     """
+    if pair.to_reference:
+        yield from _find_first_tokens_of_next(pair)
+        return
     rows = pair.view.responses
     filled = np.flatnonzero(rows.lengths > 2)
     far = pair.size > _LAST_NATS
@@ -248,6 +291,27 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
             token = int(rows.starts[row] + rows.lengths[row]) - 1
             evidence = {"responses": k, "of": count, "elsewhere": rate}
             yield Finding(evidence, **pair.view.place(token))
+
+
+def _find_first_tokens_of_next(pair: Pair) -> Iterator[Finding]:
+    """Yields references that have the next response's first token at the last one of most.
+
+    Other distances from the reference prove nothing there: training may move the end of text.
+    """
+    rows, records = pair.view.responses, pair.view.records.index
+    hit = np.zeros(rows.count, dtype=np.bool_)
+    ends = rows.starts + rows.lengths - 1
+    own = np.flatnonzero((records[:-1] == records[1:]) & (rows.lengths[:-1] > 2))
+    own = own[rows.lengths[own + 1] > 0]
+    value = pair.second[ends[own]]
+    equal = (value == pair.second[rows.starts[own + 1]]) & (value < _CLEAR)
+    hit[own] = equal & (value != pair.first[ends[own]])
+    hits = pair.rows.sum(hit.astype(np.int64))
+    for sample in np.flatnonzero((hits >= _LAST_RESPONSES) & (2 * hits > pair.rows.lengths)):
+        start, count = int(pair.rows.starts[sample]), int(pair.rows.lengths[sample])
+        row = start + int(np.argmax(hit[start : start + count]))
+        evidence = {"responses": hits[sample], "of": count}
+        yield Finding(evidence, **pair.view.place(int(ends[row])), kind="next")
 
 
 # ---- correlation ---------------------------------------------------------------------------------
@@ -279,6 +343,8 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     differ by a quarter of a nat (root mean square). Of the reference the bounds are 0.15 and 0.5,
     and no response is judged alone; both must be sure of some tokens.
     """
+    moved = [*_find_rows_of_others(pair)]
+    yield from moved
     p, q = np.exp(pair.first), np.exp(pair.second)
     whole = _correlate(pair.samples, p, q)
     little = _LITTLE_REFERENCE if pair.to_reference else _LITTLE
@@ -296,6 +362,7 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
         hit &= _correlate(segments, pair.first, pair.second) < little
         hit &= segments.mean(square) > _MOVES * _MOVES
     found &= comparable
+    comparable[pair.view.sample_index[[one.record for one in moved]]] = False
     for sample in np.flatnonzero(found).tolist():
         yield Finding(
             {
@@ -314,6 +381,48 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
             row = start + int(np.argmax(low[part]))
             evidence = {"correlation": each[row], "tokens": rows.lengths[row]}
             yield Finding(evidence | {"rows": every[sample]}, **pair.view.at(row), kind="responses")
+
+
+_MOVED_NATS, _MOVED_TIMES = 0.25, 10.0
+
+
+def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
+    """Yields responses of which one column is that of another response of the record.
+
+    The columns differ by a quarter of a nat per token and ten times the median of the record's
+    responses, and by a tenth of that if one is compared with the other response's.
+    """
+    rows, records = pair.view.responses, pair.view.records
+    size = rows.mean(pair.size)
+    for row in np.flatnonzero((size > _MOVED_NATS) & (rows.lengths >= _UNRELATED_TOKENS_ALONE)):
+        record = int(records.index[row])
+        part = pair.view.rows_of(record)
+        if size[row] < _MOVED_TIMES * np.median(size[part]):
+            continue
+        fits = [
+            (fit, other, at)
+            for other in range(part.start, part.stop)
+            for at, fit in enumerate(_compare_rows(pair, int(row), other))
+        ]
+        fit, other, at = min(fits)
+        if other != row and fit * _MOVED_TIMES < size[row]:
+            name, reference = pair.keys[1 - at], pair.keys[at]
+            yield Finding(
+                {"own": size[row], "other": other - part.start, "fit": fit},
+                **pair.view.at(int(row)),
+                kind="row",
+                words={"column": name, "reference": reference},
+            )
+
+
+def _compare_rows(pair: Pair, row: int, other: int) -> Iterator[float]:
+    """Yields how far the second column of a response is from another's first; and the reverse."""
+    rows = pair.view.responses
+    tokens = int(min(rows.lengths[row], rows.lengths[other]))
+    own, others = (slice(at, at + tokens) for at in rows.starts[[row, other]].tolist())
+    for first, second in ((pair.first, pair.second), (pair.second, pair.first)):
+        near = np.abs(first[others] - second[own])
+        yield float(near.mean()) if tokens >= _UNRELATED_TOKENS_ALONE else math.inf
 
 
 def _can_correlate(pair: Pair, p: F64, q: F64) -> NDArray[np.bool_]:

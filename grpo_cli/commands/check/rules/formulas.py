@@ -83,7 +83,7 @@ def compare_formulas(view: View) -> Kinds:
 
 
 _IN_ORDER, _SHUFFLED, _REVERSED_TOO, _OTHER = range(4)
-_MOST_OTHER = 0.05
+_MOST_OTHER, _LEAST_ORDERS = 0.05, 4
 
 
 def compare_orders(view: View) -> Kinds:
@@ -115,18 +115,64 @@ def compare_orders(view: View) -> Kinds:
 def find_shuffled_rewards(groups: Kinds) -> Iterator[Placed]:
     """Yields that advantages are those of the rewards of their group in another order.
 
-    In most groups from the first on, at least 10, some of which no reversed sign explains. The
-    others follow their rewards, but for 1 of 20.
+    In most groups from the first on, at least 10, some of which no reversed sign explains; the
+    others follow their rewards, but for 1 of 20. Or at least 4, where all others follow them: of
+    8 rewards of 0 and 1 other ones have as many of each in some 1 of 3 groups, in 4 in 1 of 80.
     """
     spans = [groups.spans[one] for one in (_SHUFFLED, _REVERSED_TOO) if one in groups.spans]
     total = sum(span.total for span in spans)
-    if total < LEAST_PAIRS or _SHUFFLED not in groups.spans:
+    other = groups.spans[_OTHER].total if _OTHER in groups.spans else 0
+    if total < (LEAST_PAIRS if other else _LEAST_ORDERS) or _SHUFFLED not in groups.spans:
         return
     first = min(spans, key=lambda span: span.first)
-    other = groups.spans[_OTHER].total if _OTHER in groups.spans else 0
     some = groups.spans[_SHUFFLED].total >= LEAST_REVERSED
     if some and 2 * total > groups.count - first.first and other <= _MOST_OTHER * groups.count:
         yield Finding({"groups": total, "of": groups.count}, kind="shuffled"), first.place
+
+
+_GIVEN, _BIN, _MOST_BINS, _LEAST_BINS = 3, 1e-3, 20_000, 6
+
+
+def count_advantages(view: View) -> Counter[tuple[int, int]]:
+    """Counts responses by their rounded advantage: of formulas 0 to 2 of the rewards, and given."""
+    lines, given, rewards = view.lines, view.advantages, view.summed
+    if lines is None or given is None or rewards is None:
+        return Counter()
+    of = np.unique(view.groups, return_inverse=True)[1]
+    scales = np.vstack([lines.std.T, np.ones(len(lines.slope))])
+    scales = np.where(lines.std[:, 1] > 1e-9, scales, np.inf)
+    away = rewards - (np.bincount(of, rewards) / np.bincount(of))[of]
+    found: Counter[tuple[int, int]] = Counter()
+    for at, values in enumerate((*(away / scales[:, of]), given)):
+        if not np.abs(values).max(initial=0.0) < _MOST_BINS * _BIN:
+            continue
+        bins, many = np.unique(np.rint(values / _BIN).astype(np.int64), return_counts=True)
+        for one, count in zip(bins.tolist(), many.tolist(), strict=True):
+            found[at, one] += count
+    return found
+
+
+def find_scattered_advantages(groups: Kinds, counts: Counter[tuple[int, int]]) -> Iterator[Placed]:
+    """Yields that the advantages are those of a formula of the rewards, but of other responses.
+
+    Sorted, those of all responses agree, and 6 or more differ; most of 4 groups or more follow no
+    formula in any order. Not where the opposite sign gives the same.
+    """
+    other = groups.spans.get(_OTHER)
+    if other is None or groups.count < _LEAST_ORDERS or 2 * other.total <= groups.count:
+        return
+    rows = np.array([(*key, counts[key]) for key in sorted(counts)], np.int64).reshape(-1, 3)
+    *formulas, given = (
+        np.repeat(own[:, 1], own[:, 2])
+        for own in (rows[rows[:, 0] == at] for at in range(_GIVEN + 1))
+    )
+    if len(np.unique(given)) < _LEAST_BINS or np.abs(given + given[::-1]).max() <= 1:
+        return
+    for formula in formulas:
+        if len(formula) == len(given) and np.abs(formula - given).max() <= 1:
+            evidence = {"groups": other.total, "of": groups.count, "responses": len(given)}
+            yield Finding(evidence, kind="scattered"), other.place
+            return
 
 
 SINCE_RECORD = {"since": "from this record on, "}

@@ -150,6 +150,49 @@ def find_engines_with_reference_weights(pair: Pair) -> Iterator[Finding]:
         )
 
 
+_OFF, _NEARER, _NEARER_AT = 0.01, 5.0, 0.65
+_OFF_ALONE, _COMMON = 0.05, 0.9
+
+
+@rule("old-log-probs", "pair")
+def find_odd_old_log_probs(pair: Pair) -> Iterator[Finding]:
+    """Finds old log-probs that are five times as far from the engine's as the nearest column is.
+
+    By 0.01 nats or more on average, and farther at 2 of 3 tokens: the old policy sampled, so that
+    it should be the nearest. That may be the new policy, or the reference where the new policy is
+    nearer to it than to the old one; else the engine has the reference's weights. From 0.05 nats
+    on the new policy need not be so near: errors of the old log-probs alone are in both
+    differences, so that the slope of new − old on rollout − old is above 0.9; it is 0 or below
+    where engine and update have errors of their own.
+    """
+    columns = pair.view.log_probs
+    others = [name for name in ("log_probs_new", "log_probs_ref") if name in columns]
+    if pair.names[0] != "log_probs_old" or "log_probs_new" not in others:
+        return
+    tokens, update = pair.samples.lengths, columns["log_probs_new"] - pair.first
+    far, moved = (pair.moments(np.abs(change))[1] for change in (pair.log_ratio, update))
+    power = pair.samples.sum(pair.log_ratio * pair.log_ratio)
+    alone = -pair.samples.sum(pair.log_ratio * update) > _COMMON * power
+    away = {name: np.abs(columns[name] - pair.second) for name in others}
+    near = {name: pair.moments(size)[1] for name, size in away.items()}
+    least = np.minimum.reduce([*near.values()])
+    for name, size in away.items():
+        nearer, other = pair.count(size < pair.size), pair.count(size != pair.size)
+        hit = far >= np.maximum(_OFF, _NEARER * least)
+        hit |= (name == "log_probs_new") & alone & (far >= _OFF_ALONE)
+        hit &= (near[name] == least) & (tokens >= LEAST_TOKENS) & (nearer > _NEARER_AT * other)
+        hit &= least > 0.0  # else it is a copy of the engine's
+        hit &= pair.moments(np.abs(columns["log_probs_new"] - columns[name]))[1] < moved
+        for sample in np.flatnonzero(hit).tolist():
+            evidence = {"nearest": name, "to_nearest": least[sample], "to_old": far[sample]}
+            yield Finding(
+                evidence | {"new_to_old": moved[sample], "tokens": tokens[sample]},
+                pair.record(sample),
+                kind=name.removeprefix("log_probs_"),
+                words={"other": pair.view.key(name)},
+            )
+
+
 # ---- outliers ------------------------------------------------------------------------------------
 
 _OUTLIER_TOKENS = 100

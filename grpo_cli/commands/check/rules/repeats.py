@@ -21,7 +21,9 @@ from grpo_cli.commands.check.rule import Finding, Placed, Severity, rule
 from grpo_cli.commands.check.rules.formulas import (
     compare_formulas,
     compare_orders,
+    count_advantages,
     find_changed_formulas,
+    find_scattered_advantages,
     find_shuffled_rewards,
 )
 from grpo_cli.commands.check.rules.responses import MaskedRows, count_masked, find_random_drops
@@ -110,6 +112,7 @@ class Facts:
         prompt_key: the user's key of the prompts.
         raw: whether the advantages are the rewards.
         copies: records with copies of their own responses.
+        advantages: how many responses have which, as given and by formulas of the rewards.
     """
 
     places: list[Place]
@@ -131,6 +134,7 @@ class Facts:
     prompt_key: str = ""
     raw: bool = False
     copies: Copies = field(default_factory=Copies)
+    advantages: Counter[tuple[int, int]] = field(default_factory=Counter)
 
 
 def collect_facts(view: View) -> Facts:
@@ -147,7 +151,7 @@ def collect_facts(view: View) -> Facts:
     for name, others in _COLUMNS.items():
         has = any(one in view.packed.columns or view.has_field(one) for one in (name, *others))
         facts.kinds[name] = Kinds.of(np.full(len(view.counts), has), view.places.__getitem__)
-    facts.keys = view.names
+    facts.keys, facts.advantages = view.names, count_advantages(view)
     facts.entropies, facts.masked = collect_entropies(view), count_masked(view)
     if view.advantages is not None and view.summed is not None:
         facts.raw = np.array_equal(view.advantages, view.summed)
@@ -346,6 +350,7 @@ class InputMemory:
         self._entropies: dict[str, Entropies] = {}
         self._masked = MaskedRows()
         self._copies = Copies()
+        self._advantages: Counter[tuple[int, int]] = Counter()
         self._prompts: OrderedDict[tuple[str, bytes], int] = OrderedDict()
         self._lone: tuple[Place, Facts] | None = None
 
@@ -397,6 +402,7 @@ class InputMemory:
                 before.merge(facts.entropies)
         self._masked.merge(facts.masked)
         self._copies = self._copies.join(facts.copies)
+        self._advantages.update(facts.advantages)
         for record, prompt in facts.prompts:
             self._prompts[prompt] = self._prompts.get(prompt, 0) + 1
             if self._prompts[prompt] > 1 and self._lone is None:
@@ -421,6 +427,8 @@ class InputMemory:
         for code, name, find in _KINDS:
             for finding, place in find(self._kinds[name]):
                 yield code, finding, place
+        for finding, place in find_scattered_advantages(self._kinds["orders"], self._advantages):
+            yield "advantages", finding, place
         for name in _COLUMNS:
             for finding, place in find_missing_columns(name, self._kinds[name], self._keys):
                 yield "missing-column", finding, place

@@ -202,6 +202,7 @@ _BIAS, _ERRORS, _WITHIN = 0.02, 4.0, 0.1
 """A base's factor is within 2 % and four standard errors, which together are 10 % at most."""
 _SURE, _TEMPERED = 0.3, 0.8
 _STRAIGHT, _SPREAD, _SLOPES = 0.8, 1.2, (0.6, 1.1)
+_FLAT, _MANY_TOKENS = 0.4, 256
 _UNSURE, _ALIKE = 0.5, 0.05
 """Nats of entropy from which a token is unsure, and how far a factor may differ at the others."""
 
@@ -213,8 +214,9 @@ class Entropies:
     Attributes:
         place: the first record that has both; ``name`` the user's key of the entropies.
         sums: of tokens, c, H and their products ("cc", "cH", "HH"), of the unsure tokens too
-            ("unsure c", …); of the tokens whose entropy is too low; of log c and log H where the
-            likeliest token was taken ("x", "xx", "xy", …); and of each column of log-probs.
+            ("unsure c", …), and with H of the previous or the next token ("previous H", …); of the
+            tokens whose entropy is too low; of log c and log H where the likeliest token was taken
+            ("x", "xx", "xy", …); and of each column of log-probs.
         low: the first record with an entropy that is too low, its response, token, H and the least.
     """
 
@@ -290,6 +292,17 @@ class Entropies:
         both = (self["cc"] - c * c / n) * (self["HH"] - h * h / n)
         return (self["cH"] - c * h / n) / math.sqrt(both) if both > 0.0 else 1.0
 
+    def gain(self, of: str = "") -> tuple[float, float]:
+        """The slope of −log p on the entropy, of another token where ``of`` says, and its error.
+
+        It is 1 for tokens drawn from the policy, of which −log p has the mean H at each token.
+        """
+        n, c, h, cc, ch, hh = (self[of + name] for name in ("tokens", *_PRODUCTS))
+        cc, ch, hh = cc - c * c / n, ch - c * h / n, hh - h * h / n
+        if hh <= 0.0:
+            return 1.0, math.inf
+        return ch / hh, math.sqrt(max(cc - ch * ch / hh, 0.0) / (n * hh)) * math.sqrt(n / (n - 1.0))
+
     @property
     def room(self) -> float:
         """How far off the factor of a base may be, relatively."""
@@ -297,16 +310,27 @@ class Entropies:
 
     @property
     def bases(self) -> list[int]:
-        """The bases, of 2 and 10, of which the log-probs may be.
+        """The bases, of 2 and 10, of which the log-probs may be."""
+        return self._bases_of(1.0)
+
+    @property
+    def units(self) -> list[int]:
+        """The bases of which the entropies are, surely."""
+        is_sure = self.room <= _WITHIN and self.correlation >= _TOGETHER
+        return self._bases_of(-1.0) if is_sure else []
+
+    def _bases_of(self, power: float) -> list[int]:
+        """The bases whose factor, or its inverse, is that of −log p over the entropy.
 
         A temperature has another slope, and tokens that were sampled at another one have another
         factor where the policy is sure.
         """
         if not _SLOPES[0] < self.slope < _SLOPES[1]:
             return []
+        wanted = {base: per**power for base, per in PER_NAT.items()}
         return [
             base
-            for base, per in PER_NAT.items()
+            for base, per in wanted.items()
             if abs(self.factor / per - 1.0) <= self.room and self.is_alike(per)
         ]
 
@@ -370,6 +394,14 @@ def collect_entropies(view: View) -> Entropies | None:
     for name in ("tokens", *_PRODUCTS):
         columns[f"unsure {name}"] = np.where(unsure, columns[name], 0.0)
     columns |= {name: np.where(kept, column, 0.0) for name, column in view.log_probs.items()}
+    inside = (np.diff(view.responses.index) == 0) & kept[1:]
+    for of, own, others in (
+        ("previous ", slice(1, None), slice(None, -1)),
+        ("next ", slice(None, -1), slice(1, None)),
+    ):
+        c, h = inside * cost[own], inside * entropy[others]
+        parts = dict(zip(("tokens", *_PRODUCTS), (inside, c, h, c * c, c * h, h * h), strict=True))
+        columns |= {of + name: np.append(part, 0.0) for name, part in parts.items()}
     for name, values in columns.items():
         found.sums[name].add(view.responses.sum(values.astype(np.float64)))
     if low.any():
@@ -399,11 +431,19 @@ def find_wrong_entropies(one: Entropies) -> Iterator[Finding]:
     """Finds entropies that are not of the distribution from which a file's tokens were drawn.
 
     Their mean is not that of −log p, by 6 standard errors and a fifth, which is an info where top-p
-    may have cut unlikely words off. Or 1 of 10 is less than half of −p·log p − (1 − p)·log(1 − p),
-    the least where a word has probability p.
+    may have cut unlikely words off. Or −log p does not rise with them. Or 1 of 10 is less than half
+    of −p·log p − (1 − p)·log(1 − p), the least where a word has probability p.
     """
     factor, slope, tokens = one.factor, one.slope, int(one["tokens"])
-    if max(factor, 1.0 / max(factor, 1e-9)) > _AWAY:
+    if max(factor, 1.0 / max(factor, 1e-9)) > _AWAY and one.units:
+        base = one.units[0]
+        unit = {2: "bit", 10: "dit"}[base]
+        yield Finding(
+            {"factor": factor, "standard_error": one.error, "base": base, "tokens": tokens},
+            kind="units",
+            words={"unit": f"{unit}s", "unit_name": unit, "wanted": math.log(base)},
+        )
+    elif max(factor, 1.0 / max(factor, 1e-9)) > _AWAY:
         maybe = [f"; base {base} would be {PER_NAT[base]:.3f}" for base in one.bases[:1]]
         yield Finding(
             {"factor": factor, "standard_error": one.error, "slope": slope, "tokens": tokens},
@@ -411,6 +451,8 @@ def find_wrong_entropies(one: Entropies) -> Iterator[Finding]:
             severity="warning" if factor > 1.0 or slope < _TEMPERED else "info",
             words={"which": "sharper" if factor < 1.0 else "flatter", "base": "".join(maybe)},
         )
+    elif found := _find_other_tokens(one):
+        yield found
     elif one.low_share > _OFTEN and one.low is not None:
         _, response, token, entropy, least = one.low
         yield Finding(
@@ -420,6 +462,20 @@ def find_wrong_entropies(one: Entropies) -> Iterator[Finding]:
             kind="small",
             words={"entropy": entropy, "least": least, "name": one.name},
         )
+
+
+def _find_other_tokens(one: Entropies) -> Finding | None:
+    """Returns that −log p does not rise with the entropies: their slope is far below 1."""
+    (gain, error), tokens = one.gain(), int(one["tokens"])
+    if gain + _ERRORS * error > _FLAT or tokens < _MANY_TOKENS:
+        return None
+    evidence = {"gain": gain, "standard_error": error, "tokens": tokens}
+    for which, where in (("previous", "early"), ("next", "late")):
+        beside, uncertain = one.gain(f"{which} ") if one[f"{which} tokens"] > 1.0 else (0.0, 0.0)
+        if beside - _ERRORS * uncertain > max(_FLAT, 2.0 * gain):
+            words = {"which": which, "where": where, "name": one.name}
+            return Finding(evidence | {"beside": beside}, kind="shifted", words=words)
+    return Finding(evidence | {"correlation": one.correlation}, kind="unrelated")
 
 
 def judge_entropies(one: Entropies) -> Iterator[tuple[str, Finding, Place]]:
