@@ -213,6 +213,8 @@ CISPO = {"kl": "none", "advantage": "group-std", "aggregate": "token-mean", "rat
         ("dr", {"aggregate": "token-sum-norm"}, {"max_completion_length": 256},
          {"stages": {"aggregate": "token-sum-norm", "kl": "none"}, "epsilon": 0.2},
          "-p max_completion_length=256"),
+        ("dr", {"aggregate": "token-sum-norm"}, {"max_completion_length": 211},
+         {"epsilon": 0.2, "stages": {"kl": "none"}}, "-p max_completion_length=211"),
         ("bnpo", {"kl": "none"}, {"epsilon": 0.15},
          {"stages": CISPO}, "--epsilon-low 0.15"),
         ("cispo", {}, {"epsilon": 0.33}, {"stages": CISPO}, "--epsilon-low 0.33"),
@@ -237,6 +239,23 @@ def test_hyperparameters_are_solved_for_or_searched(
     found = match(path, loss=f"{loss:.10g}", **asked)
     assert found.reproduced
     assert any(words in one.command and one.value == loss for one in found.matches)
+
+
+def test_a_length_of_two_steps_is_one_and_of_few_digits_none(tmp_path, without_mistakes) -> None:
+    """The words name Dr. GRPO and the length; what chance gives is not named."""
+    dr = {"variant": "dr", "stages": {"aggregate": "token-sum-norm"}, "epsilon": 0.2}
+    records = [record(at, [9, 4, 7], [0.2, 0.0, 1.1]) | {"epsilon": 0.2} for at in (4, 5)]
+    steps, lengths = [], (211, 211, 207)
+    for step, (one, length) in enumerate(zip([*records, records[1]], lengths, strict=True)):
+        loss = float(f"{evaluate([one], **dr, max_completion_length=length).loss:.8g}")
+        steps.append(one | {"step": step, "loss": loss})
+    same, other = write(tmp_path / "same", steps[:2]), write(tmp_path / "other", steps[::2])
+    found = run("match", str(same), "--logged", "loss=loss", "--kl", "none")
+    assert "dr with max_completion_length 211 gives the loss" in found.stdout
+    found = match(str(other), logged="loss=loss", stages={"kl": "none"})
+    assert not any("max_completion_length" in one.command for one in found.matches)
+    rough = match(steps[:1], loss=f"{steps[0]['loss']:.3g}", stages={"kl": "none"})
+    assert not rough.reproduced
 
 
 def test_the_other_sign_the_objective_and_noise_of_float32(path) -> None:

@@ -385,8 +385,8 @@ def test_one_verdict_comes_first_and_then_a_record_for_each_cause(tmp_path) -> N
         row["expected"] = {"objective": number * seen.objective, "gradient": slopes}
     write(path, rows[1:3])
     said = " ".join(run("verify", path).stdout.split())
-    words = "all by one mistake, with numbers that differ by record; in the first: "
-    assert said.startswith(f"2 of 2 records differ, {words}")
+    words = f"one mistake in all 2 records; in record {rows[1]['id']}: "
+    assert said.startswith(f"2 of 2 records differ: {words}")
 
 
 def test_no_more_is_said_of_records_that_are_not_searched(tmp_path) -> None:

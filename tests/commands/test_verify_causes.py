@@ -46,6 +46,9 @@ CHANGED: dict[str, Sequence[float]] = {
     "only negative advantages count: A > 0 is replaced by 0": [0.0, -0.5, 0.0, -2.0],
     "only the sign of the advantages counts": [1.0, -1.0, 1.0, -1.0],
     "advantages shifted by one row: each response has the next one's": (*(-0.5, 0.25, -2.0, 1.0),),
+    "each group's advantages in another order: responses have those of others of the group": [
+        *(0.25, 1.0, -2.0, -0.5)
+    ],
     "advantages centred on their mean": CENTRED,
     "advantages whitened (ddof 0): normalised over the record": [
         x / (math.sqrt(1.23046875) + 1e-8) for x in CENTRED
@@ -201,6 +204,8 @@ def test_wrong_clips(words, form) -> None:
     ("flags", "words", "cap"),
     [
         ({}, "dual clip 3 added", 3.0),
+        ({}, "dual clip 2.3 added", 2.3),
+        ({"dual_clip": 3.0}, "dual clip is 2.3 instead of 3", 2.3),
         ({"dual_clip": 3.0}, "dual clip missing", math.inf),
         ({"dual_clip": 1.5}, "dual clip 3 added", 3.0),
         ({"delta": 1.7}, "delta missing", math.inf),

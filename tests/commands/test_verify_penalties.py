@@ -12,12 +12,14 @@ import pytest
 from files import each, some
 from mistakes import (
     BETA,
+    ENGINE,
     FAR,
     FLAGS,
     LENGTHS,
     MOVES,
     NEW,
     RECORD,
+    A,
     Outcome,
     Rows,
     causes,
@@ -59,6 +61,7 @@ PENALTIES = {
         penalty=lambda d, _: (math.expm1(-d), -math.exp(-d))
     ),
     "β is 0.0502 instead of 0.05": compute(beta=0.0502),
+    "KL to the engine's policy instead of the reference": compute(far=ENGINE),
     KL_OVER.format("the number of tokens (token-mean over this micro-batch, its local count)"): (
         compute(kl_weight=lambda _: 0.1)
     ),
@@ -542,6 +545,33 @@ def test_the_stage_is_located_without_a_cause(change, words, stages) -> None:
     found = difference({"gradient": [row.tolist() for row in change(slopes)]})
     assert words in found.pattern
     assert stages in found.located
+
+
+def test_a_kl_that_is_missing_at_some_tokens_is_not_called_right() -> None:
+    """The clipped tokens have the KL alone and agree; the last tokens have no gradient at all."""
+    last = [at == n - 1 for n in LENGTHS for at in range(n)]
+    numbers = compute(a=[1.37, -0.31, 0.21, -3.8], counts=[0.0 if end else 1.0 for end in last])
+    found = difference({"gradient": numbers[1]})
+    assert "yours are 0 exactly at the last token of each response" in found.pattern
+    assert {"mask", "kl"} <= {*found.located}
+    slopes = [np.array(row) for row in compute(beta=0.0)[1]]
+    odd = [row * np.linspace(0.7, 1.9, len(row)) for row in slopes]
+    of_kl = [np.array(row) for row in compute(a=[0.0] * 4)[1]]
+    given = [(one + two).tolist() for one, two in zip(odd, of_kl, strict=True)]
+    found = difference({"gradient": given})
+    assert "they agree at the 2 tokens where the policy term is clipped" in found.pattern
+    assert "right" not in found.pattern
+    assert "kl" not in found.located
+
+
+def test_a_factor_of_rounding_is_0() -> None:
+    """One factor per sign of the advantage; the other sign has what rounding leaves."""
+    slopes = compute(beta=0.0)[1]
+    given = [
+        [x * (0.37 if a > 0 else 3e-19) for x in row] for a, row in zip(A, slopes, strict=True)
+    ]
+    found = difference({"gradient": given}, log_probs_ref=None, flags={"beta": 0.0})
+    assert "(0, 0.37)" in found.pattern or "are 0" in found.pattern
 
 
 def test_advantages_are_located_where_grpos_are_0_or_have_another_sign() -> None:

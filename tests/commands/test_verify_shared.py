@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import each
 
-from grpo_cli import verify
+from grpo_cli import evaluate, verify
 
 LOW, HIGH = 0.2, 0.28
 Rows = list[np.ndarray]
@@ -49,10 +50,13 @@ def token_mean(rows: Rows) -> float:
     return float(np.concatenate(rows).mean())
 
 
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: [one.tolist() for one in value] for key, value in row.items()}
+
+
 def verified(rows: Sequence[dict[str, Any]], losses: Sequence[float], **more: Any) -> Any:
     given = [
-        {key: [each.tolist() for each in value] for key, value in row.items()}
-        | {"id": at, "expected": {"loss": loss}}
+        plain(row) | {"id": at, "expected": {"loss": loss}}
         for at, (row, loss) in enumerate(zip(rows, losses, strict=True))
     ]
     return verify(given, "bnpo", epsilon_low=LOW, epsilon_high=HIGH, **more)
@@ -119,3 +123,49 @@ def test_another_correction_is_named_from_losses_alone() -> None:
     found = verified(rows, losses, beta=0.0, stages={"correction": "token-truncate"})
     words = "correction by π_old/π_engine, the geometric mean over each response"
     assert words in found.causes
+
+
+def rewarded(seed: int) -> list[dict[str, Any]]:
+    """Records of one prompt each, whose rewards spread differently."""
+    random = np.random.default_rng(seed)
+    rows = [record(random, (4,)) for _ in range(4)]
+    for at, row in enumerate(rows):
+        row["rewards"] = random.normal(0, 1 + at, 4)
+        row["entropies"] = [random.uniform(0.1, 2, len(one)) for one in row["log_probs_old"]]
+    return rows
+
+
+@each("with_gradient", [True, False])
+def test_one_std_in_all_records_is_that_of_a_batch(with_gradient) -> None:
+    """One factor per record, which is the group's std over a constant."""
+    rows = rewarded(21)
+    every = np.concatenate([row["rewards"] for row in rows])
+    expected = []
+    for row in rows:
+        row["advantages"] = (row["rewards"] - row["rewards"].mean()) / every.std(ddof=1)
+        made = evaluate(plain(row), "bnpo", epsilon_low=LOW, epsilon_high=HIGH, beta=0.1)
+        slopes = {"loss_gradient": [[-x for x in one] for one in made.gradient]}
+        expected.append({"loss": made.loss} | (slopes if with_gradient else {}))
+        del row["advantages"]
+    given = [plain(row) | {"expected": one} for row, one in zip(rows, expected, strict=True)]
+    found = verify(given, "bnpo", epsilon_low=LOW, epsilon_high=HIGH, beta=0.1)
+    words = f"one std in all records, {every.std(ddof=1):.5g} (batch-std)"
+    assert (found.differing, found.explained) == (4, 4)
+    assert words in found.causes[0]
+    two = verify(given[:2], "bnpo", epsilon_low=LOW, epsilon_high=HIGH, beta=0.1)
+    assert any(words in one for one in two.causes) is with_gradient
+
+
+@each(("mean", "coefficient"), [("token-mean", 0.015), ("response-mean", 0.001)])
+def test_an_entropy_bonus_of_recorded_entropies_is_named(mean, coefficient) -> None:
+    rows = rewarded(22)
+    losses = []
+    for row in rows:
+        own = [one.mean() for one in row["entropies"]]
+        bonus = token_mean(row["entropies"]) if mean == "token-mean" else np.mean(own)
+        losses.append(-token_mean(clipped(row)) - coefficient * bonus)
+    found = verified(rows, losses, beta=0.0)
+    words = f"entropy bonus that no setting asks for: entropy_coef {coefficient:g} ({mean})"
+    assert (found.causes[0], found.explained) == (words, 4)
+    losses = [one + 0.01 * at for at, one in enumerate(losses)]
+    assert verified(rows, losses, beta=0.0).explained == 0

@@ -457,7 +457,7 @@ class View(Tokens):
 
     def word(self, number: int) -> str:
         """Returns the name of a token in messages: its id, or its string."""
-        return f"token {number}" if "token_ids" in self.names else repr(list(self.words)[number])
+        return f"token id {number}" if "token_ids" in self.names else repr(list(self.words)[number])
 
 
 BY_TOKEN = "token_advantages"

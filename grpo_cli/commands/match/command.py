@@ -74,7 +74,8 @@ def match_number(
     Tries every variant (with -v only that one) unmodified, also as earlier releases
     had it, then with one or two stages replaced, with the sign flipped, and with the
     factors of gradient accumulation and data parallelism. If β is unknown, solves for
-    it; if ε is unknown, tries the usual ε, then every ε of two digits.
+    it, and for max_completion_length where no usual length fits; if ε is unknown,
+    tries the usual ε, then every ε of two digits.
     Stages and hyperparameters that you set by flags stay fixed. Your digits set
     the tolerance: 0.0256 means ±0.00005, but at least the rounding of float32.
     Prints the likeliest first: few changes, and variants of the framework whose

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from grpo_cli.commands.match.fit import FLOAT32, factors_of
+from grpo_cli.commands.match.lengths import with_length
 from grpo_cli.commands.match.logged import (
     all_agree,
     fitting,
@@ -21,7 +22,14 @@ from grpo_cli.commands.match.logged import (
     without_kl,
 )
 from grpo_cli.commands.match.question import LoggedNumber, Question, exactly, unbound
-from grpo_cli.commands.match.run import RARE, Candidate, Run, Unmodified, distinguishing
+from grpo_cli.commands.match.run import (
+    RARE,
+    Candidate,
+    Families,
+    Run,
+    Unmodified,
+    distinguishing,
+)
 from grpo_cli.commands.match.space.changes import FINE
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import DOUBTFUL, Depth, build, known
@@ -31,6 +39,8 @@ from grpo_cli.variants.plan import Plan
 
 _FAR = 12.0
 """Bits beyond a sure convention's from which on another one is not named."""
+_PLAINER = 6.0
+"""Bits from which on a solved length is named in place of what is no chance either."""
 _ALIKE = 2.0
 """Bits within which conventions are as simple, so that of a number of few digits the nearest is
 named first."""
@@ -142,6 +152,13 @@ class Search:
         run.unmodified = self._unmodified(run)
         rows = [one for one in run.unmodified[1:] if one is not None]
         run.matches = self._confirm(run, questions, [*run.candidates()], rows)
+        lengths = [*with_length(run, questions[-1].target, Families(first, space.same))]
+        plainer = (
+            [one for one in lengths if one.bits + _PLAINER < run.matches[0].bits]
+            if run.sure
+            else lengths
+        )
+        run.matches = self._with_all(run, questions, plainer) or run.matches
         if not run.reproduced:
             run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
         if not run.matches:
@@ -150,6 +167,16 @@ class Search:
             run.tell_apart = distinguishing(run.matches, first, run.has)
         run.close()
         return run
+
+    def _with_all(
+        self, run: Run, questions: Sequence[Question], solved: Sequence[Candidate]
+    ) -> list[Candidate]:
+        """Those that give all the numbers, of candidates that give the last one."""
+        kept = [*solved]
+        for question, measured in zip(questions[:-1], run.measured, strict=False) if kept else ():
+            kept = evaluate(question, measured, kept)
+            kept = [one for one in kept if _gives(one, question)]
+        return self._confirm(run, questions, kept) if kept else []
 
     def _unmodified(self, run: Run) -> Unmodified:
         found = run.bare()
@@ -191,8 +218,7 @@ class Search:
         confirmed = evaluate(question, measured, [*kept, *rows])
         kept = [one for one in confirmed if one not in rows]
         if fit:
-            near = question.target.half
-            kept = [one for one in kept if abs(one.difference) <= near + FLOAT32 * one.size]
+            kept = [one for one in kept if _gives(one, question)]
             kept = [one for one in kept if all_agree(one, question)]
             given = known(self.base, question.first, doubted=self.doubted)
             if len(questions) == 1 and "epsilon" not in given:
@@ -217,6 +243,11 @@ def evaluate(question: Question, measured: Measured, found: Sequence[Candidate])
             one.difference = one.value - question.target.value
             kept.append(one)
     return kept
+
+
+def _gives(one: Candidate, question: Question) -> bool:
+    """Whether a candidate that was evaluated gives the question's number."""
+    return abs(one.difference) <= question.target.half + FLOAT32 * one.size
 
 
 def without_chance(found: Sequence[Candidate], target: LoggedNumber) -> list[Candidate]:

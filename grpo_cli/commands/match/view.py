@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -36,6 +37,11 @@ _NO_CLIP = {
     for (name, bound), side in zip(UNBOUND.items(), ("lower", "upper"), strict=True)
 }
 """Flags of an ε that clips nothing → what they mean."""
+_OF_LENGTH = re.compile(
+    r"^(\S*\bdr\S*)(?: --aggregate token-sum-norm)? -p (max_completion_length)=(\S+)$"
+)
+_WITH_LENGTH = r"\1 with \2 \3"
+"""Dr. GRPO divided by a length as well, which its authors' code does."""
 
 
 def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
@@ -94,7 +100,7 @@ def _label(found: Convention) -> str:
     """A convention in a few words: a variant that has it, or the flags that make it."""
     signs = ["−"] if found.sign_flipped else []
     factor = found.factor_meaning
-    name = found.variants[0] if found.variants else _flags(found)
+    name = found.variants[0] if found.variants else _OF_LENGTH.sub(_WITH_LENGTH, _flags(found))
     return " ".join([*signs, name, *([factor] if factor else [])])
 
 

@@ -19,7 +19,7 @@ from grpo_cli.commands.verify.answer import (
     agree,
 )
 from grpo_cli.commands.verify.batches import UNITS
-from grpo_cli.commands.verify.causes.located import DIFFERS, HINT
+from grpo_cli.commands.verify.causes.located import DIFFERS, HINT, LOOK
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import counted, shown, visible
@@ -145,12 +145,13 @@ def _paragraph(
     lacks_kl = first.stage == "kl" and not first.got and _NO_KL.search(row.signature)
     no_kl = " (no KL in the loss)" if lacks_kl else ""
     yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}{no_kl}")
+    causes = sorted(first.causes, key=lambda words: words not in shared)
     if first.pattern:
         where = first.pattern
         if first.factor is not None:  # no factor that somebody may have typed, but one to read
             where = where.replace(DIFFERS, f"your {first.key} is grpo's times {first.factor:.5g}")
+        where = where.partition(LOOK)[0] if causes else where
         yield Text.assemble(("  where    ", "cyan"), where)
-    causes = sorted(first.causes, key=lambda words: words not in shared)
     found = _listed(causes) or ["not recognised" if first.searched else "not searched (--causes)"]
     if in_verdict and {*in_verdict} <= {*causes}:
         found = [] if everywhere else ["see above"]
@@ -244,12 +245,16 @@ def _verdict(answer: Verified, differing: int) -> Text:
                 why = f": {answer.why}" if answer.why else ""
                 by = f"{why} ({_within(answer)})"
             return Text.assemble((differ, "bold red"), by)
-        rows = [row.first.causes for row in answer.records if row.first]
-        alike = min(sum(words in row for row in rows) for words in answer.causes)
+        having = [
+            [row for row in answer.records if row.first and words in row.first.causes]
+            for words in answer.causes
+        ]
         every = "all" if answer.explained == differing else f"{answer.explained:,} of them"
         by = f", {every} explained by: "
-        if alike < answer.explained:
-            by = f", {every} by one mistake, with numbers that differ by record; in the first: "
+        if min(map(len, having)) < answer.explained:  # by numbers of their own
+            whole = counted(differing, answer.unit, UNITS[answer.unit])
+            every = f"all {whole}" if answer.explained == differing else every
+            by = f": one mistake in {every}; in {answer.unit} {shown(having[0][0].id)}: "
         return Text.assemble((differ, "bold red"), by, _simplest(answer.causes))
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     keys = keys or [*_compared(answer)]

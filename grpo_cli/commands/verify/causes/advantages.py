@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, is_typed
 from grpo_cli.commands.verify.causes.solving import parametric
+from grpo_cli.commands.verify.causes.statistics import may_be_clipped
 from grpo_cli.commands.verify.compare import to_half
 from grpo_cli.objective.breakdown import Breakdown
 
@@ -108,6 +109,36 @@ def solved_changes(case: Case) -> Iterator[Cause]:
         words = f"advantages shifted by a constant: A {'+' if by > 0 else '−'} {abs(by):.6g}"
         yield _cause("advantage-offset", words, lambda a, _: a + by, sure=is_typed(by))
     yield from _by_length(case, a, found, known)
+    for words, of in _EXCHANGED.items():
+        yield Cause("advantage-order", words, partial(_exchanged, of=of))
+
+
+_EXCHANGED: Mapping[str, Callable[[Case], I64]] = {
+    "each group's advantages in another order: responses have those of others of the group": (
+        lambda case: case.batch.groups
+    ),
+    "advantages in another order: responses have those of others, also of other groups": (
+        lambda case: 0 * case.batch.groups
+    ),
+}
+"""Words, and [R] the sets within which advantages have another order."""
+
+
+def _exchanged(case: Case, of: Callable[[Case], I64]) -> Breakdown:
+    """The record with its advantages in the order that the gradient says, set by set.
+
+    Responses without a gradient, which are clipped, have what the others leave.
+    """
+    found, a, sets = case.effective_advantages, case.breakdown.response_advantage, of(case)
+    if found is None or a is None:
+        raise ValueError("no advantage per response gives the gradient")
+    found, made = np.where(may_be_clipped(case, found), np.nan, found), np.empty_like(a)
+    for rows in (np.flatnonzero(sets == label) for label in np.unique(sets)):
+        left = a[rows].tolist()
+        for row in sorted(rows.tolist(), key=lambda row: bool(np.isnan(found[row]))):
+            off = np.nan_to_num(np.abs(np.array(left) - found[row]))
+            made[row] = left.pop(int(np.argmin(off)))
+    return case.with_advantages(made)
 
 
 def _bounded(a: F64, found: F64, known: Flags) -> Iterator[Cause]:

@@ -19,6 +19,7 @@ from grpo_cli.commands.verify.causes.case import (
     tapped,
 )
 from grpo_cli.commands.verify.causes.denominators import lengths
+from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice, reading
@@ -210,12 +211,38 @@ def _corrected(case: Case, above: str, below: str, level: str, *, mean: bool) ->
 
 
 def entropies(case: Case) -> Iterator[Cause]:
-    """Yields an entropy bonus that is missing, or of the wrong sign."""
+    """Yields an entropy bonus that is missing, of the wrong sign, or there though nobody set it."""
     if case.breakdown.term(ENTROPY) is None:
+        yield from _bonuses(case)
         return
     made = partial(Case.with_coefficient, name=ENTROPY)
     yield catalogued("entropy-dropped", partial(made, factor=0.0))
     yield catalogued("entropy-sign", partial(made, factor=-1.0))
+
+
+def _bonuses(case: Case) -> Iterator[Cause]:
+    """Yields the coefficient, if it has two digits, of recorded entropies that the loss has."""
+    if case.batch.entropies is None or case.loss is None:
+        return
+    ours = float(case.breakdown.record_objective[0])
+    off = case.loss - ours
+    room = max(case.loss_room, FLOAT32_LOSS * abs(case.loss)) / (abs(off) or 1.0)
+    own = case.objective.aggregate
+    for name in dict.fromkeys((own.name, "token-mean", "response-mean")):
+        mean = None if name == own.name else bind("aggregate", name)
+        added = partial(_with_bonus, aggregate=mean)
+        unit = float(added(case, coefficient=1.0).record_objective[0]) - ours
+        coefficient = off / unit if unit else 0.0
+        typed = float(f"{coefficient:.2g}")
+        if typed > 0.0 and abs(coefficient / typed - 1.0) <= room <= 1e-4:
+            words = f"entropy bonus that no setting asks for: entropy_coef {typed:g} ({name})"
+            made = partial(added, coefficient=typed)
+            yield Cause("entropy-added", words, made, for_all=case.is_loss_alone)
+
+
+def _with_bonus(case: Case, coefficient: float, aggregate: Bound | None) -> Breakdown:
+    bonus = bind("entropy", "bonus", entropy_coef=coefficient)
+    return case.evaluated(entropy=bonus, entropy_aggregate=aggregate)
 
 
 # ---- the tables: tried last, since many choices fit by chance -----------------------------------

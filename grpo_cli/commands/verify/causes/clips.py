@@ -171,6 +171,35 @@ def _with_value(case: Case, number: float | None, name: str) -> Breakdown:
     return case.evaluated(surrogate=Bound(surrogate.name, surrogate.choice, changed))
 
 
+def solved_dual(case: Case) -> Iterator[Cause]:
+    """Yields the bound above which tokens with A < 0 have no gradient, which the loss says too."""
+    wanted, b, own = case.expected_policy_gradient, case.breakdown, case.objective.surrogate.values
+    if wanted is None or "dual_clip" not in own:
+        return
+    free = (b.advantage < 0.0) & (b.ratio > 1.0)
+    free &= np.abs(b.token_weight * b.ratio * b.advantage) > 3.0 * case.quiet
+    alive = np.abs(wanted) > case.quiet
+    low = float(b.ratio[free & alive].max(initial=1.0))
+    high = float(b.ratio[free & ~alive].min(initial=np.inf))
+    if not low < high < np.inf:
+        return
+    number = roundest(low, high)
+    if case.loss is not None:  # linear in the bound between two tokens
+        below, above = (
+            float(_with_value(case, bound, "dual_clip").record_objective[0])
+            for bound in (low, high)
+        )
+        share = (case.loss - below) / (above - below) if above != below else np.nan
+        number = roundest_near(low + share * (high - low)) if -0.01 <= share <= 1.01 else number
+    meant = (
+        f"is {number:g} instead of {own['dual_clip']:g}"
+        if own["dual_clip"]
+        else f"{number:g} added"
+    )
+    made = partial(_with_value, number=number, name="dual_clip")
+    yield Cause("dual-clip-added", f"dual clip {meant}", made, equal=not is_typed(number, digits=3))
+
+
 def reinforce(case: Case) -> Iterator[Cause]:
     """Yields the log-prob in the place of the ratio."""
     if case.batch.log_probs_new is not None:

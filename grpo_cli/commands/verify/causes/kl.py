@@ -53,7 +53,9 @@ def penalties(case: Case) -> Iterator[Cause]:
         yield catalogued("kl-detached.weighted", made, adds_to="kl-detached")
     if case.batch.log_probs_ref is not None:
         yield catalogued("kl-reversed", _reversed)
-        yield catalogued("kl-of-old", _to_old)
+        yield catalogued("kl-of-old", partial(_to, column="log_probs_old"))
+        if case.batch.log_probs_rollout is not None:
+            yield catalogued("kl-of-old.engine", partial(_to, column="log_probs_rollout"))
         if case.batch.log_probs_old is not None:
             yield catalogued("kl-from-old", _from_old)
     yield from weights(own)
@@ -147,8 +149,8 @@ def _detached(case: Case) -> Breakdown:
     return case.with_terms(lambda term: term._replace(slope=None) if term.name == KL else term)
 
 
-def _to_old(case: Case) -> Breakdown:
-    return case.with_columns(log_probs_ref=case.batch.log_probs_old)
+def _to(case: Case, column: str) -> Breakdown:
+    return case.with_columns(log_probs_ref=case.column(column))
 
 
 def _where_kept(case: Case) -> Breakdown:

@@ -37,6 +37,9 @@ DIFFERS = "the loss differs"
 HINT = "; one loss fits many mistakes: record loss_gradient, or more losses, to narrow them down"
 """Said where one loss is all that is expected, the first where it is no multiple of grpo's."""
 
+LOOK = "; look at "
+"""Before the stages that can make such a difference, which a cause makes superfluous."""
+
 _OF_STAGES: Mapping[str, str] = {
     "advantage": "the advantages",
     "ratio": "the ratio",
@@ -68,7 +71,7 @@ def located(case: Case) -> Located:
             words, *stages = found
             if case.has_unused_reference and "kl" not in stages:
                 stages.append("kl")
-            return Located(f"{words}; look at {_listed(case, stages)}", tuple(stages))
+            return Located(f"{words}{LOOK}{_listed(case, stages)}", tuple(stages))
     return UNKNOWN
 
 
@@ -313,7 +316,8 @@ def _factors(case: Case, cells: I64, wanted: F64, ours: F64) -> F64 | None:
 
 def _numbers(factors: F64) -> str:
     """The factors of a cut, from the least to the greatest."""
-    values = list(dict.fromkeys(f"{x:.4g}" for x in np.sort(factors[np.isfinite(factors)])))
+    found = np.where(np.abs(factors) <= _NOTHING, 0.0, factors)
+    values = list(dict.fromkeys(f"{x:.4g}" for x in np.sort(found[np.isfinite(found)])))
     return ", ".join(values) if len(values) <= 3 else f"{values[0]} to {values[-1]}"
 
 
@@ -396,8 +400,7 @@ def _without_some(case: Case) -> Found | None:
         factors, of = _factors(case, rows, rest_of_yours, others), "one factor per response"
     if factors is None:
         return None
-    exact = (words for words, where, _ in _PLACES if np.array_equal(where(case)[seen], lost[seen]))
-    named = next(exact, "")
+    named = _place(case, lost, seen)
     whole = not np.isin(rows[lost], rows[kept]).any()
     alike = bool(np.nanmax(np.abs(factors - 1.0)) <= 1e-3)
     rest = "the others agree" if alike else f"the others have {of} ({_numbers(factors)})"
@@ -408,6 +411,12 @@ def _without_some(case: Case) -> Found | None:
     stages += _everywhere(case) + (() if alike else ("aggregate",))
     words = f"{int(lost.sum()):,} of {int(seen.sum()):,} gradients are 0 ({where}), and {rest}"
     return words, *dict.fromkeys(stages)
+
+
+def _place(case: Case, lost: Flags, seen: Flags) -> str:
+    """The place that has all of these tokens of those that are seen, and no others; "" for none."""
+    exact = (words for words, where, _ in _PLACES if np.array_equal(where(case)[seen], lost[seen]))
+    return next(exact, "") if lost.any() else ""
 
 
 def _is_clip(case: Case, lost: Flags, kept: Flags) -> bool:
@@ -453,10 +462,15 @@ def _by_token(case: Case) -> Found:
         some = ", ".join(map(str, touched[:5].tolist())) + (", …" if len(touched) > 5 else "")
         words += f", in response{'' if len(touched) == 1 else 's'} {some}"
     words += ", by a factor that differs from token to token" if wrong.sum() > 1 else ""
-    if rest.any() and not (loud.any() and case.near(case.gradient, rest)[loud].all()):
+    seen = np.abs(case.breakdown.gradient) > 3.0 * case.quiet
+    if place := _place(case, seen & (np.abs(case.gradient) <= case.quiet), seen):
+        words += f", and yours are 0 exactly at {place}"
+        stages = ("mask", "tokens", *stages, "kl")
+    elif rest.any() and not (loud.any() and case.near(case.gradient, rest)[loud].all()):
         stages = (*stages, "kl")
     elif rest.any():
-        words += "; where the policy term is clipped they agree, so the KL is right"
+        words += f"; they agree at the {int(loud.sum()):,} tokens where the policy term is clipped"
+        words += " and the KL alone counts"
     words += "; the signs agree" if signs.all() else ""
     return words, *dict.fromkeys(stages)
 

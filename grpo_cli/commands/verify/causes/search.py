@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from os import environ
 from typing import NamedTuple
 
@@ -69,6 +69,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (advantages.solved_changes, 1),
         (advantages.discounted, 1),
         (clips.solved_cap, 1),
+        (clips.solved_dual, 1),
         (choices.weights, 2),
         (denominators.of_a_term, 2),
         (kl.policy_strength, 1),
@@ -302,7 +303,9 @@ class Memory:
 
     def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
         """What explains a record that no mistake alone does, to be named if it explains all."""
-        for cause in loss_settings.shared(self._unexplained) if len(self._unexplained) > 1 else ():
+        cases = self._unexplained
+        several = loss_settings.shared(cases), statistics.shared_std(cases)
+        for cause in chain(*several) if len(cases) > 1 else ():
             if _explains_all(cause, self._unexplained):
                 return [cause]
         if not self._pairs_left:

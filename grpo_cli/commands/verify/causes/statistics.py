@@ -355,7 +355,7 @@ def statistics(case: Case) -> Iterator[Cause]:
             if count < 2 or (one.rewards, one.lone, one.eps) == (base.rewards, base.lone, base.eps):
                 yield _cause(one, base, equal=own is None)
         return
-    found = np.where(_may_be_clipped(case, found), np.nan, found)
+    found = np.where(may_be_clipped(case, found), np.nan, found)
     known = np.isfinite(found)
     size = float(np.abs(found[known]).max(initial=0.0))
     numbers = np.unique(np.round(np.abs(found[known]) / (1e-3 * (size or 1.0))))
@@ -374,11 +374,60 @@ def statistics(case: Case) -> Iterator[Cause]:
         yield _cause(one, base, equal=is_vague and not is_plain)
 
 
+def shared_std(cases: Sequence[Case]) -> Iterator[Cause]:
+    """Yields one std by which the advantages of all records are divided, as a batch has it.
+
+    Of losses alone three have to say so.
+    """
+    if len(cases) < (2 if all(case.gradient is not None for case in cases) else 3):
+        return
+    rows = [(case, case.breakdown.response_advantage, _centred(case)) for case in cases]
+    known = [(case, a, c) for case, a, c in rows if a is not None and c is not None and c.any()]
+    if len(known) < len(cases):
+        return
+    found = np.array([_divided_by(case, c) for case, _, c in known])
+    own = np.array([_slope(a, c) for _, a, c in known])
+    if np.isfinite(found).all() and np.ptp(found) <= 1e-4 * found.min() < np.ptp(own * found):
+        one = f"one std in all records, {found[0]:.5g} (batch-std)"
+        words = f"advantages divided by {one}, not by the group's own"
+        made = partial(_with_std, std=float(found[0]))
+        yield Cause("std-level", words, made, "advantage", for_all=True)
+
+
+def _centred(case: Case) -> F64 | None:
+    """[R] the rewards less the mean of their group."""
+    rewards = own_rewards(case)
+    if rewards is None:
+        return None
+    middle = _Tables(case).statistic("", "mean", _GROUP)
+    return None if middle is None else rewards - middle
+
+
+def _divided_by(case: Case, centred: F64) -> float:
+    """What centred rewards are divided by in the gradient, or else in the loss."""
+    made, rest = case.with_advantages(centred), case.without_policy
+    if case.gradient is not None:
+        return 1.0 / _slope(case.gradient - rest.gradient, made.gradient - rest.gradient)
+    loss, silent = case.loss or np.nan, rest.record_objective[0]
+    return float((made.record_objective[0] - silent) / (loss - silent))
+
+
+def _slope(wanted: F64, ours: F64) -> float:
+    return float(wanted @ ours) / float(ours @ ours)
+
+
+def _with_std(case: Case, std: float) -> Breakdown:
+    centred = _centred(case)
+    if centred is None:
+        raise ValueError("there are no rewards")
+    return case.with_advantages(centred / std)
+
+
 _EXACT = 1e-5
 """A formula that is so near may be the one."""
 
 
-def _may_be_clipped(case: Case, found: F64) -> Flags:
+def may_be_clipped(case: Case, found: F64) -> Flags:
     """[R] whether a response without gradient may have an advantage, of a sign that is clipped."""
     slopes = (case.batch.responses.sum(np.abs(slope)) for slope in case.unit_slopes)
     silent: Flags = np.logical_or.reduce([slope <= case.quiet for slope in slopes])
@@ -387,7 +436,7 @@ def _may_be_clipped(case: Case, found: F64) -> Flags:
 
 def _cause(formula: Formula, own: Formula, *, equal: bool) -> Cause:
     rows = _words(own, formula)
-    words = [*accumulate((of_part for _, of_part in rows), "{}, {}".format)]
+    words = [*accumulate((of_part for _, of_part in rows), "{}, and {}".format)]
     made = partial(_with, formula=formula)
     simpler = tuple(words[:-1])
     return Cause(rows[0][0], words[-1], made, "advantage", equal, adds_to=simpler)
