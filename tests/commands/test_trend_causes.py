@@ -44,6 +44,24 @@ def one_position(now: Columns, since: int, draw: Random) -> None:
     now["new"][..., 3] -= 1.5
 
 
+def noise_in(name: str, size: float) -> Callable[[Columns, int, Random], None]:
+    """A forward pass of its own for one column, with dropout."""
+
+    def plant(now: Columns, since: int, draw: Random) -> None:
+        now[name] = np.minimum(now[name] + size * draw.normal(size=now["old"].shape), -1e-5)
+
+    return plant
+
+
+def noise_in_old_of_a_group(now: Columns, since: int, draw: Random) -> None:
+    moved = now["old"][1] + 0.4 * draw.normal(size=now["old"][1].shape)
+    now["old"][1] = np.minimum(moved, -1e-5)
+
+
+def exchange(name: str) -> Callable[[Columns, int, Random], None]:
+    return lambda now, since, draw: now.update({"old": now[name], name: now["old"]})
+
+
 def large_update(now: Columns, since: int, draw: Random) -> None:
     """Which the policy before the next update has too, and the engine."""
     now["new"] = 1.6 * now["new"]
@@ -129,6 +147,37 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         "step 24: log_probs_new alone moved for one step; ",
         "look at the forward pass of that step",
     ),
+    "noise in old": (
+        noise_in("old", 0.12),
+        r"step 24: log_probs_old alone changed; .*RMS of old − rollout 0.005\d* → 0.1\d*, "
+        r"old − new 0.0\d+ → 0.1\d*, new − rollout 0.0299 → 0.0299",
+        "look at what computes log_probs_old: ",
+    ),
+    "noise in old of one group": (
+        noise_in_old_of_a_group,
+        "step 24: log_probs_old alone changed; ",
+        "look at what computes log_probs_old: ",
+    ),
+    "noise in new": (
+        noise_in("new", 0.3),
+        "step 24: log_probs_new alone changed; ",
+        "look at what computes log_probs_new ",
+    ),
+    "noise in rollout": (
+        noise_in("rollout", 0.12),
+        "step 24: the log-probs of engine and trainer diverged; ",
+        "compare precision, temperature and weights of engine and trainer",
+    ),
+    "old and ref exchanged": (
+        exchange("ref"),
+        "step 24: log_probs_old and log_probs_ref were exchanged; ",
+        "look for code that stores one of them under the other's name",
+    ),
+    "new and old exchanged": (
+        exchange("new"),
+        "step 24: log_probs_old and log_probs_new were exchanged; ",
+        "look for code that stores one of them under the other's name",
+    ),
     "a large update": (
         large_update,
         r"step 24: .*; likely: log_probs_new is more peaked than log_probs_old; ",
@@ -184,7 +233,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "the engine, then the rewards": (
         engine_then_rewards,
-        "step 24: the log-probs of engine and trainer moved apart; last good step 23; also "
+        "step 24: the log-probs of engine and trainer diverged; last good step 23; also "
         "step 30: the reward fell; ",
         "",
     ),

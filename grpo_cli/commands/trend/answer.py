@@ -109,12 +109,13 @@ def _checked(
     """The event with what its records say of it."""
     event = _without_mask(replace(event, check=_named_in(event, steps, run)))
     at = steps.numbers.index(event.first.onset)
-    if event.cause is not None or event.codes or at == 0:
+    known = event.cause
+    if (known is not None and not known.has_reason) or event.codes or at == 0:
         return event
     if event.first.metric == "gradient_norm" and event.step in formulas():
         return replace(event, cause=formulas()[event.step])
     now, before = (of_step(run.reader, steps[one], run.step_source) for one in (at, at - 1))
-    return replace(event, cause=at_one_place([event.first, *event.others], now, before))
+    return replace(event, cause=at_one_place([event.first, *event.others], now, before) or known)
 
 
 def _new_formulas(reader: Reader) -> Mapping[int | None, Cause]:

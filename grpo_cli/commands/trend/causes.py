@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.trend.columns import changed_column
 from grpo_cli.commands.trend.onsets import (
     LEAST_FUTURE,
     PAST,
@@ -32,6 +33,8 @@ _OF_NEW = {*_OF_KL, "entropy", "nll", "ratio_p999", "ratio_mean", "ess", "clip_l
 _STAYS, _LEAVES = 2.0, 4.0
 """The most by which the mean square of log π_old − log π_ref grows where the policy stayed, and the
 least by which the KL does where log_probs_new left."""
+_OF_COLUMNS = ("mismatch.mean_abs", "mismatch.k3", "mismatch.p999", "ratio_p999", "ess")
+"""What shows that log-probs of a column changed against another's."""
 _COLUMNS = {
     "ess": (1.0, "log_probs_old equals log_probs_new at all tokens"),
     KL: (0.0, "log_probs_ref equals log_probs_new at all tokens"),
@@ -107,6 +110,7 @@ class Cause(NamedTuple):
         numbers: what changed, in numbers, in the place of the findings'; or "".
         longest: a finding whose response is shown too.
         more: a finding that the event lacks.
+        has_reason: whether what ``grpo check`` finds there may be why it happened.
     """
 
     words: str
@@ -116,6 +120,7 @@ class Cause(NamedTuple):
     numbers: str = ""
     longest: Finding | None = None
     more: Finding | None = None
+    has_reason: bool = False
 
 
 PADDING = Cause(
@@ -133,7 +138,7 @@ def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | 
         steps: of the run.
     """
     wrong = [one for one in found if one.severity == WARNING]
-    possible = [_few_tokens, _new_alone] if first.is_single else _CAUSES
+    possible = [_few_tokens, _new_alone, _one_column] if first.is_single else _CAUSES
     causes = (cause(wrong, steps) for cause in possible if wrong)
     last = min((one.onset for one in wrong), default=0) + LEAST_FUTURE  # later it is another event
     known = (one for one in causes if one is not None)
@@ -222,11 +227,34 @@ def _new_alone(found: Sequence[Finding], steps: Steps) -> Cause | None:
     strange = (one for one in found if one.row is None or one.row.name not in _OF_NEW)
     if kl is None or not 0 < at < len(steps) - 1 or next(strange, None) is not None:
         return None
-    old, around = steps.old_from_reference, kl[[at - 1, at + 1]]
+    old, around = steps.distance("old", "ref"), kl[[at - 1, at + 1]]
     usual = float(medians(old[max(at - _NEAR, 0) : at]))
     if not usual or old[at : at + 2].max() > _STAYS * usual or kl[at] < _LEAVES * around.max():
         return None
     return Cause("log_probs_new alone moved", _FORWARD)
+
+
+def _one_column(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """One column of log-probs changed against all others, or two were exchanged."""
+    alike = [*_named(found, *_OF_COLUMNS)]
+    if steps.logged or not alike:
+        return None
+    first = min(alike, key=lambda one: one.onset)
+    at = steps.numbers.index(first.onset)
+    changed = changed_column(steps, at, single=first.is_single)
+    if changed is None:
+        return None
+    moved = (
+        f"{' − '.join(pair)} {' → '.join(map(rounded, sides))}"
+        for pair, sides in changed.distances.items()
+    )
+    return Cause(
+        changed.words,
+        changed.fix,
+        first=first,
+        numbers=f"RMS of {', '.join(moved)}",
+        has_reason=not changed.is_exchange,
+    )
 
 
 def _other_reference(found: Sequence[Finding], _: Steps) -> Cause | None:
@@ -380,6 +408,7 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _other_settings,
     _opposite_advantages,
     _equal_columns,
+    _one_column,
     _other_reference,
     _stale_engine,
     _scaled_rewards,

@@ -263,7 +263,7 @@ class Event(Answer):
     @property
     def _guess(self) -> str:
         """What may have caused it: nothing that its numbers prove."""
-        if self.cause is not None:
+        if self.cause is not None and not self._reason:
             return "" if self.cause.is_certain else self.cause.words
         if self._checked:
             return _CLAUSE.split(self._checked)[0]
@@ -290,13 +290,18 @@ class Event(Answer):
         return next(iter(self._named), "").partition(": ")[2]
 
     @property
+    def _reason(self) -> str:
+        """What ``grpo check`` says of its cause."""
+        return self._checked if self.cause is not None and self.cause.has_reason else ""
+
+    @property
     def fix(self) -> str:
         """What is usually done about it; nothing where it is information alone, or none is known.
 
         What is done about lengths that grow is so whatever the KL does.
         """
         row, falls = self.first.row, self.first.direction == DOWN
-        if self.cause is not None:
+        if self.cause is not None and not self._reason:
             return self.cause.fix
         if self._checked:
             return f"look at what grpo check found: {self._checked}"
