@@ -67,13 +67,17 @@ def _of_one_date(event: Event, steps: Steps, flags: Flags) -> Event:
     """The event; what noise had begin shortly before a cause that has a certain step, at that."""
     if event.cause is None or not event.cause.is_certain:
         return event
+    first = event.first
+    if event.cause.step is not None:
+        earliest = min(event.step, first.earliest or first.onset)
+        first = replace(dated(first, event.step, steps, flags), earliest=earliest)
     others = [
         dated(one, event.step, steps, flags)
         if one.kind in (SHIFT, DRIFT) and 0 < event.step - one.onset <= AT_ONCE
         else one
         for one in event.others
     ]
-    return replace(event, others=others)
+    return replace(event, first=first, others=others)
 
 
 # ---- what ``grpo check`` names in the worst record of the first events --------------------------

@@ -11,17 +11,20 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.columns import changed_column
 from grpo_cli.commands.trend.onsets import (
+    FARTHEST,
+    FUTURE,
     LEAST_FUTURE,
     PAST,
     SETTINGS,
     SHIFT,
     STUCK,
+    kink,
     mann_kendall,
     mean_change,
     medians,
 )
 from grpo_cli.commands.trend.step import WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import DOWN, UP, watch
+from grpo_cli.commands.trend.watched import DOWN, UP, meaning, watch
 from grpo_cli.terminal.numbers import brief
 
 KL, LENGTH = "kl_k3", "length_mean"
@@ -110,6 +113,7 @@ class Cause(NamedTuple):
         numbers: what changed, in numbers, in the place of the findings'; or "".
         longest: a finding whose response is shown too.
         more: a finding that the event lacks.
+        step: where it began; None: where ``first`` did.
         has_reason: whether what ``grpo check`` finds there may be why it happened.
     """
 
@@ -120,7 +124,13 @@ class Cause(NamedTuple):
     numbers: str = ""
     longest: Finding | None = None
     more: Finding | None = None
+    step: int | None = None
     has_reason: bool = False
+
+    @property
+    def onset(self) -> int | None:
+        """The step at which it began; None: not known."""
+        return self.first.onset if self.step is None and self.first is not None else self.step
 
 
 PADDING = Cause(
@@ -142,7 +152,7 @@ def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | 
     causes = (cause(wrong, steps) for cause in possible if wrong)
     last = min((one.onset for one in wrong), default=0) + LEAST_FUTURE  # later it is another event
     known = (one for one in causes if one is not None)
-    return next((one for one in known if one.first is None or one.first.onset <= last), None)
+    return next((one for one in known if one.onset is None or one.onset <= last), None)
 
 
 def _named(found: Sequence[Finding], *names: str) -> Iterator[Finding]:
@@ -323,6 +333,28 @@ def _scaled_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
     return Cause(f"rewards are {factor:.2g} times what they were", _SCALED, first=changed[0])
 
 
+def _longer(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """Responses became longer before the gradient of a mean over their tokens became smaller."""
+    longer = next((one for one in _named(found, LENGTH) if one.direction == UP), None)
+    smaller = next((one for one in _named(found, "gradient_norm") if one.direction == DOWN), None)
+    if longer is None or longer.earliest is None or smaller is None:
+        return None
+    if any(_named(found, *_OF_EQUAL - {"gradient_norm"})):
+        return None
+    values, seen = steps.metrics[longer.metric], steps.numbers.index(longer.seen) + 1
+    first = max(seen - PAST - FARTHEST, 0)
+    past = values[first : seen + FUTURE]
+    if np.isnan(past).any() or (past <= 0.0).any() or len(past) < 2 * LEAST_FUTURE:
+        return None
+    step = steps.numbers[first + kink(np.log(past))]
+    if step > smaller.onset + LEAST_FUTURE:
+        return None
+    step = min(step, smaller.onset, longer.onset)
+    row = watch(LENGTH)
+    assert row is not None
+    return Cause(meaning(row, UP), row.fix, first=longer, step=step)
+
+
 def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """The reward rose from one step to the next."""
     rose = (one for one in _named(found, _REWARD) if one.at_once and one.direction == UP)
@@ -413,6 +445,7 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _stale_engine,
     _scaled_rewards,
     _gain,
+    _longer,
     _better_at_once,
     _equal_rewards,
 )

@@ -39,6 +39,8 @@ AT_ONCE = 3
 """The first steps of an event, in which responses or rewards change that the update follows."""
 SURE = 1
 """Onsets that differ by no more steps are taken to be one: the likely cause has one of these."""
+_WIDE = 5
+"""Steps by which an event may have begun earlier, from which on its words say so."""
 _POLICY = RANKS["gradient_norm"]
 _EFFECTS = {
     **dict.fromkeys(("gradient_norm", "reward_group_std", "reward_std"), DOWN),
@@ -112,7 +114,11 @@ class Event(Answer):
 
     @property
     def earliest(self) -> int:
-        """The first step at which it may have begun."""
+        """The first step at which it may have begun: none before a change that is clear at once."""
+        first = self.first
+        is_sharp = (first.kind, first.onset, first.earliest) == (SHIFT, self.step, None)
+        if is_sharp and first.score > FAR:
+            return self.step
         begun = [one for one in self._wrong if self.step <= one.onset <= self.step + SURE]
         shown = [self.first] if self.cause is not None and self.first in begun else begun
         return min((one.earliest or one.onset for one in shown), default=self.step)
@@ -243,7 +249,8 @@ class Event(Answer):
         if self.first.kind == STUCK or (self.first.kind == COPY and self.end is None):
             return f"from step {self.step:,} on"
         often = f" and every {self.first.period} steps since" if self.first.period else ""
-        return f"step {self.step:,}{often}"
+        wide = self.step - self.earliest >= _WIDE and not self.first.is_single
+        return f"step {self.step:,}{often}" + (f", {self.earliest:,} at the earliest" * wide)
 
     @property
     def _fact(self) -> str:
@@ -368,7 +375,7 @@ def _explained(event: Event, steps: Steps) -> Event:
     lacked = {one.metric for one in more}  # or information until now
     others = [one for one in (event.first, *event.others) if one is not first]
     others = [*more, *(one for one in others if one.metric not in lacked)]
-    step = event.step if cause.first is None else first.onset
+    step = event.step if cause.onset is None else cause.onset
     return Event(step, first, others, cause=cause)
 
 

@@ -256,6 +256,15 @@ def line_before(values: F64, at: int) -> tuple[float, float, float]:
     return float(level[0, 0]), float(slope[0, 0]), float(levels(rests[0])[1][0])
 
 
+def kink(values: F64) -> int:
+    """The place at which a level turns into a slope, by least squares."""
+    places = np.arange(LEAST_FUTURE, len(values) - LEAST_FUTURE + 1)
+    slopes = (np.arange(len(values)) - places[:, None] + 1.0).clip(0.0)
+    slopes -= slopes.mean(axis=1, keepdims=True)
+    explained = (slopes @ values) ** 2 / (slopes**2).sum(axis=1)
+    return int(places[explained.argmax()])
+
+
 def medians(rows: F64) -> F64:
     """Those of the last axis, of finite numbers: short rows are sooner sorted than parted.
 

@@ -68,9 +68,9 @@ class Difference(Answer):
         end_low, end_high: the interval of that.
         differs, differs_at_end: whether it is beyond that, as many metrics as are looked at, or
             begins at one step; by the factor between both sides where a positive metric is watched
-            on a log scale. Also where it is five times as large as half its interval, where no value
-            of one side is as large as any of the other, or where one side alone has a fault that
-            ``trend`` finds and that lasts.
+            on a log scale. Also where it is five times as large as half its interval, where no
+            value of one side is as large as any of the other, or where one side alone has a fault
+            that ``trend`` finds and that lasts.
         since: the step from which on it differs; None where it does not.
         factor, end_factor: second by first, of a positive metric that is watched on a log scale.
         since_then, since_low, since_high: the difference over the steps from ``since`` on, and its
