@@ -92,6 +92,11 @@ class Step(Answer):
         return {**head, "file": self.file, **self.metrics, "worst": dict(self.worst)}
 
     @property
+    def has_rewards_alone(self) -> bool:
+        """Whether its records have no log-probs, so that nothing but ``grpo trend`` reads them."""
+        return not self.logged and self.metrics.get("nll", 0.0) is None
+
+    @property
     def headline(self) -> str:
         """The step and the metrics that it has."""
         known = ((name, value) for name, value in self.metrics.items() if value is not None)
