@@ -298,3 +298,22 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
     assert "".join(one["fix"] for one in found["events"]).startswith(fix)
     if "the reward rose" in words:
         assert "reward_mean" in found["events"][0]["metrics"]
+
+
+@each("ranks", [[2], [0, 1, 2, 3]])
+def test_the_rank_that_alone_changed_is_named(ranks: list[int], tmp_path: Path) -> None:
+    """As ``--by rank`` has it; where all changed, none is."""
+    draw = np.random.default_rng(7)
+    rows = [sampled(draw, step) for step in range(STEPS)]
+    for now in rows[STEP:]:
+        noise = 0.1 * draw.normal(size=now["old"].shape)
+        now["rollout"][ranks] = np.minimum((now["rollout"] + noise)[ranks], -1e-5)
+    path = write(tmp_path / "a.jsonl", (
+        {"step": step, "rank": rank, "rewards": now["rewards"][rank].tolist()}
+        | {f"log_probs_{name}": now[name][rank].tolist() for name in COLUMNS}
+        for step, now in enumerate(rows)
+        for rank in range(GROUPS)
+    ))  # fmt: skip
+    (event,) = trend(path)["events"]
+    assert ("only rank=2 changed" in event.get("part", "")) == (ranks == [2])
+    assert ("part" in event) == (ranks == [2])

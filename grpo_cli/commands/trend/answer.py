@@ -19,11 +19,12 @@ from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.onsets import DRIFT, SHIFT
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.places import at_one_place
+from grpo_cli.commands.trend.questions.parts import PartSteps, carried_by
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import WARNING, Flags, Place, Step, Steps
 from grpo_cli.commands.trend.verdict import Coverage, passes_of, verdict
 from grpo_cli.engine import Reader
-from grpo_cli.errors import InputError
+from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.mismatch import Mismatch
 
 
@@ -104,7 +105,26 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
     if run.reader.on is not None:
         return [*events]
     formulas = cache(lambda: _new_formulas(run.reader))  # one pass, where any event asks
-    return [_checked(one, steps, run, formulas) if one in wrong else one for one in events]
+    read = cache(lambda field: PartSteps(run.reader, run.plan, run.step_source, field))
+    return [
+        _with_part(_checked(one, steps, run, formulas), steps, run, read) if one in wrong else one
+        for one in events
+    ]
+
+
+def _with_part(event: Event, steps: Steps, run: Run, read: Callable[[str], PartSteps]) -> Event:
+    """The event, with the value of a field (``PART_FIELDS``) that alone changed as ``--by`` has it.
+
+    The run is read once more for each field that the records have.
+    """
+    for field in run.fields:
+        try:
+            where = carried_by(field, read(field), steps, event.first.metric, event.first.onset)
+        except GrpoError:  # records that lack the field
+            continue
+        if where:
+            return replace(event, part=f"{where} (grpo trend --by {field})")
+    return event
 
 
 def _checked(

@@ -89,6 +89,7 @@ class Event(Answer):
             responses or rewards changed.
         check: what ``grpo check`` names in its worst record, an error or a warning each.
         cause: what explains it; None where its numbers do not say.
+        part: which value of a field of the records carries it, in words; or "".
     """
 
     step: int
@@ -96,6 +97,7 @@ class Event(Answer):
     others: Sequence[Finding]
     check: Sequence[str] = ()
     cause: Cause | None = None
+    part: str = ""
 
     @property
     def findings(self) -> list[Finding]:
@@ -346,6 +348,7 @@ class Event(Answer):
             "end": self.end,
             "fix": self.fix,
             "check": [*self.check],
+            **({"part": self.part} if self.part else {}),
             "command": self.first.command,
         }
 
