@@ -339,17 +339,17 @@ def _longer(found: Sequence[Finding], steps: Steps) -> Cause | None:
     smaller = next((one for one in _named(found, "gradient_norm") if one.direction == DOWN), None)
     if longer is None or longer.earliest is None or smaller is None:
         return None
-    if any(_named(found, *_OF_EQUAL - {"gradient_norm"})):
+    if smaller.onset >= longer.onset or any(_named(found, *_OF_EQUAL - {"gradient_norm"})):
         return None
     values, seen = steps.metrics[longer.metric], steps.numbers.index(longer.seen) + 1
     first = max(seen - PAST - FARTHEST, 0)
     past = values[first : seen + FUTURE]
     if np.isnan(past).any() or (past <= 0.0).any() or len(past) < 2 * LEAST_FUTURE:
         return None
-    step = steps.numbers[first + kink(np.log(past))]
-    if step > smaller.onset + LEAST_FUTURE:
+    place = kink(np.log(past))
+    if place is None or steps.numbers[first + place] > smaller.onset + LEAST_FUTURE:
         return None
-    step = min(step, smaller.onset, longer.onset)
+    step = min(steps.numbers[first + place], smaller.onset)
     row = watch(LENGTH)
     assert row is not None
     return Cause(meaning(row, UP), row.fix, first=longer, step=step)

@@ -46,9 +46,9 @@ _CLEAR = 5.0
 of 60 healthy pairs none had one, over the first 12 to 120 steps or the last 12; of values that
 do not overlap there were 5 in 1,335 over the last 12, none over the first."""
 
-_STEP, _NEAR_0 = 12.4, 4.0
-"""Andrews' 1 % point (1993) for one break at an unknown place, in variances, and the most of these
-that the mean before it may be away from 0."""
+_STEP, _NEAR_0, _WANDERS = 12.4, 4.0, 0.4
+"""Andrews' 1 % point (1993) for one break at an unknown place, in variances; the most of these that
+the mean before it may be away from 0; the least correlation of neighbours of what wanders."""
 
 _NEAR = 5
 """Steps around the beginning of a difference within which a change of one side is that change."""
@@ -307,8 +307,8 @@ def _difference(
     spikes = 0.0 if watch is None or watch.scale == "share" else watch.spikes
     begun = [] if seeds else _beginnings(left, right, scale, spikes)
     of_sides = [] if seeds or watch is None else changes([(watch, mine[0]), (watch, yours[0])])
-    both = begun[:]
-    begun += _of_one_side(of_sides)
+    place = None if seeds or begun else _step_of(right[0] - left[0])
+    begun += [] if place is None else _of_one_side(of_sides)
     lasting = [one for one in begun if one.end is None]
     found: list[tuple[float, float, float, bool]] = []
     drifts: list[bool] = []
@@ -333,8 +333,8 @@ def _difference(
     row = replace(row, drifts=drifts[0], drifts_at_end=drifts[1])
     first = (lasting or begun)[:1]
     at = _as_alone(first[0].at, of_sides) if first else 0
-    if not (seeds or both or row.drifts or row.drifts_at_end):
-        at = _where_it_begins(right[0] - left[0], at)
+    if place is not None and abs(place - at) > _NEAR and not (row.drifts or row.drifts_at_end):
+        at = place
     row = replace(row, since=numbers[at])
     if count - at < LEAST_COMMON:
         return row
@@ -375,24 +375,27 @@ def _as_alone(at: int, of_sides: Sequence[Sequence[Change]]) -> int:
     return min(near, key=lambda one: abs(one - at), default=at)
 
 
-def _where_it_begins(difference: F64, at: int) -> int:
-    """The place from which on a difference is another by least squares, if it is near 0 before.
+def _step_of(difference: F64) -> int | None:
+    """The place from which on a difference is another by least squares, and near 0 before.
 
-    ``at``: the place that is returned if there is none.
+    None where there is none, and where what is left of it wanders as two seeds do.
     """
     count = len(difference)
     sizes = np.arange(LEAST_COMMON, count - LEAST_COMMON + 1)
     if not len(sizes):
-        return at
+        return None
     sums = np.cumsum(difference)
     before, after = sums[sizes - 1] / sizes, (sums[-1] - sums[sizes - 1]) / (count - sizes)
     explained = (after - before) ** 2 * sizes * (count - sizes) / count
     best = int(explained.argmax())
     place = int(sizes[best])
-    left = float(((difference - difference.mean()) ** 2).sum()) - float(explained[best])
-    variance = max(left, 0.0) / (count - 2)
+    left = difference - np.repeat([before[best], after[best]], [place, count - place])
+    square = float(left @ left)
+    wanders = float(left[1:] @ left[:-1]) > _WANDERS * square
+    variance = square / (count - 2)
     is_step = explained[best] > _STEP * variance
-    return place if is_step and before[best] ** 2 * place < _NEAR_0 * variance else at
+    near_0 = before[best] ** 2 * place < _NEAR_0 * variance
+    return place if is_step and near_0 and not wanders else None
 
 
 def _change(mine: F64, yours: F64, last: int, *, seeds: bool) -> Estimate:
