@@ -125,6 +125,7 @@ class InputError(GrpoError):
     Attributes:
         others: more errors, each of one line: of the same record, or of other inputs.
         repeats: how many later records have the same errors; they are printed once.
+        sources: the files of these.
     """
 
     __module__ = "grpo_cli"
@@ -146,6 +147,7 @@ class InputError(GrpoError):
         self.record = record
         self.others: Sequence[InputError] = ()
         self.repeats = 0
+        self.sources = set[str | None]()
 
     @property
     def each(self) -> list[InputError]:

@@ -48,10 +48,12 @@ class Skipped:
         """Adds those of a piece of input that follows."""
         self.count += later.count
         for error in later.first:
+            words = frozenset(kind[1:] for kind in error.alike)  # whatever the file
             if not self.most:
                 self.first.append(error)
-            elif (same := self._by_words.get(words := frozenset(error.alike))) is not None:
+            elif (same := self._by_words.get(words)) is not None:
                 same.repeats += 1 + error.repeats
+                same.sources |= error.sources | {error.source}
             elif sum(map(len, self._by_words)) < self.most:
                 self.first.append(error)
                 self._by_words[words] = error

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from grpo_cli import hyperparameters
 from grpo_cli.errors import SHORTEST_TYPO, InputError, also_unknown, is_one_slip
 from grpo_cli.records.unread import (
+    READ_ELSEWHERE,
     TRAJECTORIES,
     Misnamed,
     holds_texts,
@@ -336,5 +337,5 @@ def unknown_keys(name: str, unknown: Sequence[str]) -> str:
 
 
 _LISTED = 8
-_MEANT = ("framework", "metrics", "step", "rank", "microbatch")
+_MEANT = READ_ELSEWHERE | {"rank", "microbatch"}
 """Keys that are no columns and mean something elsewhere."""

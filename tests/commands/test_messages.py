@@ -326,6 +326,14 @@ def test_a_question_mark_lists_what_a_flag_takes(words: str, name: str) -> None:
     assert any(line.startswith(name) for line in result.stdout.splitlines())
 
 
+def test_keys_that_other_commands_read_are_not_called_ignored() -> None:
+    """``check`` and ``trend`` read which responses were cut off."""
+    record = {"truncated": [False], "rank": 0, "logprobs_policy": [[-1.0]], "rewards": [1.0]}
+    error = run("eval", "-", stdin=json.dumps(record)).stderr
+    assert "ignored keys: logprobs_policy (--map log_probs_new=logprobs_policy)" in error
+    assert "truncated" not in error
+
+
 def test_what_is_no_number_or_no_array_of_numbers(tmp_path) -> None:
     record = RESPONSE | {"log_probs_new": [[-1.0], [-2.0]], "log_probs_old": [[-1.0], [-2.0]]}
     record = {**record, "mask": [[1], [1]], "rewards": [True, False]}

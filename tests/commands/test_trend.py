@@ -658,6 +658,28 @@ def test_a_dump_without_log_probs_has_rewards(tmp_path: Path) -> None:
     assert (found["step"], found["length_mean"]) == (6, 5.0)
 
 
+def test_what_a_run_of_rewards_alone_prints_works(tmp_path: Path) -> None:
+    """No ``grpo check`` of files that have no log-probs, whose error is one line for all."""
+    draw = random.Random(2)
+    for step in range(40):
+        share = 0.5 if step < 24 else 0.05
+        write(tmp_path / f"{step}.jsonl", (
+            {"gts": "1", "input": f"p{at // 8}", "output": "r"}
+            | {"score": float(draw.random() < share)}
+            for at in range(64)
+        ))  # fmt: skip
+    found = trend(tmp_path)
+    assert found["verdict"].startswith("step 24: the reward fell; ")
+    assert {one["command"] for one in found["events"]} == {None}
+    shown = run("trend", tmp_path, "--at", "24")
+    assert (shown.exit_code, "reward_mean" in shown.stdout) == (0, True)
+    result = run("check", tmp_path)
+    error, same, skipped = result.stderr.splitlines()
+    assert (result.exit_code, "no log-probs" in error) == (3, True)
+    assert "the same error in 2,559 more records, 40 files in all" in same
+    assert skipped == "grpo: skipped 2,560 records"
+
+
 def test_several_rewards_count_as_the_objective_weighs_them(tmp_path: Path) -> None:
     """r = 2·right − format: 2·1 − 0.5, 0 (null counts nothing), 2·1 − 0.5, 0 − 1."""
     row: dict[str, Any] = {"step": 0, "log_probs": [[-1.0, -0.5], [-0.7], [-0.2], [-0.3]]}

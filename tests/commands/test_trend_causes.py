@@ -44,6 +44,24 @@ def one_position(now: Columns, since: int, draw: Random) -> None:
     now["new"][..., 3] -= 1.5
 
 
+def noise_in(name: str, size: float) -> Callable[[Columns, int, Random], None]:
+    """A forward pass of its own for one column, with dropout."""
+
+    def plant(now: Columns, since: int, draw: Random) -> None:
+        now[name] = np.minimum(now[name] + size * draw.normal(size=now["old"].shape), -1e-5)
+
+    return plant
+
+
+def noise_in_old_of_a_group(now: Columns, since: int, draw: Random) -> None:
+    moved = now["old"][1] + 0.4 * draw.normal(size=now["old"][1].shape)
+    now["old"][1] = np.minimum(moved, -1e-5)
+
+
+def exchange(name: str) -> Callable[[Columns, int, Random], None]:
+    return lambda now, since, draw: now.update({"old": now[name], name: now["old"]})
+
+
 def large_update(now: Columns, since: int, draw: Random) -> None:
     """Which the policy before the next update has too, and the engine."""
     now["new"] = 1.6 * now["new"]
@@ -128,6 +146,37 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         other_forward_pass,
         "step 24: log_probs_new alone moved for one step; ",
         "look at the forward pass of that step",
+    ),
+    "noise in old": (
+        noise_in("old", 0.12),
+        r"step 24: log_probs_old alone changed; .*RMS of old − rollout 0.005\d* → 0.1\d*, "
+        r"old − new 0.0\d+ → 0.1\d*, new − rollout 0.0299 → 0.0299",
+        "look at what computes log_probs_old: ",
+    ),
+    "noise in old of one group": (
+        noise_in_old_of_a_group,
+        "step 24: log_probs_old alone changed; ",
+        "look at what computes log_probs_old: ",
+    ),
+    "noise in new": (
+        noise_in("new", 0.3),
+        "step 24: log_probs_new alone changed; ",
+        "look at what computes log_probs_new ",
+    ),
+    "noise in rollout": (
+        noise_in("rollout", 0.12),
+        "step 24: the log-probs of engine and trainer diverged; ",
+        "compare precision, temperature and weights of engine and trainer",
+    ),
+    "old and ref exchanged": (
+        exchange("ref"),
+        "step 24: log_probs_old and log_probs_ref were exchanged; ",
+        "look for code that stores one of them under the other's name",
+    ),
+    "new and old exchanged": (
+        exchange("new"),
+        "step 24: log_probs_old and log_probs_new were exchanged; ",
+        "look for code that stores one of them under the other's name",
     ),
     "a large update": (
         large_update,
@@ -249,3 +298,22 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
     assert "".join(one["fix"] for one in found["events"]).startswith(fix)
     if "the reward rose" in words:
         assert "reward_mean" in found["events"][0]["metrics"]
+
+
+@each("ranks", [[2], [0, 1, 2, 3]])
+def test_the_rank_that_alone_changed_is_named(ranks: list[int], tmp_path: Path) -> None:
+    """As ``--by rank`` has it; where all changed, none is."""
+    draw = np.random.default_rng(7)
+    rows = [sampled(draw, step) for step in range(STEPS)]
+    for now in rows[STEP:]:
+        noise = 0.1 * draw.normal(size=now["old"].shape)
+        now["rollout"][ranks] = np.minimum((now["rollout"] + noise)[ranks], -1e-5)
+    path = write(tmp_path / "a.jsonl", (
+        {"step": step, "rank": rank, "rewards": now["rewards"][rank].tolist()}
+        | {f"log_probs_{name}": now[name][rank].tolist() for name in COLUMNS}
+        for step, now in enumerate(rows)
+        for rank in range(GROUPS)
+    ))  # fmt: skip
+    (event,) = trend(path)["events"]
+    assert ("only rank=2 changed" in event.get("part", "")) == (ranks == [2])
+    assert ("part" in event) == (ranks == [2])

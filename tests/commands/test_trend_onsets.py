@@ -672,6 +672,27 @@ def test_a_fall_from_the_first_step_on_in_records(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
 
 
+@each("seed", [1, 5, 8])
+def test_lengths_that_grow_explain_a_gradient_that_becomes_smaller(
+    seed: int, tmp_path: Path
+) -> None:
+    """By 3 % a step from 30 on, which the gradient's norm shows before the noisy lengths do."""
+    draw = np.random.default_rng(seed)
+    grown = 1 + 0.03 * np.maximum(0, np.arange(70) - 30)
+    lengths = 60 * grown * np.exp(0.14 * draw.normal(size=70))
+    norms = 0.016 / np.sqrt(grown) * np.exp(0.06 * draw.normal(size=70))
+    path = tmp_path / "log.csv"
+    rows = zip(range(70), lengths, norms, strict=True)
+    lines = ["step,length_mean,gradient_norm", *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines))
+    found = answer("trend", path)
+    onsets = {one["metric"]: one["onset"] for one in found["findings"]}
+    assert abs(onsets["length_mean"] - 31) <= 4 < onsets["gradient_norm"] - 31
+    assert found["events"][0]["metrics"][0] == "length_mean"
+    assert "responses became longer; " in found["verdict"]
+    assert found["last_good_step"] <= 30
+
+
 def test_an_event_begins_with_its_cause_not_with_an_effect(tmp_path: Path) -> None:
     """Longer responses from step 15 on lower the gradient norm, whose onset is found at 14."""
     draw = np.random.default_rng(3)

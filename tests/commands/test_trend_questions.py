@@ -320,6 +320,27 @@ def test_what_a_log_alone_answers(tmp_path: Path) -> None:
     assert (result.exit_code, "--by needs records" in result.stderr) == (2, True)
 
 
+def falling(path: Path, seed: int, fallen: float) -> Path:
+    draw = random.Random(seed)
+    rows = [
+        {"step": at, "reward": draw.gauss(0.45 if at < 30 else fallen, 0.07)} for at in range(60)
+    ]
+    path.write_text(json.dumps({"log_history": rows}), encoding="utf-8")
+    return path
+
+
+@each("seed", range(1, 5))
+def test_what_trend_finds_in_one_run_differs_from_another(seed: int, tmp_path: Path) -> None:
+    """From the step of the change on, in a row whose name has the mark at any width."""
+    one, other = falling(tmp_path / "a", seed, 0.27), falling(tmp_path / "b", 9, 0.45)
+    assert answer("trend", one)["events"]
+    (row,) = answer("trend", one, "--against", other)["metrics"]
+    assert row["differs"]
+    assert 28 <= row["since"] <= 32
+    printed = run("trend", one, "--against", other).stdout
+    assert [line for line in printed.splitlines() if line.startswith("≠ reward ")]
+
+
 def test_the_last_good_step(folder: Path) -> None:
     found = answer("trend", folder / "run.jsonl", "-v", "dr")
     assert found["last_good_step"] == SINCE - 1
@@ -330,11 +351,11 @@ def test_the_last_good_step(folder: Path) -> None:
 @each(
     ("since", "factor", "drifts", "differs", "cell"),
     [
-        (0, 1.4, False, True, "≠ × 1.4"), (40, 1.4, False, True, "  +0.185 ±0.3"),
-        (0, 1.01, True, True, "≠ drifts steadily"), (None, 1.4, False, False, "  +0.185 ±0.3"),
+        (0, 1.4, False, True, "× 1.4"), (40, 1.4, False, True, "+0.185 ±0.3"),
+        (0, 1.01, True, True, "drifts steadily"), (None, 1.4, False, False, "+0.185 ±0.3"),
     ],
 )  # fmt: skip
-def test_no_mark_is_next_to_an_interval_that_contains_0(
+def test_what_differs_where_an_interval_contains_0(
     since: int | None, factor: float | None, drifts: bool, differs: bool, cell: str
 ) -> None:
     values = (1.0, 1.185, 0.185, -0.115, 0.485)

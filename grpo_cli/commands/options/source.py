@@ -279,6 +279,8 @@ def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
     for error in skipped.first:
         if error.repeats:
             more = counted(error.repeats, "more record")
+            files = len(error.sources | {error.source})
+            more += f", {files:,} files in all" if files > 1 else ""
             say(f"… {error.place}: the same error in {more} (--max-errors 0 shows all)")
     if skipped.more:
         say(f"… {skipped.more:,} more errors (--max-errors 0 shows all)")

@@ -19,11 +19,12 @@ from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.onsets import DRIFT, SHIFT
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.places import at_one_place
+from grpo_cli.commands.trend.questions.parts import PartSteps, carried_by
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import WARNING, Flags, Place, Step, Steps
 from grpo_cli.commands.trend.verdict import Coverage, passes_of, verdict
 from grpo_cli.engine import Reader
-from grpo_cli.errors import InputError
+from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.mismatch import Mismatch
 
 
@@ -67,13 +68,17 @@ def _of_one_date(event: Event, steps: Steps, flags: Flags) -> Event:
     """The event; what noise had begin shortly before a cause that has a certain step, at that."""
     if event.cause is None or not event.cause.is_certain:
         return event
+    first = event.first
+    if event.cause.step is not None:
+        earliest = min(event.step, first.earliest or first.onset)
+        first = replace(dated(first, event.step, steps, flags), earliest=earliest)
     others = [
         dated(one, event.step, steps, flags)
         if one.kind in (SHIFT, DRIFT) and 0 < event.step - one.onset <= AT_ONCE
         else one
         for one in event.others
     ]
-    return replace(event, others=others)
+    return replace(event, first=first, others=others)
 
 
 # ---- what ``grpo check`` names in the worst record of the first events --------------------------
@@ -100,7 +105,26 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
     if run.reader.on is not None:
         return [*events]
     formulas = cache(lambda: _new_formulas(run.reader))  # one pass, where any event asks
-    return [_checked(one, steps, run, formulas) if one in wrong else one for one in events]
+    read = cache(lambda field: PartSteps(run.reader, run.plan, run.step_source, field))
+    return [
+        _with_part(_checked(one, steps, run, formulas), steps, run, read) if one in wrong else one
+        for one in events
+    ]
+
+
+def _with_part(event: Event, steps: Steps, run: Run, read: Callable[[str], PartSteps]) -> Event:
+    """The event, with the value of a field (``PART_FIELDS``) that alone changed as ``--by`` has it.
+
+    The run is read once more for each field that the records have.
+    """
+    for field in run.fields:
+        try:
+            where = carried_by(field, read(field), steps, event.first.metric, event.first.onset)
+        except GrpoError:  # records that lack the field
+            continue
+        if where:
+            return replace(event, part=f"{where} (grpo trend --by {field})")
+    return event
 
 
 def _checked(
@@ -109,12 +133,13 @@ def _checked(
     """The event with what its records say of it."""
     event = _without_mask(replace(event, check=_named_in(event, steps, run)))
     at = steps.numbers.index(event.first.onset)
-    if event.cause is not None or event.codes or at == 0:
+    known = event.cause
+    if (known is not None and not known.has_reason) or event.codes or at == 0:
         return event
     if event.first.metric == "gradient_norm" and event.step in formulas():
         return replace(event, cause=formulas()[event.step])
     now, before = (of_step(run.reader, steps[one], run.step_source) for one in (at, at - 1))
-    return replace(event, cause=at_one_place([event.first, *event.others], now, before))
+    return replace(event, cause=at_one_place([event.first, *event.others], now, before) or known)
 
 
 def _new_formulas(reader: Reader) -> Mapping[int | None, Cause]:

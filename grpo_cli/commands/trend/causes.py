@@ -9,18 +9,22 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.trend.columns import changed_column
 from grpo_cli.commands.trend.onsets import (
+    FARTHEST,
+    FUTURE,
     LEAST_FUTURE,
     PAST,
     SETTINGS,
     SHIFT,
     STUCK,
+    kink,
     mann_kendall,
     mean_change,
     medians,
 )
 from grpo_cli.commands.trend.step import WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import DOWN, UP, watch
+from grpo_cli.commands.trend.watched import DOWN, UP, meaning, watch
 from grpo_cli.terminal.numbers import brief
 
 KL, LENGTH = "kl_k3", "length_mean"
@@ -32,6 +36,8 @@ _OF_NEW = {*_OF_KL, "entropy", "nll", "ratio_p999", "ratio_mean", "ess", "clip_l
 _STAYS, _LEAVES = 2.0, 4.0
 """The most by which the mean square of log π_old − log π_ref grows where the policy stayed, and the
 least by which the KL does where log_probs_new left."""
+_OF_COLUMNS = ("mismatch.mean_abs", "mismatch.k3", "mismatch.p999", "ratio_p999", "ess")
+"""What shows that log-probs of a column changed against another's."""
 _COLUMNS = {
     "ess": (1.0, "log_probs_old equals log_probs_new at all tokens"),
     KL: (0.0, "log_probs_ref equals log_probs_new at all tokens"),
@@ -107,6 +113,8 @@ class Cause(NamedTuple):
         numbers: what changed, in numbers, in the place of the findings'; or "".
         longest: a finding whose response is shown too.
         more: a finding that the event lacks.
+        step: where it began; None: where ``first`` did.
+        has_reason: whether what ``grpo check`` finds there may be why it happened.
     """
 
     words: str
@@ -116,6 +124,13 @@ class Cause(NamedTuple):
     numbers: str = ""
     longest: Finding | None = None
     more: Finding | None = None
+    step: int | None = None
+    has_reason: bool = False
+
+    @property
+    def onset(self) -> int | None:
+        """The step at which it began; None: not known."""
+        return self.first.onset if self.step is None and self.first is not None else self.step
 
 
 PADDING = Cause(
@@ -133,11 +148,11 @@ def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | 
         steps: of the run.
     """
     wrong = [one for one in found if one.severity == WARNING]
-    possible = [_few_tokens, _new_alone] if first.is_single else _CAUSES
+    possible = [_few_tokens, _new_alone, _one_column] if first.is_single else _CAUSES
     causes = (cause(wrong, steps) for cause in possible if wrong)
     last = min((one.onset for one in wrong), default=0) + LEAST_FUTURE  # later it is another event
     known = (one for one in causes if one is not None)
-    return next((one for one in known if one.first is None or one.first.onset <= last), None)
+    return next((one for one in known if one.onset is None or one.onset <= last), None)
 
 
 def _named(found: Sequence[Finding], *names: str) -> Iterator[Finding]:
@@ -222,11 +237,34 @@ def _new_alone(found: Sequence[Finding], steps: Steps) -> Cause | None:
     strange = (one for one in found if one.row is None or one.row.name not in _OF_NEW)
     if kl is None or not 0 < at < len(steps) - 1 or next(strange, None) is not None:
         return None
-    old, around = steps.old_from_reference, kl[[at - 1, at + 1]]
+    old, around = steps.distance("old", "ref"), kl[[at - 1, at + 1]]
     usual = float(medians(old[max(at - _NEAR, 0) : at]))
     if not usual or old[at : at + 2].max() > _STAYS * usual or kl[at] < _LEAVES * around.max():
         return None
     return Cause("log_probs_new alone moved", _FORWARD)
+
+
+def _one_column(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """One column of log-probs changed against all others, or two were exchanged."""
+    alike = [*_named(found, *_OF_COLUMNS)]
+    if steps.logged or not alike:
+        return None
+    first = min(alike, key=lambda one: one.onset)
+    at = steps.numbers.index(first.onset)
+    changed = changed_column(steps, at, single=first.is_single)
+    if changed is None:
+        return None
+    moved = (
+        f"{' − '.join(pair)} {' → '.join(map(rounded, sides))}"
+        for pair, sides in changed.distances.items()
+    )
+    return Cause(
+        changed.words,
+        changed.fix,
+        first=first,
+        numbers=f"RMS of {', '.join(moved)}",
+        has_reason=not changed.is_exchange,
+    )
 
 
 def _other_reference(found: Sequence[Finding], _: Steps) -> Cause | None:
@@ -293,6 +331,28 @@ def _scaled_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
         return None
     factor = float(np.exp(sizes[0]))
     return Cause(f"rewards are {factor:.2g} times what they were", _SCALED, first=changed[0])
+
+
+def _longer(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """Responses became longer before the gradient of a mean over their tokens became smaller."""
+    longer = next((one for one in _named(found, LENGTH) if one.direction == UP), None)
+    smaller = next((one for one in _named(found, "gradient_norm") if one.direction == DOWN), None)
+    if longer is None or longer.earliest is None or smaller is None:
+        return None
+    if smaller.onset >= longer.onset or any(_named(found, *_OF_EQUAL - {"gradient_norm"})):
+        return None
+    values, seen = steps.metrics[longer.metric], steps.numbers.index(longer.seen) + 1
+    first = max(seen - PAST - FARTHEST, 0)
+    past = values[first : seen + FUTURE]
+    if np.isnan(past).any() or (past <= 0.0).any() or len(past) < 2 * LEAST_FUTURE:
+        return None
+    place = kink(np.log(past))
+    if place is None or steps.numbers[first + place] > smaller.onset + LEAST_FUTURE:
+        return None
+    step = min(steps.numbers[first + place], smaller.onset)
+    row = watch(LENGTH)
+    assert row is not None
+    return Cause(meaning(row, UP), row.fix, first=longer, step=step)
 
 
 def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -380,10 +440,12 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _other_settings,
     _opposite_advantages,
     _equal_columns,
+    _one_column,
     _other_reference,
     _stale_engine,
     _scaled_rewards,
     _gain,
+    _longer,
     _better_at_once,
     _equal_rewards,
 )

@@ -39,6 +39,8 @@ AT_ONCE = 3
 """The first steps of an event, in which responses or rewards change that the update follows."""
 SURE = 1
 """Onsets that differ by no more steps are taken to be one: the likely cause has one of these."""
+_WIDE = 5
+"""Steps by which an event may have begun earlier, from which on its words say so."""
 _POLICY = RANKS["gradient_norm"]
 _EFFECTS = {
     **dict.fromkeys(("gradient_norm", "reward_group_std", "reward_std"), DOWN),
@@ -87,6 +89,7 @@ class Event(Answer):
             responses or rewards changed.
         check: what ``grpo check`` names in its worst record, an error or a warning each.
         cause: what explains it; None where its numbers do not say.
+        part: which value of a field of the records carries it, in words; or "".
     """
 
     step: int
@@ -94,6 +97,7 @@ class Event(Answer):
     others: Sequence[Finding]
     check: Sequence[str] = ()
     cause: Cause | None = None
+    part: str = ""
 
     @property
     def findings(self) -> list[Finding]:
@@ -112,7 +116,11 @@ class Event(Answer):
 
     @property
     def earliest(self) -> int:
-        """The first step at which it may have begun."""
+        """The first step at which it may have begun: none before a change that is clear at once."""
+        first = self.first
+        is_sharp = (first.kind, first.onset, first.earliest) == (SHIFT, self.step, None)
+        if is_sharp and first.score > FAR:
+            return self.step
         begun = [one for one in self._wrong if self.step <= one.onset <= self.step + SURE]
         shown = [self.first] if self.first in begun else begun  # others are less clear
         return min((one.earliest or one.onset for one in shown), default=self.step)
@@ -243,7 +251,8 @@ class Event(Answer):
         if self.first.kind == STUCK or (self.first.kind == COPY and self.end is None):
             return f"from step {self.step:,} on"
         often = f" and every {self.first.period} steps since" if self.first.period else ""
-        return f"step {self.step:,}{often}"
+        wide = self.step - self.earliest >= _WIDE and not self.first.is_single
+        return f"step {self.step:,}{often}" + (f", {self.earliest:,} at the earliest" * wide)
 
     @property
     def _fact(self) -> str:
@@ -263,7 +272,7 @@ class Event(Answer):
     @property
     def _guess(self) -> str:
         """What may have caused it: nothing that its numbers prove."""
-        if self.cause is not None:
+        if self.cause is not None and not self._reason:
             return "" if self.cause.is_certain else self.cause.words
         if self._checked:
             return _CLAUSE.split(self._checked)[0]
@@ -290,13 +299,18 @@ class Event(Answer):
         return next(iter(self._named), "").partition(": ")[2]
 
     @property
+    def _reason(self) -> str:
+        """What ``grpo check`` says of its cause."""
+        return self._checked if self.cause is not None and self.cause.has_reason else ""
+
+    @property
     def fix(self) -> str:
         """What is usually done about it; nothing where it is information alone, or none is known.
 
         What is done about lengths that grow is so whatever the KL does.
         """
         row, falls = self.first.row, self.first.direction == DOWN
-        if self.cause is not None:
+        if self.cause is not None and not self._reason:
             return self.cause.fix
         if self._checked:
             return f"look at what grpo check found: {self._checked}"
@@ -334,6 +348,7 @@ class Event(Answer):
             "end": self.end,
             "fix": self.fix,
             "check": [*self.check],
+            **({"part": self.part} if self.part else {}),
             "command": self.first.command,
         }
 
@@ -363,7 +378,7 @@ def _explained(event: Event, steps: Steps) -> Event:
     lacked = {one.metric for one in more}  # or information until now
     others = [one for one in (event.first, *event.others) if one is not first]
     others = [*more, *(one for one in others if one.metric not in lacked)]
-    step = event.step if cause.first is None else first.onset
+    step = event.step if cause.onset is None else cause.onset
     return Event(step, first, others, cause=cause)
 
 

@@ -366,7 +366,7 @@ def _commands(
     cause = None
     if begun.logged:
         cause = shell_line(["grpo", "explain", begun.file])
-    elif begun.file:  # faults of the data, or why the loss is what it is
+    elif begun.file and not begun.has_rewards_alone:  # faults, or why the loss is what it is
         explains = name == "loss" and at_first is not None
         taken = flags.words if explains else flags.reading
         words = ["grpo", "explain" if explains else "check", *_there(begun, at_first), *taken]
@@ -392,8 +392,10 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
     """What shows the worst token of a step, or its responses where no token is to blame.
 
     Where the objective cannot be evaluated, that is left to ``grpo check``. Of data in memory,
-    which have no path, it is a call; None where no field says the step.
+    which have no path, it is a call; None where no field says the step, and of rewards alone.
     """
+    if step.has_rewards_alone:
+        return None
     if not step.file:
         tests = [*flags.arguments.get("where", ()), f"{step.key}=={step.number}"]
         named = {**flags.arguments, "where": tests if len(tests) > 1 else tests[0]}

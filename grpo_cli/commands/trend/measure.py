@@ -18,6 +18,7 @@ from grpo_cli.commands.trend.metadata import add_metadata, repetition
 from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import (
     DECILES,
+    DISTANCES,
     EACH,
     LOWEST,
     NO_NUMBER,
@@ -211,8 +212,7 @@ class ChunkSums:
             self._by_token("kl_k1", -difference, "kl")
             self._by_token("kl_k3", estimate)
             self._find("kl", "tokens", estimate)
-            if old is not None:
-                self._by_token("old_ref_square", np.square(old - batch.log_probs_ref))
+        self._measure_distances()
         trainer = new if old is None else old
         if batch.log_probs_rollout is not None and trainer is not None:
             self._measure_mismatch(trainer - batch.log_probs_rollout)
@@ -220,6 +220,14 @@ class ChunkSums:
                 self._measure_engine(trainer, new, batch.log_probs_rollout)
         if self._logged and breakdown is not None:
             self._measure_logged(breakdown)
+
+    def _measure_distances(self) -> None:
+        """(log π_a − log π_b)² of all columns of log-probs, which says which one changed."""
+        for pair, name in DISTANCES.items():
+            first, second = (getattr(self._chunk.batch, f"log_probs_{one}") for one in pair)
+            if first is not None and second is not None:
+                with np.errstate(over="ignore"):
+                    self._by_token(name, np.square(first - second))
 
     def _measure_ratios(self, breakdown: Breakdown) -> None:
         tokens = self._units["tokens"]

@@ -256,6 +256,17 @@ def line_before(values: F64, at: int) -> tuple[float, float, float]:
     return float(level[0, 0]), float(slope[0, 0]), float(levels(rests[0])[1][0])
 
 
+def kink(values: F64) -> int | None:
+    """The place at which a level turns into a slope, by least squares; None if a step fits more."""
+    places = np.arange(LEAST_FUTURE, len(values) - LEAST_FUTURE + 1)
+    slopes = (np.arange(len(values)) - places[:, None] + 1.0).clip(0.0)
+    shapes = np.stack([slopes, slopes > 0.0])
+    shapes -= shapes.mean(axis=2, keepdims=True)
+    explained = (shapes @ values) ** 2 / (shapes**2).sum(axis=2)
+    slope, step = explained.max(axis=1)
+    return int(places[explained[0].argmax()]) if slope > step else None
+
+
 def medians(rows: F64) -> F64:
     """Those of the last axis, of finite numbers: short rows are sooner sorted than parted.
 

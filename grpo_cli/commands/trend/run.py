@@ -49,6 +49,9 @@ _MOST = 256
 Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 """What became of a chunk, and [R] its rewards."""
 
+PART_FIELDS = ("rank", "env", "env_name", "data_source", "task")
+"""Fields of records of whose values one alone may have changed."""
+
 
 @dataclass
 class RunSums(Accumulator[Evaluated]):
@@ -69,6 +72,7 @@ class RunSums(Accumulator[Evaluated]):
         parts: row of the sums → the part and the step that it is of, where steps have parts; or
             the pass and the step, of steps that were trained again after a resume.
         broken: row of the sums → the error of its first record with NaN.
+        fields: those of ``PART_FIELDS`` that records have.
         marks: the records at which another step begins, while they are read.
     """
 
@@ -85,6 +89,7 @@ class RunSums(Accumulator[Evaluated]):
     references: References = field(default_factory=References)
     parts: dict[int, tuple[Any, int]] = field(default_factory=dict)
     broken: dict[int, InputError] = field(default_factory=dict)
+    fields: set[str] = field(default_factory=set)
     marks: list[tuple[str, int | None, RecordStep]] = field(default_factory=list)
 
     headers = True
@@ -156,6 +161,9 @@ class RunSums(Accumulator[Evaluated]):
         Those that have only rewards are left out and added to the sums, as the files of all are.
         """
         metadata = decoded.keys is None or any(map(is_metadata, decoded.keys))
+        raw = (one.value for one in decoded.items if isinstance(one, Raw))
+        keys = next(raw, ()) if decoded.keys is None else decoded.keys
+        self.fields.update(one for one in PART_FIELDS if one in keys)
         kept: list[Raw | InputError] = []
         rewards: list[tuple[RecordStep, NoLogProbsError]] = []
         before = None
@@ -245,6 +253,7 @@ class RunSums(Accumulator[Evaluated]):
         self.references.merge(later.references)
         self.parts |= later.parts
         self.broken = later.broken | self.broken
+        self.fields |= later.fields
 
 
 @dataclass
@@ -328,6 +337,7 @@ class Run:
         logged: what the framework ``names`` would have logged: name → [S].
         token_means: means over all tokens of what that averages by micro-batch: name → [S].
         statistics: those of each step, where the plan wants some.
+        fields: those of ``PART_FIELDS`` that records have.
         alone: the note where records are not grouped that ought to be.
         ungrouped: that note where no gradient is left because records are not grouped.
     """
@@ -353,6 +363,7 @@ class Run:
         self._lacking = ""
         self.alone: str | None = None
         self.ungrouped: str | None = None
+        self.fields: Sequence[str] = ()
 
     @property
     def lacks(self) -> Notices:
@@ -396,6 +407,7 @@ class Run:
             others = {key: one for key, one in found.missing.items() if one.path != "log_probs_ref"}
             found.missing = {str(error): error, **others}  # it has the record's place
         self.missing = found.missing
+        self.fields = sorted(found.fields, key=PART_FIELDS.index)
         self.signatures, self.moved, self.parts = found.signatures, found.moved, found.parts
         self.notices: Notices = found.notices | dict.fromkeys(notes)
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])

@@ -19,13 +19,19 @@ from grpo_cli.commands.trend.metrics import METRICS, RECORDED_LOSS, StepValues, 
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.onsets import COPY, LEAST_FUTURE, SPIKE
 from grpo_cli.commands.trend.settings import SettingChange
-from grpo_cli.commands.trend.sums import KINDS, LOWEST, Ragged, StepSums
+from grpo_cli.commands.trend.sums import (
+    DISTANCES,
+    KINDS,
+    LOWEST,
+    Ragged,
+    StepSums,
+)
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import did_you_mean
 
 WARNING, INFO = "warning", "info"
 _COUNTS = (("count", "samples"), ("count", "tokens"), ("count", "prints"), ("count", "kl"))
-_KEPT = (*_COUNTS, ("sum", "old_ref_square"))
+_KEPT = {*_COUNTS, *(("sum", name) for name in DISTANCES.values())}
 _LEAST_COPIED = 16
 """Tokens of a step whose log-probs are no others' by chance."""
 _WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
@@ -84,6 +90,11 @@ class Step(Answer):
         """Its row: the metrics by name, and the worst places."""
         head = {"step": self.number} | ({"pass": self.in_pass} if self.in_pass else {})
         return {**head, "file": self.file, **self.metrics, "worst": dict(self.worst)}
+
+    @property
+    def has_rewards_alone(self) -> bool:
+        """Whether its records have no log-probs, so that nothing but ``grpo trend`` reads them."""
+        return not self.logged and self.metrics.get("nll", 0.0) is None
 
     @property
     def headline(self) -> str:
@@ -225,10 +236,10 @@ class Steps(Frames, Sequence[Step]):
         """[S] the responses, or the tokens, of each step."""
         return self._sums.count(unit).astype(np.float64)
 
-    @property
-    def old_from_reference(self) -> F64:
-        """[S] the mean of (log π_old − log π_ref)²; 0 where records lack one of them."""
-        return self._sums.sum("old_ref_square") / np.maximum(self._sums.count("kl"), 1)
+    def distance(self, first: str, second: str) -> F64:
+        """[S] the mean square of the difference of two columns; 0 where records lack one."""
+        name = DISTANCES[frozenset((first, second))]
+        return self._sums.sum(name) / np.maximum(self._sums.count("tokens"), 1)
 
     @property
     def copies(self) -> dict[int, int]:

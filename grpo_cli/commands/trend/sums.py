@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, combinations, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,10 @@ NO_NUMBER = float("nan")
 EACH = "rewards/"
 """Before the name of a reward function, as TRL logs it and its hook records it."""
 DECILES = tuple(f"decile_{number}" for number in range(1, 11))
+COLUMNS = ("new", "old", "ref", "rollout")
+"""The log-probs of a record."""
+DISTANCES = {frozenset(pair): f"{'_'.join(pair)}_square" for pair in combinations(COLUMNS, 2)}
+"""Two of them → the sum of the squares of their difference."""
 LOGGED = ("clip_low", "clip_high", "clip_region", "clip", "kl", "ppo_kl", "entropy")
 """What frameworks average by sample or by record."""
 KINDS = ("length", "nll", "gradient", "ratio", "kl", "mismatch")

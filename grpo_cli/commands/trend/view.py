@@ -234,6 +234,8 @@ def _print_events(
             code, _, message = finding.partition(": ")
             words = message if message.startswith(code) else finding  # the code only once
             console.print(wrapped(Text(f"  check: {visible(words)}"), screen.reading, 4))
+        if event.part:
+            console.print(wrapped(Text(f"  where: {visible(event.part)}"), screen.reading, 4))
         if not logged:
             _print_commands(console, screen, event.commands[: detail.commands])
     moved = [one for event in events if event.severity == INFO for one in event.findings]

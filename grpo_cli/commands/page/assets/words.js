@@ -6,7 +6,10 @@ function shown(value, digits = 6) {
     if (!Number.isFinite(value)) return String(value);
     if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en");
     const rounded = Number(value.toPrecision(digits));
-    return Math.abs(rounded) < 1e-4 ? rounded.toExponential() : String(rounded);
+    const size = Math.abs(rounded);
+    if (size >= 1000 && size < 1e15) return rounded.toLocaleString("en");
+    if (size >= 1e-4 && size < 1e15) return String(rounded);
+    return rounded.toExponential().replace(/e(.)(.)$/, (_, sign, digit) => `e${sign}0${digit}`);
   }
   if (Array.isArray(value)) return value.map((one) => shown(one, digits)).join(" ");
   if (typeof value === "object") {

@@ -15,7 +15,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Frames
 from grpo_cli.commands.trend.detectors import changes
-from grpo_cli.commands.trend.onsets import Change
+from grpo_cli.commands.trend.onsets import FARTHEST, Change
 from grpo_cli.commands.trend.questions.noise import (
     Estimate,
     difference_of_means,
@@ -46,6 +46,10 @@ _CLEAR = 5.0
 of 60 healthy pairs none had one, over the first 12 to 120 steps or the last 12; of values that
 do not overlap there were 5 in 1,335 over the last 12, none over the first."""
 
+_STEP, _NEAR_0, _WANDERS = 12.4, 4.0, 0.4
+"""Andrews' 1 % point (1993) for one break at an unknown place, in variances; the most of these that
+the mean before it may be away from 0; the least correlation of neighbours of what wanders."""
+
 _NEAR = 5
 """Steps around the beginning of a difference within which a change of one side is that change."""
 
@@ -64,8 +68,9 @@ class Difference(Answer):
         end_low, end_high: the interval of that.
         differs, differs_at_end: whether it is beyond that, as many metrics as are looked at, or
             begins at one step; by the factor between both sides where a positive metric is watched
-            on a log scale. Also where it is five times as large as half its interval, or where no
-            value of one side is as large as any of the other.
+            on a log scale. Also where it is five times as large as half its interval, where no
+            value of one side is as large as any of the other, or where one side alone has a fault
+            that ``trend`` finds and that lasts.
         since: the step from which on it differs; None where it does not.
         factor, end_factor: second by first, of a positive metric that is watched on a log scale.
         since_then, since_low, since_high: the difference over the steps from ``since`` on, and its
@@ -301,6 +306,9 @@ def _difference(
     # one group more or less is a spike where a share is 0 else
     spikes = 0.0 if watch is None or watch.scale == "share" else watch.spikes
     begun = [] if seeds else _beginnings(left, right, scale, spikes)
+    of_sides = [] if seeds or watch is None else changes([(watch, mine[0]), (watch, yours[0])])
+    place = None if seeds or begun else _step_of(right[0] - left[0])
+    begun += [] if place is None else _of_one_side(of_sides)
     lasting = [one for one in begun if one.end is None]
     found: list[tuple[float, float, float, bool]] = []
     drifts: list[bool] = []
@@ -324,7 +332,9 @@ def _difference(
         return row
     row = replace(row, drifts=drifts[0], drifts_at_end=drifts[1])
     first = (lasting or begun)[:1]
-    at = _as_alone(first[0].at, (mine[0], yours[0]), watch) if first else 0
+    at = _as_alone(first[0].at, of_sides) if first else 0
+    if place is not None and abs(place - at) > _NEAR and not (row.drifts or row.drifts_at_end):
+        at = place
     row = replace(row, since=numbers[at])
     if count - at < LEAST_COMMON:
         return row
@@ -345,16 +355,47 @@ def _beginnings(mine: F64, yours: F64, scale: str, spikes: float) -> list[Change
     return sorted(chain.from_iterable(found), key=lambda one: one.at)
 
 
-def _as_alone(at: int, sides: Sequence[F64], watch: Watch | None) -> int:
+def _of_one_side(of_sides: Sequence[Sequence[Change]]) -> list[Change]:
+    """The changes that last and are faults of one side, without those that the other has too."""
+    found = list[Change]()
+    for own, other in (of_sides, of_sides[::-1]) if of_sides else ():
+        for one in own:
+            alike = (each.up == one.up and abs(each.at - one.at) <= FARTHEST for each in other)
+            if one.end is None and not one.info and not any(alike):
+                found.append(one)
+    return found
+
+
+def _as_alone(at: int, of_sides: Sequence[Sequence[Change]]) -> int:
     """The place where a difference begins: that of a change of one side which trend would find.
 
     The difference has the noise of both, so that it may show the change some steps later.
     """
-    if watch is None:
-        return at
-    found = chain.from_iterable(changes([(watch, side) for side in sides]))
-    near = [one.at for one in found if abs(one.at - at) <= _NEAR]
+    near = [one.at for one in chain.from_iterable(of_sides) if abs(one.at - at) <= _NEAR]
     return min(near, key=lambda one: abs(one - at), default=at)
+
+
+def _step_of(difference: F64) -> int | None:
+    """The place from which on a difference is another by least squares, and near 0 before.
+
+    None where there is none, and where what is left of it wanders as two seeds do.
+    """
+    count = len(difference)
+    sizes = np.arange(LEAST_COMMON, count - LEAST_COMMON + 1)
+    if not len(sizes):
+        return None
+    sums = np.cumsum(difference)
+    before, after = sums[sizes - 1] / sizes, (sums[-1] - sums[sizes - 1]) / (count - sizes)
+    explained = (after - before) ** 2 * sizes * (count - sizes) / count
+    best = int(explained.argmax())
+    place = int(sizes[best])
+    left = difference - np.repeat([before[best], after[best]], [place, count - place])
+    square = float(left @ left)
+    wanders = float(left[1:] @ left[:-1]) > _WANDERS * square
+    variance = square / (count - 2)
+    is_step = explained[best] > _STEP * variance
+    near_0 = before[best] ** 2 * place < _NEAR_0 * variance
+    return place if is_step and near_0 and not wanders else None
 
 
 def _change(mine: F64, yours: F64, last: int, *, seeds: bool) -> Estimate:

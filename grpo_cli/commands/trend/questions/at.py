@@ -138,7 +138,8 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
     worst = {kind: step.worst[kind] for kind in kinds if kind in step.worst}
     if run is not None:
         narrowed = of_step(run.reader, step, run.step_source)
-        groups, checked = _groups(number, worst, narrowed, run), check(narrowed)
+        groups = _groups(number, worst, narrowed, run)
+        checked = None if step.has_rewards_alone else check(narrowed)
     return StepAnswer(
         number,
         _ends(before),
@@ -211,7 +212,7 @@ def metrics_at(steps: Steps, place: int, findings: Sequence[Finding] = ()) -> It
             if known is not None and (known.scale == "share" or not fine):
                 least = float(known.noise(values)[-1])
             if name in _DEVIATIONS and not steps.logged:
-                count = float(steps.counted("samples")[place])
+                count = max(float(steps.counted("samples")[place]), 1.0)  # 0: rewards alone
                 least = max(least, float(medians(others)) / math.sqrt(2 * count))
             scale = "x" if known is None or scaled is values else _SCALES[known.scale]
             size, spread = robust_size(float(scaled[-1]), scaled[:-1], least)

@@ -264,13 +264,26 @@ def _change(one: PartChange) -> float:
     return (one.after or 0.0) - (one.before or 0.0)
 
 
-def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
-    """Which parts carry a change, in a sentence."""
-    first = rows[0]
-    about = f"{first.metric} from step {first.step} on"
+def carried_by(field: str, parts: PartSteps, whole: Steps, metric: str, step: int) -> str:
+    """Which parts alone carry a change of a metric at a step, in words; "" where all or none do."""
+    for window in windows(whole, [(metric, step)]):
+        rows, count = parts.changes(window, whole), len(parts.parts)
+        if 0 < len(_moved(rows)) < count:
+            return _verdict(field, rows, count)
+    return ""
+
+
+def _moved(rows: Sequence[PartChange]) -> list[PartChange]:
+    """The parts that changed."""
     largest = max((abs(one.size or 0.0) for one in rows), default=0.0)
     moved = [one for one in rows if abs(one.size or 0.0) >= max(_MOVED, _SMALL * largest)]
-    moved += [one for one in rows if one not in moved and _is_alike(one, moved)]
+    return moved + [one for one in rows if one not in moved and _is_alike(one, moved)]
+
+
+def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
+    """Which parts carry a change, in a sentence."""
+    first, moved = rows[0], _moved(rows)
+    about = f"{first.metric} from step {first.step} on"
     if not moved:
         if sum(abs(one.weight_after - one.weight_before) for one in rows) / 2 <= _MIXED:
             return f"{about}: no single {field} changed"

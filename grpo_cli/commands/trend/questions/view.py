@@ -120,13 +120,13 @@ def print_comparison(
     equal = [one.name for one in answer.metrics if one.low == one.high == 0.0]
     rows = [
         {
-            "metric": one.name,
+            "metric": f"≠ {one.name}" if one in answer.differing else f"  {one.name}",
             "first": one.first,
             "second": one.second,
             "difference": with_error(one, first),
             "at the end": with_error(one, first, at_end=True),
             "since": "" if one.since is None else str(one.since),
-            "since then": "" if one.since in (None, first) else f"≠ {since_then(one)}",
+            "since then": "" if one.since in (None, first) else since_then(one),
         }
         for one in answer.metrics
         if one.name not in equal
@@ -146,7 +146,7 @@ def print_comparison(
     if "at the end" not in hide:
         last = max(answer.steps[2] // 4, 30)
         explained += f"; at the end: over the last {last} steps"
-    explained += "; ≠: beyond chance for this many metrics"
+    explained += "; ≠: differs beyond chance for this many metrics"
     if answer.differing:
         explained += "; since: the step from which on a metric differs"
         explained += "" if "since then" in hide else ", since then: the difference from there on"
@@ -171,10 +171,9 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
         else (one.difference, one.low, one.factor, one.differs, one.drifts)
     )
     half = value - low
-    marked = differs and (abs(value) > half or one.since in (None, first))
-    if marked and abs(value) <= half:
-        return "≠ drifts steadily" if drifts or not factor else f"≠ × {factor:.3g}"
-    return f"{'≠' if marked else ' '} {_with_half(value, half)}"
+    if differs and abs(value) <= half and one.since in (None, first):
+        return "drifts steadily" if drifts or not factor else f"× {factor:.3g}"
+    return _with_half(value, half)
 
 
 def _signed(value: float) -> str:
