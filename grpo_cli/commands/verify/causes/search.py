@@ -245,6 +245,8 @@ def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
 
 _KEPT = 3
 """Answers remembered."""
+_SAID_BY = 3
+"""Records that a number which they share is solved from."""
 
 Key = tuple[object, ...]
 
@@ -308,10 +310,11 @@ class Memory:
     def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
         """What explains a record that no mistake alone does, to be named if it explains all."""
         cases = self._unexplained
-        several = loss_settings.shared(cases), statistics.shared_std(cases)
-        for cause in chain(*several) if len(cases) > 1 else ():
-            if _explains_all(cause, self._unexplained):
-                return [cause]
+        several = loss_settings.shared(cases), statistics.shared_std(cases[-_SAID_BY:])
+        with suppress(*IMPOSSIBLE):
+            for cause in chain(*several) if len(cases) > 1 else ():
+                if _explains_all(cause, cases):
+                    return [cause]
         if not self._pairs_left:
             return ()
         self._pairs_left -= 1
