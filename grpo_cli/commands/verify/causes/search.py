@@ -241,6 +241,8 @@ _KEPT = 3
 """Answers remembered."""
 _COUNTS = ("num_items_in_batch", "batch_num_tokens")
 """They differ from record to record of one run, and are in no answer."""
+_SOLVED_FROM = 3
+"""Records that a number which they share is solved from."""
 
 Key = tuple[object, ...]
 
@@ -304,10 +306,11 @@ class Memory:
     def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
         """What explains a record that no mistake alone does, to be named if it explains all."""
         cases = self._unexplained
-        several = loss_settings.shared(cases), statistics.shared_std(cases)
-        for cause in chain(*several) if len(cases) > 1 else ():
-            if _explains_all(cause, self._unexplained):
-                return [cause]
+        several = loss_settings.shared(cases), statistics.shared_std(cases[-_SOLVED_FROM:])
+        with suppress(*IMPOSSIBLE):
+            for cause in chain(*several) if len(cases) > 1 else ():
+                if _explains_all(cause, cases):
+                    return [cause]
         if not self._pairs_left:
             return ()
         self._pairs_left -= 1
