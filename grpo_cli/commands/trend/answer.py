@@ -123,7 +123,7 @@ def _with_part(event: Event, steps: Steps, run: Run, read: Callable[[str], PartS
         except GrpoError:  # records that lack the field
             continue
         if where:
-            return replace(event, part=f"{where} (grpo trend --by {field})")
+            return replace(event, part=f"{where} (--by {field} has all values)")
     return event
 
 
