@@ -155,8 +155,8 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "noise in old of one group": (
         noise_in_old_of_a_group,
-        "step 24: log_probs_old alone changed; ",
-        "look at what computes log_probs_old: ",
+        r"step 24: log_probs_old alone changed \(mismatch.k3 .*\); likely: log_probs_old alone is ",
+        "",
     ),
     "noise in new": (
         noise_in("new", 0.3),
