@@ -161,8 +161,9 @@ class RunSums(Accumulator[Evaluated]):
         Those that have only rewards are left out and added to the sums, as the files of all are.
         """
         metadata = decoded.keys is None or any(map(is_metadata, decoded.keys))
-        raw = (one.value for one in decoded.items if isinstance(one, Raw))
-        keys = next(raw, ()) if decoded.keys is None else decoded.keys
+        values = (one.value for one in decoded.items if isinstance(one, Raw))
+        objects = (value for value in values if isinstance(value, dict))
+        keys = next(objects, ()) if decoded.keys is None else decoded.keys
         self.fields.update(one for one in PART_FIELDS if one in keys)
         kept: list[Raw | InputError] = []
         rewards: list[tuple[RecordStep, NoLogProbsError]] = []
