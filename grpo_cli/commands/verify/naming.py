@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from grpo_cli.commands.verify.answer import Difference, Verdict
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, ratio_words
-from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Memory
-from grpo_cli.commands.verify.causes.suspects import Suspect
+from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Memory, fits
 from grpo_cli.commands.verify.compare import FLOAT64
 
 _MANY = 4
@@ -29,7 +28,7 @@ class Finding:
     Attributes:
         judged: its verdict, without a cause.
         first: where it first differs.
-        suspect: the record; None where it is not kept to be asked again.
+        case_of: evaluates the record; None where it is not kept to be asked again.
         rows: the rows that give all that it expects.
         where: where its numbers differ.
         causes: what explains it.
@@ -40,7 +39,7 @@ class Finding:
 
     judged: Verdict
     first: Difference
-    suspect: Suspect | None = None
+    case_of: Callable[[], Case] | None = None
     rows: Sequence[str] = ()
     where: Located = UNKNOWN
     causes: Sequence[Cause] = ()
@@ -89,16 +88,16 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
     known = {cause.words: cause for one in findings for cause in one.causes}
     tried = [known[words] for words, count in counts.items() if count == most][:MOST]
     for one in findings if most < len(findings) else ():
-        if one.suspect is not None and (most > 1 or one.rows):
+        if one.case_of is not None and (most > 1 or one.rows):
             own = {cause.words for cause in one.causes}
-            more = [x for x in tried if x.words not in own and memory.fits(x, one.suspect)]
+            more = [x for x in tried if x.words not in own and fits(x, one.case_of())]
             if more:
                 one.causes, one.rows = [*more, *one.causes], ()
     if len(findings) >= _MANY:
         _leave_out_chance(findings)
     for one in findings if most >= _MANY else ():
-        if one.suspect is not None and not (one.causes or one.rows or one.possible):
-            _compare_with(tried[0], one, one.suspect.case)
+        if one.case_of is not None and not (one.causes or one.rows or one.possible):
+            _compare_with(tried[0], one, one.case_of())
 
 
 def _compare_with(cause: Cause, one: Finding, case: Case) -> None:
@@ -121,7 +120,7 @@ def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
 
 
 def _of_all(one: Finding, memory: Memory) -> Sequence[Cause]:
-    return (one.suspect and memory.for_all(one.suspect)) or one.of_all
+    return (one.case_of and memory.for_all(one.case_of)) or one.of_all
 
 
 def _leave_out_chance(findings: Sequence[Finding]) -> None:

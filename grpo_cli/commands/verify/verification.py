@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import isfinite
 
 import numpy as np
@@ -25,12 +25,12 @@ from grpo_cli.commands.verify.batches import (
     read_batches,
     unit_of,
 )
+from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.located import UNKNOWN, located
 from grpo_cli.commands.verify.causes.search import (
     Explained,
     Memory,
 )
-from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.compare import LOGGED_DECIMALS, NOISE_OF_SUMS, Tolerance, digits_of
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
@@ -271,15 +271,16 @@ class Verification:
             if part is not None:
                 self._bundle.add_verdict(part, verdict, None)
             return verdict
-        rows, suspect = self._rows_of(record, verdict, within), Suspect(item, record)
-        found = self._explained(verdict, suspect, rows)
+        rows = self._rows_of(record, verdict, within)
+        case_of = cache(partial(Case.of, record, plan, within))
+        found = self._explained(verdict, case_of, rows)
         self._differing += 1
         known = bool(found.causes or found.of_all or rows)
         self._kept[known] += 1
         if self._kept[known] <= _AGAIN:
-            found.suspect = suspect
+            found.case_of = case_of
         if part is not None:
-            case, named = suspect.case, found.verdict()
+            case, named = case_of(), found.verdict()
             own = next(x.expectation.stage for x in case.columns if x.key == found.first.key)
             stages = [cause.stage for cause in found.causes]
             stage = stage_of(own, stages, other_weights=case.other_weights)
@@ -317,18 +318,20 @@ class Verification:
         self._rows = [*dict.fromkeys([*self._rows, *found])]
         return found
 
-    def _explained(self, verdict: Verdict, suspect: Suspect, rows: Sequence[str]) -> Finding:
+    def _explained(
+        self, verdict: Verdict, case_of: Callable[[], Case], rows: Sequence[str]
+    ) -> Finding:
         """Why a record differs, or what is known of that; nothing more where a row gives it."""
         assert verdict.first is not None
         if rows:
             return Finding(verdict, verdict.first, rows=rows)
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            searched = self._memory.explained(suspect, self._usual_rows)
+            searched = self._memory.explained(case_of, self._usual_rows)
             found = searched or Explained(None)
             words = tuple(cause.words for cause in found.causes)
             where = found.where or UNKNOWN
             if found.where is None and (self._whole or words not in self._answers):
-                where = located(suspect.case)
+                where = located(case_of())
         self._answers.add(words)
         for_all = any(cause.for_all for cause in found.causes)
         return Finding(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Any
@@ -11,7 +11,6 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch, Segments, count_turns, cut_turns
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import Value
 from grpo_cli.records import places
 from grpo_cli.records.packed import (
     LOG_PROBS,
@@ -40,13 +39,8 @@ _ROUNDING = 0.01
 """The most that a log-sum-exp in bfloat16 is off, in nats."""
 
 
-def layout(record: Record, settings: Mapping[str, Value] | None = None) -> Hashable:
-    """The key that records must have in common to be assembled together.
-
-    Args:
-        record: the record.
-        settings: the hyperparameters that count; None for all that it has.
-    """
+def layout(record: Record) -> Hashable:
+    """The key that records must have in common to be assembled together."""
     rewards = record.rewards
     first = rewards[0] if rewards else None
     return (
@@ -57,7 +51,7 @@ def layout(record: Record, settings: Mapping[str, Value] | None = None) -> Hasha
         type(record.reward_baselines),
         type(record.advantages),
         tuple(record.of_turns),
-        tuple((record.hyperparameters if settings is None else settings).items()),
+        tuple(record.hyperparameters.items()),
         tuple(record.misnamed.items()),
     )
 

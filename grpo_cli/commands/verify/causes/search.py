@@ -27,7 +27,6 @@ from grpo_cli.commands.verify.causes import (
 )
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, located
-from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
 from grpo_cli.objective.objective import Objective
 from grpo_cli.records import Record
@@ -267,7 +266,6 @@ class Memory:
         self._for_all: list[tuple[Key, Sequence[Cause]]] = []
         self._unexplained: list[Case] = []
         self._searches = 0
-        self._last: tuple[Objective, Key] | None = None
         self.left_out = 0
 
     @property
@@ -276,29 +274,30 @@ class Memory:
         return self._searches + self.left_out
 
     def explained(
-        self, suspect: Suspect, rows: Callable[[Record], Sequence[Plan]]
+        self, case_of: Callable[[], Case], rows: Callable[[Record], Sequence[Plan]]
     ) -> Explained | None:
         """Says why a record differs, and where if it was searched; None where it was not.
 
         Args:
-            suspect: the record.
+            case_of: evaluates the record.
             rows: gives the plans of the rows that are usual where a record comes from.
         """
-        if known := self._fitting(suspect, self._known) or self.for_all(suspect):
+        if known := self._fitting(case_of, self._known) or self.for_all(case_of):
             return Explained(None, known)
         if self._left <= 0:
             self.left_out += 1
             return None
         self._left -= 1
-        found, key = explained(suspect.case), self._key(suspect.case.objective)
+        case = case_of()
+        found, key = explained(case), _key(case.objective)
         self._searches += 1
         if any(cause.for_all for cause in found.causes):
             self._for_all += [(key, found.causes)]
         elif found.causes:
             self._known = [(key, found.causes), *self._known][:_KEPT]
-        elif not is_undefined(suspect.case):
-            self._unexplained.append(suspect.case)
-            found = found._replace(causes=self._of_all(suspect.case, rows))
+        elif not is_undefined(case):
+            self._unexplained.append(case)
+            found = found._replace(causes=self._of_all(case, rows))
             perhaps = [one._replace(for_all=True) for one in found.possible if not one.equal]
             self._for_all += [(key, some) for some in (perhaps, found.causes) if some]
         return found
@@ -316,35 +315,31 @@ class Memory:
         self._pairs_left -= 1
         return paired(self._unexplained, rows(case.record))
 
-    def fits(self, cause: Cause, suspect: Suspect) -> bool:
-        """Whether a cause explains a record as well as the one that it was found in."""
-        return misfit(cause, suspect.case) <= FITS
-
-    def for_all(self, suspect: Suspect) -> Sequence[Cause]:
+    def for_all(self, case_of: Callable[[], Case]) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""
-        return self._fitting(suspect, self._for_all)
+        return self._fitting(case_of, self._for_all)
 
     def _fitting(
-        self, suspect: Suspect, answers: list[tuple[Key, Sequence[Cause]]]
+        self, case_of: Callable[[], Case], answers: list[tuple[Key, Sequence[Cause]]]
     ) -> Sequence[Cause]:
         """The first of the answers that explains a record, which is then tried first."""
-        key = self._key(suspect.case.objective) if answers else ()
+        key = _key(case_of().objective) if answers else ()
         for at, (of, known) in enumerate(answers):
-            fitting = [cause for cause in known if of == key and self.fits(cause, suspect)]
+            fitting = [cause for cause in known if of == key and fits(cause, case_of())]
             if fitting:
                 answers.insert(0, answers.pop(at))
                 return fitting
         return ()
 
-    def _key(self, objective: Objective) -> Key:
-        """The stages and their values: an answer to other ones would be worded otherwise.
 
-        Records that are evaluated together have one objective.
-        """
-        if self._last is None or self._last[0] is not objective:
-            key = tuple(
-                (stage, bound.name, *(one for one in bound.values.items() if one[0] not in _COUNTS))
-                for stage, bound in objective.stages.items()
-            )
-            self._last = objective, key
-        return self._last[1]
+def fits(cause: Cause, case: Case) -> bool:
+    """Whether a cause explains a record as well as the one that it was found in."""
+    return misfit(cause, case) <= FITS
+
+
+def _key(objective: Objective) -> Key:
+    """The stages and their values: an answer to other ones would be worded otherwise."""
+    return tuple(
+        (stage, bound.name, *(one for one in bound.values.items() if one[0] not in _COUNTS))
+        for stage, bound in objective.stages.items()
+    )
