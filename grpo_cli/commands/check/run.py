@@ -37,7 +37,7 @@ from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
 from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
 from grpo_cli.engine import Reader
-from grpo_cli.engine.fold import Accumulator, fold_pieces
+from grpo_cli.engine.fold import Accumulator, fold, fold_pieces
 from grpo_cli.errors import InputError
 from grpo_cli.objective.mismatch import Mismatch
 from grpo_cli.records import DecodedChunk
@@ -293,10 +293,8 @@ def changed_formulas(reader: Reader) -> Sequence[Finding]:
     Raises:
         InputError: at the first record that cannot be read, unless such records are skipped.
     """
-    read, findings = _Formulas(), Findings(0)
-    for read in fold_pieces(reader, _Formulas):  # noqa: B007
-        pass
-    for finding, place in find_changed_formulas(read.kinds):
+    findings = Findings(0)
+    for finding, place in find_changed_formulas(fold(reader, _Formulas).kinds):
         plain = replace(finding, words={**finding.words, "since": ""})
         findings.add(rule_named("advantages"), plain, place)
     return findings.rows

@@ -70,7 +70,7 @@ def _of_one_date(event: Event, steps: Steps, flags: Flags) -> Event:
         return event
     first = event.first
     if event.cause.step is not None:
-        earliest = min(event.step, first.earliest or first.onset)
+        earliest = min(event.step, first.begins)
         first = replace(dated(first, event.step, steps, flags), earliest=earliest)
     others = [
         dated(one, event.step, steps, flags)

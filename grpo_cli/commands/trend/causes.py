@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -255,8 +256,8 @@ def _one_column(found: Sequence[Finding], steps: Steps) -> Cause | None:
     if changed is None:
         return None
     moved = (
-        f"{' − '.join(pair)} {' → '.join(map(rounded, sides))}"
-        for pair, sides in changed.distances.items()
+        f"{' − '.join(pair)} {' → '.join(map(rounded, map(math.sqrt, sides)))}"
+        for pair, sides in changed.squares.items()
     )
     return Cause(
         changed.words,

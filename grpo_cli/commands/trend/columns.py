@@ -6,7 +6,6 @@ each other column, and nothing to the distances between these.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -42,13 +41,13 @@ class ChangedColumn(NamedTuple):
     Attributes:
         words: what it is.
         fix: what to look at.
-        distances: pairs of columns → the root mean squares of their differences before and after.
+        squares: pairs of columns → the mean squares of their differences before and after.
         is_exchange: whether two columns were exchanged.
     """
 
     words: str
     fix: str
-    distances: Mapping[tuple[str, str], tuple[float, float]]
+    squares: Mapping[tuple[str, str], tuple[float, float]]
     is_exchange: bool = False
 
 
@@ -69,19 +68,18 @@ def changed_column(steps: Steps, at: int, *, single: bool) -> ChangedColumn | No
         before, after = values[max(at - _AROUND, 0) : at], values[at:until]
         return float(medians(before)), float(medians(after))
 
-    def rooted(*pairs: tuple[str, str]) -> dict[tuple[str, str], tuple[float, float]]:
-        found = {pair: sides(*pair) for pair in pairs}
-        return {pair: (math.sqrt(one), math.sqrt(two)) for pair, (one, two) in found.items()}
+    def squares(*pairs: tuple[str, str]) -> Mapping[tuple[str, str], tuple[float, float]]:
+        return {pair: sides(*pair) for pair in pairs}
 
     for name in ("new", "ref"):
-        pairs = ("old", "rollout"), (name, "rollout")
-        if _exchanged(*(sides(*pair) for pair in pairs)):
+        found = squares(("old", "rollout"), (name, "rollout"))
+        if _exchanged(*found.values()):
             words = f"log_probs_old and log_probs_{name} were exchanged"
-            return ChangedColumn(words, _EXCHANGED, rooted(*pairs), is_exchange=True)
+            return ChangedColumn(words, _EXCHANGED, found, is_exchange=True)
     for name, other, witness in _WITNESSES:
-        three = (name, witness), (name, other), (other, witness)
-        if _is_alone(*(sides(*pair) for pair in three)):
-            return ChangedColumn(f"log_probs_{name} alone changed", _FIX[name], rooted(*three))
+        found = squares((name, witness), (name, other), (other, witness))
+        if _is_alone(*found.values()):
+            return ChangedColumn(f"log_probs_{name} alone changed", _FIX[name], found)
     return None
 
 

@@ -42,6 +42,7 @@ from grpo_cli.commands.trend.onsets import (
     line_before,
     medians,
     onsets,
+    shapes,
     steady_move,
     usual,
 )
@@ -282,16 +283,15 @@ def _dated(change: Change, scaled: F64) -> Change:
         return change
     start = max(change.at - PAST, 0)
     places = np.arange(max(change.at - FARTHEST, LEAST_PAST), change.seen - 1)
-    ahead = np.arange(start, change.seen) - places[:, None] + 1.0
-    shapes = np.stack([ahead > 0.0, np.sqrt(ahead.clip(0.0)), ahead.clip(0.0)])
-    known = [np.ones(change.seen - start)]
+    count = change.seen - start
+    known = [np.ones(count)]
     if line_before(scaled, max(change.at - LEAST_FUTURE, LEAST_PAST))[1]:
-        known.append(np.arange(change.seen - start, dtype=np.float64))
+        known.append(np.arange(count, dtype=np.float64))
     base, _ = np.linalg.qr(np.stack(known, axis=1))
     values = scaled[start : change.seen]
     values = (values - base @ (values @ base)) * (1 if change.up else -1)
-    shapes = shapes - (shapes @ base) @ base.T
-    explained = (shapes @ values).clip(0.0) ** 2 / np.maximum((shapes**2).sum(axis=2), _ROUNDING)
+    fitted = shapes(places - start, count, base)
+    explained = (fitted @ values).clip(0.0) ** 2 / np.maximum((fitted**2).sum(axis=2), _ROUNDING)
     shape, best = np.unravel_index(explained.argmax(), explained.shape)
     if shape == 0 and places[best] > change.at:
         change = change._replace(at=int(places[best]))

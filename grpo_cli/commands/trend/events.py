@@ -116,14 +116,10 @@ class Event(Answer):
 
     @property
     def earliest(self) -> int:
-        """The first step at which it may have begun: none before a change that is clear at once."""
-        first = self.first
-        is_sharp = (first.kind, first.onset, first.earliest) == (SHIFT, self.step, None)
-        if is_sharp and first.score > FAR:
-            return self.step
+        """The first step at which it may have begun."""
         begun = [one for one in self._wrong if self.step <= one.onset <= self.step + SURE]
         shown = [self.first] if self.first in begun else begun  # others are less clear
-        return min((one.earliest or one.onset for one in shown), default=self.step)
+        return min((one.begins for one in shown), default=self.step)
 
     @property
     def commands(self) -> list[str]:

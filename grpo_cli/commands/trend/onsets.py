@@ -256,15 +256,26 @@ def line_before(values: F64, at: int) -> tuple[float, float, float]:
     return float(level[0, 0]), float(slope[0, 0]), float(levels(rests[0])[1][0])
 
 
+def shapes(places: I64, count: int, base: F64) -> F64:
+    """[3, P, n] a step, a curve and a slope from each place on, less what a base explains of them.
+
+    Args:
+        places: [P].
+        count: n.
+        base: [n, b] columns of length 1 at right angles to each other.
+    """
+    ahead = np.arange(count) - places[:, None] + 1.0
+    found = np.stack([ahead > 0.0, np.sqrt(ahead.clip(0.0)), ahead.clip(0.0)])
+    return found - (found @ base) @ base.T
+
+
 def kink(values: F64) -> int | None:
     """The place at which a level turns into a slope, by least squares; None if a step fits more."""
-    places = np.arange(LEAST_FUTURE, len(values) - LEAST_FUTURE + 1)
-    slopes = (np.arange(len(values)) - places[:, None] + 1.0).clip(0.0)
-    shapes = np.stack([slopes, slopes > 0.0])
-    shapes -= shapes.mean(axis=2, keepdims=True)
-    explained = (shapes @ values) ** 2 / (shapes**2).sum(axis=2)
-    slope, step = explained.max(axis=1)
-    return int(places[explained[0].argmax()]) if slope > step else None
+    count = len(values)
+    places = np.arange(LEAST_FUTURE, count - LEAST_FUTURE + 1)
+    fitted = shapes(places, count, np.full((count, 1), count**-0.5))[[0, 2]]
+    step, slope = (fitted @ values) ** 2 / (fitted**2).sum(axis=2)
+    return int(places[slope.argmax()]) if slope.max() > step.max() else None
 
 
 def medians(rows: F64) -> F64:

@@ -415,6 +415,11 @@ class Finding:
         return watch(self.metric) or watch_logged(self.metric)
 
     @property
+    def begins(self) -> int:
+        """The first step at which it may have begun."""
+        return self.onset if self.earliest is None else self.earliest
+
+    @property
     def is_single(self) -> bool:
         """Whether it is of one step."""
         return self.kind in (SPIKE, COPY) and not self.period

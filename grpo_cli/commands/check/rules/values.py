@@ -471,10 +471,10 @@ def _find_other_tokens(one: Entropies) -> Finding | None:
         return None
     evidence = {"gain": gain, "standard_error": error, "tokens": tokens}
     for which, where in (("previous", "early"), ("next", "late")):
-        beside, uncertain = one.gain(f"{which} ") if one[f"{which} tokens"] > 1.0 else (0.0, 0.0)
-        if beside - _ERRORS * uncertain > max(_FLAT, 2.0 * gain):
+        neighbour, uncertain = one.gain(f"{which} ") if one[f"{which} tokens"] > 1.0 else (0.0, 0.0)
+        if neighbour - _ERRORS * uncertain > max(_FLAT, 2.0 * gain):
             words = {"which": which, "where": where, "name": one.name}
-            return Finding(evidence | {"beside": beside}, kind="shifted", words=words)
+            return Finding(evidence | {"neighbour": neighbour}, kind="shifted", words=words)
     return Finding(evidence | {"correlation": one.correlation}, kind="unrelated")
 
 
