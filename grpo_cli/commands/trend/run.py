@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -38,6 +39,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.choose.grouping import FILE
+from grpo_cli.records.choose.where import hashable
 from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
@@ -51,6 +53,8 @@ Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 
 PART_FIELDS = ("rank", "env", "env_name", "data_source", "task")
 """Fields of records of whose values one alone may have changed."""
+_MOST_PARTS = 256
+"""Values, beyond which a field is no part of a run but a name of its records."""
 
 
 @dataclass
@@ -72,7 +76,7 @@ class RunSums(Accumulator[Evaluated]):
         parts: row of the sums → the part and the step that it is of, where steps have parts; or
             the pass and the step, of steps that were trained again after a resume.
         broken: row of the sums → the error of its first record with NaN.
-        fields: those of ``PART_FIELDS`` that records have.
+        fields: those of ``PART_FIELDS`` that records have → their values, while these are few.
         marks: the records at which another step begins, while they are read.
     """
 
@@ -89,7 +93,7 @@ class RunSums(Accumulator[Evaluated]):
     references: References = field(default_factory=References)
     parts: dict[int, tuple[Any, int]] = field(default_factory=dict)
     broken: dict[int, InputError] = field(default_factory=dict)
-    fields: set[str] = field(default_factory=set)
+    fields: dict[str, set[Any]] = field(default_factory=dict)
     marks: list[tuple[str, int | None, RecordStep]] = field(default_factory=list)
 
     headers = True
@@ -161,10 +165,7 @@ class RunSums(Accumulator[Evaluated]):
         Those that have only rewards are left out and added to the sums, as the files of all are.
         """
         metadata = decoded.keys is None or any(map(is_metadata, decoded.keys))
-        values = (one.value for one in decoded.items if isinstance(one, Raw))
-        objects = (value for value in values if isinstance(value, dict))
-        keys = next(objects, ()) if decoded.keys is None else decoded.keys
-        self.fields.update(one for one in PART_FIELDS if one in keys)
+        self._note_parts(decoded)
         kept: list[Raw | InputError] = []
         rewards: list[tuple[RecordStep, NoLogProbsError]] = []
         before = None
@@ -197,6 +198,21 @@ class RunSums(Accumulator[Evaluated]):
             self.add_tables(sums_of_rewards(rewards))
         failed = any(isinstance(item, InputError) for item in kept)
         return DecodedChunk(kept, None if failed else decoded.keys)
+
+    def _note_parts(self, decoded: DecodedChunk) -> None:
+        """Notes the values of the fields of which one may be a part of the run."""
+        values = (one.value for one in decoded.items if isinstance(one, Raw))
+        objects = [value for value in values if isinstance(value, dict)]
+        for name in PART_FIELDS if objects else ():
+            if name not in objects[0]:
+                continue
+            known = self.fields.setdefault(name, set())
+            for one in objects:
+                if len(known) > _MOST_PARTS:
+                    break
+                if name in one:
+                    with suppress(InputError):  # nested too deeply for a name
+                        known.add(hashable(one[name]))
 
     def _abandoned(self, step: RecordStep, item: Raw | InputError) -> int:
         """The pass of a record whose step was trained again, which has a row of its own; else 0.
@@ -254,7 +270,9 @@ class RunSums(Accumulator[Evaluated]):
         self.references.merge(later.references)
         self.parts |= later.parts
         self.broken = later.broken | self.broken
-        self.fields |= later.fields
+        for name, values in later.fields.items():
+            if len(known := self.fields.setdefault(name, set())) <= _MOST_PARTS:
+                known |= values
 
 
 @dataclass
@@ -338,7 +356,7 @@ class Run:
         logged: what the framework ``names`` would have logged: name → [S].
         token_means: means over all tokens of what that averages by micro-batch: name → [S].
         statistics: those of each step, where the plan wants some.
-        fields: those of ``PART_FIELDS`` that records have.
+        fields: those of ``PART_FIELDS`` of which records have several values, but not many.
         alone: the note where records are not grouped that ought to be.
         ungrouped: that note where no gradient is left because records are not grouped.
     """
@@ -408,7 +426,8 @@ class Run:
             others = {key: one for key, one in found.missing.items() if one.path != "log_probs_ref"}
             found.missing = {str(error): error, **others}  # it has the record's place
         self.missing = found.missing
-        self.fields = sorted(found.fields, key=PART_FIELDS.index)
+        several = {name for name, one in found.fields.items() if 1 < len(one) <= _MOST_PARTS}
+        self.fields = sorted(several, key=PART_FIELDS.index)
         self.signatures, self.moved, self.parts = found.signatures, found.moved, found.parts
         self.notices: Notices = found.notices | dict.fromkeys(notes)
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
