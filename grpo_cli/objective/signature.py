@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -28,6 +29,15 @@ Parts = tuple[Part, ...]
 def line(parts: Parts) -> str:
     """The pieces as text, in their order."""
     return "|".join(map(_text, parts))
+
+
+_PIECE = re.compile(r"\|(\w+):((?:\[[^]]*\]|[^|])*)")
+_IDLE = re.compile(r".*\[(beta|entropy_coef)=0[,\]].*")
+
+
+def choices_in(text: str) -> dict[str, str]:
+    """Key → what ``line`` wrote of it; ``none`` for a term times 0."""
+    return {key: _IDLE.sub("none", choice) for key, choice in _PIECE.findall(text)}
 
 
 def common(found: Collection[Parts]) -> Parts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from grpo_cli.commands.frames import Frames
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.hyperparameters import Value
 from grpo_cli.mistakes import causes
+from grpo_cli.objective.signature import choices_in
 from grpo_cli.terminal.numbers import shown
 
 BY_CHANCE = 0.05
@@ -180,11 +180,8 @@ class Matched(Frames, Answer):
     @property
     def _stages(self) -> Mapping[str, Sequence[str]]:
         """Stage → the choices that the matches have there, each once; a term times 0 is none."""
-        each = [dict(_PIECE.findall(one.signature)) for one in self.matches]
-        found = {
-            name: [_IDLE.sub("none", one.get(name, "none")) for one in each] for name in _STAGES
-        }
-        return {name: [*dict.fromkeys(choices)] for name, choices in found.items()}
+        each = [choices_in(one.signature) for one in self.matches]
+        return {name: [*dict.fromkeys(one.get(name, "none") for one in each)] for name in _STAGES}
 
     @property
     def shared(self) -> Mapping[str, str]:
@@ -274,9 +271,7 @@ class Matched(Frames, Answer):
         ]
 
 
-_PIECE = re.compile(r"\|(\w+):((?:\[[^]]*\]|[^|])*)")
 _STAGES = ("adv", "ratio", "surrogate", "kl", "corr", "agg", "ent")
-_IDLE = re.compile(r".*\[(beta|entropy_coef)=0[,\]].*")
 _ALSO = 2
 _ENTRIES = 5
 """Values that a prompt lists; ``matches`` has all."""

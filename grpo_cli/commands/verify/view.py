@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from grpo_cli.commands.verify.answer import (
 from grpo_cli.commands.verify.batches import UNITS
 from grpo_cli.commands.verify.causes.located import DIFFERS, HINT, LOOK
 from grpo_cli.commands.verify.expected import METRIC
+from grpo_cli.objective.signature import choices_in
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
@@ -88,8 +88,6 @@ def _firsts(differing: Sequence[Verdict], answer: Verified) -> Sequence[Verdict]
     return [found[words] for words in sorted(found, key=bool)][:_SHOWN]
 
 
-_NO_KL = re.compile(r"\|kl:(none|[^|]*\[beta=0[,\]])")
-"""In the signature of an objective without a KL, or whose β is 0."""
 _SHOWN = 3
 """Records printed without --full, each with another cause."""
 
@@ -142,8 +140,8 @@ def _paragraph(
     )
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
-    lacks_kl = first.stage == "kl" and not first.got and _NO_KL.search(row.signature)
-    no_kl = " (no KL in the loss)" if lacks_kl else ""
+    has_kl = not choices_in(row.signature).get("kl", "").startswith("none")
+    no_kl = "" if has_kl or first.stage != "kl" or first.got else " (no KL in the loss)"
     yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}{no_kl}")
     causes = sorted(first.causes, key=lambda words: words not in shared)
     if first.pattern:
