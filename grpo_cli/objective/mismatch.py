@@ -318,7 +318,8 @@ def _begun(table: dict[int, F64]) -> Cause | None:
     later = _part_steps({one: sums for one, sums in table.items() if one >= found.step})
     if later is None or later.step is None:
         return found
-    step, began = found.step, found
+    step = found.step
+    began: Cause | None = found
     while began is not None and began.step is not None:
         step = began.step
         began = _part_steps({one: sums for one, sums in table.items() if one < step})
