@@ -363,7 +363,7 @@ def test_a_value_that_hardly_anybody_means_is_noted(tmp_path, command, flags, na
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({**ROWS, "log_probs_ref": ROWS["log_probs"]}) + "\n")
     found = run(command, path, *flags)
-    notes = [line for line in found.stderr.splitlines() if " is " in line and flags[1] in line]
+    notes = [line for line in found.stderr.splitlines() if f" is {flags[1]}:" in line]
     assert found.exit_code == 0
     assert [note.split()[2] for note in notes] == names
     if flags[0].startswith("--epsilon"):
