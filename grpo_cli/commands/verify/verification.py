@@ -69,7 +69,8 @@ def verified(
     """Returns the run and the answer of ``verify``.
 
     A trainer logs one loss for a step. Where other records repeat one, or only one of a step's has
-    it, and some differ, steps are compared, if these agree or are explained no less.
+    it, and some differ, steps are compared, if these agree or are explained no less: of losses that
+    records repeat, than half of the records.
 
     Args:
         make, reader, most, whole: as ``Verification`` has them.
@@ -96,7 +97,8 @@ def verified(
         return run, answer  # which says what is wrong with the records
     if not other.records:  # none could be joined
         return run, answer
-    if _quality(other) > _quality(answer) or (repeated and _quality(other) == _quality(answer)):
+    of_records = _quality(answer, least=_CHANCE if repeated else 0.0)
+    if _quality(other) > of_records or (repeated and _quality(other) == of_records):
         return of_steps, other
     return run, answer
 
@@ -119,10 +121,18 @@ def _differ(answer: Verified) -> bool:
     return len(pairs) > len({yours for yours, _ in pairs})
 
 
-def _quality(answer: Verified) -> tuple[float, float]:
-    """The share of records that agree, and of those that differ the share that is explained."""
+_CHANCE = 0.5
+"""The share of records up to which one that agrees with its step's loss may do so by chance."""
+
+
+def _quality(answer: Verified, least: float = 0.0) -> tuple[float, float]:
+    """The share of records that agree, and of those that differ the share that is explained.
+
+    A share that is not above the least is 0.
+    """
     explained = max(answer.explained, answer.agreeing) / max(answer.differing, 1)
-    return 1.0 - answer.differing / max(answer.verified, 1), explained
+    agreeing = 1.0 - answer.differing / max(answer.verified, 1)
+    return agreeing if agreeing > least else 0.0, explained if explained > least else 0.0
 
 
 class Verification:

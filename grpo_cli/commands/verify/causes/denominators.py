@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.breakdown import Breakdown
@@ -403,8 +403,10 @@ def _with_weights(case: Case, numerator: Numerator, divisor: Divisor) -> Breakdo
 
 
 def negative(case: Case) -> Iterator[Cause]:
-    """Yields the objective for the loss."""
+    """Yields the objective for the loss, of the KL alone where no response has an advantage."""
     if case.gradient is not None or case.loss is not None:
+        if not case.breakdown.advantage.any():
+            yield catalogued("kl-sign", partial(Case.with_coefficient, name=KL, factor=-1.0))
         words = "wrong sign: your loss is the negative of grpo's (loss = −objective)"
         made = partial(everything_times, factor=-1.0)
         yield Cause("loss-sign", words, made, by_record=True)
