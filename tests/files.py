@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
@@ -78,6 +79,19 @@ def each(
         return tried
 
     return over_all
+
+
+def by_hand(path: Path) -> list[tuple[str, list[str]]]:
+    """The expressions of a file (``%``), each with its value, line by line, as it was written."""
+    found = re.findall(r"^% (.*)\n((?:>.*\n)*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return [(expression, value.splitlines()) for expression, value in found]
+
+
+def shown(value: Any) -> list[str]:
+    """A value as ``by_hand`` has it: texts by their lines, a mark where one ends with spaces."""
+    texts = value if isinstance(value, list) else [value if isinstance(value, str) else repr(value)]
+    lines = [line for text in texts for line in text.split("\n")]
+    return [f"> {line}|" if line.endswith(" ") else f"> {line}".rstrip() for line in lines]
 
 
 def evaluation(
