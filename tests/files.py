@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 import random
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
@@ -81,17 +80,24 @@ def each(
     return over_all
 
 
-def by_hand(path: Path) -> list[tuple[str, list[str]]]:
-    """The expressions of a file (``%``), each with its value, line by line, as it was written."""
-    found = re.findall(r"^% (.*)\n((?:>.*\n)*)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return [(expression, value.splitlines()) for expression, value in found]
+def expressions(path: Path, names: dict[str, Any], *, by_hand: bool = False) -> None:
+    """Asserts that each expression of a file (``%``) has the value that is below it (``>``).
 
-
-def shown(value: Any) -> list[str]:
-    """A value as ``by_hand`` has it: texts by their lines, a mark where one ends with spaces."""
-    texts = value if isinstance(value, list) else [value if isinstance(value, str) else repr(value)]
-    lines = [line for text in texts for line in text.split("\n")]
-    return [f"> {line}|" if line.endswith(" ") else f"> {line}".rstrip() for line in lines]
+    Texts are there line by line, with a mark where a line ends with a space. ``GRPO_WRITE_CASES=1``
+    writes the values anew, but not those that somebody worked out by hand.
+    """
+    now, kept = list[str](), path.read_text(encoding="utf-8").splitlines()
+    for line in (one for one in kept if not one.startswith(">")):
+        now.append(line)
+        if line.startswith("% "):
+            value = eval(line[2:], names)
+            value = value if isinstance(value, list | str) else repr(value)
+            texts = [value] if isinstance(value, str) else value
+            lines = [one for text in texts for one in text.split("\n")]
+            now += [f"> {one}|" if one.endswith(" ") else f"> {one}".rstrip() for one in lines]
+    if "GRPO_WRITE_CASES" in os.environ and not by_hand:
+        path.write_text("".join(f"{line}\n" for line in now), encoding="utf-8")
+    assert now == kept
 
 
 def evaluation(

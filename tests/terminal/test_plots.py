@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from files import by_hand, each, shown
+from files import expressions
 
 from grpo_cli.records.open.remote import Address, Version
 from grpo_cli.terminal import plots, progress
@@ -37,9 +37,9 @@ def points(values, width, height):
     return ascii_rows(line_of(np.array(values), 0.0, 1.0), width, height)
 
 
-@each(("expression", "value"), by_hand(Path(__file__).with_name("cases") / "plots.txt"))
-def test_what_was_drawn_by_hand(expression, value):
-    assert shown(eval(expression, vars(plots) | globals())) == value
+def test_what_was_drawn_by_hand():
+    path = Path(__file__).with_name("cases") / "plots.txt"
+    expressions(path, vars(plots) | globals(), by_hand=True)
 
 
 def test_names_move_no_cursor():

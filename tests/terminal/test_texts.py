@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from files import by_hand, each, shown
+from files import expressions
 from rich.text import Text
 
 from grpo_cli import UsageError
@@ -33,11 +33,11 @@ def printed(shown):
     return written(console)
 
 
-@each(("expression", "value"), by_hand(Path(__file__).with_name("cases") / "texts.txt"))
-def test_what_was_written_by_hand(expression, value):
+def test_what_was_written_by_hand():
     modules = (math, grid, numbers, paging, palette, prose)
     names = {name: one for module in modules for name, one in vars(module).items()}
-    assert shown(eval(expression, names | {"printed": printed})) == value
+    path = Path(__file__).with_name("cases") / "texts.txt"
+    expressions(path, names | {"printed": printed}, by_hand=True)
 
 
 @pytest.mark.parametrize(
