@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
 import os
@@ -78,6 +79,12 @@ def each(
         return tried
 
     return over_all
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file: column → cell."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [*csv.DictReader(stream)]
 
 
 def expressions(path: Path, names: dict[str, Any], *, by_hand: bool = False) -> None:
