@@ -8,6 +8,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import unified_diff
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -104,7 +105,7 @@ def expressions(path: Path, names: dict[str, Any], *, by_hand: bool = False) -> 
             now += [f"> {one}|" if one.endswith(" ") else f"> {one}".rstrip() for one in lines]
     if "GRPO_WRITE_CASES" in os.environ and not by_hand:
         path.write_text("".join(f"{line}\n" for line in now), encoding="utf-8")
-    assert now == kept
+    assert now == kept, "\n".join(unified_diff(kept, now, path.name, "now", n=1, lineterm=""))
 
 
 def with_header(header: dict[str, Any], data: bytes = bytes(16)) -> bytes:
