@@ -106,6 +106,7 @@ def test_clean_batches_are_honest(kind: check.Any) -> None:
         assert abs(np.mean(weights) - 1.0) < 5.0 * error + 1e-6
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("fault", FAULTS[::8], ids=lambda fault: fault.name)
 def test_faults_change_the_dump(fault: check.Fault) -> None:
     """The same seed plants the same fault."""

@@ -175,7 +175,7 @@ def test_the_help_of_eval_fits_a_terminal(grpo):
 FLAG_PAGES = flag_pages()
 
 
-@pytest.mark.parametrize("name", some(sorted(FLAG_PAGES), 9))
+@pytest.mark.parametrize("name", some(sorted(FLAG_PAGES), 5))
 def test_a_flag_s_page_has_an_example_that_runs(grpo, monkeypatch, tmp_path, name):
     page = grpo("help", "full" if name == "--full" else name)  # which is help's own
     assert page.exit_code == 0
@@ -220,42 +220,48 @@ SYMPTOMS += ("dead groups", "off policy", "kl too large", "different from trl", 
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        ("explain loss", "loss: −J;"),
-        ("explain clip-fraction", "clip_fraction: the share of tokens"),
-        ("explain beta", "beta: coefficient of the KL penalty"),
-        ("explain advantages", "grpo variants --stage advantage"),
-        ("help dapo", "dapo: Decoupled Clip"),
-        ("help clip", "clip, vanilla, ppo: --surrogate"),
-        ("help ratio", "grpo variants --stage ratio"),
-        ("help A", "advantage: how much better"),
-        ("help ε", "epsilon_low: lower clip range"),
-        ("help last_good_step", "last_good_step: the last step before the first warning"),
-        ("help drift", "two columns"),
-        ("help pass_at_k", "pass_at: the share of responses"),
-        ("help pass_at_k", "pass-at-k, pass_at_k, passk, grpo_passk: Leave-one-out"),
-        ("help scale_rewards", "what advantages are divided by: the std of the group"),
-        ("help num_iterations", "updates for each generation"),
-        ("help response-mean", "response-mean, seq-mean-token-mean, sequence_mean: --aggregate"),
-        ("help aggregate", "response-mean    Mean over responses of their token means"),
-        ("help --kl-aggregate", "token-mean       Mean over all tokens"),
-        ("help kl", "kl: the estimated KL from the reference"),
-        ("help kl", "k2 = d²/2"),
-        ("help adv:given", "given: --advantage, how much better"),
-        ("help corr:none", "none: --correction, does the rollout engine"),
-        ("help adv:group-std[ddof=1,eps=1e-08,min=0]", "group-std, grpo, grpo_vectorized"),
-        ("help verl", "grpo variants verl"),
-        ("help sanity", "grpo check FILE"),
-        ("help csv", "CSV of W&B"),
-        ("help old logprobs", "the field log_probs_old"),
-        ("help --group-by", "--group-by FIELD,…  Fields that all rows of a group share"),
-        ("help group-by", "--group-by FIELD,…  Fields that all rows of a group share"),
-        ("help --json", "\n  grpo eval, compare, "),
-        ("help -v", "-v, --variants A,B"),
-        ("help clipfrac", "clip_fraction: "),
-        ("help DAPO", "Decoupled Clip"),
-        *((f"help {symptom}", "grpo ") for symptom in SYMPTOMS),
-    ],
+    some(
+        [
+            ("explain loss", "loss: −J;"),
+            ("explain clip-fraction", "clip_fraction: the share of tokens"),
+            ("explain beta", "beta: coefficient of the KL penalty"),
+            ("explain advantages", "grpo variants --stage advantage"),
+            ("help dapo", "dapo: Decoupled Clip"),
+            ("help clip", "clip, vanilla, ppo: --surrogate"),
+            ("help ratio", "grpo variants --stage ratio"),
+            ("help A", "advantage: how much better"),
+            ("help ε", "epsilon_low: lower clip range"),
+            ("help last_good_step", "last_good_step: the last step before the first warning"),
+            ("help drift", "two columns"),
+            ("help pass_at_k", "pass_at: the share of responses"),
+            ("help pass_at_k", "pass-at-k, pass_at_k, passk, grpo_passk: Leave-one-out"),
+            ("help scale_rewards", "what advantages are divided by: the std of the group"),
+            ("help num_iterations", "updates for each generation"),
+            (
+                "help response-mean",
+                "response-mean, seq-mean-token-mean, sequence_mean: --aggregate",
+            ),
+            ("help aggregate", "response-mean    Mean over responses of their token means"),
+            ("help --kl-aggregate", "token-mean       Mean over all tokens"),
+            ("help kl", "kl: the estimated KL from the reference"),
+            ("help kl", "k2 = d²/2"),
+            ("help adv:given", "given: --advantage, how much better"),
+            ("help corr:none", "none: --correction, does the rollout engine"),
+            ("help adv:group-std[ddof=1,eps=1e-08,min=0]", "group-std, grpo, grpo_vectorized"),
+            ("help verl", "grpo variants verl"),
+            ("help sanity", "grpo check FILE"),
+            ("help csv", "CSV of W&B"),
+            ("help old logprobs", "the field log_probs_old"),
+            ("help --group-by", "--group-by FIELD,…  Fields that all rows of a group share"),
+            ("help group-by", "--group-by FIELD,…  Fields that all rows of a group share"),
+            ("help --json", "\n  grpo eval, compare, "),
+            ("help -v", "-v, --variants A,B"),
+            ("help clipfrac", "clip_fraction: "),
+            ("help DAPO", "Decoupled Clip"),
+            *((f"help {symptom}", "grpo ") for symptom in SYMPTOMS),
+        ],
+        16,
+    ),
 )
 def test_a_word_is_explained(grpo, words, said):
     result = grpo(*words.split())
@@ -303,23 +309,26 @@ def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
 
 @pytest.mark.parametrize(
     ("command", "answer"),
-    [
-        ("explain on_policy.json", "the loss is 0: every ratio is exactly 1"),
-        ("match dr_grpo.json --loss 0.0749292", "grpo eval samples/dr_grpo.json -v"),
-        (
-            "check dr_grpo_cases.jsonl",
-            "both rewards\n    are 1, so this group has no policy gradient",
-        ),
-        ("eval arithmetic.jsonl --kl k1", "gradient norm   0.138413"),
-        ("explain k1", "Its slope is 1 at every token"),
-        ("show on_policy.json", "every ratio is 1 (on-policy), so no clip acts"),
-        ("check temperature.jsonl", "only one side applied the temperature"),
-        ("explain gspo", "Sequence level, length-normalised"),
-        ("check threads/verl-6564.jsonl", "shift labels within each"),
-        ("check bad_nan.json", "log_probs_new is nan at 1"),
-        ("show arithmetic.jsonl", "2+3=6⁻⁻▾"),
-        ("compare arithmetic.jsonl -v all", " variants give "),
-    ],
+    some(
+        [
+            ("explain on_policy.json", "the loss is 0: every ratio is exactly 1"),
+            ("match dr_grpo.json --loss 0.0749292", "grpo eval samples/dr_grpo.json -v"),
+            (
+                "check dr_grpo_cases.jsonl",
+                "both rewards\n    are 1, so this group has no policy gradient",
+            ),
+            ("eval arithmetic.jsonl --kl k1", "gradient norm   0.138413"),
+            ("explain k1", "Its slope is 1 at every token"),
+            ("show on_policy.json", "every ratio is 1 (on-policy), so no clip acts"),
+            ("check temperature.jsonl", "only one side applied the temperature"),
+            ("explain gspo", "Sequence level, length-normalised"),
+            ("check threads/verl-6564.jsonl", "shift labels within each"),
+            ("check bad_nan.json", "log_probs_new is nan at 1"),
+            ("show arithmetic.jsonl", "2+3=6⁻⁻▾"),
+            ("compare arithmetic.jsonl -v all", " variants give "),
+        ],
+        5,
+    ),
 )
 def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, command, answer):
     """From the front page alone, on a sample: one command, whose answer is not scrolled away."""
@@ -331,6 +340,7 @@ def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, comm
     assert answer in "\n".join(shown.splitlines()[:23])
 
 
+@pytest.mark.more
 def test_the_table_of_exit_codes_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = Path(__file__).parents[2] / "samples"
     plain, other = samples / "arithmetic.jsonl", samples / "temperature.jsonl"
@@ -364,6 +374,7 @@ def test_pages_in_a_pipe_have_no_comments_and_no_links_to_files() -> None:
         assert not re.search(r"\]\((?!https?:)", text), page
 
 
+@pytest.mark.more
 def test_the_help_of_a_command_goes_to_the_pager_and_tables_that_do_not_fit_are_lists(shell):
     line = "script -qec 'stty rows 24 cols 80; $GRPO {}' /dev/null"
     command = {"GRPO": f"{sys.executable} -m grpo_cli", "PAGER": "sed s/^/paged:/"}

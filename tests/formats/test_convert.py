@@ -47,7 +47,7 @@ def same(grpo, path, tmp_path, *flags, given=()):
 
 
 @pytest.mark.parametrize(
-    "path", some([*REAL, *SAMPLES], 6), ids=lambda path: f"{path.parent.name} {path.name}"
+    "path", some([*REAL, *SAMPLES], 3), ids=lambda path: f"{path.parent.name} {path.name}"
 )
 def test_real_dumps(grpo, tmp_path, path):
     same(grpo, path, tmp_path)
@@ -105,7 +105,7 @@ FIXTURES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some([*FIXTURES], 10))
+@pytest.mark.parametrize("name", some([*FIXTURES], 5))
 def test_fixtures(grpo, tmp_path, name):
     data, flags = FIXTURES[name]
     path = tmp_path / "in.jsonl"
@@ -204,6 +204,7 @@ def test_what_has_a_column_of_its_own(grpo, tmp_path):
         }  # fmt: skip
 
 
+@pytest.mark.more
 def test_row_groups_of_some_megabytes(grpo, tmp_path, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
 

@@ -75,6 +75,7 @@ def test_records(tmp_path, text, suffix, jobs):
     assert evaluate(path, "--jobs", jobs) == evaluate(text)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_row_groups(tmp_path, text, rows):
     path = written(tmp_path / "in.parquet", RECORDS, row_group_size=rows)

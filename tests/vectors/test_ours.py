@@ -256,6 +256,7 @@ def test_conventions_differ(case: Case) -> None:
     assert len(set(values)) == len(values) >= 2
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", FILES)
 def test_the_number_is_the_same_under_the_choices_that_say_so(name: str) -> None:
     for case in FILES[name]["cases"]:
