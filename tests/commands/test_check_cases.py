@@ -56,7 +56,7 @@ def findings(records: list[str], code: str) -> list[str]:
     return [line_of(one) for one in found if one.code == code]
 
 
-@pytest.mark.parametrize("path", some(CASES, 16), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", some(CASES, 10), ids=lambda path: path.stem)
 def test_what_is_found(path: Path) -> None:
     cases = [*cut(path.read_text(encoding="utf-8"))]
     found = [findings(records, path.stem) for _, records, _ in cases]

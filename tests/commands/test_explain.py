@@ -40,7 +40,7 @@ def described(name):
     return answer("explain", name)
 
 
-@pytest.mark.parametrize("name", some([*VARIANTS][::24], 2))
+@pytest.mark.parametrize("name", some([*VARIANTS][::24], 1))
 def test_a_variant_has_a_page_with_rows_that_are_near(name):
     row, found = VARIANTS[name], described(name)
     assert (found["title"], found["note"]) == (row.title, row.note)

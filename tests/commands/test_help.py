@@ -175,7 +175,7 @@ def test_the_help_of_eval_fits_a_terminal(grpo):
 FLAG_PAGES = flag_pages()
 
 
-@pytest.mark.parametrize("name", some(sorted(FLAG_PAGES), 5))
+@pytest.mark.parametrize("name", some(sorted(FLAG_PAGES), 3))
 def test_a_flag_s_page_has_an_example_that_runs(grpo, monkeypatch, tmp_path, name):
     page = grpo("help", "full" if name == "--full" else name)  # which is help's own
     assert page.exit_code == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import answer, run
+from files import some
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REWARDS, WORDS, lines
@@ -69,7 +70,7 @@ def text(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "stream"])
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", some([1, 2], 1))
 def test_records(tmp_path, text, suffix, jobs):
     path = written(tmp_path / f"in.{suffix}", RECORDS)
     assert evaluate(path, "--jobs", jobs) == evaluate(text)
