@@ -133,7 +133,6 @@ def test_where_reading_fails_all_before_is_there(
     assert "gone" in err[-1]
 
 
-@pytest.mark.more
 def test_rows_of_a_group_stay_together(cut: Cut, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     grouped_rows(path, 200, 1_016)
