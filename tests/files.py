@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import unified_diff
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,6 +84,54 @@ def each(
         return tried
 
     return over_all
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file: column → cell."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [*csv.DictReader(stream)]
+
+
+def expressions(path: Path, names: dict[str, Any], *, by_hand: bool = False) -> None:
+    """Asserts that each expression of a file (``%``) has the value that is below it (``>``).
+
+    Texts are there line by line, with a mark where a line ends with a space. ``GRPO_WRITE_CASES=1``
+    writes the values anew, but not those that somebody worked out by hand.
+    """
+    now, kept = list[str](), path.read_text(encoding="utf-8").splitlines()
+    for line in (one for one in kept if not one.startswith(">")):
+        now.append(line)
+        if line.startswith("% "):
+            value = eval(line[2:], names)
+            value = value if isinstance(value, list | str) else repr(value)
+            texts = [value] if isinstance(value, str) else value
+            lines = [one for text in texts for one in text.split("\n")]
+            now += [f"> {one}|" if one.endswith(" ") else f"> {one}".rstrip() for one in lines]
+    if "GRPO_WRITE_CASES" in os.environ and not by_hand:
+        path.write_text("".join(f"{line}\n" for line in now), encoding="utf-8")
+    assert now == kept, "\n".join(unified_diff(kept, now, path.name, "now", n=1, lineterm=""))
+
+
+def with_header(header: dict[str, Any], data: bytes = bytes(16)) -> bytes:
+    """The layout of the safetensors format's README: a length, a JSON header, the numbers."""
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def entry(begin: int, end: int, kind: str = "F64", shape: Sequence[int] = (1,)) -> dict[str, Any]:
+    """A tensor of such a header."""
+    return {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+
+
+def safetensors(columns: dict[str, Any]) -> bytes:
+    """Arrays in that format; bfloat16 are its bits."""
+    kinds = {"<f4": "F32", "<f8": "F64", "<i8": "I64", "|b1": "BOOL", "<u2": "BF16"}
+    header, data = {}, b""
+    for name, array in columns.items():
+        end = len(data) + array.nbytes
+        header[name] = entry(len(data), end, kinds[array.dtype.str], array.shape)
+        data += array.tobytes()
+    return with_header({"__metadata__": {"format": "pt"}, **header}, data)
 
 
 def evaluation(

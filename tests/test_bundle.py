@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bundles import PLANTS, bundled, named, trained
 from command import answer, run
-from files import each
+from files import each, rows_of
 
 SAMPLES = Path(__file__).parent.parent / "samples" / "bundles"
 KINDS = ("trl", "verl")
@@ -103,52 +101,19 @@ def test_other_settings_are_the_first_stage(tmp_path: Path) -> None:
     assert named(path) == ["settings"]
 
 
-HOSTILE: dict[str, tuple[Callable[[list[str]], Any], str]] = {
-    "the last line is missing": (lambda texts: texts[:-1], "cut off after record 3"),
-    "half of the last line": (lambda texts: [*texts[:-1], texts[-1][:400]], "JSON"),
-    "a line is missing": (lambda texts: [texts[0], *texts[2:]], "lines were left out or moved"),
-    "lines are exchanged": (lambda texts: [*texts[1::-1], *texts[2:]], "left out or moved"),
-    "the first line twice": (lambda texts: [texts[0], *texts], "left out or moved"),
-    "a number is edited": (
-        lambda texts: [texts[0].replace("0/0", "9/9", 1), *texts[1:]],
-        "does not match the hash",
-    ),
-    "another hash": (
-        lambda texts: [texts[0].replace('"sha256":"', '"sha256":"0', 1), *texts[1:]],
-        "does not match the hash",
-    ),
-    "another version": (
-        lambda texts: [texts[0].replace("grpo-bundle/1", "grpo-bundle/2", 1), *texts[1:]],
-        "another version wrote the file",
-    ),
-    "a record without its bundle": (
-        lambda texts: [*texts[:-1], texts[-1].rpartition(',"bundle"')[0] + "}"],
-        "bundle: the",
-    ),
-    "another record at the end": (
-        lambda texts: [*texts, texts[0].rpartition(',"bundle"')[0] + "}"],
-        "bundle: the record has none",
-    ),
-    "another record at the beginning": (
-        lambda texts: [texts[0].rpartition(',"bundle"')[0] + "}", *texts],
-        "bundle: the record has none",
-    ),
-    "no hash": (
-        lambda texts: [texts[0].rpartition(',"sha256"')[0] + "}}", *texts[1:]],
-        "does not match the hash",
-    ),
-}
+CHANGED = rows_of(Path(__file__).parent / "data/changed_bundles.csv")
+"""A change of the lines of a file, as an expression of ``texts``, and what is said of it."""
 
 
-@each("name", HOSTILE)
-def test_a_changed_file_is_one_plain_line(name: str, tmp_path: Path) -> None:
-    change, words = HOSTILE[name]
+@each("changed", CHANGED, ids=lambda changed: changed["name"])
+def test_a_changed_file_is_one_plain_line(changed: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "run.bundle.jsonl"
     assert run("convert", SAMPLES / "trl.bundle.jsonl", "--bundle", "-o", path).exit_code == 0
-    path.write_text("".join(f"{line}\n" for line in change(lines(path))))
+    texts = eval(changed["change"], {"texts": lines(path)})
+    path.write_text("".join(f"{line}\n" for line in texts))
     done = run("verify", path, "-q")
-    assert done.exit_code == 3, (name, done.stdout, done.stderr)
-    assert words in done.stderr
+    assert done.exit_code == 3, (done.stdout, done.stderr)
+    assert changed["said"] in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
 

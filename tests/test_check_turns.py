@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command import answer, run
-from files import each, some
+from files import each, rows_of, some
 from trials.product import lines
 from trials.turns.faults import FAULTS, Fault, planted
 from trials.turns.kinds import KINDS, dumped
@@ -98,9 +97,7 @@ def loud(record: dict[str, object], path: Path) -> set[str]:
 SAMPLES = Path(__file__).parents[1] / "samples" / "threads"
 TABLE = SAMPLES / "turns.csv"
 """The threads: name, what each is about, the command, what that says, and the finding's code."""
-
-with TABLE.open(newline="", encoding="utf-8") as text:
-    THREADS = [*csv.DictReader(text)]
+THREADS = rows_of(TABLE)
 
 
 def named(thread: str) -> str:

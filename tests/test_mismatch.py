@@ -291,7 +291,7 @@ def test_check_says_that_noise_is_normal(tmp_path):
     assert found["floor"].startswith("normal: no more than the 0.0306 to 0.0408 nats")
     assert "normal for bf16" in run("check", path).stdout
     printed = " ".join(run("check", path, "--full").stdout.split())
-    assert "explains it: all tokens differ by similar" in printed
+    assert "not explained by which side is surer or the position:" in printed  # no version is there
     assert answer("check", path, "--jobs", 2)["mismatch"] == found
 
 
@@ -340,3 +340,35 @@ def test_check_says_where_most_of_a_mismatch_is():
         assert len(found) == len(kinds)
         assert all(kind in row.message for kind, row in zip(kinds, found, strict=True))
         assert [row.record for row in found] == [6 if "step" in kind else 0 for kind in kinds]
+
+
+def sharper_from(growth: Any) -> list[dict[str, Any]]:
+    """A record a step of 8 responses of 25 tokens, whose trainer scales its logits by step."""
+    random = np.random.default_rng(5)
+    made = []
+    for step in range(24):
+        logits = random.normal(size=(200, 40)) * random.choice([1.0, 4.0], (200, 1))
+        engine, trainer = (
+            each - np.log(np.exp(each).sum(axis=1, keepdims=True))
+            for each in (logits, logits * (1.0 + growth(step)))
+        )
+        token = np.argmax(engine + random.gumbel(size=engine.shape), axis=1)
+        taken = (each[np.arange(200), token] for each in (trainer, engine))
+        old, rollout = (each.reshape(8, 25).tolist() for each in taken)
+        made.append(
+            {"step": step, "log_probs_new": old, "log_probs_old": old, "rewards": [0.0, 1.0] * 4}
+            | {"log_probs_rollout": rollout}
+        )
+    return made
+
+
+def test_an_engine_whose_weights_grow_older_has_no_other_temperature():
+    """The trainer becomes surer from step to step and the engine does not, or once for all."""
+    stale = check(sharper_from(lambda step: 0.04 * max(step - 9, 0)))
+    (found,) = (one for one in stale.findings if one.severity != "info")
+    assert (found.code, found.severity, found.step) == ("rollout-mismatch", "warning", 10)
+    assert "more and more from step 10 on" in found.message
+    scaled = check(sharper_from(lambda step: 0.3 * (step > 9)))
+    (first, *_) = (one for one in scaled.findings if one.severity != "info")
+    assert (first.code, first.step) == ("temperature", 10)
+    assert not any("more and more" in one.message for one in scaled.findings)

@@ -25,7 +25,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import MIXED, instead, plain
 from grpo_cli.records import DecodedChunk
 from grpo_cli.records.translate import Notices
-from grpo_cli.variants.plan import Plan, as_flags, idle_clips
+from grpo_cli.variants.plan import Plan, as_flags, unusual_values
 
 if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder
@@ -351,7 +351,8 @@ def _notices(breakdown: Breakdown) -> Iterator[str]:
         yield GIVEN
     if batch.rewards is not None and np.isnan(batch.rewards).any():
         yield "reward functions that returned null for a response are ignored there, as in TRL"
-    yield from idle_clips(breakdown.objective.name, breakdown.objective.surrogate)
+    objective = breakdown.objective
+    yield from unusual_values(objective.name, objective.surrogate, objective.kl)
     new = batch.log_probs_new
     if new is not None and counts_padding(batch.records, batch.responses, new):
         yield (

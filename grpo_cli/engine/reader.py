@@ -112,9 +112,9 @@ class Reader:
         return self.facts.notices
 
     def notes(self, *plans: Plan) -> Notices:
-        """All of them, and what the plans say: another row than the records', an idle clip."""
-        idle: Notices = dict.fromkeys(filter(None, (plan.idle_clip for plan in plans)))
-        return self.other(*plans) | self.facts.sentences(*plans) | idle
+        """All of them, and what the plans say: another row than the records', odd values."""
+        unusual: Notices = dict.fromkeys(chain(*(plan.unusual_flags for plan in plans)))
+        return self.other(*plans) | self.facts.sentences(*plans) | unusual
 
     def other(self, *plans: Plan) -> Notices:
         """That the records name another row than those that were evaluated unasked."""

@@ -74,6 +74,7 @@ class Cause:
             rounding, which are no sample.
         kinds: of tokens, those that carry most of the KL first.
         step: from which on it is larger; None of other causes, and where it is smaller.
+        grows: whether it becomes larger again after that step.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Cause:
     sigmas: float | None
     kinds: tuple[Kind, ...]
     step: int | None = None
+    grows: bool = False
 
     @property
     def counts(self) -> bool:
@@ -307,21 +309,30 @@ def _spared(cause: str, table: dict[int, F64]) -> Cause | None:
 def _begun(table: dict[int, F64]) -> Cause | None:
     """What the steps before or from one of them on explain; None without a fifth, surely.
 
-    Where the later of them differ more again, the mismatch grows.
+    Where the later of them differ more again, the mismatch grows: from the first step on that parts
+    the steps before it as well.
     """
     found = _part_steps(table)
-    if found is None:
-        return None
-    step, rises, cause = found
-    later = _part_steps({one: sums for one, sums in table.items() if one >= step})
-    grows = rises and later is not None and later[1]
-    name = f"from step {step} on" + (", more and more" if grows else "")
-    kinds = (replace(one, name=name) if one.name == str(step) else one for one in cause.kinds)
-    return replace(cause, kinds=tuple(kinds), step=step if rises else None)
+    if found is None or found.step is None:
+        return found
+    later = _part_steps({one: sums for one, sums in table.items() if one >= found.step})
+    if later is None or later.step is None:
+        return found
+    step = found.step
+    began: Cause | None = found
+    while began is not None and began.step is not None:
+        step = began.step
+        began = _part_steps({one: sums for one, sums in table.items() if one < step})
+    known = {one: sums for one, sums in table.items() if one >= 0}
+    parts = {
+        at: np.sum([sums for one, sums in known.items() if (one >= step) == at], axis=0)
+        for at in (0, 1)
+    }
+    return _part_at(step, parts, grows=True)
 
 
-def _part_steps(table: dict[int, F64]) -> tuple[int, bool, Cause] | None:
-    """Returns the step that parts the others best, whether later ones differ more, and the cause.
+def _part_steps(table: dict[int, F64]) -> Cause | None:
+    """Returns the cause of the step that parts the others best.
 
     None where no step explains a fifth, surely.
     """
@@ -336,11 +347,20 @@ def _part_steps(table: dict[int, F64]) -> tuple[int, bool, Cause] | None:
             sums[0] >= _LEAST_SPARED * until[-1][0] and sums[1] >= _LEAST_RUNS and sums[3] > 0.0
             for sums in parts.values()
         ):
-            rises = _rate(parts[0]) < _rate(parts[1])
-            names = {0: f"before step {step}", 1: str(step)}
-            found.append((step, rises, _cause(STEP, names, parts, 0 if rises else 1)))
-    best = max(found, key=lambda one: one[2].sigmas or 0.0, default=None)
-    return best if best is not None and best[2].counts else None
+            found.append(_part_at(step, parts))
+    best = max(found, key=lambda one: one.sigmas or 0.0, default=None)
+    return best if best is not None and best.counts else None
+
+
+def _part_at(step: int, parts: dict[int, F64], *, grows: bool = False) -> Cause:
+    """Returns what the steps before a step (0), or else those from it on (1), do not explain."""
+    rises = _rate(parts[0]) < _rate(parts[1])
+    names = {
+        0: f"before step {step}",
+        1: f"from step {step} on" + (", more and more" if grows else ""),
+    }
+    cause = _cause(STEP, names, parts, 0 if rises else 1)
+    return replace(cause, step=step if rises else None, grows=grows)
 
 
 def _support(table: dict[int, F64]) -> Cause | None:

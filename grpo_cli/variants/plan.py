@@ -329,13 +329,12 @@ class Plan:
         )
 
     @property
-    def idle_clip(self) -> str | None:
-        """The note for a lower bound of the ratio that flags put at 0 or less."""
-        if "epsilon_low" not in self.flags:
-            return None
-        name, choice = self._chosen["surrogate"]
-        bound = Bound(name, choice, {"epsilon_low": self.flags["epsilon_low"]})
-        return next(idle_clips(self.variant, bound), None)
+    def unusual_flags(self) -> Iterator[str]:
+        """The notes for values of flags that hardly anybody means."""
+        for stage, names in _UNUSUAL_IN.items():
+            given = {name: self.flags[name] for name in names if name in self.flags}
+            name, choice = self._chosen[stage]
+            yield from unusual_values(self.variant, Bound(name, choice, given))
 
 
 def missing(name: str, effect: str) -> str:
@@ -436,22 +435,46 @@ def as_flags(
     return words
 
 
-def idle_clips(variant: str, surrogate: Bound) -> Iterator[str]:
+_UNUSUAL_IN = {"surrogate": ("epsilon_low", "epsilon_high"), "kl": ("beta",)}
+_UNUSUAL = {"epsilon_high": 10.0, "beta": 10.0}
+"""From which value on, more than twice what any row or trainer has, somebody may have mistyped."""
+_PERCENT = 100.0
+
+
+def unusual_values(variant: str, *bounds: Bound) -> Iterator[str]:
     """The note for each lower bound of the ratio that is 0 or less, which no ratio can pass.
 
-    Trainers are given an epsilon_low of 1, 10 or 1e9 to switch the lower clip off. A variant
-    whose own window has no lower bound (CISPO's) needs no note.
+    And for an epsilon_high or β of 10 or more. Trainers are given an epsilon_low of 1, 10 or 1e9 to
+    switch the lower clip off. A variant whose own window has no lower bound (CISPO's) needs no
+    note.
     """
-    lows = surrogate.by_record("epsilon_low")
-    own = VARIANTS[variant].surrogate.values.get("epsilon_low")
-    if surrogate.choice.window is None or lows is None or np.max(lows) < 1.0:
-        return
-    for low in dict.fromkeys(np.atleast_1d(lows).tolist()):
-        if low >= 1.0 and low != own:
-            yield (
-                f"epsilon_low is {low:g}: the lower bound of the ratio, 1 − epsilon_low, is "
-                f"{1.0 - low:g}, so nothing is clipped below"
-            )
+    for bound in bounds:
+        own, clips = VARIANTS[variant].surrogate.values, bound.choice.window is not None
+        for low in _values_from(bound, "epsilon_low", 1.0) if clips else ():
+            if low != own.get("epsilon_low"):
+                yield (
+                    f"epsilon_low is {low:g}: the lower bound of the ratio, 1 − epsilon_low, is "
+                    f"{1.0 - low:g}, so nothing is clipped below{_ask_for_share(low)}"
+                )
+        for name, least in _UNUSUAL.items():
+            for value in _values_from(bound, name, least):
+                effect = "trainers use 0.001 to 0.1"
+                if name == "epsilon_high":
+                    effect = f"ratios up to {1.0 + value:g} are not clipped above"
+                yield f"{name} is {value:g}: {effect}{_ask_for_share(value)}"
+
+
+def _values_from(bound: Bound, name: str, least: float) -> list[float]:
+    """Returns the values of a hyperparameter, by record, that are not below the least."""
+    values = bound.by_record(name)
+    if values is None or np.max(values) < least:
+        return []
+    return [one for one in dict.fromkeys(np.atleast_1d(values).tolist()) if one >= least]
+
+
+def _ask_for_share(value: float) -> str:
+    """Returns a question whether a percentage was meant as a share."""
+    return f"; did you mean {value / _PERCENT:g}?" if 10.0 < value < _PERCENT else ""
 
 
 _KNOWN: dict[object, Bound] = {}

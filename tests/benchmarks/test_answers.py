@@ -11,8 +11,8 @@ import orjson
 import pytest
 from files import each, some
 from trials import check, tape, verify
-from trials.faults import FAULTS, Fault, planted
-from trials.kinds import KINDS, clean, dumped
+from trials.faults import FAULTS
+from trials.kinds import KINDS, clean
 from trials.product import lines, printed_value
 from trials.report import missed
 from trials.score import Count, Task, merged, wilson
@@ -106,35 +106,6 @@ def test_clean_batches_are_honest(kind: check.Any) -> None:
         assert abs(np.mean(weights) - 1.0) < 5.0 * error + 1e-6
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("fault", FAULTS[::8], ids=lambda fault: fault.name)
-def test_faults_change_the_dump(fault: check.Fault) -> None:
-    """The same seed plants the same fault."""
-    strength = fault.strengths[0]
-    made = planted(fault, strength, fault.kinds[0], np.random.default_rng(3))
-    again = planted(fault, strength, fault.kinds[0], np.random.default_rng(3))
-    assert lines(made) == lines(again)
-
-
-def test_one_temperature_on_both_sides_leaves_no_slope() -> None:
-    """What the fault of the name is told by: d against log p has a slope, without it none."""
-    slopes = {}
-    for at, name in enumerate(("clean", "raw")):
-        kind = next(kind for kind in KINDS if kind.name == "vllm")
-        fault = next(one for one in FAULTS if one.name == "temperature, engine raw")
-        random = np.random.default_rng(5)
-        made = planted(fault, 0.5, "vllm", random) if at else dumped(kind, random, name)
-        (record,) = made
-        kept = np.concatenate(record["completion_mask"]) == 1
-        old, rollout = (
-            np.concatenate(record[key])[kept]
-            for key in ("old_per_token_logps", "sampling_per_token_logps")
-        )
-        slopes[name] = np.polyfit(rollout, old - rollout, 1)[0]
-    assert abs(slopes["clean"]) < 0.01
-    assert abs(slopes["raw"]) > 0.05
-
-
 @pytest.mark.parametrize(
     ("section", "name"),
     [
@@ -176,29 +147,3 @@ def test_a_goal_that_is_surely_missed_is_told() -> None:
     temperature, real = check.ROWS["temperature"], check.REAL
     assert missed({temperature: Count(19, 20), real: Count(0, 70)}) == []
     assert missed({temperature: Count(10, 20), real: Count(1, 70)}) == [real, temperature]
-
-
-# ---- each planted fault is named, and no clean batch ---------------------------------------------
-
-
-SEED = 3
-
-
-def strongest(fault: Fault) -> int:
-    counted = [at for at, strength in enumerate(fault.strengths) if fault.counted(strength)]
-    return counted[-1]
-
-
-@pytest.mark.more
-@each("fault", FAULTS[::4], ids=lambda fault: fault.name)
-def test_a_planted_fault_is_named(fault):
-    counts = check.ask_one(Task("check", f"fault/{fault.name}/{strongest(fault)}", SEED))
-    named = next(count for row, count in counts.items() if row.endswith(fault.name))
-    assert named.hits == named.of == 1
-
-
-@pytest.mark.more
-@each("kind", KINDS[::2], ids=lambda kind: kind.name)
-def test_a_clean_batch_has_no_error_and_no_warning(kind):
-    counts = check.ask_one(Task("check", f"clean/{kind.name}", SEED))
-    assert [count.hits for count in counts.values()] == [0, 0]

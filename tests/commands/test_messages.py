@@ -347,3 +347,24 @@ def test_what_is_no_number_or_no_array_of_numbers(tmp_path) -> None:
     told = run("eval", tmp_path / "a.npz").stderr
     assert "an array of objects (dtype=object)" in told
     assert "damaged" not in told
+
+
+@each(
+    ("command", "flags", "names"),
+    [
+        ("eval", ("--epsilon", "20"), ["epsilon_low", "epsilon_high"]),
+        ("compare", ("--epsilon-high", "28", "-v", "grpo"), ["epsilon_high"]),
+        ("eval", ("--beta", "100"), ["beta"]),
+        ("eval", ("--beta", "1", "--epsilon-high", "5"), []),
+    ],
+)
+def test_a_value_that_hardly_anybody_means_is_noted(tmp_path, command, flags, names) -> None:
+    """Once, and the share that a percentage may stand for; nothing is changed and no error."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({**ROWS, "log_probs_ref": ROWS["log_probs"]}) + "\n")
+    found = run(command, path, *flags)
+    notes = [line for line in found.stderr.splitlines() if f" is {flags[1]}:" in line]
+    assert found.exit_code == 0
+    assert [note.split()[2] for note in notes] == names
+    if flags[0].startswith("--epsilon"):
+        assert all(f"did you mean 0.{flags[1].rstrip('0')}?" in note for note in notes)

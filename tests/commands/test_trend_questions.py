@@ -449,3 +449,17 @@ def test_the_part_that_falls_steadily(tmp_path: Path) -> None:
         one for one in answer("trend", path, "--by", "env")["verdicts"] if one.startswith("nll")
     ]
     assert said.startswith("nll from step 50 on: only env=b changed (1 of 2)")
+
+
+def test_where_most_parts_change_the_others_are_named(tmp_path: Path) -> None:
+    """Of four environments, the log-probs of all but one are larger from step 20 on."""
+    draw = random.Random(2)
+    rows = []
+    for step, env in ((step, env) for step in range(40) for env in "abcd"):
+        size = 0.5 if step >= 20 and env != "c" else 1.0
+        lines = [[-size * draw.uniform(0.8, 1.2) for _ in range(20)] for _ in range(2)]
+        rows.append({"step": step, "env": env, "log_probs": lines, "rewards": [1.0, 0.0]})
+    path = write(tmp_path / "a.jsonl", rows)
+    said = answer("trend", path, "--by", "env")["verdicts"]
+    (said,) = (one for one in said if one.startswith("nll"))
+    assert said.startswith("nll from step 20 on: every env except c changed (3 of 4)")

@@ -222,3 +222,17 @@ def test_match_names_a_setting_that_the_records_have_otherwise(records, wrong, w
     answer = match(records, loss=loss_of(records, wrong), variant="grpo")
     found = [one.words for one in answer.mistakes] or answer.matches[0].command
     assert words in found or all(f"{name}={value}" in found for name, value in wrong.items())
+
+
+def test_where_a_group_has_the_kl_alone_the_sign_of_beta_is_named(records) -> None:
+    """Of the KL alone −β is the whole loss negated: both are named, and β alone of all records."""
+    made = []
+    for at, one in enumerate(records):
+        one = one | {"hyperparameters": OWN} | ({"rewards": [1.0] * 6} if at == 0 else {})
+        total = evaluate(one, "grpo").total
+        made.append(one | {"expected": {"loss": -(total["policy"] + OWN["beta"] * total["kl"])}})
+    dead = [text.split(":")[0] for text in verify(made[:1], "grpo").causes]
+    assert dead == ["β with the wrong sign (−β)", "wrong sign"]
+    every = verify(made, "grpo")
+    assert [text.split(":")[0] for text in every.causes] == dead[:1]
+    assert every.explained == len(made)

@@ -198,3 +198,11 @@ def test_a_cause_of_later_records_explains_the_first(steps) -> None:
     assert found.explained == found.differing
     assert found.records[0].first is not None
     assert "5 is the number of responses" in (found.records[0].first.pattern or "")
+
+
+def test_a_record_that_agrees_by_chance_does_not_hide_whose_the_losses_are(steps: list[Rows]):
+    """The loss of the step, with −β; in one step it is that of the first record."""
+    first = evaluate(steps[0][:1], "grpo").loss
+    sign = MISTAKES["β with the wrong sign (−β): the KL is added to the objective"]
+    found = verify(logged(steps, lambda step: first if step[0]["step"] == 0 else sign(step)))
+    assert (found.batch, found.verified, found.explained) == ("step", STEPS, STEPS - 1)

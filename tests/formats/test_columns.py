@@ -1,6 +1,7 @@
 """Tables give the numbers, and are refused, as the same rows in JSON are."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,103 +108,19 @@ def test_columns_of_every_type(tmp_path, name, kind, values):
     same(tmp_path / "a.parquet")
 
 
-ONE = {"log_probs_new": [-1.0, -2.0], "log_probs_ref": [-1.5, -2.0], "reward": 1.0}
-"""A row of one response; below of two."""
-TWO = {
-    "log_probs_new": [[-1.0, -2.0], [-0.5]],
-    "log_probs_ref": [[-1.5, -2.0], [-1.0]],
-    "rewards": [1.0, 0.0],
-}
-VERL = {
-    "responses": [5, 6],
-    "response_mask": [1, 1],
-    "old_log_probs": [-0.5, -1.0],
-    "log_prob": [-0.5, -1.25],
-    "advantages": [0.5, 0.5],
-    "score": 1.0,
-}
-UID = {"uid": "a"}
-BY_UID, MAPPED = ("--group-by", "uid"), ("--map", "log_probs_old=other")
-BY_STEP, BY_BOTH, BY_SIZE = (
-    ("--group-by", "step"),
-    ("--group-by", "step,prompt"),
-    ("--group-size", 2),
-)
-
-
-def texts(*given):
-    return [{**TWO, "grpo_json": text} for text in given]
-
-
-TABLES = {
-    "two names of a column": ([{**TWO, "logps": TWO["log_probs_new"]}] * 3, ()),
-    "a mask without a token": ([{**TWO, "mask": [[0, 0], [0]]}] * 2, ()),
-    "another number of masks": ([{**TWO, "mask": [[1, 1]]}] * 2, ()),
-    "an answer that is expected": ([{**TWO, "expected": 1.0}] * 3, ()),
-    "no log-probs": ([{"rewards": [1.0]}] * 3, ()),
-    "ratios": ([{"ratios": [[1.0]], "log_probs_ref": [[-1.0]], "rewards": [1.0]}] * 3, ()),
-    "two rewards each": ([{**TWO, "rewards": [[1.0, 2.0], [0.0, 1.0]]}] * 2, ()),
-    "no responses": ([TWO, {name: [] for name in TWO}], ()),
-    "no tokens": ([TWO, {**{name: [[], []] for name in TWO}, "rewards": [1.0, 0.0]}], ()),
-    "a column that some have": ([{**TWO, "log_probs_old": TWO["log_probs_new"]}, TWO], ()),
-    "a note that some have": ([{**TWO, "note": 1}, TWO], ()),
-    "groups": ([{**TWO, "group_ids": [*names]} for names in ("ab", "aa")], ()),
-    "a framework": ([{**TWO, "framework": {"name": "trl", "loss_type": "dapo"}}] * 2, ()),
-    "settings that are the same": (texts('{"epsilon": 0.1}', '{"epsilon": 0.1}'), ()),
-    "settings that differ": (texts('{"epsilon": 0.1}', '{"epsilon": 0.2}'), ()),
-    "settings of another type": (texts('{"epsilon": 1}', '{"epsilon": 1.0}'), ()),
-    "settings together": (texts('{"hyperparameters": {"epsilon": 0.3}}') * 2, ()),
-    "settings together that differ": (
-        texts('{"hyperparameters": {"beta": 0.3}}', '{"hyperparameters": {"beta": 0}}'),
-        (),
-    ),
-    "ids": (texts('{"id": 1}', '{"id": "b"}'), ()),
-    "an id that is null": (texts('{"id": 1}', '{"id": null}'), ()),
-    "other keys": (texts('{"id": 1}', '{"at": 1}'), ()),
-    "a column again": (texts('{"rewards": [2, 3]}') * 2, ()),
-    "a column in the text": (texts('{"log_probs_old": [[-1, -3], [-1]]}') * 2, ()),
-    "no text": (texts(None, None), ()),
-    "broken text": (texts("{}", "{"), ()),
-    "by step": ([{**ONE, "step": at // 2} for at in range(6)], BY_STEP),
-    "by step and prompt": (
-        [{**ONE, "step": at // 3, "prompt": f"p{at // 2}"} for at in range(8)],
-        BY_BOTH,
-    ),
-    "names in groups of two": ([{**ONE, "group_ids": "ab"[at % 2]} for at in range(6)], BY_SIZE),
-    "one name in each group of two": (
-        [{**ONE, "group_ids": "aabbaa"[at]} for at in range(6)],
-        BY_SIZE,
-    ),
-    "verl's rows": ([VERL, {**VERL, "advantages": [0.5]}], ()),
-    "verl's rows with scores by token": (
-        [{**VERL, "advantages": 0.5, "token_level_scores": [0.0, 1.0]}] * 3,
-        (),
-    ),
-    "verl's rows in groups": ([{**VERL, "uid": f"{at // 2}"} for at in range(4)], BY_UID),
-    "verl's rows of one token in groups": (
-        [
-            {key: one[:at] if isinstance(one, list) else one for key, one in VERL.items()} | UID
-            for at in (1, 2)
-        ],
-        BY_UID,
-    ),
-    "a column by token that --map reads": ([{**ONE, "other": [-1.5, -2.0]}] * 2, MAPPED),
-    "settings that are none": (texts('{"epsilon": "x"}') * 2, ()),
-    "a name that may be of another column": (
-        [{**ONE, "old_logprob": [-1.0, -2.5], "step": at // 2} for at in range(4)],
-        BY_STEP,
-    ),
-}
+_LINES = Path(__file__).with_name("tables.jsonl").read_text(encoding="utf-8").splitlines()
+TABLES = [json.loads(line) for line in _LINES]
+"""Unusual rows, how often they are there, and flags."""
 
 
 @pytest.mark.more
-@each("name", TABLES)
-def test_unusual_tables(tmp_path, name):
-    rows, flags = TABLES[name]
+@each("table", TABLES, ids=lambda table: table["name"])
+def test_unusual_tables(tmp_path, table):
+    rows = table["rows"] * table.get("times", 1)
     keys = {key: None for row in rows for key in row}
     made = pa.table({key: [row.get(key) for row in rows] for key in keys})
     pq.write_table(made, tmp_path / "a.parquet", row_group_size=3)
-    same(tmp_path / "a.parquet", *flags)
+    same(tmp_path / "a.parquet", *table.get("flags", ()))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 from command import run
-from files import some
+from files import rows_of, some
 
 from formats import dumps
 from formats.dumps import NEW, OLD, REWARDS, lines
@@ -53,64 +53,21 @@ def test_real_dumps(grpo, tmp_path, path):
     same(grpo, path, tmp_path)
 
 
-FIXTURES = {
-    "nemo-rl": (lines(dumps.of("nemo-rl")), ()),
-    "nemo-rl grouped": (lines(dumps.of("nemo-rl")), ("--group-by", "prompt")),
-    "prime-rl": (lines(dumps.of("prime-rl")), ()),
-    "prime-rl grouped": (lines(dumps.of("prime-rl")), ("--group-size", "2")),
-    "open-instruct": (lines(dumps.of("open-instruct")), ()),
-    "open-instruct grouped": (lines(dumps.of("open-instruct")), ("--group-by", "step,prompt_idx")),
-    "roll-board": (lines(dumps.of("roll-board")), ("--group-by", "prompt")),
-    "columns": (
-        lines([{**dumps.of("columns")[0], "log_probs_new": NEW, "log_probs_old": OLD}]),
-        (),
-    ),
-    "unipo": (json.dumps(dumps.of("unipo")[0]).encode(), ()),
-    "unipo lines": (lines(dumps.of("unipo lines")), ()),
-    "chat": (lines([{**dumps.of("openai-chat")[0], "rewards": [1, 0]}]), ()),
-    "completion": (lines([{**dumps.of("openai-completion")[0], "rewards": [1, 0]}]), ()),
-    "sglang": (
-        lines([{**one, "reward": at} for at, one in enumerate(dumps.of("sglang"))]),
-        ("--group-size", "4"),
-    ),
-    "array": (json.dumps([{"logps": NEW, "reward": REWARDS}] * 3).encode(), ()),
-    "array, one of them": (
-        json.dumps([{"logps": NEW, "reward": REWARDS}] * 3).encode(),
-        ("--record", "1"),
-    ),
-    "nested": (
-        lines([{"logps": [NEW[:2], NEW[2:]], "scores": [[1, 0], [0.5, 1]], "uid": ["a", "b"]}]),
-        (),
-    ),
-    "sequence level": (lines([{"rhos": [0.5, 1.5], "pi_theta_old": [0.25, 2], "A": [1, -1]}]), ()),
-    "masked nulls": (
-        lines(
-            [
-                {
-                    "logps": [[-1, None, -2.5], [float("nan"), -1, -2]],
-                    "mask": [[1, 0, 1], [False, True, True]],
-                    "rewards": {"a": [1, 0], "b": [0.5, 0.25]},
-                    "hyper": {"epsilon": 0.3},
-                    "std_ddof": 0,
-                }
-            ]
-        ),
-        (),
-    ),
-    "blank lines and a bad record": (
-        b"\n" + lines([{"logps": NEW, "reward": REWARDS}]) + b'\n{"logps": 3}\n'
-        + lines([{"logps": NEW, "reward": REWARDS, "id": 2**70}]),
-        (),
-    ),
-}  # fmt: skip
+MADE_UP = rows_of(Path(__file__).with_name("conversions.csv"))
+NAMES = {"of": dumps.of, "NEW": NEW, "OLD": OLD, "REWARDS": REWARDS}
 
 
-@pytest.mark.parametrize("name", some([*FIXTURES], 5))
-def test_fixtures(grpo, tmp_path, name):
-    data, flags = FIXTURES[name]
+@pytest.mark.parametrize("made", some(MADE_UP, 5), ids=lambda made: made["name"])
+def test_made_up_dumps(grpo, tmp_path, made):
     path = tmp_path / "in.jsonl"
-    path.write_bytes(data)
-    same(grpo, path, tmp_path, *flags, given=("-v", "dr"))
+    path.write_bytes(lines(eval(made["objects"], NAMES)))
+    same(grpo, path, tmp_path, *made["flags"].split(), given=("-v", "dr"))
+
+
+def test_blank_lines_and_a_bad_record(grpo, tmp_path):
+    one, path = {"logps": NEW, "reward": REWARDS}, tmp_path / "in.jsonl"
+    path.write_bytes(b"\n" + lines([one, {"logps": 3}]) + b"\n" + lines([one | {"id": 2**70}]))
+    same(grpo, path, tmp_path, given=("-v", "dr"))
 
 
 def test_errors_and_skipping(grpo, tmp_path):

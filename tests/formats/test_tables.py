@@ -2,14 +2,13 @@
 
 import json
 import re
-import struct
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command import answer, run
-from files import some
+from files import entry, safetensors, some, with_header
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REWARDS, WORDS, lines
@@ -327,26 +326,6 @@ def test_npz(tmp_path, padded):
     assert "bad.npz: the file is damaged" in refused(tmp_path / "bad.npz")
 
 
-@pytest.mark.parametrize(
-    ("head", "name", "message"),
-    [
-        (b"PK\x03\x04", "a.npz", "the file is damaged: its zip has no end"),
-        (b"PK\x03\x04", "a.pt", "torch.save did not write it: its zip has no end"),
-        (b"PK\x03\x04", "a.pth", "torch.save did not write it: its zip has no end"),
-        (b"PK\x03\x04", "a.jsonl", "this is a zip archive"),
-        (b'{"a": 1}', "a.pt", "expected log_probs_new"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "a", "this is a PNG image, not text"),
-        (b"\0\x01\x02\x03", "a.bin", "this is binary data of an unknown kind, not text"),
-        (struct.pack("<Q", 80) + b"{", "a", "a header of 80 bytes, but only 1 are left"),
-        (struct.pack("<Q", 80) + b"[", "no.safetensors", "does not start with a header's length"),
-        (struct.pack("<Q", 1 << 40) + b"{", "huge.safetensors", "does not start with a header's"),
-    ],
-)
-def test_the_kind_of_a_file(tmp_path, head, name, message):
-    (tmp_path / name).write_bytes(head)
-    assert message in refused(tmp_path / name)
-
-
 class _Trap:
     """Unpickled, it makes a file."""
 
@@ -364,33 +343,17 @@ def test_npz_is_never_unpickled(tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-def tensors(arrays):
-    """The layout of the safetensors format's README: a length, a JSON header, the numbers."""
-    header, data = {}, b""
-    names = {"<f4": "F32", "<f8": "F64", "<i8": "I64", "|b1": "BOOL", "<u2": "BF16"}
-    for name, array in arrays.items():
-        raw = array.tobytes()
-        header[name] = {
-            "dtype": names[array.dtype.str],
-            "shape": list(array.shape),
-            "data_offsets": [len(data), len(data) + len(raw)],
-        }
-        data += raw
-    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
-    return struct.pack("<Q", len(text)) + text + data
-
-
 def test_safetensors(tmp_path, padded):
     path = tmp_path / "in.safetensors"
-    path.write_bytes(tensors(PADDED))
+    path.write_bytes(safetensors(PADDED))
     assert evaluate(path) == evaluate(padded)
     halves = {name: array for name, array in PADDED.items() if array.dtype != np.float32}
     for name in ("log_probs", "old_log_probs"):  # bfloat16 holds these numbers exactly
         halves[name] = (PADDED[name].view(np.uint32) >> 16).astype(np.uint16)
-    path.write_bytes(tensors(halves))
+    path.write_bytes(safetensors(halves))
     assert evaluate(path) == evaluate(padded)
     for cut in (30, -10):
-        path.write_bytes(tensors(PADDED)[:cut])
+        path.write_bytes(safetensors(PADDED)[:cut])
         assert "in.safetensors: the file is damaged" in refused(path)
 
 
@@ -402,38 +365,6 @@ def test_as_much_as_an_archive_may_unpack_to(tmp_path):
     assert evaluate(path, "--unpack", 64 * values)["total"]["records"] == 1
     assert f"{values} values in a file of" in refused(path, "--unpack", 64 * values - 1)
     assert f": {size:,} bytes, unpacked, in a file" in refused(path, "--unpack", size - 1)
-
-
-def with_header(header, data=b"\0" * 16):
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + data
-
-
-def entry(begin, end, kind="F64", shape=(1,)):
-    return {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
-
-
-@pytest.mark.parametrize(
-    ("header", "said"),
-    [
-        ({"a": entry(0, 8, "C64")}, "numbers of type C64 are not supported"),
-        ({"a": entry(0, 8), "b": entry(8, 17)}, "its tensors need 17 bytes, but the file has 16"),
-        ({"a": entry(0, 8), "b": entry(7, 16)}, "data_offsets of b between 8 and 16 that do not"),
-        ({"a": entry(-1, 8)}, "expected data_offsets of a between 0 and 16"),
-        ({"a": entry(8, 0)}, "expected data_offsets of a between 0 and 16"),
-    ],
-)
-def test_tensors_that_do_not_lie_apart(tmp_path, header, said):
-    path = tmp_path / "a.safetensors"
-    path.write_bytes(with_header(header))
-    assert "the file is damaged: " in refused(path)
-    assert said in refused(path)
-
-
-def test_a_header_that_is_longer_than_its_file(tmp_path):
-    path = tmp_path / "a.safetensors"
-    path.write_bytes(struct.pack("<Q", 30) + b"{" + b" " * 28)
-    assert "a header of 30 bytes, but only 29 are left; is the file cut" in refused(path)
 
 
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 from typing import Any
 
@@ -142,38 +143,11 @@ def test_each_earlier_row_is_reached_by_a_version(name: str) -> None:
     assert as_of(framework(name.partition("/")[0]).changes, row, tag) == name
 
 
-@pytest.mark.parametrize(
-    ("settings", "row"),
-    [
-        ({"name": "trl", "loss_type": "dapo", "version": "1.8.0"}, "trl/dapo@1.9.0"),
-        ({"name": "trl", "loss_type": "dapo", "version": "1.9.0"}, "trl/dapo@1.9.0"),
-        ({"name": "trl", "loss_type": "dapo", "version": "1.9.2"}, "trl/dapo@1.9.2"),
-        ({"name": "trl", "loss_type": "dapo", "version": "1.10.0.dev0"}, "trl/dapo@1.9.2"),
-        ({"name": "trl", "loss_type": "dapo", "version": "1.10.0"}, "trl/dapo"),
-        ({"name": "trl", "loss_type": "dapo", "version": "1.10"}, "trl/dapo"),
-        ({"name": "trl", "loss_type": "dapo", "version": "2.0.0"}, "trl/dapo"),
-        ({"name": "trl", "loss_type": "dapo"}, "trl/dapo"),
-        ({"name": "trl", "loss_type": "grpo", "version": "1.9.0"}, "trl/grpo@1.9.2"),
-        ({"name": "trl", "loss_type": "grpo", "version": "main"}, "trl/grpo"),
-        ({"name": "ms-swift", "loss_type": "dapo", "version": "4.5.1"}, "ms-swift/dapo@4.5"),
-        ({"name": "ms-swift", "loss_type": "dapo", "version": "4.6"}, "ms-swift/dapo"),
-        ({"name": "ms-swift", "loss_type": "grpo", "version": "4.5.1"}, "ms-swift/grpo"),
-        ({"name": "unsloth", "loss_type": "dapo", "version": "2026.8.13"}, "unsloth/dapo@2026.9.1"),
-        ({"name": "verl", "policy_loss": "gspo", "version": "0.9.0"}, "verl/gspo@0.9.0"),
-        ({"name": "verl", "policy_loss": "gspo", "version": "0.9.1"}, "verl/gspo"),
-        ({"name": "verl", "policy_loss": "vanilla", "version": "0.9.0"}, "verl/vanilla"),
-        ({"name": "prime-rl", "version": "0.9.0"}, "prime-rl/grpo@0.9.0"),
-        ({"name": "prime-rl", "version": "0.8.1.dev66"}, "prime-rl/grpo@0.9.0"),
-        ({"name": "prime-rl", "version": "0.9.1.dev3"}, "prime-rl/grpo"),
-        ({"name": "prime-rl", "loss_type": "ipo", "version": "0.9.0"}, "prime-rl/ipo@0.9.0"),
-        ({"name": "prime-rl", "loss_type": "default", "version": "0.9.0"}, "prime-rl/dppo"),
-        ({"name": "prime-rl", "loss_type": "default"}, "prime-rl/dppo"),
-        ({"name": "prime-rl", "algorithm": "max_rl", "version": "0.8.0"}, "prime-rl/max_rl@0.9.0"),
-        ({"name": "prime-rl", "algorithm": "opd", "version": "0.8.0"}, "prime-rl/ref_kl"),
-        ({"name": "prime-rl", "loss_type": "icepop"}, "prime-rl/icepop"),
-        ({"name": "trl", "loss_type": "gfpo", "version": "1.7.1"}, "gfpo"),
-    ],
-)
+VERSIONS = json.loads(Path(__file__).with_name("versions.json").read_bytes())
+"""What a record says, and the row that its version picks."""
+
+
+@each(("settings", "row"), VERSIONS)
 def test_a_record_s_version_picks_the_row(settings: dict[str, object], row: str) -> None:
     """As it does after the @ of a name."""
     assert choose(settings).row == row

@@ -1,12 +1,14 @@
 """A framework's row takes what the framework's released function reads, and nothing else.
 
-``SETTINGS`` says which of a framework's settings its losses read, by its own names, and where that
-was read. tests/parity/test_reads.py executes verl for it.
+``reads.json`` says which of a framework's settings its losses read, by its own names, and where
+that was read. tests/parity/test_reads.py executes verl for it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,113 +23,12 @@ RECORD = {
     "advantages": [-1.0, 1.0],
 }
 
-_CLIP = ("epsilon_low", "epsilon_high")
-_VERL = (
-    "clip_ratio_low clip_ratio_high clip_ratio_c tau_pos tau_neg dro_beta clip_cov_ratio "
-    "clip_cov_lb clip_cov_ub clip_cov_seed kl_cov_ratio ppo_kl_coef kl_loss_coef dp_size "
-    "batch_num_tokens global_batch_size loss_scale_factor response_length rollout_is "
-    "rollout_is_threshold rollout_is_batch_normalize rollout_rs rollout_rs_threshold"
-)
-SETTINGS: Mapping[str, tuple[str, str]] = {
-    # framework: (where, settings); one that our tables know by no other name has ours
-    "liger": (
-        "src/liger_kernel/chunked_loss/grpo_loss.py, LigerFusedLinearGRPOLoss @0.8.5, whose "
-        "use_bias_correction_kl weighs the KL by the ratio; the padded width of luspo's mean; the "
-        "Trainer divides by its accumulation",
-        "epsilon_low epsilon_high delta beta kl_weight response_length gradient_accumulation_steps",
-    ),
-    "unsloth": (
-        "unsloth_zoo/rl_replacements.py, grpo_compute_loss",
-        "epsilon_low epsilon_high delta sapo_temperature_pos sapo_temperature_neg beta kl_weight "
-        "max_completion_length gradient_accumulation_steps num_items_in_batch num_processes "
-        "steps_per_generation",
-    ),
-    "ms-swift": (
-        "swift/rlhf_trainers/grpo_trainer.py, _compute_loss_and_metrics; the Trainer",
-        "epsilon_low epsilon_high delta tau_pos tau_neg beta real_tau fipo_decay_rate "
-        "fipo_clip_low fipo_clip_high fipo_safety_threshold off_policy_sequence_mask_delta "
-        "top_entropy_quantile max_completion_length gradient_accumulation_steps "
-        "num_items_in_batch num_processes",
-    ),
-    "verl": (
-        "verl/trainer/ppo/core_algos.py:1140-2549, workers/utils/losses.py 0.9.1, executed",
-        _VERL,
-    ),
-    "rllm": (
-        "rllm/trainer/verl/verl_backend.py @9beb6e0: verl's ppo_loss",
-        _VERL,
-    ),
-    "agent-lightning": (
-        "agentlightning/verl/per_rollout_loss.py @c632d8d, trainer.py: verl's configuration",
-        _VERL,
-    ),
-    "skyrl": (
-        "skyrl/backends/skyrl_train/utils/ppo_utils.py:557-1050 @a9564572",
-        "eps_clip_low eps_clip_high clip_ratio_c tau_pos tau_neg divergence_low divergence_high "
-        "clip_cov_ratio clip_cov_lb clip_cov_ub clip_cov_seed kl_cov_frac ppo_kl_coef kl_loss_coef",
-    ),
-    "roll": (
-        "roll/pipeline/rlvr/actor_worker.py:71-87, actor_pg_worker.py; agg_loss of "
-        "roll/utils/functionals.py:229, roll/pipeline/agentic/utils.py @8eb27cc2",
-        "epsilon_low epsilon_high dual_clip dro_beta kl_loss_coef global_batch_size dp_size gamma "
-        "is_weight_type is_high filter_agg ratio_low ratio_high diff_low diff_high",
-    ),
-    "openrlhf": (
-        "openrlhf/models/loss.py, PolicyLoss @0.11.2; trainer/ppo_utils/experience_maker.py",
-        "eps_clip_low eps_clip_high dual_clip beta reward_clip is_low is_high rejection_threshold",
-    ),
-    "slime": (
-        "slime/backends/megatron_utils/loss.py:890-1130 @624b824",
-        "eps_clip_low eps_clip_high eps_clip_c kl_loss_coef kl_weight tis_clip_low tis_clip "
-        "opsm_delta",
-    ),
-    "nemo-rl": (
-        "nemo_rl/algorithms/loss/loss_functions.py, ClippedPGLossConfig @7ea279a; "
-        "algorithms/grpo.py:2302",
-        "ratio_clip_min ratio_clip_max ratio_clip_c reference_policy_kl_penalty "
-        "kl_input_clamp_value kl_output_clamp_value truncated_importance_sampling_ratio_min "
-        "truncated_importance_sampling_ratio advantage_clip_low advantage_clip_high",
-    ),
-    "areal": (
-        "areal/utils/functional/functional.py:434-640, areal/api/cli_args.py @cbff54d",
-        "eps_clip_low eps_clip_higher c_clip sapo_tau_pos sapo_tau_neg kl_ctl reward_bias "
-        "reward_scaling reward_clip std_eps is_low is_high m2_threshold rejection_metric "
-        "rejection_level rejection_agg rejection_action",
-    ),
-    "prime-rl": (
-        "src/prime_rl/trainer/rl/loss.py:109-243 @559b447; IcePopLoss's ratio_low and ratio_high "
-        "@349283d, which are is_low and is_high here",
-        "dppo_mask_low dppo_mask_high ipo_threshold kl_tau is_low is_high",
-    ),
-    "open-instruct": (
-        "open_instruct/grpo_utils.py:410-525 @e6c3044",
-        "clip_lower clip_higher beta rho_clamp_lower_bound rho_clamp_upper_bound "
-        "rho_mask_lower_bound rho_mask_upper_bound",
-    ),
-    "tinker": (
-        "docs/losses.mdx @a2b1b82: clip_low_threshold, clip_high_threshold, beta",
-        "epsilon_low epsilon_high dro_beta",
-    ),
-}
-IGNORED: Mapping[str, tuple[str, ...]] = {
-    **{  # use_bias_correction_kl came with 2026.9.3
-        row: ("kl_weight",) for row in EARLIER if row.endswith("@2026.9.1")
-    },
-    "verl/gspo": ("dual_clip",),  # core_algos.py:1546 has none
-    "verl/gspo@0.9.0": ("dual_clip",),
-    "skyrl/regular": ("dual_clip",),  # ppo_utils.py:573 reads it for dual_clip alone
-    **dict.fromkeys(("skyrl/gspo", "skyrl/step_wise"), ("dual_clip",)),
-    "skyrl/cispo": _CLIP,  # :783 has bounds of its own, cispo.cispo_eps_clip_low and _high
-    "roll/ppo": ("dual_clip",),  # dual_clip_loss is off
-    "roll/gspo": ("dual_clip",),
-    **dict.fromkeys((f"roll/{kind}_reinforce" for kind in ("agentic", "step")), ("dual_clip",)),
-    "roll/gigpo": ("dual_clip",),
-    "roll/segment": ("dual_clip",),
-    # calculate_kl takes its defaults there, 20 and 10, whatever the configuration says
-    "nemo-rl/reinforce_plus_plus": ("kl_input_clamp", "kl_output_clamp"),
-    "open-instruct/cispo": ("epsilon_low",),  # grpo_utils.py:521 has no lower bound
-    "prime-rl/ref_kl": ("divergence_low", "beta"),  # loss.py:199 has constants
-}
+_TABLE = json.loads(Path(__file__).with_name("reads.json").read_bytes())
+SETTINGS: Mapping[str, Mapping[str, str]] = _TABLE["settings"]
+"""Framework → where its losses were read, and which settings they read; one that our tables know
+by no other name has ours."""
+IGNORED = {row: one["names"] for one in _TABLE["ignored"] for row in one["rows"]}
+"""Rows that ignore some of their framework's settings."""
 OURS = {"reward_weights", "entropy_coef"}
 """What several rewards count is the data's; the entropy bonus is a term of its own."""
 NEEDED = {"openrlhf/flash_reinforce": {"rejection_threshold": 0.125}}
@@ -180,7 +81,8 @@ def test_a_row_follows_the_settings_that_its_function_reads_and_no_other(row: st
 
 
 def _names(row: str) -> list[str]:
-    names = SETTINGS[row.partition("/")[0]][1].split()
+    names = SETTINGS[row.partition("/")[0]]["names"].split()
+    names = SETTINGS["verl"]["names"].split() if names == ["as", "verl"] else names
     known = {alias: name for name, one in HYPERPARAMETERS.items() for alias in one.aliases}
     assert set(names) <= {*known, *HYPERPARAMETERS}
     return [known.get(name, name) for name in names]

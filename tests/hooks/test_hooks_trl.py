@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial  # noqa: F401 - in expressions
+from itertools import count
+from math import nan  # noqa: F401
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from files import expressions
 
 from grpo_cli import evaluate
 from grpo_cli.hooks import trl
@@ -27,53 +32,8 @@ def recorded(trainer: Trainer, path: Path, *, times: int = 1, **how: bool) -> li
     for step in range(times):
         trainer.state.global_step = step
         assert trainer.train() == "trained"
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def test_a_record_is_what_the_loss_saw(tmp_path: Path) -> None:
-    (one,) = recorded(Trainer(), tmp_path / "r.jsonl")
-    assert len(one.pop("run_id")) == 24
-    assert one == {
-        "id": "0/0",
-        "step": 0,
-        "microbatch": 0,
-        "tokens": [["t6"], ["t0", "t1", "t2"], ["t9", "t10", "t11"], ["t3", "t4"]],
-        "group_ids": [1, 0, 1, 0],
-        "completion_ids": [[6], [0, 1, 2], [9, 10, 11], [3, 4]],
-        # the stand-in's forward pass does not shuffle
-        "per_token_logps": [[-1.0], [-4.0, -5.0, -6.0], [-7.0, -8.0, -9.0], [-10.0, -11.0]],
-        "advantages": [30.0, 10.0, 40.0, 20.0],
-        "rewards": [2.0, 0.0, 3.0, 1.0],
-        "hyperparameters": {
-            "epsilon_low": 0.2,
-            "epsilon_high": 0.2,
-            "beta": 0.0,
-            "max_completion_length": 4,
-            "num_items_in_batch": 9,
-            "gradient_accumulation_steps": 1,
-            "steps_per_generation": 1,
-        },
-        "framework": {
-            "name": "trl",
-            "version": "trl as installed",
-            "loss_type": "grpo",
-            "importance_sampling_level": "token",
-            "use_bias_correction_kl": True,
-            "off_policy_mask_threshold": None,
-            "scale_rewards": "group",
-            "multi_objective_aggregation": None,
-        },
-        "expected": {"loss": 0.25, "metrics": {"entropy": 1.0}},
-    }
-    assert evaluate(one, "trl/grpo").loss == pytest.approx(-25.0)
-
-
-def test_micro_batches_are_numbered_within_their_step(tmp_path: Path) -> None:
-    trainer = Trainer()
-    trainer.micro_batches = 2
-    found = recorded(trainer, tmp_path / "r.jsonl", times=2)
-    assert [one["id"] for one in found] == ["0/0", "0/1", "1/0", "1/1"]
-    assert [min(one["group_ids"]) for one in found] == [0, 0, 2, 2]
+    (written,) = path.parent.glob("r.*")  # of a process of several under another name
+    return [json.loads(line) for line in written.read_text().splitlines()]
 
 
 def test_each_process_writes_what_it_saw(tmp_path: Path) -> None:
@@ -83,45 +43,7 @@ def test_each_process_writes_what_it_saw(tmp_path: Path) -> None:
     import gzip
 
     with gzip.open(tmp_path / "r.rank1.jsonl.gz") as file:
-        one = json.loads(file.read())
-    assert one["rewards"] == [6.0, 4.0, 7.0, 5.0]
-    assert one["group_ids"] == [3, 2, 3, 2]
-    assert one["hyperparameters"]["num_processes"] == 2
-    assert one["expected"] == {"loss": 0.25}  # the metrics are over both
-
-
-def test_tool_tokens_are_masked_and_stay_in_their_place(tmp_path: Path) -> None:
-    trainer = Trainer()
-    trainer.tool_mask = np.array([[1, 0, 1], [1, 0, 1], [1, 1, 1], [1, 1, 0]])
-    (one,) = recorded(trainer, tmp_path / "r.jsonl")
-    assert one["mask"] == [[1], [1, 0, 1], [1, 1, 0], [1, 0]]
-    assert [len(row) for row in one["tokens"]] == [1, 3, 3, 2]
-
-
-def test_rewards_of_several_functions_are_weighted_and_each_is_there(tmp_path: Path) -> None:
-    trainer = Trainer()
-    trainer.reward_func_names = ("a", "b")
-    trainer.reward_weights = Tensor([1.0, 0.5], np.float32)
-    trainer.rewards = np.array([[0, 2], [1, np.nan], [2, 0], [3, 4]], dtype=np.float32)
-    (one,) = recorded(trainer, tmp_path / "r.jsonl")
-    assert one["rewards"] == [2.0, 1.0, 5.0, 1.0]
-    assert one["rewards/a"] == [2.0, 0.0, 3.0, 1.0]
-    assert str(one["rewards/b"]) == "[0.0, 2.0, 4.0, nan]"
-
-
-def test_a_response_that_nobody_scored_leaves_the_rewards_out(tmp_path: Path) -> None:
-    trainer = Trainer()
-    trainer.rewards[1] = np.nan
-    (one,) = recorded(trainer, tmp_path / "r.jsonl")
-    assert "rewards" not in one
-    assert one["advantages"] == [30.0, 10.0, 40.0, 20.0]
-
-
-def test_a_routers_loss_is_not_the_objectives(tmp_path: Path) -> None:
-    trainer = Trainer()
-    trainer.aux_loss_enabled = True
-    (one,) = recorded(trainer, tmp_path / "r.jsonl")
-    assert "loss" not in one["expected"]
+        assert json.loads(file.read())["hyperparameters"]["num_processes"] == 2
 
 
 def test_evaluation_and_a_closed_writer_write_nothing(tmp_path: Path) -> None:
@@ -133,28 +55,6 @@ def test_evaluation_and_a_closed_writer_write_nothing(tmp_path: Path) -> None:
     writer.close()
     trainer.train()
     assert (tmp_path / "r.jsonl").read_bytes() == b""
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "chosen"),
-    [
-        ("RLOOTrainer", "rloo", {"normalize_advantages": True}),
-        ("GMPOTrainer", "gmpo", {"scale_rewards": "group", "multi_objective_aggregation": "m"}),
-    ],
-)
-def test_trainers_with_a_loss_of_their_own_say_so(
-    kind: str, name: str, chosen: dict[str, Any], tmp_path: Path
-) -> None:
-    """With what their advantages are made by, and not what their loss does not read."""
-    trainer = type("Mine", (type(kind, (Trainer,), {}),), {})()
-    trainer.normalize_advantages, trainer.multi_objective_aggregation = True, "m"
-    (one,) = recorded(trainer, tmp_path / "r.jsonl")
-    assert one["framework"] == {
-        "name": "trl",
-        "version": "trl as installed",
-        "loss_type": name,
-        **chosen,
-    }
 
 
 def test_the_adaptive_entropy_bonus_pauses_above_its_target() -> None:
@@ -201,45 +101,6 @@ class Corrected(Trainer):
         return self.log_probs, Tensor(ROWS + 10.0), None
 
 
-def test_every_setting_and_column_of_a_loss(tmp_path: Path) -> None:
-    """A token that the engine did not score, row 2's second, is taken to agree with the policy."""
-    (one,) = recorded(Corrected(), tmp_path / "r.jsonl")
-    assert one["hyperparameters"] == {
-        "epsilon_low": 0.2,
-        "epsilon_high": 0.2,
-        "beta": 0.0,
-        "max_completion_length": 4,
-        "num_items_in_batch": 9,
-        "gradient_accumulation_steps": 6,
-        "steps_per_generation": 3,
-        "delta": 4.0,
-        "off_policy_mask_threshold": 0.5,
-        "vespo_k_pos": 1,
-        "vespo_lambda_pos": 2,
-        "vespo_k_neg": 3,
-        "vespo_lambda_neg": 4,
-        "top_entropy_quantile": 0.25,
-        "is_low": None,
-        "is_high": 3.0,
-    }
-    assert one["framework"] == {
-        "name": "trl",
-        "version": "trl as installed",
-        "loss_type": "vespo",
-        "importance_sampling_level": "token",
-        "use_bias_correction_kl": False,
-        "off_policy_mask_threshold": 0.5,
-        "scale_rewards": "group",
-        "multi_objective_aggregation": "sum_then_normalize",
-        "vllm_importance_sampling_mode": "token_truncate",
-    }
-    old = [[-3.5], [-0.5, -1.0, -1.5], [-5.0, -5.5, -6.0], [-2.0, -2.5]]
-    assert one["old_per_token_logps"] == old
-    assert one["ref_per_token_logps"] == [[x - 0.125 for x in row] for row in old]
-    assert one["sampling_per_token_logps"] == [[x - 0.25 for x in row] for row in old]
-    assert one["entropies"] == [[9.5], [8.0, 7.5, 7.0], [6.5, 6.0, 5.5], [5.0, 4.5]]
-
-
 @pytest.mark.parametrize(
     ("known", "corrected", "wanted"),
     [(True, True, -3.0), (False, True, -1.0), (True, False, -1.0), (False, False, -1.0)],
@@ -281,26 +142,6 @@ class Sums(Trainer):
         return Tensor(ROWS - self.passes), Tensor(ROWS), None
 
 
-def test_log_probs_of_which_a_trainer_keeps_the_sums_travel_with_their_rows(tmp_path: Path) -> None:
-    (one,) = recorded(Sums(), tmp_path / "r.jsonl")
-    assert one["old_per_token_logps"][0] == [-4.5]
-    assert one["ref_per_token_logps"][0] == [-5.5]
-    assert one["ref_per_token_logps"][3] == [-4.0, -4.5]
-    assert one["per_token_logps"][0] == [-3.5]
-
-
-def test_groups_of_a_generation_that_they_do_not_fill_are_numbered_on(tmp_path: Path) -> None:
-    trainer = Trainer()
-    trainer.num_generations = 3  # 4 rows: a group of three, and one of a row
-    found = recorded(trainer, tmp_path / "r.jsonl", times=2)
-    assert [one["group_ids"] for one in found] == [[0, 0, 1, 0], [2, 2, 3, 2]]
-
-
-def test_the_gradient_is_recorded_unless_it_is_not_wanted(tmp_path: Path) -> None:
-    (one,) = recorded(Trainer(), tmp_path / "r.jsonl", gradient=True)
-    assert one["expected"]["loss_gradient"] == [[0.0], [0.0] * 3, [0.0] * 3, [0.0] * 2]
-
-
 class Logging(Trainer):
     """Its loss takes two forward passes, and logs more than one number under a name."""
 
@@ -320,11 +161,35 @@ class Logging(Trainer):
         return super()._compute_loss(model, inputs)
 
 
-def test_what_was_logged_last_and_by_this_loss(tmp_path: Path) -> None:
-    trainer = Logging()
-    trainer._metrics["train"]["reward"].append(3.0)  # before, of the generation
-    trainer.micro_batches = 2
-    first, second = recorded(trainer, tmp_path / "r.jsonl")
-    assert first["expected"]["metrics"] == {"kl": 1.5, "entropy": 1.0}
-    assert second["expected"]["metrics"] == {"kl": 2.5, "entropy": 1.0, "late": 7.0}
-    assert [one["per_token_logps"][0] for one in (first, second)] == [[-2.5], [-4.5]]
+def of_kind(name: str) -> type[Trainer]:
+    """A trainer of one's own, of one of TRL's."""
+    return type("Mine", (type(name, (Trainer,), {}),), {})
+
+
+def test_what_is_recorded(tmp_path: Path) -> None:
+    folders = map(tmp_path.joinpath, map(str, count()))
+
+    def of(
+        kind: Callable[[], Trainer], keys: str, times: int = 1, gradient: bool = False, **how: Any
+    ) -> list[str]:
+        """A line for each record; without keys, those that it has."""
+        trainer, folder = kind(), next(folders)
+        folder.mkdir()
+        if kind is Logging:  # of the generation, before
+            trainer._metrics["train"]["reward"].append(3.0)
+        vars(trainer).update(how)
+        found = recorded(trainer, folder / "r.jsonl", times=times, gradient=gradient)
+        assert all(len(one.pop("run_id")) == 24 for one in found)
+        wanted = keys.split()
+        return [
+            json.dumps({key: one.get(key) for key in wanted}) if wanted else " ".join(one)
+            for one in found
+        ]
+
+    names = globals() | {"of": of}
+    expressions(Path(__file__).with_name("trl.txt"), names, by_hand=True)
+
+
+def test_a_record_evaluates(tmp_path: Path) -> None:
+    (one,) = recorded(Trainer(), tmp_path / "r.jsonl")
+    assert evaluate(one, "trl/grpo").loss == pytest.approx(-25.0)

@@ -171,27 +171,6 @@ def test_every_bad_sample_is_listed():
 # ---- text ---------------------------------------------------------------------------------------
 
 
-@each(
-    ("data", "said"),
-    [
-        (b'{"a":"\xff"}', ":1: malformed JSON at column 7: expected UTF-8 text"),
-        (b'{"\xc3\xa9":"\xff"}', ":1: malformed JSON at column 7: expected UTF-8 text"),
-        (b'\n{"a\xff', ":2: malformed JSON at column 4: expected UTF-8 text"),
-        (b"[" * 100_000, ": the JSON is nested too deeply"),
-        (b'\n{"a": [1,}\n{"a": 1}', ":2: malformed JSON at column 10"),
-        (b'{"a": 1,\n "b": [1,\n 2,, 3]}', ":3: malformed JSON at column 4"),
-        (b'\n\n[{"a": 1},\n{"b": x}]', ":4: malformed JSON at column 7"),
-        (b"\n\n[\n1,\nx", ":5: malformed JSON"),
-        (b"[" + FINE.encode() + b", 5]", ": [1]: expected an object, got 5"),
-    ],
-)
-def test_the_place_of_a_mistake_in_the_text(data, said):
-    Path("d").write_bytes(data)
-    found = message("d")
-    assert found.startswith(f"d{said}" if "deeply" not in said else "d")
-    assert "deeply" not in said or found.endswith("the JSON is nested too deeply")
-
-
 def test_a_bad_record_does_not_stop_the_others():
     Path("d.jsonl").write_text(f"{FINE}\n{{]\n[1]\n\n{FINE}\n{{}}\n")
     found = run("eval", "d.jsonl", "--on-error", "skip", "--level", "batch", "--only", "records")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from command import answer, run
+from files import expressions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,50 +27,31 @@ from grpo_cli.batch import Batch
 RECORD = '{"log_probs": [[-1.0, -2.0], [-0.5]], "advantages": [1.0, -1.0]}\n'
 
 
-def files(paths: list[str]) -> list[str]:
-    """The files that are read, in their order."""
-    result = run("eval", *paths, "-qp", "beta=0", "--only", "source")
-    assert result.exit_code == 0, result.stderr
-    return result.stdout.splitlines()
-
-
-def fill(folder: Path, *names: str) -> list[str]:
+def fill(folder: Path, *names: str) -> None:
     for name in names:
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(RECORD)
-    return [str(folder / name) for name in names]
 
 
-def test_numbers_in_names_count_as_numbers(tmp_path: Path) -> None:
-    fill(tmp_path, "step_10.jsonl", "step_9.jsonl", "step_1.jsonl.gz", "step_2/rank_0.json")
-    found = [str(Path(one).relative_to(tmp_path)) for one in files([str(tmp_path)])]
-    assert found == ["step_1.jsonl.gz", "step_2/rank_0.json", "step_9.jsonl", "step_10.jsonl"]
+def files(folder: Path, wanted: str = "") -> list[str]:
+    """The files of a folder that are read, in their order, or the message."""
+    result = run("eval", folder / wanted, "-qp", "beta=0", "--only", "source")
+    assert result.exit_code == (0 if result.stdout else 3)
+    said = (result.stdout or result.stderr).replace(f"{folder}/", "")
+    return said.replace(str(folder), "x").splitlines()
 
 
-@pytest.mark.parametrize(
-    "names",
-    [["1", "a"], ["a1", "aa"], ["a9", "a10", "b1"], ["2x", "10"], ["2", "²"]],
-)
-def test_numbers_come_before_words(names: list[str], tmp_path: Path) -> None:
-    wanted = fill(tmp_path, *(f"{name}/x.jsonl" for name in names))
-    assert files([str(tmp_path)]) == wanted
+def test_which_files_are_read(tmp_path: Path) -> None:
+    folders = (tmp_path / str(number) for number in count())
 
+    def read(wanted: str, *names: str) -> list[str]:
+        folder = next(folders)
+        folder.mkdir()
+        fill(folder, *names)
+        return files(folder, wanted)
 
-def test_what_trainers_write_beside_their_dumps_is_left_out(tmp_path: Path) -> None:
-    wanted = fill(tmp_path, "rollouts/7.jsonl")
-    fill(tmp_path, "checkpoint-5/trainer_state.json", "config.json", "run_metadata.jsonl")
-    fill(tmp_path, ".hidden.jsonl", "rollouts/notes.txt", "model-00001-of-2.safetensors")
-    assert files([str(tmp_path)]) == wanted
-
-
-def test_what_has_the_same_rollouts_again_is_left_out(tmp_path: Path) -> None:
-    wanted = fill(tmp_path, "rollouts/step_1/train/effective/traces.jsonl")
-    fill(tmp_path, "rollouts/step_1/train/all/traces.jsonl")
-    fill(tmp_path, "rollouts/step_1/eval/all/traces.jsonl")
-    assert files([str(tmp_path)]) == wanted
-    alone = fill(tmp_path / "b", "eval/all/traces.jsonl")
-    assert files([str(tmp_path / "b")]) == alone
+    expressions(Path(__file__).with_name("cases") / "folders.txt", {"read": read})
 
 
 def test_of_many_files_that_cannot_be_read_some_are_named(tmp_path: Path) -> None:
@@ -83,42 +66,11 @@ def test_of_many_files_that_cannot_be_read_some_are_named(tmp_path: Path) -> Non
     assert said.endswith("grpo: … 2 more files cannot be read\n")
 
 
-def test_a_pattern(tmp_path: Path) -> None:
-    wanted = fill(tmp_path, "steps/2.dump", "steps/10.dump")
-    fill(tmp_path, "steps/x.txt")
-    assert files([f"{tmp_path}/steps/*.dump"]) == wanted
-
-
-def test_folders_of_any_depth_and_those_that_are_elsewhere(tmp_path: Path) -> None:
-    wanted = fill(tmp_path / "a", "1.jsonl", "b/2.jsonl", "b/c/3.jsonl")
-    assert sorted(files([f"{tmp_path}/a/**/*.jsonl"])) == wanted
+def test_a_folder_that_is_elsewhere(tmp_path: Path) -> None:
+    fill(tmp_path / "a", "b/2.jsonl", "b/c/3.jsonl")
     (tmp_path / "d").mkdir()
     (tmp_path / "d/link").symlink_to(tmp_path / "a/b")
-    found = [str(Path(one).relative_to(tmp_path)) for one in files([str(tmp_path / "d")])]
-    assert found == ["d/link/2.jsonl", "d/link/c/3.jsonl"]
-
-
-def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> None:
-    assert files(fill(tmp_path, "a[1].jsonl")) == [str(tmp_path / "a[1].jsonl")]
-
-
-@pytest.mark.parametrize(
-    ("names", "given", "message"),
-    [
-        (("a.txt", "b.txt", "c.txt"), "", "found a.txt, b.txt, c.txt)"),
-        (("a.txt", "b.txt", "c.txt", "d.txt"), "", "found a.txt, b.txt, c.txt, …)"),
-        ((), "", "is an empty folder"),
-        (("a.txt", "b.log"), "", "this folder has no file of records (looked for .jsonl, .ndjson"),
-        (("config.json",), "", "found config.json)"),
-        (("a.jsonl",), "/*.csv", "no file matches this pattern"),
-    ],
-)
-def test_nothing_to_read(names: tuple[str, ...], given: str, message: str, tmp_path: Path) -> None:
-    fill(tmp_path, *names)
-    result = run("eval", f"{tmp_path}{given}")
-    assert result.exit_code == 3
-    assert message in result.stderr
-    assert str(tmp_path) in result.stderr
+    assert files(tmp_path / "d") == ["link/2.jsonl", "link/c/3.jsonl"]
 
 
 # ---- records whose settings alternate are evaluated together where only totals are printed -------

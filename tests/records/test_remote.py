@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from files import evaluation
+from files import evaluation, safetensors
 
 from grpo_cli import GrpoError, InputError, UsageError
 from grpo_cli.engine import Evaluation, Reader
@@ -279,18 +279,6 @@ def test_a_stream_that_is_closed_waits_for_nothing(store, place, small):
 
 
 # ---- what is read of them ---------------------------------------------------------------------
-
-
-def safetensors(columns):
-    sizes = [one.nbytes for one in columns.values()]
-    ends = [sum(sizes[:number]) for number in range(len(sizes) + 1)]
-    header = {
-        name: {"dtype": "F64", "shape": one.shape, "data_offsets": offsets}
-        for (name, one), offsets in zip(columns.items(), pairwise(ends), strict=True)
-    }
-    text = json.dumps(header).encode()
-    data = b"".join(one.tobytes() for one in columns.values())
-    return len(text).to_bytes(8, "little") + text + data
 
 
 def written(path, kind):

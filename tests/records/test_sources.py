@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import struct
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from command import run
-from files import each, numbered_lines, some
+from files import each, entry, expressions, numbered_lines, some, with_header
 from fuzz.product import blocks_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,44 +37,6 @@ def error(path):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (LINE, [1]),
-        (LINE + b"\n" + LINE, [1, 2]),
-        (LINE + b"\n\n  \n" + LINE + b"\n\n", [1, 4]),
-        (LINE + b"\r\n" + LINE + b"\r\n", [1, 2]),
-        (b"\xef\xbb\xbf" + LINE + b"\n" + LINE, [1, 2]),
-        (b"\n\n" + LINE, [3]),
-        (b"  " + LINE + b"  ", [1]),
-        (b"[" + LINE + b"," + LINE + b"]", [None, None]),
-        (b"[\n" + LINE + b",\n" + LINE + b"\n]\n", [None, None]),
-        (LINE.replace(b",", b",\n"), [None]),
-        (b"\xef\xbb\xbf{\n" + LINE[1:], [None]),
-    ],
-)
-def test_json_and_jsonl_are_told_apart_by_content(tmp_path, data, expected):
-    path = tmp_path / "any.name"
-    path.write_bytes(data)
-    assert lines(path) == expected
-
-
-@pytest.mark.parametrize(
-    "pack",
-    [
-        packed,
-        lambda data: packed(data[:50]) + packed(data[50:]),
-        zstandard.compress,
-        lambda data: zstandard.compress(data[:50]) + zstandard.compress(data[50:]),
-    ],
-    ids=["gz", "two gz", "zst", "two zst"],
-)
-def test_compressed_files_are_known_by_their_content(tmp_path, pack):
-    path = tmp_path / "data.jsonl"
-    path.write_bytes(pack(b"\n".join([LINE] * 3)))
-    assert lines(path) == [1, 2, 3]
-
-
 @pytest.mark.parametrize("data", [LINE, packed(LINE), b"\xef\xbb\xbf" + LINE])
 @pytest.mark.parametrize(
     "wrap",
@@ -92,31 +55,20 @@ def test_closed_standard_input(monkeypatch):
     assert error("-") == "<stdin>: standard input is closed"
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "no records: the input is empty"),
-        (b" \n\r\n\t\n", "no records: the input is empty"),
-        (b"\xef\xbb\xbf", "no records: the input is empty"),
-        (b"[]", "no records: the array is empty"),
-        (packed(LINE * 9)[:-9], "the compressed data end too early; is the file cut off?"),
-        (packed(LINE)[:10] + b"\xff" * 30, "the gzip data are corrupt"),
-        (packed(LINE)[:-8] + bytes(8), "the gzip data are corrupt"),
-        (
-            zstandard.compress(LINE * 9)[:-2],
-            "the compressed data end too early; is the file cut off?",
-        ),
-        (zstandard.compress(LINE)[:4] + b"\xff" * 30, "the zstd data are corrupt"),
-        (
-            LINE.decode().encode("utf-16"),
-            "expected UTF-8, got UTF-16; convert it with iconv -f UTF-16 -t UTF-8",
-        ),
-    ],
-)
-def test_what_cannot_be_read(tmp_path, data, message):
-    path = tmp_path / "data.jsonl"
-    path.write_bytes(data)
-    assert error(path) == f"{path}: {message}"
+def test_what_is_read_of_a_file_and_said_of_it(tmp_path):
+    fine = b'{"log_probs_new": [[-1, -2], [-3]], "advantages": [1, -1]}'
+
+    def called(data, name="data.jsonl"):
+        (tmp_path / name).write_bytes(data)
+        return tmp_path / name
+
+    def refused(*given):
+        return error(called(*given)).replace(f"{tmp_path}/", "")
+
+    modules = {"struct": struct, "zstandard": zstandard}
+    names = {"LINE": LINE, "FINE": fine, "packed": packed, "entry": entry, "headed": with_header}
+    names |= {"error": refused, "lines": lambda data: repr(lines(called(data)))}
+    expressions(Path(__file__).with_name("cases") / "files.txt", names | modules)
 
 
 def test_missing_file_and_directory(tmp_path):
@@ -208,30 +160,6 @@ def test_a_file_of_some_blocks_by_any_number_of_processes(tmp_path, size, pack):
         found = [run(*words, jobs) for jobs in (1, 2)]
     assert found[0].stdout.split() == [*map(str, range(1, 1 + data.count(b"\n")))]
     assert found[1].stdout == found[0].stdout
-
-
-@pytest.mark.parametrize(
-    ("name", "head", "message"),
-    [
-        ("a.gz", b"x", "is named .gz but does not start with gzip's 1F 8B"),
-        ("a.b.PT", b"x y", "is named .pt but does not start with zip's PK (torch.save"),
-        ("a.gz", b" {x", "malformed JSON"),
-        ("a.npz", b"\xef\xbb\xbf\n{", "malformed JSON"),
-        ("gz", b"x", "malformed JSON"),
-        ("a", b'"a","bc"', "malformed JSON"),
-        ("a", b"Step,loss\n1,2", "which has no tokens: grpo trend "),
-        ("a.py", b"import json", "this is a Python program: run it"),
-        ("a", b"epoch,loss\n1,step", "this looks like CSV"),
-        ("a", b"1,2\nstep,b", "malformed JSON"),
-        ("a", bytes(257) + b"ustar\0" + bytes(9), "tar archive"),
-        ("a", bytes(258) + b"ustar", "binary data of an unknown kind, not text"),
-        ("a", b"a,".ljust(265, b"b") + b"{\n1,2\n", "this looks like CSV"),
-        ("a", b"a,".ljust(264, b"b") + b"{\n1,2\n", "malformed JSON"),
-    ],
-)
-def test_what_is_no_json(tmp_path, name, head, message):
-    (tmp_path / name).write_bytes(head)
-    assert message in error(tmp_path / name)
 
 
 @pytest.mark.more

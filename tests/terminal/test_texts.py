@@ -1,4 +1,6 @@
-"""Lines that fit, numbers that add up, colours: what is expected was written by hand."""
+"""Lines that fit, numbers that add up, colours: what is expected was written by hand, much of it in
+``cases/texts.txt``.
+"""
 
 from __future__ import annotations
 
@@ -9,98 +11,33 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from files import expressions
 from rich.text import Text
 
 from grpo_cli import UsageError
-from grpo_cli.terminal import messages, paging, palette
+from grpo_cli.terminal import grid, messages, numbers, paging, palette, prose
 from grpo_cli.terminal.destination import destination, naming
 from grpo_cli.terminal.display import Display, chosen, colored, displaying
-from grpo_cli.terminal.grid import column, fitting, grid, total_width, with_words
-from grpo_cli.terminal.numbers import (
-    aligned,
-    decimals,
-    equality,
-    escaped,
-    escaped_json,
-    fixed,
-    shortened,
-    shown_among,
-    token_text,
-)
+from grpo_cli.terminal.grid import column, fitting, total_width, with_words
 from grpo_cli.terminal.paging import deliver
-from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, screen_of, written
 
 
-@pytest.mark.parametrize(
-    ("text", "width", "indent", "lines"),
-    [
-        ("aaa bbb ccc", None, 0, ["aaa bbb ccc"]),
-        ("aaa bbb ccc", 11, 2, ["aaa bbb ccc"]),
-        ("aaa bbb ccc", 10, 2, ["aaa bbb", "  ccc"]),
-        ("aaa bbb cc dd", 7, 2, ["aaa bbb", "  cc dd"]),
-        ("aaa bbb cc dd", 6, 2, ["aaa", "  bbb", "  cc", "  dd"]),
-        ("aaaaaaaaaa bb", 4, 0, ["aaaaaaaaaa", "bb"]),
-        ("  aaa bbb", 6, 0, ["  aaa", "bbb"]),
-        ("  aaaaaa bb", 4, 0, ["  aaaaaa", "bb"]),
-        ("x aaa,bbb", 8, 0, ["x", "aaa,bbb"]),
-        ("x aaa,bbb,c", 8, 0, ["x aaa,", "bbb,c"]),
-        ("aa bb\ncc dd", 4, 1, ["aa", " bb", " cc", " dd"]),
-        ("日本 語", 4, 0, ["日本", "語"]),
-    ],
-)
-def test_words_stay_whole(text, width, indent, lines):
-    assert wrapped(Text(text), width, indent).plain.split("\n") == lines
-    if not indent:
-        assert wrapped(Text(text), width).plain.split("\n") == lines
+def printed(shown):
+    console = Screen().console()
+    console.print(shown)
+    return written(console)
 
 
-def test_signatures_are_broken_behind_bars():
-    assert wrapped(Text("a|bb|cc dd"), 5, bars=True).plain == "a|bb|\ncc dd"
-    assert wrapped(Text("a|bb|cc dd"), 5).plain == "a|bb|cc\ndd"
-
-
-@pytest.mark.parametrize(
-    ("line", "width", "lines"),
-    [
-        ("grpo eval a.jsonl", 17, ["grpo eval a.jsonl"]),
-        ("grpo eval a.jsonl", 16, ["grpo eval \\", "    a.jsonl"]),
-        ("grpo eval a.jsonl -v dapo", 16, ["grpo eval \\", "    a.jsonl \\", "    -v dapo"]),
-        ("grpo eval a.jsonl -v dapo", 22, ["grpo eval a.jsonl \\", "    -v dapo"]),
-        ("grpo eval --beta -1 --json", 19, ["grpo eval \\", "    --beta -1 \\", "    --json"]),
-        ("grpo eval --where 'a b,c' -q", 20, ["grpo eval \\", "    --where 'a b,c' \\", "    -q"]),
-        ("grpo compare -v aaa,bbb,ccc", 16, ["grpo compare \\", "    -v aaa,bbb,ccc"]),
-        ("grpo show  # all of it", 13, ["grpo show", "    # all of", "    # it"]),
-    ],
-)
-def test_a_shell_takes_a_broken_command_as_one(line, width, lines):
-    assert as_command(line, width).plain.split("\n") == lines
-
-
-@pytest.mark.parametrize(
-    ("values", "places"),
-    [
-        ([], 1),
-        ([0.0], 1),
-        ([123.4, -0.1], 3),
-        ([-0.00123], 8),
-        ([1e9], 0),
-        ([1e-20], 15),
-        ([math.inf, math.nan, 2.0], 5),
-    ],
-)
-def test_decimals_of_the_largest(values, places):
-    assert decimals(values) == places
-
-
-def test_a_sum_is_equal_where_its_printed_terms_make_it():
-    assert equality(["0.33", "0.33", "0.33"], "1.00") == "≈"
-    assert equality(["1.3", "2.3", "3.4"], "7.0") == "="
-    assert fixed(-0.001, 2) == "0.00"
-    assert fixed(-0.5, 1) == "-0.5"
+def test_what_was_written_by_hand():
+    modules = (math, grid, numbers, paging, palette, prose)
+    names = {name: one for module in modules for name, one in vars(module).items()}
+    path = Path(__file__).with_name("cases") / "texts.txt"
+    expressions(path, names | {"printed": printed}, by_hand=True)
 
 
 @pytest.mark.parametrize(
@@ -128,47 +65,6 @@ def test_where_there_is_colour(monkeypatch, color, environment, on_terminal, els
     with displaying(Display(color)):
         assert (colored(terminal=True), colored(terminal=False)) == (on_terminal, elsewhere)
     assert chosen() == Display("auto"), "the choice holds inside the block"
-
-
-def test_luminance_is_that_of_wcag():
-    known = {(255, 255, 255): 1.0, (0, 0, 0): 0.0, (255, 0, 0): 0.2126, (0, 0, 255): 0.0722}
-    known |= {(0, 255, 0): 0.7152, (10, 10, 10): 10 / 255 / 12.92, (188, 188, 188): 0.502886}
-    for color, value in known.items():
-        assert palette.luminance(color) == pytest.approx(value, rel=1e-5)
-
-
-def test_the_ten_colours_are_those_of_xterm():
-    """Entries 124 to 223 of its chart; ink where the contrast is greater."""
-    assert [palette.style(step) for step in range(-5, 6)] == [
-        "#ffffff on #af0000",
-        "#000000 on #d75f5f",
-        "#000000 on #ff875f",
-        "#000000 on #ffaf87",
-        "#000000 on #ffd7af",
-        "",
-        "#000000 on #afd7ff",
-        "#000000 on #87afff",
-        "#000000 on #5f87ff",
-        "#ffffff on #005fd7",
-        "#ffffff on #0000af",
-    ]
-    assert palette.background(0) == (255, 255, 255)
-
-
-def test_headers_stand_on_their_values():
-    """A word to the line, one of two letters beside another; numbers and words mixed are words."""
-    columns = [column("clip_fraction_low_p5", [0.25, None]), column("x", ["a:smile:", "[b]"])]
-    columns += [column("max_kl", [10.5, 1]), column("m", [1, "x"])]
-    console = Screen().console()
-    console.print(grid(columns))
-    assert written(console).splitlines() == [
-        "    clip",
-        "fraction",
-        "  low p5  x         max kl  m",
-        "─────────────────────────────",
-        "    0.25  a:smile:    10.5  1",
-        "    –     [b]          1    x",
-    ]
 
 
 def test_what_there_is_no_room_for_is_named_and_nothing_else():
@@ -339,15 +235,6 @@ def test_a_page_that_fits_is_printed(monkeypatch, beyond, height, below):
     assert delivered(height, beyond, below=below) == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    ("text", "width", "lines"),
-    [("", 9, 1), ("abcd", 9, 1), ("abcdef gh", 9, 1), ("abcdef ghi", 9, 2), ("日本語 日本", 12, 1),
-     ("a\nb", 9, 2)],
-)  # fmt: skip
-def test_how_many_lines_a_message_takes(text, width, lines):
-    assert paging.lines_of(text, Screen(width)) == lines
-
-
 # ---- where results go -------------------------------------------------------------------------
 
 
@@ -456,32 +343,10 @@ def test_a_terminal_has_its_size(monkeypatch):
         assert screen_of(stream) == Screen(50, colour, 20)
 
 
-@pytest.mark.parametrize("length", [38, 39, 40, 41])
-def test_long_strings_are_cut(length):
-    text = "x" * length
-    assert shortened(text) == (text if length < 41 else "x" * 39 + "…")
-    assert token_text(f"{text[2:]}  ") == (f"{text[2:]}␣␣" if length < 41 else "x" * 39 + "…")
-
-
-@pytest.mark.parametrize(
-    ("value", "size", "text"),
-    [(0.0, 1.0, "0"), (9e-14, 1.0, "≈0"), (-9e-14, 1.0, "≈0"), (1e-13, 1.0, "1e-13"),
-     (9e-14, None, "9e-14"), (9e-14, 0.5, "9e-14"), (0, 1.0, "0"), ("a", 1.0, "a")],
-)  # fmt: skip
-def test_what_rounding_leaves_of_nothing(value, size, text):
-    assert shown_among(value, size) == text
-
-
 def test_nothing_moves_a_cursor():
-    moving = "a\x1b[1m\tb\nc\x7f\u202ed"
-    assert escaped(moving) == "a\\u001b[1m\tb\nc\\u007f\\u202ed"
-    assert escaped_json(moving.encode()) == escaped(moving).encode()
-    assert escaped_json(b"1\x1b") == b"1\x1b"  # JSON has none of these but DEL as it is
-    assert escaped_json(b"1\x7f") == b"1\\u007f"
     console = Screen(color=True).console()
     console.print(Text("a\x1b[2J\u202eb\nc", "#800000"))
     assert written(console).replace("\x1b[0m", "").split("\n")[0].endswith("ma\\x1b[2J\\u202eb")
-    assert aligned([]) == []
 
 
 @pytest.mark.parametrize("terminal", [True, False, None])

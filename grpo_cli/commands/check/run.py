@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
-from grpo_cli.commands.check.answer import Checked, Finding
+from grpo_cli.commands.check.answer import Checked, Finding, MismatchFound
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.notes import (
     SkippedRules,
@@ -53,6 +53,9 @@ _CAUSES = ("padding-id", "shifted", "last-token", "filler")
 _OTHER_CAUSES = {("outliers", "warning"), ("constant-log-ratio", "warning")}
 _EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
 """What the causes lead to in records that are too short to show the cause."""
+_OF_GROWING = ("temperature", "last-token", "mean-weight", "outliers", "rollout-mismatch")
+"""What weights that grow older in the engine lead to in single records."""
+_SMALL = 0.1
 _OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
 _STANDS_FOR = {
@@ -171,6 +174,8 @@ class Check(Accumulator[Any]):
         if self._edge is not None:
             source, view = self._edge
             compare_samples(view, self.findings, self.mismatch, source)
+        mismatch = judge(self.mismatch.result())
+        grown = mismatch is not None and self._drop_grown(mismatch)
         counts, errors = self.findings.count_by(0), self.findings.count_by(0, 2)
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
         for code in {code for code, _, _ in found} & _STANDS_FOR.keys():
@@ -189,7 +194,8 @@ class Check(Accumulator[Any]):
                 if code in _EFFECTS:
                     self.findings.drop(code, kind)
         self._add_located(found, 0)
-        self._add_located(self._find_uneven_mismatch(), 0)
+        if mismatch is not None and (grown or not mismatch.normal):
+            self._add_located(self._find_uneven_mismatch(mismatch), 0)
         *others, last = self.lengths[len(self.lengths) * 3 // 4 :].tolist()
         if last <= _PILED_UP * sum(others) / max(len(others), 1):
             self.findings.drop("length-cap", "lengths")
@@ -203,14 +209,38 @@ class Check(Accumulator[Any]):
             if torn or not are_centred(self.formulas, kinds["advantages", kind]):
                 self.findings.drop("advantages", kind)
 
-    def _find_uneven_mismatch(self) -> Iterator[Located]:
+    def _drop_grown(self, mismatch: MismatchFound) -> bool:
+        """Drops what a mismatch that grows from step to step leads to; returns whether it did.
+
+        Samples of short records may begin before the step, if the mismatch there is a tenth.
+        """
+        growing = next((one for one in mismatch.causes if one.grows), None)
+        if growing is None:
+            return False
+        before, after = sorted(one.kl for one in growing.kinds)
+        since = growing.step or 0
+
+        def is_later(row: Finding) -> bool:
+            pooled = row.evidence.get("records", 1) > 1 and before < _SMALL * after
+            later = pooled or (row.step is not None and row.step >= since)
+            return later and "log_probs_rollout" in row.evidence["columns"]
+
+        grown = [
+            (code, kind)
+            for (code, kind, _), rows in self.findings.kept.items()
+            if code in _OF_GROWING and all(is_later(row) for _, row in rows)
+        ]
+        for code, kind in grown:
+            self.findings.drop(code, kind)
+        return bool(grown)
+
+    def _find_uneven_mismatch(self, mismatch: MismatchFound) -> Iterator[Located]:
         """Yields where most of the mismatch is, unless findings explain the log-probs."""
         explaining = {rule.code for rule in table() if rule.explains or rule.scope == "pair"}
         for code, severity in self.findings.count_by(0, 2):
             if (severity == "error" and code in explaining) or (code, severity) in _OTHER_CAUSES:
                 return
-        mismatch = judge(self.mismatch.result())
-        for finding, step in () if mismatch is None else find_uneven_mismatch(mismatch):
+        for finding, step in find_uneven_mismatch(mismatch):
             first = next(iter(self._compared))
             yield "rollout-mismatch", finding, self._compared[first if step is None else step]
 

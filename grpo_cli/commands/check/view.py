@@ -172,10 +172,10 @@ def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]
     if named:
         lines.append(f"  likely cause: {named}, found above")
     elif found.named is None:
-        alike = "all tokens differ by similar amounts, as with " + (
-            "noise" if found.normal else "another temperature, precision or kernel"
-        )
-        lines.append(f"  no weight version, turn, position, top-p or rounding explains it: {alike}")
+        *others, last = dict.fromkeys(_CAUSES[cause.name][0] for cause in found.causes)
+        measured = f"{', '.join(others)} or {last}" if others else last
+        rest = "noise does this" if found.normal else "compare weights, temperature and precision"
+        lines.append(f"  not explained by {measured}: {rest}")
     return lines
 
 

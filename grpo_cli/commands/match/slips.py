@@ -13,6 +13,7 @@ from grpo_cli.commands.match.question import LoggedNumber
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.search import explained
 from grpo_cli.commands.verify.compare import Tolerance
+from grpo_cli.commands.verify.expected import read_expectations
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Record
@@ -46,7 +47,8 @@ def find_mistakes(base: Plan, source: Reader, target: LoggedNumber) -> tuple[Mis
             row, stages=base.swapped, hyperparameters=base.flags, batch="record", strict=False
         )
         with suppress(GrpoError), np.errstate(all="ignore"):  # what is tried need not make sense
-            causes = explained(Case.of(record, meant, Tolerance())).causes
+            case = Case.of([record], [read_expectations(record)[0]], meant, Tolerance())
+            causes = explained(case).causes
             if causes:
                 return tuple(Mistaken(row, one.mistake, one.words) for one in causes)
     return ()

@@ -79,9 +79,22 @@ class Column(NamedTuple):
         return self.expectation.stage == METRIC
 
     @property
+    def is_by_record(self) -> bool:
+        """Whether it has one number of each record."""
+        return self.expectation.level == "record"
+
+    def worst(self, values: F64 | Flags) -> F64:
+        """[M] the largest of numbers ≥ 0 in each record, [n]; 0 without any."""
+        if len(self.counts) == 1:
+            return np.array([np.fmax.reduce(values, initial=0.0)])
+        found = np.zeros(len(self.counts))
+        np.fmax.at(found, np.repeat(np.arange(len(found)), self.counts), values)
+        return found
+
+    @property
     def absent(self) -> Flags:
         """[M] the records that have no such quantity."""
-        if self.expectation.level == "record":
+        if self.is_by_record:
             return np.isnan(self.found)
         return np.zeros(len(self.counts), dtype=np.bool_)
 
@@ -145,13 +158,12 @@ class Tolerance:
         near: Flags = self.agree(column, column.found) & column.given
         return near & (off > self.relative(column) * size + slack)
 
-    def misfit(self, column: Column, found: F64) -> float:
-        """The relative tolerance that the numbers need to agree, beyond their rounding."""
+    def needs(self, column: Column, found: F64) -> F64:
+        """[n] the relative tolerance that each number needs to agree, beyond its rounding."""
         with np.errstate(invalid="ignore"):
             off = np.abs(column.values - found) - (0.0 if column.slack is None else column.slack)
             size = np.maximum(np.abs(column.values), np.abs(found)) + column.noise * column.scale
-            needs = np.where(column.given & (off > 0.0), off / np.where(size > 0.0, size, 1.0), 0.0)
-        return float(np.nanmax(needs, initial=0.0))
+            return np.where(column.given & (off > 0.0), off / np.where(size > 0.0, size, 1.0), 0.0)
 
 
 def tolerances(rtol: float | None, atol: float | None, metrics: float | None) -> Tolerance:

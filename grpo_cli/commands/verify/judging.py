@@ -26,6 +26,7 @@ from grpo_cli.commands.verify.compare import (
     tolerances,
 )
 from grpo_cli.commands.verify.expected import (
+    Expectation,
     Flags,
     Wanted,
     logged_losses,
@@ -405,6 +406,7 @@ class Judged(NamedTuple):
         part: what it adds to the stages of its bundle; None where it is of none.
         within: when two of its numbers agree.
         by_scale: whether a sum that it expects agrees by the absolute tolerance alone.
+        wanted: what the record expects, where it differs.
     """
 
     verdict: Verdict
@@ -414,6 +416,7 @@ class Judged(NamedTuple):
     part: Part | None
     within: Tolerance
     by_scale: bool
+    wanted: Sequence[Expectation]
 
 
 class _Compared(NamedTuple):
@@ -480,7 +483,7 @@ def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
 def _judged(
     at: int, question: Question, keys: Mapping[str, _Compared | None], signature: str
 ) -> Judged | InputError:
-    record, plan, (_, ignored), part, within = question
+    record, plan, (wanted, ignored), part, within = question
     known = {key: each for key, each in keys.items() if each and not each.column.absent[at]}
     ignored = [*ignored, *(key for key in keys if key not in known)]
     compared = {key: each for key, each in known.items() if not each.undefined[at]}
@@ -518,5 +521,5 @@ def _judged(
     )
     undefined = len(compared) < len(known)
     by_scale = verdict.agrees and any(bool(each.by_scale[at]) for each in compared.values())
-    differs = None if verdict.agrees else record
-    return Judged(verdict, plan, undefined, differs, part, within, by_scale)
+    differs, wanted = (None, []) if verdict.agrees else (record, wanted)
+    return Judged(verdict, plan, undefined, differs, part, within, by_scale, wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -11,6 +11,7 @@ from grpo_cli.commands.verify.answer import Difference, Verdict
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, ratio_words
 from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Memory, fits
+from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.compare import FLOAT64
 
 _MANY = 4
@@ -28,7 +29,7 @@ class Finding:
     Attributes:
         judged: its verdict, without a cause.
         first: where it first differs.
-        case_of: evaluates the record; None where it is not kept to be asked again.
+        suspect: the record; None where it is not kept to be asked again.
         rows: the rows that give all that it expects.
         where: where its numbers differ.
         causes: what explains it.
@@ -39,7 +40,7 @@ class Finding:
 
     judged: Verdict
     first: Difference
-    case_of: Callable[[], Case] | None = None
+    suspect: Suspect | None = None
     rows: Sequence[str] = ()
     where: Located = UNKNOWN
     causes: Sequence[Cause] = ()
@@ -88,16 +89,16 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
     known = {cause.words: cause for one in findings for cause in one.causes}
     tried = [known[words] for words, count in counts.items() if count == most][:MOST]
     for one in findings if most < len(findings) else ():
-        if one.case_of is not None and (most > 1 or one.rows):
+        if one.suspect is not None and (most > 1 or one.rows):
             own = {cause.words for cause in one.causes}
-            more = [x for x in tried if x.words not in own and fits(x, one.case_of())]
+            more = [x for x in tried if x.words not in own and fits(x, one.suspect)]
             if more:
                 one.causes, one.rows = [*more, *one.causes], ()
     if len(findings) >= _MANY:
         _leave_out_chance(findings)
     for one in findings if most >= _MANY else ():
-        if one.case_of is not None and not (one.causes or one.rows or one.possible):
-            _compare_with(tried[0], one, one.case_of())
+        if one.suspect is not None and not (one.causes or one.rows or one.possible):
+            _compare_with(tried[0], one, one.suspect.case)
 
 
 def _compare_with(cause: Cause, one: Finding, case: Case) -> None:
@@ -120,7 +121,7 @@ def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
 
 
 def _of_all(one: Finding, memory: Memory) -> Sequence[Cause]:
-    return (one.case_of and memory.for_all(one.case_of)) or one.of_all
+    return (one.suspect and memory.for_all(one.suspect)) or one.of_all
 
 
 def _leave_out_chance(findings: Sequence[Finding]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from math import isfinite
 
 import numpy as np
@@ -25,12 +25,12 @@ from grpo_cli.commands.verify.batches import (
     read_batches,
     unit_of,
 )
-from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.located import UNKNOWN, located
 from grpo_cli.commands.verify.causes.search import (
     Explained,
     Memory,
 )
+from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import LOGGED_DECIMALS, NOISE_OF_SUMS, Tolerance, digits_of
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
@@ -69,7 +69,8 @@ def verified(
     """Returns the run and the answer of ``verify``.
 
     A trainer logs one loss for a step. Where other records repeat one, or only one of a step's has
-    it, and some differ, steps are compared, if these agree or are explained no less.
+    it, and some differ, steps are compared, if these agree or are explained no less: of losses that
+    records repeat, than half of the records.
 
     Args:
         make, reader, most, whole: as ``Verification`` has them.
@@ -96,7 +97,8 @@ def verified(
         return run, answer  # which says what is wrong with the records
     if not other.records:  # none could be joined
         return run, answer
-    if _quality(other) > _quality(answer) or (repeated and _quality(other) == _quality(answer)):
+    of_records = _quality(answer, least=_CHANCE if repeated else 0.0)
+    if _quality(other) > of_records or (repeated and _quality(other) == of_records):
         return of_steps, other
     return run, answer
 
@@ -119,10 +121,18 @@ def _differ(answer: Verified) -> bool:
     return len(pairs) > len({yours for yours, _ in pairs})
 
 
-def _quality(answer: Verified) -> tuple[float, float]:
-    """The share of records that agree, and of those that differ the share that is explained."""
+_CHANCE = 0.5
+"""The share of records up to which one that agrees with its step's loss may do so by chance."""
+
+
+def _quality(answer: Verified, least: float = 0.0) -> tuple[float, float]:
+    """The share of records that agree, and of those that differ the share that is explained.
+
+    A share that is not above the least is 0.
+    """
     explained = max(answer.explained, answer.agreeing) / max(answer.differing, 1)
-    return 1.0 - answer.differing / max(answer.verified, 1), explained
+    agreeing = 1.0 - answer.differing / max(answer.verified, 1)
+    return agreeing if agreeing > least else 0.0, explained if explained > least else 0.0
 
 
 class Verification:
@@ -173,7 +183,8 @@ class Verification:
         self._acting: set[tuple[str, bool]] = set()
         self.undefined = 0
         self.by_scale = 0
-        self.rows_taken: dict[str, int] = {}
+        self._words: dict[Hashable, str] = {}
+        self.rows_taken: Counter[str] = Counter()
         self.ignored: dict[str, None] = {}
         self.rounded: dict[str, str] = {}
         self.metrics: Counter[str] = Counter()
@@ -229,6 +240,7 @@ class Verification:
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
+            of_item = suspects(items)
             for item in items:
                 part = item if isinstance(item, Part) else item and item.part
                 if part is not None:
@@ -241,7 +253,7 @@ class Verification:
                     self._bundle.add_plain(item.verdict)
                 self.undefined += item.undefined
                 if item.verdict.compared:
-                    yield self._verdict(item)
+                    yield self._verdict(item, of_item.get(id(item)))
 
     def _sums(self, reader: Reader, make: Callable[[], Judging]) -> Iterator[Judging]:
         if self._batch == RECORD:
@@ -253,13 +265,14 @@ class Verification:
             raise judging.error
         return iter([judging])
 
-    def _verdict(self, item: Judged) -> Verdict | Finding:
-        verdict, plan, _, record, part, within, by_scale = item
+    def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict | Finding:
+        verdict, plan, _, record, part, within, by_scale, _ = item
         self.by_scale += by_scale
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
-        words = shlex.join(replace(plan, batch=self._batch).words)
-        self.rows_taken[words] = self.rows_taken.get(words, 0) + 1
+        if plan.key not in self._words:
+            self._words[plan.key] = shlex.join(replace(plan, batch=self._batch).words)
+        self.rows_taken[self._words[plan.key]] += 1
         self.ignored |= dict.fromkeys(verdict.ignored)
         for key, form in verdict.rounded.items():  # of decimals the most
             self.rounded[key] = max(form, self.rounded.get(key, ""))
@@ -267,20 +280,19 @@ class Verification:
             self.metrics[key] += 1
             words = f"{shown(verdict.id)}: yours {yours:g}, grpo's {grpo:g}"
             self.first_metrics.setdefault(key, words)
-        if record is None:
+        if record is None or suspect is None:
             if part is not None:
                 self._bundle.add_verdict(part, verdict, None)
             return verdict
         rows = self._rows_of(record, verdict, within)
-        case_of = cache(partial(Case.of, record, plan, within))
-        found = self._explained(verdict, case_of, rows)
+        found = self._explained(verdict, suspect, rows)
         self._differing += 1
         known = bool(found.causes or found.of_all or rows)
         self._kept[known] += 1
         if self._kept[known] <= _AGAIN:
-            found.case_of = case_of
+            found.suspect = suspect.alone
         if part is not None:
-            case, named = case_of(), found.verdict()
+            case, named = suspect.case, found.verdict()
             own = next(x.expectation.stage for x in case.columns if x.key == found.first.key)
             stages = [cause.stage for cause in found.causes]
             stage = stage_of(own, stages, other_weights=case.other_weights)
@@ -318,20 +330,18 @@ class Verification:
         self._rows = [*dict.fromkeys([*self._rows, *found])]
         return found
 
-    def _explained(
-        self, verdict: Verdict, case_of: Callable[[], Case], rows: Sequence[str]
-    ) -> Finding:
+    def _explained(self, verdict: Verdict, suspect: Suspect, rows: Sequence[str]) -> Finding:
         """Why a record differs, or what is known of that; nothing more where a row gives it."""
         assert verdict.first is not None
         if rows:
             return Finding(verdict, verdict.first, rows=rows)
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            searched = self._memory.explained(case_of, self._usual_rows)
+            searched = self._memory.explained(suspect, self._usual_rows)
             found = searched or Explained(None)
             words = tuple(cause.words for cause in found.causes)
             where = found.where or UNKNOWN
             if found.where is None and (self._whole or words not in self._answers):
-                where = located(case_of())
+                where = located(suspect.case)
         self._answers.add(words)
         for_all = any(cause.for_all for cause in found.causes)
         return Finding(

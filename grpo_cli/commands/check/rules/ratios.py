@@ -354,10 +354,10 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
 def find_uneven_mismatch(found: MismatchFound) -> Iterator[tuple[Finding, int | None]]:
     """Yields that most of a mismatch is at some places of responses, or at some steps; from which.
 
-    Of a mismatch that is too large, of which the place or the step explains a fifth or more, by six
-    standard errors. The first tokens from older weights, of a prefix cache: huggingface/trl#6007.
+    Of a mismatch of which the place or the step explains a fifth or more, by six standard errors.
+    The first tokens from older weights, of a prefix cache: huggingface/trl#6007.
     """
-    for cause in () if found.normal else found.causes:
+    for cause in found.causes:
         if not cause.counts or cause.name not in (POSITION, STEP):
             continue
         if cause.name == POSITION and found.named not in (POSITION, STEP):
@@ -369,10 +369,11 @@ def find_uneven_mismatch(found: MismatchFound) -> Iterator[tuple[Finding, int | 
         whole = sum(kind.kl * kind.tokens for kind in cause.kinds)
         *names, last = (one.name for one in sorted(odd, key=lambda one: _PLACE.get(one.name, 0)))
         listed = f"{', '.join(names)} and {last}" if names else last
+        rest = (whole - carried) / max(others, 1)
         finding = Finding(
             {"explains": cause.explains, "tokens": tokens, "kl": carried / tokens},
-            kind=cause.name,
-            words={"where": listed, "others": others, "rest": (whole - carried) / max(others, 1)},
+            kind="growing" if cause.grows else cause.name,
+            words={"step": cause.step, "where": listed, "others": others, "rest": rest},
         )
         yield finding, cause.step
 
@@ -444,7 +445,8 @@ def _compare_with_others(pair: Pair, sample: int) -> tuple[int | None, dict[str,
 
 # ---- temperatures --------------------------------------------------------------------------------
 
-_STRAIGHT = 1.2
+_STRAIGHT, _STRAIGHT_SHORT, _SHORT = 1.2, 0.7, 100
+"""Fewer tokens may be of a few contexts, which older weights move about as a line does."""
 _ALIKE, _NOISY = {False: 0.55, True: 0.35}, {False: 4.0, True: 1.5}
 """Spreads of the shares of sure tokens and about the line: between engines, and after updates."""
 _ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.13, 0.04
@@ -461,7 +463,8 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
     The share by which they differ spreads by at most 0.35 of its median, 0.55 between engines:
     temperatures of 0.9 and 1.1 have 0.03 in float32, 0.5 in the noisiest fp8; policies that were
     trained have 0.4 to 5, and stale ones 1.6 and more. Or the spread about the line is at most 1.2
-    times its slope: those temperatures have 0.3 to 1.2 in bf16, but trained policies 1.3 to 10.
+    times its slope: those temperatures have 0.3 to 1.2 in bf16, but trained policies 1.3 to 10. Of
+    fewer than 100 tokens it is at most 0.7 times the slope: stale ones have 0.6 to 1.2.
     The slope is above 0.02 between engines, or 0.13 where an update is between the columns, which
     may sharpen a little evenly. Log-probs that were themselves divided have one b/a instead.
     """
@@ -496,7 +499,9 @@ def _is_temperature(pair: Pair, scale: Scale) -> bool:
     updated = pair.names[0] == "log_probs_new"
     least = _UPDATE_SHARE if updated else _ENGINE_SHARE
     even = scale.odds.is_alike(_ALIKE[updated]) and scale.line.is_alike(_NOISY[updated])
-    even = even or (not (scale.odds.number and updated) and scale.line.is_alike(_STRAIGHT))
+    if not (scale.odds.number and updated):
+        short = scale.line.number < _SHORT
+        even = even or scale.line.is_alike(_STRAIGHT_SHORT if short else _STRAIGHT)
     found = even and least < abs(scale.line.median) < _MOST_SHARE
     found |= scale.is_factor(_DIVIDED_ALIKE) and abs(scale.factor.median) > _DIVIDED
     if not found or scale.offset.is_alike(_CONSTANT_ALIKE):

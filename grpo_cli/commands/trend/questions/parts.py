@@ -294,8 +294,11 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
     if len(moved) == count:
         return f"{about}: all {count:,} changed, so {field} does not explain it"
     shares = [one.share for one in moved if one.share is not None]
-    names = ", ".join(shown(one.part) for one in moved[:3])
-    more = f" and {len(moved) - 3:,} more" if len(moved) > 3 else ""
+    others = 2 * len(moved) > count and len(rows) == count  # which are the news then
+    named = [one for one in rows if one not in moved] if others else moved
+    names = ", ".join(shown(one.part) for one in named[:3])
+    more = f" and {len(named) - 3:,} more" if len(named) > 3 else ""
+    which = f"every {field} except {names}{more}" if others else f"only {field}={names}{more}"
     whole = shares and sum(shares) <= _WHOLE
     share = f", with {sum(shares):.0%} of the change" if whole else ""
-    return f"{about}: only {field}={names}{more} changed ({len(moved):,} of {count:,}){share}"
+    return f"{about}: {which} changed ({len(moved):,} of {count:,}){share}"

@@ -61,6 +61,8 @@ CHANGES: Mapping[str, Change] = {
     "advantage-rounded.float16": lambda a, _: to_half(a, "float16"),
 }
 """In the order in which they are tried; the simplest first."""
+_OF_RECORD = ("advantage-order", "advantage-broadcast", "advantage-twice", "advantage-length.mean")
+"""Those that depend on the record's other responses."""
 
 
 def changed(case: Case) -> Iterator[Cause]:
@@ -68,7 +70,7 @@ def changed(case: Case) -> Iterator[Cause]:
     if case.breakdown.response_advantage is not None and case.other_advantages:
         for key, change in CHANGES.items():
             made = partial(_with_change, change=change)
-            yield catalogued(key, made)
+            yield catalogued(key, made, by_record=not key.startswith(_OF_RECORD))
 
 
 def _cause(mistake: str, words: str, change: Change, *, sure: bool) -> Cause:

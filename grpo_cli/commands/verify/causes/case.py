@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.verify.compare import (
@@ -20,7 +19,7 @@ from grpo_cli.commands.verify.compare import (
     deciding,
     digits_of,
 )
-from grpo_cli.commands.verify.expected import read_expectations
+from grpo_cli.commands.verify.expected import Expectation, Flags
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError
@@ -45,32 +44,56 @@ TYPED = 8
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One record that differs.
+    """A record that differs; or several of one kind, for causes that work record by record.
 
     Attributes:
-        record: the record.
-        breakdown: what it evaluates to.
-        columns: everything that it expects and that the objective has.
+        records: the records. Whatever is one number below is the first record's.
+        breakdown: what they evaluate to.
+        columns: everything that they expect and that the objective has.
         tolerance: when two numbers agree.
     """
 
-    record: Record
+    records: Sequence[Record]
     breakdown: Breakdown
     columns: Sequence[Column]
     tolerance: Tolerance
 
     @classmethod
-    def of(cls, record: Record, plan: Plan, tolerance: Tolerance) -> Case:
-        """Evaluates a record, which is a batch of its own.
+    def of(
+        cls,
+        records: Sequence[Record],
+        wanted: Sequence[Sequence[Expectation]],
+        plan: Plan,
+        tolerance: Tolerance,
+    ) -> Case:
+        """Evaluates records of one layout, each of which is a batch of its own.
+
+        Args:
+            records: the records.
+            wanted: what each of them expects.
+            plan: what they are evaluated as.
+            tolerance: when two numbers agree.
 
         Raises:
-            InputError: where it cannot be evaluated, or what it expects cannot be read.
+            InputError: where they cannot be evaluated.
+            ValueError: where they expect other things.
         """
-        wanted, _ = read_expectations(record)
-        breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
-        columns = [column_of([record], [each], breakdown, tolerance.decimals) for each in wanted]
-        known = [column for column in columns if column is not None and not column.absent[0]]
-        return cls(record, breakdown, deciding(known), tolerance)
+        kinds = {tuple(each.kind for each in one) for one in wanted}
+        chunk = Chunk.of(records)
+        if len(records) > 1:
+            chunk = replace(chunk, varied=_varied(records))
+        breakdown = chunk.run(Evaluator(plan).evaluate)
+        each = zip(*wanted, strict=len(kinds) == 1)
+        columns = [column_of(records, some, breakdown, tolerance.decimals) for some in each]
+        known = [column for column in columns if column is not None and not column.absent.all()]
+        if len(kinds) > 1 or any(column.absent.any() for column in known):
+            raise ValueError("records expect other things")
+        return cls(records, breakdown, deciding(known), tolerance)
+
+    @property
+    def record(self) -> Record:
+        """The record."""
+        return self.records[0]
 
     @property
     def batch(self) -> Batch:
@@ -92,6 +115,14 @@ class Case:
     def objective(self) -> Objective:
         """What it was evaluated as."""
         return self.breakdown.objective
+
+    @cached_property
+    def key(self) -> Hashable:
+        """The stages and their values: an answer to other ones would be worded otherwise."""
+        return tuple(
+            (stage, bound.name, *(one for one in bound.values.items() if one[0] not in COUNTS))
+            for stage, bound in self.objective.stages.items()
+        )
 
     @cached_property
     def gradient_column(self) -> Column | None:
@@ -118,16 +149,16 @@ class Case:
         return written if written is None else written[self.mask]
 
     @property
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> Flags:
         """[N as written] which tokens count."""
-        if self.record.mask is None:
+        if not self.is_masked:
             return np.ones(self.written.total, dtype=np.bool_)
-        return np.frombuffer(self.record.mask, dtype=np.bool_)
+        return np.frombuffer(b"".join(one.mask or b"" for one in self.records), dtype=np.bool_)
 
     @cached_property
     def written(self) -> Segments:
         """The tokens as written, cut into responses."""
-        return Segments(np.array(self.record.widths, dtype=np.int64))
+        return Segments(np.array([n for one in self.records for n in one.widths], dtype=np.int64))
 
     @cached_property
     def unpadded(self) -> I64:
@@ -153,20 +184,27 @@ class Case:
         return {"": 1.0} | {words: number for words, number in more.items() if number > 1.0}
 
     @cached_property
+    def losses(self) -> F64:
+        """[M] the objective J that is expected; NaN where it is not given."""
+        found = np.full(len(self.records), np.nan)
+        for column in self.columns:
+            if column.key in ("loss", "objective"):
+                values = column.values if column.key == "objective" else -column.values
+                found = np.where(np.isnan(found) & np.isfinite(values), values, found)
+        return found
+
+    @cached_property
     def loss(self) -> float | None:
         """The objective J that is expected; None where it is not given."""
-        for column in self.columns:
-            if column.key in ("loss", "objective") and np.isfinite(column.values[0]):
-                value = float(column.values[0])
-                return value if column.key == "objective" else -value
-        return None
+        value = float(self.losses[0])
+        return None if np.isnan(value) else value
 
     @cached_property
     def quiet(self) -> float:
         """What a gradient is no larger than where it is 0 but for rounding."""
         return 1e-4 * float(np.abs(self.breakdown.gradient).max(initial=0.0))
 
-    def near(self, found: F64, expected: F64) -> NDArray[np.bool_]:
+    def near(self, found: F64, expected: F64) -> Flags:
         """Which gradients agree, on the scale of the largest expected, but for their rounding."""
         size, column = float(np.abs(expected).max(initial=0.0)), self.gradient_column
         rounded = column is not None and column.slack is not None
@@ -174,78 +212,107 @@ class Case:
         return np.abs(found - expected) <= max(self.tolerance.rtol, 1e-6) * size + slack
 
     @cached_property
-    def agreeing_gradients(self) -> NDArray[np.bool_]:
+    def agreeing_gradients(self) -> Flags:
         """[N] the tokens whose gradient is as expected."""
         assert self.gradient is not None
         return self.near(self.gradient, self.breakdown.gradient)
 
-    @cached_property
-    def own_misfit(self) -> float:
-        """How far off the record's own evaluation is."""
-        return self._misfit(self.breakdown)
-
-    def misfit(self, again: Breakdown) -> float:
-        """The relative tolerance that another evaluation needs; infinite where it does not agree.
+    def misfits(self, again: Breakdown) -> F64:
+        """[M] the relative tolerance that another evaluation needs; infinite where it disagrees.
 
         It has to leave at most a tenth of what is to be explained; a thousandth of it where only
         a loss is recorded, since many mistakes come near to any one number.
         """
-        found = self._misfit(again)
-        rest = LONE if self.has_one_number and not self.rounding else REST
-        return found if found <= rest * self.own_misfit else np.inf
+        most = np.zeros(len(self.records))
+        for column in self.in_order:
+            found = self._found(column, again)
+            agree = None if found is None else self._agree(column, found)
+            if found is None or agree is None or not agree.any():
+                return np.full_like(most, np.inf)
+            most = np.where(agree, np.maximum(most, self._needs(column, found)), np.inf)
+        rest = np.where(self._have_one_number & (self._roundings == 0.0), LONE, REST)
+        return np.where(most <= rest * self._own_misfits, most, np.inf)
+
+    def misfit(self, again: Breakdown) -> float:
+        """It of the one record."""
+        return float(self.misfits(again)[0])
+
+    @cached_property
+    def _own_misfits(self) -> F64:
+        """[M] how far off the records' own evaluations are."""
+        own = np.zeros(len(self.records))
+        for column in self.columns:
+            found = self._found(column, self.breakdown)
+            own = np.maximum(own, np.inf if found is None else self._needs(column, found))
+        return own
+
+    def _needs(self, column: Column, found: F64) -> F64:
+        """[M] the relative tolerance that a column needs; infinite where a sum is unknown."""
+        needs = column.worst(self.tolerance.needs(column, found))
+        return np.where(np.isnan(found), np.inf, needs) if column.is_by_record else needs
 
     @cached_property
     def is_loss_alone(self) -> bool:
         """Whether one number is all that is expected."""
-        return len(self.columns) == 1 and self.columns[0].expectation.level == "record"
+        return len(self.columns) == 1 and self.columns[0].is_by_record
 
-    @cached_property
+    @property
     def has_one_number(self) -> bool:
         """Whether one number is all that differs: what agrees says nothing about a mistake."""
-        wrong = [each for each in self.columns if not self.tolerance.agree(each, each.found).all()]
-        return len(wrong) == 1 and wrong[0].expectation.level == "record"
+        return bool(self._have_one_number[0])
+
+    @cached_property
+    def _have_one_number(self) -> Flags:
+        """[M] it of each record."""
+        agree = self.tolerance.agree
+        wrong = np.array([each.worst(~agree(each, each.found)) for each in self.columns])
+        numbers = wrong[[column.is_by_record for column in self.columns]]
+        have: Flags = (wrong.sum(axis=0) == 1.0) & (numbers.sum(axis=0) == 1.0)
+        return have
 
     def agrees_but_for_loss(self, again: Breakdown) -> bool:
         """Whether another evaluation has what the record expects of more than one number."""
-        others = [each for each in self.columns if each.expectation.level != "record"]
+        others = [each for each in self.columns if not each.is_by_record]
         founds = ((each, self._found(each, again)) for each in others)
-        return all(x is not None and self._agree(each, x) for each, x in founds)
+        return all(x is not None and self._agree(each, x)[0] for each, x in founds)
 
-    @cached_property
+    @property
     def loss_room(self) -> float:
         """What a loss that was written with few digits leaves open; 0 where it has many."""
-        digits, places = digits_of(self.loss or 0.0)
-        return 0.5 * 10.0**-places if self.loss and digits <= TYPED else 0.0
+        return float(self._loss_rooms[0])
+
+    @cached_property
+    def _loss_rooms(self) -> F64:
+        """[M] it of each record."""
+        return np.array([_room(value) for value in self.losses.tolist()])
 
     @property
     def rounding(self) -> float:
         """It as a relative tolerance."""
-        size = abs(self.loss or 0.0) + NOISE_OF_SUMS * float(self.breakdown.record_scale[0])
-        return self.loss_room / size if size else 0.0
+        return float(self._roundings[0])
 
-    def _misfit(self, again: Breakdown) -> float:
-        most = 0.0
-        for column in self.in_order:
-            found = self._found(column, again)
-            if found is None or not (again is self.breakdown or self._agree(column, found)):
-                return np.inf
-            most = max(most, self.tolerance.misfit(column, found))
-        return most
+    @cached_property
+    def _roundings(self) -> F64:
+        """[M] it of each record."""
+        size = np.abs(np.nan_to_num(self.losses)) + NOISE_OF_SUMS * self.breakdown.record_scale
+        return self._loss_rooms / np.where(size > 0.0, size, 1.0)
 
     @cached_property
     def in_order(self) -> Sequence[Column]:
         """The columns, those that are cheap to evaluate first."""
         return sorted(self.columns, key=lambda column: len(column.values))
 
-    def _agree(self, column: Column, found: F64) -> bool:
-        if self.is_loss_alone and abs(float(found[0] - column.values[0])) <= self.loss_room:
-            return True
-        return bool(self.tolerance.agree(column, found).all())
+    def _agree(self, column: Column, found: F64) -> Flags:
+        """[M] whether all numbers of a column agree, or a lone loss is within its room."""
+        agree: Flags = column.worst(~self.tolerance.agree(column, found)) == 0.0
+        if self.is_loss_alone:
+            agree |= np.abs(found - column.values) <= self._loss_rooms
+        return agree
 
     def _found(self, column: Column, again: Breakdown) -> F64 | None:
         """What another evaluation has in the place of a column; None where it has no such thing."""
         found = column.expectation.evaluated(again)
-        if found is None or (column.expectation.level == "record" and np.isnan(found).any()):
+        if found is None:
             return None
         masked = self.is_masked or again.batch.responses.total < self.written.total
         if column.expectation.level == "token" and masked:
@@ -258,6 +325,25 @@ class Case:
     def is_masked(self) -> bool:
         """Whether the record has a mask."""
         return self.record.mask is not None
+
+    def by_record(self, number: Callable[[Case], float]) -> F64 | float:
+        """A number of the record; of several [R] that of each one's responses."""
+        if len(self.records) == 1:
+            return number(self)
+        numbers, batch, weight = [], self.batch, self.breakdown.correction
+        cuts = batch.cuts(range(len(self.records) + 1))
+        for one, cut in zip(self.records, cuts, strict=True):
+            own = Batch(  # all that is read, besides the record
+                Segments(batch.responses.lengths[cut.responses]),
+                Segments(np.array(cut.counts[2:3])),
+                batch.groups[cut.responses] - cut.groups.start,
+                cut.counts[1],
+                rewards=None if batch.rewards is None else batch.rewards[cut.responses],
+            )
+            rejected = None if weight is None else weight[cut.tokens]
+            alone = replace(self.breakdown, batch=own, correction=rejected)
+            numbers.append(number(Case([one], alone, (), self.tolerance)))
+        return self.batch.records.spread(np.array(numbers))
 
     # ---- other evaluations --------------------------------------------------------------------
 
@@ -387,7 +473,7 @@ class Case:
             return True
         return bool(self._multiple(self.gradient, self.breakdown.gradient).all())
 
-    def _multiple(self, wanted: F64, slope: F64) -> NDArray[np.bool_]:
+    def _multiple(self, wanted: F64, slope: F64) -> Flags:
         """[R] whether a response's numbers may be a multiple of others, as far as any agree.
 
         Where any multiple is off by δ at most, the one of least squares is by √T·δ.
@@ -418,6 +504,20 @@ class Case:
 
 
 _GIVEN = bind("advantage", "given")
+COUNTS = ("num_items_in_batch", "batch_num_tokens")
+"""They differ from record to record of one run, and are in no answer."""
+
+
+def _varied(records: Sequence[Record]) -> dict[str, F64]:
+    """The counts of records that have them."""
+    names = [name for name in COUNTS if name in records[0].hyperparameters]
+    return {name: np.array([one.hyperparameters[name] for one in records]) for name in names}
+
+
+def _room(loss: float) -> float:
+    """What a loss with few digits leaves open."""
+    digits, places = digits_of(loss) if np.isfinite(loss) else (TYPED + 1, 0)
+    return 0.5 * 10.0**-places if loss and digits <= TYPED else 0.0
 
 
 def _weighing(tokens: F64) -> Bound:
@@ -448,6 +548,7 @@ class Cause(NamedTuple):
         equal: whether it only says what the record equals, which many mistakes may.
         for_all: whether it is named only if it explains all records that differ.
         adds_to: the words of simpler mistakes, to each of which it adds something.
+        by_record: whether it can be evaluated for several records at once.
     """
 
     mistake: str
@@ -457,6 +558,22 @@ class Cause(NamedTuple):
     equal: bool = False
     for_all: bool = False
     adds_to: tuple[str, ...] = ()
+    by_record: bool = False
+
+    def misfit(self, case: Case, losses: list[float] | None = None) -> float:
+        """How far off a record is with this mistake; infinite where it does not agree.
+
+        Args:
+            case: the record.
+            losses: gets the objective that the mistake gives.
+        """
+        try:
+            again = self.evaluate(case)
+            if losses is not None and case.agrees_but_for_loss(again):
+                losses.append(float(again.record_objective[0]))
+            return case.misfit(again)
+        except IMPOSSIBLE:
+            return np.inf  # the record cannot be read so
 
     @property
     def stage(self) -> str:
@@ -503,17 +620,18 @@ def catalogued(
     of: str = "",
     *,
     adds_to: str = "",
+    by_record: bool = False,
 ) -> Cause:
     """A mistake that the catalogue has the words for; ``adds_to`` is the key of a simpler one."""
     mistake, words = worded(key)
     simpler = (worded(adds_to)[1],) if adds_to else ()
-    return Cause(mistake, words, evaluate, of, adds_to=simpler)
+    return Cause(mistake, words, evaluate, of, adds_to=simpler, by_record=by_record)
 
 
 def swapped(mistake: str, stage: str, words: str, bound: Bound) -> Cause:
     """A mistake that is another choice at a stage."""
     stages = {stage: bound, "kl_aggregate": None} if stage == "aggregate" else {stage: bound}
-    return Cause(mistake, words, lambda case: case.evaluated(None, **stages), stage)
+    return Cause(mistake, words, partial(Case.evaluated, **stages), stage, by_record=True)
 
 
 def bound_to(name: str, choice: Choice, known: Mapping[str, Value]) -> Bound | None:

@@ -113,8 +113,8 @@ def clips(case: Case) -> Iterator[Cause]:
     if surrogate.choice.window != "product":
         return
     for key, (form, bounds) in CLIPS.items():
-        yield catalogued(key, partial(bounded, form=form, bounds=bounds))
-    yield catalogued("clip-fraction-sign", partial(bounded, counts_all=True))
+        yield catalogued(key, partial(bounded, form=form, bounds=bounds), by_record=True)
+    yield catalogued("clip-fraction-sign", partial(bounded, counts_all=True), by_record=True)
     for key, name, value in _CAPS:
         if name in surrogate.values and surrogate.values[name] != value:
             yield catalogued(key, partial(_with_value, name=name, number=value))

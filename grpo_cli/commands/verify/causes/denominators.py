@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.breakdown import Breakdown
@@ -316,18 +316,18 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
             )
         small = mistake == "group-count" and constant and size < _SURE_SIZE
         equal &= small
-        yield Cause(own or mistake, words, made, equal=small)
+        yield Cause(own or mistake, words, made, equal=small, by_record=True)
     if not equal or case.gradient is None:
         return
     usual = float(np.median(factor))
     if abs(factor - usual).max() <= 3e-4 * abs(usual):
         words = f"off by a constant factor: yours is grpo's times {usual:.6g}"
         made = partial(everything_times, factor=usual)
-        yield Cause("factor", words, made)
+        yield Cause("factor", words, made, by_record=True)
     else:
         words = f"denominator: your loss {_divided(form)}{divisor:.6g}; {meant}"
         solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
-        yield Cause("denominator-other", words, solved)
+        yield Cause("denominator-other", words, solved, by_record=True)
 
 
 _SURE_SIZE = 3
@@ -391,7 +391,7 @@ def accumulation_steps(case: Case) -> float:
 
 
 def _with_weights(case: Case, numerator: Numerator, divisor: Divisor) -> Breakdown:
-    shape, by = numerator(case), divisor(case)
+    shape, by = numerator(case), case.by_record(divisor)
 
     def aggregate() -> Weights:
         return Weights(shape, None, by, "solved")
@@ -403,15 +403,17 @@ def _with_weights(case: Case, numerator: Numerator, divisor: Divisor) -> Breakdo
 
 
 def negative(case: Case) -> Iterator[Cause]:
-    """Yields the objective for the loss."""
+    """Yields the objective for the loss, of the KL alone where no response has an advantage."""
     if case.gradient is not None or case.loss is not None:
+        if not case.breakdown.advantage.any():
+            yield catalogued("kl-sign", partial(Case.with_coefficient, name=KL, factor=-1.0))
         words = "wrong sign: your loss is the negative of grpo's (loss = −objective)"
         made = partial(everything_times, factor=-1.0)
-        yield Cause("loss-sign", words, made)
+        yield Cause("loss-sign", words, made, by_record=True)
         if (kl := case.breakdown.term(KL)) is not None and kl.active:
             words = "wrong sign of the policy term: it is not negated, and the KL is right"
             made = partial(everything_times, factor=-1.0, only=POLICY)
-            yield Cause("loss-sign", words, made)
+            yield Cause("loss-sign", words, made, by_record=True)
 
 
 def everything_times(case: Case, factor: float, only: str = "") -> Breakdown:

@@ -40,7 +40,8 @@ def penalties(case: Case) -> Iterator[Cause]:
     if own.choice.absent or not case.objective.beta:
         return
     yield dropped(own)
-    yield catalogued("kl-sign", partial(Case.with_coefficient, name=KL, factor=-1.0))
+    opposite = partial(Case.with_coefficient, name=KL, factor=-1.0)
+    yield catalogued("kl-sign", opposite, by_record=True)
     yield catalogued("kl-detached", _detached)
     yield catalogued("kl-where-kept", _where_kept)
     if own.name.endswith("k3"):
@@ -100,7 +101,7 @@ def with_alias(name: str) -> str:
 def dropped(own: Bound) -> Cause:
     """The objective without its KL."""
     none = Bound(own.name, own.choice, {**own.values, "beta": 0.0})
-    return catalogued("kl-dropped", partial(Case.evaluated, kl=none))
+    return catalogued("kl-dropped", partial(Case.evaluated, kl=none), by_record=True)
 
 
 def _in_reward(own: Bound) -> Iterator[Cause]:

@@ -51,4 +51,5 @@ def both(setting: Cause, mistake: Cause) -> Cause:
         of=mistake.stage,
         for_all=True,
         adds_to=(setting.words,),
+        by_record=setting.by_record and mistake.by_record,
     )

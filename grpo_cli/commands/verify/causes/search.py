@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,8 +27,8 @@ from grpo_cli.commands.verify.causes import (
 )
 from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, located
+from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
-from grpo_cli.objective.objective import Objective
 from grpo_cli.records import Record
 from grpo_cli.variants.plan import Plan
 
@@ -153,7 +153,7 @@ def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
 
 
 def _explains_all(cause: Cause, cases: Sequence[Case]) -> bool:
-    return all(np.isfinite(misfit(cause, case)) for case in cases)
+    return all(np.isfinite(cause.misfit(case)) for case in cases)
 
 
 def _searched(
@@ -169,7 +169,7 @@ def _searched(
         worst = alone if alone and number else np.inf
         for source, most in tier:
             tried = filter(wanted, _possible(case, source))
-            fits = ((misfit(cause, case, losses), cause) for cause in tried)
+            fits = ((cause.misfit(case, losses), cause) for cause in tried)
             found = islice(
                 ((off, cause) for off, cause in fits if off <= worst and np.isfinite(off)), most
             )
@@ -203,23 +203,6 @@ def _possible(case: Case, source: Source) -> Iterator[Cause]:
         return
 
 
-def misfit(cause: Cause, case: Case, losses: list[float] | None = None) -> float:
-    """How far off the record is with this mistake; infinite where it does not agree.
-
-    Args:
-        cause: the mistake.
-        case: the record.
-        losses: gets the objective that the mistake gives.
-    """
-    try:
-        again = cause.evaluate(case)
-        if losses is not None and case.agrees_but_for_loss(again):
-            losses.append(float(again.record_objective[0]))
-        return case.misfit(again)
-    except IMPOSSIBLE:
-        return np.inf  # the record cannot be read so
-
-
 def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
     """Counts the mistakes that are expected to give the one number of a record by chance.
 
@@ -238,12 +221,8 @@ def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
 
 _KEPT = 3
 """Answers remembered."""
-_COUNTS = ("num_items_in_batch", "batch_num_tokens")
-"""They differ from record to record of one run, and are in no answer."""
 _SOLVED_FROM = 3
 """Records that a number which they share is solved from."""
-
-Key = tuple[object, ...]
 
 
 class Memory:
@@ -262,8 +241,8 @@ class Memory:
 
     def __init__(self, most: int) -> None:
         self._left = most
-        self._known: list[tuple[Key, Sequence[Cause]]] = []
-        self._for_all: list[tuple[Key, Sequence[Cause]]] = []
+        self._known: list[tuple[Hashable, Sequence[Cause]]] = []
+        self._for_all: list[tuple[Hashable, Sequence[Cause]]] = []
         self._unexplained: list[Case] = []
         self._searches = 0
         self.left_out = 0
@@ -274,22 +253,22 @@ class Memory:
         return self._searches + self.left_out
 
     def explained(
-        self, case_of: Callable[[], Case], rows: Callable[[Record], Sequence[Plan]]
+        self, suspect: Suspect, rows: Callable[[Record], Sequence[Plan]]
     ) -> Explained | None:
         """Says why a record differs, and where if it was searched; None where it was not.
 
         Args:
-            case_of: evaluates the record.
+            suspect: the record.
             rows: gives the plans of the rows that are usual where a record comes from.
         """
-        if known := self._fitting(case_of, self._known) or self.for_all(case_of):
+        if known := self._fitting(suspect, self._known) or self.for_all(suspect):
             return Explained(None, known)
         if self._left <= 0:
             self.left_out += 1
             return None
         self._left -= 1
-        case = case_of()
-        found, key = explained(case), _key(case.objective)
+        case = suspect.case
+        found, key = explained(case), case.key
         self._searches += 1
         if any(cause.for_all for cause in found.causes):
             self._for_all += [(key, found.causes)]
@@ -315,31 +294,23 @@ class Memory:
         self._pairs_left -= 1
         return paired(self._unexplained, rows(case.record))
 
-    def for_all(self, case_of: Callable[[], Case]) -> Sequence[Cause]:
+    def for_all(self, suspect: Suspect) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""
-        return self._fitting(case_of, self._for_all)
+        return self._fitting(suspect, self._for_all)
 
     def _fitting(
-        self, case_of: Callable[[], Case], answers: list[tuple[Key, Sequence[Cause]]]
+        self, suspect: Suspect, answers: list[tuple[Hashable, Sequence[Cause]]]
     ) -> Sequence[Cause]:
         """The first of the answers that explains a record, which is then tried first."""
-        key = _key(case_of().objective) if answers else ()
+        key = suspect.key if answers else ()
         for at, (of, known) in enumerate(answers):
-            fitting = [cause for cause in known if of == key and fits(cause, case_of())]
+            fitting = [cause for cause in known if of == key and fits(cause, suspect)]
             if fitting:
                 answers.insert(0, answers.pop(at))
                 return fitting
         return ()
 
 
-def fits(cause: Cause, case: Case) -> bool:
+def fits(cause: Cause, suspect: Suspect) -> bool:
     """Whether a cause explains a record as well as the one that it was found in."""
-    return misfit(cause, case) <= FITS
-
-
-def _key(objective: Objective) -> Key:
-    """The stages and their values: an answer to other ones would be worded otherwise."""
-    return tuple(
-        (stage, bound.name, *(one for one in bound.values.items() if one[0] not in _COUNTS))
-        for stage, bound in objective.stages.items()
-    )
+    return suspect.misfit(cause) <= FITS

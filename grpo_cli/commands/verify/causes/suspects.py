@@ -1,0 +1,104 @@
+"""Records that differ: those of one kind together, to try a cause on all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from grpo_cli.batch import F64
+from grpo_cli.commands.verify.causes.case import COUNTS, IMPOSSIBLE, Case, Cause
+from grpo_cli.commands.verify.compare import Tolerance
+from grpo_cli.commands.verify.expected import Expectation
+from grpo_cli.commands.verify.judging import Judged
+from grpo_cli.records import Record, layout
+from grpo_cli.variants.plan import Plan
+
+_TOKENS = 16_384
+"""Tokens of records that are tried together."""
+
+
+class _Group:
+    """Records that may be evaluated together, and how far off each is with each cause tried."""
+
+    def __init__(self, plan: Plan, tolerance: Tolerance) -> None:
+        self.plan, self.tolerance = plan, tolerance
+        self.records: list[Record] = []
+        self.wanted: list[Sequence[Expectation]] = []
+        self._misfits: dict[Cause, F64] = {}
+
+    @cached_property
+    def case(self) -> Case | None:
+        """The records as one case; None where there is one, or they expect other things."""
+        with suppress(*IMPOSSIBLE):
+            if self.records[1:]:
+                return Case.of(self.records, self.wanted, self.plan, self.tolerance)
+        return None
+
+    def misfit(self, cause: Cause, at: int) -> float:
+        """How far off a record is with a cause; NaN where that has to be tried on it alone."""
+        if not cause.by_record or self.case is None:
+            return np.nan
+        if cause not in self._misfits:
+            self._misfits[cause] = np.full(len(self.records), np.nan)
+            with suppress(*IMPOSSIBLE):
+                self._misfits[cause] = self.case.misfits(cause.evaluate(self.case))
+        return float(self._misfits[cause][at])
+
+
+class Suspect:
+    """A record that differs, which is evaluated when a cause is tried on it.
+
+    Args:
+        record: the record.
+        wanted: what it expects.
+        group: those that it may be evaluated with.
+    """
+
+    def __init__(self, record: Record, wanted: Sequence[Expectation], group: _Group) -> None:
+        self._record, self._wanted = record, wanted
+        self._group, self._at = group, len(group.records)
+        group.records.append(record)
+        group.wanted.append(wanted)
+
+    @cached_property
+    def case(self) -> Case:
+        """The record alone."""
+        return Case.of([self._record], [self._wanted], self._group.plan, self._group.tolerance)
+
+    @property
+    def alone(self) -> Suspect:
+        """It without its group, which is then not kept."""
+        group = _Group(self._group.plan, self._group.tolerance)
+        return Suspect(self._record, self._wanted, group)
+
+    @property
+    def key(self) -> Hashable:
+        """That of what it is evaluated as."""
+        return (self._group.case or self.case).key
+
+    def misfit(self, cause: Cause) -> float:
+        """How far off it is with a cause; infinite where it does not agree."""
+        found = self._group.misfit(cause, self._at)
+        return cause.misfit(self.case) if np.isnan(found) else found
+
+
+def suspects(judged: Iterable[object]) -> dict[int, Suspect]:
+    """The records that differ, by the ``id()`` of what was judged; neighbours of a kind grouped."""
+    found: dict[int, Suspect] = {}
+    group, kind, room = None, None, 0
+    for one in judged:
+        if not isinstance(one, Judged) or one.record is None:
+            continue
+        record, plan, tolerance = one.record, one.plan, one.within
+        free = {*COUNTS} - plan.uniform
+        rest = {name: x for name, x in record.hyperparameters.items() if name not in free}
+        own = plan, tolerance, layout(replace(record, hyperparameters=rest)), record.mask is None
+        if group is None or own != kind or room <= 0:
+            group, kind, room = _Group(plan, tolerance), own, _TOKENS
+        found[id(one)] = Suspect(record, one.wanted, group)
+        room -= sum(record.widths)
+    return found

@@ -1,1 +1,0 @@
-"""Questions for ``match``: conventions drawn at random, the numbers that they give, and chance."""

@@ -1,0 +1,81 @@
+"""What explained one record is tried on others together: the outcome is that of each one alone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from files import some
+
+from grpo_cli import evaluate
+from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case
+from grpo_cli.commands.verify.causes.search import TIERS
+from grpo_cli.commands.verify.compare import Tolerance
+from grpo_cli.commands.verify.expected import read_expectations
+from grpo_cli.records import parse
+from grpo_cli.variants.plan import plan
+
+ROW = "trl/dapo"
+MISTAKES: dict[str, dict[str, Any]] = {
+    "response-mean": {"stages": {"aggregate": "response-mean"}},
+    "unclipped": {"stages": {"surrogate": "unclipped"}},
+    "sequence": {"stages": {"ratio": "sequence"}},
+    "none": {},
+    "typed": {},
+}
+
+
+def record(random: np.random.Generator, at: int, mistake: str, *, masked: bool) -> Any:
+    count = 3 + at % 3
+    old = [random.uniform(-3, -0.1, length) for length in random.integers(2, 9, count)]
+    made: dict[str, Any] = {
+        "log_probs_new": [np.minimum(row + random.normal(0, 0.3, len(row)), 0) for row in old],
+        "log_probs_old": old,
+        "rewards": random.integers(0, 90, count) / 10 + 0.05 * np.arange(count),
+        "hyperparameters": {"num_items_in_batch": 17 + at, "gradient_accumulation_steps": 2},
+    }
+    if at:
+        made["group_ids"] = [0, 0, *[1] * (count - 2)]
+    if masked:
+        made["mask"] = [[1] * (len(row) - 1) + [0] for row in old]
+    made = orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY))
+    wrong = MISTAKES[mistake]
+    seen = evaluate(made, ROW, batch="record", **wrong)
+    gradient = [[*row, None] for row in seen.gradient] if masked else seen.gradient
+    loss = seen.loss * (1.0 if wrong else 1.5)
+    loss = float(f"{loss:.5g}") if mistake == "typed" else loss
+    made["expected"] = {"loss": loss, "gradient": gradient}
+    return parse(orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY)))
+
+
+@np.errstate(all="ignore")
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("mistake", some([*MISTAKES], 2))
+def test_causes_are_tried_on_many_records_as_on_each(mistake, masked) -> None:
+    random, within, row = np.random.default_rng(5), Tolerance(), plan(ROW, batch="record")
+    records = [record(random, at, mistake, masked=masked) for at in range(3)]
+    wanted = [read_expectations(one)[0] for one in records]
+    cases = [Case.of([one], [own], row, within) for one, own in zip(records, wanted, strict=True)]
+    together = Case.of(records, wanted, row, within)
+    tried = fitting = 0
+    for source in (source for tier in TIERS for source, _ in tier):
+        causes = []
+        with suppress(*IMPOSSIBLE):
+            causes += [cause for cause in source(cases[0]) if cause.by_record]
+        for cause in causes:
+            try:
+                many = cause.evaluate(together)
+            except IMPOSSIBLE:  # then it is tried on each alone
+                continue
+            each = [cause.evaluate(case) for case in cases]
+            misfits = [case.misfit(one) for case, one in zip(cases, each, strict=True)]
+            assert together.misfits(many).tolist() == misfits, cause.words
+            for name in ("gradient", "record_objective"):
+                alone = np.concatenate([getattr(one, name) for one in each])
+                assert np.array_equal(getattr(many, name), alone, equal_nan=True), cause.words
+            tried, fitting = tried + 1, fitting + int(np.isfinite(misfits).sum())
+    assert tried > 30
+    assert fitting >= 3 or not MISTAKES[mistake]
