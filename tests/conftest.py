@@ -21,8 +21,9 @@ if hasattr(signal, "SIGHUP"):
 # What several folders ask: the experiment's trials, and every command on usual data.
 sys.path += [str(Path(__file__).parent / name) for name in ("benchmarks", "house")]
 
-# What the tests start does not compile the package again each time.
+# Neither the workers nor what the tests start compile what is imported again each time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 with suppress(ImportError):  # where clusters and parity are tested these are not needed
     import hypothesis

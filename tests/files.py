@@ -43,9 +43,13 @@ def gather(objects: Sequence[dict[str, Any]]) -> Batch | None:
     return None if packed is None else lay([packed])
 
 
+MORE = not {"GRPO_MORE", "GRPO_WRITE_CASES"}.isdisjoint(os.environ)
+"""Whether everything is tried, as ``.ci/run`` does, or every snapshot is written anew."""
+
+
 def some(every: Sequence[T], count: int) -> Sequence[T]:
-    """So many of them, from first to last; all where ``.ci/run`` tries them (``GRPO_MORE``)."""
-    return every if "GRPO_MORE" in os.environ else every[:: -(-len(every) // count)]
+    """So many of them, from first to last; all where everything is tried."""
+    return every if MORE else every[:: -(-len(every) // count)]
 
 
 def each(

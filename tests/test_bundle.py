@@ -30,6 +30,7 @@ def test_a_recorded_run_replays(kind: str) -> None:
     assert not any(stage["skipped"] for stage in stages.values())
 
 
+@pytest.mark.more
 @each("at", range(0, len(PLANTS), 6))
 def test_a_fault_is_named_at_its_stage(at: int, tmp_path: Path) -> None:
     assert named(bundled(trained(7, PLANTS[at].does), tmp_path)) == [PLANTS[at].stage]

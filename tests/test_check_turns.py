@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from command import answer, run
-from files import each, rows_of
+from files import each, rows_of, some
 from trials.product import lines
 from trials.turns.faults import FAULTS, Fault, planted
 from trials.turns.kinds import KINDS, dumped
@@ -31,7 +32,7 @@ def test_clean_batches_of_agents_have_no_fault(tmp_path: Path) -> None:
     assert "turns-missing" not in document["counts"]  # nor as an info, where half are sampled
 
 
-@each("fault", FAULTS, ids=lambda fault: fault.name)
+@each("fault", some(FAULTS, 12), ids=lambda fault: fault.name)
 def test_a_fault_of_turns_is_named(fault: Fault, tmp_path: Path) -> None:
     """At its first and at its last strength, unless that is too weak to be sure."""
     for strength in {fault.strengths[0]: 0, fault.strengths[-1]: 0}:
@@ -45,6 +46,7 @@ def test_a_fault_of_turns_is_named(fault: Fault, tmp_path: Path) -> None:
             assert loud & {*fault.codes}
 
 
+@pytest.mark.more
 @each("wrong", WRONG, ids=lambda wrong: wrong.name)
 def test_a_wrong_implementation_is_explained(wrong: Wrong, tmp_path: Path) -> None:
     for at, change in enumerate((wrong, None)):

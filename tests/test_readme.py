@@ -38,10 +38,10 @@ def blocks() -> list[tuple[str, str]]:
 
 
 def tried() -> list[tuple[str, str]]:
-    """The README's, and half of those of the pages."""
+    """The README's, and a quarter of those of the pages."""
     readme = [one for one in blocks() if one[0] in WIDTHS]
     pages = [one for one in blocks() if one[0] not in WIDTHS]
-    return [*readme, *some(pages, -(-len(pages) // 2))]
+    return [*readme, *some(pages, len(pages) // 4)]
 
 
 def _text(document: Path) -> str:

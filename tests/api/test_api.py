@@ -408,6 +408,7 @@ def test_a_package_that_is_not_installed_is_an_import_error(
     assert caught.value.name == package
 
 
+@pytest.mark.more
 def test_trend_and_explain_answer_what_their_commands_print() -> None:
     path = SAMPLES / "run" / "temperature.jsonl.gz"
     found, printed = grpo_cli.trend(path, "dr").to_dict(), answer("trend", path, "-v", "dr")
@@ -436,6 +437,7 @@ ANSWERS: dict[str, Any] = {
 ANSWERS = {name: cache(ask) for name, ask in ANSWERS.items()}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_document_of_every_answer_is_json(name: str) -> None:
     document = ANSWERS[name]().to_dict()
@@ -512,6 +514,7 @@ def test_a_record_that_is_shown_has_its_tokens_in_colours() -> None:
     assert "svg" not in show([ONE, EMPTY])._repr_html_()
 
 
+@pytest.mark.more
 def test_trend_answers_the_questions_of_the_command() -> None:
     assert trend(RUN, at=30).to_dict() == answer("trend", RUN, "--at", "30")
     parts = trend(RUN, by="step")
@@ -618,6 +621,7 @@ def test_the_examples_of_docstrings_run(module: str, monkeypatch: pytest.MonkeyP
             assert all(word in one.__doc__ for word in (">>>", "Args:", "Returns:", "Raises:"))
 
 
+@pytest.mark.more
 def test_pages_and_converted_files_are_those_of_the_commands(tmp_path: Path) -> None:
     pages = [tmp_path / name for name in ("function.html", "command.html")]
     assert grpo_cli.report(RUN, pages[0]).last_good_step == 29

@@ -157,6 +157,7 @@ def test_rows_of_every_row_add_up_to_the_total_of_their_batch(variant: str, reco
 FILES = [*sorted(SAMPLES.glob("*.json*")), *sorted(ROLLOUTS.glob("*.jsonl"))]
 
 
+@pytest.mark.more
 @each("at", some(range(len(FILES)), 10), lambda at: str(FILES[at]))
 def test_rows_of_every_sample_add_up(at: int) -> None:
     """Of the usual variants, and of a share of all: every variant has a file."""

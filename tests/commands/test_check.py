@@ -262,6 +262,7 @@ def test_a_length_is_the_limit_where_it_is_more_frequent_than_others(seed):
     assert (found(27), found(17)) == (False, True)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("value", [0.0, -1.0])
 def test_every_mask_of_two_short_responses_can_be_checked(value):
     """Also where no token counts, and where the first response has none."""

@@ -217,6 +217,7 @@ def test_a_path_that_exists_is_a_file(grpo, dump, tmp_path, monkeypatch):
     assert "evaluated alone" in grpo("explain", "./dapo").stdout
 
 
+@pytest.mark.more
 def test_match_commands_read_the_same_records(grpo, shell, dump):
     path = dump(UNEQUAL | {"id": "a"}, UNEQUAL | {"id": "b", "rewards": [0.5, 0.0, 2.0]})
     flags = [str(path), "--record", "b"]

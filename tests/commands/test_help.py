@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shlex
-import sys
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -50,21 +49,13 @@ def test_a_page_is_laid_out_on_a_terminal(grpo, name, width):
         assert f"(grpo help {page})" in joined
 
 
-def test_the_list_has_every_command_and_every_page(grpo):
-    result = grpo("help")
-    assert result.exit_code == 0
-    for name in [*COMMANDS, *PAGES]:
-        assert f"\n{name} " in result.output
-
-
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_page_is_printed(grpo, name):
     result = grpo("help", name)
     assert result.exit_code == 0
     page = re.sub(r"<!--.*?-->\n?", "", PAGES[name], flags=re.S)
     assert result.output.startswith(page.partition("](")[0].rpartition("\n")[0])
-    assert "<!--" not in result.output
-    assert not re.search(r"\]\(\w+\.md\)", result.output)
+    assert not re.search(r"<!--|\]\((?!https?:)", result.output)
 
 
 def test_a_command_s_help_is_that_of_its_flag(grpo):
@@ -175,7 +166,7 @@ def test_the_help_of_eval_fits_a_terminal(grpo):
 FLAG_PAGES = flag_pages()
 
 
-@pytest.mark.parametrize("name", some(sorted(FLAG_PAGES), 9))
+@pytest.mark.parametrize("name", some(sorted(FLAG_PAGES), 3))
 def test_a_flag_s_page_has_an_example_that_runs(grpo, monkeypatch, tmp_path, name):
     page = grpo("help", "full" if name == "--full" else name)  # which is help's own
     assert page.exit_code == 0
@@ -214,55 +205,6 @@ def test_a_flag_has_one_text_in_all_commands(grpo):
     assert several <= {"--batch", "--by", "--fail-on", "--format"}
 
 
-SYMPTOMS = ("clip ratio", "length bias", "loss is zero", "nan", "padding", "entropy collapse")
-SYMPTOMS += ("dead groups", "off policy", "kl too large", "different from trl", "negative loss")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("explain loss", "loss: −J;"),
-        ("explain clip-fraction", "clip_fraction: the share of tokens"),
-        ("explain beta", "beta: coefficient of the KL penalty"),
-        ("explain advantages", "grpo variants --stage advantage"),
-        ("help dapo", "dapo: Decoupled Clip"),
-        ("help clip", "clip, vanilla, ppo: --surrogate"),
-        ("help ratio", "grpo variants --stage ratio"),
-        ("help A", "advantage: how much better"),
-        ("help ε", "epsilon_low: lower clip range"),
-        ("help last_good_step", "last_good_step: the last step before the first warning"),
-        ("help drift", "two columns"),
-        ("help pass_at_k", "pass_at: the share of responses"),
-        ("help pass_at_k", "pass-at-k, pass_at_k, passk, grpo_passk: Leave-one-out"),
-        ("help scale_rewards", "what advantages are divided by: the std of the group"),
-        ("help num_iterations", "updates for each generation"),
-        ("help response-mean", "response-mean, seq-mean-token-mean, sequence_mean: --aggregate"),
-        ("help aggregate", "response-mean    Mean over responses of their token means"),
-        ("help --kl-aggregate", "token-mean       Mean over all tokens"),
-        ("help kl", "kl: the estimated KL from the reference"),
-        ("help kl", "k2 = d²/2"),
-        ("help adv:given", "given: --advantage, how much better"),
-        ("help corr:none", "none: --correction, does the rollout engine"),
-        ("help adv:group-std[ddof=1,eps=1e-08,min=0]", "group-std, grpo, grpo_vectorized"),
-        ("help verl", "grpo variants verl"),
-        ("help sanity", "grpo check FILE"),
-        ("help csv", "CSV of W&B"),
-        ("help old logprobs", "the field log_probs_old"),
-        ("help --group-by", "--group-by FIELD,…  Fields that all rows of a group share"),
-        ("help group-by", "--group-by FIELD,…  Fields that all rows of a group share"),
-        ("help --json", "\n  grpo eval, compare, "),
-        ("help -v", "-v, --variants A,B"),
-        ("help clipfrac", "clip_fraction: "),
-        ("help DAPO", "Decoupled Clip"),
-        *((f"help {symptom}", "grpo ") for symptom in SYMPTOMS),
-    ],
-)
-def test_a_word_is_explained(grpo, words, said):
-    result = grpo(*words.split())
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert said in result.stdout
-
-
 def test_every_column_of_a_table_is_explained():
     columns = {name for names in FIELDS.values() for name in names} | {*METRICS}
     assert [one for one in columns if look_up(one) is None and not is_choice(one)] == []
@@ -287,39 +229,28 @@ def test_the_page_of_words_names_commands_that_run(grpo):
     assert {one.split()[0] for one in commands} <= {*COMMANDS}
 
 
-def test_the_front_page_asks_what_people_ask_and_fits_a_terminal(grpo):
-    text = grpo("--help").stdout
-    lines = text.splitlines()
-    assert len(lines) <= 22, "a line for what was typed, and one for the prompt"
-    assert max(map(len, lines)) <= 80
-    for name in ("explain", "match", "compare", "check", "eval", "show", "verify"):
-        assert re.search(rf"\?\s+grpo {name} ", text)
-    assert [name for name in COMMANDS if not re.search(f"(grpo|,) {name}\\b", text)] == []
-    for door in ("python", "ci", "clip"):
-        assert f"grpo help {door}" in text
-    for command in re.findall(r"grpo [a-z]+", text):
-        assert command.split()[1] in COMMANDS
-
-
 @pytest.mark.parametrize(
     ("command", "answer"),
-    [
-        ("explain on_policy.json", "the loss is 0: every ratio is exactly 1"),
-        ("match dr_grpo.json --loss 0.0749292", "grpo eval samples/dr_grpo.json -v"),
-        (
-            "check dr_grpo_cases.jsonl",
-            "both rewards\n    are 1, so this group has no policy gradient",
-        ),
-        ("eval arithmetic.jsonl --kl k1", "gradient norm   0.138413"),
-        ("explain k1", "Its slope is 1 at every token"),
-        ("show on_policy.json", "every ratio is 1 (on-policy), so no clip acts"),
-        ("check temperature.jsonl", "only one side applied the temperature"),
-        ("explain gspo", "Sequence level, length-normalised"),
-        ("check threads/verl-6564.jsonl", "shift labels within each"),
-        ("check bad_nan.json", "log_probs_new is nan at 1"),
-        ("show arithmetic.jsonl", "2+3=6⁻⁻▾"),
-        ("compare arithmetic.jsonl -v all", " variants give "),
-    ],
+    some(
+        [
+            ("explain on_policy.json", "the loss is 0: every ratio is exactly 1"),
+            ("match dr_grpo.json --loss 0.0749292", "grpo eval samples/dr_grpo.json -v"),
+            (
+                "check dr_grpo_cases.jsonl",
+                "both rewards\n    are 1, so this group has no policy gradient",
+            ),
+            ("eval arithmetic.jsonl --kl k1", "gradient norm   0.138413"),
+            ("explain k1", "Its slope is 1 at every token"),
+            ("show on_policy.json", "every ratio is 1 (on-policy), so no clip acts"),
+            ("check temperature.jsonl", "only one side applied the temperature"),
+            ("explain gspo", "Sequence level, length-normalised"),
+            ("check threads/verl-6564.jsonl", "shift labels within each"),
+            ("check bad_nan.json", "log_probs_new is nan at 1"),
+            ("show arithmetic.jsonl", "2+3=6⁻⁻▾"),
+            ("compare arithmetic.jsonl -v all", " variants give "),
+        ],
+        5,
+    ),
 )
 def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, command, answer):
     """From the front page alone, on a sample: one command, whose answer is not scrolled away."""
@@ -331,6 +262,7 @@ def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, comm
     assert answer in "\n".join(shown.splitlines()[:23])
 
 
+@pytest.mark.more
 def test_the_table_of_exit_codes_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = Path(__file__).parents[2] / "samples"
     plain, other = samples / "arithmetic.jsonl", samples / "temperature.jsonl"
@@ -355,20 +287,3 @@ def test_the_table_of_exit_codes_is_true(tmp_path: Path, monkeypatch: pytest.Mon
         assert run(*words).exit_code == code, words
     monkeypatch.chdir(tmp_path)
     assert "in the folder of the project" in run("eval", "samples/first.jsonl").stderr
-
-
-def test_pages_in_a_pipe_have_no_comments_and_no_links_to_files() -> None:
-    for page in ("input", "checked", "output", "python"):
-        text = run("help", page).stdout
-        assert "<!--" not in text
-        assert not re.search(r"\]\((?!https?:)", text), page
-
-
-def test_the_help_of_a_command_goes_to_the_pager_and_tables_that_do_not_fit_are_lists(shell):
-    line = "script -qec 'stty rows 24 cols 80; $GRPO {}' /dev/null"
-    command = {"GRPO": f"{sys.executable} -m grpo_cli", "PAGER": "sed s/^/paged:/"}
-    assert "paged:Usage: " in shell(line.format("eval --help"), **command).stdout
-    page = shell(line.format("help input"), **command).stdout
-    assert "command: grpo eval train_data_step7.jsonl -v nemo-rl/grpo" in re.sub(
-        r"\x1b\[[\d;]*m", "", page
-    )

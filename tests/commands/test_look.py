@@ -70,7 +70,7 @@ FITTED = [
 ]
 
 
-@pytest.mark.parametrize(("command", "width"), some([*product(FITTED, ["80", "120"])], 8))
+@pytest.mark.parametrize(("command", "width"), some([*product(FITTED, ["80", "120"])], 5))
 def test_pages_fit_a_pipe_s_columns(grpo, dump, monkeypatch, command, width):
     monkeypatch.setenv("COLUMNS", width)
     path = dump({"id": "a"})
@@ -319,6 +319,7 @@ def test_the_arithmetic_of_a_token_is_whole_on_a_narrow_screen(grpo, monkeypatch
     assert "hidden at 80 columns: gradient, log_ratio (see --json)" in said
 
 
+@pytest.mark.more
 @each("width", [58, 80])
 def test_the_front_page_fits_a_narrow_terminal(width):
     command = [sys.executable, "-m", "grpo_cli", "--help"]

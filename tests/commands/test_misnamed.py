@@ -115,6 +115,7 @@ def rows_of_a_group():
     ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("row", ["dr", "opo"])
 @pytest.mark.parametrize(
     "kind", some(["parquet", "arrow", "npz", "lines by uid", "parquet by uid"], 3)

@@ -234,6 +234,7 @@ def test_every_command_that_is_printed_can_be_run(folder: Path) -> None:
     assert not failed, "\n".join(failed)
 
 
+@pytest.mark.more
 def test_the_commands_of_the_front_page_can_be_run(folder: Path) -> None:
     lines = run(["--help"]).out.decode().splitlines()
     found = [one for line in lines for one in printed(line)]
@@ -271,6 +272,7 @@ CHOSEN = ([], ["--where", "step==1"], ["--where", "rewards!=7 && step<2"])
 LOGGED = [*product(KINDS, CHOSEN), ("of records", ["--record", "it's 3"]), ("without steps", [])]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("kind", "chosen"), some(LOGGED, 1))
 def test_what_match_suggests_of_logged_numbers_gives_the_one_that_it_claims(
     folder: Path, kind: str, chosen: list[str]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import answer, run
+from files import some
 from trended import BEGINS, SAMPLES, blocks, drifting, series
 
 
@@ -174,6 +175,7 @@ def test_a_log_beside_the_run(report, made, tmp_path):
     assert (rate["verdict"], set(rate["values"])) == ("", {0.5})
 
 
+@pytest.mark.more
 def test_groups_have_the_rewards_and_lengths_of_their_records(report, made):
     page = blocks(report("--steps", "100"))["run"]
     assert set(page["kept"]) == {str(number) for number in range(40)}
@@ -498,7 +500,16 @@ def test_every_number_is_the_float64_of_eval(grpo, tmp_path, variant):
 
 @pytest.mark.parametrize(
     ("way", "tokens", "second"),
-    [("f8", 40, None), ("f4", 40, None), ("f8", 20_000, None), ("f4", 40, -0.5), ("f4", 40, -0.1)],
+    some(
+        [
+            ("f8", 40, None),
+            ("f4", 40, None),
+            ("f8", 20_000, None),
+            ("f4", 40, -0.5),
+            ("f4", 40, -0.1),
+        ],
+        3,
+    ),
 )
 def test_log_probs_are_those_of_the_file(grpo, dump, tmp_path, way, tokens, second):
     """Of 20,000 tokens the low bytes are stored, in several blocks; -0.1 is no float32."""

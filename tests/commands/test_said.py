@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from files import some
 from fuzz.product import run
 
 import grpo_cli
@@ -31,8 +30,6 @@ import grpo_cli
 CASES = Path(__file__).parent / "cases"
 SAID = sorted(path for name in ("said", "shown") for path in (CASES / name).glob("*.txt"))
 ROOT = Path(__file__).parents[2]
-LONG = ("eval", "compare", "check")
-"""Files whose cases take long: half of them by default."""
 _MARKS = ("!", ">", "=")
 _DECIMAL = re.compile(r"\d+\.\d+(e[-+]?\d+)?|\d+e-\d+")
 
@@ -86,8 +83,6 @@ SPEAKERS = {"$ ": said, "% ": called}
 def test_what_is_said(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # errors name the program
     shared, *cases = (one.splitlines() for one in path.read_text(encoding="utf-8").split("\n\n"))
-    if path.stem in LONG and "GRPO_WRITE_CASES" not in os.environ:
-        cases = some(cases, -(-len(cases) // 2))
     found = ["\n".join(shared)]
     for number, case in enumerate(cases):
         folder = tmp_path / str(number)

@@ -247,6 +247,7 @@ def test_sums_are_exact_however_many_numbers_they_have(tmp_path: Path) -> None:
     assert found["mismatch.k1"] == -math.fsum([one + 2.0 for (one,) in log_probs] * 3) / 2997
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("count", [40, 700, 5000, 30_000])
 def test_quantiles_are_those_of_all_tokens(count: int, tmp_path: Path) -> None:
     """Right to 0.2 %, of few and of many; of ratios below 1; wherever they are cut."""
@@ -658,6 +659,7 @@ def test_a_dump_without_log_probs_has_rewards(tmp_path: Path) -> None:
     assert (found["step"], found["length_mean"]) == (6, 5.0)
 
 
+@pytest.mark.more
 def test_what_a_run_of_rewards_alone_prints_works(tmp_path: Path) -> None:
     """No ``grpo check`` of files that have no log-probs, whose error is one line for all."""
     draw = random.Random(2)
@@ -745,6 +747,7 @@ def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.Mo
     ]  # fmt: skip
 
 
+@pytest.mark.more
 def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> None:
     """It is a finding where it alone changed, and in the verdict wherever it is far from grpo's."""
     draw = random.Random(4)

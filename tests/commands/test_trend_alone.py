@@ -91,6 +91,7 @@ def test_a_sound_log_is_silent(tmp_path: Path) -> None:
     assert document["verdict"].startswith("no sudden change in 8 series over 80 steps")
 
 
+@pytest.mark.more
 @each("name", PLANTED)
 def test_a_fault_is_found_in_time_and_stays(name: str, tmp_path: Path) -> None:
     """Its own series says it, the way it went, within its steps; and however long the log gets."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from files import each, some
 from trended import trend, write
 
@@ -271,7 +272,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
 }
 
 
-@each("kind", [*some([*PLANTED], 12), "a copied step", "a frozen run", "healthy"])
+@each("kind", [*some([*PLANTED], 3), "a copied step", "a frozen run", "healthy"])
 def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(7)
     rows = [sampled(draw, step) for step in range(STEPS)]
@@ -301,6 +302,7 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
         assert "reward_mean" in found["events"][0]["metrics"]
 
 
+@pytest.mark.more
 @each("ranks", [[2], [0, 1, 2, 3]])
 def test_the_rank_that_alone_changed_is_named(ranks: list[int], tmp_path: Path) -> None:
     """As ``--by rank`` has it; where all changed, none is."""

@@ -217,6 +217,7 @@ def weighted_kl(new: float, old: float, ref: float, *_: float) -> float:
     return math.exp(new - old) * (math.exp(ref - new) - (ref - new) - 1)
 
 
+@pytest.mark.more
 @each("written", [lambda one: round(one, 4), lambda one: float(f"{one:.4g}")])
 def test_a_log_that_rounds_agrees(written: Callable[[float], float], tmp_path: Path) -> None:
     """Where a number is farther from grpo's than its last digit, it does not."""
@@ -594,6 +595,7 @@ def test_a_small_file_is_opened_once(words: tuple[str, ...], tmp_path: Path) -> 
         assert opened.count(str(path)) == 1
 
 
+@pytest.mark.more
 def test_report_says_where_its_log_is_not_finite(tmp_path: Path) -> None:
     log = log_of(tmp_path / "trainer_state.json", {"kl": {1: 0.1, 2: math.nan, 3: 0.1}})
     words = [HEALTHY, "-v", "trl/grpo", "--log", log, "-o", tmp_path / "page.html"]

@@ -77,6 +77,7 @@ def assert_same(found: Onset | None, wanted: Onset | None) -> None:
             assert found.after == pytest.approx(wanted.after, rel=5e-4, abs=1e-9)
 
 
+@pytest.mark.more
 def test_onsets_are_those_of_their_definition(tmp_path: Path) -> None:
     every = [np.array(one["values"]) for one in ONSETS]
     for found, one in zip(seen(tmp_path / "a.jsonl", *every), ONSETS, strict=True):
@@ -222,6 +223,7 @@ def mismatched(path: Path, values: Any) -> Path:
     return write(path, rows)
 
 
+@pytest.mark.more
 @each("seed", some(range(3), 1))
 @each(("floor", "slope", "limit"), [(0.0, 0.005, True), (0.01, 0.002, True), (0.01, 0.0005, False)])
 def test_a_mismatch_that_always_rose_has_no_onset(
@@ -297,6 +299,7 @@ def test_one_step_that_is_too_large(factor: float, told: bool, tmp_path: Path) -
     assert all(one["sentence"].startswith("ess dropped at step 34: median 0.9") for one in found)
 
 
+@pytest.mark.more
 @each(
     ("at", "count", "told"), [(0, 40, []), (1, 40, [1]), (9, 21, [9]), (15, 40, [15]), (15, 20, [])]
 )
@@ -351,6 +354,7 @@ def test_what_spans_orders_of_magnitude_is_looked_at_by_its_logarithm(tmp_path: 
         assert "mismatch.mean_abs" not in found_in(mismatched(tmp_path / "a.jsonl", zeros))
 
 
+@pytest.mark.more
 @each(
     ("zero_from", "count", "told"),
     [(10, 16, True), (9, 16, False), (12, 15, False), (10, 30, True), (20, 24, True)],
@@ -617,6 +621,7 @@ def verdict(path: Path, *flags: str) -> tuple[str, int]:
     return "no sudden change in " + " ".join(below.split()), sum(count >= 16 for count in counts)
 
 
+@pytest.mark.more
 @each("lacking", [(), *((one,) for one in NEEDED), (*NEEDED, "log_probs_old")])
 def test_a_verdict_says_how_many_series_it_is_of_and_which_there_are_not(
     lacking: tuple[str, ...], tmp_path: Path
@@ -655,6 +660,7 @@ def test_a_few_steps_are_no_run(tmp_path: Path) -> None:
     assert "too few steps: shifts and drifts need 16 steps, there are 2" in shown
 
 
+@pytest.mark.more
 def test_a_fall_from_the_first_step_on_in_records(tmp_path: Path) -> None:
     """Its commands are of the step where it is farthest; what begins later is found as well."""
     noise = np.exp(np.random.default_rng(1).normal(0.0, 0.05, 80))
@@ -747,6 +753,7 @@ def test_padding_that_is_counted_is_the_cause_of_what_it_changes(tmp_path: Path)
         assert "16" not in " ".join(one["sentence"] for one in found["findings"])
 
 
+@pytest.mark.more
 def test_every_response_of_one_length_is_a_finding(tmp_path: Path) -> None:
     """Not where it always was so, where most were, nor where there is one response."""
     draw = random.Random(1)

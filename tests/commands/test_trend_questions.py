@@ -89,6 +89,7 @@ def test_at_agrees_with_the_run(folder: Path) -> None:
     }
 
 
+@pytest.mark.more
 def test_the_size_of_a_metric_can_be_computed_from_what_is_printed(folder: Path) -> None:
     """By its scale, from the steps before; the first metrics are those of the verdict."""
     path, words = folder / "run.jsonl", ("-v", "dr")
@@ -119,6 +120,7 @@ def test_the_size_of_a_metric_can_be_computed_from_what_is_printed(folder: Path)
     assert f"the run: step {SINCE}: " in result.stdout
 
 
+@pytest.mark.more
 def test_a_difference_since_its_onset_has_an_interval(folder: Path) -> None:
     other = folder / "healthy" / "seed_5"
     found = answer("trend", folder / "run.jsonl", "--against", other, "-v", "dr")["metrics"]
@@ -185,6 +187,7 @@ def test_prompts_of_one_step_each_cannot_be_compared(tmp_path: Path) -> None:
     assert said not in answer("trend", write(path, rows), *words)["verdicts"]
 
 
+@pytest.mark.more
 def test_runs_that_differ_beyond_noise(folder: Path) -> None:
     sides = folder / "healthy", "--against", folder / "broken"
     found = answer("trend", *sides, "-v", "dr")
@@ -205,6 +208,7 @@ def test_runs_that_differ_beyond_noise(folder: Path) -> None:
     assert 2.7 * spread < one["high"] - one["difference"] < 4.4 * spread  # t of 2 to 4
 
 
+@pytest.mark.more
 def test_runs_that_differ_by_their_seed(folder: Path) -> None:
     for first, second in (("run.jsonl", "other.jsonl"), ("healthy/seed_5", "healthy/seed_6")):
         found = answer("trend", folder / first, "--against", folder / second, "-v", "dr")
@@ -212,6 +216,7 @@ def test_runs_that_differ_by_their_seed(folder: Path) -> None:
         assert len(found["notes"]) == 1
 
 
+@pytest.mark.more
 def test_runs_that_are_equal_at_first(folder: Path, tmp_path: Path) -> None:
     """Two runs of one seed until something is changed: compared from there on."""
     lines = (folder / "run.jsonl").read_bytes().splitlines(keepends=True)
@@ -329,6 +334,7 @@ def falling(path: Path, seed: int, fallen: float) -> Path:
     return path
 
 
+@pytest.mark.more
 @each("seed", range(1, 5))
 def test_what_trend_finds_in_one_run_differs_from_another(seed: int, tmp_path: Path) -> None:
     """From the step of the change on, in a row whose name has the mark at any width."""
@@ -409,6 +415,7 @@ def test_a_log_is_compared_with_records(folder: Path, tmp_path: Path) -> None:
     assert "compared: reward with reward_mean; records do not have grad_norm" in result.stderr
 
 
+@pytest.mark.more
 def test_a_comparison_says_which_metrics_differ_from_which_step_on(folder: Path) -> None:
     """In one line, however narrow the screen: the first line of a pipe is all of it."""
     paths = (folder / "healthy" / "seed_5" / "run.jsonl", folder / "run.jsonl")

@@ -75,6 +75,7 @@ def test_reward_and_length_that_rise_together(tmp_path: Path, paid: float) -> No
     assert (words in title) == bool(paid)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("seed", some([7, 10, 12], 1))  # each some steps later without it
 def test_against_names_the_step_of_trend(tmp_path: Path, seed: int) -> None:
     """The difference of two noisy runs may show a change later than the run that changed."""

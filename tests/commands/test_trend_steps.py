@@ -114,6 +114,7 @@ def test_the_run_of_a_name(first: str, second: str, same: bool, tmp_path: Path) 
     assert numbers(tmp_path / first, tmp_path / second, "--one-run") == [1]
 
 
+@pytest.mark.more
 def test_two_runs_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [PLAIN | {"step": step, "rewards": [step, 0.0]} for step in range(3)]
     for name in "ab":

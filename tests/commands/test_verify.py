@@ -180,6 +180,7 @@ def test_a_difference_as_users_run_it(tmp_path) -> None:
     assert document["records"][0]["first"] is None
 
 
+@pytest.mark.more
 def test_tolerances(tmp_path) -> None:
     def nudge(expected: dict[str, Any]) -> None:
         expected["loss"] *= 1.001
@@ -389,6 +390,7 @@ def test_one_verdict_comes_first_and_then_a_record_for_each_cause(tmp_path) -> N
     assert said.startswith(f"2 of 2 records differ: {words}")
 
 
+@pytest.mark.more
 def test_no_more_is_said_of_records_that_are_not_searched(tmp_path) -> None:
     """Mistakes that nothing explains; where they are is said of every record."""
     row = RECORD | {"expected": {"gradient": [[0.013, -0.2], [0.37]]}}
@@ -472,6 +474,7 @@ def test_no_answer_depends_on_what_is_evaluated_together(tmp_path) -> None:
     assert 16 < sum(not row["agrees"] for row in together) < 24
 
 
+@pytest.mark.more
 def test_an_error_among_records_that_are_judged_together(tmp_path) -> None:
     rows = [row | {"id": at} for at, row in enumerate(differing(6))]
     rows[3] = RECORD | {"log_probs_new": [[0.9, -0.2], [-1.1]], "expected": {"loss": 0.0}}
@@ -657,6 +660,7 @@ def test_what_explains_one_record_of_several_is_no_verdict(tmp_path) -> None:
     assert shown.count(" cause ") == 1 + 2  # the verdict, and each record
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("factor", [1.01, 36.195])
 def test_one_factor_of_all_losses_is_in_the_first_line(tmp_path: Path, factor: float) -> None:
     """Whether or not somebody may have typed it."""

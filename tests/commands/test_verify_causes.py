@@ -101,6 +101,7 @@ def test_wrong_signs_of_advantages_of_tokens() -> None:
     assert found.causes == ("wrong sign of the advantages",)
 
 
+@pytest.mark.more
 @each("gamma", [0.95, 0.9, 1.02, 0.5])
 def test_discounts_are_named_by_their_number(gamma) -> None:
     """γ^k, k the tokens behind, or before."""
@@ -327,6 +328,7 @@ def cispo(
     return weight * a * new, weight * a + through
 
 
+@pytest.mark.more
 @each(
     ("variant", "epsilon", "own", "other", "words"),
     [

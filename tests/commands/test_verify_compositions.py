@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from files import each
 from mistakes import BETA, Rows, difference, k3
 
@@ -163,6 +164,7 @@ def test_corrections_at_another_level(level: Any, words: str) -> None:
     assert f"correction by π_old/π_engine, {words}" in causes
 
 
+@pytest.mark.more
 def test_a_rounded_loss_that_many_mistakes_give_has_no_cause() -> None:
     """−0.0005 is within 5e-5 of what several mistakes give; with ten digits it is one of them."""
     weight = mean_over(LATE)

@@ -11,6 +11,8 @@ from files import each
 
 from grpo_cli import evaluate, match, verify
 
+pytestmark = pytest.mark.more
+
 OWN = {"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04}
 STD_EPS = "std_eps 0.0001 instead of 1e-08, and"
 MISSING = "clip missing (or an ε that no ratio reaches)"
@@ -63,7 +65,6 @@ def loss_of(records: Any, wrong: dict[str, float], digits: int = 17) -> float:
     return float(f"{evaluate(made, 'grpo').loss:.{digits}g}")
 
 
-@pytest.mark.more
 @each(("digits", "wrong", "words"), [(17 if at % 2 else 6, *one) for at, one in enumerate(WRONG)])
 def test_one_value_that_gives_all_losses_is_named(records, wrong, words, digits) -> None:
     made = [{**one, "expected": {"loss": loss_of(one, wrong, digits)}} for one in records]
@@ -194,7 +195,6 @@ def test_a_kl_of_kept_tokens_alone_is_named(records) -> None:
     assert answer.explained == 4
 
 
-@pytest.mark.more
 def test_losses_of_0_among_others_are_explained_by_nothing(records) -> None:
     """A ratio of 1 gives them, as much else does; it does not give the others."""
     own = {"hyperparameters": OWN | {"beta": 0.0}}
@@ -206,7 +206,6 @@ def test_losses_of_0_among_others_are_explained_by_nothing(records) -> None:
     assert not any(row.rounded for row in answer.records)
 
 
-@pytest.mark.more
 def test_no_value_is_named_where_each_record_needs_its_own(records) -> None:
     """Any loss is given by some ε_low: without all of them together, it is no cause."""
     epsilons = np.linspace(0.1213, 0.2717, len(records)).tolist()
@@ -218,7 +217,6 @@ def test_no_value_is_named_where_each_record_needs_its_own(records) -> None:
     assert (answer.causes, answer.explained) == ((), 0)
 
 
-@pytest.mark.more
 @each(("wrong", "words"), WRONG[2:4])
 def test_match_names_a_setting_that_the_records_have_otherwise(records, wrong, words) -> None:
     answer = match(records, loss=loss_of(records, wrong), variant="grpo")

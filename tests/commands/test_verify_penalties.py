@@ -33,6 +33,8 @@ from mistakes import (
 
 from grpo_cli import evaluate, verify
 
+pytestmark = pytest.mark.more
+
 # ---- KL -----------------------------------------------------------------------------------------
 
 
@@ -614,7 +616,6 @@ OTHER_EPS = [
 ]
 
 
-@pytest.mark.more
 @each(
     ("words", "numbers"),
     [
@@ -628,7 +629,6 @@ def test_a_mistake_on_top_of_another_std_eps(words, numbers) -> None:
     check(said, numbers, advantages=None, rewards=REWARDS)
 
 
-@pytest.mark.more
 def test_a_pair_that_does_not_explain_all_records_is_not_named() -> None:
     given = {**RECORD, "rewards": REWARDS}
     del given["advantages"]

@@ -11,6 +11,8 @@ from files import each
 
 from grpo_cli import evaluate, verify
 
+pytestmark = pytest.mark.more
+
 LOW, HIGH = 0.2, 0.28
 Rows = list[np.ndarray]
 
@@ -91,7 +93,6 @@ def test_a_cause_of_a_lone_number_of_one_of_many_records_is_only_possible() -> N
     assert "KL missing (β = 0)" in verified(rows[3:4], losses[3:4], beta=0.1).causes
 
 
-@pytest.mark.more
 def test_a_term_with_a_denominator_of_its_own_is_named_from_losses_alone() -> None:
     random = np.random.default_rng(10)
     rows = [record(random, groups) for groups in ((4,), (3, 3), (5,))]

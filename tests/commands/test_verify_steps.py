@@ -110,6 +110,7 @@ MISTAKES: dict[str, Callable[[Rows], float]] = {
 }
 
 
+@pytest.mark.more
 @each("cause", MISTAKES)
 def test_a_mistake_in_all_steps_is_named(steps, cause) -> None:
     found = verify(logged(steps, MISTAKES[cause]), "grpo", batch="step")
@@ -117,6 +118,7 @@ def test_a_mistake_in_all_steps_is_named(steps, cause) -> None:
     assert found.causes[0] == cause
 
 
+@pytest.mark.more
 @each("settings", [{"gradient_accumulation_steps": 3}, {"num_processes": 3}])
 def test_a_step_adds_up_what_its_micro_batches_divide(steps, settings) -> None:
     made = copy.deepcopy(steps)

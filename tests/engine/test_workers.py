@@ -107,6 +107,7 @@ def test_ctrl_c(large: Path) -> None:
         assert gone(large)
 
 
+@pytest.mark.more
 def test_a_closed_pipe(large: Path) -> None:
     with started(large, *TOKENS) as process:
         process.stdout.readline()
@@ -135,6 +136,7 @@ def alone(large: Path) -> str:
     return run("eval", large, "-v", "dr", "--level", "batch", "--json", "--jobs", "1").stdout
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("method", some(START_METHODS, 1))
 def test_every_way_to_start_a_worker(large: Path, alone: str, method: str) -> None:
     """The same total; and where the parent is killed in the middle, no worker is left."""

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import numpy as np
-from files import each
+from files import MORE, each
 from mpmath import mpf
 from rows import on
 
@@ -14,7 +14,7 @@ from exactness.cases import moved, plain, random_batch
 from exactness.formulas import GIVEN, ROWS, SHIFTED, UndecidedError
 from grpo_cli import VARIANTS
 
-BATCHES = int(os.environ.get("GRPO_BATCHES", "8"))  # .ci/nightly tries 100
+BATCHES = int(os.environ.get("GRPO_BATCHES", "8" if MORE else "4"))  # .ci/nightly tries 100
 STEP = mpf(10) ** -15  # its square, the error of a central difference, is far below a double's
 
 

@@ -47,7 +47,7 @@ def same(grpo, path, tmp_path, *flags, given=()):
 
 
 @pytest.mark.parametrize(
-    "path", some([*REAL, *SAMPLES], 6), ids=lambda path: f"{path.parent.name} {path.name}"
+    "path", some([*REAL, *SAMPLES], 3), ids=lambda path: f"{path.parent.name} {path.name}"
 )
 def test_real_dumps(grpo, tmp_path, path):
     same(grpo, path, tmp_path)
@@ -57,7 +57,7 @@ MADE_UP = rows_of(Path(__file__).with_name("conversions.csv"))
 NAMES = {"of": dumps.of, "NEW": NEW, "OLD": OLD, "REWARDS": REWARDS}
 
 
-@pytest.mark.parametrize("made", some(MADE_UP, 10), ids=lambda made: made["name"])
+@pytest.mark.parametrize("made", some(MADE_UP, 5), ids=lambda made: made["name"])
 def test_made_up_dumps(grpo, tmp_path, made):
     path = tmp_path / "in.jsonl"
     path.write_bytes(lines(eval(made["objects"], NAMES)))
@@ -161,6 +161,7 @@ def test_what_has_a_column_of_its_own(grpo, tmp_path):
         }  # fmt: skip
 
 
+@pytest.mark.more
 def test_row_groups_of_some_megabytes(grpo, tmp_path, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
 

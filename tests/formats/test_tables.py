@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import answer, run
-from files import entry, safetensors, with_header
+from files import entry, safetensors, some, with_header
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REWARDS, WORDS, lines
@@ -69,12 +69,13 @@ def text(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "stream"])
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", some([1, 2], 1))
 def test_records(tmp_path, text, suffix, jobs):
     path = written(tmp_path / f"in.{suffix}", RECORDS)
     assert evaluate(path, "--jobs", jobs) == evaluate(text)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_row_groups(tmp_path, text, rows):
     path = written(tmp_path / "in.parquet", RECORDS, row_group_size=rows)

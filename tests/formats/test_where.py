@@ -273,6 +273,7 @@ def test_rows_that_are_counted_keep_their_number(tmp_path):
         assert result.stdout.split() == ["0", "2"], kind
 
 
+@pytest.mark.more
 @each("jobs", [1, 2])
 @each("written_as", ["lines", "document"])
 def test_a_size_cuts_the_responses_of_a_record(tmp_path, jobs, written_as, monkeypatch) -> None:

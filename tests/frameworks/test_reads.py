@@ -69,7 +69,7 @@ def follows(row: str, name: str) -> bool:
     return any(parts(row, base | {name: value}) != plain for value in other_values(name))
 
 
-@each("row", some(list(rows()), 20))
+@each("row", some(list(rows()), 6))
 def test_a_row_follows_the_settings_that_its_function_reads_and_no_other(row: str) -> None:
     read = set(_names(row))
     ignored = set(IGNORED.get(row, ()))

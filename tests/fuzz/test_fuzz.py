@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from files import some
+from files import MORE, some
 from hypothesis import HealthCheck, given, note, seed, settings
 
 from fuzz import tables, words
@@ -27,7 +27,7 @@ from fuzz.changes import names, objects, usable
 from fuzz.oracle import OLD, Finding, findings, megabytes, related
 from fuzz.product import BLOCK, blocks_of, run, watched
 
-INPUTS = int(os.environ.get("FUZZ", "160"))
+INPUTS = int(os.environ.get("FUZZ", "160" if MORE else "80"))
 SEED = int(os.environ.get("FUZZ_SEED", "20"))
 SHARDS = 4 if INPUTS < 1000 else 32
 ADDRESSES = 6 << 30
@@ -48,7 +48,7 @@ KEPT = sorted(CORPUS.glob("*.json"), key=lambda place: ('"match"' in place.read_
 """Those of match, which searches for seconds, are the last: .ci/run has them."""
 
 
-@pytest.mark.parametrize("place", some(KEPT, 14), ids=lambda place: place.stem)
+@pytest.mark.parametrize("place", some(KEPT, 7), ids=lambda place: place.stem)
 def test_what_was_kept(place: Path, folder: Path) -> None:
     """Nothing is wrong with an input that once broke the product; match takes its time."""
     case = kept(place)

@@ -174,6 +174,7 @@ def test_a_file_is_as_readable_as_the_umask_leaves_it(tmp_path: Path) -> None:
     assert (tmp_path / "r.jsonl").stat().st_mode & 0o777 == 0o666
 
 
+@pytest.mark.more
 def test_a_writer_that_is_closed_is_kept_by_nothing(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "r.jsonl")
     known = weakref.ref(writer)

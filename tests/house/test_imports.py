@@ -305,6 +305,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_is_what_json_prints(name: str) -> None:
     ask, arguments = ANSWERS[name]

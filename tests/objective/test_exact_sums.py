@@ -174,6 +174,7 @@ def test_offsets_belong_to_who_asked_for_them():
             offsets *= 0.0
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("size", some([2, 3, 4, 6, 7, 8, 16], 4))
 def test_offsets_half_way_between_doubles(size, monkeypatch):
     """Rational numbers, which are slow, are for rows that two doubles cannot decide."""

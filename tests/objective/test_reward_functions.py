@@ -107,6 +107,7 @@ def test_the_kl_in_the_reward_stays_in_it() -> None:
     assert weighed.loss == pytest.approx(evaluate(alone, "dr", **how).loss, rel=1e-14)
 
 
+@pytest.mark.more
 def test_weights_are_in_the_signature_and_in_what_match_tries() -> None:
     record = {**ROW, "reward_weights": WEIGHTS}
     found = evaluate(record, "dapo")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import answer, run
-from files import each
+from files import each, some
 
 from grpo_cli import InputError, evaluate
 from grpo_cli.engine import Reader
@@ -136,7 +136,7 @@ def test_keys_that_only_some_records_have(more):
         assert [one["objective"] for one in rows] == wanted * 2
 
 
-@each(("line", "said"), cases("errors.txt"))
+@each(("line", "said"), some(cases("errors.txt"), 80))
 def test_message(line, said):
     assert message("d.jsonl", "\n" * 11 + line) == f"d.jsonl:12: {said}"
     if not said.startswith("malformed JSON"):
@@ -145,7 +145,7 @@ def test_message(line, said):
         assert inside.endswith(said.rpartition("got ")[2].rpartition(": ")[2])
 
 
-@each(("line", "said"), cases("notes.txt"))
+@each(("line", "said"), some(cases("notes.txt"), 40))
 def test_note(line, said):
     """What is printed of the keys that nothing reads."""
     Path("d.jsonl").write_text(line)

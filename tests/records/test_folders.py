@@ -236,6 +236,7 @@ def test_padding_with_masked_junk_changes_nothing(pair):
     same(batch(ragged), batch(full), positions=False)
 
 
+@pytest.mark.more
 @given(padded(), st.integers(0, 4))
 def test_padding_at_the_end_changes_nothing_but_what_says_so(pair, more):
     ragged, _ = pair
@@ -245,6 +246,7 @@ def test_padding_at_the_end_changes_nothing_but_what_says_so(pair, more):
     assert batch(full).positions is None
 
 
+@pytest.mark.more
 @given(st.lists(padded(), min_size=1, max_size=3), st.booleans(), st.booleans(), st.data())
 def test_many_at_once_are_as_one_by_one(pairs, full, groups, data):
     """Groups that are nested are read one by one."""

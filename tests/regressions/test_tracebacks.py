@@ -102,6 +102,7 @@ def test_output_on_a_loop_of_links(grpo, dump):
     assert outcome.err.startswith(b"grpo: --output: cannot write loop: ")
 
 
+@pytest.mark.more
 def test_help_on_standard_output_in_latin_1():
     done = process(["eval", "--help"], env={"PYTHONIOENCODING": "latin-1"})
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
@@ -175,6 +176,7 @@ def test_what_a_killed_command_left_is_removed_by_the_next(grpo, dump):
     assert left == {"in.jsonl", "out", ".out.0123abcd", ".out.notes", ".other.01234567"}
 
 
+@pytest.mark.more
 def test_too_few_files_are_no_fault_of_standard_output(dump):
     done = process(
         ["eval", "-v", "dr", "-j", "2", dump({})],

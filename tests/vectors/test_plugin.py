@@ -100,6 +100,7 @@ def test_the_same_over_several_processes(run: Run) -> None:
     assert summary(spread) == summary(alone)
 
 
+@pytest.mark.more
 def test_a_fault_is_named_with_its_thread(run: Run) -> None:
     text = PROJECT.replace("np.minimum(free, bounded)", "free")
     done = run(text, "--grpo-vectors", "-k", "clip")
@@ -166,6 +167,7 @@ def test_a_fixture_that_breaks_is_a_failure(run: Run) -> None:
     assert (passed, others) == (0, [0, 0])
 
 
+@pytest.mark.more
 def test_a_known_failure(run: Run, tmp_path: Path) -> None:
     (tmp_path / "known").write_text(f"# ours\nmean-of-means {LINK} ours\n", encoding="utf-8")
     done = run(MEAN_OF_MEANS, "--grpo-vectors", "-k", "invariance or kl-k")
