@@ -22,6 +22,7 @@ from grpo_cli.commands.show.picture import Picture, flowing, saturated, words_of
 from grpo_cli.engine.rows.rows import all_columns, rows
 from grpo_cli.engine.rows.source import Source, bounds, differences_of
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.terms import KL, spread_over
 from grpo_cli.records import Record
 from grpo_cli.records.record import listed
 from grpo_cli.records.unread import COMPLETIONS, PROMPTS
@@ -179,6 +180,9 @@ def blocks(
     source, batch = Source(records, breakdown), breakdown.batch
     every, columns = rows(source, "response"), [*_columns(breakdown)]
     numbers = np.stack([of for _, of, _ in columns]) + 0.0
+    known_as = dict(zip([name for name, _, _ in columns], numbers, strict=True))
+    guessed = _guessed(known_as, breakdown)
+    guesses = np.stack([guessed.get(name, np.zeros(batch.responses.total)) for name in known_as])
     tokens_of = all_columns(source, "token", ("token", "token_id", "position"))
     ends = bounds(batch.responses)
     for one in drawn:
@@ -197,7 +201,7 @@ def blocks(
         )
         own = [at for at, (_, _, has) in enumerate(columns) if has[one.record]]
         names, values = [columns[at][0] for at in own], numbers[:, tokens][own]
-        written, parts = _written(values, responses)
+        written, parts = _written(values, guesses[:, tokens][own], responses)
         prompts = prompts_of(one.texts, len(row["responses"]))
         texts = [] if named else completions_of(one.texts, len(row["responses"]))
         head = {
@@ -207,6 +211,7 @@ def blocks(
             "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in one.responses],
             "completions": [texts[at] for at in one.responses] if texts else [],
             "clip_range": clip_range(breakdown, one.record),
+            "kl_coefficient": _of_record(_kl_coefficient(breakdown), one.record),
             "on_policy": batch.log_probs_old is batch.log_probs_new,
             "named": named,
             "by_ids": not named and "token_id" in known,
@@ -298,10 +303,67 @@ def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64, NDArray[np.bool_]
             yield name, values, every
 
 
-def _written(values: F64, responses: Segments) -> tuple[list[str], list[tuple[bytes, bytes]]]:
+def _guessed(columns: Mapping[str, F64], breakdown: Breakdown) -> dict[str, F64]:
+    """[N] what columns are by PPO's clip and k3, from columns before them.
+
+    Only + − × of float64, in the order of ``guess`` in ``codec.js``, give the same bits there.
+    """
+    batch, clip, c = breakdown.batch, breakdown.clip, columns
+    new, old, reference = (c.get(f"log_probs_{name}") for name in ("new", "old", "ref"))
+    found = {"ratio": 1.0 + _near_expm1(c["log_ratio"])}
+    if new is not None and old is not None:
+        found["log_ratio"] = found["difference"] = new - old
+    if old is not None and "log_probs_rollout" in c:
+        found["mismatch"] = old - c["log_probs_rollout"]
+
+    def by_token(value: float | F64) -> float | F64:
+        return spread_over(spread_over(value, batch.records), batch.responses)
+
+    with np.errstate(all="ignore"):
+        free, weight = c["ratio"] * c["advantage"], c["weight"]
+        low, high = map(by_token, _clip_ends(breakdown) or (1.0, 1.0))
+        bound = np.where(clip > 0, high, low) * c["advantage"]
+        found["surrogate"] = np.where(clip == 0, free, bound)
+        contribution, slope = weight * c["surrogate"], np.where(clip == 0, free, 0.0)
+        if "kl" in c and new is not None and reference is not None:
+            shrunk, coefficient = _near_expm1(reference - new), by_token(_kl_coefficient(breakdown))
+            found["kl"] = shrunk + (new - reference)
+            contribution = contribution + coefficient * weight * c["kl"]
+            slope = slope + coefficient * -shrunk
+        found |= {"contribution": contribution, "gradient": weight * slope}
+    return {name: np.where(np.isfinite(one), one, 0.0) + 0.0 for name, one in found.items()}
+
+
+_TAYLOR = [1.0 / math.factorial(power) for power in range(14, 0, -1)]
+
+
+def _near_expm1(x: F64) -> F64:
+    """eˣ − 1 but for some roundings where |x| is below 2."""
+    x, found = np.clip(0.25 * x, -1.0, 1.0), np.zeros(len(x))
+    for factor in _TAYLOR:
+        found = found * x + factor
+    found = found * x
+    found = found * (found + 2.0)
+    return found * (found + 2.0)
+
+
+def _kl_coefficient(breakdown: Breakdown) -> float | F64:
+    """−β, [M] where records differ in it; 0 without a KL in J."""
+    term = breakdown.term(KL)
+    return 0.0 if term is None or not term.active else term.coefficient
+
+
+def _of_record(value: float | F64, record: int) -> float:
+    return float(value[record] if isinstance(value, np.ndarray) else value)
+
+
+def _written(
+    values: F64, guesses: F64, responses: Segments
+) -> tuple[list[str], list[tuple[bytes, bytes]]]:
     """How each column is written without losing a bit, and the ``planes`` of all in this order.
 
-    As float64 (f8), as float32 (f4), or as one number per response (each).
+    As float64 (f8), as float32 (f4), as its bits but for those of a guess (x8), as one number per
+    response (each); or not at all, where each bit is as guessed (same).
     """
     firsts = np.zeros((len(values), responses.count))
     filled = responses.lengths > 0
@@ -311,9 +373,20 @@ def _written(values: F64, responses: Segments) -> tuple[list[str], list[tuple[by
     bits = values.view(np.int64)
     varies = (bits != np.repeat(firsts, responses.lengths, axis=1).view(np.int64)).any(axis=1)
     is_wide = (bits != single.astype(np.float64).view(np.int64)).any(axis=1)
-    parts = [planes(values[varies & is_wide], 7), planes(single[varies & ~is_wide], 3)]
-    ways = np.where(varies, np.where(is_wide, "f8", "f4"), "each")
-    return ways.tolist(), [*parts, planes(firsts[~varies], 0)]
+    off = bits ^ guesses.view(np.int64)
+    is_near = (off >> 24 == 0).mean(axis=1) > _NEAR if responses.total else ~varies
+    ways = np.where(is_wide, np.where(is_near, "x8", "f8"), "f4")
+    ways = np.where(varies, np.where(off.any(axis=1), ways, "same"), "each")
+    return ways.tolist(), [
+        planes(values[ways == "f8"], 7),
+        planes(single[ways == "f4"], 3),
+        planes(off[ways == "x8"], 0),
+        planes(firsts[ways == "each"], 0),
+    ]
+
+
+_NEAR = 0.75
+"""The share of a column's numbers that differ from what was guessed in their last 24 bits alone."""
 
 
 def planes(columns: NDArray[Any], low: int) -> tuple[bytes, bytes]:
@@ -345,12 +418,17 @@ def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:
 
 def clip_range(breakdown: Breakdown, record: int = 0) -> list[float] | None:
     """The ratios at which PPO's clip acts; other surrogates have none, or another meaning."""
+    ends = _clip_ends(breakdown)
+    return None if ends is None else [_of_record(one, record) for one in ends]
+
+
+def _clip_ends(breakdown: Breakdown) -> tuple[float | F64, float | F64] | None:
+    """They, [M] where records differ in them."""
     surrogate = breakdown.objective.surrogate
-    ends = [surrogate.by_record(name) for name in ("epsilon_low", "epsilon_high")]
-    if surrogate.choice.window is None or any(one is None for one in ends):
+    low, high = (surrogate.by_record(name) for name in ("epsilon_low", "epsilon_high"))
+    if surrogate.choice.window is None or low is None or high is None:
         return None
-    low, high = (float(one[record] if isinstance(one, np.ndarray) else one) for one in ends)
-    return [1.0 - low, 1.0 + high]
+    return 1.0 - low, 1.0 + high
 
 
 # ---- texts -------------------------------------------------------------------------------------

@@ -175,7 +175,8 @@ def _picked(numbers: Sequence[int], limit: int, onsets: Sequence[int]) -> list[i
     count = len(numbers)
     if not limit or count <= limit:
         return [*range(count)]
-    begun = [at for onset in onsets for at, number in enumerate(numbers) if number == onset]
+    places = {number: at for at, number in enumerate(numbers)}
+    begun = [places[onset] for onset in onsets if onset in places]
     around = (near for at in begun for near in (at, at - 1, at + 1) if 0 <= near < count)
     kept = [*dict.fromkeys(around)][: max(limit // 2, min(3, limit))]
     gaps = sum(after > before + 1 for before, after in pairwise(sorted(kept)))  # a line each

@@ -33,10 +33,6 @@ def _sloped(value: F64, free: F64) -> tuple[F64, F64]:
     return value, np.where(value == free, free, 0.0)
 
 
-def _greatest(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    return _sloped(np.maximum(ratio * a, np.clip(ratio, low, high) * a), ratio * a)
-
-
 def _only_bounded(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
     return _sloped(np.clip(ratio, low, high) * a, ratio * a)
 
@@ -77,7 +73,10 @@ def _no_bounds(*_: float) -> tuple[float, float]:
 
 CLIPS: Mapping[str, tuple[Form, Bounds]] = {
     "clip-unused": (right, _no_bounds),
-    "clip-greater": (_greatest, usual_bounds),
+    "clip-greater": (
+        lambda r, a, *b: _sloped(np.maximum(r * a, np.clip(r, *b) * a), r * a),
+        usual_bounds,
+    ),
     "clip-both": (_only_bounded, usual_bounds),
     "clip-one-side.lower": (right, lambda _, high: (-np.inf, 1.0 + high)),
     "clip-one-side.upper": (right, lambda low, _: (1.0 - low, np.inf)),

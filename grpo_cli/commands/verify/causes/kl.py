@@ -116,22 +116,10 @@ Estimate = Callable[[F64, F64], tuple[F64, F64]]
 """d = log π_θ − log π_ref and log π_θ → k and ∂k/∂log π_θ."""
 
 
-def _positive(d: F64, _: F64) -> tuple[F64, F64]:
-    return np.maximum(d, 0.0), np.where(d > 0.0, 1.0, 0.0)
-
-
-def _by_probability(d: F64, new: F64) -> tuple[F64, F64]:
-    return np.exp(new) * d, np.exp(new) * (d + 1.0)
-
-
-def _without_linear(d: F64, _: F64) -> tuple[F64, F64]:
-    return np.expm1(-d), -np.exp(-d)
-
-
 _ESTIMATES: Mapping[str, Estimate] = {
-    "max(d, 0)": _positive,
-    "π_θ·d": _by_probability,
-    "exp(−d) − 1 (k3 without + d)": _without_linear,
+    "max(d, 0)": lambda d, _: (np.maximum(d, 0.0), np.where(d > 0.0, 1.0, 0.0)),
+    "π_θ·d": lambda d, new: (np.exp(new) * d, np.exp(new) * (d + 1.0)),
+    "exp(−d) − 1 (k3 without + d)": lambda d, _: (np.expm1(-d), -np.exp(-d)),
 }
 """What is no row's."""
 

@@ -98,29 +98,18 @@ def _filled(case: Case) -> Sets | None:
     return None if filled.all() else _of(case.batch.groups, filled)
 
 
-def _whole(case: Case) -> Sets:
-    return _of(np.zeros(case.batch.responses.count, np.int64))
-
-
 def _half(case: Case) -> Sets:
-    count = case.batch.responses.count
-    return _of(np.arange(count) // max((count + 1) // 2, 1))
+    return _of(_rows(case) // max((case.batch.responses.count + 1) // 2, 1))
 
 
-def _every(case: Case) -> Sets:
-    """The number of each row modulo the groups."""
-    return _of(np.arange(case.batch.responses.count) % case.batch.group_count)
-
-
-def _block(case: Case) -> Sets:
-    """The number of each row over the size of the largest group."""
-    return _of(np.arange(case.batch.responses.count) // int(np.bincount(case.batch.groups).max()))
+def _rows(case: Case) -> I64:
+    return np.arange(case.batch.responses.count)
 
 
 _GROUP, _BATCH, _STRIDE = "the group", "the batch, over all groups", "group-stride"
 _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
     _GROUP: (lambda case: _of(case.batch.groups), ""),
-    _BATCH: (_whole, "batch-as-one-group"),
+    _BATCH: (lambda case: _of(0 * _rows(case)), "batch-as-one-group"),
     "the group, in which each trajectory counts once": (_trajectories, "turn-counted"),
     "the group's responses that are not masked entirely (truncated ones are left out)": (
         _filled,
@@ -131,15 +120,14 @@ _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
         "turn-groups",
     ),
     "each half of the batch (a rank's part)": (_half, "batch-as-one-group"),
-    "group-stride.every": (_every, "group-stride"),
-    "group-stride.blocks": (_block, "group-stride"),
+    "group-stride.every": (lambda case: _of(_rows(case) % case.batch.group_count), "group-stride"),
+    "group-stride.blocks": (
+        lambda case: _of(_rows(case) // int(np.bincount(case.batch.groups).max())),
+        "group-stride",
+    ),
     "group-stride.later": (lambda case: _of(np.roll(case.batch.groups, 1)), "group-stride"),
 }
 """Over what the centre and the scale are; a key of the catalogue where that has the words."""
-
-
-def _of_others(r: F64) -> F64:
-    return (r.sum() - r) / max(len(r) - 1, 1)
 
 
 def _std(r: F64, ddof: int) -> float:
@@ -151,7 +139,7 @@ _CENTRES: Mapping[str, tuple[Statistic, str, str]] = {
     "mean": (np.mean, "centred on the group's mean", "centre"),
     "0": (lambda _: 0.0, "the rewards are not centred (no baseline)", "centre"),
     "median": (np.median, "centred on the group's median", "centre"),
-    "mean of the others": (_of_others, _LOO, "leave-one-out"),
+    "mean of the others": (lambda r: (r.sum() - r) / max(len(r) - 1, 1), _LOO, "leave-one-out"),
     "reward of the first response": (lambda r: r[0], "", "centre"),
 }
 _BY_STD = "divided by the group's std"
@@ -439,7 +427,8 @@ def _cause(formula: Formula, own: Formula, *, equal: bool) -> Cause:
     words = [*accumulate((of_part for _, of_part in rows), "{}, and {}".format)]
     made = partial(_with, formula=formula)
     simpler = tuple(words[:-1])
-    return Cause(rows[0][0], words[-1], made, "advantage", equal, adds_to=simpler)
+    cause = Cause(rows[0][0], words[-1], made, "advantage", equal, adds_to=simpler)
+    return cause._replace(by_record={formula.centre[1], formula.scale[1]} == {_GROUP})
 
 
 def _with(case: Case, formula: Formula) -> Breakdown:
