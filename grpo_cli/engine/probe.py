@@ -110,7 +110,7 @@ def value(
     if objective.batch == "record":
         return float(made.record_objective.mean())
     terms = [(term, float((term.coefficient * term.weighted()).sum())) for term in made.active]
-    return sum(part / (term.weights.counted_before()[-1] or 1.0) for term, part in terms)
+    return sum(part / (float(term.weights.counted_before()[-1]) or 1.0) for term, part in terms)
 
 
 def same(left: float | None, right: float | None) -> bool:

@@ -113,10 +113,14 @@ class Breakdown:
         return {term.name: term.weighted() for term in self.terms}
 
     @cached_property
-    def counted_before(self) -> Mapping[str, list[float]]:
+    def counted_before(self) -> Mapping[str, F64]:
         """Term → ``Weights.counted_before``; of the terms that are absent as well."""
         found = {term.name: term.weights for term in self.terms} | dict(self.absent)
-        return {name: weights.counted_before() for name, weights in found.items()}
+        shared = self.policy.weights.counted_before()
+        return {
+            name: shared if weights is self.policy.weights else weights.counted_before()
+            for name, weights in found.items()
+        }
 
     # ---- per record -------------------------------------------------------------------------
 

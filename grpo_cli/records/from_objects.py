@@ -27,6 +27,7 @@ from grpo_cli.records.packed import (
     Mask,
     Packed,
     Unusual,
+    check_integers,
     integers,
     is_inside,
     join,
@@ -157,18 +158,17 @@ def _mask(objects: Objects, key: str | None, counts: list[int], widths: list[int
 def _check_words(
     objects: Objects, names: Mapping[str, str], counts: list[int], widths: list[int]
 ) -> None:
-    for name, kind in (("tokens", str), ("token_ids", int)):
-        if name not in names:
-            continue
-        rows = _token_rows(objects, names[name], counts, widths)
+    if "tokens" in names:
+        rows = _token_rows(objects, names["tokens"], counts, widths)
         if set(map(type, rows)) == {list}:
-            flat: list[Any] = reduce(iconcat, rows, [])
-            fits = [*map(type, flat)].count(kind) == len(flat)  # faster than operator.countOf
-        elif kind is str:
-            fits = set(map(type, rows)) == {Texts}
-        else:
-            fits = all(getattr(row, "dtype", _TEXT).kind in "iu" for row in rows)
-        if not fits:
+            "".join(chain.from_iterable(rows))  # in half the time that their types take
+        elif set(map(type, rows)) != {Texts}:
+            raise Unusual
+    if "token_ids" in names:
+        rows = _token_rows(objects, names["token_ids"], counts, widths)
+        if set(map(type, rows)) == {list}:
+            check_integers(reduce(iconcat, rows, []))
+        elif not all(getattr(row, "dtype", _TEXT).kind in "iu" for row in rows):
             raise Unusual
 
 

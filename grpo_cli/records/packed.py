@@ -7,9 +7,10 @@ Decoded objects are packed by ``from_objects``, records that were checked one by
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -199,8 +200,9 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
     packed = join_packed(parts)
     widths, mask = packed.widths, packed.mask
     columns: dict[str, Any] = dict(packed.scores)
+    kept = None if mask is None else np.flatnonzero(mask)
     for name, column in packed.columns.items():
-        columns[name] = column if mask is None else column[mask]
+        columns[name] = column if kept is None else column[kept]
         if not is_inside(columns[name], *packed.range_of(name)):
             return None
     # Of several reward functions some may be missing; what else is there is finite.
@@ -227,7 +229,7 @@ def lay(parts: Sequence[Packed]) -> Batch | None:
         columns["trajectories"] = packed.trajectories
         columns["trajectory_count"] = packed.trajectory_count
     if packed.versions is not None:
-        columns["weight_versions"] = packed.versions if mask is None else packed.versions[mask]
+        columns["weight_versions"] = packed.versions if kept is None else packed.versions[kept]
     return Batch(
         responses=responses,
         records=Segments(packed.counts),
@@ -306,16 +308,38 @@ def pack_floats(flat: Sequence[Any]) -> F64:
         Unusual: where one of them is a boolean.
         struct.error, OverflowError: where one is no number, or beyond all floats.
     """
-    data = struct.pack(f"{len(flat)}d", *flat)
-    numbers = np.frombuffer(data)
-    if not len(flat) or numbers.max() < 0.0:
-        return numbers
-    found = np.flatnonzero((numbers == 0.0) | (numbers == 1.0))
-    many = _MANY * len(found) > len(flat)  # then looking at all is faster
-    kinds = [*map(type, flat if many else map(flat.__getitem__, found.tolist()))]
-    if kinds.count(float) < len(kinds) and kinds.count(bool):
-        raise Unusual
+    numbers = np.frombuffer(struct.pack(f"{len(flat)}d", *flat))
+    refuse_booleans(numbers, flat)
     return numbers
+
+
+def check_integers(flat: Sequence[Any]) -> None:
+    """Refuses what is no whole number: in three quarters of the time that their types take.
+
+    Raises:
+        Unusual: where one of them is a boolean.
+        struct.error: where one is no whole number of 64 bits.
+    """
+    refuse_booleans(np.frombuffer(struct.pack(f"{len(flat)}q", *flat), np.int64), flat)
+
+
+def refuse_booleans(numbers: NDArray[Any], flat: Iterable[Any]) -> None:
+    """Looks for booleans among what numbers were packed of, which are 0 or 1 then.
+
+    Raises:
+        Unusual: where there is one.
+    """
+    if not len(numbers) or numbers.max() < 0:
+        return
+    found = np.flatnonzero((numbers == 0) | (numbers == 1)).tolist()
+    if not found:
+        return
+    values = flat if isinstance(flat, list) else [*flat]
+    many = _MANY * len(found) > len(values)  # then looking at all is faster
+    kinds = [*map(type, values if many else itemgetter(0, *found)(values))]
+    usual = float if numbers.dtype.kind == "f" else int
+    if kinds.count(usual) < len(kinds) and kinds.count(bool):
+        raise Unusual
 
 
 _MANY = 4
@@ -346,10 +370,11 @@ def kept_lengths(widths: I64, mask: Mask | None) -> tuple[I64, I64 | None]:
     """[R] tokens that count, and [N] their positions, None if those are 0, 1, 2 and so on."""
     if mask is None:
         return widths, None
-    written = Segments(widths)
-    lengths = np.bincount(written.index[mask], minlength=written.count)
-    positions = written.positions[mask]
-    natural = np.array_equal(positions, Segments(lengths).positions)
+    kept, ends = np.flatnonzero(mask), np.cumsum(widths)
+    before = np.searchsorted(kept, ends)
+    lengths = np.diff(before, prepend=0)
+    positions = kept - np.repeat(ends - widths, lengths)
+    natural = (positions[before[lengths > 0] - 1] < lengths[lengths > 0]).all()
     return lengths, None if natural else positions
 
 

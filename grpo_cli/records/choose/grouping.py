@@ -462,8 +462,7 @@ def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:
         name = next((name for name in STEP_FIELDS if name in chunk.keys), None)
         if name is None:
             return {}
-        steps = [raw.value[name] for raw in chunk.items if isinstance(raw, Raw)]
-        return {name: set(_scalars(steps))}
+        return {name: _scalars([raw.value[name] for raw in chunk.items if isinstance(raw, Raw)])}
     found: dict[str, set[Any]] = {}
     for raw in (item for item in chunk.items if isinstance(item, Raw)):
         if (path := step_field(raw)) is not None:
@@ -473,5 +472,8 @@ def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:
     return found
 
 
-def _scalars(values: Iterable[Any]) -> list[Any]:
-    return [value for value in values if isinstance(value, str | int | float)]
+def _scalars(values: Sequence[Any]) -> set[Any]:
+    """The numbers and texts."""
+    if {*map(type, values)} <= {int, str}:
+        return set(values)
+    return {value for value in values if isinstance(value, str | int | float)}

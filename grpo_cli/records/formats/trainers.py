@@ -123,7 +123,10 @@ def _reward(column: Any, mask: list[Any]) -> Any:
         return column
     if len(column) != len(mask):
         raise ValueError("expected a reward for each token")
-    kept = {*compress(column, mask)} - {None}
+    counted = [*compress(column, mask)]
+    if counted and counted.count(counted[0]) == len(counted):  # faster than a set
+        return counted[0]
+    kept = {*counted} - {None}
     return kept.pop() if len(kept) == 1 else None
 
 
