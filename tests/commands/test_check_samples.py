@@ -246,3 +246,20 @@ def test_copies_that_chance_could_give_once_are_found_together(copied, number, w
     found = [one for one in check(made).findings if one.code == "duplicate"]
     assert [one.record for one in found] == wanted
     assert all(one.evidence["records"] == copied for one in found)
+
+
+@each(("repeats", "counted"), [([5] * 6, 24), ([1, 6, 3, 1, 8, 2], 15), ([1] * 6, 0)])
+def test_ends_of_an_unknown_vocabulary_that_are_repeated_are_padding(repeats, counted):
+    """Half of the responses end in one id, which is nowhere else; their lengths differ anyway."""
+    draw = np.random.default_rng(3)
+    widths = draw.integers(20, 40, 6)
+    ids = [
+        [*draw.integers(5, 500, width).tolist(), *[2] * many]
+        for width, many in zip(widths, repeats, strict=True)
+    ]
+    columns = [draw.uniform(-2.0, -0.1, len(one)).tolist() for one in ids]
+    row = {"log_probs_new": columns, "token_ids": ids, "rewards": [0.0, 1.0] * 3}
+    found = [one for one in check([row]).findings if one.severity == "error"]
+    assert [(one.code, one.evidence["tokens"]) for one in found] == [
+        ("padding-id", counted)
+    ] * bool(counted)

@@ -210,7 +210,7 @@ _END_WORDS = frozenset(
 _PAD_WORDS = frozenset({"<pad>", "<|endoftext|>", "<|finetune_right_pad_id|>", "[PAD]", "<|pad|>"})
 
 _SEVERAL = 2
-_MANY = 3
+_MANY, _OFTEN = 3, 0.5
 _FINISHED, _PHRASES, _OPEN = 0.87, 16, 8
 
 
@@ -244,8 +244,9 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     Where both ids are known, one response is enough. Ends of text are padding too, but for the
     first: no policy goes on after it. An unknown id is padding if several responses end in a run
     of it after one other id, and it occurs nowhere else; or if the runs, one of a single token,
-    fill all of them up to the record's longest; or if one response goes on after what is the last
-    token, and only that, of most others. A loop of one token is none of these.
+    fill all of them up to the record's longest; or if half of the responses end in it, and so in an
+    end of text; or if one response goes on after what is the last token, and only that, of most
+    others. A loop of one token is none of these.
     """
     ids = view.counted_ids
     if ids is None or not len(ids):
@@ -337,9 +338,10 @@ def _count_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> I64:
         before = (edges(view.responses, end=True) - runs)[mine & (view.lengths > runs)]
         if len(np.unique(ids[before])) == 1:
             found = np.where(mine & long, runs, found)
-        elif runs[mine].min() == 1 and (
-            view.lengths[mine].min() == view.lengths[view.rows_of(record)].max()
-        ):
+            continue
+        rows = view.lengths[view.rows_of(record)]
+        filled = runs[mine].min() == 1 and view.lengths[mine].min() == rows.max()
+        if filled or np.count_nonzero(mine) >= max(_MANY, _OFTEN * len(rows)):
             found = np.where(mine, runs - 1, found)
     return found
 
