@@ -265,10 +265,10 @@ def _change(one: PartChange) -> float:
 
 
 def carried_by(field: str, parts: PartSteps, whole: Steps, metric: str, step: int) -> str:
-    """Which parts alone carry a change of a metric at a step, in words; "" where all or none do."""
+    """Which parts, no more than half, carry a change of a metric at a step, in words; else ""."""
     for window in windows(whole, [(metric, step)]):
         rows, count = parts.changes(window, whole), len(parts.parts)
-        if 0 < len(_moved(rows)) < count:
+        if 0 < 2 * len(_moved(rows)) <= count:
             return _verdict(field, rows, count)
     return ""
 
@@ -294,8 +294,11 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
     if len(moved) == count:
         return f"{about}: all {count:,} changed, so {field} does not explain it"
     shares = [one.share for one in moved if one.share is not None]
-    names = ", ".join(shown(one.part) for one in moved[:3])
-    more = f" and {len(moved) - 3:,} more" if len(moved) > 3 else ""
+    is_most = 2 * len(moved) > count  # then the others are named
+    parts = [one for one in rows if one not in moved] if is_most else moved
+    names = ", ".join(shown(one.part) for one in parts[:3])
+    more = f" and {len(parts) - 3:,} more" if len(parts) > 3 else ""
     whole = shares and sum(shares) <= _WHOLE
     share = f", with {sum(shares):.0%} of the change" if whole else ""
-    return f"{about}: only {field}={names}{more} changed ({len(moved):,} of {count:,}){share}"
+    which = "all but" if is_most else "only"
+    return f"{about}: {which} {field}={names}{more} changed ({len(moved):,} of {count:,}){share}"
