@@ -104,6 +104,26 @@ def test_every_reason_that_holds_is_given_and_no_other() -> None:
     assert_cases("explain.txt", explain_records)
 
 
+def test_the_share_of_the_kl_is_that_of_the_numbers_beside_it():
+    """A rise that is steepest in the middle, where slopes and ends differ."""
+    rows = [
+        {
+            "log_probs_new": [[-1.0]],
+            "log_probs_ref": [[-1.0 - kl]],
+            "advantages": [-policy],
+            "rewards": [reward / 12],
+        }
+        for reward, kl, policy in zip(
+            range(12), [0.0] * 4 + [0.5] * 4 + [0.6] * 4, [0.0] * 5 + [0.4] * 7, strict=True
+        )
+    ]
+    words = "explain", "-", "-v", "dr", "-p", "beta=1.0", "--kl", "k1"
+    found = answer(*words, stdin="\n".join(map(json.dumps, rows)))
+    (text,) = [one["text"] for one in found["why"] if one["code"] == "rising"]
+    assert "the loss rises from 0 to 1 while" in text
+    assert "; 60% of that is the KL penalty, from 0 to 0.6:" in text
+
+
 def test_a_kl_over_many_tokens_is_not_0():
     one = {"log_probs_new": [[-1.0] * 1100], "log_probs_ref": [[-1.5] * 1100], "rewards": [1.0]}
     found = answer("explain", "-", "-v", "bnpo", stdin=json.dumps(one))

@@ -320,3 +320,57 @@ def test_the_rank_that_alone_changed_is_named(ranks: list[int], tmp_path: Path) 
     (event,) = trend(path)["events"]
     assert ("only rank=2 changed" in event.get("part", "")) == (ranks == [2])
     assert ("part" in event) == (ranks == [2])
+
+
+def test_check_of_the_worst_step_is_not_of_an_event_that_began_later(tmp_path: Path) -> None:
+    """Responses are shorter from 20 on, the shortest at 35; from 28 on the engine differs."""
+    draw = np.random.default_rng(5)
+
+    def row(step: int, group: int) -> dict[str, Any]:
+        lengths = draw.poisson(24 if step < 20 else 12 if step != 35 else 9, 8) + 3
+        old = [-draw.exponential(0.7, size) - 0.01 for size in lengths]
+        factor = 1.0 if step < 28 else 1.4
+        rollout = [factor * one for one in old]
+        columns = {"log_probs_new": old, "log_probs_old": old, "log_probs_rollout": rollout}
+        where = {"step": step, "id": f"{step}/{group}", "rewards": draw.integers(0, 2, 8).tolist()}
+        return where | {name: [one.tolist() for one in each] for name, each in columns.items()}
+
+    rows = [row(step, group) for step in range(STEPS) for group in range(6)]
+    found = trend(write(tmp_path / "a.jsonl", rows))["events"]
+    lengths, engine = (one for one in found if one["severity"] == "warning")
+    assert "length_mean" in lengths["metrics"]
+    assert "mismatch.k3" in engine["metrics"]
+    assert lengths["check"] == []
+    assert engine["check"]
+
+
+@each("gain", [0.0, 0.5])
+def test_shorter_responses_are_no_fault_where_the_reward_rises(gain: float, tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+
+    def row(step: int, group: int) -> dict[str, Any]:
+        short = step >= STEP
+        lengths = np.maximum(draw.poisson(8 if short else 20, 8), 2)
+        right = 0.3 + gain * short
+        logs = [(-draw.exponential(0.7, size) - 0.01).tolist() for size in lengths]
+        rewards = (draw.random(8) < right).astype(float).tolist()
+        return {"step": step, "id": f"{step}/{group}", "rewards": rewards, "log_probs_new": logs}
+
+    rows = [row(step, group) for step in range(STEPS) for group in range(12)]
+    found = trend(write(tmp_path / "a.jsonl", rows))["findings"]
+    (length,) = [one for one in found if one["metric"] == "length_mean"]
+    assert length["severity"] == ("info" if gain else "warning")
+
+
+def test_a_fall_within_a_step_is_no_drift(tmp_path: Path) -> None:
+    """Of a reward that rose before: what follows is nearly a slope against that trend."""
+    draw = np.random.default_rng(2)
+    right = [0.2 + 0.01 * step for step in range(STEP)] + [0.18 + 0.002 * at for at in range(20)]
+    rows = [
+        {"step": step, "log_probs_new": [[-1.0]] * 64, "rewards": row.tolist()}
+        for step, share in enumerate(right)
+        for row in [(draw.random(64) < share).astype(float)]
+    ]
+    found = trend(write(tmp_path / "a.jsonl", rows))["findings"]
+    kinds = {one["kind"] for one in found if one["metric"] == "reward_mean"}
+    assert kinds == {"shift"}

@@ -2,9 +2,10 @@
 
 Series are those of reward functions, whose numbers are free. ``cases/onsets.jsonl`` has 180 with
 what the rule gives of each, computed in scalars, one place at a time: ``by_definition`` of this
-file in commit d794f6d2. Of whether the rule is a good one that says nothing: shifts and drifts of
-known size do (``test_what_is_found_and_what_is_not``: each is found, of 80 series of noise at most
-2), and ``tests/benchmarks/runs.py``, whose judge knows what was planted, not how it is found.
+file in commit d794f6d2 (a drift whose first third has its level already is a shift since). Of
+whether the rule is a good one that says nothing: shifts and drifts of known size do
+(``test_what_is_found_and_what_is_not``: each is found, of 80 series of noise at most 2), and
+``tests/benchmarks/runs.py``, whose judge knows what was planted, not how it is found.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import math
 import os
 import random
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -451,15 +451,47 @@ def test_the_part_that_falls_steadily(tmp_path: Path) -> None:
     assert said.startswith("nll from step 50 on: only env=b changed (1 of 2)")
 
 
-def test_where_most_parts_change_the_others_are_named(tmp_path: Path) -> None:
-    """Of four environments, the log-probs of all but one are larger from step 20 on."""
-    draw = random.Random(2)
-    rows = []
-    for step, env in ((step, env) for step in range(40) for env in "abcd"):
-        size = 0.5 if step >= 20 and env != "c" else 1.0
-        lines = [[-size * draw.uniform(0.8, 1.2) for _ in range(20)] for _ in range(2)]
-        rows.append({"step": step, "env": env, "log_probs": lines, "rewards": [1.0, 0.0]})
-    path = write(tmp_path / "a.jsonl", rows)
-    said = answer("trend", path, "--by", "env")["verdicts"]
-    (said,) = (one for one in said if one.startswith("nll"))
-    assert said.startswith("nll from step 20 on: every env except c changed (3 of 4)")
+def engine_noise(path: Path, sizes: Sequence[float], broken: Sequence[int] = range(6)) -> Path:
+    """A run whose engine differs by noise of a size, at a step each, in these ranks of 6."""
+    draw = np.random.default_rng(3)
+
+    def row(step: int, rank: int) -> dict[str, Any]:
+        old = -draw.exponential(1.0, (6, 12)) - 0.3
+        size = sizes[step] if rank in broken else sizes[0]
+        rollout = np.minimum(old + size * draw.normal(size=old.shape), -1e-4)
+        columns = {"log_probs_old": old, "log_probs_new": old, "log_probs_rollout": rollout}
+        where = {"step": step, "rank": rank, "rewards": draw.integers(0, 2, 6).tolist()}
+        return where | {name: one.tolist() for name, one in columns.items()}
+
+    return write(path, [row(step, rank) for step in range(len(sizes)) for rank in range(6)])
+
+
+def test_a_mismatch_that_is_usual_elsewhere_is_too_large_where_the_run_had_less(
+    tmp_path: Path,
+) -> None:
+    path = engine_noise(tmp_path / "a.jsonl", [0.003] * 24 + [0.03] * 16)
+    shown = run("trend", path, "-v", "dr", "--at", 24).stdout
+    assert "too large for this run, whose mean |·| was 0.002" in " ".join(shown.split())
+    before, after = (
+        answer("trend", path, "-v", "dr", "--at", step)["check"]["mismatch"] for step in (23, 24)
+    )
+    assert (before["normal"], after["normal"]) == (True, False)
+
+
+def test_a_factor_is_the_quotient_of_the_means_that_are_shown(tmp_path: Path) -> None:
+    growing = [0.003] * 12 + [0.003 * 1.3**at for at in range(1, 17)]
+    first = engine_noise(tmp_path / "a.jsonl", [0.003] * 28)
+    second = engine_noise(tmp_path / "b.jsonl", growing)
+    found = answer("trend", first, "-v", "dr", "--against", second)["metrics"]
+    row = next(one for one in found if one["name"] == "mismatch.k3")
+    assert row["factor"] == pytest.approx(row["second"] / row["first"], rel=1e-12)
+
+
+@each("broken", [[0, 1, 2, 3, 4], [5]])
+def test_parts_that_changed_are_few_or_all_but_few(broken: list[int], tmp_path: Path) -> None:
+    path = engine_noise(tmp_path / "a.jsonl", [0.003] * 24 + [0.03] * 16, broken)
+    shown = run("trend", path, "-v", "dr", "--by", "rank").stdout
+    assert ("every rank except 5 changed (5 of 6)" in shown) == (len(broken) == 5)
+    assert ("only rank=5 changed (1 of 6)" in shown) == (len(broken) == 1)
+    (event,) = answer("trend", path, "-v", "dr")["events"]
+    assert ("part" in event) == (len(broken) == 1)

@@ -15,6 +15,7 @@ from grpo_cli.commands.help.words import print_word
 from grpo_cli.engine import probe
 from grpo_cli.hyperparameters import HYPERPARAMETERS, Value
 from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.signature import Part, line
 from grpo_cli.terminal.grid import column, grid, with_words
@@ -75,10 +76,10 @@ def stages(row: Variant) -> dict[str, Bound]:
     return {name: bound for name, bound in found.items() if isinstance(bound, Bound)}
 
 
-def formula(row: Variant) -> str:
+def formula(row: Variant | Objective) -> str:
     """J in symbols, without the parts that the row has not."""
     policy = "s" if row.correction.choice.absent else "c·s"
-    if row.kl.choice.absent:
+    if row.kl.choice.absent or row.kl.choice is NO_REFERENCE.choice:
         core = f"Σₜ w·{policy}"
     elif row.kl.choice.in_reward:
         core = f"Σₜ w·{policy}, where the rewards are reduced by β·Σₜ k"

@@ -134,10 +134,13 @@ def print_worked(console: Console, screen: Screen, record: Entry, total: Entry) 
     if more := len(record["groups"]) - len(listed):
         console.print(Text(f"  … {counted(more, 'more group')} (--full)"))
     _heading(console, "2  tokens")
-    _step(console, screen, record["stages"]["ratio"])
-    _step(console, screen, record["stages"]["surrogate"])
-    if record["stages"]["kl"] == NO_REFERENCE.choice.summary:
-        _step(console, screen, NO_REFERENCE.choice.summary)
+    beta, no_reference = record["beta"], NO_REFERENCE.choice.summary
+    has_kl = beta or record["stages"]["kl"] == no_reference
+    for stage in ("ratio", "surrogate", *(["kl"] if has_kl else [])):
+        _step(console, screen, record["stages"][stage])
+    terms = record["formula"].partition(";")[0]
+    terms += f", β = {shown(beta)}" if "β·k" in terms else ""
+    _step(console, screen, f"{terms}: each token contributes its term of J.")
     contributions = [response["contribution"] for response in record["responses"]]
     rows = [row for one in record["responses"] for row in one.get("tokens", ())]
     of_tokens = [row["contribution"] for row in rows if row["contribution"]]

@@ -194,14 +194,17 @@ def rising(steps: Steps) -> Iterator[Reason]:
     )
     if not (_trend(losses) > _SURE and _trend(rewards) > _SURE):
         return
-    rise, of_kl = _slope(losses), _slope(penalties)
+    ends = [_ends(one) for one in (losses, rewards, penalties)]
+    (first, last), _, (without, with_kl) = ends
+    share = (with_kl - without) / (last - first) if last > first else 0.0
+    words = [f"{brief(one)} to {brief(other)}" for one, other in ends]
     yield _reason(
-        "rising.kl" if of_kl > 0.5 * rise else "rising",
-        losses=_ends(losses),
-        rewards=_ends(rewards),
+        "rising.kl" if share > 0.5 else "rising",
+        losses=words[0],
+        rewards=words[1],
         records=len(losses),
-        part=f"{min(of_kl / rise, 1.0):.0%}",
-        penalties=_ends(penalties),
+        part=f"{min(share, 1.0):.0%}",
+        penalties=words[2],
     )
 
 
@@ -218,12 +221,7 @@ def _trend(values: F64) -> float:
     return slope / math.sqrt(free) if free > 1e-12 else math.copysign(math.inf, correlation)
 
 
-def _slope(values: F64) -> float:
-    places = np.arange(len(values)) - (len(values) - 1) / 2.0
-    return float(places @ values) / float(places @ places)
-
-
-def _ends(values: F64) -> str:
-    """About where it begins and ends: the means of the first and the last quarter."""
+def _ends(values: F64) -> tuple[float, float]:
+    """Returns the means of the first and of the last quarter."""
     quarter = max(len(values) // 4, 1)
-    return f"{brief(values[:quarter].mean())} to {brief(values[-quarter:].mean())}"
+    return float(values[:quarter].mean()), float(values[-quarter:].mean())

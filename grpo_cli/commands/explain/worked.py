@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.explain.variant import formula
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
@@ -49,6 +50,7 @@ def worked(chunk: Chunk, breakdown: Breakdown, *, full: bool = False) -> Row:
         "line": record.line,
         "signature": objective.signature,
         "stages": {name: bound.choice.summary for name, bound in objective.stages.items()},
+        "formula": formula(objective),
         "groups": [*_groups(chunk, breakdown)],
         "responses": [
             _response(chunk, breakdown, at, columns if at in shown else {}, full=full)

@@ -22,8 +22,8 @@ from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, window
 from grpo_cli.commands.trend.questions.view import since_then, with_error
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
-from grpo_cli.commands.trend.verdict import last_good_step, main_event, moves, tenth
-from grpo_cli.commands.trend.view import known, usual, verdict_of
+from grpo_cli.commands.trend.verdict import last_good_step, main_event, other_events
+from grpo_cli.commands.trend.view import NAMED, known, usual, verdict_of
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.terminal.numbers import markup
 
@@ -106,13 +106,10 @@ def page_of(
 
 
 def _title(answer: Trend) -> str:
-    """What happened, or how far the main metrics moved where nothing began at a step."""
-    event, good = main_event(answer.events), answer.last_good_step
-    if event is not None:
-        return f"{event.heading}." + ("" if good is None else f" Last good step: {good:,}.")
-    moved = [*moves(answer.steps)]
-    title = answer.verdict.partition(";")[0]
-    return f"{title[:1].upper()}{title[1:]}{'; ' if moved else ''}{', '.join(moved)}."
+    """What happened, in a sentence."""
+    event = main_event(answer.events)
+    title = answer.verdict.partition(";")[0] if event is None else event.title + event.until
+    return f"{title[:1].upper()}{title[1:]}."
 
 
 def _still(answer: Trend) -> Iterator[str]:
@@ -169,12 +166,13 @@ def _around(
 
 def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
     """What the page's script reads of a run without kept groups."""
-    steps, main = answer.steps, main_event(answer.events)
+    steps, main = answer.steps, main_event(events)
     columns = {name: metric(name) for name in known(steps)}
-    size, moved = tenth(len(steps)), [*moves(steps)]
     return {
         "verdict": answer.verdict,
-        "numbers": "" if main is None else main.numbers,
+        "facts": [("", one) for one in answer.verdict.split("; ")[1:]]
+        if main is None
+        else [*main.facts, *_last_good(answer), *(("also", o.title) for o in other_events(events))],
         "outlook": [one.sentence for one in answer.passes],
         "steps": steps.numbers,
         "files": steps.files,
@@ -200,7 +198,8 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
         ],
         "events": [
             {
-                "heading": event.heading,
+                "title": event.title,
+                "facts": [one for one in event.facts if one[0] in NAMED and event is not main],
                 "check": event.check,
                 "fix": event.fix,
                 "last_good": last_good_step(steps, [event]),
@@ -209,13 +208,15 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
             for event in events
         ],
         "last_good": answer.last_good_step,
-        "moved": f"arrows lead from the mean of the first {size} steps to that of the last {size}"
-        if moved
-        else "",
         "log": None if answer.log is None else _log(steps, answer.log),
         "kept": {},
         "groups": {},
     }
+
+
+def _last_good(answer: Trend) -> Iterator[tuple[str, str]]:
+    if (good := answer.last_good_step) is not None:
+        yield "last good step", f"{good:,} ({len(answer.steps):,} steps in all)"
 
 
 def _recomputed(answer: Trend) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from grpo_cli.commands.check.answer import Finding
+from grpo_cli.commands.check.answer import Finding, MismatchFound
 from grpo_cli.commands.check.notes import judge
 from grpo_cli.commands.check.run import changed_formulas, check
 from grpo_cli.commands.check.view import mismatch_lines
@@ -26,6 +27,7 @@ from grpo_cli.commands.trend.verdict import Coverage, passes_of, verdict
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.mismatch import Mismatch
+from grpo_cli.terminal.numbers import shown
 
 
 def trend_of(
@@ -54,12 +56,13 @@ def trend_of(
     variant, signatures, compared, covered = "", list[str](), None, Coverage(steps, columns)
     if run is not None:
         happened = with_checks(happened, steps, run)
-        covered = Coverage(steps, columns, run.missing, on_policy=not run.moved)
+        covered = Coverage(
+            steps, columns, run.missing, on_policy=not run.moved, ungrouped=ungrouped
+        )
         compared = compare_log(framework, log, run.logged, run.token_means, steps)
         variant, signatures = run.plan.variant, [*run.signatures]
     happened = [_of_one_date(event, steps, flags) for event in happened]
     sentence = verdict(steps, happened, covered)
-    sentence = f"{ungrouped}; {sentence}" if ungrouped else sentence
     found = sorted((one for event in happened for one in event.findings), key=lambda one: one.onset)
     return Trend(variant, signatures, steps, found, happened, sentence, compared, passes), covered
 
@@ -106,10 +109,39 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
         return [*events]
     formulas = cache(lambda: _new_formulas(run.reader))  # one pass, where any event asks
     read = cache(lambda field: PartSteps(run.reader, run.plan, run.step_source, field))
-    return [
+    found = [
         _with_part(_checked(one, steps, run, formulas), steps, run, read) if one in wrong else one
         for one in events
     ]
+    later = [
+        [two for two in found if two.severity == WARNING and two.step > one.step] for one in found
+    ]
+    return [
+        replace(one, check=[line for line in one.check if not _is_of(line, others, wrong)])
+        for one, others in zip(found, later, strict=True)
+    ]
+
+
+_AT_STEP = re.compile(r"at step (-?\d+): ")
+
+
+def _is_of(line: str, later: Sequence[Event], read: Sequence[Event]) -> bool:
+    """Whether what check finds at an event's worst step is of an event that began in between.
+
+    That is one which has the finding too, or whose records are not read.
+    """
+    step = _AT_STEP.match(line)
+    if step is None:
+        return False
+    code = line[step.end() :].partition(":")[0]
+    return any(
+        one.step <= int(step[1])
+        and (
+            one.step not in [two.step for two in read]
+            or code in (_AT_STEP.sub("", each).partition(":")[0] for each in one.check)
+        )
+        for one in later
+    )
 
 
 def _with_part(event: Event, steps: Steps, run: Run, read: Callable[[str], PartSteps]) -> Event:
@@ -131,7 +163,8 @@ def _checked(
     event: Event, steps: Steps, run: Run, formulas: Callable[[], Mapping[int | None, Cause]]
 ) -> Event:
     """The event with what its records say of it."""
-    event = _without_mask(replace(event, check=_named_in(event, steps, run)))
+    named, advice = _named_in(event, steps, run)
+    event = _without_mask(replace(event, check=named, advice=advice))
     at = steps.numbers.index(event.first.onset)
     known = event.cause
     if (known is not None and not known.has_reason) or event.codes or at == 0:
@@ -160,21 +193,24 @@ def _without_mask(event: Event) -> Event:
     return replace(event, first=longest, others=others, cause=PADDING)
 
 
-def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
+def _named_in(event: Event, steps: Steps, run: Run) -> tuple[list[str], dict[str, str]]:
     """The errors and warnings of ``grpo check`` in the worst record of an event, one of a code.
+
+    With what to do about each code.
 
     The message is that of the step at which the event began, of the record that the commands name
     there. What that step has not is a consequence, and has its step before it.
     """
     pointed = [one for one in (event.first, *event.others) if one.worst is not None]
+    advice: dict[str, str] = {}
     if not pointed or (place := pointed[0].worst) is None:
-        return []
+        return [], advice
 
     def step_reader(number: int) -> Reader:
         return of_step(run.reader, steps[steps.numbers.index(number)], run.step_source)
 
     def messages_of(place: Place | None, number: int) -> dict[str, str]:
-        """The first message of each code, as ``grpo check --record`` prints them."""
+        """The first message of each code, as ``grpo check`` prints it."""
         reader = step_reader(number)
         if place is not None:
             if place.source in reader.paths:  # standard input has another name in places
@@ -183,17 +219,19 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
         found: dict[str, str] = {}
         for row in _wrong_in(reader):
             if place is None or row.record == place.record:  # not another one of that number
-                found.setdefault(row.code, f"{row.code}: {row.message}")
+                where = f" (record {shown(row.record)})" if place is None else ""
+                found.setdefault(row.code, f"{row.code}: {row.message}{where}")
+                advice.setdefault(row.code, row.advice)
         return found
 
     worst, onset = pointed[0].worst_step, event.first.onset
     named = messages_of(place, worst)
     if not named or worst == event.step:
-        return [*named.values()]
+        return [*named.values()], advice
     begun = messages_of(None, onset)
-    if begun and (shown := first_place(event.first, steps)) is not None:
-        begun |= {code: text for code, text in messages_of(shown, onset).items() if code in begun}
-    return [begun.get(code, f"at step {worst}: {text}") for code, text in named.items()]
+    if begun and (first := first_place(event.first, steps)) is not None:
+        begun |= {code: text for code, text in messages_of(first, onset).items() if code in begun}
+    return [begun.get(code, f"at step {worst}: {text}") for code, text in named.items()], advice
 
 
 def _wrong_in(reader: Reader) -> list[Finding]:
@@ -203,6 +241,27 @@ def _wrong_in(reader: Reader) -> list[Finding]:
     except InputError:
         return []
     return [row for row in found if row.severity != "info" and row.code not in _OF_SEVERAL]
+
+
+MEAN_ABS, _TIMES = "mismatch.mean_abs", 2.0
+"""What a mismatch is compared with the run by, and from how many times as much it is not normal."""
+
+
+def of_run(found: MismatchFound, before: float | None) -> MismatchFound:
+    """The mismatch; too large where it is twice what the run had, even if others have as much.
+
+    Args:
+        found: of a step.
+        before: the mean |log π_old − log π_rollout| of the run before; None where that is unknown.
+    """
+    if before is None or not found.normal or found.mean_abs < _TIMES * before:
+        return found
+    times = f" ({found.mean_abs / before:,.2g} times as much now)" if before else ""
+    floor = (
+        f"too large for this run, whose mean |·| was {before:.3g} before{times}, though "
+        f"{found.setting} alone can cause as much"
+    )
+    return replace(found, normal=False, floor=floor)
 
 
 def with_mismatches(events: Sequence[Event], found: Mapping[int, Mismatch]) -> list[Event]:
@@ -218,6 +277,8 @@ def with_mismatches(events: Sequence[Event], found: Mapping[int, Mismatch]) -> l
         step = next((one for one in named if one in found), None)
         judged = None if step is None else judge(found[step].result())
         if judged is not None:
+            before = (one.before for one in event.findings if one.metric == MEAN_ABS)
+            judged = of_run(judged, next(before, None))
             words = "; ".join(line.strip() for line in mismatch_lines(judged, event.codes))
             event = replace(event, check=[*event.check, f"at step {step}: {words}"])
         made.append(event)

@@ -161,17 +161,6 @@ def _named(found: Sequence[Finding], *names: str) -> Iterator[Finding]:
     return (one for one in found if one.row is not None and one.row.name in names)
 
 
-def _logged_name(steps: Steps, name: str) -> str:
-    """What the run calls a row of ``watched.TABLE``; "" where it has none."""
-    rows = ((metric, steps.watch(metric)) for metric in steps.metrics)
-    return next((metric for metric, row in rows if row is not None and row.name == name), "")
-
-
-def _series(steps: Steps, name: str) -> F64 | None:
-    """The values of a row of ``watched.TABLE``."""
-    return steps.metrics.get(_logged_name(steps, name))
-
-
 def _other_settings(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """The records have other settings, with what moved most at that step."""
     one = next((one for one in found if one.kind == SETTINGS), None)
@@ -234,7 +223,7 @@ def _few_tokens(found: Sequence[Finding], steps: Steps) -> Cause | None:
 
 def _new_alone(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """The policy is far from the reference for a step, which it is not before any update."""
-    kl, at = _series(steps, KL), steps.numbers.index(found[0].onset)
+    kl, at = steps.series_of(KL), steps.numbers.index(found[0].onset)
     strange = (one for one in found if one.row is None or one.row.name not in _OF_NEW)
     if kl is None or not 0 < at < len(steps) - 1 or next(strange, None) is not None:
         return None
@@ -283,8 +272,8 @@ def _other_reference(found: Sequence[Finding], _: Steps) -> Cause | None:
 
 def _stale_engine(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """The mismatch grows, and is gone again at each update of the engine's weights."""
-    values, alike = _series(steps, "mismatch.mean_abs"), [*_named(found, "mismatch.mean_abs")]
-    values = _series(steps, "mismatch.k3") if values is None else values
+    values, alike = steps.series_of("mismatch.mean_abs"), [*_named(found, "mismatch.mean_abs")]
+    values = steps.series_of("mismatch.k3") if values is None else values
     alike = alike or [*_named(found, "mismatch.k3", "mismatch.p999")]
     if values is None or not alike:
         return None
@@ -361,7 +350,7 @@ def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
     rose = (one for one in _named(found, _REWARD) if one.at_once and one.direction == UP)
     if (one := next(rose, None)) is None:
         return None
-    spread, at = _series(steps, "reward_std"), steps.numbers.index(one.onset)
+    spread, at = steps.series_of("reward_std"), steps.numbers.index(one.onset)
     numbers = _in_numbers(one.metric, _around(steps, _REWARD, one.onset) or ())
     if spread is not None and not spread[at : at + _NEAR].any():
         numbers += "; all rewards of a step are equal, so the policy gradient is 0"
@@ -370,7 +359,7 @@ def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
 
 def _equal_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """From a step on all groups have equal rewards, and only what follows from that changed."""
-    one, values = next(_named(found, _EQUAL), None), _series(steps, _EQUAL)
+    one, values = next(_named(found, _EQUAL), None), steps.series_of(_EQUAL)
     if one is None or one.kind == STUCK or values is None:
         return None
     others = {each.row and each.row.name for each in found} - _OF_EQUAL
@@ -388,7 +377,7 @@ def _rose(before: F64, after: F64) -> bool:
 
 def _around(steps: Steps, name: str, onset: int) -> tuple[F64, F64] | None:
     """The values of a row of ``watched.TABLE`` before and after a step; None of too few."""
-    values = _series(steps, name)
+    values = steps.series_of(name)
     return None if values is None else _sides(values, steps.numbers.index(onset))
 
 
@@ -402,7 +391,7 @@ def _gain(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """The reward and the length rose together."""
     longer = next((one for one in _named(found, LENGTH) if one.direction == UP), None)
     onset = min(one.onset for one in found)
-    names = [_logged_name(steps, name) for name in (_REWARD, LENGTH)]
+    names = [steps.name_of(name) for name in (_REWARD, LENGTH)]
     sides = [_around(steps, name, onset) for name in (_REWARD, LENGTH)]
     known = [one for one in sides if one is not None and _rose(*one)]
     if longer is None or len(known) < 2:

@@ -78,6 +78,8 @@ _PERIODS = 3
 """Equal distances between single steps that are a period."""
 _ABRUPT = 0.3
 """The share of a steady move that a change which continues it may make at once."""
+_REACHED = 0.6
+"""The share of a change, as its last third shows it, that its first third has if it is a level."""
 _ROUNDING = 1e-9
 _BACK = 4
 """Values in a row that are back to the old level."""
@@ -295,10 +297,21 @@ def _dated(change: Change, scaled: F64) -> Change:
     shape, best = np.unravel_index(explained.argmax(), explained.shape)
     if shape == 0 and places[best] > change.at:
         change = change._replace(at=int(places[best]))
+    if _is_reached(change, scaled):
+        change = change._replace(kind=SHIFT)
     left = np.maximum(values @ values - explained.max(axis=0), 0.0)
     enough = left <= left.min() * (1 + _ALLOWED / (len(values) - 3)) + _ROUNDING * (values @ values)
     first = int(places[enough.argmax()])
     return change._replace(earliest=first) if first < change.at else change
+
+
+def _is_reached(change: Change, scaled: F64) -> bool:
+    """Whether most of a change was made within its first values, so that it is no drift."""
+    before = medians(scaled[max(change.at - RECENT, 0) : change.at])
+    since = scaled[change.at : change.seen] - before
+    size = max(len(since) // 3, 1)
+    first, last = medians(since[:size]), medians(since[-size:])
+    return bool(first / last >= _REACHED) if last else False
 
 
 def _until_back(change: Change, scaled: F64) -> Change:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
@@ -69,7 +69,7 @@ _COPIED = (
     "no other weights give equal log-probs: look for a batch that was written twice, or a step "
     "that trained nothing"
 )
-_CLAUSE = re.compile(r"[:;]| \(|, as if ")
+_CLAUSE = re.compile(r"[:;]| \(")
 """What ends the first clause of a sentence of ``grpo check``."""
 _DOUBT, _SAME = "entropies:", "rollout-mismatch: engine and trainer differ: "
 _PADDED = "they are cut at a limit, or padding is counted"
@@ -90,6 +90,7 @@ class Event(Answer):
         check: what ``grpo check`` names in its worst record, an error or a warning each.
         cause: what explains it; None where its numbers do not say.
         part: which value of a field of the records carries it, in words; or "".
+        advice: code of ``check`` → what to do about it.
     """
 
     step: int
@@ -98,6 +99,7 @@ class Event(Answer):
     check: Sequence[str] = ()
     cause: Cause | None = None
     part: str = ""
+    advice: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def findings(self) -> list[Finding]:
@@ -159,13 +161,14 @@ class Event(Answer):
 
         "step 18: the policy moved away from the reference (medians: kl_k3 0.0056 → 0.148)".
         """
-        moved = f" ({moved})" if (moved := self._moved(self._listed)) else ""
-        return f"{self._when}: {self._fact}{moved}{self._until}{self._then}{self._likely}"
+        moved = self._moved
+        moved = f" ({'medians: ' * self._is_of_medians}{moved})" if moved else ""
+        return f"{self._when}: {self._fact}{moved}{self.until}{self._then}{self._likely}"
 
     @property
     def headline(self) -> str:
         """What changed and when, by how much where a guess at the cause follows, and that guess."""
-        return f"{self._when}: {self._fact}{self._amount}{self._until}{self._likely}"
+        return f"{self._when}: {self._fact}{self._amount}{self.until}{self._likely}"
 
     @property
     def title(self) -> str:
@@ -173,14 +176,16 @@ class Event(Answer):
         return f"{self._when}: {self._fact}"
 
     @property
-    def numbers(self) -> str:
-        """What the metrics were before and are since; those that changed later with their steps.
-
-        Without the amount that the headline has.
-        """
-        named = [self.first] if self._amount else []
-        moved = self._moved([one for one in self._listed if one not in named])
-        return f"{moved}{self._then}".removeprefix("; ")
+    def facts(self) -> list[tuple[str, str]]:
+        """The likely cause, the part, what to do, and the numbers, each with its name."""
+        rows = {
+            "likely cause": self.guess,
+            "where": self.part,
+            "fix": self.fix,
+            "before → after": self._moved,
+            "then": self._then.removeprefix("; then "),
+        }
+        return [(name, text) for name, text in rows.items() if text]
 
     @property
     def _wrong(self) -> list[Finding]:
@@ -200,14 +205,19 @@ class Event(Answer):
         ]
         return [one for one in self._wrong if one not in named]
 
-    def _moved(self, found: Sequence[Finding]) -> str:
-        numbers = "" if self.cause is None else self.cause.numbers
-        medians = numbers or all(one.kind in LEVELS for one in found)
-        moved = numbers or _listed(found)
-        return f"medians: {moved}" if moved and medians else moved
+    @property
+    def _moved(self) -> str:
+        """What the metrics were before and are since."""
+        return (self.cause and self.cause.numbers) or _listed(self._listed)
 
     @property
-    def _until(self) -> str:
+    def _is_of_medians(self) -> bool:
+        named = self.cause and self.cause.numbers
+        return bool(named) or all(one.kind in LEVELS for one in self._listed)
+
+    @property
+    def until(self) -> str:
+        """The step from which on all is as before, in words; "" while it lasts."""
         return "" if self.end is None or self.first.is_single else f"; until step {self.end}"
 
     @property
@@ -235,12 +245,6 @@ class Event(Answer):
         return [one for one in found if not ("nll" in rows and one.startswith(_DOUBT))]
 
     @property
-    def heading(self) -> str:
-        """The headline as a title."""
-        when = self._when
-        return f"{when[:1].upper()}{when[1:]}: {self._fact}{self._amount}{self._likely}"
-
-    @property
     def _when(self) -> str:
         if self.first.kind == TREND:
             return "from the first step on"
@@ -266,7 +270,7 @@ class Event(Answer):
         return words + (" for one step" if one.is_single and one.kind != COPY else "")
 
     @property
-    def _guess(self) -> str:
+    def guess(self) -> str:
         """What may have caused it: nothing that its numbers prove."""
         if self.cause is not None and not self._reason:
             return "" if self.cause.is_certain else self.cause.words
@@ -279,13 +283,13 @@ class Event(Answer):
 
     @property
     def _likely(self) -> str:
-        return f"; likely: {guess}" if (guess := self._guess) else ""
+        return f"; likely: {guess}" if (guess := self.guess) else ""
 
     @property
     def _amount(self) -> str:
         """By how much its first metric changed, where a guess follows."""
         one = self.first
-        if not self._guess or one.after is None or self._fact.startswith(EVERY):
+        if not self.guess or one.after is None or self._fact.startswith(EVERY):
             return ""
         return f" ({_in_numbers(one)})"
 
@@ -309,7 +313,7 @@ class Event(Answer):
         if self.cause is not None and not self._reason:
             return self.cause.fix
         if self._checked:
-            return f"look at what grpo check found: {self._checked}"
+            return self.advice.get(self.codes[0], "")
         if self.first.kind == COPY:
             return _COPIED
         if self.first.kind == IMPOSSIBLE:

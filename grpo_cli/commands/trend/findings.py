@@ -25,6 +25,7 @@ from grpo_cli.commands.trend.onsets import (
     STUCK,
     TREND,
     Change,
+    mean_change,
     medians,
 )
 from grpo_cli.commands.trend.step import (
@@ -74,7 +75,7 @@ def findings(
     """
     series = [each for name in steps.metrics if (each := _series(steps, name)) is not None]
     found = [
-        _finding(one, steps, change, flags, ungrouped)
+        _finding(one, steps, _of_learning(one, steps, change), flags, ungrouped)
         for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
         for change in (_apart(one, each, steps) if one.name == RECORDED_LOSS.name else each)
     ]
@@ -145,6 +146,32 @@ def _copies(steps: Steps, flags: Flags) -> list[Finding]:
 
 
 COPIED, FROZEN = "its records are those of step", "each step has the records of step"
+
+
+_LEARNT = {
+    "length_mean": DOWN,
+    "gradient_norm": DOWN,
+    "reward_group_std": DOWN,
+    "groups_equal": UP,
+}
+"""What a policy that gets more reward brings with it, which is no fault by itself."""
+_LEAST_GAIN = 3.0
+"""Standard errors by which the reward rose since, from which on it did."""
+
+
+def _of_learning(series: _Series, steps: Steps, change: Change) -> Change:
+    """The change; information where the reward rose with it, up to the step that shows it."""
+    way = UP if change.up else DOWN
+    level = change.kind in (SHIFT, DRIFT) and _LEARNT.get(series.watch.name) == way
+    rewards = steps.series_of("reward_mean") if level else None
+    if rewards is None:
+        return change
+    at, seen = int(series.places[change.at]), int(series.places[change.seen - 1]) + 1
+    sides = [one[~np.isnan(one)] for one in (rewards[max(at - PAST, 0) : at], rewards[at:seen])]
+    if min(map(len, sides)) < LEAST_FUTURE:
+        return change
+    gain, error = mean_change(*sides)
+    return change._replace(info=True) if gain > _LEAST_GAIN * error else change
 
 
 def _settings(steps: Steps, flags: Flags) -> Iterator[Finding]:

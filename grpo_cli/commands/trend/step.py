@@ -213,6 +213,15 @@ class Steps(Frames, Sequence[Step]):
         """How a metric is watched; None where it is not."""
         return watch_logged(name) if self.logged else watch(name)
 
+    def name_of(self, row: str) -> str:
+        """What the run calls a row of ``watched.TABLE``; "" where it has none."""
+        rows = ((metric, self.watch(metric)) for metric in self.metrics)
+        return next((metric for metric, one in rows if one is not None and one.name == row), "")
+
+    def series_of(self, row: str) -> F64 | None:
+        """The values of a row of ``watched.TABLE``; None where the run has none."""
+        return self.metrics.get(self.name_of(row))
+
     def columns(self) -> dict[str, Array]:
         """Their rows as arrays by name; a number that is unknown is NaN."""
         head = {"step": self.numbers} | ({"pass": self.passes} if self.passes else {})

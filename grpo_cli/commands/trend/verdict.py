@@ -108,6 +108,7 @@ class Coverage:
         fields: the columns that were asked for; None for those that are shown unasked.
         missing: the columns for want of which nothing was evaluated.
         on_policy: whether no record has log_probs_old.
+        ungrouped: why no gradient is left, as ``Run`` has it.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Coverage:
         missing: Mapping[str, MissingColumnError] = MappingProxyType({}),
         *,
         on_policy: bool = False,
+        ungrouped: str | None = None,
     ) -> None:
         counts = {name: np.count_nonzero(~np.isnan(each)) for name, each in steps.metrics.items()}
         computed = [] if steps.logged else [*ALL]
@@ -124,7 +126,7 @@ class Coverage:
             one for one in computed if on_policy and one.worst == "ratio" and counts[one.name]
         ]
         watched = {name: row for name in counts if (row := steps.watch(name)) is not None}
-        self._run, self.steps = steps, len(steps)
+        self._run, self.steps, self.ungrouped = steps, len(steps), ungrouped
         self.watched = sum(
             counts[name] >= LEAST and bool(row.shift or row.drift or row.spikes)
             for name, row in watched.items()
@@ -148,25 +150,28 @@ class Coverage:
                 needs = columns if columns and one.needs == OBJECTIVE else one.needs
                 self._missing.setdefault(needs, []).append(one.name)
 
-    def verdict(self, moved: Sequence[Event]) -> str:
-        """The sentence for a run in which nothing went wrong; ``moved``: what changed."""
-        limits = "; no published limit passed" if self._limited else ""
+    def verdict(self, moved: Sequence[Event]) -> list[str]:
+        """The sentences for a run in which nothing went wrong; ``moved``: what changed."""
+        limits = ["no published limit passed"] if self._limited else []
         if passed := [one for one in self._passed if one]:
-            limits = f"; {', '.join(passed)}"
+            limits = [", ".join(passed)]
         if self.steps < LEAST:
             are = f"there {'is' if self.steps == 1 else 'are'} {self.steps}"
-            return f"too few steps: shifts and drifts need {LEAST} steps, {are}{limits}"
+            return [f"too few steps: shifts and drifts need {LEAST} steps, {are}", *limits]
         if not self.watched and self._unknown:
-            return f"no series is watched, so grpo looks for no change{limits}"
+            return ["no series is watched, so grpo looks for no change", *limits]
         if not self.watched:
-            return f"no series has values at {LEAST} steps, so no change can be found{limits}"
+            return [f"no series has values at {LEAST} steps, so no change can be found", *limits]
         series = f"{self.watched} series" if self.watched > 1 else "1 series"
         no = "no fault" if moved else "no sudden change"
-        parts = [f"{no} in {series} over {self.steps:,} steps"]
-        parts += [*(one.summary for one in moved), *_differing_losses(self._run)]
-        ends = ", ".join(moves(self._run))
-        ends = f"; first to last tenth: {ends}" if ends else ""
-        return f"{'; '.join(parts)}{limits}{ends}"
+        ends, size = ", ".join(moves(self._run)), tenth(self.steps)
+        return [
+            f"{no} in {series} over {self.steps:,} steps",
+            *(one.summary for one in moved),
+            *_differing_losses(self._run),
+            *limits,
+            *([f"means, first {size} → last {size} steps: {ends}"] if ends else []),
+        ]
 
     @property
     def gaps(self) -> list[str]:
@@ -218,18 +223,23 @@ def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
     return good[-1] if good else None
 
 
+def other_events(found: Sequence[Event]) -> list[Event]:
+    """What else went wrong than the main event, what lasts first."""
+    wrong = [one for one in found if one.severity == WARNING and one is not main_event(found)]
+    return sorted(wrong, key=lambda one: one.end is not None)
+
+
 def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:
     """A run in one line: what happened first, the last good step; or that nothing happened."""
-    wrong = [one for one in found if one.severity == WARNING]
-    first = main_event(found)
+    first, alone = main_event(found), f"{covered.ungrouped}; " if covered.ungrouped else ""
     if first is None:
-        return covered.verdict(found)
-    rest = [one.title for one in wrong if one is not first]
+        return alone + "; ".join(covered.verdict(found))
+    rest = [one.title for one in other_events(found)]
     more = f"; also {'; '.join(rest[:_OTHERS])}" if rest else ""
     more += f"; {len(rest) - _OTHERS} more" if len(rest) > _OTHERS else ""
     good = last_good_step(steps, found)
     last = "" if good is None else f"; last good step {good:,}"
-    return f"{first.headline}{last}{more}; {len(steps):,} steps"
+    return f"{alone}{first.headline}{last}{more}; {len(steps):,} steps"
 
 
 @dataclass(frozen=True)

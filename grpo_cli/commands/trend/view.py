@@ -19,7 +19,7 @@ from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST, TREND
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
-from grpo_cli.commands.trend.verdict import Coverage, main_event
+from grpo_cli.commands.trend.verdict import Coverage, main_event, other_events
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
@@ -214,33 +214,33 @@ def _print_events(
 ) -> None:
     """Prints what happened, each with the series that followed and the commands that show where.
 
-    Of a log alone, in the place of commands, with what is usually done about it.
+    Of the main event the head has the title, the fix and the numbers.
     """
-    most = detail.others
-    for event in [one for one in events if one.severity == WARNING][: detail.events]:
+    most, main = detail.others, main_event(events)
+    wrong = [] if main is None else [main, *other_events(events)]
+    for event in wrong[: detail.events]:
         console.print()
-        first, *others = (one for one in event.findings if one.severity == WARNING)
-        print_finding(console, screen, first)
-        for other in others[:most]:
-            when = "then" if other.onset > first.onset else "also"
-            line = Text(f"  {when} {other.kind}  {visible(other.sentence)}", "dim")
-            console.print(wrapped(line, screen.reading, 4))
-        if unsaid := others[most:] if most else []:
+        rows = [] if event is main else [one for one in event.facts if one[0] in NAMED]
+        if len(wrong) > 1:
+            console.print(wrapped(Text(visible(event.title), "bold"), screen.reading, 2))
+        for name, text in rows:
+            _print_fact(console, screen, name, text)
+        for finding in event.check if detail.commands != 0 else ():
+            code, _, message = finding.partition(": ")
+            words = message if message.startswith(code) else finding  # the code only once
+            _print_fact(console, screen, "check", words)
+        found = [one for one in event.findings if one.severity == WARNING]
+        shown_found = found if most is None else found[: most + 1]
+        for one in shown_found:
+            print_finding(console, screen, one)
+        if unsaid := found[len(shown_found) :] if most else []:
             names = ", ".join(visible(one.metric) for one in unsaid)
             more = Text(f"  and {len(unsaid)} more: {names}", "dim")
             console.print(wrapped(more, screen.reading, 4))
-        if event.fix and (event.cause or not event.codes):
-            console.print(wrapped(Text(f"  fix: {event.fix}"), screen.reading, 4))
-        for finding in event.check:
-            code, _, message = finding.partition(": ")
-            words = message if message.startswith(code) else finding  # the code only once
-            console.print(wrapped(Text(f"  check: {visible(words)}"), screen.reading, 4))
-        if event.part:
-            console.print(wrapped(Text(f"  where: {visible(event.part)}"), screen.reading, 4))
         if not logged:
             _print_commands(console, screen, event.commands[: detail.commands])
     moved = [one for event in events if event.severity == INFO for one in event.findings]
-    if moved:
+    if moved and wrong and detail.commands != 0:
         console.print()
         named = "; ".join(one.sentence.partition(" (")[0] for one in moved[:_OTHERS])
         rest = f"; {len(moved) - _OTHERS} more in --json" if len(moved) > _OTHERS else ""
@@ -248,12 +248,20 @@ def _print_events(
         console.print(wrapped(line, screen.reading, 2))
 
 
+NAMED = ("likely cause", "where", "fix")
+"""The facts of an event that is not the main one."""
+
+
+def _print_fact(console: Console, screen: Screen, name: str, text: str) -> None:
+    """Prints a line of an event: its cause, what to do, or its numbers."""
+    line = Text.assemble("  ", (f"{name}:", "bold"), f" {visible(text)}")
+    console.print(wrapped(line, screen.reading, 4))
+
+
 def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
     """Prints what was found, in words."""
-    head = (f"step {finding.onset}", "bold magenta")
-    sentence = finding.sentence.replace(f" at step {finding.onset}:", ":", 1)
-    line = Text.assemble(head, f"  {finding.kind}  {visible(sentence)}")
-    console.print(wrapped(line, screen.reading, 2))
+    line = Text.assemble("  ", (finding.kind, "magenta"), f"  {visible(finding.sentence)}")
+    console.print(wrapped(line, screen.reading, 4))
 
 
 def _print_commands(console: Console, screen: Screen, commands: Sequence[str]) -> None:
@@ -350,16 +358,28 @@ def print_answer(
 def _head(screen: Screen, answer: Trend, covered: Coverage, *, brief: bool) -> str:
     """The verdict, and below it numbers or what it is based on; ``brief``: without these."""
     console, main = screen.console(), main_event(answer.events)
-    wrong = any(one.severity == WARNING for one in answer.findings)
+    if brief:
+        style = "bold" if main is None else "bold red"
+        console.print(wrapped(Text(visible(answer.verdict), style), screen.reading))
+        return written(console)
+    lines = covered.verdict(answer.events) if main is None else [main.title + main.until]
     sure = covered.steps >= LEAST and covered.watched
-    style = "bold red" if wrong else "bold green" if sure else "bold"
-    head, _, rest = (
-        answer.verdict.partition("; ") if main is None else (answer.verdict, "", main.numbers)
-    )
-    console.print(wrapped(Text(visible(head), style), screen.reading))
-    if rest and not brief:
-        width = min(screen.reading, _NUMBERS)
-        console.print(wrapped(Text(f"  {visible(rest)}"), width, 2))
+    style = "bold red" if main is not None else "bold green" if sure else "bold"
+    if covered.ungrouped:
+        console.print(wrapped(Text(visible(covered.ungrouped), "bold"), screen.reading, 2))
+    console.print(wrapped(Text(visible(lines[0]), style), screen.reading, 2))
+    for line in lines[1:]:
+        console.print(wrapped(Text(f"  {visible(line)}"), min(screen.reading, _NUMBERS), 4))
+    for name, text in () if main is None else main.facts:
+        _print_fact(console, screen, name, text)
+    others = other_events(answer.events)
+    for one in others[:_OTHERS]:
+        console.print(wrapped(Text(f"also {visible(one.title)}", style), screen.reading, 2))
+    if len(others) > _OTHERS:
+        console.print(Text(f"and {len(others) - _OTHERS:,} more", style))
+    if main is not None:
+        good, count = answer.last_good_step, f"{covered.steps:,} steps"
+        console.print(count if good is None else f"last good step: {good:,} ({count} in all)")
     return written(console)
 
 

@@ -18,7 +18,7 @@ class RunView {
     this.element = make(
       "article.run",
       {},
-      make("p.verdict", {}, sentences([this.verdict(), ...run.outlook], run)),
+      this.verdict(),
       run.alone ? make("p.hint", {}, sentences([run.alone], run)) : null,
       ...this.findings(),
       ...this.parts(),
@@ -59,16 +59,13 @@ class RunView {
     return make("div.controls", {}, make("label", {}, "find ", this.search), make("label", {}, "steps ", this.ends[0], " to ", this.ends[1]), this.all);
   }
 
-  // Without what the title says, if it does: what happened and the last good step, or how far the main metrics moved.
+  // The likely cause, the fix, the numbers and the last good step below a title that says what happened.
   verdict() {
-    const { verdict, numbers, findings, moved } = this.run;
-    const [first, ...others] = verdict.split("; ");
-    const rest = others.filter((words) => !/^(likely:|last good step|first to last tenth)/.test(words));
-    const isTitle = document.title.toLowerCase().replaceAll(",", "").includes(first.toLowerCase().replaceAll(",", ""));
-    if (!isTitle) return verdict; // the title is about the difference from another run
-    if (!findings.some(({ severity }) => severity === "warning")) return [...rest, moved].filter(Boolean).join("; ");
-    const levels = numbers.replace(/^(medians: )?(?!then )/, (medians) => `${medians ? "medians " : ""}before → after: `);
-    return sentences([numbers && levels, rest.join("; ")], this.run).slice(0, -1);
+    const { verdict, facts, findings, outlook, against } = this.run;
+    if (against) return make("p.verdict", {}, sentences([verdict], this.run)); // the title is about the other run
+    const rows = [...facts, ...outlook.map((words) => ["", words])];
+    const wrong = findings.some(({ severity }) => severity === "warning");
+    return make(wrong ? "dl.summary.wrong" : "dl.summary", {}, ...rows.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, words)]));
   }
 
   findings() {
@@ -85,20 +82,24 @@ class RunView {
     ];
   }
 
-  // What is usually done about an event, what check says of its worst record, and its findings in their order.
-  event({ heading, check, fix, commands }, findings, before, named) {
+  // Its cause and fix unless the summary has them, what check says of its worst record, and its findings in their order.
+  event({ title, facts, check, commands }, findings, before, named) {
     const own = commands.filter((one) => !before.includes(one));
     const ordered = families([...findings].sort((a, b) => a.onset - b.onset));
     const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
     const list = make("ul.findings", {}, ...ordered.map(([one, ...others]) => this.finding(one, one === findings[0], others)));
+    const words = [...facts, ...check.map((one) => ["grpo check", checkWords(one)])];
     return make(
       "section.event",
       {},
-      named ? make("h3", {}, make("b", {}, heading)) : null,
-      fix && !(check.length && fix.endsWith(checkWords(check[0]))) ? make("p", {}, make("b", {}, "what to do: "), fix) : null,
-      ...check.map((words) => make("p", {}, make("b", {}, "grpo check: "), checkWords(words))),
-      ordered.length > 1 ? make("details", { open }, make("summary", {}, `${findings.length} findings, by step`), list) : list,
-      own.length ? make("p", {}, ...own.map((one) => make("code", {}, one))) : null,
+      named ? make("h3", {}, make("b", {}, title)) : null,
+      make("div", {}, ordered.length > 1 ? make("details", { open }, make("summary", {}, `${findings.length} findings, by step`), list) : list),
+      make(
+        "div",
+        {},
+        ...words.map(([name, text]) => make("p", {}, make("b", {}, `${name}: `), text)),
+        own.length ? make("p", {}, ...own.map((one) => make("code", {}, one))) : null,
+      ),
     );
   }
 
@@ -177,7 +178,8 @@ class RunView {
   sorted() {
     const { metrics, findings, against, events } = this.run;
     const advised = (name) => events.some(({ fix }) => fix && new RegExp(`\\b${name}\\b`).test(fix) && name.includes("_"));
-    const place = ({ name }) => findings.findIndex(({ metric }) => metric === name);
+    const ordered = [...findings].sort((a, b) => (a.severity === "info") - (b.severity === "info"));
+    const place = ({ name }) => ordered.findIndex(({ metric }) => metric === name);
     const found = metrics.filter((metric) => place(metric) >= 0).sort((a, b) => place(a) - place(b));
     const others = metrics.filter((metric) => place(metric) < 0);
     const varied = others.filter((metric) => !isConstant(metric));

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -72,7 +71,8 @@ class Difference(Answer):
             value of one side is as large as any of the other, or where one side alone has a fault
             that ``trend`` finds and that lasts.
         since: the step from which on it differs; None where it does not.
-        factor, end_factor: second by first, of a positive metric that is watched on a log scale.
+        factor, end_factor: second / first, the quotient of the means, of a positive metric that is
+            watched on a log scale.
         since_then, since_low, since_high: the difference over the steps from ``since`` on, and its
             interval; None where it does not differ, or over fewer than eight steps.
         drifts, drifts_at_end: whether it differs only because the difference, or the factor, goes
@@ -322,7 +322,8 @@ def _difference(
         beyond = scaled.is_beyond(level) or disjoint
         beyond = beyond or bool(begins) or (not seeds and abs(value) >= _CLEAR * half > 0.0)
         drifts.append(not (beyond or seeds) and is_steady_slope(rows[-last:], level))
-        factors.append(math.exp(scaled.value) if by_factor else None)
+        by = float(yours[:, -last:].mean() / mine[:, -last:].mean()) if by_factor else None
+        factors.append(by)
         found.append((value, value - half, value + half, beyond or drifts[-1]))
     whole, end = found
     means = float(mine.mean()), float(yours.mean())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, owners, worst_in
-from grpo_cli.commands.trend.answer import of_step
+from grpo_cli.commands.trend.answer import MEAN_ABS, of_run, of_step
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, medians
@@ -140,6 +140,9 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
         narrowed = of_step(run.reader, step, run.step_source)
         groups = _groups(number, worst, narrowed, run)
         checked = None if step.has_rewards_alone else check(narrowed)
+        if checked is not None and checked.mismatch is not None:
+            usual = next((one.before for one in metrics if one.name == MEAN_ABS), None)
+            checked = replace(checked, mismatch=of_run(checked.mismatch, usual))
     return StepAnswer(
         number,
         _ends(before),

@@ -265,10 +265,10 @@ def _change(one: PartChange) -> float:
 
 
 def carried_by(field: str, parts: PartSteps, whole: Steps, metric: str, step: int) -> str:
-    """Which parts alone carry a change of a metric at a step, in words; "" where all or none do."""
+    """Which parts, no more than half, carry a change of a metric at a step, in words; else ""."""
     for window in windows(whole, [(metric, step)]):
         rows, count = parts.changes(window, whole), len(parts.parts)
-        if 0 < len(_moved(rows)) < count:
+        if 0 < 2 * len(_moved(rows)) <= count:
             return _verdict(field, rows, count)
     return ""
 

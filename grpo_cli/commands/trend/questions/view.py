@@ -50,8 +50,8 @@ def print_step_answer(
     explained += f"before, in robust standard deviations{more}"
     table = [{"metric": one.name, **one.fields()} for one in rows]
     _print_rows(console, screen, table, spare=("after",), hide=_INTERNAL, note=explained)
+    console.print()
     for finding in answer.findings:
-        console.print()
         print_finding(console, screen, finding)
     places = answer.places
     if kept := [row for row in answer.groups if not places.keys().isdisjoint(row["worst_in"])]:
