@@ -474,6 +474,7 @@ def test_commands_of_an_answer_read_the_data_as_it_was_read(tmp_path: Path) -> N
         assert eval(one.command, names) == pytest.approx(one.value)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name != "evaluate"])
 def test_what_a_row_shows_is_an_attribute(name: str) -> None:
     rows = [ANSWERS[name]()]

@@ -21,6 +21,8 @@ from trials.trl import RIGHT, data, evaluate, simulated
 from trials.wrong.catalogue import MISTAKES
 from trials.wrong.mistake import mistaken
 
+pytestmark = pytest.mark.more
+
 DATA = Path(__file__).parents[1] / "data"
 TRL = [
     orjson.loads(line)
@@ -84,7 +86,6 @@ def test_there_are_enough_of_everything() -> None:
     assert all((fault.change, fault.edit) != ("setup", "batch") for fault in FAULTS)
 
 
-@pytest.mark.more
 @each("kind", some(KINDS, 12), ids=lambda kind: kind.name)
 def test_clean_batches_are_honest(kind: check.Any) -> None:
     """Log-probs are at most 0, and the rollout's tokens were drawn from the rollout's policy.

@@ -13,6 +13,8 @@ from running.kinds import DOWN, KINDS, UP, Kind
 from running.simulate import SHAPES, lines, simulate
 from runs import Question, generator
 
+pytestmark = pytest.mark.more
+
 FALL = Kind("entropy falls", None, {"entropy": DOWN})
 
 
@@ -25,7 +27,6 @@ def answers(*each: list[Said]) -> list[Answer]:
     return [Answer(70 + 10 * at, 0, found, rows=rows) for at, found in enumerate(each)]
 
 
-@pytest.mark.more
 def test_runs_repeat_and_every_shape_holds_the_same_numbers() -> None:
     question = Question("runs", KINDS[0], 3, 10, True)
     fixed, steps = simulate(generator(question), KINDS[0].change)

@@ -18,6 +18,8 @@ from trials.strangers.mistake import STAGES, Mistake
 from trials.strangers.settings import asked
 from trials.strangers3.exam import CLEAN, FAULTS, MISTAKES, RUNS
 
+pytestmark = pytest.mark.more
+
 ROLLOUTS = Path(__file__).parents[1] / "data" / "rollouts"
 REDUCTIONS = {"grpo": "response", "bnpo": "token", "dr_grpo": "sum"}
 TRL = [

@@ -10,9 +10,11 @@ import sys
 import zlib
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from files import expressions
 from rich.cells import cell_len
 
 ESCAPE = "\x1b["
@@ -181,42 +183,22 @@ def test_hostile_ids_prompts_and_tokens_are_text(grpo, dump, tmp_path, hostile):
     assert "owned" not in "".join(parsed.scripts)
 
 
-@pytest.mark.parametrize(
-    ("given", "prompts"),
-    [
-        ({"prompt": "one"}, ["one"]),
-        ({"prompts": ["a", "b"]}, ["a", "b"]),
-        ({"prompts": ["a", "a"]}, ["a"]),
-        ({"prompts": ["a"]}, ["a"]),
-        ({"prompts": ["a", "b", "c"]}, []),
-        ({"prompt": [{"role": "user", "content": "2+3?"}]}, ["user: 2+3?"]),
-        ({"prompt": [[{"role": "user", "content": "x"}], [{"content": "y"}]]}, ["user: x", "y"]),
-        ({"prompt_ids": [5, 6]}, ["ids 5 6"]),
-        ({"prompt": 3}, []),
-        ({"prompt": ""}, []),
-        ({}, []),
-    ],
-)
-def test_prompts_in_all_their_shapes(grpo, dump, tmp_path, given, prompts):
-    assert Page(page(grpo, str(dump(given)), tmp_path)).head()["prompts"] == prompts
+def test_prompts_and_texts_in_all_their_shapes(grpo, dump, tmp_path):
+    """Texts of responses are shown where tokens have none, in the terminal too."""
 
+    def head(**given):
+        return Page(page(grpo, str(dump(given)), tmp_path)).head()
 
-@pytest.mark.parametrize(
-    ("given", "texts"),
-    [
-        ({"completions": ["a b", "c"]}, ["a b", "c"]),
-        ({"response": [[{"role": "assistant", "content": "x"}], "y"]}, ["assistant: x", "y"]),
-        ({"responses": [[1, 2], [3]], "completion": ["a", "\x1b"]}, ["a", "\\x1b"]),
-        ({"completions": ["a", "b", "c"]}, []),
-        ({"completions": ["a b", "c"], "tokens": [["a", " b"], ["c"]]}, []),
-    ],
-)
-def test_texts_of_responses_are_shown_if_tokens_have_none(grpo, dump, tmp_path, given, texts):
-    path = dump({"tokens": None} | given)
-    assert Page(page(grpo, str(path), tmp_path)).head()["completions"] == texts
-    lines = grpo("show", str(path), "--record", "0").stdout.splitlines()
-    titles = [at for at, line in enumerate(lines) if line.startswith("response ")]
-    assert all(lines[at + 1] == text for at, text in zip(titles, texts, strict=False))
+    def texts(**given):
+        found = head(**{"tokens": None} | given)["completions"]
+        lines = grpo("show", str(tmp_path / "dump.jsonl"), "--record", "0").stdout.splitlines()
+        titles = [at for at, line in enumerate(lines) if line.startswith("response ")]
+        assert [lines[at + 1] for at in titles[: len(found)]] == found
+        return found
+
+    path = Path(__file__).parent / "cases" / "prompts.txt"
+    names = {"prompts": lambda **given: head(**given)["prompts"], "texts": texts}
+    expressions(path, names, by_hand=True)
 
 
 def test_the_page_tells_the_command_and_the_signature(shell, dump, tmp_path):

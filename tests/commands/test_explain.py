@@ -164,7 +164,7 @@ def test_large_records_show_what_matters_and_sum_the_rest():
         assert one["tokens"][0]["token"] is not None
 
 
-@each("seed", range(12))
+@each("seed", some(range(12), 4))
 def test_printed_numbers_add_up(tmp_path, seed):
     """What J is made of, and its terms; ≈ marks where rounding keeps them from it."""
     draw = random.Random(seed)
@@ -184,7 +184,7 @@ def test_printed_numbers_add_up(tmp_path, seed):
     assert abs(float(terms[1]) + rest - float(total)) < 1.5 * 10**-places
 
 
-@each("seed", range(12))
+@each("seed", some(range(12), 4))
 def test_equal_numbers_are_printed_alike(tmp_path, seed):
     """Without a clip the surrogate is ρ·A, to the digits that both columns have."""
     draw = random.Random(seed)

@@ -229,39 +229,6 @@ def test_the_page_of_words_names_commands_that_run(grpo):
     assert {one.split()[0] for one in commands} <= {*COMMANDS}
 
 
-@pytest.mark.parametrize(
-    ("command", "answer"),
-    some(
-        [
-            ("explain on_policy.json", "the loss is 0: every ratio is exactly 1"),
-            ("match dr_grpo.json --loss 0.0749292", "grpo eval samples/dr_grpo.json -v"),
-            (
-                "check dr_grpo_cases.jsonl",
-                "both rewards\n    are 1, so this group has no policy gradient",
-            ),
-            ("eval arithmetic.jsonl --kl k1", "gradient norm   0.138413"),
-            ("explain k1", "Its slope is 1 at every token"),
-            ("show on_policy.json", "every ratio is 1 (on-policy), so no clip acts"),
-            ("check temperature.jsonl", "only one side applied the temperature"),
-            ("explain gspo", "Sequence level, length-normalised"),
-            ("check threads/verl-6564.jsonl", "shift labels within each"),
-            ("check bad_nan.json", "log_probs_new is nan at 1"),
-            ("show arithmetic.jsonl", "2+3=6⁻⁻▾"),
-            ("compare arithmetic.jsonl -v all", " variants give "),
-        ],
-        5,
-    ),
-)
-def test_what_people_ask_is_answered_on_the_first_screen(grpo, monkeypatch, command, answer):
-    """From the front page alone, on a sample: one command, whose answer is not scrolled away."""
-    name, word, *flags = command.split()
-    assert f"grpo {name} " in grpo("--help").stdout
-    sample = Path("samples") / word
-    monkeypatch.chdir(ROOT)
-    shown = grpo(name, str(sample) if sample.exists() else word, *flags).stdout
-    assert answer in "\n".join(shown.splitlines()[:23])
-
-
 @pytest.mark.more
 def test_the_table_of_exit_codes_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = Path(__file__).parents[2] / "samples"

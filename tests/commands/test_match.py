@@ -94,6 +94,7 @@ def test_a_plain_row_with_one_other_setting_comes_first(tmp_path, name, flags, w
     assert (first.value, f" {words} --level" in first.command) == (loss, True), first.command
 
 
+@pytest.mark.more
 def test_a_row_whose_masks_are_off_is_changed_too(path) -> None:
     """Of ms-swift, whose β is 0.04, before a row that needs another β as well."""
     loss = evaluate(path, "ms-swift/grpo", stages={"surrogate": "unclipped"}).loss
@@ -118,6 +119,7 @@ def test_rows_of_earlier_releases_are_named(path, known) -> None:
     assert f"-v {name} --beta 0.04" in first.command
 
 
+@pytest.mark.more
 @each("name", ["grpo", "cispo"])
 def test_losses_that_trl_logged(name, tmp_path) -> None:
     line = (DUMPS / f"trl-1.16.0-{name}.jsonl").read_text().splitlines()[-1]
@@ -551,6 +553,7 @@ def test_numbers_that_the_records_carry(tmp_path) -> None:
     assert not json.loads(logged(tmp_path, rows, *words).stdout)["matches"]
 
 
+@pytest.mark.more
 @each(
     ("rows", "count", "words"),
     some([
@@ -853,6 +856,7 @@ def test_a_row_keeps_its_own_epsilon_where_the_records_give_another(tmp_path) ->
     assert "dapo with its own ε (the records give 0.2)" in " ".join(said.split())
 
 
+@pytest.mark.more
 def test_a_missing_mean_over_responses_is_called_that(clipped: str) -> None:
     total = evaluate(clipped, "grpo").total
     found = match(clipped, loss=repr(8 * total["loss"]))
@@ -951,6 +955,7 @@ def k3_of(row: dict[str, Any], *, weighted: bool = False) -> list[list[float]]:
 MEANS = [*product(["tokens", "records", "responses"], [False, True])]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("over", "weighted"), some(MEANS, 2))
 def test_a_logged_kl_may_be_another_mean_than_the_objectives(
     over: str, weighted: bool, without_mistakes: None

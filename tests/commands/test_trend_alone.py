@@ -18,6 +18,8 @@ from trended import write
 
 from grpo_cli.batch import F64
 
+pytestmark = pytest.mark.more
+
 # ---- ``grpo trend`` of a trainer's log alone: what is found, from when on, and what is said ------
 
 
@@ -91,7 +93,6 @@ def test_a_sound_log_is_silent(tmp_path: Path) -> None:
     assert document["verdict"].startswith("no sudden change in 8 series over 80 steps")
 
 
-@pytest.mark.more
 @each("name", PLANTED)
 def test_a_fault_is_found_in_time_and_stays(name: str, tmp_path: Path) -> None:
     """Its own series says it, the way it went, within its steps; and however long the log gets."""
@@ -193,7 +194,6 @@ ROWS = [
 ]
 
 
-@pytest.mark.more
 @each("row", ROWS, ids=lambda row: row[0])
 def test_a_command_answers_a_thread(row: tuple[str, str, str]) -> None:
     _, command, says = row

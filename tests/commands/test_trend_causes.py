@@ -12,6 +12,8 @@ import pytest
 from files import each, some
 from trended import trend, write
 
+pytestmark = pytest.mark.more
+
 STEP, STEPS, GROUPS = 24, 44, 4
 COLUMNS = ("new", "old", "ref", "rollout")
 IDS = [[*range(10 * row, 10 * row + 3), 77, *range(200, 212)] for row in range(8)]
@@ -302,7 +304,6 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
         assert "reward_mean" in found["events"][0]["metrics"]
 
 
-@pytest.mark.more
 @each("ranks", [[2], [0, 1, 2, 3]])
 def test_the_rank_that_alone_changed_is_named(ranks: list[int], tmp_path: Path) -> None:
     """As ``--by rank`` has it; where all changed, none is."""

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from command import answer, run
 
+pytestmark = pytest.mark.more
+
 
 def csv_of(path: Path, **columns: Sequence[float]) -> Path:
     """A CSV log; its names are those of the arguments, with "__" for a slash."""
@@ -95,7 +97,6 @@ def test_the_column_of_a_length_hack_is_kept(
     assert any(line.split()[-1:] == ["corr"] for line in shown.splitlines())  # its head
 
 
-@pytest.mark.more
 def test_longer_responses_that_are_paid_at_once_are_a_finding(tmp_path: Path) -> None:
     """In runs of 30 steps whose correlation has a noise of 0.2 before; no noise alone is one."""
     counts = []

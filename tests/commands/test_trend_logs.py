@@ -60,6 +60,7 @@ def test_trl_logged_what_is_recomputed_from_its_tokens() -> None:
     assert "norm over the parameters" in gradient["because"]
 
 
+@pytest.mark.more
 def test_a_loss_that_differs_is_told_and_that_of_others_is_not_compared(tmp_path: Path) -> None:
     """Without the correction that the trainer had, and under names of another framework."""
     loss = compared(HEALTHY, STATE, "-v", "trl/grpo")["loss"]
@@ -74,6 +75,7 @@ def test_a_loss_that_differs_is_told_and_that_of_others_is_not_compared(tmp_path
     assert "micro-batches and ranks" in told["actor/pg_loss"]["because"]
 
 
+@pytest.mark.more
 def test_what_differs_is_told_with_what_it_is(tmp_path: Path) -> None:
     log = state()
     log["kl"] = {step: 2 * value for step, value in log["kl"].items()}
@@ -86,6 +88,7 @@ def test_what_differs_is_told_with_what_it_is(tmp_path: Path) -> None:
     assert (found["reward"]["first"], found["reward"]["because"]) == (30, "")
 
 
+@pytest.mark.more
 def test_a_series_under_another_name_is_compared(tmp_path: Path) -> None:
     """A length under an older name, and a KL that the objective has not."""
     steps = answer("trend", HEALTHY, "-v", "dapo")["steps"]
@@ -522,6 +525,7 @@ HOLES = {
 }
 
 
+@pytest.mark.more
 @each(("name", "packed"), [(name, packed) for name in HOLES for packed in (False, True)])
 def test_where_a_log_is_nan_is_told(name: str, packed: bool, tmp_path: Path) -> None:
     """Python's json writes NaN, and reads it; a log may be packed as records may.
@@ -820,6 +824,7 @@ def test_a_level_on_a_scale_with_a_trend_has_its_first_step(seed: int, tmp_path:
     assert alone(tmp_path, kl=kl)["last_good_step"] == 35
 
 
+@pytest.mark.more
 def test_the_last_good_step_is_before_a_slow_rise(tmp_path: Path) -> None:
     """Noise hides how it begins: the step that shows it is up to four after step 25."""
     steps = np.arange(60)

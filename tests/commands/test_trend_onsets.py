@@ -246,6 +246,7 @@ def test_a_mismatch_that_always_rose_has_no_onset(
     assert trend(mismatched(path, values))["last_good_step"] == 29
 
 
+@pytest.mark.more
 @each("begin", [20, 30, 31, 40])
 def test_a_finding_says_what_was_and_what_is(begin: int, tmp_path: Path) -> None:
     """The numbers are medians of 30 before and 12 after; the worst may be an outlier."""
@@ -341,6 +342,7 @@ def test_a_kl_that_rises(factor: float, noise: float, told: bool, tmp_path: Path
     assert [one["direction"] for one in found.get("kl_k3", [])] == ["up"] * told
 
 
+@pytest.mark.more
 def test_what_spans_orders_of_magnitude_is_looked_at_by_its_logarithm(tmp_path: Path) -> None:
     """A tenth of what was small beside its noise is a shift there; a 0 is half of the least."""
     draw = np.random.default_rng(6)
@@ -741,6 +743,7 @@ def responses(
     return write(path, rows)
 
 
+@pytest.mark.more
 def test_padding_that_is_counted_is_the_cause_of_what_it_changes(tmp_path: Path) -> None:
     """The KL, which in the second run falls two steps earlier by chance, is of that event."""
     draw = random.Random(1)

@@ -74,6 +74,7 @@ def test_screens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n".join(found) == text
 
 
+@pytest.mark.more
 def test_at_agrees_with_the_run(folder: Path) -> None:
     path, words = folder / "run.jsonl", ("-v", "dr")
     steps = answer("trend", path, *words)["steps"]
@@ -230,6 +231,7 @@ def test_runs_that_are_equal_at_first(folder: Path, tmp_path: Path) -> None:
     assert not [one for one in found["metrics"] if one["differs"]]
 
 
+@pytest.mark.more
 def test_a_few_steps_are_too_few_to_decide(tmp_path: Path) -> None:
     """The largest differences are named, by deviations over all steps, not by their size."""
     draw = random.Random(12)

@@ -13,6 +13,8 @@ from trended import blocks, write
 
 import grpo_cli
 
+pytestmark = pytest.mark.more
+
 ON = 20
 
 
@@ -61,7 +63,6 @@ def test_what_is_ungrouped_is_said_alike(tmp_path: Path) -> None:
         assert "group of its own" not in run(*words, *joined).stderr
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("paid", [0.0, 0.05])
 def test_reward_and_length_that_rise_together(tmp_path: Path, paid: float) -> None:
     path = write(tmp_path / "run.jsonl", rows(longer=1.0, paid=paid))
@@ -75,7 +76,6 @@ def test_reward_and_length_that_rise_together(tmp_path: Path, paid: float) -> No
     assert (words in title) == bool(paid)
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("seed", some([7, 10, 12], 1))  # each some steps later without it
 def test_against_names_the_step_of_trend(tmp_path: Path, seed: int) -> None:
     """The difference of two noisy runs may show a change later than the run that changed."""

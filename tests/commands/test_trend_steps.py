@@ -13,6 +13,8 @@ from command import answer, run
 from files import each, in_blocks
 from trended import PLAIN, blocks, notes, steps, trend, write
 
+pytestmark = pytest.mark.more
+
 
 def numbers(*words: object) -> list[int]:
     return [one["step"] for one in steps(*words)]
@@ -114,7 +116,6 @@ def test_the_run_of_a_name(first: str, second: str, same: bool, tmp_path: Path) 
     assert numbers(tmp_path / first, tmp_path / second, "--one-run") == [1]
 
 
-@pytest.mark.more
 def test_two_runs_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [PLAIN | {"step": step, "rewards": [step, 0.0]} for step in range(3)]
     for name in "ab":
@@ -168,7 +169,6 @@ def test_what_two_runs_are_called(
 # ---- what is noted ------------------------------------------------------------------------------
 
 
-@pytest.mark.more
 @each(
     ("numbers", "first"),
     [
@@ -235,7 +235,6 @@ def test_a_run_that_was_resumed_is_not_added_to_what_it_repeats(
             assert wording.format(to, high - to + 1, to, high) in said
 
 
-@pytest.mark.more
 def test_what_a_pass_that_was_repeated_showed(tmp_path: Path) -> None:
     """Neither its fall nor its NaN is of the run as it went on; both are findings of that pass.
 

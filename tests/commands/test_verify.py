@@ -240,6 +240,7 @@ def test_metrics_decide_where_nothing_else_is_expected() -> None:
     assert (first.key, first.stage) == ("metrics.clip_ratio/low_mean", "metrics")
 
 
+@pytest.mark.more
 def test_the_names_of_eval_are_compared() -> None:
     """Ratios e^0.1, e^0.05, e^−0.1, none of them beyond 0.2; dr divides by two responses."""
     a = [0.5, 0.5, -0.5]

@@ -11,6 +11,8 @@ from files import each
 
 from grpo_cli import InputError, evaluate, verify
 
+pytestmark = pytest.mark.more
+
 NAN, INF = math.nan, math.inf
 
 

@@ -16,6 +16,8 @@ from trended import write
 from grpo_cli import evaluate, verify
 from grpo_cli.errors import InputError
 
+pytestmark = pytest.mark.more
+
 Rows = list[dict[str, Any]]
 STEPS, GROUP = 6, 5
 
@@ -110,7 +112,6 @@ MISTAKES: dict[str, Callable[[Rows], float]] = {
 }
 
 
-@pytest.mark.more
 @each("cause", MISTAKES)
 def test_a_mistake_in_all_steps_is_named(steps, cause) -> None:
     found = verify(logged(steps, MISTAKES[cause]), "grpo", batch="step")
@@ -118,7 +119,6 @@ def test_a_mistake_in_all_steps_is_named(steps, cause) -> None:
     assert found.causes[0] == cause
 
 
-@pytest.mark.more
 @each("settings", [{"gradient_accumulation_steps": 3}, {"num_processes": 3}])
 def test_a_step_adds_up_what_its_micro_batches_divide(steps, settings) -> None:
     made = copy.deepcopy(steps)
@@ -188,7 +188,6 @@ def test_lists_of_records_are_those_of_the_batch(steps) -> None:
     assert verify(made, "grpo", batch="input").ok
 
 
-@pytest.mark.more
 def test_a_cause_of_later_records_explains_the_first(steps) -> None:
     """The first loss is off by what its digits leave, beyond what float32 does."""
     records = [record for step in steps for record in step]

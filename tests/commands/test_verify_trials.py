@@ -12,6 +12,8 @@ from trials import verify
 from trials.score import Task
 from trials.wrong.catalogue import EXPECTATIONS, MISTAKES
 
+pytestmark = pytest.mark.more
+
 SEEDS = (0, 1, 2, 3)
 SOLVED = ("a cap of 1.4 where A < 0", "log ratio bounded at 0.3", "k3 bounded at 0.02")
 NAMED = [one for one in MISTAKES if one.name not in SOLVED]

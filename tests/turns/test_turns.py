@@ -160,6 +160,7 @@ FLAGS = [
 ]
 
 
+@pytest.mark.more
 @each("flags", FLAGS)
 def test_rows_of_every_level_add_up_to_the_total(flags: tuple[str, ...], dump: Path) -> None:
     total = answer("eval", dump, *flags)["total"]
