@@ -7,21 +7,23 @@ from functools import partial
 from itertools import islice
 
 from grpo_cli.commands.verify.causes.case import Case, Cause, on_top, swapped
-from grpo_cli.commands.verify.causes.kl import strength, usual
+from grpo_cli.commands.verify.causes.kl import negated, penalties, strength, usual
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
+from grpo_cli.variants import bind
 from grpo_cli.variants.plan import Plan
 
 STD_EPS = (1e-4, 1e-6, 1e-8)
 """What TRL, verl and papers add to the std."""
 
 
-def settings(case: Case, rows: Sequence[Plan]) -> Iterator[Cause]:
+def settings(case: Case, rows: Sequence[Plan], *, more: bool) -> Iterator[Cause]:
     """Yields a KL that is missing or another one, as trainers' settings have it, and its β.
 
-    And the usual rows of the framework that names the fields, and every usual std_eps.
+    And the usual rows of the framework that names the fields, and every usual std_eps. ``more``:
+    where there is a gradient, which no pair gives by chance, any mistake about the KL or the std.
     """
     of_kl = usual(case)
     yield from islice(of_kl, 1)  # that it is missing is the most usual
@@ -37,6 +39,26 @@ def settings(case: Case, rows: Sequence[Plan]) -> Iterator[Cause]:
             yield swapped("std-eps", "advantage", words, bound)
     yield from of_kl
     yield from strength(case)
+    if more and case.gradient is not None:
+        yield from _of_std(case)
+        for cause in penalties(case):  # the sign as another KL, which a mistake on top of it keeps
+            negative = cause.mistake == "kl-sign" and not case.objective.kl_in_reward
+            turned = partial(Case.evaluated, kl=negated(case.objective.kl))
+            yield cause._replace(evaluate=turned) if negative else cause
+
+
+def _of_std(case: Case) -> Iterator[Cause]:
+    """Yields advantages whose std is over n, over n − 1, or missing."""
+    own = case.objective.advantage
+    ddof = own.values.get("std_ddof")
+    for other in (0, 1) if isinstance(ddof, int) else ():
+        if other != ddof:
+            words = f"ddof {other} instead of {ddof}"
+            bound = Bound(own.name, own.choice, {**own.values, "std_ddof": other})
+            yield swapped("std-ddof", "advantage", words, bound)
+    if own.name == "group-std":
+        words = "advantages not divided by the group's std"
+        yield swapped("std-or-not", "advantage", words, bind("advantage", "group-mean"))
 
 
 def _as_row(case: Case, plan: Plan) -> Breakdown:
