@@ -48,7 +48,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (masks.solved_tokens, 1),
         (statistics.statistics, 3),
         (advantages.changed, 3),
-        (advantages.other_sign, 3),
         (choices.ratios, 3),
         (clips.clips, 3),
         (clips.windows, 1),
