@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -318,3 +319,22 @@ def test_the_rank_that_alone_changed_is_named(ranks: list[int], tmp_path: Path) 
     (event,) = trend(path)["events"]
     assert ("only rank=2 changed" in event.get("part", "")) == (ranks == [2])
     assert ("part" in event) == (ranks == [2])
+
+
+def test_an_event_does_not_quote_what_check_says_of_a_later_one(tmp_path: Path) -> None:
+    """Responses are shorter from step 20 on, most at step 36; engines differ from step 30 on."""
+    draw = np.random.default_rng(3)
+    rows = []
+    for step, group in product(range(40), range(4)):
+        width = 16 if step == 36 else 22 if step >= 20 else 40
+        old = -draw.exponential(1.0, (4, width)) - 0.01
+        noise = (0.4 if step >= 30 else 0.004) * draw.normal(size=old.shape)
+        columns = {"old": old, "new": old, "rollout": np.minimum(old + noise, -1e-3)}
+        row = {f"log_probs_{name}": values.tolist() for name, values in columns.items()}
+        row["mask"] = [[1] * (width - int(cut)) + [0] * int(cut) for cut in draw.integers(0, 5, 4)]
+        rows.append({"step": step, "id": f"{step}/{group}", "rewards": [0.0, 1.0] * 2} | row)
+    events = trend(write(tmp_path / "a.jsonl", rows))["events"]
+    shorter = next(one for one in events if "length_mean" in one["metrics"])
+    assert shorter["step"] == 20
+    assert not any("rollout-mismatch" in text for text in shorter["check"])
+    assert any("mismatch.k3" in one["metrics"] for one in events if one is not shorter)

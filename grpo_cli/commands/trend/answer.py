@@ -164,7 +164,8 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
     """The errors and warnings of ``grpo check`` in the worst record of an event, one of a code.
 
     The message is that of the step at which the event began, of the record that the commands name
-    there. What that step has not is a consequence, and has its step before it.
+    there. What that step has not is a consequence, and has its step before it; of the engine it is
+    another event, unless this one has a metric of the mismatch.
     """
     pointed = [one for one in (event.first, *event.others) if one.worst is not None]
     if not pointed or (place := pointed[0].worst) is None:
@@ -182,18 +183,23 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[str]:
             reader.reading = replace(reader.reading, record=str(place.record))
         found: dict[str, str] = {}
         for row in _wrong_in(reader):
+            if "log_probs_rollout" in row.evidence.get("columns", ()):
+                of_engine.add(row.code)
             if place is None or row.record == place.record:  # not another one of that number
                 found.setdefault(row.code, f"{row.code}: {row.message}")
         return found
 
     worst, onset = pointed[0].worst_step, event.first.onset
+    of_engine, mismatched = set[str](), any("mismatch" in one.metric for one in event.findings)
     named = messages_of(place, worst)
     if not named or worst == event.step:
         return [*named.values()]
     begun = messages_of(None, onset)
     if begun and (shown := first_place(event.first, steps)) is not None:
         begun |= {code: text for code, text in messages_of(shown, onset).items() if code in begun}
-    return [begun.get(code, f"at step {worst}: {text}") for code, text in named.items()]
+    later = {code: f"at step {worst}: {text}" for code, text in named.items()}
+    foreign = set() if mismatched else of_engine - begun.keys()
+    return [text for code, text in (later | begun).items() if code in later.keys() - foreign]
 
 
 def _wrong_in(reader: Reader) -> list[Finding]:
