@@ -7,6 +7,7 @@ import math
 import re
 import shlex
 import sys
+from dataclasses import fields
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -17,11 +18,26 @@ from files import some
 from formats.dumps import of as dump_of
 
 from grpo_cli import evaluate
+from grpo_cli.commands.check.rule import codes
 from grpo_cli.commands.explain.choice import is_choice
 from grpo_cli.commands.help.command import flags, look_up_flag
 from grpo_cli.commands.help.view import flag_pages
 from grpo_cli.commands.help.words import look_up
+from grpo_cli.commands.trend.legend import legend
 from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.onsets import (
+    COPY,
+    DRIFT,
+    IMPOSSIBLE,
+    LIMIT,
+    SETTINGS,
+    SHIFT,
+    SPIKE,
+    STUCK,
+    TREND,
+)
+from grpo_cli.commands.trend.questions.at import FACTS
+from grpo_cli.commands.trend.questions.parts import PartChange
 from grpo_cli.engine.rows.fields import FIELDS
 from grpo_cli.variants import VARIANTS
 
@@ -232,7 +248,12 @@ SYMPTOMS += ("dead groups", "off policy", "kl too large", "different from trl", 
         ("help ε", "epsilon_low: lower clip range"),
         ("help last_good_step", "last_good_step: the last step before the first warning"),
         ("help drift", "two columns"),
-        ("help pass_at_k", "pass_at: the share of responses"),
+        ("help pass_at_k", "pass_at_k: share of prompts with a right response"),
+        ("help mismatch.k3", "mismatch.k3: k3 of the trainer against the engine"),
+        ("help mismatch.k3", "e^d − 1 − d, d = log π_old"),
+        ("help mismatch.ess", "e^d)² / (n·Σ e^2d)"),
+        ("help rewards/format/mean", "mean reward of the function format"),
+        ("help clip", "--having 'clip!=none'"),
         ("help pass_at_k", "pass-at-k, pass_at_k, passk, grpo_passk: Leave-one-out"),
         ("help scale_rewards", "what advantages are divided by: the std of the group"),
         ("help num_iterations", "updates for each generation"),
@@ -266,8 +287,23 @@ def test_a_word_is_explained(grpo, words, said):
 def test_every_column_of_a_table_is_explained():
     columns = {name for names in FIELDS.values() for name in names} | {*METRICS}
     assert [one for one in columns if look_up(one) is None and not is_choice(one)] == []
+    kinds = (SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE, STUCK, TREND, COPY, SETTINGS)
+    found = [*kinds, *(row["code"] for row in codes())]
+    assert [one for one in found if look_up(one) is None] == []
+    metrics = {name: look_up(name) for name in METRICS}
+    assert [name for name, word in metrics.items() if legend(name) and word.word != name] == []
+    mismatch = (one for one in METRICS if one.startswith("mismatch.") and "decile" not in one)
+    assert all("d = log π_old − log π_rollout" in metrics[name].meaning for name in mismatch)
     of_eval = {name: look_up(name) for names in FIELDS.values() for name in names}
     assert [name for name, word in of_eval.items() if word is None or word.word != name] == []
+
+
+def test_every_heading_of_an_answer_about_a_run_is_explained():
+    """Of ``--at``, ``--by`` and ``--against``, as they print them."""
+    of_at = {"metric", "before", "at", "after", "size", "record", "group", "worst_in", *FACTS}
+    of_parts = {one.name for one in fields(PartChange)}
+    of_runs = {"first", "second", "difference", "at_the_end", "since", "since_then"}
+    assert [one for one in of_at | of_parts | of_runs if look_up(one) is None] == []
 
 
 def test_a_hyperparameter_has_the_defaults_of_the_papers():

@@ -49,6 +49,31 @@ LEGEND: Mapping[str, str] = {
 }
 """Column of ``trend`` → what it is."""
 
+_D = "d = log π_old − log π_rollout of each token (log π_θ where log_probs_old is missing)"
+FORMULAS: Mapping[str, str] = {
+    "reward_std": "with n − 1",
+    "reward_group_std": "each with n − 1",
+    "kl": "Σ w·k, with w of the aggregation and k of the KL's estimator",
+    "kl_k1": "the mean of log π_θ − log π_ref",
+    "kl_k3": "the mean of e^x − 1 − x, with x = log π_ref − log π_θ",
+    "gradient_norm": "√Σ (∂J/∂log π_θ)² over the tokens",
+    "longest_quarter": "Σ |∂J/∂log π_θ| of its tokens, divided by that of all",
+    "ess": "(Σ ρ)² / (n·Σ ρ²), with the ratio ρ = π_θ / π_old of each of n tokens",
+    "mismatch.k1": f"the mean of −d, {_D}",
+    "mismatch.k3": f"the mean of e^d − 1 − d, {_D}",
+    "mismatch.chi2": f"the mean of e^2d − 1, {_D}",
+    "mismatch.ess": f"(Σ e^d)² / (n·Σ e^2d) over n tokens, {_D}",
+    "mismatch.mean_abs": f"the mean of |d|, {_D}",
+    "mismatch.mult": f"the mean of e^|d|, {_D}",
+    "mismatch.p999": f"the quantile of |d|, {_D}",
+}
+"""Column of ``trend`` → how it is computed, where its legend does not say."""
+
+
+def described(name: str) -> str:
+    """What a column is, with its formula; "" of one that ``trend`` has not."""
+    return f"{legend(name)}: {FORMULAS[name]}" if name in FORMULAS else legend(name)
+
 
 def unit(name: str) -> str:
     """The unit of a column, for its axis; "" where it has none, or its name says it."""
