@@ -422,11 +422,12 @@ def test_the_heading_and_the_fix_are_what_check_names(tmp_path: Path) -> None:
     page, sample = tmp_path / "a.html", SAMPLES / "temperature.jsonl.gz"
     assert run("report", sample, "-v", "trl/grpo", "-o", page).exit_code == 0
     (title,) = re.findall("<h1>(.*?)</h1>", page.read_text())
-    fact = "Step 30: the log-probs of engine and trainer diverged (mismatch.k3 "
-    assert title.startswith(fact)
-    assert "likely: sampling_per_token_logps is more peaked than per_token_logps" in title
+    assert title == "Step 30: the log-probs of engine and trainer diverged."
+    facts = dict(blocks(page.read_text())["run"]["facts"])
+    assert facts["likely cause"].startswith("sampling_per_token_logps is more peaked than per_")
     (event, *_) = answer("trend", sample, "-v", "trl/grpo")["events"]
-    assert event["fix"].startswith("look at what grpo check found: sampling_per_token_logps is")
+    assert event["fix"] == facts["fix"]
+    assert event["fix"].startswith("divide the logits by the sampling temperature")
 
 
 # ---- the numbers that a page carries are those of grpo eval --------------------------------------

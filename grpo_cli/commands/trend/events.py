@@ -167,8 +167,8 @@ class Event(Answer):
 
     @property
     def headline(self) -> str:
-        """What changed and when, by how much where a guess at the cause follows, and that guess."""
-        return f"{self._when}: {self._fact}{self._amount}{self.until}{self._likely}"
+        """What changed and when, and what is likely the cause."""
+        return f"{self._when}: {self._fact}{self.until}{self._likely}"
 
     @property
     def title(self) -> str:
@@ -284,14 +284,6 @@ class Event(Answer):
     @property
     def _likely(self) -> str:
         return f"; likely: {guess}" if (guess := self.guess) else ""
-
-    @property
-    def _amount(self) -> str:
-        """By how much its first metric changed, where a guess follows."""
-        one = self.first
-        if not self.guess or one.after is None or self._fact.startswith(EVERY):
-            return ""
-        return f" ({_in_numbers(one)})"
 
     @property
     def _checked(self) -> str:
