@@ -182,7 +182,7 @@ class Event(Answer):
             "likely cause": self.guess,
             "where": self.part,
             "fix": self.fix,
-            "before → after": self._moved,
+            "before → after" if "→" in self._moved else "value": self._moved,
             "then": self._then.removeprefix("; then "),
         }
         return [(name, text) for name, text in rows.items() if text]
@@ -252,7 +252,7 @@ class Event(Answer):
             return f"from step {self.step:,} on"
         often = f" and every {self.first.period} steps since" if self.first.period else ""
         wide = self.step - self.earliest >= _WIDE and not self.first.is_single
-        return f"step {self.step:,}{often}" + (f", {self.earliest:,} at the earliest" * wide)
+        return f"step {self.step:,}{often}" + (f" ({self.earliest:,} at the earliest)" * wide)
 
     @property
     def _fact(self) -> str:
