@@ -87,7 +87,8 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
         lines = list(one.notes)
         if chosen is not None:
             lacks = [f"{chosen.name}: {lack}" for lack in chosen.lacks]
-            lines = [f"read as {chosen.name} ({chosen.title})", *lacks, *lines]
+            if chosen.rank < COMMON:  # of others only a key has another name
+                lines = [f"read as {chosen.name} ({chosen.title})", *lacks, *lines]
             if len(made) == 1:
                 for key in _unread_twins(tuple(value), "\n".join(one.spelled.values())):
                     one.value.setdefault(key, value[key])

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+from dataclasses import fields
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -16,11 +17,26 @@ from files import some
 from formats.dumps import of as dump_of
 
 from grpo_cli import evaluate
+from grpo_cli.commands.check.rule import codes
 from grpo_cli.commands.explain.choice import is_choice
 from grpo_cli.commands.help.command import flags, look_up_flag
 from grpo_cli.commands.help.view import flag_pages
 from grpo_cli.commands.help.words import look_up
+from grpo_cli.commands.trend.legend import legend
 from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.onsets import (
+    COPY,
+    DRIFT,
+    IMPOSSIBLE,
+    LIMIT,
+    SETTINGS,
+    SHIFT,
+    SPIKE,
+    STUCK,
+    TREND,
+)
+from grpo_cli.commands.trend.questions.at import FACTS
+from grpo_cli.commands.trend.questions.parts import PartChange
 from grpo_cli.engine.rows.fields import FIELDS
 from grpo_cli.variants import VARIANTS
 
@@ -208,8 +224,23 @@ def test_a_flag_has_one_text_in_all_commands(grpo):
 def test_every_column_of_a_table_is_explained():
     columns = {name for names in FIELDS.values() for name in names} | {*METRICS}
     assert [one for one in columns if look_up(one) is None and not is_choice(one)] == []
+    kinds = (SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE, STUCK, TREND, COPY, SETTINGS)
+    found = [*kinds, *(row["code"] for row in codes())]
+    assert [one for one in found if look_up(one) is None] == []
+    metrics = {name: look_up(name) for name in METRICS}
+    assert [name for name, word in metrics.items() if legend(name) and word.word != name] == []
+    mismatch = (one for one in METRICS if one.startswith("mismatch.") and "decile" not in one)
+    assert all("d = log π_old − log π_rollout" in metrics[name].meaning for name in mismatch)
     of_eval = {name: look_up(name) for names in FIELDS.values() for name in names}
     assert [name for name, word in of_eval.items() if word is None or word.word != name] == []
+
+
+def test_every_heading_of_an_answer_about_a_run_is_explained():
+    """Of ``--at``, ``--by`` and ``--against``, as they print them."""
+    of_at = {"metric", "before", "at", "after", "size", "record", "group", "worst_in", *FACTS}
+    of_parts = {one.name for one in fields(PartChange)}
+    of_runs = {"first", "second", "difference", "at_the_end", "since", "since_then"}
+    assert [one for one in of_at | of_parts | of_runs if look_up(one) is None] == []
 
 
 def test_a_hyperparameter_has_the_defaults_of_the_papers():

@@ -34,7 +34,8 @@ def test_each_format_has_cases_and_says_what_it_lacks(tmp_path: Path) -> None:
         path.write_text("\n".join(line for line in case if line.startswith("{")))
         notes = [line for line in run("convert", path).stderr.splitlines() if "note:" in line]
         lacks = [f"grpo: note: {name}: {lack}" for lack in about["lacks"]]
-        assert notes[: 1 + len(lacks)] == [f"grpo: note: read as {name} ({about['title']})", *lacks]
+        named = [f"grpo: note: read as {name} ({about['title']})"] * (name != "token-ids")
+        assert notes[: len(named) + len(lacks)] == [*named, *lacks]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -61,12 +61,12 @@ def check(
     grpo check rollouts.jsonl --fail-on warning -q
     grpo check --codes
 
-    Each finding has its place, its evidence and a fix. The checks that were
-    skipped come last, with what they need. -q prints errors and warnings alone.
-    Exits with 1 if there is an error; with --fail-on warning, also on a warning.
-    Unreadable records give one error line per fault; the other records are still
-    checked, and the exit code is 3 whatever they show. --on-error stop stops at
-    the first unreadable record.
+    Each finding has its place, its evidence and a fix. -q prints errors and warnings
+    alone. Exits with 1 if there is an error; with --fail-on warning, also on a warning.
+
+    The checks that were skipped come last, with what they need. Unreadable records give
+    one error line per fault; the other records are still checked, and the exit code is 3
+    whatever they show. --on-error stop stops at the first unreadable record.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         if list_codes:

@@ -99,8 +99,8 @@ def print_findings(
         found = (one.code for one in answer.findings if one.severity != "info")
         causes = " or ".join(dict.fromkeys(code for code in found if code in codes))
         words = (
-            f"the columns of log-probs were not compared with each other in {where}, "
-            f"because of {causes} there: mend that first"
+            f"log-probs of different columns were not compared in {where}: fix the {causes} "
+            "findings there first"
         )
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
 

@@ -81,14 +81,14 @@ def compare(
     grpo compare rollouts.jsonl --variants all --json | jq '.variants[].loss'
     grpo compare run-a/rollouts run-b/rollouts
 
-    Settings and advantages of the records replace those of a variant; --own keeps
-    its settings, and computes advantages from the rewards. A flag applies to the
-    variants that take it. Variants that cannot be evaluated are listed with the
-    reason. Cosines are with the gradient of the first variant; many variants are
-    listed by their cosine, the least first. With --variants, all files are one input.
-    Without flags of an objective, two runs are compared token by token, as by
-    `grpo diff`, which has more flags for it; `grpo trend --against` compares their
-    metrics. Files whose names differ only by a step or a rank are one run.
+    Settings and advantages of the records replace those of a variant; --own keeps its
+    settings, and computes advantages from the rewards. Cosines are with the gradient of
+    the first variant. Two runs are compared token by token, as by `grpo diff`.
+
+    A flag applies to the variants that take it. Variants that cannot be evaluated are
+    listed with the reason; many variants are listed by their cosine, the least first.
+    With --variants, all files are one input. `grpo trend --against` compares the metrics
+    of two runs. Files whose names differ only by a step or a rank are one run.
     """  # noqa: D301 - \b is for the help's formatter
     two = files if files is not None and len(files) == 2 else None
     asks_variants = own or by or variants is not None or columns is not None or stages.are_given

@@ -73,13 +73,14 @@ def diff(
     grpo diff run-a/rollouts run-b/rollouts
     grpo diff before.jsonl after.jsonl --tolerance 1e-6
 
-    `grpo compare RUN RUN` does this too. `grpo trend RUN --against RUN` gives the
-    difference of each metric, with its confidence interval. Records of a step are
-    paired by id, or else in order. Columns are listed with causes before effects:
+    Lists the columns that differ, causes before effects. `grpo trend RUN --against RUN`
+    gives the difference of each metric, with its confidence interval. Exits with 1 if
+    the runs differ, even if only by noise.
+
+    Records of a step are paired by id, or else in order. The order of the columns is:
     samples, rewards, log-probs of engine, old policy and reference, settings,
-    advantages, log-probs of the policy. Differences of rounding or bfloat16 are
-    listed as noise, unless --tolerance is given. Exits with 1 if the runs differ,
-    even if only by noise.
+    advantages, log-probs of the policy. Differences of rounding or bfloat16 are listed
+    as noise, unless --tolerance is given. `grpo compare RUN RUN` does this too.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         same = diff_runs((first, second), loading, step, tolerance, page)

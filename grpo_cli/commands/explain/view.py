@@ -22,7 +22,6 @@ from grpo_cli.terminal.grid import (
     print_hidden,
 )
 from grpo_cli.terminal.numbers import (
-    brief,
     counted,
     decimals,
     equality,
@@ -53,26 +52,6 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     console.print(Text("\nwhy", "bold"))
     for reason in found.why:
         console.print(wrapped(Text(f"  · {reason['text']}"), width, 4))
-    if screen.terminal and not chosen().full and (line := _largest_token(found.record)):
-        console.print(wrapped(Text(f"  · {line}"), width, 4))
-
-
-def _largest_token(record: Entry) -> str:
-    """The token of a record that contributes most, for a terminal that its table does not fit."""
-    shown_rows = [(one, row) for one in record["responses"] for row in one.get("tokens", ())]
-    if not shown_rows:
-        return ""
-    response, row = max(shown_rows, key=lambda pair: abs(pair[1]["contribution"]))
-    text = "" if row["token"] is None else f" {token_text(row['token'])}"
-    clip = _SIDES[int(row["clip"])]
-    advantage = row.get("advantage", response["advantage"])
-    place = f"the record of line {record['line']}" if record["line"] else "the record"
-    name = place if record["id"] is None else f"record {shown(record['id'])}"
-    return (
-        f"token {row['position']}{text} of response {response['index']} contributes most to "
-        f"{name}: {brief(row['contribution'])} (ratio {brief(row['ratio'])}, "
-        f"A {brief(advantage)}{'' if clip == '·' else f', clipped {clip}'})"
-    )
 
 
 _PARTS = {

@@ -65,9 +65,14 @@ class PanelCommand(TyperCommand):
                 raise UsageError(f"{flag} is given twice{several}")
 
     def format_help_text(self, ctx: Context, formatter: Formatter) -> None:
-        """Writes the text; a flag in it never begins a line, where it would seem an option's."""
+        """Writes the text, without ``--help-all`` up to the paragraph after the examples.
+
+        A flag in it never begins a line, where it would seem an option's.
+        """
         start, own = len(formatter.buffer), self.help
-        self.help = _BEFORE_FLAG.sub(_NO_BREAK, own or "")
+        parts = (own or "").split("\n\n")
+        text = "\n\n".join(parts if ctx.meta.get(ALL) else parts[:_SHORT])
+        self.help = _BEFORE_FLAG.sub(_NO_BREAK, text)
         super().format_help_text(ctx, formatter)
         self.help = own
         formatter.buffer[start:] = [
@@ -102,6 +107,8 @@ _OF_HELP = ("-h", "--help", "--help-all", "--full", "--no-pager", "--color")
 
 _BEFORE_FLAG, _NO_BREAK = re.compile(r"(?<=\S)\s(?=`?--?[a-z])"), "\xa0"
 _BARE = ("--html", "-")
+_SHORT = 3
+"""Paragraphs of a help without ``--help-all``: the title, the examples, what matters most."""
 _ONCE = ("--variant", "--batch", "--at")
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.trend.legend import described
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.records.fields import canonical_name
 from grpo_cli.terminal.numbers import shown
@@ -66,6 +67,9 @@ def look_up(word: str) -> Word | None:
     for names, meaning, command in _rows():
         found = Word(names[0], meaning.replace("\\|", "|"), command)
         words |= dict.fromkeys(names, found)
+    is_own = name in words and words[name].word == name
+    if not is_own and (about := described(word) or described(name)):
+        return Word(word, about, "grpo trend FILE")
     name = _SYMBOLS.get(name, name)
     ends = re.sub(r"_(low|high|mean|min|max)$", "", name)
     for one in (name, name.removesuffix("s"), ends, name.partition(".")[0]):

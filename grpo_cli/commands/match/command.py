@@ -71,16 +71,18 @@ def match_number(
     grpo match rollouts.jsonl --loss 0.0543 --kl 0.0123 --gradient-norm 1.27
     grpo match run.jsonl --logged loss=metrics.loss
 
-    Tries every variant (with -v only that one) unmodified, also as earlier releases
-    had it, then with one or two stages replaced, with the sign flipped, and with the
-    factors of gradient accumulation and data parallelism. If β is unknown, solves for
-    it, and for max_completion_length where no usual length fits; if ε is unknown,
-    tries the usual ε, then every ε of two digits.
-    Stages and hyperparameters that you set by flags stay fixed. Your digits set
-    the tolerance: 0.0256 means ±0.00005, but at least the rounding of float32.
-    Prints the likeliest first: few changes, and variants of the framework whose
-    field names the records use. Exits with 1 if nothing gives the number, or if
-    every match may be chance and none is the variant that the records name.
+    Tries every variant (with -v only that one), then each with one or two stages
+    replaced, and prints the likeliest match first. Your digits set the tolerance:
+    0.0256 means ±0.00005. What you set by flags stays fixed. Exits with 1 if nothing
+    gives the number, or if every match may be chance.
+
+    Also tried: variants as earlier releases had them, the flipped sign, and the factors
+    of gradient accumulation and data parallelism. If β is unknown, solves for it, and
+    for max_completion_length where no usual length fits; if ε is unknown, tries the
+    usual ε, then every ε of two digits. The tolerance is at least the rounding of
+    float32. Likely are few changes, and variants of the framework whose field names the
+    records use. A match by chance does not exit with 1 if it is the variant that the
+    records name.
     """  # noqa: D301 - \b is for the help's formatter
     for place in files or ():
         if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", str(place)) and not Path(place).exists():

@@ -204,7 +204,7 @@ def _chance(answer: Matched) -> str:
     first = "as simple as the first" if answer.match_count > 1 else "as simple as this"
     percent = -100.0 * math.expm1(-expected)
     some = f"about {float(f'{percent:.2g}'):g}%" if percent >= 0.01 else "less than 0.01%"
-    by_chance = f"a match {first} has a probability of {some} by chance"
+    by_chance = f"chance alone gives a match {first} with a probability of {some}"
     if expected >= 1.0:
         number = shown(float(f"{expected:.2g}"))
         by_chance = f"about {number} matches {first} are expected by chance"

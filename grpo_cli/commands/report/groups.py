@@ -21,13 +21,12 @@ from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.responses import deviations, means
 from grpo_cli.commands.trend.step import Finding, Place, Steps
 from grpo_cli.commands.trend.sums import NO_NUMBER, Ragged
-from grpo_cli.engine.chunk import Chunk, carefully
+from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Accumulator
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.mismatch import Mismatch
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.variants.plan import Plan
@@ -46,7 +45,6 @@ class Choice:
         worst: record → the responses that are worst in a step that is kept.
         groups: how many groups of a step are sampled as well.
         seed: of the sample.
-        mismatched: the steps that findings on the engines' mismatch point at.
     """
 
     steps: Mapping[int, str]
@@ -54,7 +52,6 @@ class Choice:
     worst: Mapping[Owner, frozenset[int]]
     groups: int
     seed: int
-    mismatched: frozenset[int] = frozenset()
 
     def priority(self, *name: object) -> int:
         """A number that decides about a sample: equal for equal names, in any process."""
@@ -90,13 +87,7 @@ def choose(
     shown = (steps[at] for at, number in enumerate(numbers) if number in kept)
     worst = owners(chain.from_iterable(step.worst.values() for step in shown))
     in_order = {number: kept[number] for number in numbers if number in kept}
-    mismatched = frozenset(step for one in findings for step in steps_of_mismatch(one))
-    return Choice(in_order, found, worst, groups, seed, mismatched)
-
-
-def steps_of_mismatch(finding: Finding) -> tuple[int, ...]:
-    """The worst step of a finding on the engines' mismatch, and its onset."""
-    return (finding.worst_step, finding.onset) if finding.metric.startswith("mismatch.") else ()
+    return Choice(in_order, found, worst, groups, seed)
 
 
 def worst_in(facts: Mapping[str, Any], worst: Mapping[str, Place]) -> list[str]:
@@ -239,7 +230,6 @@ class KeptGroups(Accumulator[Breakdown | None]):
         choice: what is kept.
         statistics: those of each step, where the plan wants some.
         steps: the groups of each step.
-        mismatches: of each step that a finding on the engines' mismatch points at.
         rewarded: step, and label or place → the records that have no log-probs.
     """
 
@@ -248,7 +238,6 @@ class KeptGroups(Accumulator[Breakdown | None]):
     choice: Choice
     statistics: BatchStatistics | None
     steps: dict[int, list[Group]] = field(default_factory=dict)
-    mismatches: dict[int, Mismatch] = field(default_factory=dict)
     rewarded: dict[tuple[int, Any], RewardedGroup] = field(default_factory=dict)
 
     headers = True
@@ -281,9 +270,6 @@ class KeptGroups(Accumulator[Breakdown | None]):
             step.metadata = text_fields(raw.value)
             raw.batch = step
             kept.append(raw)
-            for part in carefully([raw]) if step.number in self.choice.mismatched else ():
-                if isinstance(part, Chunk):
-                    self.mismatches.setdefault(step.number, Mismatch()).add_batch(part.batch)
         return DecodedChunk(kept, decoded.keys)
 
     def _add_rewards(self, record: NoLogProbsError) -> None:
@@ -332,8 +318,6 @@ class KeptGroups(Accumulator[Breakdown | None]):
         """Adds the groups of the input that follows."""
         for step, groups in later.steps.items():
             self.steps.setdefault(step, []).extend(groups)
-        for step, mismatch in later.mismatches.items():
-            self.mismatches.setdefault(step, Mismatch()).merge(mismatch)
         for name, group in later.rewarded.items():
             self._join(name, group)
 

@@ -10,9 +10,7 @@ from typing import Any
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens, worst_in
-from grpo_cli.commands.trend.answer import with_mismatches
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
-from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.legend import legend, unit
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
@@ -57,7 +55,7 @@ def page_of(
     blocks: list[tuple[str, str]] = []
     title = _title(answer)
     if isinstance(run, Steps):
-        whole = _head(answer, answer.events) | {"lost": 0}
+        whole = _head(answer) | {"lost": 0}
     else:
         whole, blocks = _of_records(run, answer, options.by, stored)
     other_runs = {}
@@ -135,7 +133,7 @@ def _of_records(
     make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
     read = first_pass(run.reader, make)
     lost = limit_tokens(read.steps, choice.groups, stored.tokens)
-    whole = _head(answer, with_mismatches(answer.events, read.mismatches)) | {"alone": run.alone}
+    whole = _head(answer) | {"alone": run.alone}
     if field is not None:
         parts = PartSteps(run.reader, run.plan, replace(run.step_source, resumed=None), field)
         windows = windows_of(steps, answer.events)
@@ -164,9 +162,9 @@ def _around(
     return {one.name: [one.before, one.after, one.size] for one in found}
 
 
-def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
+def _head(answer: Trend) -> dict[str, Any]:
     """What the page's script reads of a run without kept groups."""
-    steps, main = answer.steps, main_event(events)
+    steps, events, main = answer.steps, answer.events, main_event(answer.events)
     columns = {name: metric(name) for name in known(steps)}
     return {
         "verdict": answer.verdict,
@@ -179,7 +177,7 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
         "metrics": [
             {
                 "name": name,
-                "about": legend(name) + (_recomputed(answer) if name == "loss" else ""),
+                "about": legend(name),
                 "unit": unit(name),
                 "family": "log" if column is None else column.family,
                 "main": (row := steps.watch(name)) is not None and row.name in _MAIN,
@@ -217,15 +215,6 @@ def _head(answer: Trend, events: Sequence[Event]) -> dict[str, Any]:
 def _last_good(answer: Trend) -> Iterator[tuple[str, str]]:
     if (good := answer.last_good_step) is not None:
         yield "last good step", f"{good:,} ({len(answer.steps):,} steps in all)"
-
-
-def _recomputed(answer: Trend) -> str:
-    """What grpo's loss was recomputed as: the row and its KL; "" of a log."""
-    if not answer.signatures:
-        return ""
-    row, *stages = answer.signatures[0].split("|")
-    kl = "".join(f", {one}" for one in stages if one.startswith("kl:"))
-    return f"; recomputed as {row}{kl}"
 
 
 def _color(finding: Finding) -> str | None:

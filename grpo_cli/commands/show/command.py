@@ -150,7 +150,6 @@ def show(
     --record, or for a file with one record, prints a heat map of the record
     evaluated alone: blue is above the middle, red below; ▾ is clipped low,
     ▴ clipped high.
-    Exit codes: 0 done, 2 usage, 3 bad input.
     """  # noqa: D301 - \b is for the help's formatter
     _check_flags(options, page)
     plan = objective.plan()

@@ -25,10 +25,10 @@ from grpo_cli.engine.rows.fields import SHARES
 from grpo_cli.terminal.grid import (
     Column,
     column,
-    fitting,
     fitting_texts,
     grid,
     print_hidden,
+    total_width,
     with_short_names,
 )
 from grpo_cli.terminal.numbers import brief, counted, percent, record_name, shown, token_text
@@ -38,9 +38,9 @@ from grpo_cli.terminal.screen import Screen
 
 Row = Mapping[str, Any]
 
-_AROUND = {12: 40, 8: 24, 4: 16}
-"""Cells of text before and after a token → those of the token at most: as many as let all columns
-be shown, or the fewest."""
+_AROUND = {40: 40, 24: 40, 16: 40, 12: 40, 8: 24, 6: 20, 4: 16}
+"""Cells of text before and after a token → those of the token at most: as many as there is room for
+beside the columns that fit with the fewest."""
 
 _TOKENS = (
     *("ratio", "advantage", "clip", "kl", "difference", "mismatch", "log_prob", "surrogate"),
@@ -91,12 +91,20 @@ def print_tokens(
 ) -> None:
     """Prints a row for each token, in its text; without the record where there is only one."""
     spare = tuple(name for name in _SPARE if name not in (by, f"gradient_{by}"))
-    for around in _AROUND:
+
+    def made(around: int) -> list[Column]:
         columns = [*_of_tokens(rows, by, around)][of_record:]
-        columns = with_short_names(columns, "record", spare, screen)
-        if not fitting(columns, spare, screen.width)[1]:
-            break
-    _print_columns(console, screen, columns, spare)
+        return with_short_names(columns, "record", spare, screen)
+
+    least = made(min(_AROUND))
+    hidden = fitting_texts(least, "token", spare, screen.width)[1]
+    for around in _AROUND:
+        columns = [one for one in made(around) if one.name not in hidden]
+        if screen.width is None or total_width(columns) <= screen.width:
+            console.print(grid(columns))
+            print_hidden(console, screen, hidden)
+            return
+    _print_columns(console, screen, least, spare)
 
 
 def _print_columns(

@@ -7,11 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from grpo_cli.commands.check.answer import Finding, MismatchFound
-from grpo_cli.commands.check.notes import judge
+from grpo_cli.commands.check.answer import Finding
 from grpo_cli.commands.check.run import changed_formulas, check
-from grpo_cli.commands.check.view import mismatch_lines
-from grpo_cli.commands.report.groups import steps_of_mismatch
 from grpo_cli.commands.trend.causes import PADDING, Cause
 from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.events import AT_ONCE, Event, events
@@ -26,7 +23,6 @@ from grpo_cli.commands.trend.step import WARNING, Flags, Place, Step, Steps
 from grpo_cli.commands.trend.verdict import Coverage, passes_of, verdict
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError
-from grpo_cli.objective.mismatch import Mismatch
 from grpo_cli.terminal.numbers import shown
 
 
@@ -113,35 +109,25 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
         _with_part(_checked(one, steps, run, formulas), steps, run, read) if one in wrong else one
         for one in events
     ]
-    later = [
-        [two for two in found if two.severity == WARNING and two.step > one.step] for one in found
-    ]
     return [
-        replace(one, check=[line for line in one.check if not _is_of(line, others, wrong)])
-        for one, others in zip(found, later, strict=True)
+        replace(one, check=[line for line in one.check if not _is_of(line, found[at + 1 :])])
+        for at, one in enumerate(found)
     ]
 
 
 _AT_STEP = re.compile(r"at step (-?\d+): ")
 
 
-def _is_of(line: str, later: Sequence[Event], read: Sequence[Event]) -> bool:
-    """Whether what check finds at an event's worst step is of an event that began in between.
-
-    That is one which has the finding too, or whose records are not read.
-    """
+def _is_of(line: str, later: Sequence[Event]) -> bool:
+    """Whether check finds that of an event's worst step in an event too that began in between."""
     step = _AT_STEP.match(line)
-    if step is None:
-        return False
-    code = line[step.end() :].partition(":")[0]
-    return any(
-        one.step <= int(step[1])
-        and (
-            one.step not in [two.step for two in read]
-            or code in (_AT_STEP.sub("", each).partition(":")[0] for each in one.check)
-        )
-        for one in later
+    return step is not None and any(
+        one.step <= int(step[1]) and _code(line) in map(_code, one.check) for one in later
     )
+
+
+def _code(line: str) -> str:
+    return _AT_STEP.sub("", line).partition(":")[0]
 
 
 def _with_part(event: Event, steps: Steps, run: Run, read: Callable[[str], PartSteps]) -> Event:
@@ -241,45 +227,3 @@ def _wrong_in(reader: Reader) -> list[Finding]:
     except InputError:
         return []
     return [row for row in found if row.severity != "info" and row.code not in _OF_SEVERAL]
-
-
-MEAN_ABS, _TIMES = "mismatch.mean_abs", 2.0
-"""What a mismatch is compared with the run by, and from how many times as much it is not normal."""
-
-
-def of_run(found: MismatchFound, before: float | None) -> MismatchFound:
-    """The mismatch; too large where it is twice what the run had, even if others have as much.
-
-    Args:
-        found: of a step.
-        before: the mean |log π_old − log π_rollout| of the run before; None where that is unknown.
-    """
-    if before is None or not found.normal or found.mean_abs < _TIMES * before:
-        return found
-    times = f" ({found.mean_abs / before:,.2g} times as much now)" if before else ""
-    floor = (
-        f"too large for this run, whose mean |·| was {before:.3g} before{times}, though "
-        f"{found.setting} alone can cause as much"
-    )
-    return replace(found, normal=False, floor=floor)
-
-
-def with_mismatches(events: Sequence[Event], found: Mapping[int, Mismatch]) -> list[Event]:
-    """The events, those on the engines' mismatch with what explains it at their worst step.
-
-    Args:
-        events: of a run.
-        found: the mismatch of the tokens of each step that such an event points at.
-    """
-    made = []
-    for event in events:
-        named = [step for one in event.findings for step in steps_of_mismatch(one)]
-        step = next((one for one in named if one in found), None)
-        judged = None if step is None else judge(found[step].result())
-        if judged is not None:
-            before = (one.before for one in event.findings if one.metric == MEAN_ABS)
-            judged = of_run(judged, next(before, None))
-            words = "; ".join(line.strip() for line in mismatch_lines(judged, event.codes))
-            event = replace(event, check=[*event.check, f"at step {step}: {words}"])
-        made.append(event)
-    return made

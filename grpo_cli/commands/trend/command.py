@@ -65,10 +65,13 @@ def trend(
     grpo trend run --by rank
     grpo trend run-a/rollouts --against run-b/rollouts
 
-    RUN is a folder, a pattern or files; each step is one batch. A finding is a
-    shift, a drift, or a limit that the run exceeds. A command with each finding
-    shows where it began; --at STEP names the worst tokens of a step. p999 is
-    accurate to 0.2 %. Exits with 1 if --fail-on holds.
+    RUN is a folder, a pattern or files; each step is one batch. Prints what
+    changed and when, the likely cause and a fix, then the steps. `grpo help NAME`
+    explains a column, as `grpo help mismatch.k3`. Exits with 1 if --fail-on holds.
+
+    A finding is a shift, a drift, or a limit that the run exceeds. A command with
+    each finding shows where it began; --at STEP names the worst tokens of a step.
+    p999 is accurate to 0.2 %.
     """  # noqa: D301 - \b is for the help's formatter
     answer_run(files, objective, reading, options, stored)
 

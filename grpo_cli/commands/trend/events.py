@@ -167,8 +167,8 @@ class Event(Answer):
 
     @property
     def headline(self) -> str:
-        """What changed and when, by how much where a guess at the cause follows, and that guess."""
-        return f"{self._when}: {self._fact}{self._amount}{self.until}{self._likely}"
+        """What changed and when, and what is likely the cause."""
+        return f"{self._when}: {self._fact}{self.until}{self._likely}"
 
     @property
     def title(self) -> str:
@@ -182,7 +182,7 @@ class Event(Answer):
             "likely cause": self.guess,
             "where": self.part,
             "fix": self.fix,
-            "before → after": self._moved,
+            "before → after" if "→" in self._moved else "value": self._moved,
             "then": self._then.removeprefix("; then "),
         }
         return [(name, text) for name, text in rows.items() if text]
@@ -252,7 +252,7 @@ class Event(Answer):
             return f"from step {self.step:,} on"
         often = f" and every {self.first.period} steps since" if self.first.period else ""
         wide = self.step - self.earliest >= _WIDE and not self.first.is_single
-        return f"step {self.step:,}{often}" + (f", {self.earliest:,} at the earliest" * wide)
+        return f"step {self.step:,}{often}" + (f" ({self.earliest:,} at the earliest)" * wide)
 
     @property
     def _fact(self) -> str:
@@ -284,14 +284,6 @@ class Event(Answer):
     @property
     def _likely(self) -> str:
         return f"; likely: {guess}" if (guess := self.guess) else ""
-
-    @property
-    def _amount(self) -> str:
-        """By how much its first metric changed, where a guess follows."""
-        one = self.first
-        if not self.guess or one.after is None or self._fact.startswith(EVERY):
-            return ""
-        return f" ({_in_numbers(one)})"
 
     @property
     def _checked(self) -> str:

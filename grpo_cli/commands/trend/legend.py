@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
 
-LEGEND: Mapping[str, str] = {
-    "reward_mean": "mean reward of the responses",
-    "reward_std": "standard deviation of all rewards of the step",
-    "reward_group_std": "standard deviation of rewards, mean over groups",
-    "reward_length_corr": "correlation of reward and length within groups",
-    "reward_advantage_corr": "correlation of reward and recorded advantage within groups",
-    "groups_equal": "share of groups whose rewards are all equal",
-    "groups_all_0": "share of groups without a right answer",
-    "groups_all_1": "share of groups with right answers only",
-    "pass_at_1": "share of responses that are right",
-    "pass_at_k": "share of prompts with a right response",
-    "length_mean": "mean length of responses, in tokens",
-    "length_p95": "length that 95 % of responses do not exceed, in tokens",
-    "at_longest": "share of responses as long as the longest",
-    "truncated": "share of responses that were cut off",
-    "repetition": "share of 4-grams that the response already had",
-    "entropy": "mean entropy of the next token, in nats",
-    "nll": "mean −log π of the sampled tokens, in nats (0: certain)",
-    "objective": "J, which training maximises",
-    "loss": "−J, which training minimises",
-    "recorded_loss": "the loss that the records hold, which grpo did not compute",
-    "kl": "KL from the reference as the loss averages it, in nats",
-    "kl_k1": "k1 estimate of the KL from the reference, in nats per token",
-    "kl_k3": "k3 estimate of the KL from the reference, in nats per token",
-    "clip_low": "share of tokens clipped at the lower bound",
-    "clip_high": "share of tokens clipped at the upper bound",
-    "clip_fraction": "share of tokens clipped at either bound",
-    "gradient_norm": "norm of the gradient of the loss with respect to the tokens' log π",
-    "longest_quarter": "share of the gradient in the longest quarter",
-    "ratio_mean": "mean ratio π_θ / π_old",
-    "ratio_p999": "ratio π_θ / π_old that 99.9 % of tokens are below",
-    "ess": "effective sample size of the ratios (1: all equal)",
-    "staleness": "versions of the weights from sampling to training",
-    "mismatch.k1": "k1 of the trainer against the engine, in nats per token",
-    "mismatch.k3": "k3 of the trainer against the engine, in nats per token",
-    "mismatch.chi2": "χ² of the trainer against the engine",
-    "mismatch.ess": "effective sample size of π_trainer / π_engine (1: all equal)",
-    "mismatch.mean_abs": "mean |log π_trainer − log π_engine|, in nats",
-    "mismatch.mult": "mean of the larger of π_trainer / π_engine and its inverse",
-    "mismatch.p999": "|log π_trainer − log π_engine| that 99.9 % of tokens are below, in nats",
-    "left_out": "records left out because they hold NaN",
-}
-"""Column of ``trend`` → what it is."""
+LEGEND: Mapping[str, Sequence[str]] = json.loads(
+    files(__package__).joinpath("legend.json").read_text(encoding="utf-8")
+)
+"""Column of ``trend`` → what it is, and how it is computed where that does not say so."""
+
+
+def described(name: str) -> str:
+    """What a column is, with its formula; "" of one that ``trend`` has not."""
+    return ": ".join(LEGEND.get(name, [legend(name)]))
 
 
 def unit(name: str) -> str:
@@ -63,4 +31,4 @@ def legend(name: str) -> str:
         return f"mean |log π_trainer − log π_engine| in tenth {found[1]} of responses, in nats"
     if found := re.fullmatch(r"rewards/(.+)/mean", name):
         return f"mean reward of the function {found[1]}"
-    return LEGEND.get(name, "")
+    return LEGEND.get(name, [""])[0]

@@ -13,7 +13,6 @@ from rich.text import Text
 from grpo_cli.batch import F64
 from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.eval.view import short_signature
-from grpo_cli.commands.trend.causes import KL
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import METRICS, metric
@@ -96,12 +95,7 @@ def print_steps(
     print_hidden(console, screen, [prefix + name for name in hidden])
     if prefix:
         console.print(Text(f"all names begin with {visible(prefix)}", "dim"))
-    roomy = len(places) > _LEAST_LIMIT
-    if roomy and not fields and not steps.logged and KL in {one.name for one in kept}:
-        console.print(wrapped(Text(_KL, "dim"), screen.reading, 2))
 
-
-_KL = "kl_k3: mean over tokens; --fields kl averages it as the loss does (eval's kl)"
 
 _LAST = ("reward_mean", "loss")
 """What everybody looks at: in any log, under the names that it has there."""

@@ -76,18 +76,23 @@ def verify(
     grpo verify dump.jsonl
     grpo verify dump.jsonl -v trl/dapo --rtol 1e-6
 
-    A record holds the trainer's numbers under "expected": loss or objective,
-    policy_loss, advantages, ratio, kl, gradient or loss_gradient,
-    clip_fraction, gradient_norm, metrics; without it the record's own loss or
-    policy_loss is compared. Each record is a batch; if the records of a step repeat
-    one loss, or only one of them has a loss, each step is a batch (--batch).
-    Names the first difference: its stage, response, token and cause; --full
-    prints all. The record's `framework` or `loss_type` (TRL) names the objective if
-    --variant does not. If only the field names identify a framework, verify also tries
-    its other variants on records that differ. Default tolerances: rtol is 1e-4 (float32).
-    atol is rtol × 0.03 × Σ|term| for a loss, rtol × the largest value for
-    gradients, and a tenth of this for other lists. `metrics` decide only if a
-    record expects nothing else. Exits with 1 if a number differs.
+    A record holds the trainer's numbers under "expected": loss, advantages,
+    gradient and others; without it, its own loss is compared. Names the first
+    difference with its stage, response, token and cause; --full prints all. Exits
+    with 1 if a number differs.
+
+    What "expected" may hold: loss or objective, policy_loss, advantages, ratio, kl,
+    gradient or loss_gradient, clip_fraction, gradient_norm, metrics. `metrics` decide
+    only if a record expects nothing else.
+
+    Each record is a batch; if the records of a step repeat one loss, or only one of
+    them has a loss, each step is a batch (--batch). The record's `framework` or
+    `loss_type` (TRL) names the objective if --variant does not. If only the field
+    names identify a framework, verify also tries its other variants on records that
+    differ.
+
+    Default tolerances: rtol is 1e-4 (float32). atol is rtol × 0.03 × Σ|term| for a
+    loss, rtol × the largest value for gradients, and a tenth of this for other lists.
     """  # noqa: D301 - \b is for the help's formatter
     with failures(as_json=page.json):
         reader = source.reader(paths(files), chosen.record)

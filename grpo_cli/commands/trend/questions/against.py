@@ -137,16 +137,16 @@ class RunComparison(Frames, Answer):
         """What the headline is based on: steps, what it is compared with, and what is undecided."""
         first, last, count = self.steps
         mine, yours = self.runs
+        spread = "usual spread between seeds" if min(mine, yours) == 1 else "spread on each side"
         words = [
-            f"compared over {count:,} steps ({first} to {last}), with "
-            + ("the spread of each side" if min(mine, yours) > 1 else "the usual spread of seeds")
+            f"compared over {count:,} steps ({first} to {last}) with the {spread}"
             + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
         ]
         others = " on the others" if self.differing else ""
         words += [f"too few steps to decide{others}"] if self.too_few else []
         if self.largest:
             largest = ", ".join(self.largest)
-            words.append(f"the largest differences: {largest} (in the first run's deviations)")
+            words.append(f"largest differences, in standard deviations of the first run: {largest}")
         return "; ".join(words)
 
     def table(self) -> list[dict[str, Any]]:

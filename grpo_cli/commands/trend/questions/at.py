@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.check.answer import Checked
+from grpo_cli.commands.check.answer import Checked, MismatchFound
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, owners, worst_in
-from grpo_cli.commands.trend.answer import MEAN_ABS, of_run, of_step
+from grpo_cli.commands.trend.answer import of_step
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, medians
@@ -141,8 +141,8 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
         groups = _groups(number, worst, narrowed, run)
         checked = None if step.has_rewards_alone else check(narrowed)
         if checked is not None and checked.mismatch is not None:
-            usual = next((one.before for one in metrics if one.name == MEAN_ABS), None)
-            checked = replace(checked, mismatch=of_run(checked.mismatch, usual))
+            usual = next((one.before for one in metrics if one.name == _MEAN_ABS), None)
+            checked = replace(checked, mismatch=_of_run(checked.mismatch, usual))
     return StepAnswer(
         number,
         _ends(before),
@@ -155,6 +155,27 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
         here,
         checked,
     )
+
+
+_MEAN_ABS, _TIMES = "mismatch.mean_abs", 2.0
+"""What a mismatch is compared with the run by, and from how many times as much it is not normal."""
+
+
+def _of_run(found: MismatchFound, before: float | None) -> MismatchFound:
+    """The mismatch; too large where it is twice what the run had, even if others have as much.
+
+    Args:
+        found: of a step.
+        before: the mean |log π_old − log π_rollout| of the run before; None where that is unknown.
+    """
+    if before is None or not found.normal or found.mean_abs < _TIMES * before:
+        return found
+    times = f" ({found.mean_abs / before:,.2g} times as much now)" if before else ""
+    floor = (
+        f"too large for this run, whose mean |·| was {before:.3g} before{times}, though "
+        f"{found.setting} alone can cause as much"
+    )
+    return replace(found, normal=False, floor=floor)
 
 
 def place_of(steps: Steps, number: int) -> int:

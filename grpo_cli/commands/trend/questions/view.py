@@ -88,21 +88,36 @@ def print_parts(console: Console, screen: Screen, answer: PartsAnswer) -> None:
             console.print()
         console.print(wrapped(Text(sentence, "bold"), screen.reading, 2))
         if rows:
-            before = rows[0].step
+            is_first, before = before is None, rows[0].step
             mixed = any(abs(one.weight_after - one.weight_before) >= _MIXED for one in rows)
             weights = () if mixed else ("weight_before", "weight_after")
-            _print_parts(console, screen, rows, hide=("metric", "step", *weights))
+            _print_parts(
+                console, screen, rows, hide=("metric", "step", *weights), explained=is_first
+            )
     if not answer.verdicts:
         console.print(Text(f"no change to explain; medians by {answer.field}", "bold"))
         _print_parts(console, screen, [one.row() for one in answer.parts], hide=("metrics",))
 
 
+_OF_PARTS = (
+    "before, after: means; size: the change in robust standard deviations; share: the part of the "
+    "run's change that it carries"
+)
+
+
 def _print_parts(
-    console: Console, screen: Screen, rows: Sequence[Any], hide: Sequence[str] = ()
+    console: Console,
+    screen: Screen,
+    rows: Sequence[Any],
+    hide: Sequence[str] = (),
+    *,
+    explained: bool = False,
 ) -> None:
-    """Prints a table of parts: as many as are read."""
+    """Prints a table of parts: as many as are read; ``explained``: with what its columns are."""
     listed = [one if isinstance(one, dict) else one.fields() for one in rows[:_MOST_PARTS]]
-    more = f"… and {len(rows) - len(listed):,} more (see --json)" if len(rows) > len(listed) else ""
+    rest = len(rows) - len(listed)
+    more = f"… and {rest:,} more (see --json)\n" if rest else ""
+    more += _OF_PARTS if explained else ""
     spare = [*listed[0]][:0:-1]
     _print_rows(console, screen, listed, spare=spare, hide=hide, note=more)
 
@@ -240,7 +255,7 @@ def _size(size: float | None) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
+    return "–" if value is None else f"{value:z.0%}"
 
 
 _SHOWN: Mapping[str, Callable[[Any], str]] = {
