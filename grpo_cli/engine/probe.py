@@ -110,7 +110,8 @@ def value(
     if objective.batch == "record":
         return float(made.record_objective.mean())
     terms = [(term, float((term.coefficient * term.weighted()).sum())) for term in made.active]
-    return sum(part / (float(term.weights.counted_before()[-1]) or 1.0) for term, part in terms)
+    counted = made.counted_before
+    return sum(part / (float(counted[term.name][-1]) or 1.0) for term, part in terms)
 
 
 def same(left: float | None, right: float | None) -> bool:

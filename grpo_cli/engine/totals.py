@@ -32,8 +32,8 @@ class FactorSums:
 
     __slots__ = ("_held", "_known", "_sums", "_waiting")
 
-    def __init__(self) -> None:
-        self._sums: ExactSums[float] = ExactSums()
+    def __init__(self, sums: ExactSums[float] | None = None) -> None:
+        self._sums: ExactSums[float] = ExactSums() if sums is None else sums
         self._waiting: list[tuple[F64, F64]] = []
         self._held = 0
         self._known: dict[float, float] | None = None
@@ -70,13 +70,9 @@ class FactorSums:
             for factor, start, end in zip(found.tolist(), [0, *ends], ends, strict=False):
                 self._sums[factor].add(values[start:end])
 
-    def __getstate__(self) -> ExactSums[float]:
+    def __reduce__(self) -> Any:
         self._settle()
-        return self._sums
-
-    def __setstate__(self, state: ExactSums[float]) -> None:
-        self.__init__()  # type: ignore[misc]
-        self._sums = state
+        return FactorSums, (self._sums,)
 
     def values(self) -> Mapping[float, float]:
         """Factor → its sum, rounded once."""
@@ -239,8 +235,7 @@ class Totals:
 
     def value(self, term: str) -> float:
         """Σ w·value of a term; 0 where there is none."""
-        each = [*self.sums(term).values()]
-        return (each[0] if len(each) == 1 else added(each)) / self.count(term)
+        return added([*self.sums(term).values()]) / self.count(term)
 
     def part(self, term: str) -> float:
         """What a term adds to J, coefficient · Σ w·value; 0 where there is none."""

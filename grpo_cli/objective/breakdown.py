@@ -114,12 +114,18 @@ class Breakdown:
 
     @cached_property
     def counted_before(self) -> Mapping[str, F64]:
-        """Term → ``Weights.counted_before``; of the terms that are absent as well."""
-        found = {term.name: term.weights for term in self.terms} | dict(self.absent)
-        shared = self.policy.weights.counted_before()
+        """Term → [R + 1] what the responses before each add to the denominator that counts.
+
+        Whole numbers, so that differences are exact; of the terms that are absent as well.
+        """
+        found = {term.name: term.weights.counts for term in self.terms}
+        found |= {name: weights.counts for name, weights in self.absent.items()}
+        none = np.zeros(self.batch.responses.count + 1)
+        before = {
+            id(one): np.cumsum(np.append(0.0, one)) for one in found.values() if one is not None
+        }
         return {
-            name: shared if weights is self.policy.weights else weights.counted_before()
-            for name, weights in found.items()
+            name: none if counts is None else before[id(counts)] for name, counts in found.items()
         }
 
     # ---- per record -------------------------------------------------------------------------

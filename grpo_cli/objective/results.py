@@ -149,14 +149,6 @@ class Weights(NamedTuple):
         """[N] the values, each times the token's own part of its weight."""
         return values if self.tokens is None else self.tokens * values
 
-    def counted_before(self) -> F64:
-        """[R + 1] what the responses before each add to the denominator that counts.
-
-        Whole numbers, so that differences are exact; zeros where nothing is counted.
-        """
-        counts = np.zeros(len(self.numerator)) if self.counts is None else self.counts
-        return np.cumsum(np.append(0.0, counts))
-
 
 def per_token(lengths: I64, count_eps: float = 0.0) -> F64:
     """[R] 1/(|oᵢ| + ε); for a response without tokens, which nothing is multiplied by, about 1."""

@@ -27,7 +27,6 @@ from grpo_cli.records.packed import (
     Mask,
     Packed,
     Unusual,
-    check_integers,
     integers,
     is_inside,
     join,
@@ -35,6 +34,7 @@ from grpo_cli.records.packed import (
     number_labels,
     pack_bits,
     pack_floats,
+    refuse_booleans,
 )
 from grpo_cli.records.parse.record import record, record_id
 from grpo_cli.records.parse.turns import (
@@ -167,7 +167,9 @@ def _check_words(
     if "token_ids" in names:
         rows = _token_rows(objects, names["token_ids"], counts, widths)
         if set(map(type, rows)) == {list}:
-            check_integers(reduce(iconcat, rows, []))
+            ids: list[Any] = reduce(iconcat, rows, [])
+            # Packing them takes three quarters of the time that comparing their types takes.
+            refuse_booleans(np.frombuffer(struct.pack(f"{len(ids)}q", *ids), np.int64), ids)
         elif not all(getattr(row, "dtype", _TEXT).kind in "iu" for row in rows):
             raise Unusual
 

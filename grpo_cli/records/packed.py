@@ -7,7 +7,7 @@ Decoded objects are packed by ``from_objects``, records that were checked one by
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
@@ -313,30 +313,15 @@ def pack_floats(flat: Sequence[Any]) -> F64:
     return numbers
 
 
-def check_integers(flat: Sequence[Any]) -> None:
-    """Refuses what is no whole number: in three quarters of the time that their types take.
-
-    Raises:
-        Unusual: where one of them is a boolean.
-        struct.error: where one is no whole number of 64 bits.
-    """
-    refuse_booleans(np.frombuffer(struct.pack(f"{len(flat)}q", *flat), np.int64), flat)
-
-
-def refuse_booleans(numbers: NDArray[Any], flat: Iterable[Any]) -> None:
-    """Looks for booleans among what numbers were packed of, which are 0 or 1 then.
-
-    Raises:
-        Unusual: where there is one.
-    """
+def refuse_booleans(numbers: NDArray[Any], flat: Sequence[Any]) -> None:
+    """Raises ``Unusual`` where one of the values that were packed as numbers is a boolean."""
     if not len(numbers) or numbers.max() < 0:
         return
     found = np.flatnonzero((numbers == 0) | (numbers == 1)).tolist()
     if not found:
         return
-    values = flat if isinstance(flat, list) else [*flat]
-    many = _MANY * len(found) > len(values)  # then looking at all is faster
-    kinds = [*map(type, values if many else itemgetter(0, *found)(values))]
+    many = _MANY * len(found) > len(flat)  # then looking at all is faster
+    kinds = [*map(type, flat if many else itemgetter(0, *found)(flat))]
     usual = float if numbers.dtype.kind == "f" else int
     if kinds.count(usual) < len(kinds) and kinds.count(bool):
         raise Unusual

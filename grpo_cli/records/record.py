@@ -287,7 +287,7 @@ class Record:
         return _number(self.line, self.prefix) if self.id is None else self.id
 
 
-CHUNK_BYTES, CHUNK_RECORDS = 1 << 20, 1 << 10
+CHUNK_BYTES, CHUNK_RECORDS = 1 << 20, 1 << 8
 """Text decoded together: enough that what is done once for a chunk is little (at a quarter of it,
 ``eval`` takes 1.05 to 1.1 times as long), few enough objects that they stay in cache until they
 are packed, and dropped."""

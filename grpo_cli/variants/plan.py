@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache, cached_property, partial
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -331,9 +332,10 @@ class Plan:
     @property
     def unusual_flags(self) -> Iterator[str]:
         """The notes for values of flags that hardly anybody means."""
-        for stage, names in _UNUSUAL_IN.items():
-            given = {name: self.flags[name] for name in names if name in self.flags}
+        for stage in ("surrogate", "kl"):
             name, choice = self._chosen[stage]
+            known = {one for one in _UNUSUAL if one in choice.hyperparameters}
+            given = {one: self.flags[one] for one in known & self.flags.keys()}
             yield from unusual_values(self.variant, Bound(name, choice, given))
 
 
@@ -435,46 +437,34 @@ def as_flags(
     return words
 
 
-_UNUSUAL_IN = {"surrogate": ("epsilon_low", "epsilon_high"), "kl": ("beta",)}
-_UNUSUAL = {"epsilon_high": 10.0, "beta": 10.0}
-"""From which value on, more than twice what any row or trainer has, somebody may have mistyped."""
-_PERCENT = 100.0
+_UNUSUAL = {
+    "epsilon_low": (
+        1.0,
+        "the lower bound of the ratio, 1 − epsilon_low, is {low:g}, so nothing is clipped below",
+    ),
+    "epsilon_high": (10.0, "ratios up to {high:g} are not clipped above"),
+    "beta": (10.0, "trainers use 0.001 to 0.1"),
+}
+"""Hyperparameter → from which value on hardly anybody means it, and what it does."""
 
 
 def unusual_values(variant: str, *bounds: Bound) -> Iterator[str]:
-    """The note for each lower bound of the ratio that is 0 or less, which no ratio can pass.
+    """The note for each value that hardly anybody means, with the share that a percentage is.
 
-    And for an epsilon_high or β of 10 or more. Trainers are given an epsilon_low of 1, 10 or 1e9 to
-    switch the lower clip off. A variant whose own window has no lower bound (CISPO's) needs no
-    note.
+    Trainers are given an epsilon_low of 1, 10 or 1e9 to switch the lower clip off. A variant
+    whose own window has no lower bound (CISPO's) needs no note.
     """
-    for bound in bounds:
-        own, clips = VARIANTS[variant].surrogate.values, bound.choice.window is not None
-        for low in _values_from(bound, "epsilon_low", 1.0) if clips else ():
-            if low != own.get("epsilon_low"):
-                yield (
-                    f"epsilon_low is {low:g}: the lower bound of the ratio, 1 − epsilon_low, is "
-                    f"{1.0 - low:g}, so nothing is clipped below{_ask_for_share(low)}"
-                )
-        for name, least in _UNUSUAL.items():
-            for value in _values_from(bound, name, least):
-                effect = "trainers use 0.001 to 0.1"
-                if name == "epsilon_high":
-                    effect = f"ratios up to {1.0 + value:g} are not clipped above"
-                yield f"{name} is {value:g}: {effect}{_ask_for_share(value)}"
-
-
-def _values_from(bound: Bound, name: str, least: float) -> list[float]:
-    """Returns the values of a hyperparameter, by record, that are not below the least."""
-    values = bound.by_record(name)
-    if values is None or np.max(values) < least:
-        return []
-    return [one for one in dict.fromkeys(np.atleast_1d(values).tolist()) if one >= least]
-
-
-def _ask_for_share(value: float) -> str:
-    """Returns a question whether a percentage was meant as a share."""
-    return f"; did you mean {value / _PERCENT:g}?" if 10.0 < value < _PERCENT else ""
+    own = "epsilon_low", VARIANTS[variant].surrogate.values.get("epsilon_low")
+    for bound, (name, (least, effect)) in product(bounds, _UNUSUAL.items()):
+        values = bound.by_record(name)
+        windowless = name == "epsilon_low" and bound.choice.window is None
+        if windowless or values is None or np.max(values) < least:
+            continue
+        for value in dict.fromkeys(np.atleast_1d(values).tolist()):
+            if value >= least and (name, value) != own:
+                share = f"; did you mean {value / 100.0:g}?" if 10.0 < value < 100.0 else ""
+                words = effect.format(low=1.0 - value, high=1.0 + value)
+                yield f"{name} is {value:g}: {words}{share}"
 
 
 _KNOWN: dict[object, Bound] = {}

@@ -83,6 +83,42 @@ def test_wrong_penalties(words, numbers) -> None:
     check(words, numbers, flags={"kl_weight": "none"})
 
 
+def clamped(m: float, a: float, _: float) -> Outcome:
+    """The clipped product alone, on both sides of A."""
+    ratio = math.exp(m)
+    inside = min(max(ratio, 0.8), 1.3) == ratio
+    return min(max(ratio, 0.8), 1.3) * a, ratio * a * inside
+
+
+@each(
+    ("words", "numbers"),
+    [
+        (
+            f"{ADDED}, and another denominator: your loss divides each token by the number of "
+            "tokens (token-mean over this micro-batch, its local count); grpo divides by "
+            "responses, of token means",
+            compute(beta=-BETA, weight=lambda _: 0.1),
+        ),
+        (
+            "KL direction reversed: your KL exchanges π_θ and π_ref, and no min: only the "
+            "clipped product counts, on both sides of A",
+            compute(clamped, lambda d, _: (math.expm1(d) - d, math.expm1(d))),
+        ),
+    ],
+)
+def test_a_wrong_penalty_and_another_mistake(words, numbers) -> None:
+    check(words, numbers)
+
+
+def test_a_std_over_n_and_another_mistake() -> None:
+    rewards = [2.0, 0.0, 1.0, -3.0]
+    whole = statistics.pstdev(rewards)
+    counts = [1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
+    numbers = compute(a=[one / whole for one in rewards], counts=counts)
+    words = "ddof 0 instead of 1, and the last token of every response is dropped (gradient 0)"
+    check(words, numbers, advantages=None, rewards=rewards)
+
+
 def test_a_kl_whose_weight_alone_has_a_gradient() -> None:
     numbers = compute(penalty=lambda d, m: weighted(d, m, slope=False))
     words = "KL without gradient (detached), except through its weight"

@@ -23,6 +23,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "response-mean": {"stages": {"aggregate": "response-mean"}},
     "unclipped": {"stages": {"surrogate": "unclipped"}},
     "sequence": {"stages": {"ratio": "sequence"}},
+    "epsilon": {"epsilon_low": 0.1, "epsilon_high": 0.1},
+    "group-mean": {"stages": {"advantage": "group-mean"}},
     "none": {},
     "typed": {},
 }

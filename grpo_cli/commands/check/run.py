@@ -214,25 +214,21 @@ class Check(Accumulator[Any]):
 
         Samples of short records may begin before the step, if the mismatch there is a tenth.
         """
-        growing = next((one for one in mismatch.causes if one.grows), None)
-        if growing is None:
-            return False
-        before, after = sorted(one.kl for one in growing.kinds)
-        since = growing.step or 0
-
-        def is_later(row: Finding) -> bool:
-            pooled = row.evidence.get("records", 1) > 1 and before < _SMALL * after
-            later = pooled or (row.step is not None and row.step >= since)
-            return later and "log_probs_rollout" in row.evidence["columns"]
-
-        grown = [
-            (code, kind)
-            for (code, kind, _), rows in self.findings.kept.items()
-            if code in _OF_GROWING and all(is_later(row) for _, row in rows)
-        ]
-        for code, kind in grown:
-            self.findings.drop(code, kind)
-        return bool(grown)
+        for cause in (one for one in mismatch.causes if one.grows):
+            before, after = sorted(one.kl for one in cause.kinds)
+            kept = dict.fromkeys(_OF_GROWING, False)
+            for (code, _, _), rows in self.findings.kept.items():
+                for _, row in rows if code in kept else ():
+                    pooled = row.evidence.get("records", 1) > 1 and before < _SMALL * after
+                    later = pooled or (row.step or 0) >= (cause.step or 0)
+                    kept[code] |= not later or "log_probs_rollout" not in row.evidence.get(
+                        "columns", ()
+                    )
+            grown = [key for key in self.findings.count_by(0, 1) if not kept.get(key[0], True)]
+            for code, kind in grown:
+                self.findings.drop(code, kind)
+            return bool(grown)
+        return False
 
     def _find_uneven_mismatch(self, mismatch: MismatchFound) -> Iterator[Located]:
         """Yields where most of the mismatch is, unless findings explain the log-probs."""

@@ -179,10 +179,7 @@ def blocks(
     """
     source, batch = Source(records, breakdown), breakdown.batch
     every, columns = rows(source, "response"), [*_columns(breakdown)]
-    numbers = np.stack([of for _, of, _ in columns]) + 0.0
-    known_as = dict(zip([name for name, _, _ in columns], numbers, strict=True))
-    guessed = _guessed(known_as, breakdown)
-    guesses = np.stack([guessed.get(name, np.zeros(batch.responses.total)) for name in known_as])
+    guessed = _guessed({name: of for name, of, _ in columns}, breakdown)
     tokens_of = all_columns(source, "token", ("token", "token_id", "position"))
     ends = bounds(batch.responses)
     for one in drawn:
@@ -199,9 +196,12 @@ def blocks(
         words, codes, named = words_of(
             [{name: of[cut] for name, of in known.items()} for cut in cuts]
         )
-        own = [at for at, (_, _, has) in enumerate(columns) if has[one.record]]
-        names, values = [columns[at][0] for at in own], numbers[:, tokens][own]
-        written, parts = _written(values, guesses[:, tokens][own], responses)
+        own = {name: of for name, of, has in columns if has[one.record]}
+        names, values = [*own], np.stack([of[tokens] for of in own.values()]) + 0.0
+        guesses = np.zeros_like(values)
+        for guess, name in zip(guesses, names, strict=True):
+            guess[:] = guessed[name][tokens] if name in guessed else 0.0
+        written, parts = _written(values, guesses, responses)
         prompts = prompts_of(one.texts, len(row["responses"]))
         texts = [] if named else completions_of(one.texts, len(row["responses"]))
         head = {

@@ -85,11 +85,11 @@ class Column(NamedTuple):
 
     def worst(self, values: F64 | Flags) -> F64:
         """[M] the largest of numbers ≥ 0 in each record, [n]; 0 without any."""
-        if len(self.counts) == 1:
-            return np.array([np.fmax.reduce(values, initial=0.0)])
-        found = np.zeros(len(self.counts))
-        np.fmax.at(found, np.repeat(np.arange(len(found)), self.counts), values)
-        return found
+        found, filled = np.zeros(len(self.counts)), self.counts > 0
+        if len(values):
+            starts = np.cumsum(self.counts) - self.counts
+            found[filled] = np.fmax.reduceat(values, starts[filled])
+        return np.fmax(found, 0.0)
 
     @property
     def absent(self) -> Flags:

@@ -97,7 +97,8 @@ def verified(
         return run, answer  # which says what is wrong with the records
     if not other.records:  # none could be joined
         return run, answer
-    of_records = _quality(answer, least=_CHANCE if repeated else 0.0)
+    by_chance = repeated and any(any(one.values) for one in losses.steps.values())
+    of_records = _quality(answer, least=_CHANCE if by_chance else 0.0)
     if _quality(other) > of_records or (repeated and _quality(other) == of_records):
         return of_steps, other
     return run, answer
@@ -122,7 +123,7 @@ def _differ(answer: Verified) -> bool:
 
 
 _CHANCE = 0.5
-"""The share of records up to which one that agrees with its step's loss may do so by chance."""
+"""The share of records that may agree by chance with their step's loss, if that is not 0."""
 
 
 def _quality(answer: Verified, least: float = 0.0) -> tuple[float, float]:

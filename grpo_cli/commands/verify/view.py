@@ -144,19 +144,24 @@ def _paragraph(
     no_kl = "" if has_kl or first.stage != "kl" or first.got else " (no KL in the loss)"
     yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}{no_kl}")
     causes = sorted(first.causes, key=lambda words: words not in shared)
-    if first.pattern:
-        where = first.pattern
-        if first.factor is not None:  # no factor that somebody may have typed, but one to read
-            where = where.replace(DIFFERS, f"your {first.key} is grpo's times {first.factor:.5g}")
-        where = where.partition(LOOK)[0] if causes else where
-        yield Text.assemble(("  where    ", "cyan"), where)
+    where, hint, _ = (first.pattern or "").partition(HINT)
+    where, _, stages = where.partition(LOOK)
+    if first.factor is not None:  # no factor that somebody may have typed, but one to read
+        where = where.replace(DIFFERS, f"your {first.key} is grpo's times {first.factor:.5g}")
     found = _listed(causes) or ["not recognised" if first.searched else "not searched (--causes)"]
     if in_verdict and {*in_verdict} <= {*causes}:
         found = [] if everywhere else ["see above"]
     if first.agrees_with:
         words = "another variant: this agrees with"
         found = _listed([f"{words} {_with_changes(each)}" for each in first.agrees_with])
-    for label, texts in (("  cause    ", found), ("  possible ", _listed(first.possible))):
+    lines = {
+        "  where    ": where.split("; ") if where else [],  # a line for each statement
+        "  look at  ": [stages] if stages and not causes else [],
+        "  next     ": [hint.removeprefix("; ")] if hint else [],
+        "  cause    ": found,
+        "  possible ": _listed(first.possible),
+    }
+    for label, texts in lines.items():
         for at, text in enumerate(texts):
             yield Text.assemble((" " * len(label) if at else label, "cyan"), text)
     if row.also:

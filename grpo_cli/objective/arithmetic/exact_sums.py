@@ -99,13 +99,6 @@ class ExactSum:
     def _keep(self, part: int, exponent: int) -> None:
         self._bins[exponent] = self._bins.get(exponent, 0) + part
 
-    def copy(self) -> ExactSum:
-        """Another sum of the same numbers."""
-        copied = type(self)()
-        copied._bins, copied._broken = self._bins.copy(), self._broken
-        copied._waiting, copied._held = self._waiting[:], self._held
-        return copied
-
     def merge(self, other: ExactSum) -> None:
         """Adds another sum."""
         self._rounded = None
@@ -176,10 +169,7 @@ class ExactSums(defaultdict[Key, ExactSum]):
     def merge(self, other: Mapping[Key, ExactSum]) -> None:
         """Adds other sums, each to the one of its key."""
         for key, part in other.items():
-            if key in self:
-                self[key].merge(part)
-            else:
-                self[key] = part.copy()
+            self[key].merge(part)
 
 
 def _of_few(parts: list[F64]) -> float | None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
-from itertools import chain, compress
+from itertools import compress
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.formats.format import Format, Object, Translated, keys
 from grpo_cli.records.formats.texts import NoLogProbsError, Signal, number
-from grpo_cli.records.packed import Unusual, refuse_booleans
+from grpo_cli.records.packed import Unusual, pack_floats
 
 _COMPACT = {
     "logprobs": "log_probs_rollout",
@@ -113,80 +113,55 @@ def _paths(nodes: list[Object]) -> Iterator[list[int]]:
 
 def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
     """A path's tokens from the first that counts on; a node that two paths share counts once."""
-    own = [nodes[at] for at in path]
-    bits = [*map(_bits, own)]
     ids: list[Any] = []
-    counted: list[bytes] = []
-    turns: list[int] = []
+    sampled, mask, turns, widths = bytearray(), bytearray(), [], []
+    known = {own for at in path for own, one in nodes[at].items() if own in _COLUMNS and one}
+    columns: dict[str, list[Any]] = {own: [] for own in _COLUMNS if own in known}
     turn = -1
-    for at, node, each in zip(path, own, bits, strict=True):
-        ids += node.get("token_ids") or [0] * len(each)
-        is_sampled = 1 in each
-        counts = is_sampled and at not in seen and bool(node.get("logprobs"))
-        counted.append(each if counts else bytes(len(each)))
+    for at in path:
+        node = nodes[at]
+        bits = _bits(node)
+        counts = 1 in bits and at not in seen and bool(node.get("logprobs"))
+        ids += node.get("token_ids") or [0] * len(bits)
+        for own, column in columns.items():
+            column += _sampled(own, bits, node.get(own))
+        sampled += bits
+        mask += bits if counts else bytes(len(bits))
         turn += counts
         turns.append(max(turn, 0))
-        if is_sampled:
-            seen.add(at)
-    mask = b"".join(counted)
+        widths.append(len(bits))
+        seen |= {at} if 1 in bits else set()
     first = mask.find(1)
     if first < 0:
         return None
-    row: Object = {"token_ids": ids[first:], "mask": np.frombuffer(mask, np.uint8)[first:]}
-    row["turn_ids"] = np.array(turns).repeat([*map(len, bits)])[first:]
+    kept = np.frombuffer(mask, np.uint8)[first:]
+    row: Object = {"token_ids": ids[first:], "mask": kept}
+    row["turn_ids"] = np.array(turns).repeat(widths)[first:]
     row[_PARTIAL] = []
-    for name in _COLUMNS:
-        given = [node.get(name) for node in own]
-        if not any(given):
-            continue
-        spread = _column([*map(partial(_sampled, name), bits, given)], bits)[first:]
-        if isinstance(spread, list):
-            has_number = [one is not None for one in compress(spread, mask[first:])]
-            if any(has_number) and not all(has_number):
-                row[_PARTIAL].append(name)
-            if not all(has_number):
+    places = np.frombuffer(sampled, np.bool_)
+    for own, values in columns.items():
+        numbers = _as_array(values)
+        spread = np.zeros(len(places), numbers.dtype)
+        spread[places] = numbers
+        spread = spread[first:]
+        if spread.dtype == object:
+            counted = [one is not None for one in compress(spread, kept)]
+            if any(counted) and not all(counted):
+                row[_PARTIAL].append(own)
+            if not all(counted):
                 continue
-            spread = [0.0 if one is None else one for one in spread]
-        row[_COLUMNS[name]] = spread
+            spread = _as_array([0.0 if one is None else one for one in spread])
+        row[_COLUMNS[own]] = spread
     return row
 
 
 def _bits(node: Object) -> bytes:
     """A byte for each token of a node: 1 where the model sampled it."""
     mask = node.get("mask") or [False] * len(node.get("token_ids") or ())
-    if isinstance(mask, list):
-        sampled = len(node.get("logprobs") or ())
-        prompt = len(mask) - sampled
-        if mask == [False] * prompt + [True] * sampled:  # faster than bytes(mask), and the rule
-            return bytes(prompt) + b"\1" * sampled
-        with suppress(TypeError, ValueError):
-            if not (found := bytes(mask)).strip(b"\0\1"):
-                return found
+    with suppress(TypeError, ValueError):
+        if isinstance(mask, list) and not (found := bytes(mask)).strip(b"\0\1"):
+            return found
     return bytes(map(bool, mask))
-
-
-def _column(each: list[list[Any]], bits: list[bytes]) -> Any:
-    """[N] the numbers that nodes give for their sampled tokens, with 0 for other tokens.
-
-    They are a list, with null for other tokens, where a sampled token has no number.
-    """
-    try:
-        data = [struct.pack(f"{len(values)}d", *values) for values in each]
-        refuse_booleans(np.frombuffer(b"".join(data)), chain.from_iterable(each))
-    except (Unusual, struct.error, OverflowError):
-        sampled = chain.from_iterable(each)
-        return [next(sampled) if one else None for one in chain.from_iterable(bits)]
-    return np.frombuffer(b"".join(map(_spread, data, bits)))
-
-
-def _spread(data: bytes, bits: bytes) -> bytes:
-    """The numbers of a node's tokens, those of its sampled ones being known."""
-    count = len(data) // 8
-    if bits.endswith(b"\1" * count):  # sampled after the prompt, as nearly always
-        return bytes(8 * (len(bits) - count)) + data
-    spread = np.zeros(len(bits))
-    spread[np.frombuffer(bits, np.bool_)] = np.frombuffer(data)
-    return spread.tobytes()
 
 
 def _sampled(own: str, bits: bytes, values: list[Any] | None) -> list[Any]:
@@ -200,6 +175,14 @@ def _sampled(own: str, bits: bytes, values: list[Any] | None) -> list[Any]:
         what = "log-probs" if own == "logprobs" else own
         raise InputError(f"expected {count} {what} (one for each sampled token), got {len(values)}")
     return values
+
+
+def _as_array(values: list[Any]) -> NDArray[Any]:
+    """Numbers as float64; of objects where some are none, such as null."""
+    try:
+        return pack_floats(values)
+    except (Unusual, struct.error, OverflowError):
+        return np.fromiter(values, object, len(values))
 
 
 VERIFIERS = Format(

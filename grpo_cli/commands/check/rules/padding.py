@@ -244,9 +244,9 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     Where both ids are known, one response is enough. Ends of text are padding too, but for the
     first: no policy goes on after it. An unknown id is padding if several responses end in a run
     of it after one other id, and it occurs nowhere else; or if the runs, one of a single token,
-    fill all of them up to the record's longest; or if half of the responses end in it, and so in an
-    end of text; or if one response goes on after what is the last token, and only that, of most
-    others. A loop of one token is none of these.
+    fill all of them up to the record's longest; or if half of the responses end in it, at different
+    lengths, and so in an end of text; or if one response goes on after what is the last token, and
+    only that, of most others. A loop of one token is none of these.
     """
     ids = view.counted_ids
     if ids is None or not len(ids):
@@ -339,9 +339,10 @@ def _count_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> I64:
         if len(np.unique(ids[before])) == 1:
             found = np.where(mine & long, runs, found)
             continue
-        rows = view.lengths[view.rows_of(record)]
-        filled = runs[mine].min() == 1 and view.lengths[mine].min() == rows.max()
-        if filled or np.count_nonzero(mine) >= max(_MANY, _OFTEN * len(rows)):
+        own, rows = view.lengths[mine], view.lengths[view.rows_of(record)]
+        filled = runs[mine].min() == 1 and own.min() == rows.max()
+        # a response that is shorter than another one was not cut in a loop
+        if filled or (len(own) >= max(_MANY, _OFTEN * len(rows)) and np.ptp(own) > 0):
             found = np.where(mine, runs - 1, found)
     return found
 

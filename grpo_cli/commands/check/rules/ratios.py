@@ -440,7 +440,7 @@ def _compare_with_others(pair: Pair, sample: int) -> tuple[int | None, dict[str,
     if odd is None:
         return None, {"agree": ""}
     listed, verb = " and ".join(others), "agrees" if len(others) == 1 else "agree"
-    return odd, {"agree": f"; {listed} {verb} with {pair.keys[1 - odd]}"}
+    return odd, {"agree": f". {listed} {verb} with {pair.keys[1 - odd]}"}
 
 
 # ---- temperatures --------------------------------------------------------------------------------

@@ -66,7 +66,11 @@ _OF_RECORD = ("advantage-order", "advantage-broadcast", "advantage-twice", "adva
 
 
 def changed(case: Case) -> Iterator[Cause]:
-    """Yields each of the changes that has no number to be solved for."""
+    """Yields each change without a number to solve for; the sign where A differs in a response."""
+    if case.batch.token_advantages is not None:
+        yield catalogued(
+            "advantage-sign", lambda case: case.with_advantages(-case.breakdown.advantage)
+        )
     if case.breakdown.response_advantage is not None and case.other_advantages:
         for key, change in CHANGES.items():
             made = partial(_with_change, change=change)
@@ -83,14 +87,6 @@ def _with_change(case: Case, change: Change) -> Breakdown:
         raise ValueError("advantages differ within a response")
     with np.errstate(invalid="ignore", divide="ignore"):
         return case.with_advantages(change(a, case.batch.responses.lengths.astype(np.float64)))
-
-
-def other_sign(case: Case) -> Iterator[Cause]:
-    """Yields the sign where advantages differ within a response."""
-    if case.batch.token_advantages is not None:
-        yield catalogued(
-            "advantage-sign", lambda case: case.with_advantages(-case.breakdown.advantage)
-        )
 
 
 # ---- changed by a number, or exchanged: solved for from the gradient ----------------------------

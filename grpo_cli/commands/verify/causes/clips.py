@@ -258,7 +258,8 @@ def windows(case: Case) -> Iterator[Cause]:
         if _within(pair, spans) and words and (seen or typed):
             made = partial(with_window, pair=pair)
             whole, odd = ", ".join(words), _is_odd(pair)
-            yield Cause("epsilon-other", whole, made, equal=odd, adds_to=tuple(words[:-1]))
+            simpler = tuple(words[:-1])
+            yield Cause("epsilon-other", whole, made, "", odd, adds_to=simpler, by_record=True)
 
 
 def _is_odd(pair: Pair) -> bool:

@@ -104,6 +104,11 @@ def dropped(own: Bound) -> Cause:
     return catalogued("kl-dropped", partial(Case.evaluated, kl=none), by_record=True)
 
 
+def negated(own: Bound) -> Bound:
+    """The KL times −1."""
+    return tapped(own, partial(_multiplied, by=-1.0))
+
+
 def _in_reward(own: Bound) -> Iterator[Cause]:
     """Yields a KL that is not taken off the rewards, or is added to them."""
     for key, change in (("kl-dropped.reward", np.zeros_like), ("kl-sign.reward", np.negative)):

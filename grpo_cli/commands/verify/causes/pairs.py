@@ -7,35 +7,43 @@ from functools import partial
 from itertools import islice
 
 from grpo_cli.commands.verify.causes.case import Case, Cause, on_top, swapped
-from grpo_cli.commands.verify.causes.kl import strength, usual
+from grpo_cli.commands.verify.causes.kl import negated, penalties, strength, usual
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
+from grpo_cli.variants import bind
 from grpo_cli.variants.plan import Plan
 
-STD_EPS = (1e-4, 1e-6, 1e-8)
-"""What TRL, verl and papers add to the std."""
+_OF_STD = (("std_eps", "std_eps", (1e-4, 1e-6, 1e-8)), ("std_ddof", "ddof", (0, 1)))
+"""What TRL, verl and papers add to the std, and subtract from n there."""
 
 
-def settings(case: Case, rows: Sequence[Plan]) -> Iterator[Cause]:
+def settings(case: Case, rows: Sequence[Plan], *, more: bool) -> Iterator[Cause]:
     """Yields a KL that is missing or another one, as trainers' settings have it, and its β.
 
-    And the usual rows of the framework that names the fields, and every usual std_eps.
+    And the usual rows of the framework that names the fields, and every usual std_eps. ``more``:
+    where there is a gradient, which no pair gives by chance, any mistake about the KL or the std.
     """
-    of_kl = usual(case)
+    more = more and case.gradient is not None
+    of_kl, own = penalties(case) if more else usual(case), case.objective.advantage
     yield from islice(of_kl, 1)  # that it is missing is the most usual
     for plan in rows:
         words = f"{plan.variant} instead of {case.objective.name} (add -v {plan.variant})"
         yield Cause("", words, partial(_as_row, plan=plan), "advantage")
-    own = case.objective.advantage
-    stated = own.values.get("std_eps")
-    for eps in STD_EPS if isinstance(stated, float) else ():
-        if eps != stated:
-            words = f"std_eps {eps:g} instead of {stated:g}"
-            bound = Bound(own.name, own.choice, {**own.values, "std_eps": eps})
-            yield swapped("std-eps", "advantage", words, bound)
-    yield from of_kl
+    for name, called, usual_values in _OF_STD if more else _OF_STD[:1]:
+        for other in usual_values if name in own.values else ():
+            if other != (stated := own.values[name]):
+                words = f"{called} {other:g} instead of {stated:g}"
+                bound = Bound(own.name, own.choice, {**own.values, name: other})
+                yield swapped(name.replace("_", "-"), "advantage", words, bound)
+    if more and own.name == "group-std":
+        words = "advantages not divided by the group's std"
+        yield swapped("std-or-not", "advantage", words, bind("advantage", "group-mean"))
+    for cause in of_kl:  # the sign as another KL, which a mistake on top of it keeps
+        negative = cause.mistake == "kl-sign" and not case.objective.kl_in_reward
+        turned = partial(Case.evaluated, kl=negated(case.objective.kl))
+        yield cause._replace(evaluate=turned) if negative else cause
     yield from strength(case)
 
 

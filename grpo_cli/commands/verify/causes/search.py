@@ -48,7 +48,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (masks.solved_tokens, 1),
         (statistics.statistics, 3),
         (advantages.changed, 3),
-        (advantages.other_sign, 3),
         (choices.ratios, 3),
         (clips.clips, 3),
         (clips.windows, 1),
@@ -138,7 +137,7 @@ def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
     Of several records an ε or β that gives all losses with the setting, then any common mistake
     in the last of them.
     """
-    for setting in pairs.settings(cases[-1], rows):
+    for setting in pairs.settings(cases[-1], rows, more=len(cases) < _SOLVED_FROM):
         with suppress(*IMPOSSIBLE):
             on_setting = [replace(case, breakdown=setting.evaluate(case)) for case in cases]
             if np.isfinite(cases[-1].misfit(on_setting[-1].breakdown)):
