@@ -152,14 +152,14 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "noise in old": (
         noise_in("old", 0.12),
-        r"step 24: log_probs_old alone changed .*; likely: log_probs_old alone is off, "
+        r"step 24: log_probs_old alone changed; likely: log_probs_old alone is off, "
         r".*RMS of old − rollout 0.005\d* → 0.1\d*, "
         r"old − new 0.0\d+ → 0.1\d*, new − rollout 0.0299 → 0.0299",
         "",
     ),
     "noise in old of one group": (
         noise_in_old_of_a_group,
-        r"step 24: log_probs_old alone changed \(mismatch.k3 .*\); likely: log_probs_old alone is ",
+        r"step 24: log_probs_old alone changed; likely: log_probs_old alone is ",
         "",
     ),
     "noise in new": (
@@ -184,8 +184,8 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "a large update": (
         large_update,
-        r"step 24: .*; likely: log_probs_new is more peaked than log_probs_old; ",
-        "look at what grpo check found",
+        r"step 24: .*; likely: log_probs_new is more peaked than log_probs_old, ",
+        "divide the logits by the sampling temperature",
     ),
     "a larger update that is small": (moved_little, "no sudden change in ", ""),
     "another reward function": (
@@ -225,7 +225,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "three faults": (
         three_faults,
-        r"step 24: the log-probs of engine and trainer diverged .*; also step 3[34]: the reward "
+        r"step 24: the log-probs of engine and trainer diverged; .*; also step 3[34]: the reward "
         r"fell; step 39: the settings changed: epsilon 0.2 → 0.02; 44 steps",
         "",
     ),
