@@ -187,8 +187,8 @@ def test_the_foot_says_why_records_were_not_compared(grpo, dump):
     lines = grpo("check", str(dump(json.dumps(made) + "\n"))).stdout
     assert "error" not in lines
     assert (
-        "log-probs were not compared with each other in any record, because of padding-id there"
-        in " ".join(lines.split())
+        "log-probs of different columns were not compared in any record: "
+        "fix the padding-id findings there first" in " ".join(lines.split())
     )
 
 

@@ -69,7 +69,7 @@ _COPIED = (
     "no other weights give equal log-probs: look for a batch that was written twice, or a step "
     "that trained nothing"
 )
-_CLAUSE = re.compile(r"[:;]|\. | \(|, as if ")
+_CLAUSE = re.compile(r"[:;]|\. | \(")
 """What ends the first clause of a sentence of ``grpo check``."""
 _DOUBT, _SAME = "entropies:", "rollout-mismatch: engine and trainer differ: "
 _PADDED = "they are cut at a limit, or padding is counted"
