@@ -11,6 +11,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.columns import changed_column
+from grpo_cli.commands.trend.findings import in_steps
 from grpo_cli.commands.trend.onsets import (
     FARTHEST,
     FUTURE,
@@ -25,7 +26,7 @@ from grpo_cli.commands.trend.onsets import (
     medians,
 )
 from grpo_cli.commands.trend.step import WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import DOWN, UP, meaning, watch
+from grpo_cli.commands.trend.watched import DOWN, UP, meaning, remedy, watch
 from grpo_cli.terminal.numbers import brief
 
 KL, LENGTH = "kl_k3", "length_mean"
@@ -82,6 +83,14 @@ _LOOK_AT_REWARDS = (
     "compare the rewards of one prompt's responses before and after that step: look for a reward "
     "that is computed once for each prompt, a cache, or a verifier that always gives one answer"
 )
+_SAMPLING = (
+    "first compare the sampling temperature (and top_p, top_k) before and after that step: a "
+    "policy changes over several steps; if sampling did not change, "
+)
+_OF_SAMPLES = {"nll", "entropy", "repetition", "ratio_mean", "loss", LENGTH, "truncated"}
+"""What may change with the sampling alone."""
+_AT_ONCE = 0.6
+"""The least share of a change that one step makes, where it is complete at once."""
 _LOOK = "read the longest responses to see what is rewarded; then cap or penalise length"
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
@@ -345,6 +354,27 @@ def _longer(found: Sequence[Finding], steps: Steps) -> Cause | None:
     return Cause(meaning(row, UP), row.fix, first=longer, step=step)
 
 
+def _other_sampling(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The sampled tokens became more, or less, probable at once, and nothing else of the policy.
+
+    Of a log that has entropies alone, these are looked at.
+    """
+    name = "entropy" if steps.series_of("nll") is None else "nll"
+    one = next((one for one in _named(found, name) if one.kind == SHIFT), None)
+    values = None if one is None else steps.metrics[one.metric]
+    if one is None or values is None or one.row is None or one.before is None or one.after is None:
+        return None
+    near = (each for each in found if abs(each.onset - one.onset) <= LEAST_FUTURE)
+    if any(each.row is None or each.row.name not in _OF_SAMPLES for each in near):
+        return None
+    at = steps.numbers.index(one.onset)
+    if not abs(values[at] - values[at - 1]) > _AT_ONCE * abs(one.after - one.before):
+        return None
+    what = "the entropy" if name == "entropy" else "−log π of the sampled tokens"
+    words = f"{what} {'fell' if one.direction == DOWN else 'rose'} at once"
+    return Cause(words, f"{_SAMPLING}{remedy(one.row, one.direction)}", first=one, has_reason=True)
+
+
 def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """The reward rose from one step to the next."""
     rose = (one for one in _named(found, _REWARD) if one.at_once and one.direction == UP)
@@ -402,7 +432,9 @@ def _gain(found: Sequence[Finding], steps: Steps) -> Cause | None:
     more = None
     if next(_named(found, _REWARD), None) is None:  # its noise hid that it rose
         before, after = (float(medians(side)) for side in known[0])
-        levels = f"median {brief(before)} before, {brief(after)} after"
+        begun = steps.numbers.index(onset)
+        span = in_steps(steps.numbers[begun : begun + _AROUND])
+        levels = f"median {brief(before)} before, {brief(after)} {span}"
         more = replace(
             longer,
             metric=names[0],
@@ -436,6 +468,7 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _scaled_rewards,
     _gain,
     _longer,
+    _other_sampling,
     _better_at_once,
     _equal_rewards,
 )
