@@ -399,12 +399,6 @@ def _equal_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
     return Cause("all rewards of each group are equal", _LOOK_AT_REWARDS, first=one)
 
 
-def _rose(before: F64, after: F64) -> bool:
-    """Whether values are more than those before, by more than chance does."""
-    change, error = mean_change(before, after)
-    return change > _LEAST_GAIN * error
-
-
 def _around(steps: Steps, name: str, onset: int) -> tuple[F64, F64] | None:
     """The values of a row of ``watched.TABLE`` before and after a step; None of too few."""
     values = steps.series_of(name)
@@ -423,8 +417,9 @@ def _gain(found: Sequence[Finding], steps: Steps) -> Cause | None:
     onset = min(one.onset for one in found)
     names = [steps.name_of(name) for name in (_REWARD, LENGTH)]
     sides = [_around(steps, name, onset) for name in (_REWARD, LENGTH)]
-    known = [one for one in sides if one is not None and _rose(*one)]
-    if longer is None or len(known) < 2:
+    known = [one for one in sides if one is not None]
+    gains = [change > _LEAST_GAIN * error for change, error in (mean_change(*one) for one in known)]
+    if longer is None or len(known) < 2 or not all(gains):
         return None
     kl = watch(KL) if any(one.direction == UP for one in _named(found, KL)) else None
     fix = _LOOK if kl is None else f"{_LOOK}; {kl.fix}"

@@ -239,7 +239,7 @@ class _Levels(NamedTuple):
 
     before: float | None
     after: float | None
-    places: I64 | None = None
+    places: I64 = np.zeros(0, np.int64)
 
 
 def _levels(series: _Series, change: Change) -> _Levels:
@@ -330,7 +330,6 @@ def _moved(series: _Series, change: Change, levels: _Levels, steps: Steps) -> st
     verb = _VERBS[change.kind][not change.up]
     if series.watch.name == SIGNED and abs(levels.after or 0.0) > abs(levels.before or 0.0):
         verb = AWAY
-    assert levels.places is not None
     span = in_steps([steps.numbers[at] for at in levels.places])
     medians = f"median {brief(levels.before)} before, {brief(levels.after)} {span}"
     return f"{series.name} {verb} at step {step}: {medians} ({of})"

@@ -147,8 +147,8 @@ class RunComparison(Frames, Answer):
         others = f"the other {len(self.metrics) - len(self.differing)}" if self.differing else "the"
         undecided = f"Too few steps to decide on {others} metrics ({_LEAST_END} are needed)"
         if self.largest:
-            undecided += "; largest differences of these, in standard deviations of the first run: "
-            undecided += ", ".join(self.largest)
+            named = f"in standard deviations of the first run: {', '.join(self.largest)}"
+            undecided += f"; largest differences of these, {named}"
         return f"{'; '.join(words)}. {undecided}"
 
     def table(self) -> list[dict[str, Any]]:
