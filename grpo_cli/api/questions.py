@@ -462,7 +462,7 @@ def trend(
 
     >>> run = trend("samples/run/temperature.jsonl.gz", "trl/grpo")
     >>> run.last_good_step, run.findings[0].sentence
-    (29, 'mismatch.k3 rose at step 30: median ... before, ... after (...)')
+    (29, 'mismatch.k3 rose at step 30: median ... before, ... over steps 30 to 41 ...')
 
     Args:
         data: the run, as ``evaluate`` takes data; or a trainer's log, or several.

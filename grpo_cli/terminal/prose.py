@@ -13,6 +13,7 @@ _QUOTED = re.compile("'[^']*'")
 _KEPT, _COMMA = "\ue000", "\ue001"
 """A space and a comma at which no line ends."""
 _WITH_VALUE = re.compile(r"( --?[a-z][\w-]*) (?=-?\d|[^-\s])")
+_USUAL_WIDTH = 80
 _PART_ENDS = re.compile(r"(?<=\|)| +")
 
 
@@ -34,10 +35,15 @@ def wrapped(text: Text, width: int | None, indent: int = 0, *, bars: bool = Fals
 
 
 def as_command(line: str, width: int | None) -> Text:
-    """A command in lines that a shell takes as one, and its comment in lines below."""
-    if width is None or cell_len(line) <= width:
+    """A command in lines that a shell takes as one, and its comment in lines below.
+
+    Without a width the command stays whole, and its comment is below where both are long.
+    """
+    if cell_len(line) <= (width or _USUAL_WIDTH):
         return Text(line)
     words, mark, comment = line.partition("  # ")
+    if width is None:
+        return Text(f"{words}\n    # {comment}" if mark else line)
     whole = _QUOTED.sub(lambda found: found[0].replace(" ", _KEPT), words)
     whole = _WITH_VALUE.sub(rf"\1{_KEPT}", whole).replace(",", _COMMA)
     lines = wrapped(Text(whole), width - len(" \\"), 4).plain.replace("\n", " \\\n")

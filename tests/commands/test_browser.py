@@ -381,7 +381,13 @@ def test_up_and_down_a_run(browse_run):
             assert keys == sorted(keys, reverse=way)
             direction = "descending" if way else "ascending"
             assert tab.run(f"{sort}.getAttribute('aria-sort')") == direction
-    assert tab.run("document.querySelectorAll('figure.groups circle').length") == 12
+    dots = "[...document.querySelectorAll('figure.groups circle')]"
+    assert tab.run(f"{dots}.length") == 12
+    places = "(one) => [one.textContent.match(/reward ([^,]+)/)[1], one.cy.baseVal.value]"
+    heights = {(reward, height) for reward, height in tab.run(f"{dots}.map({places})")}
+    assert len(heights) == len({reward for reward, _ in heights}) > 1, "a reward has one height"
+    beside = tab.run(f"{dots}.map((one) => `${{one.cx.baseVal.value}} ${{one.cy.baseVal.value}}`)")
+    assert len({*beside}) == 12, "no dot hides another"
     link = tab.run("document.querySelector('figure.groups a').getAttribute('href')")
     follow(tab, link)
     assert tab.run("document.querySelectorAll('bdi.t').length") > 0

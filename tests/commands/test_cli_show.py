@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from files import expressions
 from rich.cells import cell_len
@@ -46,12 +47,21 @@ def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
     shown = grpo("show", str(dump(TOKENS)), "--color", "always", "--by", "gradient").stdout
     legend = shown[shown.index("gradient of") :].split("\n", 2)[1]  # below what it is of
     low, high = (float(one) for one in re.findall(r"m [≤≥]?(-?[\d.]+)(?=[ \x1b])", legend))
-    assert low == -high < 0
+    rows = json.loads(grpo("eval", str(dump(TOKENS)), "--level", "token", "--json").stdout)
+    (record,) = rows["records"]
+    tokens = [one["tokens"] for one in record["responses"]]
+    gradients, log_ratios = (
+        np.concatenate([one[name] for one in tokens]) for name in ("gradient", "log_ratio")
+    )
+    full = np.quantile(np.abs(gradients[gradients != 0.0]), 0.98)
+    assert (low, high) == pytest.approx((max(gradients.min(), -full), gradients.max()), rel=1e-3)
+    assert gradients.max() < full  # so that the scale ends before the darkest blue
     ratio = grpo("show", str(dump(TOKENS)), "--color", "always", "--by", "ratio").stdout
     ratio = re.sub(r"\x1b\[[\d;]*m", "", ratio)
     legend = ratio[ratio.index("ratio ρ") :].partition(":")[2].partition("▾")[0]
     low, high = (float(one) for one in re.findall(r" [≤≥]?(\d[\d.]*)(?=\s)", legend))
-    assert low * high == pytest.approx(1.0, rel=1e-3)
+    full = np.quantile(np.abs(log_ratios[log_ratios != 0.0]), 0.98)
+    assert (low, high) == pytest.approx(np.exp([log_ratios.min(), full]), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["contribution", "gradient", "ratio", "kl", "difference"])
@@ -270,7 +280,8 @@ def test_an_empty_response_and_numbers_alone_can_be_drawn(grpo, dump, tmp_path):
 
 
 def test_five_steps_on_each_side_each_darker_than_the_one_before(grpo, dump, tmp_path):
-    text, _ = picture(grpo, dump(TOKENS), tmp_path)
+    new = [[-0.1, -1.0, -0.3, -0.2, -1.5, -0.4], [-1.0, -2.0]]  # ratios of one size on either side
+    text, _ = picture(grpo, dump(TOKENS | {"log_probs_new": new}), tmp_path)
     scale = re.findall(r'width="12.0"[^>]*fill="#(\w+)"', text)
     lights = [luminance(bytes.fromhex(color)) for color in scale]
     assert len(set(scale)) == 11

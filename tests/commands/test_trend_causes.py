@@ -142,7 +142,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "one position": (
         one_position,
-        r"step 24: 80% of Σ .log ratio. is at token #3 of the responses and at token id 77; ",
+        r"step 24: 80% of Σ .log ratio. is at position 3 of the responses and at token id 77; ",
         "look at these tokens",
     ),
     "another forward pass": (

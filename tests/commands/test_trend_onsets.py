@@ -55,7 +55,9 @@ def seen(path: Path, *every: F64) -> list[Onset | None]:
     return [_onset(wrong[str(at)][0]) if wrong.get(str(at)) else None for at in range(len(every))]
 
 
-_SENTENCE = re.compile(r"(rose|fell|began to \w+) at step \d+: median (\S+) before, (\S+) after")
+_SENTENCE = re.compile(
+    r"(rose|fell|began to \w+) at step \d+: median (\S+) before, (\S+) (?:over|at) step"
+)
 
 
 def _onset(finding: dict[str, Any]) -> Onset:
@@ -265,7 +267,8 @@ def test_a_finding_says_what_was_and_what_is(begin: int, tmp_path: Path) -> None
         assert found["seen"] in (begin + 1, begin + 2)
         before = np.median(values[max(begin - 30, 0) : begin])
         later = np.median(values[begin : begin + 12])
-        words = f"{verb} at step {begin}: median {before:.4g} before, {later:.4g} after ("
+        span = f"over steps {begin} to {min(begin + 11, 59)}"
+        words = f"{verb} at step {begin}: median {before:.4g} before, {later:.4g} {span} ("
         assert f" {words}{'×1.5' if sign > 0 else 'far beyond noise'})" in found["sentence"]
         assert found["score"] > 100
         assert (found["before"], found["after"]) == pytest.approx((before, later))
@@ -489,7 +492,9 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
         words = shlex.split(one["command"], comments=True)
         assert words[words.index("--record") + 1] == "30/0"  # the onset, not the worst step
         assert f" {one['worst_step']}/0 " in one["worst_command"]
-        told = re.search(r"# step 30, token #(\d+) of response (\d+): .* ([\d.]+)$", one["command"])
+        told = re.search(
+            r"# step 30, position (\d+) of response (\d+): .* ([\d.]+)$", one["command"]
+        )
         if told is None:
             assert "the record with the lowest mean −log π" in one["command"]
             continue
@@ -505,7 +510,8 @@ def test_a_temperature_on_one_side_is_found_where_it_began(monkeypatch: pytest.M
 def named_by_check(worst: dict[str, Any]) -> list[str]:
     """The errors and warnings of a record."""
     rows = answer("check", worst["source"], "--record", worst["record"])["findings"]
-    return [f"{one['code']}: {one['message']}" for one in rows if one["severity"] != "info"]
+    place = f"(record {worst['record']})"
+    return [f"{one['code']}: {one['message']} {place}" for one in rows if one["severity"] != "info"]
 
 
 @pytest.mark.more
@@ -581,7 +587,7 @@ def test_a_finding_without_an_objective_is_shown_by_check(tmp_path: Path) -> Non
         one = found_in(path, *flags, "--where", "step>=0")["mismatch.k1"][0]
         command = f"grpo {word} '{path}' --record 20"
         assert one["command"].startswith(command), one
-        assert one["command"].endswith("  # step 20, token #0 of response 0: |mismatch| 0.506")
+        assert one["command"].endswith("  # step 20, position 0 of response 0: |mismatch| 0.506")
         assert " --where 'step>=0'  #" in one["command"]
 
 
@@ -803,10 +809,36 @@ def test_a_doubt_of_the_entropies_is_no_headline_where_the_log_probs_fell_too(
     path = collapsed(tmp_path / "a.jsonl", entropies=[[1e-5] * 20] * 4)
     event = trend(path)["events"][0]
     assert event["check"][0].startswith("entropies: ")
-    assert event["summary"].startswith("step 20: the policy became too sure of its tokens (")
-    assert event["fix"].startswith("raise ε_high")
+    assert event["summary"].startswith("step 20: −log π of the sampled tokens fell at once (")
+    assert "temperature" in event["fix"].partition("raise ε_high")[0]
     shown = run("trend", path, "-v", "dr").stdout
-    assert shown.index("fix: raise") < shown.index("check: entropies: ")
+    assert shown.index("fix: first") < shown.index("check of one record: entropies: ")
+
+
+@each("factors", [(1.0, 0.55), (1.0, 1.8), (0.9, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55)])
+def test_only_a_jump_within_one_step_asks_for_the_sampling_temperature(
+    factors: Sequence[float], tmp_path: Path
+) -> None:
+    """What is done about a policy that is too sure comes after that, and alone where it took long.
+
+    Not where the policy moves away from the reference at the same step.
+    """
+    draw = np.random.default_rng(2)
+    rows = []
+    for step in range(40):
+        nll = draw.exponential(0.6, (4, 40)) * factors[min(max(step - 19, 0), len(factors) - 1)]
+        rows.append({"step": step, "log_probs": (-nll).tolist(), "rewards": [0.0, 1.0, 0.0, 1.0]})
+    (event,) = trend(write(tmp_path / "a.jsonl", rows))["events"]
+    usual = "lower the learning rate" if factors[-1] > 1.0 else "raise ε_high"
+    before, found, _ = event["fix"].partition(usual)
+    assert found
+    assert ("sampling temperature" in before) == (len(factors) == 2) == bool(before)
+    assert ("too sure" in event["summary"]) == (len(factors) > 2)
+    for row in rows:
+        noise = draw.normal(0.0, 0.8 if row["step"] > 19 else 0.05, (4, 40))
+        row["log_probs_ref"] = np.minimum(row["log_probs"] + noise, -1e-9).tolist()
+    moved = trend(write(tmp_path / "b.jsonl", rows))["events"]
+    assert not any("sampling temperature" in one["fix"] for one in moved)
 
 
 def test_one_value_that_is_back_by_chance_does_not_move_the_onset(tmp_path: Path) -> None:

@@ -457,7 +457,7 @@ def test_a_fall_is_shown_by_the_record_that_is_lowest(
         token, value = (None, 0.2) if falls else (1, 1.2)
         assert found["worst"]["token"] == token
         assert abs(found["worst"]["value"] - value) < 0.05
-        shown = "the record with the lowest mean" if falls else "token #1 of response 0:"
+        shown = "the record with the lowest mean" if falls else "position 1 of response 0:"
         assert f"{shown} −log π {value}" in found["command"].replace("π: ", "π ")
 
 

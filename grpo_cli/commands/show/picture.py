@@ -92,7 +92,6 @@ class Picture:
         color_by: what colours the tokens.
         scale: the value at which the colour is full: 98 % of the tokens are within it.
         range: the least and the largest value of the record.
-        steps: the colours that there are: from 0 on where no value of the record is below 0.
         remark: a note on the colours, where they are not the usual ones.
         mover: what gives clipped tokens their gradient where the policy term gives none.
     """
@@ -102,7 +101,6 @@ class Picture:
     color_by: str
     scale: float
     range: tuple[float, float]
-    steps: Sequence[int]
     remark: str | None = None
     mover: str = ""
 
@@ -138,11 +136,17 @@ class Picture:
         return f"{line}; only {self.mover} gives {which} a gradient"
 
     @property
+    def steps(self) -> Sequence[int]:
+        """The colours that occur, and those between them and 0."""
+        low, high = map(self.step, self.range)
+        return range(min(low, 0), max(high, 0) + 1)
+
+    @property
     def ends(self) -> tuple[str, str]:
-        """The values of the first colour and of the last, and whether others are beyond them."""
-        low, high = (self.scale * self.steps[at] / STEPS for at in (0, -1))
-        marks = "≤" * (self.range[0] < low), "≥" * (self.range[1] > high)
-        return f"{marks[0]}{self._brief(low)}", f"{marks[1]}{self._brief(high)}"
+        """The least value and the largest, or where the colour is full before: as on the page."""
+        low, high = min(self.range[0], 0.0), max(self.range[1], 0.0)
+        first = f"≤{self._brief(-self.scale)}" if low < -self.scale else self._brief(low)
+        return first, f"≥{self._brief(self.scale)}" if high > self.scale else self._brief(high)
 
     @property
     def bounds(self) -> list[tuple[str, str]]:
@@ -200,8 +204,7 @@ def picture(
     values = np.concatenate([one.values for one in responses] or [np.zeros(0)])
     values = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
     low, high = float(values.min()), float(values.max())
-    steps = range(-STEPS * (low < 0.0), STEPS * (high > 0.0) + 1)
-    return Picture(record, drawn, chosen, scale, (low, high), steps, remark, mover)
+    return Picture(record, drawn, chosen, scale, (low, high), remark, mover)
 
 
 _TELLING = ("gradient", "contribution", "mismatch", "kl", "advantage")
@@ -229,23 +232,11 @@ def _scale(record: Row, color_by: str) -> float:
 
 
 def saturated(rows: F64) -> list[float]:
-    """The size at which the colour of each row is full: 98 % of what is not 0 is within it.
-
-    It is what np.quantile returns of each, to the bit.
-    """
-    if not rows.size:
-        return [0.0] * len(rows)
+    """The size at which the colour of each row is full: 98 % of what is not 0 is within it."""
     sizes = np.abs(rows)
-    sizes[~np.isfinite(sizes) | (sizes == 0.0)] = np.inf
-    sizes.sort(axis=1)
-    counts = np.count_nonzero(sizes < np.inf, axis=1)
-    last, every = np.maximum(counts - 1, 0), np.arange(len(rows))
-    place = last * _SATURATED
-    at = place.astype(np.int64)
-    ends = sizes[every, at], sizes[every, np.minimum(at + 1, last)]
-    low, high = (np.where(counts, one, 0.0) for one in ends)
-    gap, part = high - low, place - at
-    return np.where(part < 0.5, low + gap * part, high - gap * (1.0 - part)).tolist()
+    known = np.isfinite(sizes) & (sizes != 0.0)
+    kept = (row[at] for row, at in zip(sizes, known, strict=True))
+    return [float(np.quantile(one, _SATURATED)) if len(one) else 0.0 for one in kept]
 
 
 def _values(tokens: Row, color_by: str) -> F64:

@@ -205,7 +205,7 @@ def _named_in(event: Event, steps: Steps, run: Run) -> tuple[list[str], dict[str
         found: dict[str, str] = {}
         for row in _wrong_in(reader):
             if place is None or row.record == place.record:  # not another one of that number
-                where = f" (record {shown(row.record)})" if place is None else ""
+                where = f" (record {shown(row.record)})"
                 found.setdefault(row.code, f"{row.code}: {row.message}{where}")
                 advice.setdefault(row.code, row.advice)
         return found

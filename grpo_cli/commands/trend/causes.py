@@ -11,6 +11,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.columns import changed_column
+from grpo_cli.commands.trend.findings import in_steps
 from grpo_cli.commands.trend.onsets import (
     FARTHEST,
     FUTURE,
@@ -25,7 +26,7 @@ from grpo_cli.commands.trend.onsets import (
     medians,
 )
 from grpo_cli.commands.trend.step import WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import DOWN, UP, meaning, watch
+from grpo_cli.commands.trend.watched import DOWN, UP, meaning, remedy, watch
 from grpo_cli.terminal.numbers import brief
 
 KL, LENGTH = "kl_k3", "length_mean"
@@ -82,6 +83,14 @@ _LOOK_AT_REWARDS = (
     "compare the rewards of one prompt's responses before and after that step: look for a reward "
     "that is computed once for each prompt, a cache, or a verifier that always gives one answer"
 )
+_SAMPLING = (
+    "first compare the sampling temperature (and top_p, top_k) before and after that step: a "
+    "policy changes over several steps; if sampling did not change, "
+)
+_OF_SAMPLES = {"nll", "entropy", "repetition", "ratio_mean", "loss", LENGTH, "truncated"}
+"""What may change with the sampling alone."""
+_AT_ONCE = 0.6
+"""The least share of a change that one step makes, where it is complete at once."""
 _LOOK = "read the longest responses to see what is rewarded; then cap or penalise length"
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
@@ -345,6 +354,27 @@ def _longer(found: Sequence[Finding], steps: Steps) -> Cause | None:
     return Cause(meaning(row, UP), row.fix, first=longer, step=step)
 
 
+def _other_sampling(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The sampled tokens became more, or less, probable at once, and nothing else of the policy.
+
+    Of a log that has entropies alone, these are looked at.
+    """
+    name = "entropy" if steps.series_of("nll") is None else "nll"
+    one = next((one for one in _named(found, name) if one.kind == SHIFT), None)
+    values = None if one is None else steps.metrics[one.metric]
+    if one is None or values is None or one.row is None or one.before is None or one.after is None:
+        return None
+    near = (each for each in found if abs(each.onset - one.onset) <= LEAST_FUTURE)
+    if any(each.row is None or each.row.name not in _OF_SAMPLES for each in near):
+        return None
+    at = steps.numbers.index(one.onset)
+    if not abs(values[at] - values[at - 1]) > _AT_ONCE * abs(one.after - one.before):
+        return None
+    what = "the entropy" if name == "entropy" else "−log π of the sampled tokens"
+    words = f"{what} {'fell' if one.direction == DOWN else 'rose'} at once"
+    return Cause(words, f"{_SAMPLING}{remedy(one.row, one.direction)}", first=one, has_reason=True)
+
+
 def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """The reward rose from one step to the next."""
     rose = (one for one in _named(found, _REWARD) if one.at_once and one.direction == UP)
@@ -369,12 +399,6 @@ def _equal_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
     return Cause("all rewards of each group are equal", _LOOK_AT_REWARDS, first=one)
 
 
-def _rose(before: F64, after: F64) -> bool:
-    """Whether values are more than those before, by more than chance does."""
-    change, error = mean_change(before, after)
-    return change > _LEAST_GAIN * error
-
-
 def _around(steps: Steps, name: str, onset: int) -> tuple[F64, F64] | None:
     """The values of a row of ``watched.TABLE`` before and after a step; None of too few."""
     values = steps.series_of(name)
@@ -393,8 +417,9 @@ def _gain(found: Sequence[Finding], steps: Steps) -> Cause | None:
     onset = min(one.onset for one in found)
     names = [steps.name_of(name) for name in (_REWARD, LENGTH)]
     sides = [_around(steps, name, onset) for name in (_REWARD, LENGTH)]
-    known = [one for one in sides if one is not None and _rose(*one)]
-    if longer is None or len(known) < 2:
+    known = [one for one in sides if one is not None]
+    gains = [change > _LEAST_GAIN * error for change, error in (mean_change(*one) for one in known)]
+    if longer is None or len(known) < 2 or not all(gains):
         return None
     kl = watch(KL) if any(one.direction == UP for one in _named(found, KL)) else None
     fix = _LOOK if kl is None else f"{_LOOK}; {kl.fix}"
@@ -402,7 +427,9 @@ def _gain(found: Sequence[Finding], steps: Steps) -> Cause | None:
     more = None
     if next(_named(found, _REWARD), None) is None:  # its noise hid that it rose
         before, after = (float(medians(side)) for side in known[0])
-        levels = f"median {brief(before)} before, {brief(after)} after"
+        begun = steps.numbers.index(onset)
+        span = in_steps(steps.numbers[begun : begun + _AROUND])
+        levels = f"median {brief(before)} before, {brief(after)} {span}"
         more = replace(
             longer,
             metric=names[0],
@@ -436,6 +463,7 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _scaled_rewards,
     _gain,
     _longer,
+    _other_sampling,
     _better_at_once,
     _equal_rewards,
 )

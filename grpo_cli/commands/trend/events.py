@@ -30,6 +30,7 @@ from grpo_cli.commands.trend.watched import (
     RANKS,
     UP,
     meaning,
+    remedy,
     watch,
 )
 
@@ -57,7 +58,6 @@ _RESPONSES = RANKS["entropy"]
 _UPDATES = RANKS["ratio_p999"]
 _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
 """What a policy that moves too far changes: what is done about the KL is done about these."""
-_IF_FALLS = " falls, "
 _SHORTER = (
     "read the shortest responses: see whether the reward pays for brevity, or for a format alone; "
     "normalise the loss by tokens (a mean over each response's tokens favours short right ones)"
@@ -319,10 +319,7 @@ class Event(Answer):
             return ""
         if row is self.first.row and row.name == KL and falls:
             return _LOADED
-        fall, either, rise = row.fix.partition("; if it rises, ")
-        if not either or not self.first.direction or _IF_FALLS not in fall:
-            return row.fix
-        return fall.partition(_IF_FALLS)[2] if falls else rise
+        return remedy(row, self.first.direction)
 
     @property
     def _has_kl(self) -> bool:

@@ -235,10 +235,11 @@ def _finding(
 
 
 class _Levels(NamedTuple):
-    """What a series was before a change, and what it is since."""
+    """What a series was before a change, and what it is since: in the steps at these places."""
 
     before: float | None
     after: float | None
+    places: I64 = np.zeros(0, np.int64)
 
 
 def _levels(series: _Series, change: Change) -> _Levels:
@@ -255,11 +256,12 @@ def _levels(series: _Series, change: Change) -> _Levels:
     if change.limit is not None:
         every = values[at:]
         return _Levels(before, float(every.max() if change.up else every.min()))
-    future = since[:FUTURE]
-    after = _median(future if change.kind == SHIFT else future[-_LATEST:])
+    last = min(at + FUTURE, at + len(since))
+    first = at if change.kind == SHIFT else max(last - _LATEST, at)
+    after = _median(values[first:last])
     if before is not None and after is not None and (after > before) != change.up:
         before = _median(values[max(0, at - RECENT) : at])  # it had moved the other way before
-    return _Levels(before, after)
+    return _Levels(before, after, series.places[first:last])
 
 
 def _median(values: F64) -> float | None:
@@ -302,7 +304,7 @@ def _sentence(
         )
     if change.limit is not None:
         return _passed(series, change, step, levels)
-    moved = _moved(series, change, step, levels)
+    moved = _moved(series, change, levels, steps)
     return moved + (_one_length(series, change, steps) if series.name == _LENGTHS else "")
 
 
@@ -315,8 +317,9 @@ def _factor(levels: _Levels) -> str:
     return f"{'×' if after > before else '÷'}{factor:{',.0f' if factor >= _WHOLE else 'g'}}"
 
 
-def _moved(series: _Series, change: Change, step: int, levels: _Levels) -> str:
+def _moved(series: _Series, change: Change, levels: _Levels, steps: Steps) -> str:
     """Of a shift or a drift."""
+    step = steps.numbers[series.places[change.at]]
     if series.watch.is_log and not series.values[change.at : change.seen].any():
         before = f"median {brief(levels.before)} before"
         return f"{series.name} is exactly 0 from step {step} on: {before}"
@@ -327,8 +330,15 @@ def _moved(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     verb = _VERBS[change.kind][not change.up]
     if series.watch.name == SIGNED and abs(levels.after or 0.0) > abs(levels.before or 0.0):
         verb = AWAY
-    before = f"median {brief(levels.before)} before, {brief(levels.after)} after"
-    return f"{series.name} {verb} at step {step}: {before} ({of})"
+    span = in_steps([steps.numbers[at] for at in levels.places])
+    medians = f"median {brief(levels.before)} before, {brief(levels.after)} {span}"
+    return f"{series.name} {verb} at step {step}: {medians} ({of})"
+
+
+def in_steps(numbers: Sequence[int]) -> str:
+    """The steps of which a number is the median, in words."""
+    first, last = numbers[0], numbers[-1]
+    return f"at step {first}" if first == last else f"over steps {first} to {last}"
 
 
 def _one_length(series: _Series, change: Change, steps: Steps) -> str:
@@ -434,7 +444,7 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
     token = place is not None and place.token is not None
     if place is not None and token:
         value = f"{_VALUES.get(kind or '', '')} {shown(place.value)}".lstrip()
-        comment += f", token #{place.token} of response {place.response}: {value}"
+        comment += f", position {place.token} of response {place.response}: {value}"
     certain = kind == "nll" and place is not None and place == step.lowest.get(kind)
     if place is not None and certain:
         comment += f", the record with the lowest mean −log π: {shown(place.value)}"

@@ -54,7 +54,7 @@ def at_one_place(found: Sequence[Finding], now: Reader, before: Reader) -> Cause
         return None
     places = []
     if own > _MOST and usual.positions.get(position or 0, 0.0) <= _MOST:
-        places.append(f"at token #{position} of the responses")
+        places.append(f"at position {position} of the responses")
     if same > _MOST and usual.tokens.get(token, 0.0) <= _MOST:
         places.append(f"at token id {token}" if isinstance(token, int) else f"at {token!r}")
     if not places:

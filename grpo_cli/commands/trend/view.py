@@ -222,7 +222,7 @@ def _print_events(
         for finding in event.check if detail.commands != 0 else ():
             code, _, message = finding.partition(": ")
             words = message if message.startswith(code) else finding  # the code only once
-            _print_fact(console, screen, "check", words)
+            _print_fact(console, screen, "check of one record", words)
         found = [one for one in event.findings if one.severity == WARNING]
         shown_found = found if most is None else found[: most + 1]
         for one in shown_found:

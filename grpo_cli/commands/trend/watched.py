@@ -334,6 +334,7 @@ _COMPARED = ("reward_std", "pass_at_k")
 of a fault, and were 3 of 12 false ones in 200 healthy runs."""
 SIGNED = "mismatch.k1"
 """Near 0, on either side, where nothing is wrong."""
+_IF_FALLS = " falls, "
 _SURE = ("the policy became less sure of its tokens", "the policy became too sure of its tokens")
 _FAR = ("the ratios π_θ/π_old moved away from 1",) * 2
 _CLIPPED = ("more tokens were clipped", "")
@@ -383,6 +384,14 @@ def meaning(row: Watch, direction: str) -> str:
     """What a change of a metric means, in plain words; "" where there are none."""
     rose, fell = _MEANINGS.get(row.name) or _MEANINGS.get(row.name.partition(".")[0], ("", ""))
     return fell if direction == DOWN else rose
+
+
+def remedy(row: Watch, direction: str) -> str:
+    """What is usually done about a metric that fell, or rose, where these differ."""
+    fall, either, rise = row.fix.partition("; if it rises, ")
+    if not either or not direction or _IF_FALLS not in fall:
+        return row.fix
+    return fall.partition(_IF_FALLS)[2] if direction == DOWN else rise
 
 
 def is_watched(name: str) -> bool:

@@ -88,7 +88,7 @@ class RunView {
     const ordered = families([...findings].sort((a, b) => a.onset - b.onset));
     const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
     const list = make("ul.findings", {}, ...ordered.map(([one, ...others]) => this.finding(one, one === findings[0], others)));
-    const words = [...facts, ...check.map((one) => ["grpo check", checkWords(one)])];
+    const words = [...facts, ...check.map((one) => ["grpo check of one record", checkWords(one)])];
     return make(
       "section.event",
       {},

@@ -9,6 +9,9 @@ const UNUSUAL = 3;
 // The size of a dot, in pixels.
 const DOT = 4.5;
 
+// The room on either side of the first and the last place, where dots are side by side.
+const MARGIN = 24;
+
 // A group by its record, which it shares with others of its step or not.
 function groupWords(groups, at) {
   const { record, group, source } = groups[at];
@@ -174,7 +177,7 @@ class StepView {
     this.figure.replaceChildren(...(known ? [this.scatter(Math.min(this.figure.clientWidth || 700, 760))] : []));
     const parts = known ? ["A dot is a response"] : [];
     if (known && this.kinds.length <= PALETTE) parts.push("its colour shows the group, as in the table");
-    if (known && this.isStacked) parts.push("dots at one place are stacked");
+    if (known && this.isStacked) parts.push("responses of equal length and reward are side by side, with their number where they overlap");
     const bare = this.groups.filter(({ block }) => !block).length;
     if (known && bare && bare < this.groups.length) parts.push("a filled dot: this page has the tokens of the group");
     if (known && bare < this.groups.length) parts.push("click a dot to open its response");
@@ -192,7 +195,7 @@ class StepView {
       if (!(high > low)) [low, high] = [low - 0.5, high + 0.5];
       return { ticks: marks, at: (value) => from + ((value - low) / (high - low)) * (to - from) };
     };
-    const x = scale(points.flatMap(([at, { rewards }]) => rewards.map((_, r) => this.across(at, r))), left + 10, width - 14);
+    const x = scale(points.flatMap(([at, { rewards }]) => rewards.map((_, r) => this.across(at, r))), left + MARGIN, width - MARGIN);
     const y = scale(points.flatMap(([, { rewards }]) => rewards.filter((reward) => reward !== null)), height - 12, 30);
     const parts = [
       draw("line", { class: "axis", x1: left, x2: width, y1: height, y2: height }),
@@ -213,27 +216,28 @@ class StepView {
     return this.hasLengths ? this.groups[at].lengths[r] : at + 1;
   }
 
-  // A dot for each response; those that would hide each other are stacked, at the top downwards.
+  // A dot for each response; those at one place are side by side, within the room to the next place, and counted where they overlap.
   *dots(points, x, y) {
     const all = points.flatMap(([at, { rewards }]) => rewards.map((reward, r) => ({ at, r, reward, cx: x.at(this.across(at, r)), cy: y.at(reward) }))).filter(({ reward }) => reward !== null);
-    const stacks = new Map();
+    const places = new Map();
     for (const dot of all) {
-      const place = `${Math.round(dot.cx / (1.8 * DOT))} ${dot.reward}`;
-      if (!stacks.has(place)) stacks.set(place, []);
-      stacks.get(place).push(dot);
+      const place = `${dot.cx} ${dot.reward}`;
+      if (!places.has(place)) places.set(place, []);
+      places.get(place).push(dot);
     }
-    const rows = [...new Set(all.map(({ cy }) => cy))].sort((a, b) => a - b);
-    const gap = rows.slice(1).reduce((least, row, at) => Math.min(least, row - rows[at]), 250);
-    const tallest = Math.max(...[...stacks.values()].map((stack) => stack.length));
-    const spacing = Math.min(2 * DOT, (0.45 * gap) / tallest);
-    const middle = y.at(y.ticks[0]) / 2 + y.at(y.ticks[y.ticks.length - 1]) / 2;
-    this.isStacked = tallest > 1;
-    for (const stack of stacks.values()) {
-      for (const [nth, dot] of stack.entries()) yield this.dot(dot, dot.cy + (dot.cy < middle ? 1 : -1) * nth * spacing);
+    const columns = [...new Set(all.map(({ cx }) => cx))].sort((a, b) => a - b);
+    const gap = columns.slice(1).reduce((least, column, at) => Math.min(least, column - columns[at]), 250);
+    const room = Math.max(Math.min(gap - 2.5 * DOT, 2 * (MARGIN - DOT)), DOT);
+    this.isStacked = places.size < all.length;
+    for (const dots of places.values()) {
+      const last = dots.length - 1;
+      const spacing = last ? Math.min(2 * DOT, room / last) : 0;
+      for (const [nth, dot] of dots.entries()) yield this.dot(dot, dot.cx + (nth - last / 2) * spacing);
+      if (last && spacing < DOT) yield draw("text", { x: dots[0].cx, y: dots[0].cy - 2 * DOT, "text-anchor": "middle" }, `×${shown(last + 1)}`);
     }
   }
 
-  dot({ at, r, reward, cx }, cy) {
+  dot({ at, r, reward, cy }, cx) {
     const group = this.groups[at];
     const words = `response ${r} of ${groupWords(this.groups, at)}: reward ${shown(reward, 4)}${this.hasLengths ? `, length ${shown(group.lengths[r])}` : ""}`;
     const circle = draw("circle", { class: `${group.block ? "kept" : "bare"} ${this.color(at)}`, cx, cy, r: DOT }, draw("title", {}, words));

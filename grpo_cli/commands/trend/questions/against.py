@@ -142,12 +142,14 @@ class RunComparison(Frames, Answer):
             f"compared over {count:,} steps ({first} to {last}) with the {spread}"
             + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
         ]
-        others = " on the others" if self.differing else ""
-        words += [f"too few steps to decide{others}"] if self.too_few else []
+        if not self.too_few:
+            return "; ".join(words)
+        others = f"the other {len(self.metrics) - len(self.differing)}" if self.differing else "the"
+        undecided = f"Too few steps to decide on {others} metrics ({_LEAST_END} are needed)"
         if self.largest:
-            largest = ", ".join(self.largest)
-            words.append(f"largest differences, in standard deviations of the first run: {largest}")
-        return "; ".join(words)
+            named = f"in standard deviations of the first run: {', '.join(self.largest)}"
+            undecided += f"; largest differences of these, {named}"
+        return f"{'; '.join(words)}. {undecided}"
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each metric, those beyond noise first."""

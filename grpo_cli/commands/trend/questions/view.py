@@ -141,16 +141,16 @@ def print_comparison(
             "difference": with_error(one, first),
             "at the end": with_error(one, first, at_end=True),
             "since": "" if one.since is None else str(one.since),
-            "since then": "" if one.since in (None, first) else since_then(one),
+            "since_then": "" if one.since in (None, first) else since_then(one),
         }
         for one in answer.metrics
         if one.name not in equal
     ]
     hide = [] if answer.has_end else ["at the end"]
-    for name in ("since", "since then"):
+    for name in ("since", "since_then"):
         hide += [] if any(row[name] for row in rows) else [name]
     if rows:
-        hide += _print_rows(console, screen, rows, spare=("at the end", "since then"), hide=hide)
+        hide += _print_rows(console, screen, rows, spare=("at the end", "since_then"), hide=hide)
     if equal:
         console.print(wrapped(Text(f"equal: {', '.join(equal)}", "dim"), screen.reading, 2))
     if not rows:
@@ -164,7 +164,7 @@ def print_comparison(
     explained += "; ≠: differs beyond chance for this many metrics"
     if answer.differing:
         explained += "; since: the step from which on a metric differs"
-        explained += "" if "since then" in hide else ", since then: the difference from there on"
+        explained += "" if "since_then" in hide else ", since_then: the difference from there on"
     console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
 
 
