@@ -499,10 +499,10 @@ def test_the_headline_counts_what_is_listed(known, losses) -> None:
     listed = shown.partition("equal on this data: ")[2].partition(" to tell them apart")[0]
     assert found["match_count"] - 1 == len(listed.split("; ")) > 0
     count = found["match_count"] - 1
-    assert (
-        f"; so do{'' if count > 1 else 'es'} {count} other{'s' if count > 1 else ''} on this data ("
-        in shown
-    )
+    others = "1 other formula also gives" if count == 1 else f"{count} other formulas also give"
+    assert f"; {others} it on this data (" in shown
+    names = len(found["matches"][0]["variants"])
+    assert (f"; {names} names are this formula" in shown) is (names > 1)
 
 
 def test_the_printed_command_gives_the_printed_value(known, losses) -> None:

@@ -210,7 +210,7 @@ def _changes(recorded: Convention, first: Convention) -> Iterator[str]:
     (row, _, release), (other, _, version) = (
         next(iter(one.variants), "").partition("@") for one in (recorded, first)
     )
-    return changed(row, release, version) if row == other else iter(())
+    return changed(row, release, version, recorded.signature) if row == other else iter(())
 
 
 def convention(

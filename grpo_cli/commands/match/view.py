@@ -163,8 +163,15 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield by_chance, "bold magenta"
     else:
         first, style = f"{_label(answer.matches[0])} gives the {target}", "bold green"
-        others = "does 1 other" if count == 2 else f"do {count - 1} others"
-        also = f"; so {others} on this data" if count > 1 else ""
+        names = len(answer.matches[0].variants)
+        also = f"; {names} names are this formula" if names > 1 else ""
+        if count > 1:
+            others = (
+                "1 other formula also gives"
+                if count == 2
+                else f"{count - 1} other formulas also give"
+            )
+            also += f"; {others} it on this data"
         if entries > 1:
             first = f"ambiguous: {count} conventions fit the {target}"
             also = f", with {entries} different values; the first is {_label(answer.matches[0])}"

@@ -164,10 +164,29 @@ CHANGES = (
     ),
     Change(
         since="1.10.0",
-        what="The KL is weighted by the ratio by default (use_bias_correction_kl). The entropy "
-        "bonus of dapo, cispo and vespo is the mean over the micro-batch. luspo masks before its "
-        "mean, so padding is out of its KL. max_completion_length is 512, not 256.",
+        what="The KL is weighted by the ratio by default (use_bias_correction_kl).",
         rows=_LOSSES,
+        before="1.9.2",
+        stage="kl",
+    ),
+    Change(
+        since="1.10.0",
+        what="The entropy bonus of dapo, cispo and vespo is the mean over the micro-batch.",
+        rows=_WINDOW,
+        before="1.9.2",
+        stage="ent",
+    ),
+    Change(
+        since="1.10.0",
+        what="luspo masks before its mean, so padding is out of its KL.",
+        rows=("trl/luspo",),
+        before="1.9.2",
+        stage="kl",
+    ),
+    Change(
+        since="1.10.0",
+        what="max_completion_length is 512, not 256.",
+        rows=("trl/dr_grpo",),
         before="1.9.2",
     ),
 )
