@@ -74,7 +74,6 @@ def _brief(first: Difference, possible: Sequence[Collection[str]], *, hint: bool
     pattern = first.pattern
     if pattern and not hint:
         pattern = pattern.removesuffix(HINT)
-        pattern = None if pattern == DIFFERS else pattern
     return replace(first, possible=some, pattern=pattern)
 
 
