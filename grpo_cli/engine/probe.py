@@ -22,6 +22,7 @@ FEATURES: Mapping[str, str] = {
     "lengths": "responses of unequal lengths",
     "sizes": "groups of unequal sizes",
     "ratios": "ratios other than 1, some beyond the clip (a later epoch over the same rollouts)",
+    "large": "larger ratios (a later epoch over the same rollouts)",
     "reference": "log_probs_ref that differ from the policy's log-probs, and β > 0",
     "spreads": "rewards whose spread differs between groups, without a group mean of 0",
     "rollout": "log_probs_rollout that differ from log_probs_old",
@@ -29,6 +30,8 @@ FEATURES: Mapping[str, str] = {
 }
 """Features of batches, and how they are named where a batch lacks them."""
 
+_INSIDE = 1.0
+"""The largest |log ratio| where it is no ``large`` one: below the constants of dual clips."""
 _SIZES = ([3, 5], [2, 4])
 """Responses of the groups of each record."""
 
@@ -54,7 +57,8 @@ def probe(
         lengths = np.full(count, 4, dtype=np.int64)
     responses = Segments(lengths)
     old = -random.gamma(2.0, 0.6, responses.total) - 2.0 * tail - 2.0
-    new = old if "ratios" in lacking else old + _steps(random, responses.total, tail, 1)
+    most = min(tail, _INSIDE) if "large" in lacking else tail
+    new = old if "ratios" in lacking else old + _steps(random, responses.total, most, 1)
     ref = new if "reference" in lacking else new + _steps(random, responses.total, tail, 3)
     engine = old if "rollout" in lacking else old + _steps(random, responses.total, tail, 5)
     if probable:
@@ -134,8 +138,11 @@ def distinguishing(
         return same(*(valued(lacking, probable=probable) for valued in (left, right)))
 
     tried = missing.difference(known)
-    found = {one for one in tried - {"probable"} if not agree(missing - {one})}
+    found = {one for one in tried - {"probable", "large"} if not agree(missing - {one})}
     further = "probable" in tried and agree(missing) and not agree(missing, probable=True)
+    some = missing - {"ratios"}
+    if "large" in tried and agree(some) and not agree(some - {"large"}):
+        found.add("large")
     return found | ({"probable"} if further else set())
 
 

@@ -41,12 +41,14 @@ class Change:
         rows: the names of the rows that it changed.
         before: the version after the @ of the rows that keep the earlier number, as ``1.9.2`` in
             ``trl/dapo@1.9.2``: the last release that had it.
+        stage: the part of the signature without which a loss did not change; "" for none.
     """
 
     since: str
     what: str
     rows: tuple[str, ...]
     before: str
+    stage: str = ""
 
 
 @dataclass(frozen=True)

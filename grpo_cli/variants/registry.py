@@ -18,6 +18,7 @@ from grpo_cli.objective import objective
 from grpo_cli.objective.choice import Bound, Choice, place_of, table
 from grpo_cli.objective.objective import Stage
 from grpo_cli.objective.row import Row, Use
+from grpo_cli.objective.signature import choices_in
 from grpo_cli.objective.terms import BONUS
 
 T = TypeVar("T")
@@ -57,11 +58,19 @@ def framework_of(variant: str) -> Framework | None:
     return framework(room) if slash and room in FRAMEWORKS else None
 
 
-def changed(row: str, earlier: str, later: str) -> Iterator[str]:
-    """What changed in a framework's row between two of its releases, a sentence each."""
+def changed(row: str, earlier: str, later: str, signature: str) -> Iterator[str]:
+    """What changed a loss in a framework's row between two of its releases, a sentence each.
+
+    Args:
+        row: the row.
+        earlier, later: the releases.
+        signature: the loss's; a change in a term that it has not is left out.
+    """
+    has = {name for name, one in choices_in(signature).items() if not one.startswith("none")}
     if (room := framework_of(row)) is not None:
         for change in room.changes:
-            if as_of([change], row, earlier) != as_of([change], row, later):
+            differs = as_of([change], row, earlier) != as_of([change], row, later)
+            if differs and (not change.stage or change.stage in has):
                 yield f"{room.name} {change.since}: {change.what}"
 
 

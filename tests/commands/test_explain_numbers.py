@@ -19,6 +19,18 @@ from grpo_cli import VARIANTS, evaluate
 from grpo_cli.vectors import cases
 from grpo_cli.vectors.case import FILES, stored
 
+
+def test_a_beta_of_0_that_a_flag_sets_is_not_the_trainers(tmp_path):
+    """The records' own is named; without the flag nothing is said of a loss without a KL."""
+    row = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}
+    row |= {"log_probs_ref": [[-1.1], [-1.9]]}
+    for recorded in (0.01, 0.0):
+        made = [row | {"hyperparameters": {"beta": recorded}}]
+        path = write(tmp_path / f"{recorded}.jsonl", made)
+        why = {one["code"]: one["text"] for one in answer("explain", path, "--beta", "0")["why"]}
+        assert ("you set β = 0; the records say 0.01" in why["beta"]) is (recorded > 0)
+
+
 # ---- every number of the document against arithmetic written down here ---------------------------
 
 

@@ -79,6 +79,8 @@ def test_rows_find_themselves(known, losses) -> None:
         ("grpo", {"std_ddof": 0}, "-v grpo -p std_ddof=0"),
         ("cispo", {"std_ddof": 0}, "-v cispo -p std_ddof=0"),
         ("bnpo", {"std_ddof": 0}, "-v bnpo -p std_ddof=0"),
+        ("lite-ppo", {"std_eps": 1e-4}, "-v lite-ppo -p std_eps=0.0001"),
+        ("lite-ppo", {"std_ddof": 0}, "-v lite-ppo -p std_ddof=0"),
     ], 2),
 )  # fmt: skip
 def test_a_plain_row_with_one_other_setting_comes_first(tmp_path, name, flags, words) -> None:
@@ -92,6 +94,28 @@ def test_a_plain_row_with_one_other_setting_comes_first(tmp_path, name, flags, w
     loss = evaluate(path, name, **flags).loss
     first = match(path, loss=f"{loss:.6g}").matches[0]
     assert (first.value, f" {words} --level" in first.command) == (loss, True), first.command
+
+
+def test_the_std_of_a_batch_has_other_settings_too(path) -> None:
+    """TRL's eps in a paper's row, and ddof 0 of an advantage that a flag names."""
+    stages = {"advantage": "batch-std", **NARROW, "ratio": "token"}
+    loss = evaluate(path, "lite-ppo", stages=NARROW, epsilon=0.2, std_eps=1e-4).loss
+    found = match(path, loss=f"{loss:.12g}", stages=NARROW, epsilon=0.2, variant="lite-ppo")
+    assert "adv:batch-std[ddof=1,eps=0.0001]" in found.matches[0].signature
+    assert found.matches[0].value == loss
+    loss = evaluate(path, "lite-ppo", stages=stages, epsilon=0.2, std_ddof=0).loss
+    found = match(path, loss=f"{loss:.12g}", stages=stages, epsilon=0.2)
+    assert "adv:batch-std[ddof=0,eps=" in found.matches[0].signature
+    assert found.matches[0].difference == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_nearest_row_is_named_with_the_flags_that_it_has(path, without_mistakes) -> None:
+    words = ("match", path, "--loss=0.155", *FEW, "--advantage", "batch-std")
+    shown = " ".join(run(*words, "--rtol", "1e-9").stdout.split())
+    name, _, rest = shown.partition("the nearest is ")[2].partition(" with ")
+    assert " --advantage batch-std" in name
+    own = run("eval", path, "-v", *name.split(), "--level", "batch", "--only", "loss").stdout
+    assert float(own) == pytest.approx(float(rest.split()[0]), rel=1e-5)
 
 
 @pytest.mark.more
@@ -424,6 +448,31 @@ def test_what_would_tell_conventions_apart_is_what_the_data_lack(records, has) -
     assert found
 
 
+@each("name", ["dual-clip", "two-sided"])
+def test_what_bounds_large_ratios_is_distinguished_by_larger_ones(tmp_path, name) -> None:
+    """Ratios up to e are beyond the clip, but not beyond what the row bounds where A < 0."""
+    base = record(5, [3, 5, 4, 2], [1.0, 0.0, 0.5, 0.0], hyperparameters={"epsilon": 0.2})
+    fixed = {"kl": "none", "aggregate": "token-mean", "advantage": "group-std", "ratio": "token"}
+    for step, equal in ((1.0, True), (1.8, False)):
+        away = [[step * (-1) ** at for at in range(len(row))] for row in base["log_probs_old"]]
+        new = [[min(x, -2.0) for x in row] for row in base["log_probs_new"]]
+        old = [[x - y for x, y in zip(*rows, strict=True)] for rows in zip(new, away, strict=True)]
+        rows = [base | {"log_probs_new": new, "log_probs_old": old}]
+        loss = evaluate(rows, name, stages=fixed).loss
+        found = match(rows, loss=f"{loss:.12g}", stages=fixed)
+        larger = any(one.startswith("ratios above 4 where") for one in found.tell_apart)
+        assert (found.match_count > 1, larger) == (equal, equal)
+
+
+def test_values_that_few_digits_leave_are_distinguished_by_more(known, losses) -> None:
+    words = ("match", known, f"--loss={losses['dapo']:.5g}", "--kl", "none")
+    found = json.loads(run(*words, "--json").stdout)
+    count = len({one["value"] for one in found["matches"]})
+    assert (count > 1, found["reproduced"]) == (True, True)
+    shown = " ".join(run(*words).stdout.split())
+    assert f"to tell the {found['entry_count']} values apart, give more digits" in shown
+
+
 # ---- as users run it ----------------------------------------------------------------------------
 
 
@@ -450,10 +499,10 @@ def test_the_headline_counts_what_is_listed(known, losses) -> None:
     listed = shown.partition("equal on this data: ")[2].partition(" to tell them apart")[0]
     assert found["match_count"] - 1 == len(listed.split("; ")) > 0
     count = found["match_count"] - 1
-    assert (
-        f"; so do{'' if count > 1 else 'es'} {count} other{'s' if count > 1 else ''} on this data ("
-        in shown
-    )
+    others = "1 other formula also gives" if count == 1 else f"{count} other formulas also give"
+    assert f"; {others} it on this data (" in shown
+    names = len(found["matches"][0]["variants"])
+    assert (f"; {names} names are this formula" in shown) is (names > 1)
 
 
 def test_the_printed_command_gives_the_printed_value(known, losses) -> None:

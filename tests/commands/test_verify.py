@@ -158,7 +158,7 @@ def test_tokens_are_named_by_their_position_as_written() -> None:
 def test_a_difference_as_users_run_it(tmp_path) -> None:
     result = run("verify", changed(tmp_path, negate))
     assert result.exit_code == 1
-    for said in ("differs record dapo/2", "wrong sign", "1 of 8 records differs"):
+    for said in ("\nrecord dapo/2 of step", "wrong sign", "1 of 8 records differs"):
         assert said in result.stdout
     found = verify(changed(tmp_path, negate)).records[2].first
     assert found is not None
@@ -516,6 +516,30 @@ def test_an_earlier_release_of_the_row_comes_before_a_cause(tmp_path: Path) -> N
     path = write(tmp_path / "a.jsonl", rows)
     shown = " ".join(run("verify", path, "-v", "trl/grpo", "--beta", "0.04").stdout.split())
     assert "trl/grpo@1.9.2 (trl 1.10.0: The KL is weighted by the ratio by default" in shown
+    assert "max_completion_length" not in shown  # which trl/dr_grpo alone has
+
+
+def test_of_a_release_the_changes_of_terms_that_the_loss_has_are_named(tmp_path: Path) -> None:
+    for coefficient, named in ((0.0, False), (0.1, True)):
+        flags = {"beta": 0.04, "entropy_coef": coefficient}
+        row = TRL | {"entropies": [[0.5, 0.9, 0.3], [0.7], [0.2, 0.4]]}
+        row["expected"] = {"loss": evaluate(row, "trl/dapo@1.9.2", **flags).loss}
+        path = write(tmp_path / f"{named}.jsonl", [row])
+        words = ("--beta", "0.04", "-p", f"entropy_coef={coefficient}")
+        shown = " ".join(run("verify", path, "-v", "trl/dapo", *words).stdout.split())
+        assert "The KL is weighted by the ratio" in shown
+        assert ("The entropy bonus" in shown) is named
+
+
+def test_a_record_with_a_cause_is_shown_before_those_without(tmp_path: Path) -> None:
+    rows = [record(number, [7, 5], [1.0, 0.25]) for number in range(3)]
+    for row, factor in zip(rows, (36.195, -1.0, -1.0), strict=True):
+        row["expected"] = {"loss": factor * evaluate(row, "dapo").total["loss"]}
+    path = write(tmp_path / "a.jsonl", rows)
+    shown = " ".join(run("verify", path, "-v", "dapo").stdout.split())
+    places = [shown.index(f"a.jsonl:{line}) differs from dapo's loss") for line in (2, 1)]
+    assert places == sorted(places)
+    assert shown.index("cause not recognised") > places[1]
 
 
 @each(
@@ -688,7 +712,8 @@ def test_a_factor_that_one_loss_lacks_is_not_in_the_first_line(
     path = write(tmp_path / "a.jsonl", rows)
     first, *lines = run("verify", path, "-v", "dapo").stdout.splitlines()
     assert first == "3 of 3 records differ (rtol 0.0001)"
-    assert any(f"where    your loss is grpo's times {factor:g}" in line for line in lines)
+    own = any(f"where    your loss is grpo's times {factor:g}" in line for line in lines)
+    assert own is (factor == 1.01)  # which somebody may have typed
     assert verify(rows, "dapo").headline.endswith("differ: cause not recognised")
 
 

@@ -184,6 +184,8 @@ def _explained(
     source.notices.update(dict.fromkeys(plan.assumed(example.settings)))
     steps = worked(example, example.run(evaluator.evaluate), full=full)
     total = totals.row()
+    if "beta" in plan.flags and (recorded := example.settings.get("beta")):
+        facts.overridden_beta = float(recorded)
     own = plan.row.advantage
     computes = "group-std" if own.choice.given else own.name
     reasons = why(total, facts, computes)

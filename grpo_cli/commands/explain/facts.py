@@ -103,6 +103,7 @@ class Facts:
         cancelled: groups whose reward functions differ between responses while their sum does not.
         reference_equal: whether the policy is the reference at every token.
         no_reference: whether a KL was left out, since no record has a reference.
+        overridden_beta: the β of a record in whose place a flag gives another; None for none.
         plain_clip: whether the surrogate is PPO's clip, without dual clip or δ.
         steps: each record's own loss, reward and KL.
         largest: the largest single token.
@@ -119,6 +120,7 @@ class Facts:
     reference_equal: bool | None = None
     no_reference: bool = False
     betas: set[float] = field(default_factory=set)
+    overridden_beta: float | None = None
     plain_clip: bool = True
     steps: Steps = field(default_factory=Steps)
     largest: Extreme | None = None

@@ -165,7 +165,8 @@ def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterat
     if facts.no_reference:
         yield _reason("no-reference")
     elif facts.betas == {0.0}:
-        yield _reason("beta")
+        kind = "beta.set" if facts.overridden_beta else "beta"
+        yield _reason(kind, recorded=facts.overridden_beta)
     elif facts.reference_equal:
         yield _reason("reference")
     if _on_policy(total) and total["tokens"]:

@@ -11,7 +11,7 @@ from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched, Relea
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.logged import TARGETS, read_questions
 from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
-from grpo_cli.commands.match.run import RARE, REFERENCE, Candidate, Run
+from grpo_cli.commands.match.run import RARE, REFERENCE, Candidate, Run, entries
 from grpo_cli.commands.match.search import TOO_LARGE, Search
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
@@ -167,10 +167,9 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
     target = last.target
 
     def conventions(candidates: Sequence[Candidate]) -> tuple[Convention, ...]:
-        entries = _entries(candidates)
         made = [
             convention(one, last.first, words, target, entry)
-            for one, entry in zip(candidates, entries, strict=True)
+            for one, entry in zip(candidates, entries(candidates), strict=True)
         ]
         return tuple(sorted(made, key=lambda one: one.entry))
 
@@ -211,24 +210,7 @@ def _changes(recorded: Convention, first: Convention) -> Iterator[str]:
     (row, _, release), (other, _, version) = (
         next(iter(one.variants), "").partition("@") for one in (recorded, first)
     )
-    return changed(row, release, version) if row == other else iter(())
-
-
-_EQUAL = 1e-12
-"""Of its size: how far two numbers are from each other that are one but for rounding."""
-
-
-def _entries(found: Sequence[Candidate]) -> list[int]:
-    """The entry of each candidate: those of one number have one."""
-    values: list[float] = []
-    result = []
-    for one in found:
-        room = _EQUAL * max(abs(one.value), one.size)
-        near = (at for at, value in enumerate(values) if abs(one.value - value) <= room)
-        result.append(next(near, len(values)))
-        if result[-1] == len(values):
-            values.append(one.value)
-    return result
+    return changed(row, release, version, recorded.signature) if row == other else iter(())
 
 
 def convention(

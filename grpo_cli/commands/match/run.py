@@ -400,24 +400,60 @@ def _split(keys: NDArray[np.int64]) -> tuple[Index, ...]:
 
 
 def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) -> list[str]:
-    """What data would distinguish the first match from the others, in words.
+    """What data would distinguish the first match from others of its value, in words.
 
     Where no single feature does, any batch with those that this data lacks.
     """
-    valued = [_valued(_without_eps(chunk.objective(one.plan))) for one in matches[:20]]
-    clipped = has - {"ratios"} if matches[0].unbound else has  # those of the data bind no ε
+    first, *others = [one for one, at in zip(matches, entries(matches), strict=True) if at == 0]
+    if not others:
+        return []
+    own = chunk.objective(first.plan)
+    valued = _valued(_without_eps(own))
+    clipped = has - {"ratios"} if first.unbound else has  # those of the data bind no ε
     missing = frozenset(probe.FEATURES.keys() - clipped)
     needed: set[str] = set()
-    for one, other in zip(matches[1:20], valued[1:], strict=True):
-        if one.times == matches[0].times:
-            needed |= probe.distinguishing(valued[0], other, missing, needed)
-    chosen = needed or missing - {"rollout", "reference", "probable"}
+    constants: set[float] = set()
+    for one in others[:19]:
+        if one.times == first.times:
+            other = chunk.objective(one.plan)
+            found = probe.distinguishing(valued, _valued(_without_eps(other)), missing, needed)
+            needed |= found
+            constants |= _constants(own) ^ _constants(other)
+    chosen = needed or missing - {"rollout", "reference", "probable", "large"}
     if chunk.advantages_given:
         chosen -= {"spreads"}  # of rewards, which nothing is made of
     words = dict(probe.FEATURES)
     if "ratios" in has:  # only not beyond each bound
-        bounds = " and ".join(matches[0].unbound)
+        bounds = " and ".join(first.unbound)
         words["ratios"] = (
             f"ratios beyond the clip of {bounds} (a later epoch over the same rollouts)"
         )
+    if constants:
+        words["large"] = (
+            f"ratios above {max(constants):g} where the advantage is negative (a later epoch over "
+            "the same rollouts)"
+        )
     return [text for name, text in words.items() if name in chosen]
+
+
+def _constants(objective: Objective) -> set[float]:
+    """The ratios from which on its surrogate bounds what a negative advantage adds."""
+    values = (objective.surrogate.values.get(name) for name in ("delta", "dual_clip"))
+    return {one for one in values if isinstance(one, int | float)}
+
+
+_EQUAL = 1e-12
+"""Of its size: how far two numbers are from each other that are one but for rounding."""
+
+
+def entries(found: Sequence[Candidate]) -> list[int]:
+    """The entry of each candidate: those of one number have one."""
+    values: list[float] = []
+    result = []
+    for one in found:
+        room = _EQUAL * max(abs(one.value), one.size)
+        near = (at for at, value in enumerate(values) if abs(one.value - value) <= room)
+        result.append(next(near, len(values)))
+        if result[-1] == len(values):
+            values.append(one.value)
+    return result

@@ -57,7 +57,7 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
             return
         near = [one for one in answer.nearest if _is_near(one, answer.target)]
         if near:
-            console.print(Text("\nthe nearest", "bold"))
+            console.print(Text("\nthe nearest simple conventions", "bold"))
         for found in near:
             _print(console, screen, [found])
         return
@@ -82,6 +82,10 @@ def _print_advice(console: Console, screen: Screen, answer: Matched) -> None:
     console.print()
     for line in _common(answer):
         console.print(wrapped(Text(line), screen.reading, 2))
+        mark(console, "hint")
+    if answer.entry_count > 1:
+        line = f"to tell the {answer.entry_count} values apart, give {_MORE}"
+        console.print(wrapped(Text(f"\n{line}"), screen.reading, 2))
         mark(console, "hint")
     if not answer.tell_apart:
         return
@@ -159,8 +163,15 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield by_chance, "bold magenta"
     else:
         first, style = f"{_label(answer.matches[0])} gives the {target}", "bold green"
-        others = "does 1 other" if count == 2 else f"do {count - 1} others"
-        also = f"; so {others} on this data" if count > 1 else ""
+        names = len(answer.matches[0].variants)
+        also = f"; {names} names are this formula" if names > 1 else ""
+        if count > 1:
+            others = (
+                "1 other formula also gives"
+                if count == 2
+                else f"{count - 1} other formulas also give"
+            )
+            also += f"; {others} it on this data"
         if entries > 1:
             first = f"ambiguous: {count} conventions fit the {target}"
             also = f", with {entries} different values; the first is {_label(answer.matches[0])}"
@@ -232,10 +243,10 @@ def _released(answer: Matched) -> Iterator[str]:
     elif any(one.replaced for one in answer.matches[:1]):
         yield f"unmodified except for settings of the records: {_changed(answer.matches[0])}"
     elif nearest and not agree and abs(nearest.difference) > answer.tolerance:
-        yield (
-            f"no unmodified variant gives this number; the nearest is {nearest.variants[0]} with "
-            f"{shown(nearest.value)}"
-        )
+        asked = _flags(nearest) if " " in _flags(nearest) else ""
+        none = "no variant with these flags" if asked else "no unmodified variant"
+        name = asked or nearest.variants[0]
+        yield f"{none} gives this number; the nearest is {name} with {shown(nearest.value)}"
     if recorded:
         name = recorded.variants[0]
         gives_it = name in agree or abs(recorded.difference) <= answer.tolerance

@@ -10,7 +10,7 @@ from typing import Any
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Frames
 from grpo_cli.commands.verify.batches import UNITS, unit_of
-from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.numbers import counted, is_round, shown
 
 _RUNS = 3
 """Runs of differing steps that a verdict names."""
@@ -213,7 +213,10 @@ class Verified(Frames, Answer):
 
     @property
     def why(self) -> str:
-        """What explains the differing records, or the one factor in all of them; else ""."""
+        """What explains the differing records, or the one factor in all of them; else "".
+
+        Of one record, a factor that somebody may have typed.
+        """
         if self.is_of_another_row:
             return f"{self.agreeing} {agree(self.agreeing)} with {self.agrees_with[0]}"
         if self.causes:
@@ -222,11 +225,14 @@ class Verified(Frames, Answer):
             also = "".join(f", or {one}" for one in rest)
             also = f" ({len(rest)} others fit too)" if len(rest) > 1 else also
             return f"{some}{self.causes[0]}{also}"
-        if self.factor is None:
+        factor = self.factor
+        if factor is None or (
+            self.differing == 1 and not (is_round(factor) or is_round(1 / factor))
+        ):
             return ""
         key = next(row.first.key for row in self.records if row.first)
         each = " in each" if self.differing > 1 else ""
-        return f"your {key} is grpo's times {self.factor:.5g}{each}"
+        return f"your {key} is grpo's times {factor:.5g}{each}"
 
     @property
     def headline(self) -> str:

@@ -74,18 +74,17 @@ def _brief(first: Difference, possible: Sequence[Collection[str]], *, hint: bool
     pattern = first.pattern
     if pattern and not hint:
         pattern = pattern.removesuffix(HINT)
-        pattern = None if pattern == DIFFERS else pattern
     return replace(first, possible=some, pattern=pattern)
 
 
 def _firsts(differing: Sequence[Verdict], answer: Verified) -> Sequence[Verdict]:
-    """The first record of each cause, those without one first; one where a mistake explains all."""
+    """The first record of each cause, those with one first; one where a mistake explains all."""
     if len(differing) in (answer.explained, answer.agreeing):
         return differing[:1]
     found: dict[tuple[str, ...], Verdict] = {}
     for row in differing:
         found.setdefault((*row.first.causes, *row.first.agrees_with) if row.first else (), row)
-    return [found[words] for words in sorted(found, key=bool)][:_SHOWN]
+    return [found[words] for words in sorted(found, key=lambda words: not words)][:_SHOWN]
 
 
 _SHOWN = 3
@@ -135,9 +134,8 @@ def _paragraph(
 
     Causes that the verdict names for all records are not repeated.
     """
-    yield Text.assemble(
-        ("differs ", "bold red"), f"{_record(row, unit)}, evaluated as {row.variant}"
-    )
+    own = f" from {row.variant}'s {first.key}"
+    yield Text.assemble(f"{_record(row, unit)} ", ("differs", "bold red"), own)
     yield Text.assemble(("  at       ", "cyan"), _where(first))
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
     has_kl = not choices_in(row.signature).get("kl", "").startswith("none")
@@ -146,14 +144,15 @@ def _paragraph(
     causes = sorted(first.causes, key=lambda words: words not in shared)
     where, hint, _ = (first.pattern or "").partition(HINT)
     where, _, stages = where.partition(LOOK)
-    if first.factor is not None:  # no factor that somebody may have typed, but one to read
-        where = where.replace(DIFFERS, f"your {first.key} is grpo's times {first.factor:.5g}")
+    where = "" if where == DIFFERS else where
     found = _listed(causes) or ["not recognised" if first.searched else "not searched (--causes)"]
     if in_verdict and {*in_verdict} <= {*causes}:
         found = [] if everywhere else ["see above"]
     if first.agrees_with:
+        changes = _changes(first.agrees_with[0], row)
+        since = f" ({changes})" if changes else ""
         words = "another variant: this agrees with"
-        found = _listed([f"{words} {_with_changes(each)}" for each in first.agrees_with])
+        found = _listed([f"{words} {name}" for name in first.agrees_with], since)
     lines = {
         "  where    ": where.split("; ") if where else [],  # a line for each statement
         "  look at  ": [stages] if stages and not causes else [],
@@ -169,17 +168,26 @@ def _paragraph(
         yield Text.assemble(("  also     ", "cyan"), f"{', '.join(row.also)} {differ} too")
 
 
-def _with_changes(variant: str) -> str:
-    """A row's name; that of an earlier release with what changed since."""
-    row, _, version = variant.partition("@")
-    since = "; ".join(changed(row, version, "newest")) if version else ""
-    return f"{variant} ({since})" if since else variant
+def _changes(variant: str, row: Verdict) -> str:
+    """What changed since a row of an earlier release, of what the record's objective has."""
+    name, _, version = variant.partition("@")
+    found = changed(name, version, "newest", row.signature) if version else ()
+    return "; ".join(one.rstrip(".") for one in found)
 
 
-def _listed(causes: Sequence[str]) -> list[str]:
-    """A line for each cause that fits, of three or more with --full; else the first."""
-    several = len(causes) > 1 and _are_all_shown(causes)
-    return [f"- {one}" for one in causes] if several else [_simplest(causes)] if causes else []
+def _listed(causes: Sequence[str], since: str = "") -> list[str]:
+    """A line for each cause that fits, of three or more with --full; else the first.
+
+    Args:
+        causes: what fits, the simplest first.
+        since: what is added to the first.
+    """
+    if not causes:
+        return []
+    first = f"{causes[0]}{since}"
+    if len(causes) > 1 and _are_all_shown(causes):
+        return [f"- {one}" for one in (first, *causes[1:])]
+    return [_simplest([first, *causes[1:]])]
 
 
 def _are_all_shown(causes: Sequence[str]) -> bool:
@@ -206,7 +214,9 @@ def _alternatives(answer: Verified) -> Iterator[Text]:
 
 def _record(row: Verdict | StageDifference, unit: str = "record") -> str:
     line = "" if row.line is None else f":{row.line}"
-    name = "the input" if (unit, row.id) == ("batch", "input") else f"{unit} {shown(row.id)}"
+    if (unit, row.id) == ("batch", "input"):
+        return f"the batch {visible(row.source)}"
+    name = f"{unit} {shown(row.id)}"
     if isinstance(row, Verdict) and row.step is not None and unit == "record":
         name += f" of step {shown(row.step)}"
     return f"{name} ({visible(row.source)}{line})"

@@ -153,6 +153,11 @@ _LOSSES = (
     *("trl/sapo", "trl/luspo", "trl/gspo"),
 )
 
+
+def _since_1_10(what: str, rows: tuple[str, ...], stage: str = "") -> Change:
+    return Change("1.10.0", what, rows, "1.9.2", stage)
+
+
 CHANGES = (
     Change(
         since="1.9.1",
@@ -162,14 +167,16 @@ CHANGES = (
         rows=_WINDOW,
         before="1.9.0",
     ),
-    Change(
-        since="1.10.0",
-        what="The KL is weighted by the ratio by default (use_bias_correction_kl). The entropy "
-        "bonus of dapo, cispo and vespo is the mean over the micro-batch. luspo masks before its "
-        "mean, so padding is out of its KL. max_completion_length is 512, not 256.",
-        rows=_LOSSES,
-        before="1.9.2",
+    _since_1_10(
+        "The KL is weighted by the ratio by default (use_bias_correction_kl).", _LOSSES, "kl"
     ),
+    _since_1_10(
+        "The entropy bonus of dapo, cispo and vespo is the mean over the micro-batch.",
+        _WINDOW,
+        "ent",
+    ),
+    _since_1_10("luspo masks before its mean, so padding is out of its KL.", ("trl/luspo",), "kl"),
+    _since_1_10("max_completion_length is 512, not 256.", ("trl/dr_grpo",)),
 )
 
 

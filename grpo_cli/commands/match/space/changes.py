@@ -191,24 +191,26 @@ def checked(made: Plan) -> Plan:
 def advantages(
     base: Plan, own: str, values: Sequence[tuple[str, Value]], *, rewards: bool
 ) -> tuple[Change, ...]:
-    """A row's own advantages and others; other stds of its group-std; none without rewards."""
-    fixed = base.swapped.get("advantage")
-    if not rewards or fixed not in (None, "group-std"):
+    """A row's own advantages and others; other settings of its own std; none without rewards."""
+    fixed, given = base.swapped.get("advantage"), dict(values)
+    only_std = "std_eps" in given and {"std_ddof", "std_eps", "std_min"} >= given.keys()
+    if not rewards or not (fixed is None or only_std):
         return (NO_CHANGE,)
+    settings: list[dict[str, Value]] = []
     stds = []
     for ddof in (0, 1):
         for eps in (1e-8, 1e-6, 1e-4, 0.0):
-            flags: dict[str, Value] = {"std_ddof": ddof, "std_eps": eps, "std_min": 0.0}
+            std: dict[str, Value] = {"std_ddof": ddof, "std_eps": eps}
+            flags = std | {"std_min": 0.0}
             if any(base.flags.get(name, value) != value for name, value in flags.items()):
                 continue
-            if own != "group-std":
+            other = {name: one for name, one in std.items() if given.get(name, one) != one}
+            if only_std and other and other not in settings:
+                settings.append(other)
+            if own != "group-std" and fixed is None:
                 rare = 0.0 if eps == 1e-8 and not ddof else 1.0
                 stds.append(change("advantage", "group-std", rare, **flags))
-                continue
-            del flags["std_min"]
-            other = dict(flags.items() - values)
-            if other:
-                stds.append(Change({}, other, 1, _SETTING * len(other)))
+    stds += [Change({}, one, 1, _SETTING * len(one)) for one in settings]
     if fixed is not None:
         return NO_CHANGE, *stds
     found = change("advantage", "group-mean"), change("advantage", "leave-one-out"), *stds
