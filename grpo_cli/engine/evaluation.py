@@ -22,7 +22,7 @@ from grpo_cli.engine.rows.source import Source
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.signature import MIXED, instead, plain
+from grpo_cli.objective.signature import MIXED, plain, setting
 from grpo_cli.records import DecodedChunk
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan, as_flags, unusual_values
@@ -310,7 +310,8 @@ class Evaluation:
             for name, (own, used) in values.items():
                 owns.setdefault((keys.get(name, name), used), {})[plain(own)] = None
             found = ", ".join(
-                instead(key, " and ".join(own), used) for (key, used), own in owns.items()
+                f"{setting(key, used)} (default: {' and '.join(own)})"
+                for (key, used), own in owns.items()
             )
             kept = " ".join(as_flags(None, {}, {name: own for name, (own, _) in values.items()}))
             yield f"taken from the records: {found}; {kept} restores the defaults"

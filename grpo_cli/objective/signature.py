@@ -66,10 +66,9 @@ def _text(part: Part) -> str:
     return f"{head}[{inside}]" if inside else head
 
 
-def instead(name: str, own: Value, used: Value) -> str:
-    """A hyperparameter that has another value than a row's default, in words."""
-    found = f"several {name}" if used == MIXED else f"{name} {plain(used)}"
-    return f"{found} (default: {plain(own)})"
+def setting(name: str, value: Value) -> str:
+    """A hyperparameter and its value, in words."""
+    return f"several {name}" if value == MIXED else f"{name} {plain(value)}"
 
 
 _PREFIXES = ("epsilon_", "std_", "kl_")

@@ -44,7 +44,7 @@ from grpo_cli.records.parse.turns import (
 )
 from grpo_cli.records.record import Raw, Record, Texts, listed
 from grpo_cli.records.settings import read_settings
-from grpo_cli.records.unread import VERSIONS, misnamed_in, step_of
+from grpo_cli.records.unread import VERSIONS, Misnamed, misnamed_in, step_of
 
 Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
@@ -102,10 +102,18 @@ def _pack_all(objects: Objects) -> Packed:
         trajectories=trajectories,
         trajectory_count=trajectory_count,
         versions=_versions(objects, counts, widths),
-        misnamed={column: each[0] for column, each in fields.misnamed.items()},
+        misnamed=_misnamed(objects, fields),
         settings=read_settings(objects, fields),
         fields=fields,
     )
+
+
+def _misnamed(objects: Objects, fields: Fields) -> dict[str, Misnamed]:
+    """The columns of log-probs that objects lack → a key that may hold each in some of them."""
+    if not fields.misnamed:
+        return {}
+    each = (misnamed_in(one, fields.names, fields.misnamed) for one in objects)
+    return dict(pair for found in each for pair in found.items())
 
 
 def _rows(objects: Objects, key: str, counts: list[int]) -> list[Any]:
@@ -305,7 +313,7 @@ def whole_records(raws: Sequence[Raw], packed: Packed) -> list[Record]:
             made.trajectories = (packed.trajectories[own] - packed.trajectories[own].min()).tolist()
         if packed.versions is not None and (packed.versions[token:last] >= 0).any():
             made.versions = packed.versions[token:last]
-        if fields.misnamed:
+        if packed.misnamed:
             made.misnamed = misnamed_in(raw.plain(), fields.names, fields.misnamed)
         if "expected" in fields.names:
             expected: Any = raw.value["expected"]

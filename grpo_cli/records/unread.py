@@ -8,9 +8,9 @@ A key resembles a column of log-probs by the words of its name:
   policy's, which is the one that nobody misses;
 - words for a policy alone (``old``, ``behavior_policy``) over numbers that may be log-probs.
 
-A word for log-probs with words that are not listed (``target_logprobs``) over such numbers is a
-guess, which the note gives and no error. ``old_values``, ``teacher_logprobs``,
-``logprobs_entropy`` and ``log_ratio`` resemble none.
+Any other key may be the old policy's by its values: numbers up to 0 in the shape of the policy's
+log-probs, with a word for log-probs (``log_prob_olds``) or correlated with them (``mine``).
+``old_values``, ``teacher_logprobs``, ``logprobs_entropy`` and ``log_ratio`` resemble none.
 """
 
 from __future__ import annotations
@@ -68,7 +68,12 @@ _OTHERS: Mapping[str, frozenset[str]] = {
     "advantages": _ADVANTAGES,
 }
 """Columns that are no log-probs, by the words of what dumps call them."""
-_NO_POLICY = _set("teacher distill draft reward rm judge grader verifier ratio diff delta kl")
+_NO_POLICY = _set(
+    "teacher distill draft reward rewards rm judge grader verifier ratio ratios diff delta kl kls "
+    "return returns score scores loss losses td gae penalty penalties bonus top topk greedy "
+    "gradient gradients grad grads mean std var min max norm abs"
+).union(*_OTHERS.values())
+"""Words of what is neither a policy's log-prob of a token nor a misspelt name of one."""
 _LEFT_OUT = _set(
     "pad pads padded padding ignore ignored exclude excluded invalid env environment observation "
     "obs tool tools prompt prompts user system"
@@ -292,9 +297,15 @@ def misnamed(names: Mapping[str, str], unknown: Sequence[str]) -> dict[str, tupl
         if not _has(names, column)
     }
     for near, key in keys if OLD in found else ():
-        if near in ("", NEW):
-            both = near == NEW and not _words(key) & _RECOMPUTES
+        both = near == NEW and not _words(key) & _RECOMPUTES
+        if near == ROLLOUT and not _has(names, ROLLOUT):
+            advice = f"--map {OLD}={key} reads it as the old policy's, --map {ROLLOUT}={key} as the"
+            found[OLD].append(Misnamed(key, f"{advice} engine's"))
+        elif near in ("", NEW, ROLLOUT):
             found[OLD].append(Misnamed(key, _advice(NEW if both else OLD, key, new)))
+    guesses = [key for near, key in keys if near is None and not _words(key) & _NO_POLICY]
+    for key in guesses if OLD in found else ():
+        found[OLD].append(Misnamed(key, _advice(OLD, key, new)))
     return {column: tuple(each) for column, each in found.items() if each}
 
 
@@ -413,25 +424,55 @@ def misnamed_in(
     """
     found = {}
     for column, each in wanted.items():
-        one = next((one for one in each if _may_be_column(record, names, one.key)), None)
+        one = next((one for one in each if _may_be(column, record, names, one.key)), None)
         if one is None:
             continue
         if _words(one.key) & _PROBS and (_first_number(record[one.key]) or 0.0) > 0:
             probs = f"{TWINS[column][-1]}={one.key}"
-            one = one._replace(advice=one.advice.replace(f"{column}={one.key}", probs))
+            advice = one.advice.partition(f", --map {ROLLOUT}")[0]  # an engine has log-probs alone
+            one = one._replace(advice=advice.replace(f"{column}={one.key}", probs))
         found[column] = one
     return found
 
 
-def _may_be_column(record: Mapping[str, Any], names: Mapping[str, str], key: str) -> bool:
+def _may_be(column: str, record: Mapping[str, Any], names: Mapping[str, str], key: str) -> bool:
     value = record.get(key)
     first = _first_number(value) if is_list(value) else None
     if first is None or any(value is record[name] for name in names.values()):
         return False  # --map put it where it belongs
-    if _says_probs(key) and _words(key) <= _LISTED and resembled(key) in TWINS:
+    near, model = resembled(key), record[names[NEW]]
+    if column == OLD and near in (ROLLOUT, None) and [*_leaves(value)] == [*_leaves(model)]:
+        return False  # every ratio is 1 with it, too
+    if _says_probs(key) and _words(key) <= _LISTED and near in TWINS:
         return True
+    if near is None:
+        named = bool(_words(key) & _LOG_PROBS)
+        fits = first <= 0 and is_column(value, model)
+        return fits and _may_be_log_probs(value, model, named=named)
     plausible = _says_probs(key) or (isinstance(first, float) and first <= 0)
-    return plausible and is_column(value, record[names[NEW]])
+    return plausible and is_column(value, model)
+
+
+_FEWEST, _CORRELATION = 8, 0.8
+"""From how many tokens and which correlation on values alone may be another policy's log-probs."""
+
+
+def _may_be_log_probs(value: Any, model: Any, *, named: bool) -> bool:
+    """Whether a column may hold log-probs of another policy.
+
+    Args:
+        value: the column.
+        model: the policy's, of the same shape.
+        named: whether its name says that it holds log-probs.
+    """
+    if not all(map(_is_at_most_0, _leaves(value))):
+        return False
+    each = zip(_leaves(value), _leaves(model), strict=True)
+    pairs = [(a, b) for a, b in each if a and b and _is_at_most_0(b)]
+    if named or len(pairs) < _FEWEST:
+        return named and len(pairs) > 0
+    with np.errstate(all="ignore"):
+        return bool(np.min(np.corrcoef(np.array(pairs, np.float64).T)) > _CORRELATION)
 
 
 def look(
@@ -459,7 +500,8 @@ def look(
             found.append((key, f"--map advantages={key}"))
         elif key in advice or (key != PROMPT_TOO and fits):
             reads = advice.get(key) or _nearest(key, value, names)
-            if reads and resembled(key) == ROLLOUT and not _has(names, OLD):
+            is_engine = resembled(key) == ROLLOUT and not _has(names, OLD)
+            if reads and is_engine and f"{OLD}=" not in reads:
                 reads += f"; --map {OLD}={key} {_IF_OLD}"
             found.append((key, reads))
         elif "tokens" not in names and holds_texts(value) and is_column(_ones(value), model):
@@ -592,10 +634,6 @@ def _nearest(key: str, value: Any, names: Mapping[str, str]) -> str:
         is_mask = name == "mask" and words & known and all(one in (0, 1) for one in _leaves(value))
         if words & known and name not in names and (name != "mask" or is_mask):
             return _WHICH_MASK if name == "mask" and words & _LEFT_OUT else f"--map {name}={key}"
-    if column is None and NEW in names and not _has(names, OLD):
-        others = _NO_POLICY.union(*_OTHERS.values())
-        if words & _LOG_PROBS and not words & others and all(map(_is_at_most_0, _leaves(value))):
-            return f"--map {OLD}={key} {_IF_OLD}"
     of_ids = words & _OF_IDS and not words & _LEFT_OUT and column is None
     if of_ids and "token_ids" not in names and all(map(_may_be_id, _leaves(value))):
         return f"--map token_ids={key}"
@@ -615,4 +653,4 @@ def _may_be_id(value: Any) -> bool:
 def _is_at_most_0(value: Any) -> bool:
     if isinstance(value, np.floating):
         return not value > 0  # a null is NaN there
-    return value is None or (isinstance(value, float) and value <= 0)
+    return value is None or (isinstance(value, float | int) and value <= 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache, cached_property, partial
@@ -300,22 +300,25 @@ class Plan:
             "(--kl k3 adds one)"
         ]
 
-    def replaced(self, ran: Parts) -> dict[str, tuple[Value, Value]]:
-        """The surrogate's values that records put in the place of the variant's own: own and given.
+    def replaced(
+        self, ran: Parts, stages: Collection[str] = ("surrogate",)
+    ) -> dict[str, tuple[Value, Value]]:
+        """The values that records put in the place of the variant's own: own and given.
 
         Nothing else in the numbers shows GSPO's ε of 0.0003 replaced by a trainer's 0.2.
 
         Args:
             ran: the pieces of the signature of what was evaluated.
+            stages: those whose values are compared.
         """
-        own = self.row.surrogate
-        used = next((dict(part.values) for part in ran if part.key == "surrogate"), {})
-        if self.swapped.get("surrogate", own.name) != own.name:
-            return {}
+        used = {part.key: dict(part.values) for part in ran}
+        bound = {stage: getattr(self.row, stage) for stage in stages}
         return {
-            name: (value, used[name])
+            name: (value, used[STAGES[stage].key][name])
+            for stage, own in bound.items()
+            if self.swapped.get(stage, own.name) == own.name
             for name, value in own.values.items()
-            if name in used and used[name] != value and name not in self.flags
+            if used.get(STAGES[stage].key, {}).get(name, value) != value and name not in self.flags
         }
 
     @property

@@ -256,3 +256,20 @@ def test_losses_are_apart_by_no_power_of_ten():
     assert line.endswith("a difference of 100% of the larger")
     signs = {"advantages": [3.0, -1.0], "log_probs_new": [[-1.0], [-1.0] * 4]}
     assert compare(signs, "grpo,dr").headline.endswith("of opposite signs")
+
+
+def test_every_setting_that_records_replace_is_printed(tmp_path):
+    """The β of a KL as well, however many values of ε are replaced."""
+    settings = {"epsilon_low": 0.1, "epsilon_high": 0.28, "beta": 0.015}
+    rows = [one | {"log_probs_ref": one["log_probs_old"]} for one in telling()]
+    path = write(tmp_path / "a", [one | {"hyperparameters": settings} for one in rows])
+    names = ("grpo", "dr", "gspo", "cispo", "bnpo", "gspo-token", "two-sided")
+    replaced = {
+        row["variant"]: row["hyperparameters"] for row in compared(path, *names)["replaced"]
+    }
+    assert replaced["grpo"]["beta"] == [0.04, 0.015]
+    assert "beta" not in replaced["dr"]
+    text = " ".join(run("compare", path, "-v", ",".join(names)).stdout.split())
+    for setting in ("epsilon_low 0.1", "epsilon_high 0.28", "beta 0.015"):
+        assert f"{setting} (default: " in text
+    assert "beta" not in str(compared(path, *names, beta=0.02)["replaced"])

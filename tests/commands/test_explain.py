@@ -229,6 +229,22 @@ def test_a_response_without_tokens_counts_by_the_sign_of_its_advantage(variant, 
         assert parts[f"{empty}_advantages"] == pytest.approx(-sign / 2, rel=1e-12)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_responses_of_one_sign_that_are_all_masked_are_the_reason(sign, tmp_path):
+    """Not that lengths differ, which they then do as well."""
+    one = record(1, [2, 3, 1, 2], [sign, 0, 0, 0])
+    one["log_probs_old"] = one["log_probs_new"]
+    one["mask"] = [[0, 0], [1, 1, 1], [1], [1, 1]]
+    rows = [one, one | {"id": "other"}]
+    why = explained(write(tmp_path / "a", rows), variant="dr")["why"]
+    (reason,) = [each["text"] for each in why if each["code"] == "no-tokens"]
+    assert f"A {'>' if sign > 0 else '<'} 0 (2)" in reason
+    assert "lengths" not in [each["code"] for each in why]
+    rows[1] = rows[1] | {"mask": [[1, 0], [1, 1, 1], [1], [1, 1]]}
+    why = explained(write(tmp_path / "b", rows), variant="dr")["why"]
+    assert "no-tokens" not in [each["code"] for each in why]
+
+
 def test_of_records_without_a_token_nothing_is_said_to_be_equal(tmp_path):
     """Neither the policy and its reference, nor a group that counts in a denominator of 0."""
     live, dead = (record(seed, [3, 2], rewards) for seed, rewards in ((1, [1, 0]), (2, [1, 1])))

@@ -163,3 +163,64 @@ def test_what_frameworks_write_is_read_in_silence(tmp_path, grpo, text):
     path.write_text(text)
     result = grpo("check", str(path), "--on-error", "skip")
     assert "look like columns" not in result.stderr
+
+
+# ---- names that say little, and values that say the rest ----------------------------------------
+
+NAMES = (
+    *("behaviour_logp", "log_prob_olds", "sampler_lp", "mu_logprobs", "pi_old"),
+    *("logp_behav", "lps_o", "olds", "log_pi_old", "logprobs_t0", "rollout_lp"),
+    *("vllm_lp", "actor_old_lp", "oldlp", "prevs", "start_logprobs", "my_old"),
+    *("frozen_lp", "logprobs_inference", "cached_logps", "target_logprobs", "iter0"),
+    *("logits_old"),
+)
+OTHERS = ("teacher_logprobs", "returns", "kl_to_ref", "old_values", "entropy_bonus", "grad_logp")
+
+
+def lines(path, key, values, *, engine=False, odd=False):
+    """Records with old log-probs, or other numbers, under a key; ``odd`` ones are not packed."""
+    records = made(6)
+    for at, one in enumerate(records):
+        rows = [[-0.3 - (at + x) % 5 for x in range(6)] for _ in range(4)]
+        one |= {"log_probs_new": rows, "rewards": [0, 1, 0, 1], key: values(at, rows)}
+        one.pop("log_probs_old", None)
+        one |= {"log_probs_rollout": rows} if engine else {}
+        one |= {f"note{at}": "x"} if odd else {}
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    return path
+
+
+@pytest.mark.parametrize("engine", [False, True])
+@pytest.mark.parametrize("odd", [False, True])
+def test_old_log_probs_under_any_name_stop(tmp_path, engine, odd):
+    for name in NAMES:
+        path = lines(tmp_path / "a.jsonl", name, old_lp, engine=engine, odd=odd)
+        code, notices, _ = outcome(path)
+        assert code == 3, name
+        assert f"--map log_probs_old={name}" in notices[-1]
+        assert outcome(path, "-v", "dr", "--map", f"log_probs_old={name}")[0] == 0, name
+
+
+def test_rows_of_a_group_stop_by_the_values_of_a_key(tmp_path):
+    rows = rows_of_a_group()
+    rows = [{"log_prob_olds" if key == "old_lp" else key: one[key] for key in one} for one in rows]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    code, notices, _ = outcome(path, "-v", "dr", "--group-by", "uid")
+    assert code == 3
+    assert "--map log_probs_old=log_prob_olds" in notices[-1]
+
+
+def test_other_numbers_under_a_key_do_not_stop(tmp_path):
+    for name in OTHERS:
+        assert outcome(lines(tmp_path / "a.jsonl", name, old_lp))[0] == 0, name
+    random_ = random.Random(1)
+    for numbers in (
+        lambda at, rows: rows,  # the policy's: every ratio is 1 with them, too
+        lambda at, rows: [[-random_.random() for _ in row] for row in rows],
+        lambda at, rows: [[0.0 for _ in row] for row in rows],
+        lambda at, rows: [[-x for x in row] for row in rows],
+        lambda at, rows: [row[:-1] for row in rows],
+        lambda at, rows: [-1.0 for _ in rows],
+    ):
+        assert outcome(lines(tmp_path / "a.jsonl", "x", numbers))[0] == 0

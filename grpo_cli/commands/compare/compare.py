@@ -19,6 +19,7 @@ from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.signature import Part
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
+from grpo_cli.variants.registry import STAGES
 
 
 def compare_plans(plans: Sequence[Plan], reader: Reader) -> Compared:
@@ -66,7 +67,7 @@ def compare_plans(plans: Sequence[Plan], reader: Reader) -> Compared:
         replaced=tuple(
             Replaced(side.plan.variant, {name: list(both) for name, both in values.items()})
             for side in sides
-            if (values := side.plan.replaced(side.signed))
+            if (values := side.plan.replaced(side.signed, STAGES))
         ),
         skipped=tuple(_unserved(variant, skipped[variant]) for variant in order),
         **{name: sum(getattr(batch.totals, name) for batch in batches) for name in counts},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +20,7 @@ from grpo_cli.commands.compare.answer import (
     agreeing,
     in_order,
 )
-from grpo_cli.objective.signature import instead, plain
+from grpo_cli.objective.signature import plain, setting
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import counted, percent, shown_among, visible
@@ -42,7 +41,9 @@ _SUMS = ("objective", "loss", "policy")
 _PERCENT = ("longest_quarter", "positive_advantage", "negative_advantage")
 _WORDS = {"kl_weight": "the weight of each token's KL"}
 _MOST = 6
-"""Replaced settings, differences and skipped variants that are printed without --full."""
+"""Differences and skipped variants that are printed without --full."""
+_NAMED = 3
+"""Variants that are named with a default."""
 
 
 def print_comparison(
@@ -87,7 +88,7 @@ def _print_rows(
     kept, hidden = fitting(columns, _SPARE if names is None else (), screen.width)
     legend = _meanings(answer, [one.name for one in kept])
     if many and by is None and "cosine" in legend:
-        legend["cosine"] += "; the least alike first"
+        legend = {"order": "sorted by cosine, most different first", **legend}
     above = screen.height is not None and len(rows) >= screen.height and not chosen().full
     if len(rows) < len(every) and not above:
         legend["variant"] = (
@@ -175,31 +176,26 @@ def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDi
 
 
 def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) -> None:
-    """Says which rows have other values of the records than their own, the furthest off first."""
-    lines = [
-        f"{row.variant} {instead(name, own, used)}"
-        for row in sorted(rows, key=_distance, reverse=True)
-        for name, (own, used) in row.hyperparameters.items()
-    ]
-    if lines:
-        more = f" and {len(lines) - _MOST:,} more (see --json)" if len(lines) > _MOST else ""
-        line = (
-            "settings taken from the records (--own keeps the variants' own): "
-            f"{', '.join(lines[:_MOST])}{more}"
-        )
+    """Prints each setting with the variants whose default it replaces."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        for name, (own, used) in row.hyperparameters.items():
+            variants = found.setdefault(setting(name, used), {}).setdefault(plain(own), [])
+            variants.append(row.variant)
+    if found:
+        lines = [
+            f"{text} (default: {'; '.join(f'{own} in {_named(n)}' for own, n in each.items())})"
+            for text, each in found.items()
+        ]
+        text = "settings taken from the records (--own keeps the variants' own)"
         console.print()
-        console.print(wrapped(Text(line), screen.reading, 2))
-        mark(console, "replaced setting", len(lines))
+        console.print(wrapped(Text(f"{text}: {', '.join(lines)}"), screen.reading, 2))
+        mark(console, "replaced setting", sum(len(row.hyperparameters) for row in rows))
 
 
-def _distance(row: Replaced) -> float:
-    """How many times as large, or as small, one of the values is."""
-    pairs = [
-        pair  # without "mixed", where records differ, and 0
-        for pair in row.hyperparameters.values()
-        if all(isinstance(value, int | float) and value for value in pair)
-    ]
-    return max((abs(math.log(abs(used / own))) for own, used in pairs), default=0.0)
+def _named(variants: Sequence[str]) -> str:
+    more = f" and {len(variants) - _NAMED:,} more" if len(variants) > _NAMED else ""
+    return ", ".join(variants[:_NAMED]) + more
 
 
 def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Unserved]) -> None:

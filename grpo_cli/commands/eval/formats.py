@@ -155,7 +155,7 @@ _JSON = Format(
 _LIMIT = {"token": 200}
 _USUAL_LIMIT = 50
 _ANY_VARIANT = "-v chooses another"
-_ALONE = "contribution: part of the objective; other columns: of each record alone"
+_ALONE = "only contribution adds up to the objective; other columns: of each record alone"
 
 
 def _next(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,6 +100,7 @@ class Facts:
         size: Σ|w·c·s|, likewise.
         centred: whether every group's advantages add up to 0.
         lengths: the least and greatest length; empty without responses.
+        responses, without_tokens: how many have A > 0 and A < 0; of these, those whose mask is 0.
         dead: the groups whose advantages are all 0.
         cancelled: groups whose reward functions differ between responses while their sum does not.
         reference_equal: whether the policy is the reference at every token.
@@ -115,6 +117,8 @@ class Facts:
     size: ExactSum = field(default_factory=ExactSum)
     centred: bool = True
     lengths: tuple[int, ...] = ()
+    responses: Counter[str] = field(default_factory=Counter)
+    without_tokens: Counter[str] = field(default_factory=Counter)
     dead: DeadGroups = field(default_factory=DeadGroups)
     cancelled: int = 0
     reference_equal: bool | None = None
@@ -144,6 +148,10 @@ class Facts:
             lengths = batch.responses.lengths
             ends = [*self.lengths, int(lengths.min()), int(lengths.max())]
             self.lengths = min(ends), max(ends)
+            if (advantage := breakdown.response_advantage) is not None:
+                for sign, some in ((">", advantage > 0), ("<", advantage < 0)):
+                    self.responses[sign] += int(some.sum())
+                    self.without_tokens[sign] += int((some & (lengths == 0)).sum())
         new, ref = batch.log_probs_new, batch.log_probs_ref
         if new is not None and ref is not None and len(new):
             equal = bool(np.array_equal(ref, new))

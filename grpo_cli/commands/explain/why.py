@@ -124,7 +124,11 @@ def _remedy(mark: str, dead: DeadGroups, computes: str) -> str:
 def _sizes(total: Mapping[str, Any], facts: Facts) -> Iterator[Reason]:
     """Why the loss is as large as it is."""
     of, low, high = total["denominator_of"], *(facts.lengths or (0, 0))
-    if _on_policy(total) and facts.centred and facts.policy_counts and low != high:
+    silent = [sign for sign, n in facts.without_tokens.items() if n and n == facts.responses[sign]]
+    for sign in silent:
+        yield _reason("no-tokens", count=facts.responses[sign], sign=sign)
+    uneven = low != high and not silent
+    if _on_policy(total) and facts.centred and facts.policy_counts and uneven:
         yield _reason("lengths", low=low, high=high, of=of)
     largest, contributions = facts.largest, facts.contributions.value()
     if largest is not None and largest.size > _MOST * contributions:
