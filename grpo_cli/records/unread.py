@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -441,14 +442,15 @@ def _may_be(column: str, record: Mapping[str, Any], names: Mapping[str, str], ke
     if first is None or any(value is record[name] for name in names.values()):
         return False  # --map put it where it belongs
     near, model = resembled(key), record[names[NEW]]
-    if column == OLD and near in (ROLLOUT, None) and [*_leaves(value)] == [*_leaves(model)]:
+    if near is None and (first > 0 or not is_column(value, model)):
+        return False
+    if column == OLD and near in (ROLLOUT, None) and _flat(value) == _flat(model):
         return False  # every ratio is 1 with it, too
     if _says_probs(key) and _words(key) <= _LISTED and near in TWINS:
         return True
     if near is None:
         named = bool(_words(key) & _LOG_PROBS)
-        fits = first <= 0 and is_column(value, model)
-        return fits and _may_be_log_probs(value, model, named=named)
+        return _may_be_log_probs(_flat(value), _flat(model), named=named)
     plausible = _says_probs(key) or (isinstance(first, float) and first <= 0)
     return plausible and is_column(value, model)
 
@@ -457,7 +459,14 @@ _FEWEST, _CORRELATION = 8, 0.8
 """From how many tokens and which correlation on values alone may be another policy's log-probs."""
 
 
-def _may_be_log_probs(value: Any, model: Any, *, named: bool) -> bool:
+def _flat(value: Any) -> list[Any]:
+    """The values of a column in one list."""
+    while len(value) and is_list(value[0]):
+        value = [*chain.from_iterable(value)]
+    return [*value]
+
+
+def _may_be_log_probs(value: list[Any], model: list[Any], *, named: bool) -> bool:
     """Whether a column may hold log-probs of another policy.
 
     Args:
@@ -465,9 +474,9 @@ def _may_be_log_probs(value: Any, model: Any, *, named: bool) -> bool:
         model: the policy's, of the same shape.
         named: whether its name says that it holds log-probs.
     """
-    if not all(map(_is_at_most_0, _leaves(value))):
+    if not all(map(_is_at_most_0, value)):
         return False
-    each = zip(_leaves(value), _leaves(model), strict=True)
+    each = zip(value, model, strict=True)
     pairs = [(a, b) for a, b in each if a and b and _is_at_most_0(b)]
     if named or len(pairs) < _FEWEST:
         return named and len(pairs) > 0
