@@ -177,7 +177,7 @@ class Check(Accumulator[Any]):
         mismatch = judge(self.mismatch.result())
         grown = mismatch is not None and self._drop_grown(mismatch)
         alone = self.findings.count_by(0, 1)["temperature", "alone"]
-        if alone <= max(_COMMON * self.sizes["records"], 1):  # one update may sharpen one prompt
+        if alone <= _COMMON * self.sizes["records"]:  # one update may sharpen one prompt
             self.findings.lower("temperature", "alone")
         counts, errors = self.findings.count_by(0), self.findings.count_by(0, 2)
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
