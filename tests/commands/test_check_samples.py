@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,49 @@ def test_ends_of_an_unknown_vocabulary_that_are_repeated_are_padding(repeats, co
     assert [(one.code, one.evidence["tokens"]) for one in found] == [
         ("padding-id", counted)
     ] * bool(counted)
+
+
+# ---- temperatures of small groups ----------------------------------------------------------------
+
+
+def small_run(size: int, heat: dict[str, float], since: int = 0) -> list[Row]:
+    """12 steps of 6 prompts, the update of every second step sharpening a prompt by a quarter."""
+    draw, rows = np.random.default_rng(7), []
+    for at in range(72):
+        logits = draw.normal(0.0, 0.8, (size * 12, 16))
+        taken = np.argmax(logits + draw.gumbel(size=logits.shape), axis=1)
+        update, noise = (spread * draw.normal(size=logits.shape) for spread in (0.05, 0.004))
+        new = logits * (1.25 if at % 12 == 3 else 1.0) + update
+        row: Row = {"step": at // 6, "rewards": [0.0, 1.0] * (size // 2)}
+        for name, made in {"new": new, "old": logits, "rollout": logits + noise}.items():
+            scaled = made / (heat.get(name, 1.0) if at >= since else 1.0)
+            log_p = scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True)
+            column = log_p[np.arange(len(taken)), taken]
+            row[f"log_probs_{name}"] = column.reshape(size, 12).tolist()
+        rows.append(row)
+    return rows
+
+
+@each("size", [6, 16])
+def test_an_update_that_sharpens_a_prompt_is_no_temperature(size):
+    """A temperature of a column is in most records: of the run, or of a step."""
+
+    def errors(heat: dict[str, float], since: int = 0) -> list[tuple[str, int | None]]:
+        found = check(small_run(size, heat, since), limit=0).findings
+        return [(one.code, one.step) for one in found if one.severity == "error"]
+
+    assert errors({}) == []
+    for column, heat in itertools.product(("new", "old", "rollout"), (0.7, 1.4)):
+        assert {code for code, _ in errors({column: heat})} == {"temperature"}, (column, heat)
+    assert ("temperature", 6) in errors({"new": 0.6}, since=36)
+
+
+def test_a_constant_at_half_of_the_tokens_is_not_at_every_token():
+    """A policy that repeats a word moves its tokens alike, and the others by less."""
+    draw = np.random.default_rng(2)
+    old = -draw.exponential(1.0, (6, 8)) - 0.01
+    moved = np.where(np.arange(8) < 5, -1.4, -draw.uniform(0.0, 0.6, old.shape))
+    for change, wanted in ((moved, 0), (np.full(old.shape, -1.4), 1)):
+        row = {"log_probs_new": (old + change).tolist(), "log_probs_old": old.tolist()}
+        found = check([row | {"rewards": [0.0, 1.0] * 3}], limit=0).findings
+        assert sum(one.code == "constant-log-ratio" for one in found) == wanted

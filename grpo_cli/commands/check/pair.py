@@ -34,9 +34,9 @@ class Middle(NamedTuple):
     spread: float
 
     @classmethod
-    def of(cls, values: F64) -> Middle:
-        """Returns both by quartiles; nothing of fewer than 24 numbers."""
-        if len(values) < LEAST_TOKENS:
+    def of(cls, values: F64, least: int = LEAST_TOKENS) -> Middle:
+        """Returns both by quartiles; nothing of fewer numbers than ``least``."""
+        if len(values) < least:
             return cls(0, 0.0, 0.0)
         ordered = np.sort(values)  # several places of what is not sorted take four times as long
         low, middle, high = np.quantile(ordered, _QUARTILES).tolist()
@@ -253,6 +253,19 @@ class Pair:
         return self.count(among & (self.log_ratio > 0.0)), self.count(
             among & (self.log_ratio < 0.0)
         )
+
+    @cached_property
+    def slopes(self) -> F64:
+        """The slopes of the difference of the log-odds on their mean, of samples that show it."""
+        clear = are_clear(self.first, self.second)
+        x, y = np.zeros((2, len(clear)))
+        x[clear], y[clear] = _log_odds(self.first[clear], self.second[clear])
+        n, mean, _ = self.moments(x, clear)
+        x = np.where(clear, x - self.samples.spread(mean), 0.0)
+        power = self.samples.sum(x * x)
+        kept = (n >= LEAST_TOKENS) & (power > 0.0)
+        found: F64 = self.samples.sum(x * y)[kept] / power[kept]
+        return found
 
     @cached_property
     def scales(self) -> dict[int, Scale]:

@@ -33,6 +33,7 @@ class Finding:
         severity: "error" makes the numbers wrong, "warning" makes them doubtful, "info" explains;
             None is that of the sentence, or else the rule's first.
         words: what the sentence has besides the evidence.
+        by_training: whether an update may lead to it in a single small record.
     """
 
     evidence: Mapping[str, Any]
@@ -42,6 +43,7 @@ class Finding:
     kind: str = ""
     severity: Severity | None = None
     words: Mapping[str, Any] = field(default_factory=dict)
+    by_training: bool = False
 
 
 Placed = tuple[Finding, Place]

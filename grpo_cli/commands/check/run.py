@@ -176,6 +176,9 @@ class Check(Accumulator[Any]):
             compare_samples(view, self.findings, self.mismatch, source)
         mismatch = judge(self.mismatch.result())
         grown = mismatch is not None and self._drop_grown(mismatch)
+        alone = self.findings.count_by(0, 1)["temperature", "alone"]
+        if alone <= _COMMON * self.sizes["records"]:  # one update may sharpen one prompt
+            self.findings.lower("temperature", "alone")
         counts, errors = self.findings.count_by(0), self.findings.count_by(0, 2)
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
         for code in {code for code, _, _ in found} & _STANDS_FOR.keys():
@@ -183,12 +186,12 @@ class Check(Accumulator[Any]):
         if any(finding.kind in ("shuffled", "scattered") for _, finding, _ in found):
             for kind in _OF_SHUFFLED:
                 self.findings.drop("advantages", kind)
-        if counts["temperature"] > counts["sharper"]:  # which says that it is no temperature
+        if errors["temperature", "error"] > counts["sharper"]:  # which says that it is none
             self.findings.drop("sharper")
-        if counts["old-log-probs"] > counts["temperature"]:  # of the wrong column
+        others = max(counts["old-log-probs"], counts["log-base"])
+        if others > counts["temperature"]:  # the wrong column, or a base that updates hide
             self.findings.drop("temperature")
-        if counts["log-base"] > counts["temperature"]:  # a base, where updates hide its factor
-            self.findings.drop("temperature")
+            self.findings.drop("temperature", "alone")
         if any(errors[cause, "error"] > _COMMON * self.sizes["records"] for cause in _CAUSES):
             for code, kind in self.findings.count_by(0, 1):
                 if code in _EFFECTS:

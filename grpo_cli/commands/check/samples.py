@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.commands.check import answer
-from grpo_cli.commands.check.pair import Pair
+from grpo_cli.commands.check.pair import Middle, Pair
 from grpo_cli.commands.check.record_view import Place, Tokens
 from grpo_cli.commands.check.rule import Finding, Rule, plain, rules_of
 from grpo_cli.objective.mismatch import Mismatch
@@ -78,6 +78,15 @@ class Findings:
             del self.counts[key]
             self.kept.pop(key, None)
 
+    def lower(self, code: str, kind: str) -> None:
+        """Makes infos of the findings of a code's kind."""
+        for key in [key for key in self.counts if key[:2] == (code, kind)]:
+            info = (code, kind, "info")
+            self.counts[info] += self.counts.pop(key)
+            self.kept[info] = [
+                (at, replace(row, severity="info")) for at, row in self.kept.pop(key, [])
+            ]
+
     @property
     def rows(self) -> tuple[answer.Finding, ...]:
         """The first findings of each code and severity, in the order of the records."""
@@ -134,6 +143,9 @@ def compare_samples(
         records = records.take(~small)
     for rule, finding in find_in_pairs(records):
         found = _narrow(rule, finding, records)
+        updated = found.by_training and found.words["second"] == records.key("log_probs_old")
+        if updated and "records" not in found.evidence:
+            found = replace(found, kind="alone")
         findings.add(rule, found, records.places[found.record], source)
 
 
@@ -155,11 +167,40 @@ def find_in_pairs(
             if explained.all():
                 return
             before = explained.copy()
-            for finding in rule.find(pair):
+            found = rule.find(pair)
+            for finding in found if codes is None else _without_isolated(found, pair):
                 sample = records.sample_index[finding.record]
                 if not before[sample]:
                     explained[sample] |= rule.severity(finding) != "info"
                     yield rule, _with_names(finding, pair)
+
+
+_STEP_RECORDS, _RECORDS = 3, 12
+_SLOPE, _SLOPES_ALIKE = 0.08, 0.6
+
+
+def _without_isolated(findings: Iterable[Finding], pair: Pair) -> Iterator[Finding]:
+    """Yields findings that training does not explain, or that other records confirm.
+
+    One update may sharpen one prompt as a temperature does, and long training move one prompt
+    anywhere from the reference. A fault is in most records of a step; or, of a temperature, the
+    slopes of all records are alike: they spread by 0.45 of their median at 1.2, and by its size or
+    more where policies were trained. What is not yielded stays in a sample of many records.
+    """
+    every = [*findings]
+    if not any(one.by_training for one in every):
+        yield from every
+        return
+    steps = Counter(place.step for place in pair.view.places)
+    found = Counter(pair.view.places[one.record].step for one in every)
+    slopes = Middle.of(pair.slopes, _RECORDS)
+    alike = abs(slopes.median) > _SLOPE and slopes.is_alike(_SLOPES_ALIKE)
+    alike &= not pair.to_reference
+    for one in every:
+        step = pair.view.places[one.record].step
+        most = steps[step] >= _STEP_RECORDS and 2 * found[step] > steps[step]
+        if alike or most or not one.by_training:
+            yield one
 
 
 def _with_names(finding: Finding, pair: Pair) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import isfinite
@@ -77,25 +78,27 @@ def verified(
         batch: what is compared, as ``--batch`` has it; "" for what the losses are of.
     """
     reader.keep_input()
-    run = Verification(make, reader, most, whole=whole, batch=batch or RECORD)
+    run = Verification(make, reader, most, whole=whole, batch=batch or RECORD, defers=not batch)
     answer = run.result()
     losses = run.losses
     if answer.differing and (decimals := _few_decimals(losses)):
-        make = partial(make, decimals=decimals)
-        run = Verification(make, reader.only({}), most, whole=whole, batch=batch or RECORD)
+        make, again = partial(make, decimals=decimals), reader.only({})
+        run = Verification(make, again, most, whole=whole, batch=batch or RECORD, defers=not batch)
         answer = run.result()
-    repeated = losses.are_repeated and _differ(answer)
-    if batch or not answer.differing or not (repeated or losses.are_once):
-        return run, answer
-    steps = (name for name, values in reader.facts.steps.items() if len(values) > 1)
-    by, again = next(steps, "input"), reader.only({})
-    why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
-    of_steps = Verification(make, again, most, whole=whole, batch=by, inferred=why)
-    try:
-        other = of_steps.result()
-    except GrpoError:
-        return run, answer  # which says what is wrong with the records
-    if not other.records:  # none could be joined
+    repeated, of_steps, other = losses.are_repeated and _differ(answer), None, None
+    if not batch and answer.differing and (repeated or losses.are_once):
+        steps = (name for name, values in reader.facts.steps.items() if len(values) > 1)
+        by, again = next(steps, "input"), reader.only({})
+        why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
+        of_steps = Verification(make, again, most, whole=whole, batch=by, inferred=why)
+        with suppress(GrpoError):  # the records' own answer says what is wrong with them
+            other = of_steps.result()
+    if of_steps is not None and other is not None and other.records and not other.differing:
+        return of_steps, other
+    if run.deferred:
+        run = Verification(make, reader.only({}), most, whole=whole)
+        answer = run.result()
+    if of_steps is None or other is None or not other.records:  # none could be joined
         return run, answer
     by_chance = repeated and any(any(one.values) for one in losses.steps.values())
     of_records = _quality(answer, least=_CHANCE if by_chance else 0.0)
@@ -150,6 +153,10 @@ class Verification:
             the first with each answer; and the notes that change nothing about the verdict.
         batch: what is compared, as ``--batch`` has it; below, a record is any of these.
         inferred: why, where no flag says that.
+        defers: whether no cause is searched for while each step has one loss: steps may agree.
+
+    Attributes:
+        deferred: whether that was the case of a record.
     """
 
     def __init__(
@@ -161,11 +168,13 @@ class Verification:
         whole: bool = True,
         batch: str = RECORD,
         inferred: str = "",
+        defers: bool = False,
     ) -> None:
         self._make = make
         self.reader = reader
         self._batch, self._unit, self._inferred = batch, unit_of(batch), inferred
         self._whole = whole
+        self._defers, self._waits, self.deferred = defers, False, False
         self._answers: set[tuple[str, ...]] = set()
         self._empty = make()
         self._memory = Memory(most)
@@ -237,7 +246,8 @@ class Verification:
             self._frameworks |= sums.frameworks
             self._logged |= sums.logged
             self._acting |= sums.acting
-            self.losses = sums.losses
+            self.losses = losses = sums.losses
+            self._waits = self._defers and (losses.are_repeated or losses.are_once)
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
@@ -285,6 +295,10 @@ class Verification:
             if part is not None:
                 self._bundle.add_verdict(part, verdict, None)
             return verdict
+        if self._waits and part is None:
+            assert verdict.first is not None
+            self.deferred = True
+            return Finding(verdict, verdict.first, where=UNKNOWN)
         rows = self._rows_of(record, verdict, within)
         found = self._explained(verdict, suspect, rows)
         self._differing += 1

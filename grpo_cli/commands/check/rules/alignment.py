@@ -180,11 +180,11 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
         found = _exceeds_coin(whole[0], whole[1], _SHIFT_SIGMAS)
         for sample in np.flatnonzero(found).tolist():
             counts = whole[0][sample], whole[1][sample]
-            yield _describe_shift(*counts, {"record": pair.record(sample)}, ahead=ahead)
+            yield _describe_shift(pair, *counts, {"record": pair.record(sample)}, ahead=ahead)
         for response in np.flatnonzero(_exceeds_coin(wins, counted, _SHIFT_SIGMAS_ALONE)).tolist():
             if not found[pair.rows.index[response]]:
                 counts = wins[response], counted[response]
-                yield _describe_shift(*counts, pair.view.at(response), ahead=ahead)
+                yield _describe_shift(pair, *counts, pair.view.at(response), ahead=ahead)
                 found[pair.rows.index[response]] = True
         if found.any():
             rest = pair.samples.spread(~found)
@@ -207,7 +207,9 @@ def _find_shifted_ends(pair: Pair, wins: I64, counted: I64, *, ahead: bool) -> I
         response = rows.index[token]
         inside = tokens[rows.index[tokens] == response]
         token = int(inside[np.argmax(excess[inside])])
-        yield _describe_shift(wins[token], counted[token], pair.view.place(token), ahead=ahead)
+        yield _describe_shift(
+            pair, wins[token], counted[token], pair.view.place(token), ahead=ahead
+        )
 
 
 def _sum_to_end(rows: Segments, values: I64) -> I64:
@@ -240,13 +242,16 @@ def _exceeds_coin(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> N
     return found
 
 
-def _describe_shift(wins: int, tokens: int, place: dict[str, Any], *, ahead: bool) -> Finding:
+def _describe_shift(
+    pair: Pair, wins: int, tokens: int, place: dict[str, Any], *, ahead: bool
+) -> Finding:
     since = f" from token {place['token']} on" if place.get("token") else ""
     kept = ", or keep the sampled ids instead of encoding the text again" if since else ""
     return Finding(
         {"lag": 1 if ahead else -1, "share": wins / tokens, "tokens": tokens},
         **place,
         words={"where": "next" if ahead else "previous", "since": since, "kept": kept},
+        by_training=pair.to_reference,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.answer import MismatchFound
@@ -468,6 +469,7 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
     The slope is above 0.02 between engines, or 0.13 where an update is between the columns, which
     may sharpen a little evenly. Log-probs that were themselves divided have one b/a instead.
     """
+    updated = _are_updated(pair)
     for sample, scale in pair.scales.items():
         if not _is_temperature(pair, scale):
             continue
@@ -490,7 +492,15 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
                 else f"{of.number:,} of {total:,}",
                 "times": max(slope, 1.0 / slope),
             },
+            by_training=even and bool(updated[sample]),
         )
+
+
+def _are_updated(pair: Pair) -> NDArray[np.bool_]:
+    """Returns [S] whether an update is between the columns; an old one that is new has it too."""
+    if pair.names[0] == "log_probs_new" or "log_probs_new" not in pair.view.log_probs:
+        return np.full(pair.samples.count, pair.names[1] == "log_probs_old")
+    return Pair(pair.view, ("log_probs_new", pair.names[0])).equal
 
 
 def _is_temperature(pair: Pair, scale: Scale) -> bool:
@@ -551,7 +561,7 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
     A log ratio d of samples from the second policy has mean −KL, about −var(d)/2: far less than
     its spread while the two are close, and no training moves every token alike. Reported where
     the median of d exceeds 1e-3 and 3 times the spread (1.4826 times the median absolute
-    deviation), and 4 of 5 tokens have its sign.
+    deviation), and 4 of 5 tokens have its sign, and are near it.
     """
     n, _, _ = pair.moments(pair.log_ratio)
     ups, downs = pair.count_sides(np.ones(len(pair.size), dtype=np.bool_))
@@ -559,7 +569,10 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
     for sample in np.flatnonzero(often).tolist():
         change = pair.log_ratio[pair.tokens(sample)]
         middle = float(np.median(change))
-        spread = 1.4826 * float(np.median(np.abs(change - middle)))
-        if abs(middle) >= 1e-3 and abs(middle) >= 3.0 * spread:
+        away = np.abs(change - middle)
+        spread = 1.4826 * float(np.median(away))
+        near = away <= max(0.5 * abs(middle), 3.0 * spread)
+        # the median does not see the others where half of the tokens are one that is repeated
+        if np.mean(near) >= 0.8 and abs(middle) >= 1e-3 and abs(middle) >= 3.0 * spread:
             evidence = {"log_ratio": middle, "spread": spread, "ratio": math.exp(middle)}
             yield Finding(evidence, pair.record(sample))
