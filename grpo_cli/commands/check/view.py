@@ -172,10 +172,11 @@ def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]
     if named:
         lines.append(f"  likely cause: {named}, found above")
     elif found.named is None:
-        *others, last = dict.fromkeys(_CAUSES[cause.name][0] for cause in found.causes)
+        *others, last = dict.fromkeys(_CAUSES[each.name][0] for each in found.causes) or [""]
         measured = f"{', '.join(others)} or {last}" if others else last
+        what = f"not explained by {measured}" if measured else "no cause could be measured"
         rest = "noise does this" if found.normal else "compare weights, temperature and precision"
-        lines.append(f"  not explained by {measured}: {rest}")
+        lines.append(f"  {what}: {rest}")
     return lines
 
 
