@@ -11,80 +11,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Cut
+from grpo_cli.batch import F64, Cut
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.rows.fields import NAMED, TOTAL
 from grpo_cli.engine.rows.source import SIZED
-from grpo_cli.objective.arithmetic.exact_sums import ExactSum, ExactSums, added, segment_sums
+from grpo_cli.objective.arithmetic.exact_sums import ExactSum, ExactSums, added
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common, line
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
-
-_MANY_FACTORS = 1 << 18  # so many numbers wait until sums by their factors are made: 4 MB
-
-
-class FactorSums:
-    """Sums by the factor that multiplies each; they merge.
-
-    Factors that come as arrays wait, so that thousands of them, as of records with a β each, are
-    told apart at once.
-    """
-
-    __slots__ = ("_held", "_known", "_sums", "_waiting")
-
-    def __init__(self, sums: ExactSums[float] | None = None) -> None:
-        self._sums: ExactSums[float] = ExactSums() if sums is None else sums
-        self._waiting: list[tuple[F64, F64]] = []
-        self._held = 0
-        self._known: dict[float, float] | None = None
-
-    def add(self, factor: float | F64, values: F64) -> None:
-        """Adds numbers that one factor multiplies, or each its own."""
-        self._known = None
-        if not isinstance(factor, np.ndarray):
-            self._sums[factor].add(values)
-            return
-        self._waiting.append((factor, values))
-        self._held += len(values)
-        if self._held >= _MANY_FACTORS:
-            self._settle()
-
-    def merge(self, other: FactorSums) -> None:
-        """Adds other sums, each to the one of its factor."""
-        self._known = None
-        self._sums.merge(other._sums)
-        for factors, values in other._waiting:
-            self.add(factors, values)
-
-    def _sorted(self) -> tuple[F64, F64, I64]:
-        """The factors that wait, in order, the numbers of each, and how many these are."""
-        factors, values = map(np.concatenate, zip(*self._waiting, strict=True))
-        found, index, counts = np.unique(factors, return_inverse=True, return_counts=True)
-        return found, values[np.argsort(index, kind="stable")], counts
-
-    def _settle(self) -> None:
-        if self._waiting:
-            found, values, counts = self._sorted()
-            self._waiting, self._held = [], 0
-            ends = np.cumsum(counts).tolist()
-            for factor, start, end in zip(found.tolist(), [0, *ends], ends, strict=False):
-                self._sums[factor].add(values[start:end])
-
-    def __reduce__(self) -> Any:
-        self._settle()
-        return FactorSums, (self._sums,)
-
-    def values(self) -> Mapping[float, float]:
-        """Factor → its sum, rounded once."""
-        if self._known is None:
-            if self._waiting and not self._sums:
-                found, values, counts = self._sorted()
-                sums = segment_sums(values, counts)
-                self._known = dict(zip(found.tolist(), sums.tolist(), strict=True))
-            else:
-                self._settle()
-                self._known = {factor: part.value() for factor, part in self._sums.items()}
-        return self._known
 
 
 @dataclass
@@ -111,7 +45,7 @@ class Totals:
     ratio_min: float = math.inf
     ratio_max: float = -math.inf
     ratio: ExactSum = field(default_factory=ExactSum)
-    terms: dict[str, FactorSums] = field(default_factory=partial(defaultdict, FactorSums))
+    terms: dict[str, ExactSums[float]] = field(default_factory=partial(defaultdict, ExactSums))
     counted: dict[str, float] = field(default_factory=partial(defaultdict, float))
     products: ExactSums[tuple[str, str]] = field(default_factory=ExactSums)
     counts: bool = True
@@ -171,27 +105,39 @@ class Totals:
             for term in breakdown.terms:
                 own = term.coefficient
                 own = own[cut.records] if isinstance(own, np.ndarray) else own
-                self.terms[term.name].add(own, breakdown.record_values[term.name][cut.records])
+                self._add_term(term.name, own, breakdown.record_values[term.name][cut.records])
             self.products[POLICY, POLICY].add(breakdown.record_gradient_squares[cut.records])
             return
         for term in breakdown.terms:
             own = term.coefficient
             if isinstance(own, np.ndarray):
                 own = np.repeat(own[cut.records], breakdown.batch.records.lengths[cut.records])
-            self.terms[term.name].add(own, breakdown.weighted[term.name][cut.responses])
+            self._add_term(term.name, own, breakdown.weighted[term.name][cut.responses])
         start, stop = cut.responses.start, cut.responses.stop
         for name, before in breakdown.counted_before.items():
             self.counted[name] += float(before[stop] - before[start])
         for name, other, product in breakdown.products:
             self.products[name, other].add(product[cut.responses])
 
+    def _add_term(self, name: str, coefficient: float | F64, values: F64) -> None:
+        """Adds values of a term that this coefficient multiplies, or each its own."""
+        if not isinstance(coefficient, np.ndarray):
+            self.terms[name][coefficient].add(values)
+            return
+        found, index = np.unique(coefficient, return_inverse=True)
+        ordered = values[np.argsort(index, kind="stable")]
+        ends = np.cumsum(np.bincount(index)).tolist()
+        sums = self.terms[name]
+        for own, start, end in zip(found.tolist(), [0, *ends], ends, strict=False):
+            sums[own].add(ordered[start:end])
+
     def add_batch(self, other: Totals) -> None:
         """Adds the totals of one more batch to this mean of batches."""
         self.units += 1
         self._add_facts(other)
         for name, sums in other.terms.items():
-            for coefficient, value in sums.values().items():
-                self.terms[name].add(coefficient, np.array([value / other.count(name)]))
+            for coefficient, part in sums.items():
+                self.terms[name][coefficient].add(np.array([part.value() / other.count(name)]))
         self.products[POLICY, POLICY].add(np.array([other.gradient_norm**2]))
 
     def merge(self, other: Totals) -> None:
@@ -235,7 +181,8 @@ class Totals:
 
     def value(self, term: str) -> float:
         """Σ w·value of a term; 0 where there is none."""
-        return added([*self.sums(term).values()]) / self.count(term)
+        each = [part.value() for part in self.sums(term).values()]
+        return (each[0] if len(each) == 1 else added(each)) / self.count(term)
 
     def part(self, term: str) -> float:
         """What a term adds to J, coefficient · Σ w·value; 0 where there is none."""
@@ -243,7 +190,7 @@ class Totals:
         if len(sums) == 1:
             (coefficient,) = sums
             return coefficient * self.value(term) if coefficient else 0.0
-        parts = [factor * value for factor, value in sums.items() if factor]
+        parts = [factor * part.value() for factor, part in sums.items() if factor]
         return math.fsum(parts) / self.count(term)
 
     def parts(self) -> dict[str, float]:
@@ -257,9 +204,9 @@ class Totals:
         """Whether a term counts in J: the policy, and others whose coefficient is not 0."""
         return term == POLICY or any(self.sums(term))
 
-    def sums(self, term: str) -> Mapping[float, float]:
+    def sums(self, term: str) -> Mapping[float, ExactSum]:
         """A term's sums by their coefficients; none where no record has the term."""
-        return self.terms[term].values() if term in self.terms else {}
+        return self.terms.get(term, {})
 
     @property
     def objective(self) -> float:
