@@ -24,17 +24,7 @@ from grpo_cli.commands.help.view import flag_pages
 from grpo_cli.commands.help.words import look_up
 from grpo_cli.commands.trend.legend import legend
 from grpo_cli.commands.trend.metrics import METRICS
-from grpo_cli.commands.trend.onsets import (
-    COPY,
-    DRIFT,
-    IMPOSSIBLE,
-    LIMIT,
-    SETTINGS,
-    SHIFT,
-    SPIKE,
-    STUCK,
-    TREND,
-)
+from grpo_cli.commands.trend.onsets import KINDS
 from grpo_cli.commands.trend.questions.at import FACTS
 from grpo_cli.commands.trend.questions.parts import PartChange
 from grpo_cli.engine.rows.fields import FIELDS
@@ -224,8 +214,7 @@ def test_a_flag_has_one_text_in_all_commands(grpo):
 def test_every_column_of_a_table_is_explained():
     columns = {name for names in FIELDS.values() for name in names} | {*METRICS}
     assert [one for one in columns if look_up(one) is None and not is_choice(one)] == []
-    kinds = (SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE, STUCK, TREND, COPY, SETTINGS)
-    found = [*kinds, *(row["code"] for row in codes())]
+    found = [*KINDS, *(row["code"] for row in codes())]
     assert [one for one in found if look_up(one) is None] == []
     metrics = {name: look_up(name) for name in METRICS}
     assert [name for name, word in metrics.items() if legend(name) and word.word != name] == []

@@ -217,21 +217,27 @@ class Check(Accumulator[Any]):
 
         Samples of short records may begin before the step, if the mismatch there is a tenth.
         """
-        for cause in (one for one in mismatch.causes if one.grows):
-            before, after = sorted(one.kl for one in cause.kinds)
-            kept = dict.fromkeys(_OF_GROWING, False)
-            for (code, _, _), rows in self.findings.kept.items():
-                for _, row in rows if code in kept else ():
-                    pooled = row.evidence.get("records", 1) > 1 and before < _SMALL * after
-                    later = pooled or (row.step or 0) >= (cause.step or 0)
-                    kept[code] |= not later or "log_probs_rollout" not in row.evidence.get(
-                        "columns", ()
-                    )
-            grown = [key for key in self.findings.count_by(0, 1) if not kept.get(key[0], True)]
-            for code, kind in grown:
-                self.findings.drop(code, kind)
-            return bool(grown)
-        return False
+        cause = next((one for one in mismatch.causes if one.grows), None)
+        if cause is None:
+            return False
+        before, after = sorted(one.kl for one in cause.kinds)
+
+        def follows(row: Finding) -> bool:
+            pooled = row.evidence.get("records", 1) > 1 and before < _SMALL * after
+            later = pooled or (row.step or 0) >= (cause.step or 0)
+            return later and "log_probs_rollout" in row.evidence.get("columns", ())
+
+        kept = {
+            code for (code, _, _), rows in self.findings.kept.items()
+            if not all(follows(row) for _, row in rows)
+        }  # fmt: skip
+        grown = [
+            (code, kind) for code, kind in self.findings.count_by(0, 1)
+            if code in _OF_GROWING and code not in kept
+        ]  # fmt: skip
+        for code, kind in grown:
+            self.findings.drop(code, kind)
+        return bool(grown)
 
     def _find_uneven_mismatch(self, mismatch: MismatchFound) -> Iterator[Located]:
         """Yields where most of the mismatch is, unless findings explain the log-probs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -11,7 +10,7 @@ from grpo_cli.commands.check.answer import Finding
 from grpo_cli.commands.check.run import changed_formulas, check
 from grpo_cli.commands.trend.causes import PADDING, Cause
 from grpo_cli.commands.trend.comparison import Trend, compare_log
-from grpo_cli.commands.trend.events import AT_ONCE, Event, events
+from grpo_cli.commands.trend.events import AT_ONCE, Checked, Event, events
 from grpo_cli.commands.trend.findings import EVERY, dated, findings, first_place
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.onsets import DRIFT, SHIFT
@@ -23,7 +22,6 @@ from grpo_cli.commands.trend.step import WARNING, Flags, Place, Step, Steps
 from grpo_cli.commands.trend.verdict import Coverage, passes_of, verdict
 from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError
-from grpo_cli.terminal.numbers import shown
 
 
 def trend_of(
@@ -110,24 +108,17 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
         for one in events
     ]
     return [
-        replace(one, check=[line for line in one.check if not _is_of(line, found[at + 1 :])])
+        replace(one, checked=[each for each in one.checked if not _is_of(each, found[at + 1 :])])
         for at, one in enumerate(found)
     ]
 
 
-_AT_STEP = re.compile(r"at step (-?\d+): ")
-
-
-def _is_of(line: str, later: Sequence[Event]) -> bool:
+def _is_of(found: Checked, later: Sequence[Event]) -> bool:
     """Whether check finds that of an event's worst step in an event too that began in between."""
-    step = _AT_STEP.match(line)
-    return step is not None and any(
-        one.step <= int(step[1]) and _code(line) in map(_code, one.check) for one in later
+    return found.step is not None and any(
+        one.step <= found.step and found.finding.code in {each.finding.code for each in one.checked}
+        for one in later
     )
-
-
-def _code(line: str) -> str:
-    return _AT_STEP.sub("", line).partition(":")[0]
 
 
 def _with_part(event: Event, steps: Steps, run: Run, read: Callable[[str], PartSteps]) -> Event:
@@ -149,8 +140,7 @@ def _checked(
     event: Event, steps: Steps, run: Run, formulas: Callable[[], Mapping[int | None, Cause]]
 ) -> Event:
     """The event with what its records say of it."""
-    named, advice = _named_in(event, steps, run)
-    event = _without_mask(replace(event, check=named, advice=advice))
+    event = _without_mask(replace(event, checked=_named_in(event, steps, run)))
     at = steps.numbers.index(event.first.onset)
     known = event.cause
     if (known is not None and not known.has_reason) or event.codes or at == 0:
@@ -179,45 +169,43 @@ def _without_mask(event: Event) -> Event:
     return replace(event, first=longest, others=others, cause=PADDING)
 
 
-def _named_in(event: Event, steps: Steps, run: Run) -> tuple[list[str], dict[str, str]]:
+def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
     """The errors and warnings of ``grpo check`` in the worst record of an event, one of a code.
 
-    With what to do about each code.
-
-    The message is that of the step at which the event began, of the record that the commands name
-    there. What that step has not is a consequence, and has its step before it.
+    It is that of the step at which the event began, of the record that the commands name there.
+    What that step has not is a consequence, and has its step before it.
     """
     pointed = [one for one in (event.first, *event.others) if one.worst is not None]
-    advice: dict[str, str] = {}
     if not pointed or (place := pointed[0].worst) is None:
-        return [], advice
+        return []
 
     def step_reader(number: int) -> Reader:
         return of_step(run.reader, steps[steps.numbers.index(number)], run.step_source)
 
-    def messages_of(place: Place | None, number: int) -> dict[str, str]:
-        """The first message of each code, as ``grpo check`` prints it."""
+    def found_in(place: Place | None, number: int) -> dict[str, Finding]:
+        """The first of each code, as ``grpo check`` prints it."""
         reader = step_reader(number)
         if place is not None:
             if place.source in reader.paths:  # standard input has another name in places
                 reader = reader.only({}, [place.source])
             reader.reading = replace(reader.reading, record=str(place.record))
-        found: dict[str, str] = {}
+        found: dict[str, Finding] = {}
         for row in _wrong_in(reader):
             if place is None or row.record == place.record:  # not another one of that number
-                where = f" (record {shown(row.record)})"
-                found.setdefault(row.code, f"{row.code}: {row.message}{where}")
-                advice.setdefault(row.code, row.advice)
+                found.setdefault(row.code, row)
         return found
 
     worst, onset = pointed[0].worst_step, event.first.onset
-    named = messages_of(place, worst)
+    named = found_in(place, worst)
     if not named or worst == event.step:
-        return [*named.values()], advice
-    begun = messages_of(None, onset)
+        return [*map(Checked, named.values())]
+    begun = found_in(None, onset)
     if begun and (first := first_place(event.first, steps)) is not None:
-        begun |= {code: text for code, text in messages_of(first, onset).items() if code in begun}
-    return [begun.get(code, f"at step {worst}: {text}") for code, text in named.items()], advice
+        begun |= {code: row for code, row in found_in(first, onset).items() if code in begun}
+    return [
+        Checked(begun[code]) if code in begun else Checked(row, worst)
+        for code, row in named.items()
+    ]
 
 
 def _wrong_in(reader: Reader) -> list[Finding]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.check import answer as checks
 from grpo_cli.commands.trend.causes import KL, LENGTH, Cause, cause_of, rounded
 from grpo_cli.commands.trend.findings import AWAY, EVERY, FAR, STEADILY
 from grpo_cli.commands.trend.onsets import (
@@ -33,6 +34,7 @@ from grpo_cli.commands.trend.watched import (
     remedy,
     watch,
 )
+from grpo_cli.terminal.numbers import shown
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -71,11 +73,38 @@ _COPIED = (
 )
 _CLAUSE = re.compile(r"[:;]|\. | \(")
 """What ends the first clause of a sentence of ``grpo check``."""
-_DOUBT, _SAME = "entropies:", "rollout-mismatch: engine and trainer differ: "
+_DOUBT, _SAME = "entropies", "engine and trainer differ: "
 _PADDED = "they are cut at a limit, or padding is counted"
 _AHEAD = "the updates move the policy too far", "one update moved the policy too far"
 LEVELS = {SHIFT, DRIFT, TREND}
 """Findings whose numbers are medians before and after."""
+
+
+class Checked(NamedTuple):
+    """What ``grpo check`` names in the worst record of an event.
+
+    Attributes:
+        finding: of check.
+        step: where it was found, unless the event began there.
+    """
+
+    finding: checks.Finding
+    step: int | None = None
+
+    @property
+    def message(self) -> str:
+        """What it says, and of which record."""
+        return f"{self.finding.message} (record {shown(self.finding.record)})"
+
+    @property
+    def when(self) -> str:
+        """The other step, in words; or ""."""
+        return "" if self.step is None else f"at step {self.step}: "
+
+    @property
+    def line(self) -> str:
+        """All of it, with the name of the rule."""
+        return f"{self.when}{self.finding.code}: {self.message}"
 
 
 @dataclass(frozen=True)
@@ -87,19 +116,17 @@ class Event(Answer):
         first: the finding that is likely the cause of the others.
         others: the findings that followed: those nearest to the cause first, and ratios last where
             responses or rewards changed.
-        check: what ``grpo check`` names in its worst record, an error or a warning each.
+        checked: what ``grpo check`` names in its worst record, an error or a warning each.
         cause: what explains it; None where its numbers do not say.
         part: which value of a field of the records carries it, in words; or "".
-        advice: code of ``check`` → what to do about it.
     """
 
     step: int
     first: Finding
     others: Sequence[Finding]
-    check: Sequence[str] = ()
+    checked: Sequence[Checked] = ()
     cause: Cause | None = None
     part: str = ""
-    advice: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def findings(self) -> list[Finding]:
@@ -229,20 +256,26 @@ class Event(Answer):
         return f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
 
     @property
-    def codes(self) -> list[str]:
-        """What ``grpo check`` found in the worst record, where the event began."""
-        return [*dict.fromkeys(one.partition(":")[0] for one in self._named)]
+    def check(self) -> list[str]:
+        """A line for each of ``checked``."""
+        return [one.line for one in self.checked]
 
     @property
-    def _named(self) -> list[str]:
+    def codes(self) -> list[str]:
+        """What ``grpo check`` found in the worst record, where the event began."""
+        return [*dict.fromkeys(one.finding.code for one in self._named)]
+
+    @property
+    def _named(self) -> list[Checked]:
         """What ``grpo check`` found where the event began, and may be its cause.
 
         A doubt of the entropies is none where the log-probs, of which they are not computed,
         changed as well. That engine and trainer differ is what the metrics say already.
         """
         rows = {row.name for row in (one.row for one in self.findings) if row is not None}
-        found = (one for one in self.check if not one.startswith(("at step ", _SAME)))
-        return [one for one in found if not ("nll" in rows and one.startswith(_DOUBT))]
+        found = [one for one in self.checked if one.step is None]
+        found = [one for one in found if not one.finding.message.startswith(_SAME)]
+        return [one for one in found if not ("nll" in rows and one.finding.code == _DOUBT)]
 
     @property
     def _when(self) -> str:
@@ -288,7 +321,7 @@ class Event(Answer):
     @property
     def _checked(self) -> str:
         """What ``grpo check`` says of its worst record, at the step where it began; or ""."""
-        return next(iter(self._named), "").partition(": ")[2]
+        return next((one.message for one in self._named), "")
 
     @property
     def _reason(self) -> str:
@@ -305,7 +338,7 @@ class Event(Answer):
         if self.cause is not None and not self._reason:
             return self.cause.fix
         if self._checked:
-            return self.advice.get(self.codes[0], "")
+            return self._named[0].finding.advice
         if self.first.kind == COPY:
             return _COPIED
         if self.first.kind == IMPOSSIBLE:
@@ -336,7 +369,7 @@ class Event(Answer):
             "metrics": [one.metric for one in (self.first, *self.others)],
             "end": self.end,
             "fix": self.fix,
-            "check": [*self.check],
+            "check": self.check,
             **({"part": self.part} if self.part else {}),
             "command": self.first.command,
         }

@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.watched import UP, Limit, Steady
 
-SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE = "shift", "drift", "spike", "limit", "impossible"
-STUCK, TREND, COPY, SETTINGS = "stuck", "trend", "copy", "settings"
+KINDS = "shift", "drift", "spike", "limit", "impossible", "stuck", "trend", "copy", "settings"
+"""Of findings."""
+SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE, STUCK, TREND, COPY, SETTINGS = KINDS
 
 LEAST = 16
 """Steps that a series must have."""

@@ -219,9 +219,9 @@ def _print_events(
             console.print(wrapped(Text(visible(event.title), "bold"), screen.reading, 2))
         for name, text in rows:
             _print_fact(console, screen, name, text)
-        for finding in event.check if detail.commands != 0 else ():
-            code, _, message = finding.partition(": ")
-            words = message if message.startswith(code) else finding  # the code only once
+        for each in event.checked if detail.commands != 0 else ():
+            again = each.step is None and each.message.startswith(each.finding.code)
+            words = each.message if again else each.line  # the code only once
             _print_fact(console, screen, "check of one record", words)
         found = [one for one in event.findings if one.severity == WARNING]
         shown_found = found if most is None else found[: most + 1]

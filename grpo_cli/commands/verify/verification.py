@@ -78,27 +78,29 @@ def verified(
         batch: what is compared, as ``--batch`` has it; "" for what the losses are of.
     """
     reader.keep_input()
-    run = Verification(make, reader, most, whole=whole, batch=batch or RECORD, defers=not batch)
+    made = partial(Verification, most=most, whole=whole)
+    run = made(make, reader, batch=batch or RECORD, defers=not batch)
     answer = run.result()
     losses = run.losses
     if answer.differing and (decimals := _few_decimals(losses)):
-        make, again = partial(make, decimals=decimals), reader.only({})
-        run = Verification(make, again, most, whole=whole, batch=batch or RECORD, defers=not batch)
+        make = partial(make, decimals=decimals)
+        run = made(make, reader.only({}), batch=batch or RECORD, defers=not batch)
         answer = run.result()
-    repeated, of_steps, other = losses.are_repeated and _differ(answer), None, None
-    if not batch and answer.differing and (repeated or losses.are_once):
+    if batch or not answer.differing:
+        return run, answer
+    repeated, other = losses.are_repeated and _differ(answer), None
+    if repeated or losses.are_once:
         steps = (name for name, values in reader.facts.steps.items() if len(values) > 1)
-        by, again = next(steps, "input"), reader.only({})
         why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
-        of_steps = Verification(make, again, most, whole=whole, batch=by, inferred=why)
+        of_steps = made(make, reader.only({}), batch=next(steps, "input"), inferred=why)
         with suppress(GrpoError):  # the records' own answer says what is wrong with them
             other = of_steps.result()
-    if of_steps is not None and other is not None and other.records and not other.differing:
-        return of_steps, other
+        if other is not None and other.records and not other.differing:
+            return of_steps, other
     if run.deferred:
-        run = Verification(make, reader.only({}), most, whole=whole)
+        run = made(make, reader.only({}))
         answer = run.result()
-    if of_steps is None or other is None or not other.records:  # none could be joined
+    if other is None or not other.records:  # none could be joined
         return run, answer
     by_chance = repeated and any(any(one.values) for one in losses.steps.values())
     of_records = _quality(answer, least=_CHANCE if by_chance else 0.0)
