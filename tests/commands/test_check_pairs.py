@@ -231,6 +231,52 @@ def test_a_row_of_another_response_is_named_with_its_response(column):
     assert f"log_probs_{column} of this response is that of response 4" in found[0].message
 
 
+def test_responses_that_were_not_reordered_with_the_batch_are_named():
+    rows = policies(7)
+    rows[1]["log_probs_rollout"] = np.roll(rows[1]["log_probs_rollout"], 1, axis=0).tolist()
+    found = [one for one in check(rows, limit=0).findings if one.severity != "info"]
+    assert {(one.code, one.record) for one in found} == {("unrelated", 1)}
+    assert "log_probs_rollout of this response is that of response 7: " in found[0].message
+
+
+@each("copies", [True, False])
+def test_copies_of_a_response_are_no_further_evidence(copies):
+    """Eight tokens that one update moved say little, sixty-four of eight responses say enough."""
+    draw = np.random.default_rng(1)
+    old = np.log(draw.uniform(0.05, 0.95, (8, 8)))
+    new = np.log(draw.uniform(0.05, 0.95, (8, 8)))
+    if copies:
+        new[:], old[:] = new[0], old[0]
+    row = {"log_probs_new": new.tolist(), "log_probs_old": old.tolist(), "rewards": [0.0, 1.0] * 4}
+    codes = {one.code for one in check([row], limit=0).findings if one.severity == "error"}
+    assert codes == ({"unrelated"} if not copies else set())
+
+
+@each("drifting", [1, 8])
+def test_an_update_may_move_late_tokens_of_a_record_but_not_of_all(drifting):
+    rows, draw = policies(9, records=8), np.random.default_rng(0)
+    late = np.arange(30) >= 15
+    for row in rows[:drifting]:
+        old = np.array(row["log_probs_old"])
+        noise = draw.normal(0.0, 0.5, old.shape) * -np.expm1(old) * late
+        row["log_probs_new"] = np.minimum(old + noise + 0.01 * noise.mean(), -1e-6).tolist()
+        row["log_probs_rollout"] = row["log_probs_old"]
+        del row["entropies"]
+    found = [one for one in check(rows, limit=0).findings if one.code == "drift"]
+    assert [one.severity for one in found] == (["info"] if drifting == 1 else ["error"] * 8)
+
+
+@each(("step", "severity"), [(1, []), (9, ["warning"] * 4)])
+def test_an_engine_that_samples_ahead_has_the_initial_weights_at_first(step, severity):
+    rows, draw = policies(10), np.random.default_rng(0)
+    for row in rows:
+        ref = np.array(row["log_probs_ref"])
+        engine = np.minimum(ref + 0.002 * draw.normal(size=ref.shape), -1e-6)
+        row |= {"log_probs_rollout": engine.tolist(), "step": step}
+    found = check(rows, limit=0).findings
+    assert [one.severity for one in found if one.code == "reference"] == severity
+
+
 def test_a_reference_with_the_next_response_s_first_token_is_found():
     rows = policies(8)
     for row in rows:

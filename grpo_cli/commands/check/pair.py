@@ -228,6 +228,19 @@ class Pair:
         return self.count(self.log_ratio != 0.0) == 0
 
     @cached_property
+    def updated(self) -> NDArray[np.bool_]:
+        """[S] whether an update is between the columns; an old one that is new has it too."""
+        if self.names[0] == "log_probs_new" or "log_probs_new" not in self.view.log_probs:
+            return np.full(self.samples.count, self.names[1] == "log_probs_old")
+        return Pair(self.view, ("log_probs_new", self.names[0])).equal
+
+    @cached_property
+    def distinct(self) -> Pair:
+        """The pair without the tokens of copied responses, which are no independent evidence."""
+        view = self.view.distinct
+        return self if view is self.view else Pair(view, self.names)
+
+    @cached_property
     def weight(self) -> F64:
         """[N] exp(log ratio), e^50 at most."""
         return np.exp(np.clip(self.log_ratio, -_OVERFLOW, _OVERFLOW))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -96,6 +96,24 @@ class Tokens:
     def tokens(self) -> I64:
         """[M] tokens of each record."""
         return self.records.sum(self.lengths)
+
+    @cached_property
+    def distinct(self) -> Tokens:
+        """The records without the tokens of responses that repeat another one of their record.
+
+        Copies have equal lengths, and equal sums in all columns of log-probs.
+        """
+        sums = (self.responses.sum(column) for column in self.log_probs.values())
+        keys = np.stack([self.records.index, self.lengths, *sums])
+        order = np.lexsort(keys)
+        copies = order[1:][(keys[:, order[1:]] == keys[:, order[:-1]]).all(axis=0)]
+        if not self.lengths[copies].any():
+            return self
+        lengths = self.lengths.copy()
+        lengths[copies] = 0
+        kept = np.repeat(lengths > 0, self.lengths)
+        columns = {name: column[kept] for name, column in self.columns.items()}
+        return replace(self, lengths=lengths, positions=self.positions[kept], columns=columns)
 
     @cached_property
     def sample_starts(self) -> I64:

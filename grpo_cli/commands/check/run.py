@@ -55,6 +55,8 @@ _EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
 """What the causes lead to in records that are too short to show the cause."""
 _OF_GROWING = ("temperature", "last-token", "mean-weight", "outliers", "rollout-mismatch")
 """What weights that grow older in the engine lead to in single records."""
+_BY_UPDATES = ("temperature", "drift")
+"""What one update may do to one prompt."""
 _SMALL = 0.1
 _OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
@@ -176,9 +178,9 @@ class Check(Accumulator[Any]):
             compare_samples(view, self.findings, self.mismatch, source)
         mismatch = judge(self.mismatch.result())
         grown = mismatch is not None and self._drop_grown(mismatch)
-        alone = self.findings.count_by(0, 1)["temperature", "alone"]
-        if alone <= _COMMON * self.sizes["records"]:  # one update may sharpen one prompt
-            self.findings.lower("temperature", "alone")
+        for code in _BY_UPDATES:
+            if self.findings.count_by(0, 1)[code, "alone"] <= _COMMON * self.sizes["records"]:
+                self.findings.lower(code, "alone")
         counts, errors = self.findings.count_by(0), self.findings.count_by(0, 2)
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
         for code in {code for code, _, _ in found} & _STANDS_FOR.keys():
@@ -186,8 +188,6 @@ class Check(Accumulator[Any]):
         if any(finding.kind in ("shuffled", "scattered") for _, finding, _ in found):
             for kind in _OF_SHUFFLED:
                 self.findings.drop("advantages", kind)
-        if errors["temperature", "error"] > counts["sharper"]:  # which says that it is none
-            self.findings.drop("sharper")
         others = max(counts["old-log-probs"], counts["log-base"])
         if others > counts["temperature"]:  # the wrong column, or a base that updates hide
             self.findings.drop("temperature")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -350,6 +351,7 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     """
     moved = [*_find_rows_of_others(pair)]
     yield from moved
+    pair = pair.distinct
     p, q = np.exp(pair.first), np.exp(pair.second)
     whole = _correlate(pair.samples, p, q)
     little = _LITTLE_REFERENCE if pair.to_reference else _LITTLE
@@ -366,8 +368,8 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     for segments, hit in ((pair.samples, found), (rows, low)):
         hit &= _correlate(segments, pair.first, pair.second) < little
         hit &= segments.mean(square) > _MOVES * _MOVES
-    found &= comparable
     comparable[pair.view.sample_index[[one.record for one in moved]]] = False
+    found &= comparable
     for sample in np.flatnonzero(found).tolist():
         yield Finding(
             {
@@ -388,33 +390,37 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
             yield Finding(evidence | {"rows": every[sample]}, **pair.view.at(row), kind="responses")
 
 
-_MOVED_NATS, _MOVED_TIMES = 0.25, 10.0
+_MOVED_NATS, _MOVED_TIMES, _MOST_TRIED = 0.25, 10.0, 2
 
 
 def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
     """Yields responses of which one column is that of another response of the record.
 
-    The columns differ by a quarter of a nat per token and ten times the median of the record's
-    responses, and by a tenth of that if one is compared with the other response's.
+    The columns differ by a quarter of a nat per token, and by a tenth of that if one is compared
+    with the other response's. Of records in which most responses differ so much, as where a column
+    was not reordered with the batch, the first of them are compared.
     """
     rows, records = pair.view.responses, pair.view.records
     size = rows.mean(pair.size)
-    for row in np.flatnonzero((size > _MOVED_NATS) & (rows.lengths >= _UNRELATED_TOKENS_ALONE)):
+    far = (size > _MOVED_NATS) & (rows.lengths >= _UNRELATED_TOKENS_ALONE)
+    tried = Counter[int]()
+    for row in np.flatnonzero(far).tolist():
         record = int(records.index[row])
         part = pair.view.rows_of(record)
-        if size[row] < _MOVED_TIMES * np.median(size[part]):
+        tried[record] += bool(size[row] < _MOVED_TIMES * np.median(size[part]))
+        if tried[record] > _MOST_TRIED:
             continue
         fits = [
             (fit, other, at)
             for other in range(part.start, part.stop)
-            for at, fit in enumerate(_compare_rows(pair, int(row), other))
+            for at, fit in enumerate(_compare_rows(pair, row, other))
         ]
         fit, other, at = min(fits)
         if other != row and fit * _MOVED_TIMES < size[row]:
             name, reference = pair.keys[1 - at], pair.keys[at]
             yield Finding(
                 {"own": size[row], "other": other - part.start, "fit": fit},
-                **pair.view.at(int(row)),
+                **pair.view.at(row),
                 kind="row",
                 words={"column": name, "reference": reference},
             )
@@ -491,7 +497,8 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     compared, over tokens with p < 0.9, between places in the response above and below the mean
     place (of tokens that count: padding on the left is none).
     Reported where the mean is 1.8 times as great and the difference 5 standard errors (Welch):
-    noise, staleness and updates do not know the position.
+    noise and staleness do not know the position. One update may, as where the reward depends on
+    the end of responses, so that between the old and the new policy most records have to show it.
     """
     free = pair.freedom > _FREE
     rows = pair.view.responses
@@ -508,4 +515,4 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     for sample in np.flatnonzero(found).tolist():
         times = after[sample] / max(before[sample], 1e-12)
         evidence = {"times": times, "sigmas": away[sample], "position": middle[sample]}
-        yield Finding(evidence, pair.record(sample))
+        yield Finding(evidence, pair.record(sample), by_training=bool(pair.updated[sample]))

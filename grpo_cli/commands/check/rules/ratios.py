@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.answer import MismatchFound
@@ -120,6 +119,8 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
 # ---- the reference's weights ---------------------------------------------------------------------
 
 _ENGINE_NOISE, _FAR, _TIMES = 0.02, 0.02, 4.0
+_AHEAD = 3
+"""The last step that an engine which samples ahead may do with the initial weights."""
 
 
 @rule("reference", "pair")
@@ -143,6 +144,8 @@ def find_engines_with_reference_weights(pair: Pair) -> Iterator[Finding]:
     least = np.maximum(np.maximum(_FAR, _TIMES * near), moved)
     hit = (near <= _ENGINE_NOISE) & (np.minimum(far, other) > least)
     for sample in np.flatnonzero(hit & (pair.samples.lengths >= LEAST_TOKENS)).tolist():
+        if 0 <= pair.view.places[pair.record(sample)].step <= _AHEAD:
+            continue
         yield Finding(
             {"to_reference": near[sample], "to_policy": far[sample]},
             pair.record(sample),
@@ -469,7 +472,6 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
     The slope is above 0.02 between engines, or 0.13 where an update is between the columns, which
     may sharpen a little evenly. Log-probs that were themselves divided have one b/a instead.
     """
-    updated = _are_updated(pair)
     for sample, scale in pair.scales.items():
         if not _is_temperature(pair, scale):
             continue
@@ -492,15 +494,8 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
                 else f"{of.number:,} of {total:,}",
                 "times": max(slope, 1.0 / slope),
             },
-            by_training=even and bool(updated[sample]),
+            by_training=even and bool(pair.updated[sample]),
         )
-
-
-def _are_updated(pair: Pair) -> NDArray[np.bool_]:
-    """Returns [S] whether an update is between the columns; an old one that is new has it too."""
-    if pair.names[0] == "log_probs_new" or "log_probs_new" not in pair.view.log_probs:
-        return np.full(pair.samples.count, pair.names[1] == "log_probs_old")
-    return Pair(pair.view, ("log_probs_new", pair.names[0])).equal
 
 
 def _is_temperature(pair: Pair, scale: Scale) -> bool:
@@ -521,22 +516,22 @@ def _is_temperature(pair: Pair, scale: Scale) -> bool:
 
 @rule("sharper", "pair")
 def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
-    """Finds sure tokens that are surer in one column, by 0.04 of their log-odds and the spread.
+    """Finds sure tokens that are surer in one column, evenly, by 0.04 of their log-odds or more.
 
-    A temperature is named, and is no error, where the share spreads by at most 0.55 of its median
-    and ``find_temperatures`` finds none, as between a policy and its reference: training may do it.
+    The share spreads by at most 0.55 of its median, as with a temperature, and
+    ``find_temperatures`` finds none, as between a policy and its reference: training may do it. It
+    makes policies unevenly surer in most healthy runs, which says nothing.
     Logits of the reference that were not divided: huggingface/trl#3029.
     """
     for sample, scale in pair.scales.items():
         share = scale.odds.median
-        least = max(_NOTABLE_SHARE, scale.odds.spread)
-        if abs(share) > least and not _is_temperature(pair, scale):
+        even = abs(share) > _NOTABLE_SHARE and scale.odds.is_alike(_ALIKE[False])
+        if even and not _is_temperature(pair, scale):
             first, second = pair.keys if share > 0.0 else pair.keys[::-1]
             size = abs(share)
             yield Finding(
                 {"share": share, "spread": scale.odds.spread, "tokens": scale.odds.number},
                 pair.record(sample),
-                kind="evenly" if scale.odds.is_alike(_ALIKE[False]) else "",
                 words={
                     "first": first,
                     "second": second,
