@@ -66,6 +66,12 @@ def _given_advantages(batch: Batch) -> F64 | None:
     return found
 
 
+def _mean_moves(batch: Batch) -> F64 | None:
+    """[R] the mean of log π_new − log π_old of each response."""
+    new, old = batch.log_probs_new, batch.log_probs_old
+    return None if new is None or old is None else batch.responses.mean(new - old)
+
+
 def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> StepSums:
     """The sums of records that have no log-probs: a row for each, of one group."""
     signals = [record.signal for _, record in records]
@@ -76,6 +82,7 @@ def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> St
         "reward": np.array(rewards, dtype=np.float64),
         "length": np.array(lengths, dtype=np.int64),
         "advantage": np.full(len(rewards), NO_NUMBER),
+        "log_ratio": np.full(len(rewards), NO_NUMBER),
         "gradient": np.full(len(rewards), NO_NUMBER),
         "group": np.zeros(len(rewards), dtype=np.int64),
     }
@@ -119,6 +126,7 @@ class ChunkSums:
         rows = {
             "reward": unknown if rewards is None else rewards,
             "advantage": unknown if (given := _given_advantages(batch)) is None else given,
+            "log_ratio": unknown if (moves := _mean_moves(batch)) is None else moves,
             "length": batch.responses.lengths,
             "gradient": (
                 unknown if breakdown is None or not breakdown.shared else _gradients(breakdown)

@@ -23,7 +23,7 @@ class Responses:
         self.rewards, self.lengths, self._gradients, self._advantages = (
             rows[name] for name in ("reward", "length", "gradient", "advantage")
         )
-        self._groups, self._labels = rows["group"], rows["label"]
+        self._groups, self._labels, self._moves = rows["group"], rows["label"], rows["log_ratio"]
         self._count = self.rewards.widths
 
     # ---- rewards ------------------------------------------------------------------------------
@@ -74,6 +74,14 @@ class Responses:
         1 where advantages are the rewards, centred and scaled in each group.
         """
         return self._correlation_with_rewards(self._advantages.values)
+
+    @property
+    def reward_ratio_corr(self) -> F64:
+        """Of reward and the mean of log π_new − log π_old; NaN where either varies in no group.
+
+        Positive where an update between the two makes responses with more reward more likely.
+        """
+        return self._correlation_with_rewards(self._moves.values)
 
     def _correlation_with_rewards(self, values: F64) -> F64:
         """[S] Pearson's correlation of rewards and other numbers [R] within groups.

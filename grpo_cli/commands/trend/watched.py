@@ -262,6 +262,11 @@ TABLE = (
         "reward_advantage_corr", DOWN, "", "correlation", span=(-1.0, 1.0),
         fix="look for a change of what computes the advantages: their sign, order, groups or mask",
     ),
+    Watch(
+        "reward_ratio_corr", limits=(Limit(-0.3, above=False),), span=(-1.0, 1.0),
+        fix="find what reverses the sign of the loss or of the advantages: optimisers minimise "
+            "the loss −J",
+    ),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0,
           fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, fix=AHEAD,
@@ -345,6 +350,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("clip_low", "clip_high"), _CLIPPED),
     "reward_length_corr": ("within groups, longer responses got more reward", ""),
     "reward_advantage_corr": ("", "the advantages no longer follow the rewards"),
+    "reward_ratio_corr": ("", "the updates make responses with more reward less likely"),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
     "recorded_loss": ("the loss that the records hold rose", "the loss that the records hold fell"),
     "kl_k3": (
