@@ -83,6 +83,19 @@ def never_synced(now: Columns, since: int, draw: Random) -> None:
     now["rollout"] = np.minimum(now["rollout"] + 0.01 * since * noise, -1e-5)
 
 
+def ascending(now: Columns, since: int, draw: Random) -> None:
+    """An update that follows the gradient of the loss, away from the rewards."""
+    now["new"] = np.minimum(now["new"] - 0.02 * centred(now)[..., None], -1e-5)
+
+
+def sampled_greedily(now: Columns, since: int, draw: Random) -> None:
+    """Likelier tokens in all columns, which get more reward."""
+    gain = -0.4 * now["old"]
+    for name in COLUMNS:
+        now[name] = np.minimum(now[name] + gain, -1e-5)
+    now["rewards"] = (draw.random((GROUPS, 8)) < 0.95).astype(float)
+
+
 def replaced(now: Columns, since: int, draw: Random) -> None:
     now["ref"] = np.minimum(now["ref"] - 0.6 * np.abs(draw.normal(size=now["old"].shape)), -1e-5)
 
@@ -188,6 +201,16 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         "divide the logits by the sampling temperature",
     ),
     "a larger update that is small": (moved_little, "no sudden change in ", ""),
+    "the gradient's sign": (
+        ascending,
+        "step 24: the updates make responses with more reward less likely; last good step 23; ",
+        "find what reverses the sign of the loss",
+    ),
+    "another sampling temperature": (
+        sampled_greedily,
+        "step 24: −log π of the sampled tokens fell at once; last good step 2[23]; ",
+        "first compare the sampling temperature",
+    ),
     "another reward function": (
         lambda now, since, draw: now.update(rewards=now["rewards"] + 1.0),
         "step 24: the reward rose at once; last good step 23; ",

@@ -88,9 +88,11 @@ _SAMPLING = (
     "policy changes over several steps; if sampling did not change, "
 )
 _OF_SAMPLES = {"nll", "entropy", "repetition", "ratio_mean", "loss", LENGTH, "truncated"}
+_OF_SAMPLES |= {*_REWARDS, *_OF_EQUAL, "pass_at_k"}
 """What may change with the sampling alone."""
-_AT_ONCE = 0.6
-"""The least share of a change that one step makes, where it is complete at once."""
+_AT_ONCE, _SIDE = 0.6, 3
+"""The least share of a change that is made between the medians of so many steps on either side."""
+_PADDED = "they are cut at a limit, or padding is counted"
 _LOOK = "read the longest responses to see what is rewarded; then cap or penalise length"
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
@@ -108,8 +110,8 @@ _FALLS, _LOW, _RISES, _LEAST_STEPS, _GROWS = 0.5, 0.35, 0.75, 3, 4.0
 shares of the mismatch's range; the least share of steps that rise; steps between updates;
 and Mann and Kendall's z of an engine that is never updated."""
 
-_LARGE = 1000
-"""From which on a number has no digits after the point."""
+_LARGE, _HUGE = 1e3, 1e9
+"""From which on a number has no digits after the point, and from which on a power of ten."""
 
 
 class Cause(NamedTuple):
@@ -354,8 +356,16 @@ def _longer(found: Sequence[Finding], steps: Steps) -> Cause | None:
     return Cause(meaning(row, UP), row.fix, first=longer, step=step)
 
 
+def _one_length(found: Sequence[Finding], _: Steps) -> Cause | None:
+    """From a step on all responses of each step have one length."""
+    for one in _named(found, "at_longest"):
+        if one.kind == SHIFT and one.after == 1.0 and one.row is not None:
+            return Cause(_PADDED, one.row.fix, is_certain=False, first=one, has_reason=True)
+    return None
+
+
 def _other_sampling(found: Sequence[Finding], steps: Steps) -> Cause | None:
-    """The sampled tokens became more, or less, probable at once, and nothing else of the policy.
+    """The sampled tokens became more, or less, probable at once, and no distance of columns did.
 
     Of a log that has entropies alone, these are looked at.
     """
@@ -364,11 +374,16 @@ def _other_sampling(found: Sequence[Finding], steps: Steps) -> Cause | None:
     values = None if one is None else steps.metrics[one.metric]
     if one is None or values is None or one.row is None or one.before is None or one.after is None:
         return None
-    near = (each for each in found if abs(each.onset - one.onset) <= LEAST_FUTURE)
-    if any(each.row is None or each.row.name not in _OF_SAMPLES for each in near):
+    together = (each for each in found if abs(each.onset - one.onset) <= LEAST_FUTURE)
+    if any(each.row is None or each.row.name not in _OF_SAMPLES for each in together):
         return None
     at = steps.numbers.index(one.onset)
-    if not abs(values[at] - values[at - 1]) > _AT_ONCE * abs(one.after - one.before):
+    near = values[max(at - _SIDE, 0) : at], values[at : at + _SIDE]
+    sides = [side[~np.isnan(side)] for side in near]
+    if not all(map(len, sides)):
+        return None
+    before, after = (float(medians(side)) for side in sides)
+    if not abs(after - before) > _AT_ONCE * abs(one.after - one.before):
         return None
     what = "the entropy" if name == "entropy" else "−log π of the sampled tokens"
     words = f"{what} {'fell' if one.direction == DOWN else 'rose'} at once"
@@ -450,7 +465,7 @@ def _in_numbers(name: str, sides: Sequence[F64]) -> str:
 
 def rounded(value: float) -> str:
     """A number with 3 significant digits, or all of a large one's before the point."""
-    return f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
+    return f"{value:,.0f}" if _LARGE <= abs(value) < _HUGE else f"{value:.3g}"
 
 
 _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
@@ -461,9 +476,10 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _other_reference,
     _stale_engine,
     _scaled_rewards,
+    _one_length,
+    _other_sampling,
     _gain,
     _longer,
-    _other_sampling,
     _better_at_once,
     _equal_rewards,
 )

@@ -74,7 +74,6 @@ _COPIED = (
 _CLAUSE = re.compile(r"[:;]|\. | \(")
 """What ends the first clause of a sentence of ``grpo check``."""
 _DOUBT, _SAME = "entropies", "engine and trainer differ: "
-_PADDED = "they are cut at a limit, or padding is counted"
 _AHEAD = "the updates move the policy too far", "one update moved the policy too far"
 LEVELS = {SHIFT, DRIFT, TREND}
 """Findings whose numbers are medians before and after."""
@@ -309,8 +308,6 @@ class Event(Answer):
             return "" if self.cause.is_certain else self.cause.words
         if self._checked:
             return _CLAUSE.split(self._checked)[0]
-        if EVERY in self.first.sentence:
-            return _PADDED
         moved = self.first.metric in _UPDATE and self.first.kind != IMPOSSIBLE
         return _AHEAD[self.first.is_single] if moved else ""
 
