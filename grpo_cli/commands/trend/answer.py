@@ -163,55 +163,57 @@ def _new_formulas(reader: Reader) -> Mapping[int | None, Cause]:
 def _without_mask(event: Event) -> Event:
     """The event; where all lengths became one, and ``grpo check`` sees padding, with that cause."""
     longest = next((one for one in event.findings if EVERY in one.sentence), None)
-    if longest is None or event.cause is not None or "padding" not in event.codes:
+    known = event.cause is not None and not event.cause.has_reason
+    if longest is None or known or not {"padding", "padding-id"} & {*event.codes}:
         return event
     others = [one for one in (event.first, *event.others) if one is not longest]
     return replace(event, first=longest, others=others, cause=PADDING)
 
 
 def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
-    """The errors and warnings of ``grpo check`` in the worst record of an event, one of a code.
+    """The errors and warnings of ``grpo check`` in the worst step of an event, one of a code.
 
-    It is that of the step at which the event began, of the record that the commands name there.
-    What that step has not is a consequence, and has its step before it.
+    Those of the record that the commands name there, of all records together, and those that the
+    step before the event lacks. What the event's first step lacks is a consequence, and has the
+    worst step before it.
     """
     pointed = [one for one in (event.first, *event.others) if one.worst is not None]
-    if not pointed or (place := pointed[0].worst) is None:
+    if not pointed:
         return []
 
-    def step_reader(number: int) -> Reader:
-        return of_step(run.reader, steps[steps.numbers.index(number)], run.step_source)
+    @cache
+    def wrong_in(number: int) -> list[Finding]:
+        return _wrong_in(of_step(run.reader, steps[steps.numbers.index(number)], run.step_source))
 
-    def found_in(place: Place | None, number: int) -> dict[str, Finding]:
-        """The first of each code, as ``grpo check`` prints it."""
-        reader = step_reader(number)
-        if place is not None:
-            if place.source in reader.paths:  # standard input has another name in places
-                reader = reader.only({}, [place.source])
-            reader.reading = replace(reader.reading, record=str(place.record))
-        found: dict[str, Finding] = {}
-        for row in _wrong_in(reader):
-            if place is None or row.record == place.record:  # not another one of that number
-                found.setdefault(row.code, row)
-        return found
+    def first_of_each(number: int, place: Place | None) -> dict[str, Finding]:
+        found = {row.code: row for row in reversed(wrong_in(number))}
+        return found | {row.code: row for row in reversed(wrong_in(number)) if _is_at(row, place)}
 
-    worst, onset = pointed[0].worst_step, event.first.onset
-    named = found_in(place, worst)
-    if not named or worst == event.step:
-        return [*map(Checked, named.values())]
-    begun = found_in(None, onset)
-    if begun and (first := first_place(event.first, steps)) is not None:
-        begun |= {code: row for code, row in found_in(first, onset).items() if code in begun}
+    place, worst, onset = pointed[0].worst, pointed[0].worst_step, event.first.onset
+    before = steps.numbers[: steps.numbers.index(onset)][-1:]
+    usual = {row.code for number in before for row in wrong_in(number)}
+    named = {
+        code: row
+        for code, row in first_of_each(worst, place).items()
+        if (code not in usual and before) or _is_at(row, place)
+    }
+    begun = first_of_each(onset, first_place(event.first, steps)) if named else {}
     return [
         Checked(begun[code]) if code in begun else Checked(row, worst)
         for code, row in named.items()
     ]
 
 
+def _is_at(row: Finding, place: Place | None) -> bool:
+    """Whether a finding is of the record at a place, or of several records together."""
+    several = row.evidence.get("records", 1) > 1
+    return several or (place is not None and row.record == place.record)
+
+
 def _wrong_in(reader: Reader) -> list[Finding]:
     """The errors and warnings of ``grpo check``; none where a record cannot be read."""
     try:
-        found = check(reader).findings
+        found = check(reader, limit=0).findings
     except InputError:
         return []
     return [row for row in found if row.severity != "info" and row.code not in _OF_SEVERAL]
