@@ -125,11 +125,20 @@ def beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Cha
 
 
 def _came_steadily(values: F64, at: int, *, up: bool) -> bool:
-    """Whether values went one way from the first on until they passed a limit."""
+    """Whether values went one way from the first on until they passed a limit.
+
+    A fifth of the way in the first half: noise may have a slope there.
+    """
     half = max(at // 2, LEAST_FUTURE)
-    return at > LEAST_FUTURE and all(goes_on(values, n, up=up) for n in (half, at))
+    if at <= LEAST_FUTURE or not all(goes_on(values, n, up=up) for n in (half, at)):
+        return False
+    ends = values[:LEAST_FUTURE], values[:half][-LEAST_FUTURE:], values[:at][-LEAST_FUTURE:]
+    first, middle, last = (float(medians(part)) for part in ends)
+    return abs(middle - first) > _EARLY * abs(last - first)
 
 
+_EARLY = 0.2
+"""The least share of the way to a limit that its first half makes, where it is steady."""
 _ROUNDED = 1e-9
 """What rounding adds to a share of 1."""
 
