@@ -368,6 +368,48 @@ def test_check_of_the_worst_step_is_not_of_an_event_that_began_later(tmp_path: P
     assert engine["check"]
 
 
+def test_check_of_a_step_pools_its_records(tmp_path: Path) -> None:
+    """An update sharpens the shortest prompt of each step; at 24 all responses become shorter.
+
+    From there on the mask counts padding in a record that is the worst in nothing.
+    """
+    draw = np.random.default_rng(5)
+
+    def row(step: int, group: int) -> dict[str, Any]:
+        late = step >= STEP
+        tokens = (20 if late else 40) - 2 * (group == 0)
+        odds = draw.exponential(3.0, (8, tokens)) + 0.5
+        old, new = (-np.log1p(np.exp(-x)) for x in (odds, (1.0 + 0.5 * (group == 0)) * odds))
+        ids = draw.integers(10, 90, (8, tokens))
+        if late and group == 5:
+            old[:, 14:] = new[:, 14:] = -1e-4
+            ids[:, 13:] = 7
+        made = {"step": step, "id": f"{step}/{group}", "rewards": draw.integers(0, 2, 8).tolist()}
+        columns = {"log_probs_new": new, "log_probs_old": old, "token_ids": ids}
+        return made | {name: column.tolist() for name, column in columns.items()}
+
+    rows = [row(step, group) for step in range(STEPS) for group in range(6)]
+    (event,) = trend(write(tmp_path / "a.jsonl", rows))["events"]
+    assert event["step"] == STEP
+    assert not any("temperature" in line for line in event["check"])
+    assert any("padding" in line for line in event["check"])
+
+
+def test_a_limit_that_a_ramp_passes_was_not_neared_from_the_first_step_on(tmp_path: Path) -> None:
+    """By a slope of noise before the ramp, which makes a hundredth of the way."""
+    signs = np.resize([1.0, -1.0], (4, 16))
+    rows = [
+        {"step": step, "rewards": [0.0, 1.0] * 2, "log_probs_new": (signs - 2.0).tolist()}
+        | {"log_probs_rollout": (signs * (1.0 + size) - 2.0).tolist()}
+        for step in range(STEPS)
+        for size in [0.01 + 0.00005 * step + 0.01 * max(step - STEP + 1, 0)]
+    ]
+    found = trend(write(tmp_path / "a.jsonl", rows))["findings"]
+    begun = {one["onset"] for one in found if one["metric"] == "mismatch.mult"}
+    assert begun
+    assert min(begun) >= STEP
+
+
 @each("gain", [0.0, 0.5])
 def test_shorter_responses_are_no_fault_where_the_reward_rises(gain: float, tmp_path: Path) -> None:
     draw = np.random.default_rng(5)

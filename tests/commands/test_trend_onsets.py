@@ -776,6 +776,10 @@ def test_every_response_of_one_length_is_a_finding(tmp_path: Path) -> None:
         "step 18: every response has 20 tokens; likely: they are cut at a limit, or padding "
     )
     assert found["events"][0]["fix"].startswith("if they are cut at max_tokens, ")
+    near = [[draw.randint(20, 24) for _ in range(8)] for _ in range(18)]
+    cut = [*near, *([draw.randint(5, 6)] * 8 for _ in range(22))]
+    (event,) = trend(responses(tmp_path / "a.jsonl", cut))["events"]
+    assert event["summary"].startswith("step 18: all responses of a step have one length ")
     single = [*free[:18], *([one[0]] for one in free[18:])]
     pairs = [[draw.randint(3, 4) for _ in range(2)] for _ in range(60)]
     for lengths in ([[20] * 8] * 40, capped[1], single, pairs):

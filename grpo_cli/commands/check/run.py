@@ -55,8 +55,8 @@ _EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
 """What the causes lead to in records that are too short to show the cause."""
 _OF_GROWING = ("temperature", "last-token", "mean-weight", "outliers", "rollout-mismatch")
 """What weights that grow older in the engine lead to in single records."""
-_BY_UPDATES = ("temperature", "drift")
-"""What one update may do to one prompt."""
+_BY_UPDATES = (("temperature", "alone", _COMMON), ("drift", "alone", _COMMON), ("drift", "", 0.05))
+"""Code, kind and share of records up to which it may be what one update did to some prompts."""
 _SMALL = 0.1
 _OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
@@ -178,9 +178,9 @@ class Check(Accumulator[Any]):
             compare_samples(view, self.findings, self.mismatch, source)
         mismatch = judge(self.mismatch.result())
         grown = mismatch is not None and self._drop_grown(mismatch)
-        for code in _BY_UPDATES:
-            if self.findings.count_by(0, 1)[code, "alone"] <= _COMMON * self.sizes["records"]:
-                self.findings.lower(code, "alone")
+        for code, kind, share in _BY_UPDATES:
+            if self.findings.count_by(0, 1)[code, kind] <= share * self.sizes["records"]:
+                self.findings.lower(code, kind)
         counts, errors = self.findings.count_by(0), self.findings.count_by(0, 2)
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
         for code in {code for code, _, _ in found} & _STANDS_FOR.keys():

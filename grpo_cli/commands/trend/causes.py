@@ -200,6 +200,14 @@ def _opposite_advantages(found: Sequence[Finding], _: Steps) -> Cause | None:
     return None
 
 
+def _opposite_updates(found: Sequence[Finding], _: Steps) -> Cause | None:
+    """What an update makes more likely has less reward."""
+    for one in _named(found, "reward_ratio_corr"):
+        if one.row is not None:
+            return Cause(meaning(one.row, DOWN), one.row.fix, first=one)
+    return None
+
+
 def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Two columns that differed are equal from a step on; of no gradient the policy is the old."""
     for name, (value, words) in _COLUMNS.items():
@@ -471,6 +479,7 @@ def rounded(value: float) -> str:
 _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _other_settings,
     _opposite_advantages,
+    _opposite_updates,
     _equal_columns,
     _one_column,
     _other_reference,

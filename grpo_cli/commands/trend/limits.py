@@ -132,9 +132,8 @@ def _came_steadily(values: F64, at: int, *, up: bool) -> bool:
     half = max(at // 2, LEAST_FUTURE)
     if at <= LEAST_FUTURE or not all(goes_on(values, n, up=up) for n in (half, at)):
         return False
-    ends = values[:LEAST_FUTURE], values[:half][-LEAST_FUTURE:], values[:at][-LEAST_FUTURE:]
-    first, middle, last = (float(medians(part)) for part in ends)
-    return abs(middle - first) > _EARLY * abs(last - first)
+    first, middle = (float(medians(values[n : n + LEAST_FUTURE])) for n in (0, half - LEAST_FUTURE))
+    return abs(middle - first) > _EARLY * abs(float(values[at]) - first)
 
 
 _EARLY = 0.2

@@ -398,7 +398,7 @@ def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
 
     The columns differ by a quarter of a nat per token, and by a tenth of that if one is compared
     with the other response's. Of records in which most responses differ so much, as where a column
-    was not reordered with the batch, the first of them are compared.
+    was not reordered with the batch, the first are compared; long training moves all of a record.
     """
     rows, records = pair.view.responses, pair.view.records
     size = rows.mean(pair.size)
@@ -408,7 +408,7 @@ def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
         record = int(records.index[row])
         part = pair.view.rows_of(record)
         tried[record] += bool(size[row] < _MOVED_TIMES * np.median(size[part]))
-        if tried[record] > _MOST_TRIED:
+        if tried[record] > _MOST_TRIED * (not pair.to_reference):
             continue
         fits = [
             (fit, other, at)
