@@ -160,8 +160,8 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "another forward pass": (
         other_forward_pass,
-        "step 24: log_probs_new alone moved for one step; ",
-        "look at the forward pass of that step",
+        "step 24: log_probs_new alone changed for one step; likely: log_probs_new is more peaked ",
+        "divide the logits by the sampling temperature",
     ),
     "noise in old": (
         noise_in("old", 0.12),

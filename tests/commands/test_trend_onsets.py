@@ -756,8 +756,9 @@ def test_padding_that_is_counted_is_the_cause_of_what_it_changes(tmp_path: Path)
     for seed in range(2):
         free = [[draw.randint(5, 30) for _ in range(16)] for _ in range(40)]
         found = trend(responses(tmp_path / "a.jsonl", free, seed=seed, padded=18))
-        first = "step 18: padding counts as tokens: the mask stopped dropping it; last good step 17"
-        assert found["verdict"].startswith(first)
+        assert found["verdict"].startswith("step 18: all responses of a step have one length: ")
+        assert "responses end with up to " in found["verdict"]
+        assert "; last good step 17; " in found["verdict"]
         assert [one["step"] for one in found["events"]] == [18]
         assert {one["onset"] for one in found["findings"]} == {18}
         assert "16" not in " ".join(one["sentence"] for one in found["findings"])
@@ -773,13 +774,13 @@ def test_every_response_of_one_length_is_a_finding(tmp_path: Path) -> None:
     ]
     found = trend(responses(tmp_path / "a.jsonl", capped[0]))
     assert found["verdict"].startswith(
-        "step 18: every response has 20 tokens; likely: they are cut at a limit, or padding "
+        "step 18: all responses of a step have one length: cut off, or with padding; "
     )
     assert found["events"][0]["fix"].startswith("if they are cut at max_tokens, ")
     near = [[draw.randint(20, 24) for _ in range(8)] for _ in range(18)]
     cut = [*near, *([draw.randint(5, 6)] * 8 for _ in range(22))]
     (event,) = trend(responses(tmp_path / "a.jsonl", cut))["events"]
-    assert event["summary"].startswith("step 18: all responses of a step have one length ")
+    assert event["summary"].startswith("step 18: all responses of a step have one length: ")
     single = [*free[:18], *([one[0]] for one in free[18:])]
     pairs = [[draw.randint(3, 4) for _ in range(2)] for _ in range(60)]
     for lengths in ([[20] * 8] * 40, capped[1], single, pairs):

@@ -8,10 +8,10 @@ from functools import cache
 
 from grpo_cli.commands.check.answer import Finding
 from grpo_cli.commands.check.run import changed_formulas, check
-from grpo_cli.commands.trend.causes import PADDING, Cause
+from grpo_cli.commands.trend.causes import Cause
 from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.events import AT_ONCE, Checked, Event, events
-from grpo_cli.commands.trend.findings import EVERY, dated, findings, first_place
+from grpo_cli.commands.trend.findings import dated, findings, first_place
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.onsets import DRIFT, SHIFT
 from grpo_cli.commands.trend.origins import StepSource, of_name
@@ -80,8 +80,8 @@ def _of_one_date(event: Event, steps: Steps, flags: Flags) -> Event:
 
 # ---- what ``grpo check`` names in the worst record of the first events --------------------------
 
-_MOST = 2
-"""Events whose records are read again."""
+_MOST, _BEFORE = 2, 4
+"""Events whose records are read again, and steps before them."""
 _OF_SEVERAL = ("singleton-group", "reference", "no-scores")
 """Codes that need the other records of the step, or of the run."""
 
@@ -140,7 +140,7 @@ def _checked(
     event: Event, steps: Steps, run: Run, formulas: Callable[[], Mapping[int | None, Cause]]
 ) -> Event:
     """The event with what its records say of it."""
-    event = _without_mask(replace(event, checked=_named_in(event, steps, run)))
+    event = replace(event, checked=_named_in(event, steps, run))
     at = steps.numbers.index(event.first.onset)
     known = event.cause
     if (known is not None and not known.has_reason) or event.codes or at == 0:
@@ -160,22 +160,12 @@ def _new_formulas(reader: Reader) -> Mapping[int | None, Cause]:
     return {row.step: Cause(row.message, row.advice) for row in found}
 
 
-def _without_mask(event: Event) -> Event:
-    """The event; where all lengths became one, and ``grpo check`` sees padding, with that cause."""
-    longest = next((one for one in event.findings if EVERY in one.sentence), None)
-    known = event.cause is not None and not event.cause.has_reason
-    if longest is None or known or not {"padding", "padding-id"} & {*event.codes}:
-        return event
-    others = [one for one in (event.first, *event.others) if one is not longest]
-    return replace(event, first=longest, others=others, cause=PADDING)
-
-
 def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
     """The errors and warnings of ``grpo check`` in the worst step of an event, one of a code.
 
     Those of the record that the commands name there, of all records together, and those that the
-    step before the event lacks. What the event's first step lacks is a consequence, and has the
-    worst step before it.
+    event's first step has too and the four before lack. What the event's first step lacks is a
+    consequence, and has the worst step before it.
     """
     pointed = [one for one in (event.first, *event.others) if one.worst is not None]
     if not pointed:
@@ -190,14 +180,15 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
         return found | {row.code: row for row in reversed(wrong_in(number)) if _is_at(row, place)}
 
     place, worst, onset = pointed[0].worst, pointed[0].worst_step, event.first.onset
-    before = steps.numbers[: steps.numbers.index(onset)][-1:]
-    usual = {row.code for number in before for row in wrong_in(number)}
+    at = steps.numbers.index(onset)
+    begun = first_of_each(onset, first_place(event.first, steps))
+    before = steps.numbers[max(at - _BEFORE, 0) : at]
+    since = begun.keys() - {row.code for number in before for row in wrong_in(number)}
     named = {
         code: row
         for code, row in first_of_each(worst, place).items()
-        if (code not in usual and before) or _is_at(row, place)
+        if (before and code in since) or _is_at(row, place)
     }
-    begun = first_of_each(onset, first_place(event.first, steps)) if named else {}
     return [
         Checked(begun[code]) if code in begun else Checked(row, worst)
         for code, row in named.items()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.columns import changed_column
-from grpo_cli.commands.trend.findings import in_steps
 from grpo_cli.commands.trend.onsets import (
     FARTHEST,
     FUTURE,
@@ -27,17 +25,12 @@ from grpo_cli.commands.trend.onsets import (
 )
 from grpo_cli.commands.trend.step import WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import DOWN, UP, meaning, remedy, watch
-from grpo_cli.terminal.numbers import brief
 
 KL, LENGTH = "kl_k3", "length_mean"
 _REWARD = "reward_mean"
 _REWARDS = ("reward_std", _REWARD, "reward_group_std")
 _OF_KL = {KL, "loss", "gradient_norm"}
 """What changes with the reference alone."""
-_OF_NEW = {*_OF_KL, "entropy", "nll", "ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
-_STAYS, _LEAVES = 2.0, 4.0
-"""The most by which the mean square of log π_old − log π_ref grows where the policy stayed, and the
-least by which the KL does where log_probs_new left."""
 _OF_COLUMNS = ("mismatch.mean_abs", "mismatch.k3", "mismatch.p999", "ratio_p999", "ess")
 """What shows that log-probs of a column changed against another's."""
 _COLUMNS = {
@@ -54,10 +47,6 @@ _OPPOSITE = "the advantages have the opposite sign of the rewards"
 _SIGN = "find what reversed the sign of the advantages: training makes right answers less likely"
 _FOLLOWS = 0.8
 """The least correlation of advantages that follow the rewards."""
-_FORWARD = (
-    "look at the forward pass of that step (temperature, precision, adapter): the policy itself "
-    "did not move, since log_probs_old did not change at that step or the next"
-)
 _CORRUPT = "look at these tokens in the trainer's dump; leave that step out"
 _REFERENCE = (
     "if the reference was not replaced on purpose, compare its weights before and after that step; "
@@ -92,7 +81,6 @@ _OF_SAMPLES |= {*_REWARDS, *_OF_EQUAL, "pass_at_k"}
 """What may change with the sampling alone."""
 _AT_ONCE, _SIDE = 0.6, 3
 """The least share of a change that is made between the medians of so many steps on either side."""
-_PADDED = "they are cut at a limit, or padding is counted"
 _LOOK = "read the longest responses to see what is rewarded; then cap or penalise length"
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
@@ -124,7 +112,6 @@ class Cause(NamedTuple):
         first: the finding that shows it best.
         numbers: what changed, in numbers, in the place of the findings'; or "".
         longest: a finding whose response is shown too.
-        more: a finding that the event lacks.
         step: where it began; None: where ``first`` did.
         has_reason: whether what ``grpo check`` finds there may be why it happened.
     """
@@ -135,7 +122,6 @@ class Cause(NamedTuple):
     first: Finding | None = None
     numbers: str = ""
     longest: Finding | None = None
-    more: Finding | None = None
     step: int | None = None
     has_reason: bool = False
 
@@ -143,12 +129,6 @@ class Cause(NamedTuple):
     def onset(self) -> int | None:
         """The step at which it began; None: not known."""
         return self.first.onset if self.step is None and self.first is not None else self.step
-
-
-PADDING = Cause(
-    "padding counts as tokens: the mask stopped dropping it",
-    "look for a change of what makes the mask: mask the padding after each response's end",
-)
 
 
 def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -160,7 +140,7 @@ def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | 
         steps: of the run.
     """
     wrong = [one for one in found if one.severity == WARNING]
-    possible = [_few_tokens, _new_alone, _one_column] if first.is_single else _CAUSES
+    possible = [_few_tokens, _one_column] if first.is_single else _CAUSES
     causes = (cause(wrong, steps) for cause in possible if wrong)
     last = min((one.onset for one in wrong), default=0) + LEAST_FUTURE  # later it is another event
     known = (one for one in causes if one is not None)
@@ -238,19 +218,6 @@ def _few_tokens(found: Sequence[Finding], steps: Steps) -> Cause | None:
     where = "1" if count < 1.5 else "a few"
     words = f"{column} is far off at {where} of {tokens:,.0f} tokens"
     return Cause(words, _CORRUPT, is_certain=False)
-
-
-def _new_alone(found: Sequence[Finding], steps: Steps) -> Cause | None:
-    """The policy is far from the reference for a step, which it is not before any update."""
-    kl, at = steps.series_of(KL), steps.numbers.index(found[0].onset)
-    strange = (one for one in found if one.row is None or one.row.name not in _OF_NEW)
-    if kl is None or not 0 < at < len(steps) - 1 or next(strange, None) is not None:
-        return None
-    old, around = steps.distance("old", "ref"), kl[[at - 1, at + 1]]
-    usual = float(medians(old[max(at - _NEAR, 0) : at]))
-    if not usual or old[at : at + 2].max() > _STAYS * usual or kl[at] < _LEAVES * around.max():
-        return None
-    return Cause("log_probs_new alone moved", _FORWARD)
 
 
 def _one_column(found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -368,7 +335,7 @@ def _one_length(found: Sequence[Finding], _: Steps) -> Cause | None:
     """From a step on all responses of each step have one length."""
     for one in _named(found, "at_longest"):
         if one.kind == SHIFT and one.after == 1.0 and one.row is not None:
-            return Cause(_PADDED, one.row.fix, is_certain=False, first=one, has_reason=True)
+            return Cause(meaning(one.row, UP), one.row.fix, first=one, has_reason=True)
     return None
 
 
@@ -385,6 +352,8 @@ def _other_sampling(found: Sequence[Finding], steps: Steps) -> Cause | None:
     together = (each for each in found if abs(each.onset - one.onset) <= LEAST_FUTURE)
     if any(each.row is None or each.row.name not in _OF_SAMPLES for each in together):
         return None
+    if any(each.direction == one.direction for each in _named(found, _REWARD)):
+        return None  # likelier tokens get more reward
     at = steps.numbers.index(one.onset)
     near = values[max(at - _SIDE, 0) : at], values[at : at + _SIDE]
     sides = [side[~np.isnan(side)] for side in near]
@@ -447,23 +416,7 @@ def _gain(found: Sequence[Finding], steps: Steps) -> Cause | None:
     kl = watch(KL) if any(one.direction == UP for one in _named(found, KL)) else None
     fix = _LOOK if kl is None else f"{_LOOK}; {kl.fix}"
     numbers = ", ".join(map(_in_numbers, names, known))
-    more = None
-    if next(_named(found, _REWARD), None) is None:  # its noise hid that it rose
-        before, after = (float(medians(side)) for side in known[0])
-        begun = steps.numbers.index(onset)
-        span = in_steps(steps.numbers[begun : begun + _AROUND])
-        levels = f"median {brief(before)} before, {brief(after)} {span}"
-        more = replace(
-            longer,
-            metric=names[0],
-            kind=SHIFT,
-            onset=onset,
-            sentence=f"{names[0]} rose at step {onset}: {levels}",
-            end=None,
-            before=before,
-            after=after,
-        )
-    return Cause("reward and length rise together", fix, numbers=numbers, longest=longer, more=more)
+    return Cause("reward and length rise together", fix, numbers=numbers, longest=longer)
 
 
 def _in_numbers(name: str, sides: Sequence[F64]) -> str:

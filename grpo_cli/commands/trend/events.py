@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check import answer as checks
 from grpo_cli.commands.trend.causes import KL, LENGTH, Cause, cause_of, rounded
-from grpo_cli.commands.trend.findings import AWAY, EVERY, FAR, STEADILY
+from grpo_cli.commands.trend.findings import AWAY, FAR, STEADILY
 from grpo_cli.commands.trend.onsets import (
     COPY,
     DRIFT,
@@ -295,8 +295,6 @@ class Event(Answer):
             words = "engine and trainer differ"  # nothing says that they ever did not
         if self.cause is not None and self.cause.is_certain:
             words = self.cause.words
-        elif EVERY in one.sentence:
-            words = EVERY + one.sentence.partition(EVERY)[2].partition(", until")[0]
         elif one.kind in (IMPOSSIBLE, STUCK, COPY) or not words:
             words = _in_short(one)
         return words + (" for one step" if one.is_single and one.kind != COPY else "")
@@ -393,10 +391,7 @@ def _explained(event: Event, steps: Steps) -> Event:
     if cause is None:
         return event
     first = cause.first or event.first
-    more = [] if cause.more is None else [cause.more]
-    lacked = {one.metric for one in more}  # or information until now
     others = [one for one in (event.first, *event.others) if one is not first]
-    others = [*more, *(one for one in others if one.metric not in lacked)]
     step = event.step if cause.onset is None else cause.onset
     return Event(step, first, others, cause=cause)
 

@@ -97,7 +97,7 @@ def _series(steps: Steps, name: str) -> _Series | None:
     if watch is None:
         return None
     known = ~np.isnan(column)
-    if name == _LENGTHS:  # one response has one length
+    if name == "at_longest":  # one response has one length
         known &= steps.counted("samples") > 1.0
     places = np.flatnonzero(known)
     return _Series(name, watch, places, column[places])
@@ -304,8 +304,7 @@ def _sentence(
         )
     if change.limit is not None:
         return _passed(series, change, step, levels)
-    moved = _moved(series, change, levels, steps)
-    return moved + (_one_length(series, change, steps) if series.name == _LENGTHS else "")
+    return _moved(series, change, levels, steps)
 
 
 def _factor(levels: _Levels) -> str:
@@ -341,14 +340,6 @@ def in_steps(numbers: Sequence[int]) -> str:
     return f"at step {first}" if first == last else f"over steps {first} to {last}"
 
 
-def _one_length(series: _Series, change: Change, steps: Steps) -> str:
-    """How long responses are where all have one length; "" where each step has its own."""
-    lengths = {*steps.metrics["length_mean"][series.places[change.at : change.end]].tolist()}
-    return f"; {EVERY} {lengths.pop():,.0f} tokens" if change.up and len(lengths) == 1 else ""
-
-
-_LENGTHS = "at_longest"
-EVERY = "every response has"
 AWAY = "moved away from 0"
 STEADILY = "rose steadily from the first step on", "fell steadily from the first step on"
 _VERBS = {SHIFT: ("rose", "fell"), DRIFT: ("began to rise", "began to fall")}

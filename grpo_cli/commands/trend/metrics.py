@@ -204,7 +204,7 @@ ALL = (
     _columns("signal", "rewards and advantages that vary within a group")(
         "reward_advantage_corr", _of_responses("reward_advantage_corr"), 31
     ),
-    _columns("signal", "rewards, log_probs_new and log_probs_old that vary within a group")(
+    _columns("signal", "log_probs_old, and 24 rewards that vary within groups")(
         "reward_ratio_corr", _of_responses("reward_ratio_corr"), 32
     ),
     _of_groups("groups_equal", lambda step: step.responses.share_of_groups(), 12),

@@ -14,6 +14,7 @@ from grpo_cli.commands.trend.sums import NO_NUMBER, Ragged
 _ONCE = ((0.0, 1.0), (-1.0, 1.0))
 """Rewards that say whether a response is right and nothing else: wrong, right."""
 _RIGHT = 1.0
+_LEAST_FREE = 24
 
 
 class Responses:
@@ -79,9 +80,13 @@ class Responses:
     def reward_ratio_corr(self) -> F64:
         """Of reward and the mean of log π_new − log π_old; NaN where either varies in no group.
 
-        Positive where an update between the two makes responses with more reward more likely.
+        Positive where an update between the two makes responses with more reward more likely. NaN
+        of fewer than 24 responses besides one of each group, which chance correlates by a half.
         """
-        return self._correlation_with_rewards(self._moves.values)
+        free = self._grouped.per_step(self._grouped.rewards.widths - 1.0).sums()
+        return np.where(
+            free >= _LEAST_FREE, self._correlation_with_rewards(self._moves.values), NO_NUMBER
+        )
 
     def _correlation_with_rewards(self, values: F64) -> F64:
         """[S] Pearson's correlation of rewards and other numbers [R] within groups.

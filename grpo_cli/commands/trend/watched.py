@@ -263,7 +263,7 @@ TABLE = (
         fix="look for a change of what computes the advantages: their sign, order, groups or mask",
     ),
     Watch(
-        "reward_ratio_corr", limits=(Limit(-0.3, above=False),), span=(-1.0, 1.0),
+        "reward_ratio_corr", limits=(Limit(-0.5, above=False),), span=(-1.0, 1.0),
         fix="find what reverses the sign of the loss or of the advantages: optimisers minimise "
             "the loss −J",
     ),
@@ -360,7 +360,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("entropy", "nll"), _SURE),
     "repetition": ("responses began to repeat themselves", ""),
     "truncated": ("more responses were cut off", ""),
-    "at_longest": ("all responses of a step have one length", ""),
+    "at_longest": ("all responses of a step have one length: cut off, or with padding", ""),
     "length_mean": ("responses became longer", "responses became shorter"),
     "groups_equal": ("more groups had equal rewards (no policy gradient)", ""),
     "groups_all_0": ("more groups had no right answer", ""),
