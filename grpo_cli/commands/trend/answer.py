@@ -173,7 +173,13 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
 
     @cache
     def wrong_in(number: int) -> list[Finding]:
-        return _wrong_in(of_step(run.reader, steps[steps.numbers.index(number)], run.step_source))
+        """The errors and warnings of a step; none where a record cannot be read."""
+        reader = of_step(run.reader, steps[steps.numbers.index(number)], run.step_source)
+        try:
+            found = check(reader, limit=0).findings
+        except InputError:
+            return []
+        return [row for row in found if row.severity != "info" and row.code not in _OF_SEVERAL]
 
     def first_of_each(number: int, place: Place | None) -> dict[str, Finding]:
         found = {row.code: row for row in reversed(wrong_in(number))}
@@ -199,12 +205,3 @@ def _is_at(row: Finding, place: Place | None) -> bool:
     """Whether a finding is of the record at a place, or of several records together."""
     several = row.evidence.get("records", 1) > 1
     return several or (place is not None and row.record == place.record)
-
-
-def _wrong_in(reader: Reader) -> list[Finding]:
-    """The errors and warnings of ``grpo check``; none where a record cannot be read."""
-    try:
-        found = check(reader, limit=0).findings
-    except InputError:
-        return []
-    return [row for row in found if row.severity != "info" and row.code not in _OF_SEVERAL]

@@ -85,8 +85,6 @@ _LOOK = "read the longest responses to see what is rewarded; then cap or penalis
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
 and at least."""
-_LEAST_MOVE, _MOST_MOVED = 6.0, 3
-"""Standard errors by which a metric moved with the settings, and how many are named."""
 _NEAR = 4
 """Steps around a change that show it."""
 _TOKENS, _SHARE = 8.0, 0.1
@@ -152,24 +150,13 @@ def _named(found: Sequence[Finding], *names: str) -> Iterator[Finding]:
     return (one for one in found if one.row is not None and one.row.name in names)
 
 
-def _other_settings(found: Sequence[Finding], steps: Steps) -> Cause | None:
-    """The records have other settings, with what moved most at that step."""
+def _other_settings(found: Sequence[Finding], _: Steps) -> Cause | None:
+    """The records have other settings."""
     one = next((one for one in found if one.kind == SETTINGS), None)
     if one is None or one.onset > min(each.onset for each in found) + 1:
         return None
-    moved = list[tuple[float, str]]()
-    for name, values in steps.metrics.items():
-        sides = _sides(values, steps.numbers.index(one.onset))
-        if sides is None or steps.watch(name) is None:
-            continue
-        change, error = mean_change(*sides)
-        before, after = map(medians, sides)
-        if abs(change) > _LEAST_MOVE * error and before != after:
-            size = abs(change) / error if error else np.inf
-            moved.append((-size, _in_numbers(name, sides)))
     words = one.sentence.replace(f" at step {one.onset}", "", 1)
-    numbers = ", ".join(text for _, text in sorted(moved)[:_MOST_MOVED])
-    return Cause(words, _SETTINGS, first=one, numbers=numbers)
+    return Cause(words, _SETTINGS, first=one)
 
 
 def _opposite_advantages(found: Sequence[Finding], _: Steps) -> Cause | None:
@@ -180,11 +167,11 @@ def _opposite_advantages(found: Sequence[Finding], _: Steps) -> Cause | None:
     return None
 
 
-def _opposite_updates(found: Sequence[Finding], _: Steps) -> Cause | None:
-    """What an update makes more likely has less reward."""
-    for one in _named(found, "reward_ratio_corr"):
+def _telling_metric(found: Sequence[Finding], _: Steps) -> Cause | None:
+    """Updates that follow the rewards with the sign turned, or responses that have one length."""
+    for one in _named(found, "reward_ratio_corr", "at_longest"):
         if one.row is not None:
-            return Cause(meaning(one.row, DOWN), one.row.fix, first=one)
+            return Cause(meaning(one.row, one.direction), one.row.fix, first=one, has_reason=True)
     return None
 
 
@@ -331,14 +318,6 @@ def _longer(found: Sequence[Finding], steps: Steps) -> Cause | None:
     return Cause(meaning(row, UP), row.fix, first=longer, step=step)
 
 
-def _one_length(found: Sequence[Finding], _: Steps) -> Cause | None:
-    """From a step on all responses of each step have one length."""
-    for one in _named(found, "at_longest"):
-        if one.kind == SHIFT and one.after == 1.0 and one.row is not None:
-            return Cause(meaning(one.row, UP), one.row.fix, first=one, has_reason=True)
-    return None
-
-
 def _other_sampling(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """The sampled tokens became more, or less, probable at once, and no distance of columns did.
 
@@ -432,13 +411,12 @@ def rounded(value: float) -> str:
 _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _other_settings,
     _opposite_advantages,
-    _opposite_updates,
+    _telling_metric,
     _equal_columns,
     _one_column,
     _other_reference,
     _stale_engine,
     _scaled_rewards,
-    _one_length,
     _other_sampling,
     _gain,
     _longer,

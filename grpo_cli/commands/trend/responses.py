@@ -83,10 +83,10 @@ class Responses:
         Positive where an update between the two makes responses with more reward more likely. NaN
         of fewer than 24 responses besides one of each group, which chance correlates by a half.
         """
-        free = self._grouped.per_step(self._grouped.rewards.widths - 1.0).sums()
-        return np.where(
-            free >= _LEAST_FREE, self._correlation_with_rewards(self._moves.values), NO_NUMBER
-        )
+        groups = self._grouped
+        free = groups.per_step((groups.rewards.widths - 1).astype(np.float64)).sums()
+        found = self._correlation_with_rewards(self._moves.values)
+        return np.where(free >= _LEAST_FREE, found, NO_NUMBER)
 
     def _correlation_with_rewards(self, values: F64) -> F64:
         """[S] Pearson's correlation of rewards and other numbers [R] within groups.
