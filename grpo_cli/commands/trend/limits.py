@@ -132,8 +132,7 @@ def _came_steadily(values: F64, at: int, *, up: bool) -> bool:
     half = max(at // 2, LEAST_FUTURE)
     if at <= LEAST_FUTURE or not all(goes_on(values, n, up=up) for n in (half, at)):
         return False
-    starts = 0, half - LEAST_FUTURE // 2
-    first, middle = (float(medians(values[n : n + LEAST_FUTURE])) for n in starts)
+    first, middle = (float(medians(values[n : n + LEAST_FUTURE])) for n in (0, half - 2))
     return abs(middle - first) > _EARLY * abs(float(values[at]) - first)
 
 

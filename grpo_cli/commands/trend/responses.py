@@ -83,8 +83,8 @@ class Responses:
         Positive where an update between the two makes responses with more reward more likely. NaN
         of fewer than 24 responses besides one of each group, which chance correlates by a half.
         """
-        groups = self._grouped
-        free = groups.per_step((groups.rewards.widths - 1).astype(np.float64)).sums()
+        sizes = self._grouped.rewards.widths.astype(np.float64)
+        free = self._grouped.per_step(sizes - 1.0).sums()
         found = self._correlation_with_rewards(self._moves.values)
         return np.where(free >= _LEAST_FREE, found, NO_NUMBER)
 
