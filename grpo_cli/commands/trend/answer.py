@@ -185,19 +185,18 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
         found = {row.code: row for row in reversed(wrong_in(number))}
         return found | {row.code: row for row in reversed(wrong_in(number)) if _is_at(row, place)}
 
-    place, worst, onset = pointed[0].worst, pointed[0].worst_step, event.first.onset
-    at = steps.numbers.index(onset)
-    begun = first_of_each(onset, first_place(event.first, steps))
-    before = steps.numbers[max(at - _BEFORE, 0) : at]
-    since = begun.keys() - {row.code for number in before for row in wrong_in(number)}
-    named = {
-        code: row
-        for code, row in first_of_each(worst, place).items()
-        if (before and code in since) or _is_at(row, place)
-    }
+    worst, at = pointed[0].worst_step, steps.numbers.index(event.first.onset)
+    if not (found := first_of_each(worst, pointed[0].worst)):
+        return []
+    begun = first_of_each(event.first.onset, first_place(event.first, steps))
+    others = {code for code, row in found.items() if not _is_at(row, pointed[0].worst)}
+    usual = set[str]() if at and others & begun.keys() else others
+    for number in steps.numbers[max(at - _BEFORE, 0) : at] if others != usual else ():
+        usual |= {row.code for row in wrong_in(number)}
     return [
         Checked(begun[code]) if code in begun else Checked(row, worst)
-        for code, row in named.items()
+        for code, row in found.items()
+        if code not in others or (code in begun and code not in usual)
     ]
 
 
