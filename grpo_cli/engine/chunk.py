@@ -17,6 +17,7 @@ from grpo_cli.objective.inputs import MisnamedColumnError, MissingColumnError
 from grpo_cli.objective.objective import Objective
 from grpo_cli.records import BatchFields, Raw, Record, assemble, find_faults, key_of, layout, record
 from grpo_cli.records.fields import unknown_keys
+from grpo_cli.records.from_objects import pack, read_records
 from grpo_cli.variants.plan import Plan
 
 T = TypeVar("T")
@@ -109,7 +110,9 @@ class Chunk:
         """One of the records alone, with all that it says."""
         if not self.packed:
             return Chunk.of(self.records[at : at + 1])
-        return next(part for part in carefully(self.packed[at : at + 1]) if isinstance(part, Chunk))
+        raws = self.packed[at : at + 1]
+        found = read_records(raws, pack([raws[0].value]))
+        return Chunk.of([one for one in found if isinstance(one, Record)])
 
     def run(self, work: Callable[[Chunk], T]) -> T:
         """Returns the result of ``work`` on the chunk.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from grpo_cli.terminal.destination import standard_output
 from grpo_cli.terminal.numbers import brief, visible
 
 F64 = NDArray[np.float64]
-Values = Sequence[float | None]
+Values = Sequence[float | None] | F64
 
 _BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _NARROWEST = 32
@@ -55,7 +54,8 @@ def spark(values: Values, width: int, *, plain: bool = False) -> str:
     blocks = _ASCII_BLOCKS if plain else _BLOCKS
     numbers = _numbers(values)
     low, high = _range(numbers)
-    middle = median(_finite(numbers).tolist()) if math.isfinite(low) else 0.0
+    finite = np.sort(_finite(numbers))
+    middle = sum(finite[[(len(finite) - 1) // 2, len(finite) // 2]] / 2) if len(finite) else 0.0
     return "".join(
         _block(_furthest(part, middle), low, high, blocks)
         for part in np.array_split(numbers, max(min(width, len(numbers)), 1))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.explain.variant import formula
@@ -39,7 +40,6 @@ def worked(chunk: Chunk, breakdown: Breakdown, *, full: bool = False) -> Row:
     if not full:
         sizes = breakdown.batch.responses.sum(np.abs(breakdown.gradient))
         shown = np.argsort(-sizes, kind="stable")[:TOP].tolist()
-    columns = _columns(breakdown) if len(shown) else {}
     entropy, bonus = breakdown.term(ENTROPY), {}
     if entropy is not None:
         value = float(breakdown.record_value(ENTROPY)[0])
@@ -53,7 +53,7 @@ def worked(chunk: Chunk, breakdown: Breakdown, *, full: bool = False) -> Row:
         "formula": formula(objective),
         "groups": [*_groups(chunk, breakdown)],
         "responses": [
-            _response(chunk, breakdown, at, columns if at in shown else {}, full=full)
+            _response(chunk, breakdown, at, full=full if at in shown else None)
             for at in range(chunk.batch.responses.count)
         ],
         "denominator": float(breakdown.denominator[0]),
@@ -97,9 +97,8 @@ def _groups(chunk: Chunk, breakdown: Breakdown) -> Iterator[Row]:
         }
 
 
-def _response(
-    chunk: Chunk, breakdown: Breakdown, at: int, columns: Mapping[str, F64], *, full: bool
-) -> Row:
+def _response(chunk: Chunk, breakdown: Breakdown, at: int, *, full: bool | None) -> Row:
+    """The arithmetic of a response; ``full``: whether with all tokens, None without any."""
     responses = chunk.batch.responses
     start, length = int(responses.starts[at]), int(responses.lengths[at])
     own = breakdown.response_advantage
@@ -119,10 +118,9 @@ def _response(
         "contribution": float(breakdown.response_contribution[at]),
         "gradient_norm": float(np.linalg.norm(breakdown.gradient[start : start + length])),
     }
-    if columns:
-        own_part = {name: values[start : start + length] for name, values in columns.items()}
-        words = chunk.records[0].tokens
-        row["tokens"], row["rest"] = _tokens(own_part, words[at] if words else None, full=full)
+    if full is not None:
+        columns, words = _columns(breakdown, slice(start, start + length)), chunk.records[0].tokens
+        row["tokens"], row["rest"] = _tokens(columns, words[at] if words else None, full=full)
     return row
 
 
@@ -151,29 +149,36 @@ def _tokens(
     }
 
 
-def _columns(breakdown: Breakdown) -> dict[str, F64]:
-    """[N] the steps of each token, from log-probs to its part of J."""
-    batch, values = breakdown.batch, breakdown.objective.surrogate.values
-    surrogate, correction = breakdown.surrogate, breakdown.correction
+def _columns(breakdown: Breakdown, tokens: slice) -> dict[str, F64]:
+    """The steps of some tokens, from log-probs to their parts of J."""
+    batch, bound = breakdown.batch, breakdown.objective.surrogate
+
+    def part(values: NDArray[Any] | None) -> F64 | None:
+        return None if values is None else values[tokens].astype(np.float64)
+
+    ratio, advantage, surrogate = (
+        one[tokens] for one in (breakdown.ratio, breakdown.advantage, breakdown.surrogate)
+    )
+    correction = part(breakdown.correction)
     columns: dict[str, F64 | None] = {
-        "position": Source((), breakdown).positions.astype(np.float64),
-        "log_probs_new": batch.log_probs_new,
-        "log_probs_old": batch.log_probs_old,
-        "log_ratio": breakdown.log_ratio,
-        "ratio": breakdown.ratio,
-        "advantage": breakdown.advantage if breakdown.response_advantage is None else None,
+        "position": part(Source((), breakdown).positions),
+        "log_probs_new": part(batch.log_probs_new),
+        "log_probs_old": part(batch.log_probs_old),
+        "log_ratio": part(breakdown.log_ratio),
+        "ratio": ratio,
+        "advantage": advantage if breakdown.response_advantage is None else None,
     }
-    if breakdown.objective.surrogate.choice.window == "product":
-        low, high = float(values["epsilon_low"] or 0.0), float(values["epsilon_high"] or 0.0)
-        columns["free"] = breakdown.ratio * breakdown.advantage
-        columns["bounded"] = np.clip(breakdown.ratio, 1.0 - low, 1.0 + high) * breakdown.advantage
+    if bound.choice.window == "product":
+        low, high = (float(bound.values[name] or 0.0) for name in ("epsilon_low", "epsilon_high"))
+        columns["free"] = ratio * advantage
+        columns["bounded"] = np.clip(ratio, 1.0 - low, 1.0 + high) * advantage
     columns |= {
-        "clip": breakdown.clip.astype(np.float64),
+        "clip": part(breakdown.clip),
         "correction": correction,
         "surrogate": surrogate if correction is None else correction * surrogate,
-        "kl": breakdown.kl if breakdown.beta else None,
-        "entropy": None if breakdown.term(ENTROPY) is None else breakdown.batch.entropies,
-        "contribution": breakdown.contribution,
-        "gradient": breakdown.gradient,
+        "kl": part(breakdown.kl) if breakdown.beta else None,
+        "entropy": None if breakdown.term(ENTROPY) is None else part(batch.entropies),
+        "contribution": part(breakdown.contribution),
+        "gradient": part(breakdown.gradient),
     }
     return {name: column + 0.0 for name, column in columns.items() if column is not None}

@@ -23,6 +23,7 @@ from grpo_cli.commands.trend.onsets import (
     goes_on,
     levels,
     medians,
+    middles,
     usual,
     usual_of,
 )
@@ -71,9 +72,12 @@ def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
         likely = values > _OUTSIDE * most
     elif watch.scale == "share":
         likely = raw == watch.stuck
-    elif len(values) > PAST:
-        away = values[PAST:] - medians(sliding_window_view(values[:-1], PAST))
-        likely[PAST:] = (-away if falls else away) > math.log(watch.spikes)
+    elif len(values) > PAST:  # a window's median is within its range
+        windows, signed = sliding_window_view(values[:-1], PAST), -values if falls else values
+        far = signed[PAST:] - _of_windows(np.minimum, signed[:-1], PAST) > math.log(watch.spikes)
+        away = values[PAST:][far] - medians(windows[far])
+        likely[PAST:] = far
+        likely[PAST:][far] = (-away if falls else away) > math.log(watch.spikes)
     likely[0] = False  # nothing is before it
     places = np.flatnonzero(likely)
     level, spread = usual_of(values, places)
@@ -152,6 +156,8 @@ def impossible(watch: Watch, values: F64) -> Iterator[Change]:
 
 def stuck(watch: Watch, values: F64) -> Iterator[Change]:
     """Where a series has the value at which nothing is learnt from its first step on."""
+    if watch.stuck is None:
+        return
     others = np.flatnonzero(values != watch.stuck)
     count = int(others[0]) if len(others) else len(values)
     if count >= _OF:
@@ -179,14 +185,16 @@ def jumps(watch: Watch, values: F64) -> Iterator[Change]:
 
     What learns, or moves away, does so over several steps.
     """
-    scaled, noise = watch.scaled(values), watch.noise(values)
     last = len(values) - _SINCE
-    if last < LEAST_PAST or not watch.jumps or (watch.is_log and scaled is values):
+    if last < LEAST_PAST or not watch.jumps:
         return
-    before = sliding_window_view(scaled, _BEFORE)[LEAST_PAST - _BEFORE : last - _BEFORE + 1]
-    after = sliding_window_view(scaled, _SINCE)[LEAST_PAST:]
-    moves = medians(after) - medians(before)
-    risen, fallen = after.min(axis=1) - before.max(axis=1), before.min(axis=1) - after.max(axis=1)
+    scaled, noise = watch.scaled(values), watch.noise(values)
+    if watch.is_log and scaled is values:
+        return
+    before, after = (np.sort(sliding_window_view(scaled, n)) for n in (_BEFORE, _SINCE))
+    before, after = before[LEAST_PAST - _BEFORE : last - _BEFORE + 1], after[LEAST_PAST:]
+    moves = middles(after) - middles(before)
+    risen, fallen = after[:, 0] - before[:, -1], before[:, 0] - after[:, -1]
     sizes = np.abs(moves)
     likely = np.where(moves > 0.0, risen, fallen) > _MOST_AT_ONCE * sizes
     for row in np.flatnonzero(likely).tolist():
@@ -217,7 +225,9 @@ def left_range(scaled: F64) -> Iterator[Change]:
         return
     places = np.arange(LEAST_PAST, last + 1)
     most, least = (by.accumulate(scaled)[places - 1] for by in (np.maximum, np.minimum))
-    lowest, highest = (_of_ten(by, scaled)[places] for by in (np.minimum, np.maximum))
+    lowest, highest = (
+        _of_windows(by, scaled, LEAST_PAST)[places] for by in (np.minimum, np.maximum)
+    )
     for above in (True, False):
         gaps = lowest - most if above else least - highest
         for at in places[gaps > _CLEAR_OF * (most - least)].tolist():
@@ -227,8 +237,11 @@ def left_range(scaled: F64) -> Iterator[Change]:
             yield Change(at, at + LEAST_PAST, SHIFT, above, score)
 
 
-def _of_ten(by: np.ufunc, values: F64) -> F64:
-    """The least or the greatest of each value and the nine after it (``LEAST_PAST``)."""
-    for distance in (1, 2, 4, 2):  # of 2, 4, 8 and 10 values
+def _of_windows(by: np.ufunc, values: F64, size: int) -> F64:
+    """The least or the greatest of each value and those after it, so many in all."""
+    reached = 1
+    while reached < size:
+        distance = min(reached, size - reached)
         values = by(values[:-distance], values[distance:])
+        reached += distance
     return values

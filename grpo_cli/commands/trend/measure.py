@@ -29,10 +29,9 @@ from grpo_cli.commands.trend.sums import (
     first_largest,
 )
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.totals import Totals
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.terms import ENTROPY, KL
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY, spread_over
 from grpo_cli.records.formats.texts import NoLogProbsError
 
 Unit = Literal["records", "groups", "responses", "tokens"]
@@ -143,7 +142,7 @@ class ChunkSums:
         self.sums.add_count("tokens", tokens.lengths)
         self.sums.add_count("samples", responses.lengths)
         if breakdown is not None:
-            self._add_totals(breakdown, by, marks)
+            self._add_objective(breakdown, by)
         if functions := functions_of(chunk):
             self.sums.functions[*functions] = int(self.sums.numbers.min())
         for name, values in functions.items():
@@ -183,12 +182,29 @@ class ChunkSums:
 
     # ---- the objective ----------------------------------------------------------------------
 
-    def _add_totals(self, breakdown: Breakdown, by: str, marks: Sequence[int]) -> None:
+    def _add_objective(self, breakdown: Breakdown, by: str) -> None:
+        """Adds what J and its gradient are made of: the sums of responses, or means of records."""
         records, tokens = self._units["records"], self._units["tokens"]
-        totals = [Totals(by) for _ in marks[1:]]
-        for one, cut in zip(totals, breakdown.batch.cuts(marks), strict=True):
-            one.add_terms(breakdown, cut)
-        self._columns["totals", ""] = Ragged(np.ones_like(records.lengths), _objects(totals))
+        unit: Unit = "records" if by == "record" else "responses"
+        values, products = breakdown.weighted, breakdown.products
+        before = breakdown.counted_before
+        if by == "record":
+            values = breakdown.record_values
+            products = [(POLICY, POLICY, breakdown.record_gradient_squares)]
+            before = dict.fromkeys((POLICY, KL, ENTROPY), np.arange(records.total + 1.0))
+        for term in breakdown.terms:
+            factors, numbers = term.coefficient, values[term.name]
+            factors = factors if by == "record" else spread_over(factors, breakdown.batch.records)
+            column = self._sum(term.name, unit, numbers, "term")
+            times = np.broadcast_to(factors, numbers.shape)
+            self._columns["term", term.name] = column._replace(times=times)
+        for name, other, product in products:
+            self._sum((name, other), unit, product, "product")
+        starts, lengths = self._units[unit].starts, self._units[unit].lengths
+        for name, counted in before.items():
+            self.sums.add_count(f"counted/{name}", counted[starts + lengths] - counted[starts])
+        if breakdown.kl_unknown:
+            self.sums.add_count("kl_unknown", records.lengths)
         self.sums.add_count("records", records.lengths)
         self.sums.add_count("evaluated_tokens", tokens.lengths)
         self.sums.add_count("clipped_low", tokens.sum((breakdown.clip < 0).astype(np.int64)))

@@ -16,9 +16,8 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.responses import Responses
-from grpo_cli.commands.trend.sums import DECILES, StepSums, quantiles
-from grpo_cli.engine.totals import Totals
-from grpo_cli.objective.terms import KL
+from grpo_cli.commands.trend.sums import DECILES, Ragged, StepSums, quantiles
+from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 Read = Callable[["StepValues"], F64]
 """[S] a number of each step; NaN where it has none."""
@@ -82,6 +81,10 @@ class StepValues:
         """A count divided by another."""
         return self.table.count(part).astype(np.float64) / self.count(whole)
 
+    def clipped(self, side: str) -> F64:
+        """The share of tokens that the clip bound on a side."""
+        return self.share(f"clipped_{side}", "evaluated_tokens")
+
     def extreme(self, name: str) -> F64:
         """The largest number of a name."""
         found = self.table.columns.get(("largest", name))
@@ -94,31 +97,57 @@ class StepValues:
 
     # ---- the objective ----------------------------------------------------------------------
 
-    def _of_totals(self, read: Callable[[Totals], float]) -> F64:
-        """A number of the totals of each step that has a token."""
-        column = self.table.columns.get(("totals", ""))
-        found = np.full(len(self.table), np.nan)
-        for at, totals in enumerate(() if column is None else column.lists()):
-            if totals and self.evaluated[at]:
-                found[at] = read(totals[0]) + 0.0
-        return found
+    def _counted(self, term: str) -> F64:
+        """What a term's sum is divided by."""
+        counts = self.table.count(f"counted/{term}").astype(np.float64)
+        return np.where(counts, counts, 1.0)
+
+    def _term(self, name: str) -> tuple[F64, F64]:
+        """Σ w·value of a term, NaN where a step has none; and what that adds to J."""
+        column = self.table.columns.get(("term", name))
+        if column is None:
+            return np.full(len(self.table), np.nan), np.zeros(len(self.table))
+        steps, coefficients, numbers = column.by_coefficient()
+        sums, widths = numbers.sums(), np.bincount(steps, minlength=len(self.table))
+        parts = np.where(coefficients, coefficients * sums, 0.0)
+        whole, added, only = (Ragged(widths, one).sums() for one in (sums, parts, coefficients))
+        count = self._counted(name)
+        single = np.where(only, only * (whole / count), 0.0)
+        return (
+            np.where(widths, whole / count, np.nan),
+            np.where(widths == 1, single, added / count),
+        )
+
+    def _if_evaluated(self, values: F64) -> F64:
+        return np.where(self.evaluated, values + 0.0, np.nan)
 
     @cached_property
     def objective(self) -> F64:
         """J of the step."""
-        return self._of_totals(lambda totals: totals.objective)
+        parts = [self._term(name)[1] for name in (POLICY, KL, ENTROPY)]
+        return self._if_evaluated(parts[0] + parts[1] + parts[2])
 
     @property
     def kl(self) -> F64:
         """The KL term, where every record of the step has one."""
-        return self._of_totals(
-            lambda one: one.value(KL) if one.kl_known and one.sums(KL) else math.nan
-        )
+        known = self.table.count("kl_unknown") == 0
+        return self._if_evaluated(np.where(known, self._term(KL)[0], np.nan))
 
     @property
     def gradient_norm(self) -> F64:
         """‖∂J/∂log π_θ‖ over all tokens."""
-        return self._of_totals(lambda totals: totals.gradient_norm)
+        found = self.table.family("product")
+        square, mixed = np.zeros((2, len(self.table)))
+        for first, second in sorted(found, key=lambda pair: pair[0] != pair[1]):
+            product = found[first, second]
+            mixed += (product.widths > 0) & ((first, second) != (POLICY, POLICY))
+            size = self._counted(first) * self._counted(second)
+            square += (1.0 if first == second else 2.0) * product.sums() / size
+        own = found.get((POLICY, POLICY))
+        norm = np.sqrt(np.maximum(square, 0.0))
+        if own is not None:
+            norm = np.where(mixed, norm, np.sqrt(own.sums()) / self._counted(POLICY))
+        return self._if_evaluated(norm)
 
 
 def _ratio_tail(step: StepValues) -> F64:
@@ -157,11 +186,6 @@ def _mismatch_ess(step: StepValues) -> F64:
     count = step.count("mismatch")
     total, squares = step.sum("mismatch_excess"), step.sum("mismatch_square_excess")
     return _effective(count + total, count + squares, count)
-
-
-def _clip_fraction(step: StepValues) -> F64:
-    low, high = (step.share(f"clipped_{side}", "evaluated_tokens") for side in ("low", "high"))
-    return low + high
 
 
 def _of_responses(name: str) -> Read:
@@ -225,9 +249,9 @@ ALL = (
     _of_kl("kl", lambda step: step.kl, 33),
     _of_kl("kl_k1", mean_of("kl_k1", "kl"), 34),
     _of_kl("kl_k3", mean_of("kl_k3", "kl"), 2),
-    _of_ratio("clip_low", _share_of("clipped_low", "evaluated_tokens"), 17),
-    _of_ratio("clip_high", _share_of("clipped_high", "evaluated_tokens"), 3),
-    _of_ratio("clip_fraction", _clip_fraction, 36),
+    _of_ratio("clip_low", lambda step: step.clipped("low"), 17),
+    _of_ratio("clip_high", lambda step: step.clipped("high"), 3),
+    _of_ratio("clip_fraction", lambda step: step.clipped("low") + step.clipped("high"), 36),
     _of_update("gradient_norm", lambda step: step.gradient_norm, 7),
     _of_update("longest_quarter", _of_responses("longest_quarter"), 23),
     _of_ratio("ratio_mean", mean_of("ratio", "evaluated_tokens"), 21),

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -110,8 +111,8 @@ def onsets(rows: F64, least: F64, shares: F64) -> list[list[Change]]:
         part = rows[:, stretch]
         moved = np.flatnonzero((part != part[:, :1]).any(axis=1))
         part, usual, floor = (one[moved, stretch] for one in (rows, clean, least))
-        trend = trends[moved, first - LEAST_PAST :][:, : len(places)]
-        own = trend, shares[moved]
+        begin = first - LEAST_PAST
+        own = trends[moved, begin : begin + len(places)], shares[moved]
         for row, onset in _between(part, usual, floor, places, stretch.start, *own):
             found[moved[row]].append(onset)
     return [sorted(each, key=lambda one: (one.seen, -one.score)) for each in found]
@@ -130,24 +131,29 @@ def _between(
         shares: of the bounds, as ``onsets`` has them.
     """
     pasts = np.minimum(places, PAST)
-    ahead, grains = (np.pad(one, ((0, 0), (0, FARTHEST))) for one in (rows, least))
+    count = rows.shape[1]
+    ahead = np.concatenate((rows, np.zeros((len(rows), FARTHEST))), axis=1)
     for past in dict.fromkeys(pasts.tolist()):
         chosen = places[pasts == past]
         inside, end = int(chosen[0]) - start, int(chosen[-1]) + 1 - start
         before = sliding_window_view(clean, past, axis=1)[:, inside - past : end - past]
         after = sliding_window_view(ahead, FARTHEST, axis=1)[:, inside:end]
         slopes = np.abs(trends[:, pasts == past]) > _TREND[past >= 20]
-        level, slope, rests = _lines(before, slopes)
-        rest = after - (level[..., None] + slope[..., None] * _AHEAD)
-        likely = _may_differ(rests, rest, shares.min(axis=1))
-        of, at = np.nonzero(likely)
-        places_of = chosen[at]
+        far = _may_leave(clean, ahead, past, slice(inside, end), shares.min(axis=1))
+        of, at = np.nonzero(far | slopes)
+        level, slope, rests = _lines(before[of, at], slopes[of, at])
+        future = after[of, at]
+        rest = future - (level[:, None] + slope[:, None] * _AHEAD)
+        likely = _may_differ(rests, rest, shares[of].min(axis=1))
+        if not likely.any():
+            continue
+        of, places_of = of[likely], chosen[at[likely]]
         seen = places_of[:, None] + _SIZES
-        sides = rests[likely], after[likely], rest[likely], slope[likely] != 0.0
-        scores = _scores(*sides, grains[of[:, None], seen - start - 1])
+        sides = rests[likely], future[likely], rest[likely], slope[likely] != 0.0
+        scores = _scores(*sides, least[of[:, None], np.minimum(seen - start, count) - 1])
         strict = 1 + np.log(np.maximum(seen / _LONG, 1.0)) / 15
         bounds = (1 + 7 / past) * strict[..., None] * (_SHIFT, _DRIFT)
-        bounds[seen - start > rows.shape[1]] = np.inf  # there is no such future yet
+        bounds[seen - start > count] = np.inf  # there is no such future yet
         by_size = shares[of][:, np.where(_SIZES > FUTURE, 2, 0)[:, None] + (0, 1)]
         own = np.where(scores > 0.0, by_size[..., :1], by_size[..., 1:])
         passed = np.abs(scores) > own * bounds
@@ -172,22 +178,60 @@ def _cleaned(rows: F64) -> F64:
 # ---- by how much series differ from their past ------------------------------------------------
 
 
+@cache
+def _weights(count: int) -> F64:
+    """[FARTHEST, q] what a future is multiplied by for its shifts and drifts, as shares of bounds.
+
+    They are divided by the least that the errors are for a past of so many values.
+    """
+    shift = _FIRSTS / _SIZES / np.sqrt(1 / count + 1 / _SIZES) / _SHIFT
+    drift = _AHEAD[:, None] * _FIRSTS / np.sqrt(_POWERS + _WHOLE**2 / count) / _DRIFT
+    return np.hstack((shift, drift[:, _DRIFTS])) / (1 + 7 / count) * math.sqrt(count - 3)
+
+
+def _may_leave(clean: F64, ahead: F64, past: int, places: slice, shares: F64) -> NDArray[np.bool_]:
+    """[k, m] where a future may differ from a past that is a level: at few of many places.
+
+    The mean m of the past leaves the least sum of squares V; a level that is d off leaves
+    V + past·d², and its shift is less than |w|·√E + |Σ w|·d, with E the sum of squares of the
+    future around m. So E is more than V·(share² − (Σ w)²/past)/|w|² wherever one of the weights w
+    of ``_may_differ`` finds more than its share, whatever d is.
+    """
+    weights, center = _weights(past), clean[:, :1]
+    slack = shares[:, None] ** 2 - weights.sum(axis=0) ** 2 / past
+    least = (slack / (weights**2).sum(axis=0)).min(axis=1, keepdims=True).clip(0.0)
+    before = slice(places.start - past, places.stop - past)
+    with np.errstate(over="ignore", invalid="ignore"):
+        (sums, squares), (later, laters) = (
+            _window_sums(values - center, size)[..., where]
+            for values, size, where in ((clean, past, before), (ahead, FARTHEST, places))
+        )
+        mean, rounding = sums / past, _ROUNDING * ((ahead - center) ** 2).max(axis=1, keepdims=True)
+        left = squares - sums * mean - rounding
+        spread = laters - mean * (2 * later - FARTHEST * mean)
+        found: NDArray[np.bool_] = ~(spread + rounding <= least * left)  # NaN: it may
+    return found
+
+
+def _window_sums(values: F64, size: int) -> F64:
+    """[2, k, n − size + 1] the sums of windows, and of their squares."""
+    sums = np.zeros((2, len(values), values.shape[1] + 1))
+    np.cumsum([values, values * values], axis=2, out=sums[..., 1:])
+    return sums[..., size:] - sums[..., :-size]
+
+
 def _may_differ(rests: F64, rest: F64, shares: F64) -> NDArray[np.bool_]:
-    """[k, m] where a shift or a drift may pass its bound: at few of many places.
+    """[q] where a shift or a drift may pass its bound: at few of many places.
 
     The error is no less than what the past varies by around its line.
 
     Args:
-        rests: [k, m, p] what is left of the past.
-        rest: [k, m, FARTHEST] what is left of what follows, if the past had gone on.
-        shares: [k] the least share of the bounds.
+        rests: [q, p] what is left of the past.
+        rest: [q, FARTHEST] what is left of what follows, if the past had gone on.
+        shares: [q] the least share of the bounds.
     """
-    count = rests.shape[2]
-    shift = _FIRSTS / _SIZES / np.sqrt(1 / count + 1 / _SIZES) / _SHIFT
-    drift = _AHEAD[:, None] * _FIRSTS / np.sqrt(_POWERS + _WHOLE**2 / count) / _DRIFT
-    most = np.abs(rest @ np.hstack((shift, drift[:, _DRIFTS]))).max(axis=2)
-    least = shares[:, None] * np.sqrt(_dot(rests, rests) / (count - 3))
-    found: NDArray[np.bool_] = most > (1 - _ROUNDING) * (1 + 7 / count) * least
+    most = np.abs(_weights(rests.shape[1]).T @ rest.T).max(axis=0, initial=0.0)
+    found: NDArray[np.bool_] = most > (1 - _ROUNDING) * shares * np.sqrt(_dot(rests, rests))
     return found
 
 
@@ -236,13 +280,12 @@ def _noise(square: F64, product: F64, turns: F64, count: int) -> tuple[F64, F64]
 
 
 def _lines(past: F64, slopes: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
-    """The pasts' levels at their ends, slopes (0 without a trend), and what is left of them."""
-    slope = np.zeros(past.shape[:2])
+    """[q] the levels at which pasts [q, p] end, their slopes (0: no trend), and what is left."""
+    slope = np.zeros(len(past))
     slope[slopes] = theil_sen(past[slopes])
-    places = np.arange(past.shape[2]) - (past.shape[2] - 1.0)
-    line = slope[..., None] * places
+    line = slope[:, None] * (np.arange(past.shape[1]) - (past.shape[1] - 1.0))
     level = medians(past - line)
-    return level, slope, past - level[..., None] - line
+    return level, slope, past - level[:, None] - line
 
 
 def line_before(values: F64, at: int) -> tuple[float, float, float]:
@@ -252,9 +295,9 @@ def line_before(values: F64, at: int) -> tuple[float, float, float]:
     """
     past = values[None, max(at - PAST, 0) : at]
     count = past.shape[1]
-    slopes = np.abs(mann_kendall(past, np.array([count]))) > _TREND[count >= 20]
-    level, slope, rests = _lines(past[:, None], slopes)
-    return float(level[0, 0]), float(slope[0, 0]), float(levels(rests[0])[1][0])
+    slopes = np.abs(mann_kendall(past, np.array([count]))[:, 0]) > _TREND[count >= 20]
+    level, slope, rests = _lines(past, slopes)
+    return float(level[0]), float(slope[0]), float(levels(rests)[1][0])
 
 
 def shapes(places: I64, count: int, base: F64) -> F64:
@@ -284,11 +327,17 @@ def medians(rows: F64) -> F64:
 
     np.median would import numpy.ma, which takes as long as the evaluation of some MB.
     """
-    rows, half = rows.copy(), rows.shape[-1] // 2
+    rows = rows.copy()
     rows.sort(axis=-1)
-    if rows.shape[-1] % 2:
-        return rows[..., half]
-    middle: F64 = (rows[..., half - 1] + rows[..., half]) / 2
+    return middles(rows)
+
+
+def middles(ordered: F64) -> F64:
+    """The medians of rows that are sorted."""
+    half = ordered.shape[-1] // 2
+    if ordered.shape[-1] % 2:
+        return ordered[..., half]
+    middle: F64 = (ordered[..., half - 1] + ordered[..., half]) / 2
     return middle
 
 
@@ -334,9 +383,13 @@ def mann_kendall(values: F64, places: I64) -> F64:
 def theil_sen(rows: F64) -> F64:
     """[m] the median of the slopes of all pairs of each row [m, n]."""
     first, second = np.triu_indices(rows.shape[1], 1)
-    parts = [rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS)]
-    slopes = [medians((a[:, second] - a[:, first]) / (second - first)) for a in parts]
-    return np.concatenate(slopes) if slopes else np.zeros(0)
+    distances, found = (second - first).astype(np.float64), np.zeros(len(rows))
+    for start in range(0, len(rows), _ROWS):
+        part = rows[start : start + _ROWS]
+        slopes = (part.take(second, axis=1) - part.take(first, axis=1)) / distances
+        slopes.sort(axis=1)
+        found[start : start + _ROWS] = middles(slopes)
+    return found
 
 
 def usual(scaled: F64, at: int) -> tuple[float, float]:

@@ -94,6 +94,8 @@ class Responses:
         Σ (r − r̄)(x − x̄) / √(Σ (r − r̄)² · Σ (x − x̄)²), over all groups of a step, with the means
         of each group.
         """
+        if np.isnan(values).all():
+            return np.full(len(self._count), NO_NUMBER)
         groups = self._grouped
         r, x = offsets(groups.rewards), offsets(groups.ordered(values))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

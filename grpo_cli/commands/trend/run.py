@@ -145,13 +145,14 @@ class RunSums(Accumulator[Evaluated]):
         else:
             breakdown = evaluated
             objective = breakdown.objective
-            signatures = objective.signatures(len(steps))
-            for at, (signature, one) in enumerate(zip(signatures, steps, strict=True)):
-                known = self.signatures.get(signature)
-                if known is None or not known.span.first <= one.number <= known.span.last:
-                    parts = objective.parts_of(slice(at, at + 1)) if known is None else known.parts
-                    span = Span(one.number, one.number)
-                    self.signatures[signature] = SignedSteps(parts, span).join(known)
+            places: dict[str, list[int]] = {}
+            for at, signature in enumerate(objective.signatures(len(steps))):
+                places.setdefault(signature, []).append(at)
+            for signature, (first, *more) in places.items():
+                numbers = [steps[at].number for at in (first, *more)]
+                known, span = self.signatures.get(signature), Span(min(numbers), max(numbers))
+                parts = known.parts if known else objective.parts_of(slice(first, first + 1))
+                self.signatures[signature] = SignedSteps(parts, span).join(known)
             self.references.add(chunk, plan, breakdown.objective)
             assumed = on_policy_by_default(breakdown)
             self.moved |= not assumed

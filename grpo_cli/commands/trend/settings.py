@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect, bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -57,6 +58,7 @@ def setting_changes(
         numbers: of the run's steps.
     """
     spans: dict[str, dict[str, Span]] = {}
+    counted = sorted(numbers)
     for parts, span in found.values():
         for name, value in _settings(parts):
             known = spans.setdefault(name, {})
@@ -65,7 +67,7 @@ def setting_changes(
     others: dict[tuple[int, str], dict[str, str]] = {}
     for name, values in spans.items():
         ordered = sorted(values.items(), key=lambda one: one[1])
-        lasts = [sum(first <= step <= last for step in numbers) for _, (first, last) in ordered]
+        lasts = [bisect(counted, one.last) - bisect_left(counted, one.first) for _, one in ordered]
         for (old, before), (new, after) in pairwise(ordered):
             each = changed.setdefault(after.first, {})
             if before.last >= after.first or min(lasts) < LEAST_FUTURE:

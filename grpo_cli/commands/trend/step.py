@@ -292,11 +292,11 @@ class Steps(Frames, Sequence[Step]):
         part._shared = self._shared
         return part
 
-    def values(self, name: str) -> list[float | None]:
-        """A metric of each step; None where a step has none."""
+    def values(self, name: str, places: Sequence[int] | None = None) -> list[float | None]:
+        """A metric of each step, or of those at some places; None where a step has none."""
         if name not in self.metrics:  # left_out, which is there only where there are any
-            return [None] * len(self)
-        column = self.metrics[name].tolist()
+            return [None] * (len(self) if places is None else len(places))
+        column = self.metrics[name][slice(None) if places is None else [*places]].tolist()
         if name in _WHOLE:
             return [_plain(name, value) for value in column]
         return [value if value == value else None for value in column]

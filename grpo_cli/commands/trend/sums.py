@@ -55,12 +55,12 @@ class Ragged(NamedTuple):
     Attributes:
         widths: [S] how many it has.
         values: all of them, step after step.
-        times: how often each counts; None: once.
+        times: how often each counts, or the coefficient that multiplies it; None: once.
     """
 
     widths: I64
     values: NDArray[Any]
-    times: I64 | None = None
+    times: NDArray[Any] | None = None
 
     def lists(self) -> Iterator[list[Any]]:
         """The numbers of each step."""
@@ -80,6 +80,18 @@ class Ragged(NamedTuple):
             starts = np.cumsum(self.widths) - self.widths
             found[filled] = by.reduceat(self.values, starts[filled])
         return found
+
+    def by_coefficient(self) -> tuple[I64, F64, Ragged]:
+        """The step and the coefficient of those that have both in common, and their numbers."""
+        steps = np.repeat(np.arange(len(self.widths)), self.widths)
+        times = np.zeros(0) if self.times is None else self.times
+        order = np.lexsort((times, steps))
+        steps, times = steps[order], times[order]
+        new = np.ones(len(order), dtype=np.bool_)
+        new[1:] = (np.diff(steps) != 0) | (times[1:] != times[:-1])
+        firsts = np.flatnonzero(new)
+        widths = np.diff(firsts, append=len(order))
+        return steps[firsts], times[firsts], Ragged(widths, self.values[order])
 
     def taken(self, rows: I64) -> Ragged:
         """The numbers of some rows, in their order."""
@@ -128,7 +140,8 @@ class StepSums:
             step; None where the file's name does.
         columns: by their family and name.
             count: whole numbers, which add up; largest: numbers of which the largest is kept.
-            sum: numbers that add up to it; totals: of the objective.
+            sum: numbers that add up to it; product: to a part of the gradient's square; term: of
+            a term of J, with its coefficient for each.
             bins: distributions, as ``bins`` counts them; worst: each a ``PLACE``, of which the
             largest is kept.
             row: of each response its reward (NaN: none), its length (-1: unknown), Σ |gradient|
@@ -277,15 +290,14 @@ def short_sums(one: Ragged) -> Ragged:
     return Ragged(widths, np.fromiter(chain.from_iterable(short), dtype=np.float64))
 
 
-def _merged_totals(one: Ragged) -> Ragged:
-    """The totals of each step that has some."""
-    filled = one.widths > 0
-    found = np.empty(int(filled.sum()), dtype=object)
-    for at, totals in enumerate(filter(None, one.lists())):
-        found[at], *later = totals
-        for other in later:
-            found[at].merge(other)
-    return Ragged(filled.astype(np.int64), found)
+def _short_terms(one: Ragged) -> Ragged:
+    """Sums of fewer numbers, where there are many of one coefficient."""
+    if one.widths.max(initial=0) <= _FEW:
+        return one
+    steps, coefficients, numbers = one.by_coefficient()
+    short = short_sums(numbers)
+    widths = np.bincount(steps, short.widths, len(one.widths)).astype(np.int64)
+    return Ragged(widths, short.values, np.repeat(coefficients, short.widths))
 
 
 def _short_bins(one: Ragged) -> Ragged:
@@ -308,7 +320,8 @@ def _short_bins(one: Ragged) -> Ragged:
 
 _SHORTEN: Mapping[str, Callable[[Ragged], Ragged]] = {
     "sum": short_sums,
-    "totals": _merged_totals,
+    "product": short_sums,
+    "term": _short_terms,
     "bins": _short_bins,
     "count": partial(_reduced, np.add, 0),
     "largest": partial(_reduced, np.fmax, NO_NUMBER),

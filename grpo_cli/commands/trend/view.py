@@ -70,7 +70,7 @@ def print_steps(
     places = _picked(steps.numbers, limit, onsets)
     shown_unasked = {*usual(steps), *(one.metric for one in findings[:1])}
     names = [name for name in known(steps) if name in shown_unasked] if fields is None else fields
-    columns = []
+    columns, nothing = [], np.full(len(steps), np.nan)
     prefix = _prefix(names) if steps.logged else ""
     own: Mapping[str, Sequence[Any]] = {
         "step": steps.numbers,
@@ -78,10 +78,11 @@ def print_steps(
         "file": steps.files,
     }
     for name in ("step", *(["pass"] if steps.passes else []), *names):
-        values = own[name] if name in own else steps.values(name)
-        line = "" if name in _CONTEXT or len(steps) == 1 else spark(values, 8, plain=ascii_only())
-        head = name.removeprefix(prefix)
-        columns.append(_column(head, [values[at] for at in places], line, places))
+        values = [own[name][at] for at in places] if name in own else steps.values(name, places)
+        series = steps.metrics.get(name, nothing)
+        bare = name in own or len(steps) == 1
+        line = "" if bare else spark(series, 8, plain=ascii_only())
+        columns.append(_column(name.removeprefix(prefix), values, line, places))
     found = [one.metric for one in findings]
     compared = () if fields or len(steps) == 1 else names
     same = {name for name in compared if name != _CLIP and _is_steady(steps.metrics[name])}
