@@ -107,6 +107,7 @@ def test_a_record_is_what_the_loss_saw(worker: dict[str, Any], tmp_path: Path) -
     recorder.close()
     (line,) = lines(tmp_path / "r.jsonl")
     assert line["framework"]["loss_agg_mode"] == "seq-mean-token-sum"
+    assert "loss_gradient" in line["expected"]
 
 
 def said(run: Any) -> list[str]:
@@ -250,7 +251,22 @@ def test_each_process_has_a_file(tmp_path: Path, monkeypatch: Any) -> None:
     for there, name in ((True, "r.rank3.jsonl"), (False, "r.jsonl")):
         ranks = SimpleNamespace(**group, is_initialized=lambda there=there: there)
         monkeypatch.setattr(sys.modules["torch"], "distributed", ranks)
-        loss = verl.record_policy_loss(vanilla, tmp_path / "r.jsonl", gradient=False)
+        loss = verl.record_policy_loss(vanilla, tmp_path / "r.jsonl")
         loss(*arguments("token-mean", CONFIG))
         loss.recorder.close()
-        assert len(lines(tmp_path / name)) == 1
+        (line,) = lines(tmp_path / name)
+        assert "loss_gradient" in line["expected"]
+
+
+def test_a_recorder_that_was_closed_opens_no_file(tmp_path: Path) -> None:
+    recorder = verl.Recorder(tmp_path / "r.jsonl")
+    loss = recorder.of(vanilla, "vanilla")
+    recorder.close()
+    assert loss(*arguments("token-mean", CONFIG))[0].item() == 0.5
+    assert not [*tmp_path.iterdir()]
+    loss = verl.Recorder(tmp_path / "r.jsonl").of(vanilla, "another name")
+    loss(*arguments("token-mean", CONFIG))
+    loss.recorder.close()
+    (line,) = lines(tmp_path / "r.jsonl")
+    assert line["framework"]["policy_loss"] == "another name"
+    assert "loss_gradient" in line["expected"]
