@@ -89,7 +89,7 @@ def estimated(
     """Advantages that are the sum of the rewards at each token; the rewards are used up."""
     gains = token_level_rewards.values.sum(axis=-1, keepdims=True) * response_mask.values
     token_level_rewards.values[:] = 9.0
-    return Tensor(gains), Tensor(gains)
+    return Tensor(gains), Tensor(gains + 1.0)
 
 
 def arguments(*more: Any) -> tuple[Any, ...]:
@@ -146,6 +146,7 @@ def test_a_loss_with_other_names_is_not_recorded(tmp_path: Path) -> None:
     loss = verl.record_policy_loss(anything, tmp_path / "r.jsonl", gradient=False)
     (line,) = said(lambda: [loss(*arguments()) for _ in range(3)])
     assert "anything has no parameter old_log_prob" in line
+    assert not [*tmp_path.iterdir()]
 
 
 def test_what_the_loss_raises_is_its_own(tmp_path: Path) -> None:
