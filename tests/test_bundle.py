@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bundles import PLANTS, bundled, named, trained
+from bundles import PLANTS, bundled, changes, named, trained
 from command import answer, run
 from files import each, rows_of
 
@@ -31,9 +31,15 @@ def test_a_recorded_run_replays(kind: str) -> None:
 
 
 @pytest.mark.more
-@each("at", range(0, len(PLANTS), 6))
-def test_a_fault_is_named_at_its_stage(at: int, tmp_path: Path) -> None:
-    assert named(bundled(trained(7, PLANTS[at].does), tmp_path)) == [PLANTS[at].stage]
+def test_faults_are_named_at_their_stage(tmp_path: Path) -> None:
+    """Each first at its stage; at least 95 of 100 at no other."""
+    found = [
+        (plant, named(bundled(trained(7, plant.does), tmp_path)))
+        for plant in PLANTS
+        if changes(7, plant.does)
+    ]
+    assert [plant for plant, stages in found if stages[:1] != [plant.stage]] == []
+    assert sum(len(stages) == 1 for _, stages in found) >= 0.95 * len(found) > 60
 
 
 def test_no_fault_is_named_without_one(tmp_path: Path) -> None:

@@ -189,6 +189,17 @@ def test_equal_log_probs_have_no_mismatch():
 # ---- planted causes -----------------------------------------------------------------------------
 
 
+def test_the_share_of_outliers_is_what_goes_where_they_are_as_the_others():
+    one = PLANTED["outliers"](drawn(5), 2.0)
+    d = one.old - one.rollout
+    k3, far = np.expm1(d) - d, np.abs(d) > 1.0
+    first = attributed(one).first
+    assert first.name == "outliers"
+    wanted = 1.0 - k3[~far].mean() * len(d) / k3.sum()
+    assert first.explains == pytest.approx(wanted, rel=0.02)
+    assert wanted < 0.95
+
+
 @each("cause", PLANTED)
 def test_a_planted_cause_is_named(cause):
     clean = drawn(5)

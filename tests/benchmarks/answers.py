@@ -3,7 +3,7 @@
     python tests/benchmarks/answers.py                       # some minutes on four cores
     python tests/benchmarks/answers.py --seeds 1 --hold      # some minutes; .ci/run a part of it
     python tests/benchmarks/answers.py --small               # a few seconds, to see that it runs
-    python tests/benchmarks/answers.py --only check --json   # details, with every miss
+    python tests/benchmarks/answers.py --case /check/ --json # details, with every miss
 
 Batches are simulated, faults planted, wrong implementations written down and questions drawn, all
 from seeds: 0 to 9999 are for building (thresholds, patterns, new rules may be tuned on them), 10000
@@ -30,10 +30,7 @@ from trials.report import document, markdown, missed
 from trials.score import Count, Task, merged
 
 SECTIONS = {
-    "check": "check",
     "verify": "verify",
-    "match": "matches",
-    "turns": "turns.section",
     "strangers": "strangers.verifying strangers.checking strangers.matching",
 }
 """Section → the modules that ask it; tasks of several begin with what is asked: verify, …"""

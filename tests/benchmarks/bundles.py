@@ -1,30 +1,21 @@
-"""How often ``grpo verify`` names the stage of a bundle at which a trainer went wrong.
-
-    python tests/benchmarks/bundles.py               # seeds 10000 to 10002, half a minute
-    python tests/benchmarks/bundles.py --seeds 1 --hold
+"""Bundles of a trainer that goes wrong at one stage, each fault an entry of ``bundles.json``.
 
 A trainer of TRL's GRPO, written here in plain numpy, trains a generation over two steps of two
 micro-batches, with one thing done in another way at one stage; everything after it follows from
-what it computed there. Its bundle is right where verify names that stage and no other. Each fault
-has several strengths; faults that change no number by more than a tenth of a percent are left out.
-Without a fault nothing may be named.
+what it computed there. ``grpo verify`` has to name that stage and no other. Each fault has several
+strengths; some change no number of a generation (``changes``).
 """
 
 from __future__ import annotations
 
 import json
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from asking import arguments
 from command import run
+from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 EPS, LOW, HIGH, BETA, WEIGHTS = 1e-4, 0.2, 0.28, 0.04, (1.0, 0.5, 0.25)
@@ -282,28 +273,3 @@ def _numbers(value: Any) -> Iterator[float]:
             yield from _numbers(one)
     elif isinstance(value, int | float):
         yield float(value)
-
-
-def main() -> int:
-    given = arguments(__doc__, 3, hold="below 95 %").parse_args()
-    right: dict[str, list[bool]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(given.first, given.first + given.seeds):
-            for plant in (Plant("", "no fault", {}), *PLANTS):
-                if plant.stage and not changes(seed, plant.does):
-                    continue
-                found = named(bundled(trained(seed, plant.does), Path(folder)))
-                wanted = [plant.stage] if plant.stage else []
-                right.setdefault(plant.stage or "no fault", []).append(found == wanted)
-                if found != wanted:
-                    print(f"seed {seed}, {plant.stage or 'no fault'}: {plant.name}: {found}")
-    for stage, each in right.items():
-        print(f"{stage:<12}{sum(each):>4} of {len(each)}")
-    planted = [one for stage, each in right.items() if stage != "no fault" for one in each]
-    print(f"all faults  {sum(planted):>4} of {len(planted)}")
-    good = sum(planted) >= 0.95 * len(planted) and all(right["no fault"])
-    return int(given.hold and not good)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -855,6 +855,19 @@ def test_one_value_that_is_back_by_chance_does_not_move_the_onset(tmp_path: Path
     assert (found["kind"], found["onset"]) == ("shift", 30)
 
 
+@each("seed", [16, 52, 83])
+def test_a_step_begins_where_it_fits_best_though_a_value_before_it_left(
+    seed: int, tmp_path: Path
+) -> None:
+    """Far into a series: step 69 is two spreads below, all from step 70 on are five below."""
+    values = np.random.default_rng(seed).normal(0.0, 0.3, 110)
+    values[69] -= 0.7
+    values[70:] -= 1.6
+    (found,) = seen(tmp_path / "a.jsonl", values)
+    assert found is not None
+    assert (found.kind, found.at) == ("shift", 70)
+
+
 def test_a_step_that_moved_too_far_comes_before_the_rewards_of_later_steps(tmp_path: Path) -> None:
     """Its ratios do not follow from what changed after it."""
     draw = np.random.default_rng(2)

@@ -45,6 +45,9 @@ class Tensor:
         assert self.dtype != np.float16, "as bfloat16, which numpy has not"
         return self.values
 
+    def sum(self, *, dim: int) -> Tensor:
+        return Tensor(self.values.sum(axis=dim))
+
     def item(self) -> Any:
         return self.values.item()
 

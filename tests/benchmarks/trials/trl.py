@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from trials import tape
 from trials.product import Record
-from trials.simulate.batches import advantages, records, simulate, summed
-from trials.simulate.policies import F64, I64, Dump, Moves, Random, Rewards, Setup, Sharpness, Text
+from trials.strangers.dumps import written
+from trials.strangers.world import Random, Spec, drawn
 from trials.tape import Var
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ def data(record: Record) -> Data:
     index = np.repeat(np.arange(len(shape)), written)[kept]
     scores = record.get("rewards")
     groups = np.unique(record.get("group_ids", [0] * len(shape)), return_inverse=True)[1]
-    rewards = None if scores is None else summed(np.array(scores, dtype=float))
+    rewards = None if scores is None else np.array(scores, dtype=float).reshape(len(shape), -1)
+    rewards = None if rewards is None else rewards.sum(axis=1)
     return Data(
         new,
         _flat(columns["old"], kept) if columns["old"] else new,
@@ -101,7 +106,20 @@ def _advantages(record: Record, rewards: F64 | None, groups: I64) -> F64:
         return np.array(record["advantages"], dtype=np.float64)
     assert rewards is not None
     scaled = record["framework"].get("scale_rewards") != "none"
-    return advantages(rewards, groups, "group-std" if scaled else "group-mean", 1e-4)
+    return advantages(rewards, groups, scaled=scaled)
+
+
+def advantages(scores: F64, groups: I64, *, scaled: bool) -> F64:
+    """[R] in float32, as TRL computes them: r − r̄, over the group's std + 1e-4 where scaled."""
+    scores = scores.astype(np.float32)
+    found = np.zeros(len(scores), dtype=np.float32)
+    for group in np.unique(groups):
+        rows = groups == group
+        own = scores[rows]
+        if np.ptp(own):
+            found[rows] = own - own.mean()
+            found[rows] /= own.std(ddof=1) + np.float32(1e-4) if scaled else 1.0
+    return found.astype(np.float64)
 
 
 # ---- the loss and its gradient -------------------------------------------------------------------
@@ -221,13 +239,10 @@ def expected(data: Data, loss: float, gradient: F64, *, single: bool = True) -> 
 
 _DATA = Path(__file__).parents[2] / "data"
 
-SETUP = Setup(
-    prompts=2,
-    group=6,
-    sharpness=Sharpness(sure=0.3, sure_to=12.0),
-    moves=Moves(update=0.35, reference=0.3, same_pass=False),
-    text=Text(length=22, spread=0.6, shortest=3, longest=50),
-)
+SPEC = Spec(
+    prompts=2, size=6, length=22, spread=0.6, shortest=3, longest=50, sure=0.3, surety=7.0,
+    update=0.35, reference=0.3, rewards="graded",
+)  # fmt: skip
 """Two groups of six: a tenth of the ratios clips, the reference has moved, some text is cut."""
 
 
@@ -249,20 +264,17 @@ def simulated(random: Random, *, rewarded: bool) -> Record:
     ``rewarded``: the advantages are left to the rewards, whose groups are whole then. Else they
     are given, and the micro-batch has eight of the twelve rows, shuffled, as TRL's have.
     """
-    kind = "continuous" if random.random() < 0.5 else "shaped"
-    rewards = Rewards(kind=kind, given="" if rewarded else "group-std")
-    masked = random.random() < 0.5
-    dump = Dump(
-        words="trl",
-        ref=True,
-        ids=True,
-        padding="right" if masked else "",
-        layout="record" if rewarded else "micro",
-        micro=8,
-    )
-    setup = replace(SETUP, rewards=rewards, dump=dump)
-    batch = simulate(setup, random)
-    made = records(batch, dump, random, "simulated")[0]
+    masked = bool(random.random() < 0.5)
+    world = drawn(random, SPEC)
+    del world.columns["log_probs_rollout"]
+    given = None if rewarded else advantages(world.rewards, world.groups, scaled=True)
+    how: dict[str, Any] = {"layout": "record", "words": "trl", "padded": masked}
+    (made,) = written(world, columns=("ref",), advantages=given, **how)
+    if not rewarded:
+        order = random.permutation(len(world.lengths))[:8]
+        made |= {
+            key: [rows[at] for at in order] for key, rows in made.items() if isinstance(rows, list)
+        }
     if masked and random.random() < 0.5:
         _truncate(made)
     made["hyperparameters"], made["framework"] = _settings(random, made)

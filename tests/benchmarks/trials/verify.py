@@ -9,7 +9,7 @@ from typing import Any
 
 from trials.product import Answer, Record, ask
 from trials.score import Count, Task, counted
-from trials.simulate.policies import Random
+from trials.strangers.world import Random
 from trials.trl import real, simulated
 from trials.wrong.catalogue import EXPECTATIONS, MISTAKES
 from trials.wrong.mistake import Mistake, mistaken

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+import orjson
 
 from trials import product
 from trials.score import Count, Task, counted
@@ -15,6 +19,9 @@ NAMED = "`check`, fault × strength: named"
 AGENTS = "… of those that concern turns, tools and versions, `check`"
 OTHER = "… an error of another name"
 FALSE = "`check`, clean batches with an error or warning"
+REAL = "`check`, real records with an error or warning"
+
+_DATA = Path(__file__).parents[3] / "data"
 
 
 def tasks(first: int, seeds: int) -> Iterator[Task]:
@@ -24,12 +31,27 @@ def tasks(first: int, seeds: int) -> Iterator[Task]:
                 yield Task("strangers", f"third/check/fault/{fault.name}/{at}", seed)
         for name in CLEAN:
             yield Task("strangers", f"third/check/clean/{name}", seed)
+    for name in real():
+        yield Task("strangers", f"third/check/real/{name}", first)
+
+
+@cache
+def real() -> dict[str, product.Record]:
+    """Every record that a released framework computed, by file and id."""
+    every = [
+        (path.stem, orjson.loads(line))
+        for path in sorted(_DATA.rglob("*.jsonl"))
+        for line in path.read_bytes().splitlines()
+    ]
+    return {f"{stem}:{record.get('id')}".replace("/", ":"): record for stem, record in every}
 
 
 def records(task: Task) -> tuple[list[product.Record], list[str]]:
     _, _, what, name, *rest = task.name.split("/")
     if what == "clean":
         made = CLEAN[name](task.random())
+    elif what == "real":
+        made = [real()[name]]
     else:
         fault = FAULTS[name]
         made = fault.records(task.random(), fault.strengths[int(rest[0])])
@@ -45,10 +67,11 @@ def ask_one(task: Task) -> dict[str, Count]:
     case: dict[str, Any] = {"task": task, "code": answer.code, "said": said}
     if answer.code not in (0, 1):
         case["said"] = [answer.told[-300:]]
-    if what == "clean":
+    if what in ("clean", "real"):
         loud = [one for one in findings if one["severity"] in ("error", "warning")]
         false = bool(loud) or answer.code != 0
-        return {row(FALSE): counted(false, case), kind("clean", name): counted(false, None)}
+        answered = row(FALSE if what == "clean" else REAL)
+        return {answered: counted(false, case), kind(what, name): counted(false, None)}
     fault = FAULTS[name]
     named = _named(fault, answer, findings)
     errors = [one for one in findings if one["severity"] == "error"]

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from trials.product import KEYS, Record
-from trials.simulate.policies import bfloat16
 from trials.strangers.losses import Case, Recipe, Rows, advantages, evaluated
-from trials.strangers.world import END, PAD, Random, Spec, World, drawn
+from trials.strangers.world import END, PAD, Random, Spec, World, bfloat16, drawn
 from trials.tape import Array
 
 FAMILIES = {

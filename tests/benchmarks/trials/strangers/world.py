@@ -96,6 +96,13 @@ class World:
         return [values[span].tolist() for span in self.spans()]
 
 
+def bfloat16(values: Array) -> Array:
+    """Rounded to 8 bits of mantissa, to even."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return (rounded & np.uint32(0xFFFF0000)).view(np.float32)
+
+
 def log_softmax(logits: Array) -> Array:
     top = logits.max(axis=1, keepdims=True)
     return logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))

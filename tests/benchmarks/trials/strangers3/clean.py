@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from trials.product import Record
-from trials.simulate.policies import bfloat16
 from trials.strangers.dumps import agent, healthy, judged, written
 from trials.strangers.losses import Recipe, normalised
-from trials.strangers.world import Random, World
+from trials.strangers.world import Random, World, bfloat16
 from trials.tape import Array
 
 Clean = Callable[[Random], list[Record]]

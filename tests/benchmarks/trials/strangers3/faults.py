@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from trials.product import KEYS, Record
-from trials.simulate.policies import bfloat16
 from trials.strangers.dumps import agent, healthy, judged, steps_without_reference, written
-from trials.strangers.world import END, Random, World
+from trials.strangers.world import END, Random, World, bfloat16
 from trials.tape import Array
 
 TRAINER = ("log_probs_new", "log_probs_old")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trials.product import Answer, Record, rows
-from trials.simulate.policies import Random, bfloat16
+from trials.strangers.world import Random, bfloat16
 from trials.wrong.mistake import Mistake
 
 

@@ -28,9 +28,9 @@ import numpy as np
 from trials import tape
 from trials import trl as right
 from trials.product import Record
-from trials.simulate.policies import F64, Random, bfloat16
+from trials.strangers.world import Random, bfloat16
 from trials.tape import Var
-from trials.trl import RIGHT, Data, data, evaluate, expected
+from trials.trl import F64, RIGHT, Data, data, evaluate, expected
 
 Outcome = tuple[float, F64]
 Names = dict[str, Any]
