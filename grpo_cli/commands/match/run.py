@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,8 +98,8 @@ class Candidate:
 class Families:
     """Separates conventions that are one under several names from those that differ.
 
-    Two that give one number on three probes are one, whatever they give on the data and whatever
-    the eps of their std.
+    Two that give one number on all probes are one, whatever they give on the data and whatever the
+    eps of their std.
     """
 
     def __init__(self, chunk: Chunk, same: Mapping[str, list[str]]) -> None:
@@ -114,7 +113,7 @@ class Families:
         objective = self._chunk.objective(one.plan)
         bare = _without_eps(objective)
         wanted = tuple((stage, bound.key) for stage, bound in bare.stages.items())
-        valued = self._probed.setdefault(wanted, _valued(bare))
+        valued = self._probed.setdefault(wanted, probe.Valued(bare))
         head = next((head for head in self._heads if _is_one((one, valued), head)), None)
         if head is None:
             self._heads.append((one, valued))
@@ -136,20 +135,10 @@ class Families:
         first.rows += [name for name in names if name not in first.rows]
 
 
-def _valued(objective: Objective) -> probe.Valued:
-    """The objective's J on probes, each computed once."""
-    return cache(partial(probe.value, objective))
-
-
 def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
-    """Whether two conventions give one number on three probes."""
-    lacking = frozenset({"lengths", "spreads"})
-    for given in ({}, {"lacking": lacking}, {"probable": True}):
-        values = [(one.times, valued(**given)) for one, valued in both]
-        left, right = (None if v is None else times * v for times, v in values)
-        if not probe.same(left, right):
-            return False
-    return True
+    """Whether two conventions give one number on any data."""
+    (one, mine), (other, theirs) = both
+    return probe.alike(mine, theirs, one.times / other.times)
 
 
 def _without_eps(objective: Objective) -> Objective:
@@ -408,7 +397,7 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
     if not others:
         return []
     own = chunk.objective(first.plan)
-    valued = _valued(_without_eps(own))
+    valued = probe.Valued(_without_eps(own))
     clipped = has - {"ratios"} if first.unbound else has  # those of the data bind no ε
     missing = frozenset(probe.FEATURES.keys() - clipped)
     needed: set[str] = set()
@@ -416,7 +405,7 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
     for one in others[:19]:
         if one.times == first.times:
             other = chunk.objective(one.plan)
-            found = probe.distinguishing(valued, _valued(_without_eps(other)), missing, needed)
+            found = probe.distinguishing(valued, probe.Valued(_without_eps(other)), missing, needed)
             needed |= found
             constants |= _constants(own) ^ _constants(other)
     chosen = needed or missing - {"rollout", "reference", "probable", "large"}
