@@ -7,8 +7,10 @@ after the other away from this batch shows what.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -32,13 +34,15 @@ FEATURES: Mapping[str, str] = {
 
 _INSIDE = 1.0
 """The largest |log ratio| where it is no ``large`` one: below the constants of dual clips."""
+_TAIL = 2.0
+"""The largest |log ratio|, nats, where no bound of an objective is beyond it."""
 _SIZES = ([3, 5], [2, 4])
 """Responses of the groups of each record."""
 
 
 @cache
 def probe(
-    lacking: frozenset[str] = frozenset(), tail: float = 2.0, *, probable: bool = False
+    lacking: frozenset[str] = frozenset(), tail: float = _TAIL, *, probable: bool = False
 ) -> Batch:
     """The batch, without some of its features.
 
@@ -103,10 +107,14 @@ def _rewards(groups: I64, lacking: Collection[str]) -> F64:
 
 
 def value(
-    objective: Objective, lacking: frozenset[str] = frozenset(), *, probable: bool = False
+    objective: Objective,
+    lacking: frozenset[str] = frozenset(),
+    *,
+    probable: bool = False,
+    tail: float = _TAIL,
 ) -> float | None:
     """J on the probe; None where the objective needs something that the probe has not."""
-    batch = probe(lacking, probable=probable)
+    batch = probe(lacking, tail, probable=probable)
     try:
         made = evaluate(batch, objective)
     except (InputError, HyperparameterError):
@@ -125,8 +133,39 @@ def same(left: float | None, right: float | None) -> bool:
     return abs(left - right) <= 1e-7 * max(abs(left), abs(right), 0.5)
 
 
-Valued = Callable[..., float | None]
-"""``value`` of one objective."""
+class Valued:
+    """``value`` of one objective, each computed once.
+
+    Attributes:
+        tails: |log ratios| just outside the bounds on the ratio that the probe does not reach.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self.value = cache(lambda **given: value(objective, **given))
+        numbers = [x for x in objective.surrogate.values.values() if isinstance(x, int | float)]
+        bounds = [one for x in numbers for one in (max(x, 1.0), 1.0 + x, 1.0 - x) if one > 0.0]
+        ends = {round(abs(math.log(one)) + _OUTSIDE, 6) for one in bounds}
+        self.tails = {one for one in ends if _TAIL < one <= _TAILS[-1]}
+
+
+_OUTSIDE = 0.05
+"""Nats."""
+
+
+def alike(left: Valued, right: Valued, times: float = 1.0, *, rare: bool = True) -> bool:
+    """Whether two objectives, the left one multiplied, are one on any data.
+
+    On three probes, and with ``rare`` ratios, outside of every bound that either has: two formulas
+    of the same pieces are one where all of the pieces are.
+    """
+    lacking = frozenset({"lengths", "spreads"})
+    given: list[dict[str, Any]] = [{}, {"lacking": lacking}, {"probable": True}]
+    given += [{"tail": tail} for tail in sorted(left.tails | right.tails) if rare]
+    for each in given:
+        mine, theirs = left.value(**each), right.value(**each)
+        if not same(None if mine is None else times * mine, theirs):
+            return False
+    return True
 
 
 def distinguishing(
@@ -135,13 +174,16 @@ def distinguishing(
     """The missing features, but for those known, of which each makes two objectives differ."""
 
     def agree(lacking: frozenset[str], *, probable: bool = False) -> bool:
-        return same(*(valued(lacking, probable=probable) for valued in (left, right)))
+        return same(*(one.value(lacking=lacking, probable=probable) for one in (left, right)))
 
     tried = missing.difference(known)
     found = {one for one in tried - {"probable", "large"} if not agree(missing - {one})}
     further = "probable" in tried and agree(missing) and not agree(missing, probable=True)
     some = missing - {"ratios"}
     if "large" in tried and agree(some) and not agree(some - {"large"}):
+        found.add("large")
+    beyond = left.tails | right.tails if "large" in tried else ()
+    if any(not same(left.value(tail=tail), right.value(tail=tail)) for tail in beyond):
         found.add("large")
     return found | ({"probable"} if further else set())
 

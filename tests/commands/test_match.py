@@ -464,6 +464,19 @@ def test_what_bounds_large_ratios_is_distinguished_by_larger_ones(tmp_path, name
         assert (found.match_count > 1, larger) == (equal, equal)
 
 
+def test_formulas_are_one_if_they_are_so_outside_of_all_their_bounds() -> None:
+    """NeMo-RL's dapo has a dual clip at 10: no ratio of usual data, nor of the probe, is beyond."""
+    stages = {"kl": "none", "aggregate": "token-mean", "ratio": "token"}
+    row = {"log_probs_new": [[-1.0, -2.0], [-1.5], [-0.5]], "advantages": [1.0, -0.9, -0.1]}
+    row |= {"log_probs_old": [[-1.2, -1.4], [-1.6], [-2.1]]}
+    found = match([row], loss=evaluate([row], "dapo").loss, stages=stages)
+    assert any("dual_clip=10" in one.signature for one in found.matches)
+    assert any(one.startswith("ratios above 10 where") for one in found.tell_apart)
+    far = [row | {"log_probs_old": [[-1.2, -1.4], [-4.0], [-2.1]]}]  # a ratio of 12, A < 0
+    values = {name: evaluate(far, name).loss for name in ("dapo", "nemo-rl/dapo")}
+    assert values["dapo"] != values["nemo-rl/dapo"]
+
+
 def test_values_that_few_digits_leave_are_distinguished_by_more(known, losses) -> None:
     words = ("match", known, f"--loss={losses['dapo']:.5g}", "--kl", "none")
     found = json.loads(run(*words, "--json").stdout)

@@ -10,9 +10,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from files import each
 from mistakes import BETA, Rows, difference, k3
+
+from grpo_cli import verify
 
 LENGTHS = [5, 4, 6, 3]
 NEW = [[-0.5 - 0.1 * row - 0.07 * at for at in range(n)] for row, n in enumerate(LENGTHS)]
@@ -171,3 +174,125 @@ def test_a_rounded_loss_that_many_mistakes_give_has_no_cause() -> None:
     loss = -expected(weight, weight)["objective"]
     assert found({"loss": loss}, mask=MASK) == ("mask shifted by one token, towards the end",)
     assert found({"loss": round(loss, 1)}, mask=MASK) == ()
+
+
+# ---- two mistakes in one loss ------------------------------------------------------------------
+
+
+def drawn(seed: int) -> dict[str, Any]:
+    """A group of five responses whose ratios pass both bounds, and whose last tokens are 9."""
+    random = np.random.default_rng(seed)
+    lengths, columns = [5, 3, 7, 1, 4], {}
+    old = [-random.uniform(0.5, 3.0, n) for n in lengths]
+    for name, spread in (("old", 0.0), ("new", 0.25), ("ref", 0.3), ("rollout", 0.02)):
+        moved = [one + random.normal(0.0, spread, len(one)) for one in old]
+        columns[f"log_probs_{name}"] = [np.minimum(one, -1e-3).tolist() for one in moved]
+    ids = [[*range(1, n), 9 if row < 4 else 8] for row, n in enumerate(lengths)]
+    rest = {"rewards": [1.0, 0.0, 0.3, 0.0, 0.5], "token_ids": ids, "epsilon_high": 0.2}
+    return columns | rest
+
+
+RIGHT: dict[str, Any] = {
+    "weight": lambda n: [1.0 / (len(n) * one) for one in n],
+    "advantage": lambda r, n: (r - r.mean()) / (r.std(ddof=1) + 1e-8),
+    "turn": 1.0,
+    "surrogate": lambda ratio, a: np.minimum(ratio * a, np.clip(ratio, 0.8, 1.2) * a),
+    "slope": lambda ratio, a: ratio * a * (ratio * a <= np.clip(ratio, 0.8, 1.2) * a),
+    "bound": math.inf,
+    "beta": 0.04,
+    "drops": (),
+}
+"""Each part of a right loss: GRPO with the mean of token means, clipped at 0.2, with k3."""
+
+
+def made_of(record: dict[str, Any], **wrong: Any) -> dict[str, Any]:
+    """The loss and its gradient by definition, with some parts wrong."""
+    own, loss, slopes = {**RIGHT, **wrong}, 0.0, []
+    new, old, ref = (record[f"log_probs_{name}"] for name in ("new", "old", "ref"))
+    kept = [
+        np.array([one not in own["drops"] or len(row) == 1 for one in row])
+        for row in record["token_ids"]
+    ]
+    n = np.array([one.sum() for one in kept], float)
+    a = own["advantage"](np.array(record["rewards"]), n)
+    for row, weight in enumerate(own["weight"](n.tolist())):
+        x, y, z = (np.array(column[row]) for column in (new, old, ref))
+        moved = own["turn"] * (x - y)
+        ratio = np.exp(np.clip(moved, -own["bound"], own["bound"]))
+        slope = own["turn"] * own["slope"](ratio, a[row]) * (np.abs(moved) <= own["bound"])
+        values = own["surrogate"](ratio, a[row]) - own["beta"] * (np.exp(z - x) - (z - x) - 1)
+        slope = slope - own["beta"] * (1 - np.exp(z - x))
+        loss -= weight * float((kept[row] * values).sum())
+        slopes.append((-weight * kept[row] * slope).tolist())
+    return {"loss": loss, "loss_gradient": slopes}
+
+
+def named(variant: str = "grpo", *, gradient: bool = True, **wrong: Any) -> str:
+    """What ``verify`` says of three records with these parts wrong; "" where it is not of all."""
+    records = []
+    for record in map(drawn, range(3)):
+        numbers = made_of(record, **wrong)
+        expects = numbers if gradient else {"loss": numbers["loss"]}
+        records.append(record | {"expected": expects})
+    answer = verify(records, variant)
+    return answer.causes[0] if answer.explained == answer.differing == 3 else ""
+
+
+SUM = {"weight": lambda n: [1.0 / one for one in n]}
+TOKENS = {"weight": lambda n: [1.0 / sum(n)] * len(n)}
+INVERTED_RATIO = {"turn": -1.0}
+NO_BASELINE = {"advantage": lambda r, _: r / (r.std(ddof=1) + 1e-8)}
+NOT_CLIPPED = {"surrogate": lambda ratio, a: ratio * a, "slope": lambda ratio, a: ratio * a}
+
+
+@each(
+    ("wrong", "gradient", "first", "second"),
+    [
+        (INVERTED_RATIO | SUM, True, "ratio inverted", "adds up the token means"),
+        (TOKENS | NOT_CLIPPED, False, "token-mean", "clip missing"),
+        (NO_BASELINE | {"beta": 0.1}, True, "not centred", "β is 0.1 "),
+    ],
+)
+def test_two_mistakes_of_which_neither_is_a_usual_setting(wrong, gradient, first, second) -> None:
+    words = named(gradient=gradient, **wrong)
+    assert first in words
+    assert second in words
+
+
+def test_a_factor_of_two_mistakes_is_named_as_the_two() -> None:
+    """The mean of each response (a factor per response) and ddof 0 (√(4/5)): not × 4.47."""
+    ddof = {"advantage": lambda r, _: (r - r.mean()) / (r.std() + 1e-8)}
+    words = named("dapo", **ddof, beta=0.0)
+    assert words.startswith("ddof 0 instead of 1, and ")
+    assert "response-mean" in words
+
+
+@each(
+    ("wrong", "words"),
+    [
+        (
+            {"advantage": lambda r, n: RIGHT["advantage"](r / n, n)},
+            "the rewards are divided by the lengths of their responses",
+        ),
+        ({"slope": lambda _, a: a}, "the gradient is the one at ratio 1"),
+        ({"bound": 0.1}, "log-ratio clamped at ±0.1 "),
+    ],
+)
+def test_single_mistakes_of_strangers(wrong, words) -> None:
+    assert named(**wrong).startswith(words)
+
+
+@each("steps", [True, False])
+def test_a_mask_without_end_of_text_is_found_by_its_id(steps) -> None:
+    """The longest response ends too, another is cut, and one is nothing but its end."""
+    records = [drawn(at) for at in range(4)]
+    losses = [made_of(record, drops=(9,))["loss"] for record in records]
+    if steps:
+        losses = [(losses[at] + losses[at + 1]) / 2 for at in (0, 0, 2, 2)]
+    made = [
+        record | {"expected": {"loss": loss}, "step": at // 2}
+        for at, (record, loss) in enumerate(zip(records, losses, strict=True))
+    ]
+    answer = verify(made, "grpo")
+    assert answer.explained == answer.differing == (2 if steps else 4)
+    assert "end of text" in answer.causes[0]

@@ -11,7 +11,8 @@ import pytest
 from files import some
 
 from grpo_cli import evaluate
-from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE
 from grpo_cli.commands.verify.causes.search import TIERS
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.expected import read_expectations

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from grpo_cli.engine.probe import (
     FEATURES,
+    Valued,
     distinguishing,
     gradients,
     probe,
@@ -107,7 +109,7 @@ def test_what_a_feature_tells_apart():
     by_token = objective("dapo", aggregate="token-mean")
     by_response = objective("dapo", aggregate="response-mean")
     lengths = frozenset({"lengths"})
-    both = partial(value, by_token), partial(value, by_response)
+    both = Valued(by_token), Valued(by_response)
     assert distinguishing(*both, lengths) == lengths
     assert distinguishing(*both, lengths | {"rollout"}) == lengths
     assert distinguishing(both[0], both[0], lengths) == set()
@@ -136,7 +138,9 @@ def test_each_missing_feature_is_tried_by_itself(differ, missing, found):
         has = (FEATURES.keys() - {"probable"} - lacking) | ({"probable"} if probable else set())
         return float(bool(each == "right" and has & differ))
 
-    left, right = partial(valued, "left"), partial(valued, "right")
+    left, right = (
+        SimpleNamespace(value=partial(valued, each), tails=set()) for each in ("left", "right")
+    )
     assert distinguishing(left, right, frozenset(missing)) == found
     for known in found:
         assert distinguishing(left, right, frozenset(missing), {known}) == found - {known}

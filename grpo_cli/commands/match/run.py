@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +72,7 @@ class Candidate:
         needs: what would have to be true for it to fit, where it does not.
         unbound: ε → the value from which on any gives the same number, as nothing is clipped.
         totals: its totals, once it was evaluated.
+        changed: of a published row the changed one that is the same but for rare ratios.
     """
 
     plan: Plan
@@ -89,6 +89,7 @@ class Candidate:
     needs: dict[str, float] = field(default_factory=dict)
     unbound: dict[str, float] = field(default_factory=dict)
     totals: Exact | None = None
+    changed: Candidate | None = None
 
     @property
     def times(self) -> float:
@@ -99,8 +100,8 @@ class Candidate:
 class Families:
     """Separates conventions that are one under several names from those that differ.
 
-    Two that give one number on three probes are one, whatever they give on the data and whatever
-    the eps of their std.
+    Two that give one number on all probes are one, whatever they give on the data and whatever the
+    eps of their std.
     """
 
     def __init__(self, chunk: Chunk, same: Mapping[str, list[str]]) -> None:
@@ -114,7 +115,7 @@ class Families:
         objective = self._chunk.objective(one.plan)
         bare = _without_eps(objective)
         wanted = tuple((stage, bound.key) for stage, bound in bare.stages.items())
-        valued = self._probed.setdefault(wanted, _valued(bare))
+        valued = self._probed.setdefault(wanted, probe.Valued(bare))
         head = next((head for head in self._heads if _is_one((one, valued), head)), None)
         if head is None:
             self._heads.append((one, valued))
@@ -123,6 +124,10 @@ class Families:
         first = one if head is None else head[0]
         if not one.plan.swapped:
             self._name(first, one)
+            if first.rows and first.changed is None:
+                others = (each for each in self._heads if not each[0].rows)
+                like = (each for each in others if _is_one((first, valued), each, rare=False))
+                first.changed = next((each for each, _ in like), None)
         return head is None
 
     def _name(self, first: Candidate, one: Candidate) -> None:
@@ -136,20 +141,19 @@ class Families:
         first.rows += [name for name in names if name not in first.rows]
 
 
-def _valued(objective: Objective) -> probe.Valued:
-    """The objective's J on probes, each computed once."""
-    return cache(partial(probe.value, objective))
+def _is_one(*both: tuple[Candidate, probe.Valued], rare: bool = True) -> bool:
+    """Whether two conventions give one number on any data, or on any without rare ratios."""
+    (one, mine), (other, theirs) = both
+    return probe.alike(mine, theirs, one.times / other.times, rare=rare)
 
 
-def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
-    """Whether two conventions give one number on three probes."""
-    lacking = frozenset({"lengths", "spreads"})
-    for given in ({}, {"lacking": lacking}, {"probable": True}):
-        values = [(one.times, valued(**given)) for one, valued in both]
-        left, right = (None if v is None else times * v for times, v in values)
-        if not probe.same(left, right):
-            return False
-    return True
+def published_first(found: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, published rows before what is the same but for rare ratios."""
+    result: list[Candidate] = []
+    for one in found:
+        at = result.index(one.changed) if one.changed in result else len(result)
+        result.insert(at, one)
+    return result
 
 
 def _without_eps(objective: Objective) -> Objective:
@@ -408,7 +412,7 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
     if not others:
         return []
     own = chunk.objective(first.plan)
-    valued = _valued(_without_eps(own))
+    valued = probe.Valued(_without_eps(own))
     clipped = has - {"ratios"} if first.unbound else has  # those of the data bind no ε
     missing = frozenset(probe.FEATURES.keys() - clipped)
     needed: set[str] = set()
@@ -416,7 +420,7 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
     for one in others[:19]:
         if one.times == first.times:
             other = chunk.objective(one.plan)
-            found = probe.distinguishing(valued, _valued(_without_eps(other)), missing, needed)
+            found = probe.distinguishing(valued, probe.Valued(_without_eps(other)), missing, needed)
             needed |= found
             constants |= _constants(own) ^ _constants(other)
     chosen = needed or missing - {"rollout", "reference", "probable", "large"}

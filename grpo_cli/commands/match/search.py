@@ -29,6 +29,7 @@ from grpo_cli.commands.match.run import (
     Run,
     Unmodified,
     distinguishing,
+    published_first,
 )
 from grpo_cli.commands.match.space.changes import FINE
 from grpo_cli.commands.match.space.options import Sample
@@ -164,6 +165,7 @@ class Search:
         if not run.matches:
             run.nearest = self._confirm(run, questions, run.near(), fit=False)
         if len(run.matches) > 1:
+            run.matches = published_first(run.matches)
             run.tell_apart = distinguishing(run.matches, first, run.has)
         run.close()
         return run

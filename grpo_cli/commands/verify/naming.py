@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from grpo_cli.commands.verify.answer import Difference, Verdict
-from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, Case, Cause
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, Cause
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, ratio_words
 from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Memory, fits
 from grpo_cli.commands.verify.causes.suspects import Suspect

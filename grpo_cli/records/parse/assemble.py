@@ -211,6 +211,11 @@ def join(records: Sequence[Record]) -> Record:
             else _numbered([one.trajectories or [*range(len(one.widths))] for one in records])
         ),
         trajectory_labels=_labels([one.trajectory_labels for one in records]),
+        token_ids=(
+            _rows(one.token_ids or [] for one in records)
+            if all(one.token_ids is not None for one in records)
+            else None
+        ),
         of_turns={name: _rows(one.of_turns[name] for one in records) for name in first.of_turns},
         versions=(
             np.concatenate([one.versions for one in records if one.versions is not None])

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, is_typed
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed
 from grpo_cli.commands.verify.causes.solving import parametric
 from grpo_cli.commands.verify.causes.statistics import may_be_clipped
 from grpo_cli.commands.verify.compare import to_half

@@ -10,15 +10,10 @@ from itertools import permutations, product
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.commands.verify.causes.case import (
-    Case,
-    Cause,
-    bound_to,
-    catalogued,
-    swapped,
-    tapped,
-)
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import Cause, bound_to, catalogued, swapped, tapped
 from grpo_cli.commands.verify.causes.denominators import lengths
+from grpo_cli.commands.verify.causes.solving import roundest
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
@@ -48,6 +43,9 @@ def ratios(case: Case) -> Iterator[Cause]:
     for key, change in _CHANGES.items():
         made = tapped(own, change)
         yield catalogued(key, partial(Case.evaluated, ratio=made), of="ratio")
+    if case.gradient is not None:
+        yield catalogued("ratio-one-gradient.slope", _with_slope_at_1)
+        yield from _clamps(case)
     if batch.log_probs_new is not None and batch.log_probs_old is not None:
         yield from _levels(case)
 
@@ -75,6 +73,35 @@ _CHANGES: Mapping[str, Callable[[Ratio], Ratio]] = {
     ),
     "ratio-detached": lambda r: r._replace(pull=np.zeros_like),
 }
+
+
+def _with_slope_at_1(case: Case) -> Breakdown:
+    """The record with the slope that its terms have where every ratio is 1."""
+    at_1 = _to(case, "log_probs_new").terms
+    slopes = {term.name: term.slope for term in at_1}
+    return case.with_terms(lambda term: term._replace(slope=slopes[term.name]))
+
+
+def _clamps(case: Case) -> Iterator[Cause]:
+    """Yields the roundest bound on the log-ratio above which tokens have no policy gradient."""
+    wanted, b, own = case.expected_policy_gradient, case.breakdown, case.objective.ratio
+    if wanted is None or own.choice.per_response:
+        return
+    size, alive = np.abs(b.log_ratio), np.abs(wanted) > case.quiet
+    loud = np.abs(case.policy_gradient) > 3.0 * case.quiet
+    low = float(size[loud & alive].max(initial=0.0))
+    high = float(size[loud & ~alive].min(initial=np.inf))
+    if low < high < np.inf:
+        bound = roundest(low, high)
+        made = tapped(own, partial(_clamped, bound=bound))
+        words = f"log-ratio clamped at ±{bound:g} before the exponential"
+        yield swapped("ratio-clamped", "ratio", words, made)
+
+
+def _clamped(r: Ratio, bound: float) -> Ratio:
+    log_ratio = np.clip(r.log_ratio, -bound, bound)
+    inside = log_ratio == r.log_ratio
+    return Ratio(log_ratio, np.exp(log_ratio), lambda slope: r.pull(np.where(inside, slope, 0.0)))
 
 
 def _width(case: Case) -> float:
@@ -250,23 +277,24 @@ def _with_bonus(case: Case, coefficient: float, aggregate: Bound | None) -> Brea
 
 def neutral(case: Case) -> Iterator[Cause]:
     """Yields the ratios and aggregations that belong to no framework."""
-    yield from _others(case, "ratio", neutral=True)
-    yield from _others(case, "aggregate", neutral=True)
+    yield from others(case, "ratio", neutral=True)
+    if case.other_weights:
+        yield from others(case, "aggregate", neutral=True)
 
 
 def any_choice(case: Case) -> Iterator[Cause]:
     """Yields all other choices."""
-    yield from _others(case, "surrogate", neutral=True)
+    yield from others(case, "surrogate", neutral=True)
     for stage in ("aggregate", "ratio", "surrogate", "correction"):
-        yield from _others(case, stage, neutral=False)
+        if stage != "aggregate" or case.other_weights:
+            yield from others(case, stage, neutral=False)
     if not case.objective.advantage.choice.given:
-        yield from _others(case, "advantage", neutral=False)
+        yield from others(case, "advantage", neutral=False)
 
 
-def _others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
+def others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
+    """Yields a stage's other choices that belong to no framework, or those that do."""
     own: Bound = getattr(case.objective, stage)
-    if stage == "aggregate" and not case.other_weights:
-        return
     known = {
         name: value
         for bound in case.objective.stages.values()

@@ -9,7 +9,8 @@ from itertools import product
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.breakdown import Breakdown
@@ -165,6 +166,14 @@ def denominators(case: Case) -> Iterator[Cause]:
     named = [form for form, divisor in fitting.items() if any(named_counts(case, form, divisor))]
     for form in named or fitting:
         yield from _causes(case, form, fitting[form], factor[known])
+
+
+def padded(case: Case) -> Cause:
+    """The padded width in the denominator, tried without asking what the numbers say."""
+    mistake, name = worded(key := "padded-length.responses")
+    words = f"another denominator: your loss {_divided('')}{name}; {_own(case)}"
+    made = partial(_with_weights, numerator=_FORMS[""][1], divisor=_EQUAL[key])
+    return Cause(mistake, words, made, by_record=True)
 
 
 _TERMS = {KL: ("KL", "kl-aggregate"), ENTROPY: ("entropy bonus", "entropy-denominator")}
@@ -323,11 +332,12 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
     if abs(factor - usual).max() <= 3e-4 * abs(usual):
         words = f"off by a constant factor: yours is grpo's times {usual:.6g}"
         made = partial(everything_times, factor=usual)
-        yield Cause("factor", words, made, by_record=True)
+        yield Cause("factor", words, made, by_record=True, unnamed=not is_typed(usual, digits=3))
     else:
         words = f"denominator: your loss {_divided(form)}{divisor:.6g}; {meant}"
         solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
-        yield Cause("denominator-other", words, solved, by_record=True)
+        unnamed = not is_typed(divisor, digits=3)
+        yield Cause("denominator-other", words, solved, by_record=True, unnamed=unnamed)
 
 
 _SURE_SIZE = 3

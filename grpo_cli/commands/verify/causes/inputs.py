@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
-from grpo_cli.commands.verify.causes.case import Case, Cause, tapped
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import Cause, tapped
 from grpo_cli.commands.verify.causes.choices import scaled_ratio
 from grpo_cli.commands.verify.causes.solving import parametric
 from grpo_cli.commands.verify.compare import HALF, to_half

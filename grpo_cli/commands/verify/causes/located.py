@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.verify.causes import denominators, masks
-from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.terms import ENTROPY, KL
 from grpo_cli.terminal.numbers import is_round

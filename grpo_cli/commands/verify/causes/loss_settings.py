@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, swapped
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import Cause, swapped
 from grpo_cli.commands.verify.causes.clips import (
     cap_base,
     caps_weight,

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued, tapped
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import Cause, catalogued, tapped
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import ENTROPY, KL
@@ -31,8 +32,23 @@ def _edge(case: Case, *, last: bool, runs: bool = False) -> Flags:
 
 
 def _shorter(case: Case) -> Flags:
-    """The tokens of responses that are shorter than the longest: those are finished."""
+    """The tokens of responses that are shorter than the longest."""
     return case.written.spread(case.unpadded < case.unpadded.max(initial=0))
+
+
+def _ends(case: Case, *, alone: bool = True) -> Flags:
+    """The last tokens that are end of text: the id that most responses end with.
+
+    Without ids those of responses shorter than the longest, which are finished. ``alone``: also
+    where it is the only token of a response.
+    """
+    last, ids = _edge(case, last=True), case.record.token_ids
+    if ids is None:
+        return last & _shorter(case)
+    flat = np.array([x for row in ids for x in row])
+    values, counts = np.unique(flat[last], return_counts=True)
+    found: Flags = last & (flat == values[np.argmax(counts)])
+    return found if alone else found & ~_edge(case, last=False)
 
 
 def _until_last(case: Case) -> Flags:
@@ -90,7 +106,8 @@ MASKS: Sequence[tuple[str, Callable[[Case], Flags]]] = (
     ("mask-misplaced.neighbour", _neighbour),
     ("edge-masked.last", lambda case: case.mask & ~_edge(case, last=True)),
     ("edge-masked.first", lambda case: case.mask & ~_edge(case, last=False)),
-    ("edge-masked.finished", lambda case: case.mask & ~(_edge(case, last=True) & _shorter(case))),
+    ("edge-masked.finished", lambda case: case.mask & ~_ends(case)),
+    ("edge-masked.finished", lambda case: case.mask & ~_ends(case, alone=False)),
     ("edge-masked.ends", lambda case: case.mask & ~_edge(case, last=True, runs=True)),
     ("edge-masked.starts", lambda case: case.mask & ~_edge(case, last=False, runs=True)),
     ("edge-masked.longest", lambda case: case.mask & _shorter(case)),

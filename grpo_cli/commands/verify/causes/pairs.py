@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from grpo_cli.commands.verify.causes.case import Case, Cause, on_top, swapped
+from grpo_cli.commands.verify.causes import choices, clips, denominators, statistics
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import Cause, on_top, swapped
 from grpo_cli.commands.verify.causes.kl import negated, penalties, strength, usual
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
@@ -23,9 +25,9 @@ def settings(case: Case, rows: Sequence[Plan], *, more: bool) -> Iterator[Cause]
     """Yields a KL that is missing or another one, as trainers' settings have it, and its β.
 
     And the usual rows of the framework that names the fields, and every usual std_eps. ``more``:
-    where there is a gradient, which no pair gives by chance, any mistake about the KL or the std.
+    any mistake about the KL or the std, and another choice at any stage, where a gradient or
+    several losses leave nothing to chance.
     """
-    more = more and case.gradient is not None
     of_kl, own = penalties(case) if more else usual(case), case.objective.advantage
     yield from islice(of_kl, 1)  # that it is missing is the most usual
     for plan in rows:
@@ -45,6 +47,22 @@ def settings(case: Case, rows: Sequence[Plan], *, more: bool) -> Iterator[Cause]
         turned = partial(Case.evaluated, kl=negated(case.objective.kl))
         yield cause._replace(evaluate=turned) if negative else cause
     yield from strength(case)
+    if more:
+        yield from _choices(case)
+
+
+def _choices(case: Case) -> Iterator[Cause]:
+    """Yields other ratios, denominators, clips and baselines."""
+    yield from choices.ratios(case)
+    yield from choices.others(case, "ratio", neutral=True)
+    yield denominators.padded(case)
+    yield from choices.others(case, "aggregate", neutral=True)
+    yield from islice(clips.clips(case), _CLIPS)
+    yield from statistics.centres(case)
+
+
+_CLIPS = 5
+"""The first of the list: no clip, max for min, no min, and a clip of one side."""
 
 
 def _as_row(case: Case, plan: Plan) -> Breakdown:

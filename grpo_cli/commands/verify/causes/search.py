@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,10 +25,12 @@ from grpo_cli.commands.verify.causes import (
     statistics,
     turns,
 )
-from grpo_cli.commands.verify.causes.case import IMPOSSIBLE, STRICT, Case, Cause, Source
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT, Cause, Source
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, located
 from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
+from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
 from grpo_cli.variants.plan import Plan
 
@@ -135,20 +137,47 @@ def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
     """Searches for a mistake on top of another usual setting, which alone does not explain it.
 
     Of several records an ε or β that gives all losses with the setting, then any common mistake
-    in the last of them.
+    in the last of them. What several losses agree on needs no other evidence.
     """
-    for setting in pairs.settings(cases[-1], rows, more=len(cases) < _SOLVED_FROM):
+    alone, last = cases[-1].gradient is None, cases[-1]
+    several = alone and len(cases) > 1
+    more = len(cases) == _AGREEING if alone else len(cases) < _SOLVED_FROM
+    tried: set[str] = set()
+    seen: set[Hashable] = set()
+    for setting in pairs.settings(last, rows, more=more):
         with suppress(*IMPOSSIBLE):
+            if (made := _numbers(setting.evaluate(last), alone=alone)) in seen:
+                continue
+            seen.add(made)
+            tried.add(setting.words)
             on_setting = [replace(case, breakdown=setting.evaluate(case)) for case in cases]
-            if np.isfinite(cases[-1].misfit(on_setting[-1].breakdown)):
+            if np.isfinite(last.misfit(on_setting[-1].breakdown)):
                 continue
             shared = [pairs.both(setting, one) for one in loss_settings.shared(on_setting)]
             if named := [one for one in shared if _explains_all(one, cases)]:
                 return named[:1]
-            found = _searched(on_setting[-1], lambda _: True, TIERS[:2], BY_CHANCE / PAIRED)
-            if found.causes:
-                return [pairs.both(setting, cause) for cause in found.causes]
+            other = partial(_is_other, words=tried, simple=several)
+            found = _searched(on_setting[-1], other, TIERS[:2], BY_CHANCE / PAIRED)
+            fitting = [*found.causes, *(found.possible if several else ())]
+            both = [pairs.both(setting, cause) for cause in fitting if not cause.unnamed]
+            if both := [one for one in both if not several or _explains_all(one, cases)]:
+                return both
     return ()
+
+
+_AGREEING = 2
+"""Losses that no two mistakes give by chance."""
+
+
+def _numbers(made: Breakdown, *, alone: bool) -> Hashable:
+    """What an evaluation has: settings that give one number of a record are one there."""
+    loss = f"{made.record_objective[0]:.12g}"
+    return loss if alone else (loss, made.gradient.astype(np.float32).tobytes())
+
+
+def _is_other(cause: Cause, words: Collection[str], *, simple: bool) -> bool:
+    """Whether a mistake is none of some, and not two itself where only one is wanted."""
+    return cause.words not in words and not (simple and cause.adds_to)
 
 
 def _explains_all(cause: Cause, cases: Sequence[Case]) -> bool:
@@ -271,11 +300,16 @@ class Memory:
         self._searches += 1
         if any(cause.for_all for cause in found.causes):
             self._for_all += [(key, found.causes)]
-        elif found.causes:
+            return found
+        if all(cause.unnamed for cause in found.causes) and not is_undefined(case):
+            self._unexplained.append(case)
+            of_all = self._of_all(case, rows)
+            if found.causes:  # a number that nobody types may be a product of two mistakes
+                of_all = [one._replace(for_all=False) for one in of_all] or found.causes
+            found = found._replace(causes=of_all)
+        if found.causes and not found.causes[0].for_all:
             self._known = [(key, found.causes), *self._known][:_KEPT]
         elif not is_undefined(case):
-            self._unexplained.append(case)
-            found = found._replace(causes=self._of_all(case, rows))
             perhaps = [one._replace(for_all=True) for one in found.possible if not one.equal]
             self._for_all += [(key, some) for some in (perhaps, found.causes) if some]
         return found

@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.commands.verify.causes.case import Case, Cause, is_typed
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import Cause, is_typed
 from grpo_cli.objective.breakdown import Breakdown
 
 Flags = NDArray[np.bool_]

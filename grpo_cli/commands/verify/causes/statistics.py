@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import Cause
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
@@ -58,10 +59,17 @@ def _less_kl(case: Case) -> F64 | None:
     )
 
 
+def _per_token(case: Case) -> F64 | None:
+    """The rewards over the tokens of their responses."""
+    rewards = own_rewards(case)
+    return None if rewards is None else rewards / np.maximum(case.batch.responses.lengths, 1)
+
+
 _REWARDS: Mapping[str, tuple[Callable[[Case], F64 | None], str]] = {
     "": (own_rewards, ""),
     "reward functions are not weighted: reward_weights is ignored": (_unweighted, "reward-weights"),
     "the KL is subtracted from the rewards as well": (_less_kl, "kl-in-reward-twice"),
+    "the rewards are divided by the lengths of their responses": (_per_token, "reward-per-token"),
 }
 """What the rewards are → how they are computed, and the mistake."""
 
@@ -360,6 +368,18 @@ def statistics(case: Case) -> Iterator[Cause]:
     for _, one in sorted(fitting, key=lambda row: row[0]):
         is_plain = (one.rewards, one.lone) == (base.rewards, base.lone)
         yield _cause(one, base, equal=is_vague and not is_plain)
+
+
+def centres(case: Case) -> Iterator[Cause]:
+    """Yields the advantages without a baseline, and with that of the other responses."""
+    mine = case.breakdown.response_advantage
+    if mine is None or own_rewards(case) is None:
+        return
+    own = _own(_Tables(case), mine)
+    for name in ("0", "mean of the others") if own else ():
+        assert own is not None
+        if name != own.centre[0]:
+            yield _cause(own._replace(centre=(name, own.centre[1])), own, equal=False)
 
 
 def shared_std(cases: Sequence[Case]) -> Iterator[Cause]:

@@ -10,7 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import COUNTS, IMPOSSIBLE, Case, Cause
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, Cause
+from grpo_cli.commands.verify.causes.compared import COUNTS
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.expected import Expectation
 from grpo_cli.commands.verify.judging import Judged

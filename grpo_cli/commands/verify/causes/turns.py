@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause, catalogued
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import Cause, catalogued
 from grpo_cli.objective.advantage.turns import once_per_trajectory
 from grpo_cli.objective.arithmetic.turns import TurnOrder
 from grpo_cli.objective.breakdown import Breakdown

@@ -8,7 +8,8 @@ from typing import NoReturn
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.verify.causes.case import Case, Cause
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import Cause
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.terminal.numbers import counted
 

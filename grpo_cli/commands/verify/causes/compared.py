@@ -1,0 +1,353 @@
+"""Records that differ, what they expect, and how far another evaluation is from that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.commands.verify.compare import (
+    NOISE_OF_SUMS,
+    Column,
+    Tolerance,
+    as_written,
+    column_of,
+    deciding,
+    digits_of,
+)
+from grpo_cli.commands.verify.expected import Expectation, Flags
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.evaluator import Evaluator
+from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.objective import Objective
+from grpo_cli.records import Record
+from grpo_cli.variants.plan import Plan
+
+REST, LONE = 0.1, 1e-3
+"""How much of what is to be explained a cause may leave, and of a lone number."""
+TYPED = 8
+"""A number of no more digits than these was rounded to them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Records of one kind that differ from what they expect, and how far another evaluation is off.
+
+    Attributes:
+        records: the records. Whatever is one number below is the first record's.
+        breakdown: what they evaluate to.
+        columns: everything that they expect and that the objective has.
+        tolerance: when two numbers agree.
+    """
+
+    records: Sequence[Record]
+    breakdown: Breakdown
+    columns: Sequence[Column]
+    tolerance: Tolerance
+
+    @classmethod
+    def of(
+        cls,
+        records: Sequence[Record],
+        wanted: Sequence[Sequence[Expectation]],
+        plan: Plan,
+        tolerance: Tolerance,
+    ) -> Self:
+        """Evaluates records of one layout, each of which is a batch of its own.
+
+        Args:
+            records: the records.
+            wanted: what each of them expects.
+            plan: what they are evaluated as.
+            tolerance: when two numbers agree.
+
+        Raises:
+            InputError: where they cannot be evaluated.
+            ValueError: where they expect other things.
+        """
+        kinds = {tuple(each.kind for each in one) for one in wanted}
+        chunk = Chunk.of(records)
+        if len(records) > 1:
+            chunk = replace(chunk, varied=_varied(records))
+        breakdown = chunk.run(Evaluator(plan).evaluate)
+        each = zip(*wanted, strict=len(kinds) == 1)
+        columns = [column_of(records, some, breakdown, tolerance.decimals) for some in each]
+        known = [column for column in columns if column is not None and not column.absent.all()]
+        if len(kinds) > 1 or any(column.absent.any() for column in known):
+            raise ValueError("records expect other things")
+        return cls(records, breakdown, deciding(known), tolerance)
+
+    @property
+    def record(self) -> Record:
+        """The record."""
+        return self.records[0]
+
+    @property
+    def batch(self) -> Batch:
+        """The record's columns."""
+        return self.breakdown.batch
+
+    def column(self, name: str) -> F64:
+        """A column of the batch, by name.
+
+        Raises:
+            ValueError: where the record has none.
+        """
+        found: F64 | None = getattr(self.batch, name)
+        if found is None:
+            raise ValueError(f"there are no {name}")
+        return found
+
+    @property
+    def objective(self) -> Objective:
+        """What it was evaluated as."""
+        return self.breakdown.objective
+
+    @cached_property
+    def key(self) -> Hashable:
+        """The stages and their values: an answer to other ones would be worded otherwise."""
+        return tuple(
+            (stage, bound.name, *(one for one in bound.values.items() if one[0] not in COUNTS))
+            for stage, bound in self.objective.stages.items()
+        )
+
+    @cached_property
+    def gradient_column(self) -> Column | None:
+        """The expected gradient per token; None where it is not given."""
+        for column in self.columns:
+            is_gradient = column.key in ("gradient", "loss_gradient")
+            per_token = column.expectation.level == "token"
+            if is_gradient and per_token and np.isfinite(column.values).all():
+                return column
+        return None
+
+    @cached_property
+    def written_gradient(self) -> F64 | None:
+        """[N as written] ∂J/∂(log π_θ) as expected at every token, masked or not."""
+        column = self.gradient_column
+        if column is None:
+            return None
+        return column.values if column.key == "gradient" else -column.values
+
+    @cached_property
+    def gradient(self) -> F64 | None:
+        """[N] it at every token that counts."""
+        written = self.written_gradient
+        return written if written is None else written[self.mask]
+
+    @property
+    def mask(self) -> Flags:
+        """[N as written] which tokens count."""
+        if not self.is_masked:
+            return np.ones(self.written.total, dtype=np.bool_)
+        return np.frombuffer(b"".join(one.mask or b"" for one in self.records), dtype=np.bool_)
+
+    @cached_property
+    def written(self) -> Segments:
+        """The tokens as written, cut into responses."""
+        return Segments(np.array([n for one in self.records for n in one.widths], dtype=np.int64))
+
+    @cached_property
+    def unpadded(self) -> I64:
+        """[R] tokens of each response as written, less the masked ones that repeat at its end."""
+        ids, widths = self.record.token_ids, self.written.lengths.copy()
+        values = self.record.columns.get("log_probs_new")
+        if (ids is None and values is None) or not self.is_masked:
+            return widths
+        column = np.array([x for row in ids for x in row]) if ids else np.frombuffer(values or b"")
+        for row in np.flatnonzero(widths).tolist():
+            start, end = int(self.written.starts[row]), int(self.written.starts[row] + widths[row])
+            own = column[start:end]
+            kept = self.mask[start:end] | (own != own[-1])
+            run = int(np.argmax(kept[::-1])) if kept.any() else 0 if own[-1] else len(own)
+            widths[row] -= run if run > 1 or (ids is None and own[-1] == 0.0) else 0
+        return widths
+
+    @property
+    def accumulations(self) -> dict[str, float]:
+        """By what a mean is divided besides: nothing, or the accumulation steps."""
+        steps = self.record.hyperparameters.get("gradient_accumulation_steps")
+        more = {" / accumulation steps": float(steps)} if isinstance(steps, int | float) else {}
+        return {"": 1.0} | {words: number for words, number in more.items() if number > 1.0}
+
+    @cached_property
+    def losses(self) -> F64:
+        """[M] the objective J that is expected; NaN where it is not given."""
+        found = np.full(len(self.records), np.nan)
+        for column in self.columns:
+            if column.key in ("loss", "objective"):
+                values = column.values if column.key == "objective" else -column.values
+                found = np.where(np.isnan(found) & np.isfinite(values), values, found)
+        return found
+
+    @cached_property
+    def loss(self) -> float | None:
+        """The objective J that is expected; None where it is not given."""
+        value = float(self.losses[0])
+        return None if np.isnan(value) else value
+
+    @cached_property
+    def quiet(self) -> float:
+        """What a gradient is no larger than where it is 0 but for rounding."""
+        return 1e-4 * float(np.abs(self.breakdown.gradient).max(initial=0.0))
+
+    def near(self, found: F64, expected: F64) -> Flags:
+        """Which gradients agree, on the scale of the largest expected, but for their rounding."""
+        size, column = float(np.abs(expected).max(initial=0.0)), self.gradient_column
+        rounded = column is not None and column.slack is not None
+        slack = column.slack[self.mask] if rounded else 0.0  # type: ignore[union-attr,index]
+        return np.abs(found - expected) <= max(self.tolerance.rtol, 1e-6) * size + slack
+
+    @cached_property
+    def agreeing_gradients(self) -> Flags:
+        """[N] the tokens whose gradient is as expected."""
+        assert self.gradient is not None
+        return self.near(self.gradient, self.breakdown.gradient)
+
+    def misfits(self, again: Breakdown) -> F64:
+        """[M] the relative tolerance that another evaluation needs; infinite where it disagrees.
+
+        It has to leave at most a tenth of what is to be explained; a thousandth of it where only
+        a loss is recorded, since many mistakes come near to any one number.
+        """
+        most = np.zeros(len(self.records))
+        for column in self.in_order:
+            found = self._found(column, again)
+            agree = None if found is None else self._agree(column, found)
+            if found is None or agree is None or not agree.any():
+                return np.full_like(most, np.inf)
+            most = np.where(agree, np.maximum(most, self._needs(column, found)), np.inf)
+        rest = np.where(self._have_one_number & (self._roundings == 0.0), LONE, REST)
+        return np.where(most <= rest * self._own_misfits, most, np.inf)
+
+    def misfit(self, again: Breakdown) -> float:
+        """It of the one record."""
+        return float(self.misfits(again)[0])
+
+    @cached_property
+    def _own_misfits(self) -> F64:
+        """[M] how far off the records' own evaluations are."""
+        own = np.zeros(len(self.records))
+        for column in self.columns:
+            found = self._found(column, self.breakdown)
+            own = np.maximum(own, np.inf if found is None else self._needs(column, found))
+        return own
+
+    def _needs(self, column: Column, found: F64) -> F64:
+        """[M] the relative tolerance that a column needs; infinite where a sum is unknown."""
+        needs = column.worst(self.tolerance.needs(column, found))
+        return np.where(np.isnan(found), np.inf, needs) if column.is_by_record else needs
+
+    @cached_property
+    def is_loss_alone(self) -> bool:
+        """Whether one number is all that is expected."""
+        return len(self.columns) == 1 and self.columns[0].is_by_record
+
+    @property
+    def has_one_number(self) -> bool:
+        """Whether one number is all that differs: what agrees says nothing about a mistake."""
+        return bool(self._have_one_number[0])
+
+    @cached_property
+    def _have_one_number(self) -> Flags:
+        """[M] it of each record."""
+        agree = self.tolerance.agree
+        wrong = np.array([each.worst(~agree(each, each.found)) for each in self.columns])
+        numbers = wrong[[column.is_by_record for column in self.columns]]
+        have: Flags = (wrong.sum(axis=0) == 1.0) & (numbers.sum(axis=0) == 1.0)
+        return have
+
+    def agrees_but_for_loss(self, again: Breakdown) -> bool:
+        """Whether another evaluation has what the record expects of more than one number."""
+        others = [each for each in self.columns if not each.is_by_record]
+        founds = ((each, self._found(each, again)) for each in others)
+        return all(x is not None and self._agree(each, x)[0] for each, x in founds)
+
+    @property
+    def loss_room(self) -> float:
+        """What a loss that was written with few digits leaves open; 0 where it has many."""
+        return float(self._loss_rooms[0])
+
+    @cached_property
+    def _loss_rooms(self) -> F64:
+        """[M] it of each record."""
+        return np.array([_room(value) for value in self.losses.tolist()])
+
+    @property
+    def rounding(self) -> float:
+        """It as a relative tolerance."""
+        return float(self._roundings[0])
+
+    @cached_property
+    def _roundings(self) -> F64:
+        """[M] it of each record."""
+        size = np.abs(np.nan_to_num(self.losses)) + NOISE_OF_SUMS * self.breakdown.record_scale
+        return self._loss_rooms / np.where(size > 0.0, size, 1.0)
+
+    @cached_property
+    def in_order(self) -> Sequence[Column]:
+        """The columns, those that are cheap to evaluate first."""
+        return sorted(self.columns, key=lambda column: len(column.values))
+
+    def _agree(self, column: Column, found: F64) -> Flags:
+        """[M] whether all numbers of a column agree, or a lone loss is within its room."""
+        agree: Flags = column.worst(~self.tolerance.agree(column, found)) == 0.0
+        if self.is_loss_alone:
+            agree |= np.abs(found - column.values) <= self._loss_rooms
+        return agree
+
+    def _found(self, column: Column, again: Breakdown) -> F64 | None:
+        """What another evaluation has in the place of a column; None where it has no such thing."""
+        found = column.expectation.evaluated(again)
+        if found is None:
+            return None
+        masked = self.is_masked or again.batch.responses.total < self.written.total
+        if column.expectation.level == "token" and masked:
+            fill = 0.0 if column.expectation.stage == "gradient" else np.inf
+            found = as_written(found, again.batch, self.written, fill)
+            found = found if column.written is not None else found[self.mask]
+        return found if len(found) == len(column.values) else None
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the record has a mask."""
+        return self.record.mask is not None
+
+    def by_record(self, number: Callable[[Self], float]) -> F64 | float:
+        """A number of the record; of several [R] that of each one's responses."""
+        if len(self.records) == 1:
+            return number(self)
+        numbers, batch, weight = [], self.batch, self.breakdown.correction
+        cuts = batch.cuts(range(len(self.records) + 1))
+        for one, cut in zip(self.records, cuts, strict=True):
+            own = Batch(  # all that is read, besides the record
+                Segments(batch.responses.lengths[cut.responses]),
+                Segments(np.array(cut.counts[2:3])),
+                batch.groups[cut.responses] - cut.groups.start,
+                cut.counts[1],
+                rewards=None if batch.rewards is None else batch.rewards[cut.responses],
+            )
+            rejected = None if weight is None else weight[cut.tokens]
+            alone = replace(self.breakdown, batch=own, correction=rejected)
+            numbers.append(number(type(self)([one], alone, (), self.tolerance)))
+        return self.batch.records.spread(np.array(numbers))
+
+
+COUNTS = ("num_items_in_batch", "batch_num_tokens")
+"""They differ from record to record of one run, and are in no answer."""
+
+
+def _varied(records: Sequence[Record]) -> dict[str, F64]:
+    """The counts of records that have them."""
+    names = [name for name in COUNTS if name in records[0].hyperparameters]
+    return {name: np.array([one.hyperparameters[name] for one in records]) for name in names}
+
+
+def _room(loss: float) -> float:
+    """What a loss with few digits leaves open."""
+    digits, places = digits_of(loss) if np.isfinite(loss) else (TYPED + 1, 0)
+    return 0.5 * 10.0**-places if loss and digits <= TYPED else 0.0
