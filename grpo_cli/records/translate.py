@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
@@ -24,10 +25,10 @@ _WRONG = (TypeError, LookupError, ValueError, AttributeError, OverflowError)
 
 
 def translated(
-    raws: Iterable[Raw | InputError], insisted: str | None, mapped: Mapped, notices: Notices
+    raws: Sequence[Raw | InputError], insisted: str | None, mapped: Mapped, notices: Notices
 ) -> Iterator[Raw | InputError]:
     """The records of objects in any format; canonical ones pass as they are."""
-    for raw in raws:
+    for raw, made in zip(raws, _read_together(raws, insisted), strict=True):
         if isinstance(raw, InputError) or type(raw.value) is not dict:
             yield raw
             continue
@@ -35,11 +36,30 @@ def translated(
             yield raw
             continue
         try:
-            yield from _translate(raw, insisted, mapped, notices)
+            yield from _translate(raw, insisted, mapped, notices, made)
         except InputError as error:
             error.source, error.line = raw.source, raw.line
             error.path = (raw.prefix + error.path).rstrip(".")
             yield error
+
+
+def _read_together(
+    raws: Sequence[Raw | InputError], insisted: str | None
+) -> Sequence[Sequence[Translated]]:
+    """The records of each object of a format that reads many at once.
+
+    None of any object where one of them cannot be read, or is of another format.
+    """
+    values: list[Any] = [
+        raw.value if isinstance(raw, Raw) and not raw.arrays else None for raw in raws
+    ]
+    if {*map(type, values)} == {dict}:
+        chosen = format_of(values[0], insisted)
+        if chosen is not None and chosen.together is not None:
+            with suppress(InputError, *_WRONG):
+                if all(format_of(value, insisted) is chosen for value in values):
+                    return [(one,) for one in chosen.together(values)]
+    return [()] * len(raws)
 
 
 def worth_a_look(raws: Sequence[Raw], notices: Notices) -> bool:
@@ -64,7 +84,13 @@ def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:
         return None
 
 
-def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices) -> Iterator[Raw]:
+def _translate(
+    raw: Raw,
+    insisted: str | None,
+    mapped: Mapped,
+    notices: Notices,
+    made: Sequence[Translated] = (),
+) -> Iterator[Raw]:
     value = raw.value
     chosen = format_of(value, insisted)
     if raw.arrays and (chosen is None or not chosen.arrays):
@@ -74,7 +100,7 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
         yield raw
         return
     try:
-        made = [Translated(value)] if chosen is None else list(chosen.read(value))
+        made = made or ([Translated(value)] if chosen is None else [*chosen.read(value)])
     except _WRONG as error:
         assert chosen is not None
         raise InputError(
