@@ -331,7 +331,7 @@ _MARSHALLED = {float: (ord("g"), "<f8"), int: (ord("i"), "<i4")}
 """The byte that marshal's version 2 writes before a number of a type, and how it writes that."""
 
 
-def pack_rows(rows: Iterable[Sequence[Any]], kind: type) -> NDArray[Any] | None:
+def pack_rows(rows: Iterable[Any], kind: type) -> NDArray[Any] | None:
     """The numbers of long lists, one after another, looking once at each.
 
     Returns:
