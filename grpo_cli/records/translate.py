@@ -90,15 +90,14 @@ def _translate(
     mapped: Mapped,
     notices: Notices,
     made: Sequence[Translated] = (),
-) -> Iterator[Raw]:
+) -> list[Raw]:
     value = raw.value
     chosen = format_of(value, insisted)
     if raw.arrays and (chosen is None or not chosen.arrays):
         value = raw.plain()
         chosen = format_of(value, insisted)
     if chosen is None and not mapped:
-        yield raw
-        return
+        return [raw]
     try:
         made = made or ([Translated(value)] if chosen is None else [*chosen.read(value)])
     except _WRONG as error:
@@ -109,6 +108,7 @@ def _translate(
         ) from None
     if mapped and len(made) != 1:
         raise InputError(f"--map needs one record per object; this object has {len(made)}")
+    found = []
     for number, one in enumerate(made):
         lines = list(one.notes)
         if chosen is not None:
@@ -125,8 +125,9 @@ def _translate(
         size, origin = raw.size // len(made), Origin(one.spelled)
         again = None if raw.again is None else partial(_again, raw, insisted, mapped, number)
         place = raw.source, raw.line, raw.prefix
-        yield Raw(one.value, *place, size, again, origin, one.arrays)
+        found.append(Raw(one.value, *place, size, again, origin, one.arrays))
     raw.drop()
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -141,7 +142,7 @@ def _unread_twins(keys: tuple[str, ...], places: str) -> list[str]:
 
 def _again(raw: Raw, insisted: str | None, mapped: Mapped, number: int) -> Any:
     """The value of one of the records that an object was translated to."""
-    return list(_translate(raw, insisted, mapped, {}))[number].kept
+    return _translate(raw, insisted, mapped, {})[number].kept
 
 
 def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
