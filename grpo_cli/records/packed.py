@@ -318,15 +318,11 @@ def refuse_booleans(numbers: NDArray[Any], flat: Sequence[Any]) -> None:
     """Raises ``Unusual`` where one of the values that were packed as numbers is a boolean."""
     if not len(numbers) or numbers.max() < 0:
         return
-    may_be = (numbers == 0) | (numbers == 1)
-    if _MANY * np.count_nonzero(may_be) > len(flat) and pack_rows([flat], float) is not None:
-        return  # faster than looking at each
-    found = np.flatnonzero(may_be).tolist()
+    found = np.flatnonzero((numbers == 0) | (numbers == 1)).tolist()
     if found and bool in {*map(type, itemgetter(0, *found)(flat))}:
         raise Unusual
 
 
-_MANY = 8
 _MARSHALLED = {float: (ord("g"), "<f8"), int: (ord("i"), "<i4")}
 """The byte that marshal's version 2 writes before a number of a type, and how it writes that."""
 

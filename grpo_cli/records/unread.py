@@ -406,8 +406,10 @@ def _leaves(value: Any) -> Iterator[Any]:
     if not is_list(value):
         yield value
         return
-    for one in value.flat if isinstance(value, np.ndarray) else value:
-        yield from _leaves(one)
+    if {*map(type, value)}.isdisjoint((list, np.ndarray)):
+        yield from value
+    else:
+        yield from chain.from_iterable(map(_leaves, value))
 
 
 def _first_number(value: Any) -> float | int | None:
@@ -446,13 +448,13 @@ def _may_be(column: str, record: Mapping[str, Any], names: Mapping[str, str], ke
     near, model = resembled(key), record[names[NEW]]
     if near is None and (first > 0 or not is_column(value, model)):
         return False
-    if column == OLD and near in (ROLLOUT, None) and _flat(value) == _flat(model):
+    if column == OLD and near in (ROLLOUT, None) and [*_leaves(value)] == [*_leaves(model)]:
         return False  # every ratio is 1 with it, too
     if _says_probs(key) and _words(key) <= _LISTED and near in TWINS:
         return True
     if near is None:
         named = bool(_words(key) & _LOG_PROBS)
-        return _may_be_log_probs(_flat(value), _flat(model), named=named)
+        return _may_be_log_probs([*_leaves(value)], [*_leaves(model)], named=named)
     plausible = _says_probs(key) or (isinstance(first, float) and first <= 0)
     return plausible and is_column(value, model)
 
@@ -492,13 +494,6 @@ def _correlations(value: F64, model: F64, pairs: NDArray[np.bool_], starts: I64)
         a, b = (each - (sum_of(each) / count).repeat(sizes) for each in (value, model))
         found: F64 = sum_of(a * b) / np.sqrt(sum_of(a * a) * sum_of(b * b))
         return np.where(count < _FEWEST, np.nan, found)
-
-
-def _flat(value: Any) -> list[Any]:
-    """The values of a column in one list."""
-    while len(value) and is_list(value[0]):
-        value = [*chain.from_iterable(value)]
-    return [*value]
 
 
 def _may_be_log_probs(value: list[Any], model: list[Any], *, named: bool) -> bool:
