@@ -334,10 +334,11 @@ def pack_rows(rows: Iterable[Any], kind: type) -> NDArray[Any] | None:
         float64, or int64; None where one is of another type, or an integer of more than 32 bits.
     """
     code, value = _MARSHALLED[kind]
-    data = b"".join([marshal.dumps(row, 2)[_HEAD:] for row in rows])
-    if len(data) % (1 + np.dtype(value).itemsize):
+    try:
+        data = b"".join([marshal.dumps(row, 2)[_HEAD:] for row in rows])
+        found = np.frombuffer(data, [("kind", np.uint8), ("value", value)])
+    except ValueError:  # of another size, or what marshal does not write
         return None
-    found = np.frombuffer(data, [("kind", np.uint8), ("value", value)])
     return found["value"].astype(np.dtype(kind)) if (found["kind"] == code).all() else None
 
 
