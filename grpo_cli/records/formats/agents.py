@@ -32,8 +32,7 @@ _STAMPED = {"trainer_logprobs": "log_probs_new", "entropies": "entropies"}
 """What a trainer adds to the nodes: lists of the sampled tokens, or of all tokens as loss_weights
 are."""
 _COLUMNS = _COMPACT | _STAMPED
-Rows = list[Any]
-"""[R] the tokens of each path, as lists or arrays."""
+Rows = list[Any]  # [R] the tokens of each path
 
 
 def _traces(value: Object) -> list[Object]:
@@ -48,7 +47,7 @@ def _read_verifiers(values: Sequence[Object]) -> list[Translated]:
     return [_translate(*one, columns, some) for one in found]
 
 
-def _read_episode(value: Object, paths: _Paths) -> tuple[Object, range]:
+def _read_episode(value: Object, paths: _Paths) -> tuple[Object, slice]:
     """Adds the paths of an episode; its record without numbers, and which paths are its rows."""
     first = len(paths.sizes)
     rewards: list[float] = []
@@ -64,20 +63,19 @@ def _read_episode(value: Object, paths: _Paths) -> tuple[Object, range]:
             "be evaluated"
         )
     record = {"rewards": rewards, **_about(value), "trajectory_ids": traces}
-    return record, range(first, len(paths.sizes))
+    return record, slice(first, len(paths.sizes))
 
 
 def _translate(
-    record: Object, rows: range, columns: Mapping[str, Rows], some: Mapping[str, list[bool]]
+    record: Object, rows: slice, columns: Mapping[str, Rows], some: Mapping[str, list[bool]]
 ) -> Translated:
     """An episode's record with the columns that all of its rows have."""
-    own = slice(rows.start, rows.stop)
-    given = ((name, column[own]) for name, column in columns.items())
+    given = ((name, column[rows]) for name, column in columns.items())
     record |= {name: each for name, each in given if all(row is not None for row in each)}
     notes = [
-        f"verifiers: {own_name} is ignored: some sampled tokens do not have it"
-        for own_name, name in _STAMPED.items()
-        if name not in record and True in some[own_name][own]
+        f"verifiers: {own} is ignored: some sampled tokens do not have it"
+        for own, name in _STAMPED.items()
+        if name not in record and True in some[own][rows]
     ]
     engine = record["log_probs_rollout"]
     if "log_probs_new" in record:
@@ -126,8 +124,7 @@ class _Paths:
     Attributes:
         bits: [V] the tokens of each node, in the order in which paths meet them: 1 where sampled.
         ids: [V] their ids.
-        given: key → the numbers of the sampled tokens of nodes that have some.
-        givers: key → these nodes.
+        given: key → the nodes that have numbers of their sampled tokens, and these.
         nodes: [Q] the node.
         counts: [Q] whether its sampled tokens count: in the first path that has it.
         sizes: [R] the nodes of each path.
@@ -136,8 +133,7 @@ class _Paths:
     def __init__(self) -> None:
         self.bits: list[bytes] = []
         self.ids: list[list[Any]] = []
-        self.given: dict[str, list[list[Any]]] = {own: [] for own in _COLUMNS}
-        self.givers: dict[str, list[int]] = {own: [] for own in _COLUMNS}
+        self.given: dict[str, dict[int, list[Any]]] = {own: {} for own in _COLUMNS}
         self.nodes: list[int] = []
         self.counts: list[bool] = []
         self.sizes: list[int] = []
@@ -167,15 +163,12 @@ class _Paths:
         self.ids.append(node.get("token_ids") or [0] * len(bits))
         for own, given in self.given.items():
             if bits and (values := node.get(own)):
-                given.append(_sampled(own, bits, values))
-                self.givers[own].append(number)
+                given[number] = _sampled(own, bits, values)
 
     def columns(self) -> tuple[dict[str, Rows], dict[str, list[bool]]]:
-        """The columns by name, a row for each path from the first token that counts on.
+        """Name → [R] rows from the first token that counts on; None if such a token has no number.
 
-        Returns:
-            Name → [R] rows, None where a token that counts has no number; and key → [R] whether
-            some token that counts has one.
+        And key → [R] whether some token that counts has one.
         """
         counts, heads = np.array(self.counts), np.cumsum([0, *self.sizes])[:-1]
         lengths, of_ids = ([*map(len, each)] for each in (self.bits, self.ids))
@@ -191,9 +184,9 @@ class _Paths:
 
         turns = np.cumsum(counts)
         turns -= (turns[heads] - counts[heads]).repeat(self.sizes) + 1
-        ids, (places_of_ids, _, *bounds_of_ids) = _as_array(self.ids, int), self._places(of_ids)
+        places_of_ids, _, *bounds_of_ids = self._places(of_ids)
         found = {
-            "token_ids": cut(ids[places_of_ids], *bounds_of_ids),
+            "token_ids": cut(_as_array(self.ids, int)[places_of_ids], *bounds_of_ids),
             "mask": cut(mask.view(np.uint8), *bounds),
             "turn_ids": cut(np.maximum(turns, 0).repeat(widths), *bounds),
         }
@@ -204,23 +197,17 @@ class _Paths:
             spread = np.zeros(len(sampled), numbers.dtype)
             spread[where] = numbers
             found[name], some[own] = cut(spread[places], *bounds), [True] * len(starts)
-            if numbers.dtype == object:  # as only some rows hold what is no number
+            if numbers.dtype == object:  # only some rows hold what is no number
                 found[name] = [_as_array([row.tolist()], float) for row in found[name]]
             if len(where) < len(tokens):
-                has = np.zeros(len(sampled), np.bool_)
-                has[where] = True
-                has = has[places]
+                has = np.isin(np.arange(len(sampled)), where)[places]
                 some[own] = np.logical_or.reduceat(mask & has, starts).tolist()
                 for row in np.flatnonzero(np.logical_or.reduceat(mask & ~has, starts)):
                     found[name][row] = None
         return found, some
 
     def _places(self, lengths: list[int]) -> tuple[I64 | slice, I64, I64, I64]:
-        """The places of the paths' tokens among those of the nodes.
-
-        Returns:
-            [N] the place of each; [Q] how many each node has; [R] where each path begins and ends.
-        """
+        """[N] places of the paths' tokens, [Q] tokens of nodes, [R] where a path begins and ends."""
         each = np.array(lengths)
         widths = each[self.nodes]
         ends, last = np.cumsum([0, *widths]), np.cumsum(self.sizes)
@@ -232,10 +219,10 @@ class _Paths:
 
     def _numbers(self, own: str, tokens: I64) -> tuple[NDArray[Any], I64]:
         """The numbers under a key, and which of the nodes' sampled ``tokens`` have them."""
-        numbers = _as_array(self.given[own], float)
+        numbers = _as_array([*self.given[own].values()], float)
         if len(numbers) < len(tokens):
             is_given = np.zeros(len(self.bits), np.bool_)
-            is_given[self.givers[own]] = True
+            is_given[[*self.given[own]]] = True
             tokens = tokens[is_given.repeat([bits.count(1) for bits in self.bits])]
         if numbers.dtype == object:
             known = np.array([one is not None for one in numbers])
