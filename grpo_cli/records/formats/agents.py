@@ -207,7 +207,7 @@ class _Paths:
         return found, some
 
     def _places(self, lengths: list[int]) -> tuple[I64 | slice, I64, I64, I64]:
-        """[N] places of the paths' tokens, [Q] tokens of nodes, [R] where a path begins and ends."""
+        """[N] places of the paths' tokens, [Q] tokens of nodes, [R] where paths begin and end."""
         each = np.array(lengths)
         widths = each[self.nodes]
         ends, last = np.cumsum([0, *widths]), np.cumsum(self.sizes)
