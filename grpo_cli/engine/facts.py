@@ -191,11 +191,7 @@ class InputFacts:
         """
         for chunk in decoded:
             if self.named is None:
-                value = getattr(chunk.items[0], "value", None)
-                self.named = named_row(value) or ""
-                with suppress(InputError):
-                    self.keys = read_fields(value).names if isinstance(value, dict) else {}
-                self.settings = keys_of_settings(value) if isinstance(value, dict) else {}
+                self._add_first(getattr(chunk.items[0], "value", None))
             self._add_unread(chunk, used)
             for name, steps in steps_in(chunk).items():
                 self._add_steps(name, dict.fromkeys(steps, chunk.items[0].source or ""))
@@ -203,6 +199,13 @@ class InputFacts:
                 if isinstance(raw, Raw):
                     raw.nulls = self.nulls
             yield chunk
+
+    def _add_first(self, value: Any) -> None:
+        """Adds what the input's first object says of all, and does not keep that object."""
+        self.named = named_row(value) or ""
+        with suppress(InputError):
+            self.keys = read_fields(value).names if isinstance(value, dict) else {}
+        self.settings = keys_of_settings(value) if isinstance(value, dict) else {}
 
     def _add_steps(self, name: str, found: Mapping[Any, str]) -> None:
         known = self.steps.setdefault(name, {})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from itertools import chain, islice
 from operator import iconcat
@@ -44,7 +45,7 @@ from grpo_cli.records.parse.turns import (
 )
 from grpo_cli.records.record import Raw, Record, Texts, listed
 from grpo_cli.records.settings import read_settings
-from grpo_cli.records.unread import VERSIONS, Misnamed, misnamed_in, step_of
+from grpo_cli.records.unread import VERSIONS, Misnamed, may_be_misnamed, misnamed_in, step_of
 
 Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
@@ -102,18 +103,33 @@ def _pack_all(objects: Objects) -> Packed:
         trajectories=trajectories,
         trajectory_count=trajectory_count,
         versions=_versions(objects, counts, widths),
-        misnamed=_misnamed(objects, fields),
+        misnamed=_misnamed(objects, fields, counts, widths, columns["log_probs_new"]),
         settings=read_settings(objects, fields),
         fields=fields,
     )
 
 
-def _misnamed(objects: Objects, fields: Fields) -> dict[str, Misnamed]:
+def _misnamed(
+    objects: Objects, fields: Fields, counts: list[int], widths: list[int], new: F64
+) -> dict[str, Misnamed]:
     """The columns of log-probs that objects lack → a key that may hold each in some of them."""
     if not fields.misnamed:
         return {}
-    each = (misnamed_in(one, fields.names, fields.misnamed) for one in objects)
-    return dict(pair for found in each for pair in found.items())
+    rows, tokens = (np.cumsum([0, *each]) for each in (counts, widths))
+    may_be = np.ones(len(objects), np.bool_)
+    with suppress(*_REFUSED):  # nulls, or another shape, in some of them
+        columns = {
+            one.key: _numbers(_flat(objects, one.key, counts, widths))
+            for one in chain.from_iterable(fields.misnamed.values())
+        }
+        starts = tokens[rows[:-1]]
+        each = [may_be_misnamed(key, one, new, starts) for key, one in columns.items()]
+        may_be = np.logical_or.reduce(each)
+    found = [
+        misnamed_in(objects[at], fields.names, fields.misnamed)
+        for at in np.flatnonzero(may_be).tolist()
+    ]
+    return dict(pair for one in found for pair in one.items())
 
 
 def _rows(objects: Objects, key: str, counts: list[int]) -> list[Any]:

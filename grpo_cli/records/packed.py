@@ -6,8 +6,9 @@ Decoded objects are packed by ``from_objects``, records that were checked one by
 
 from __future__ import annotations
 
+import marshal
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
@@ -318,16 +319,31 @@ def refuse_booleans(numbers: NDArray[Any], flat: Sequence[Any]) -> None:
     if not len(numbers) or numbers.max() < 0:
         return
     found = np.flatnonzero((numbers == 0) | (numbers == 1)).tolist()
-    if not found:
-        return
-    many = _MANY * len(found) > len(flat)  # then looking at all is faster
-    kinds = [*map(type, flat if many else itemgetter(0, *found)(flat))]
-    usual = float if numbers.dtype.kind == "f" else int
-    if kinds.count(usual) < len(kinds) and kinds.count(bool):
+    if found and bool in {*map(type, itemgetter(0, *found)(flat))}:
         raise Unusual
 
 
-_MANY = 4
+_MARSHALLED = {float: (ord("g"), "<f8"), int: (ord("i"), "<i4")}
+"""The byte that marshal's version 2 writes before a number of a type, and how it writes that."""
+
+
+def pack_rows(rows: Iterable[Any], kind: type) -> NDArray[Any] | None:
+    """The numbers of long lists, one after another, looking once at each.
+
+    Returns:
+        float64, or int64; None where one is of another type, or an integer of more than 32 bits.
+    """
+    code, value = _MARSHALLED[kind]
+    try:
+        data = b"".join([marshal.dumps(row, 2)[_HEAD:] for row in rows])
+        found = np.frombuffer(data, [("kind", np.uint8), ("value", value)])
+    except ValueError:  # of another size, or what marshal does not write
+        return None
+    return found["value"].astype(np.dtype(kind)) if (found["kind"] == code).all() else None
+
+
+_HEAD = 5
+"""Bytes of a list's type and length."""
 
 
 def pack_bits(flat: Sequence[Any]) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
@@ -24,10 +25,10 @@ _WRONG = (TypeError, LookupError, ValueError, AttributeError, OverflowError)
 
 
 def translated(
-    raws: Iterable[Raw | InputError], insisted: str | None, mapped: Mapped, notices: Notices
+    raws: Sequence[Raw | InputError], insisted: str | None, mapped: Mapped, notices: Notices
 ) -> Iterator[Raw | InputError]:
     """The records of objects in any format; canonical ones pass as they are."""
-    for raw in raws:
+    for raw, made in zip(raws, _read_together(raws, insisted), strict=True):
         if isinstance(raw, InputError) or type(raw.value) is not dict:
             yield raw
             continue
@@ -35,11 +36,30 @@ def translated(
             yield raw
             continue
         try:
-            yield from _translate(raw, insisted, mapped, notices)
+            yield from _translate(raw, insisted, mapped, notices, made)
         except InputError as error:
             error.source, error.line = raw.source, raw.line
             error.path = (raw.prefix + error.path).rstrip(".")
             yield error
+
+
+def _read_together(
+    raws: Sequence[Raw | InputError], insisted: str | None
+) -> Sequence[Sequence[Translated]]:
+    """The records of each object of a format that reads many at once.
+
+    None of any object where one of them cannot be read, or is of another format.
+    """
+    values: list[Any] = [
+        raw.value if isinstance(raw, Raw) and not raw.arrays else None for raw in raws
+    ]
+    if {*map(type, values)} == {dict}:
+        chosen = format_of(values[0], insisted)
+        if chosen is not None and chosen.together is not None:
+            with suppress(InputError, *_WRONG):
+                if all(format_of(value, insisted) is chosen for value in values):
+                    return [(one,) for one in chosen.together(values)]
+    return [()] * len(raws)
 
 
 def worth_a_look(raws: Sequence[Raw], notices: Notices) -> bool:
@@ -64,17 +84,22 @@ def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:
         return None
 
 
-def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices) -> Iterator[Raw]:
+def _translate(
+    raw: Raw,
+    insisted: str | None,
+    mapped: Mapped,
+    notices: Notices,
+    made: Sequence[Translated] = (),
+) -> list[Raw]:
     value = raw.value
     chosen = format_of(value, insisted)
     if raw.arrays and (chosen is None or not chosen.arrays):
         value = raw.plain()
         chosen = format_of(value, insisted)
     if chosen is None and not mapped:
-        yield raw
-        return
+        return [raw]
     try:
-        made = [Translated(value)] if chosen is None else list(chosen.read(value))
+        made = made or ([Translated(value)] if chosen is None else [*chosen.read(value)])
     except _WRONG as error:
         assert chosen is not None
         raise InputError(
@@ -83,6 +108,7 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
         ) from None
     if mapped and len(made) != 1:
         raise InputError(f"--map needs one record per object; this object has {len(made)}")
+    found = []
     for number, one in enumerate(made):
         lines = list(one.notes)
         if chosen is not None:
@@ -99,8 +125,9 @@ def _translate(raw: Raw, insisted: str | None, mapped: Mapped, notices: Notices)
         size, origin = raw.size // len(made), Origin(one.spelled)
         again = None if raw.again is None else partial(_again, raw, insisted, mapped, number)
         place = raw.source, raw.line, raw.prefix
-        yield Raw(one.value, *place, size, again, origin, one.arrays)
+        found.append(Raw(one.value, *place, size, again, origin, one.arrays))
     raw.drop()
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -115,7 +142,7 @@ def _unread_twins(keys: tuple[str, ...], places: str) -> list[str]:
 
 def _again(raw: Raw, insisted: str | None, mapped: Mapped, number: int) -> Any:
     """The value of one of the records that an object was translated to."""
-    return list(_translate(raw, insisted, mapped, {}))[number].kept
+    return _translate(raw, insisted, mapped, {})[number].kept
 
 
 def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:

@@ -22,7 +22,9 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from grpo_cli.batch import F64, I64
 from grpo_cli.hyperparameters import (
     HOLDERS,
     KNOWN,
@@ -404,8 +406,10 @@ def _leaves(value: Any) -> Iterator[Any]:
     if not is_list(value):
         yield value
         return
-    for one in value.flat if isinstance(value, np.ndarray) else value:
-        yield from _leaves(one)
+    if {*map(type, value)}.isdisjoint((list, np.ndarray)):
+        yield from value
+    else:
+        yield from chain.from_iterable(map(_leaves, value))
 
 
 def _first_number(value: Any) -> float | int | None:
@@ -444,26 +448,52 @@ def _may_be(column: str, record: Mapping[str, Any], names: Mapping[str, str], ke
     near, model = resembled(key), record[names[NEW]]
     if near is None and (first > 0 or not is_column(value, model)):
         return False
-    if column == OLD and near in (ROLLOUT, None) and _flat(value) == _flat(model):
+    if column == OLD and near in (ROLLOUT, None) and [*_leaves(value)] == [*_leaves(model)]:
         return False  # every ratio is 1 with it, too
     if _says_probs(key) and _words(key) <= _LISTED and near in TWINS:
         return True
     if near is None:
         named = bool(_words(key) & _LOG_PROBS)
-        return _may_be_log_probs(_flat(value), _flat(model), named=named)
+        return _may_be_log_probs([*_leaves(value)], [*_leaves(model)], named=named)
     plausible = _says_probs(key) or (isinstance(first, float) and first <= 0)
     return plausible and is_column(value, model)
 
 
 _FEWEST, _CORRELATION = 8, 0.8
 """From how many tokens and which correlation on values alone may be another policy's log-probs."""
+_MARGIN = 1e-6
 
 
-def _flat(value: Any) -> list[Any]:
-    """The values of a column in one list."""
-    while len(value) and is_list(value[0]):
-        value = [*chain.from_iterable(value)]
-    return [*value]
+def may_be_misnamed(key: str, value: F64, model: F64, starts: I64) -> NDArray[np.bool_]:
+    """[M] the records of which ``misnamed_in`` may find a key; it does not in the others.
+
+    Args:
+        key: its name.
+        value: [N] the numbers under it, of all records.
+        model: [N] the policy's log-probs.
+        starts: [M] where the tokens of each record begin.
+    """
+    if resembled(key) is not None:
+        return np.ones(len(starts), np.bool_)
+    found: NDArray[np.bool_] = ~np.logical_or.reduceat(value > 0, starts)
+    if not found.any() or _words(key) & _LOG_PROBS:
+        return found
+    pairs = (value < 0) & (model < 0)
+    return found & (_correlations(value, model, pairs, starts) > _CORRELATION - _MARGIN)
+
+
+def _correlations(value: F64, model: F64, pairs: NDArray[np.bool_], starts: I64) -> F64:
+    """[M] the correlation of each record's numbers where ``pairs``; NaN where these are few."""
+
+    def sum_of(values: NDArray[Any]) -> F64:
+        return np.add.reduceat(np.where(pairs, values, 0.0), starts)
+
+    sizes = np.diff(starts, append=len(value))
+    with np.errstate(all="ignore"):
+        count = sum_of(pairs)
+        a, b = (each - (sum_of(each) / count).repeat(sizes) for each in (value, model))
+        found: F64 = sum_of(a * b) / np.sqrt(sum_of(a * a) * sum_of(b * b))
+        return np.where(count < _FEWEST, np.nan, found)
 
 
 def _may_be_log_probs(value: list[Any], model: list[Any], *, named: bool) -> bool:
@@ -478,10 +508,11 @@ def _may_be_log_probs(value: list[Any], model: list[Any], *, named: bool) -> boo
         return False
     each = zip(value, model, strict=True)
     pairs = [(a, b) for a, b in each if a and b and _is_at_most_0(b)]
-    if named or len(pairs) < _FEWEST:
+    if named or not pairs:
         return named and len(pairs) > 0
-    with np.errstate(all="ignore"):
-        return bool(np.min(np.corrcoef(np.array(pairs, np.float64).T)) > _CORRELATION)
+    numbers, every = np.array(pairs, np.float64), np.ones(len(pairs), np.bool_)
+    found = _correlations(numbers[:, 0], numbers[:, 1], every, np.zeros(1, np.int64))
+    return bool(found[0] > _CORRELATION)
 
 
 def look(

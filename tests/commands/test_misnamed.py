@@ -224,3 +224,16 @@ def test_other_numbers_under_a_key_do_not_stop(tmp_path):
         lambda at, rows: [-1.0 for _ in rows],
     ):
         assert outcome(lines(tmp_path / "a.jsonl", "x", numbers))[0] == 0
+
+
+def test_numbers_that_only_one_record_of_many_has_stop(tmp_path):
+    draw = random.Random(2)
+
+    def numbers(at, rows):
+        return [
+            [x - 0.01 * draw.random() if at == 3 else -draw.random() for x in row] for row in rows
+        ]
+
+    code, notices, _ = outcome(lines(tmp_path / "a.jsonl", "mine", numbers))
+    assert code == 3
+    assert "a.jsonl:4:" in notices[-1]

@@ -57,6 +57,23 @@ def test_the_header_of_unipo_reaches_its_steps(tmp_path: Path, jobs: int, array:
     assert "low=0.1,high=mixed" in signature
 
 
+def test_episodes_are_read_together_as_alone(tmp_path: Path) -> None:
+    """Those with branches, and without some numbers; a bad one among them is skipped."""
+    text = (Path(__file__).parent / "cases" / "verifiers.txt").read_text()
+    cases = [line for line in text.splitlines() if line.startswith("{") and '"nodes"' in line]
+    episodes = [json.dumps(json.loads(one) | {"id": f"e{at}"}) for at, one in enumerate(cases)]
+    path, skip = tmp_path / "traces.jsonl", ("--on-error", "skip")
+    alone = []
+    for one in episodes:
+        path.write_text(one)
+        alone.append(run("convert", path, *skip).stdout)
+    path.write_text("\n".join(episodes))
+    assert run("convert", path, *skip).stdout == "".join(alone)
+    good = [one for one, found in zip(episodes, alone, strict=True) if found]
+    path.write_text("\n".join(good))
+    assert run("convert", path).stdout == "".join(alone)
+
+
 # ---- damaged binary files, and what depends on neither blocks nor neighbours, as once found ------
 
 

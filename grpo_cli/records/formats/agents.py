@@ -6,18 +6,21 @@ A path from a root to a leaf is a response; what the model did not sample in it 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from itertools import compress
+from operator import iconcat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.records.formats.format import Format, Object, Translated, keys
 from grpo_cli.records.formats.texts import NoLogProbsError, Signal, number
-from grpo_cli.records.packed import Unusual, pack_floats
+from grpo_cli.records.packed import Unusual, pack_floats, pack_rows
 
 _COMPACT = {
     "logprobs": "log_probs_rollout",
@@ -29,58 +32,62 @@ _STAMPED = {"trainer_logprobs": "log_probs_new", "entropies": "entropies"}
 """What a trainer adds to the nodes: lists of the sampled tokens, or of all tokens as loss_weights
 are."""
 _COLUMNS = _COMPACT | _STAMPED
-_PARTIAL = "partial"
-"""The key of a row for the columns that some of its tokens have."""
+Rows = list[Any]  # [R] the tokens of each path
 
 
 def _traces(value: Object) -> list[Object]:
     return list(value["traces"]) if "traces" in value else [value]
 
 
-def _read_verifiers(value: Object) -> Iterator[Translated]:
-    rows: list[Object] = []
+def _read_verifiers(values: Sequence[Object]) -> list[Translated]:
+    """A record of each episode; numbers of all of them are placed at once."""
+    paths = _Paths()
+    found = [_read_episode(value, paths) for value in values]
+    columns, some = paths.columns()
+    return [_translate(*one, columns, some) for one in found]
+
+
+def _read_episode(value: Object, paths: _Paths) -> tuple[Object, slice]:
+    """Adds the paths of an episode; its record without numbers, and which paths are its rows."""
+    first = len(paths.sizes)
     rewards: list[float] = []
     traces: list[str] = []
     for at, trace in enumerate(_traces(value)):
-        seen: set[int] = set()
-        for path in _paths(trace["nodes"]):
-            row = _row(trace["nodes"], path, seen)
-            if row is not None:
-                rows.append(row)
-                given = [one for one in (trace.get("rewards") or {}).values() if one is not None]
-                rewards.append(float(sum(one["score"] * one.get("weight", 1.0) for one in given)))
-                traces.append(f"{value.get('id')}.{at}")
-    if not rows:
+        for _ in paths.add(trace["nodes"]):
+            given = [one for one in (trace.get("rewards") or {}).values() if one is not None]
+            rewards.append(float(sum(one["score"] * one.get("weight", 1.0) for one in given)))
+            traces.append(f"{value.get('id')}.{at}")
+    if not rewards:
         raise InputError(
             "no sampled token has a log-prob (the client did not ask for them), so nothing can "
             "be evaluated"
         )
-    record: Object = {"rewards": rewards, **_about(value), "trajectory_ids": traces}
-    shared = {*rows[0]}.intersection(*rows[1:])
-    for name in ("token_ids", "mask", "turn_ids", *_COLUMNS.values()):
-        if name in shared:
-            record[name] = [row[name] for row in rows]
-    notes = tuple(_notes(rows, record))
+    record = {"rewards": rewards, **_about(value), "trajectory_ids": traces}
+    return record, slice(first, len(paths.sizes))
+
+
+def _translate(
+    record: Object, rows: slice, columns: Mapping[str, Rows], some: Mapping[str, list[bool]]
+) -> Translated:
+    """An episode's record with the columns that all of its rows have."""
+    given = ((name, column[rows]) for name, column in columns.items())
+    record |= {name: each for name, each in given if all(row is not None for row in each)}
+    notes = [
+        f"verifiers: {own} is ignored: some sampled tokens do not have it"
+        for own, name in _STAMPED.items()
+        if name not in record and True in some[own][rows]
+    ]
     engine = record["log_probs_rollout"]
     if "log_probs_new" in record:
+        notes.append("verifiers: the engine's logprobs are used as the old policy, as in prime-rl")
         record["log_probs_old"] = engine  # as prime-rl's loss takes it
     else:
-        record["log_probs_new"] = engine
-    yield Translated(record, {"meta.step": "run.work.step"}, notes, arrays=True)
-
-
-def _notes(rows: list[Object], record: Object) -> Iterator[str]:
-    """What stands for the trainer's policy, and columns that only some nodes have."""
-    for own, name in _STAMPED.items():
-        if name not in record and any(name in row or own in row[_PARTIAL] for row in rows):
-            yield f"verifiers: {own} is ignored: some sampled tokens do not have it"
-    if "log_probs_new" in record:
-        yield "verifiers: the engine's logprobs are used as the old policy, as in prime-rl"
-    else:
-        yield (
+        notes.append(
             "verifiers: no trainer_logprobs: the engine's logprobs are read as log_probs_new, so "
             "every ratio is 1"
         )
+        record["log_probs_new"] = engine
+    return Translated(record, {"meta.step": "run.work.step"}, tuple(notes), arrays=True)
 
 
 def _about(value: Object) -> Object:
@@ -95,7 +102,7 @@ def _about(value: Object) -> Object:
     return about if group is None else about | {"group_ids": group}
 
 
-def _paths(nodes: list[Object]) -> Iterator[list[int]]:
+def _find_paths(nodes: list[Object]) -> Iterator[list[int]]:
     """From a root to each leaf, in the order of the leaves."""
     parents = {node.get("parent") for node in nodes}
     for leaf in range(len(nodes)):
@@ -111,48 +118,116 @@ def _paths(nodes: list[Object]) -> Iterator[list[int]]:
         yield path[::-1]
 
 
-def _row(nodes: list[Object], path: list[int], seen: set[int]) -> Object | None:
-    """A path's tokens from the first that counts on; a node that two paths share counts once."""
-    ids: list[Any] = []
-    sampled, mask, turns, widths = bytearray(), bytearray(), [], []
-    known = {own for at in path for own, one in nodes[at].items() if own in _COLUMNS and one}
-    columns: dict[str, list[Any]] = {own: [] for own in _COLUMNS if own in known}
-    turn = -1
-    for at in path:
-        node = nodes[at]
-        bits = _bits(node)
-        counts = 1 in bits and at not in seen and bool(node.get("logprobs"))
-        ids += node.get("token_ids") or [0] * len(bits)
-        for own, column in columns.items():
-            column += _sampled(own, bits, node.get(own))
-        sampled += bits
-        mask += bits if counts else bytes(len(bits))
-        turn += counts
-        turns.append(max(turn, 0))
-        widths.append(len(bits))
-        seen |= {at} if 1 in bits else set()
-    first = mask.find(1)
-    if first < 0:
-        return None
-    kept = np.frombuffer(mask, np.uint8)[first:]
-    row: Object = {"token_ids": ids[first:], "mask": kept}
-    row["turn_ids"] = np.array(turns).repeat(widths)[first:]
-    row[_PARTIAL] = []
-    places = np.frombuffer(sampled, np.bool_)
-    for own, values in columns.items():
-        numbers = _as_array(values)
-        spread = np.zeros(len(places), numbers.dtype)
-        spread[places] = numbers
-        spread = spread[first:]
-        if spread.dtype == object:
-            counted = [one is not None for one in compress(spread, kept)]
-            if any(counted) and not all(counted):
-                row[_PARTIAL].append(own)
-            if not all(counted):
-                continue
-            spread = _as_array([0.0 if one is None else one for one in spread])
-        row[_COLUMNS[own]] = spread
-    return row
+class _Paths:
+    """Paths of many graphs that have a token which counts. R paths, of Q nodes; V nodes.
+
+    Attributes:
+        bits: [V] the tokens of each node, in the order in which paths meet them: 1 where sampled.
+        ids: [V] their ids.
+        given: key → the nodes that have numbers of their sampled tokens, and these.
+        nodes: [Q] the node.
+        counts: [Q] whether its sampled tokens count: in the first path that has it.
+        sizes: [R] the nodes of each path.
+    """
+
+    def __init__(self) -> None:
+        self.bits: list[bytes] = []
+        self.ids: list[list[Any]] = []
+        self.given: dict[str, dict[int, list[Any]]] = {own: {} for own in _COLUMNS}
+        self.nodes: list[int] = []
+        self.counts: list[bool] = []
+        self.sizes: list[int] = []
+
+    def add(self, nodes: list[Object]) -> Iterator[None]:
+        """Adds the paths of a graph, and yields after each."""
+        known: dict[int, int] = {}
+        for path in _find_paths(nodes):
+            before = len(self.counts)
+            for at in path:
+                is_new = at not in known
+                if is_new:
+                    known[at] = len(self.bits)
+                    self._add_node(nodes[at])
+                self.nodes.append(known[at])
+                sampled = is_new and 1 in self.bits[-1]
+                self.counts.append(sampled and bool(nodes[at].get("logprobs")))
+            if True in self.counts[before:]:
+                self.sizes.append(len(path))
+                yield
+            else:
+                del self.nodes[before:], self.counts[before:]
+
+    def _add_node(self, node: Object) -> None:
+        bits, number = _bits(node), len(self.bits)
+        self.bits.append(bits)
+        self.ids.append(node.get("token_ids") or [0] * len(bits))
+        for own, given in self.given.items():
+            if bits and (values := node.get(own)):
+                given[number] = _sampled(own, bits, values)
+
+    def columns(self) -> tuple[dict[str, Rows], dict[str, list[bool]]]:
+        """Name → [R] rows from the first token that counts on; None if such a token has no number.
+
+        And key → [R] whether some token that counts has one.
+        """
+        counts, heads = np.array(self.counts), np.cumsum([0, *self.sizes])[:-1]
+        lengths, of_ids = ([*map(len, each)] for each in (self.bits, self.ids))
+        places, widths, *bounds = self._places(lengths)
+        sampled = np.frombuffer(b"".join(self.bits), np.bool_)
+        mask = sampled[places] & counts.repeat(widths)
+        counted, starts = np.flatnonzero(mask), bounds[0]
+        before = counted[np.searchsorted(counted, starts)] - starts
+
+        def cut(column: NDArray[Any], starts: I64, ends: I64) -> Rows:
+            pairs = zip((starts + before).tolist(), ends.tolist(), strict=True)
+            return [column[first:end] for first, end in pairs]
+
+        turns = np.cumsum(counts)
+        turns -= (turns[heads] - counts[heads]).repeat(self.sizes) + 1
+        places_of_ids, _, *bounds_of_ids = self._places(of_ids)
+        found = {
+            "token_ids": cut(_as_array(self.ids, int)[places_of_ids], *bounds_of_ids),
+            "mask": cut(mask.view(np.uint8), *bounds),
+            "turn_ids": cut(np.maximum(turns, 0).repeat(widths), *bounds),
+        }
+        some = dict.fromkeys(_COLUMNS, [False] * len(starts))
+        tokens = np.flatnonzero(sampled)
+        for own, name in ((own, name) for own, name in _COLUMNS.items() if self.given[own]):
+            numbers, where = self._numbers(own, tokens)
+            spread = np.zeros(len(sampled), numbers.dtype)
+            spread[where] = numbers
+            found[name], some[own] = cut(spread[places], *bounds), [True] * len(starts)
+            if numbers.dtype == object:  # only some rows hold what is no number
+                found[name] = [_as_array([row.tolist()], float) for row in found[name]]
+            if len(where) < len(tokens):
+                has = np.isin(np.arange(len(sampled)), where)[places]
+                some[own] = np.logical_or.reduceat(mask & has, starts).tolist()
+                for row in np.flatnonzero(np.logical_or.reduceat(mask & ~has, starts)):
+                    found[name][row] = None
+        return found, some
+
+    def _places(self, lengths: list[int]) -> tuple[I64 | slice, I64, I64, I64]:
+        """[N] places of the paths' tokens, [Q] tokens of nodes, [R] where paths begin and end."""
+        each = np.array(lengths)
+        widths = each[self.nodes]
+        ends, last = np.cumsum([0, *widths]), np.cumsum(self.sizes)
+        bounds = ends[last - self.sizes], ends[last]
+        if self.nodes == [*range(len(lengths))]:
+            return slice(None), widths, *bounds  # no path shares a node with another
+        shifts = (np.cumsum(each) - each)[self.nodes] - ends[:-1]
+        return np.arange(ends[-1]) + shifts.repeat(widths), widths, *bounds
+
+    def _numbers(self, own: str, tokens: I64) -> tuple[NDArray[Any], I64]:
+        """The numbers under a key, and which of the nodes' sampled ``tokens`` have them."""
+        numbers = _as_array([*self.given[own].values()], float)
+        if len(numbers) < len(tokens):
+            is_given = np.zeros(len(self.bits), np.bool_)
+            is_given[[*self.given[own]]] = True
+            tokens = tokens[is_given.repeat([bits.count(1) for bits in self.bits])]
+        if numbers.dtype == object:
+            known = np.array([one is not None for one in numbers])
+            tokens, numbers = tokens[known], _as_array([numbers[known].tolist()], float)
+        return numbers, tokens
 
 
 def _bits(node: Object) -> bytes:
@@ -164,25 +239,26 @@ def _bits(node: Object) -> bytes:
     return bytes(map(bool, mask))
 
 
-def _sampled(own: str, bits: bytes, values: list[Any] | None) -> list[Any]:
-    """The numbers of a node's sampled tokens; nulls for a node without any."""
-    count = bits.count(1)
-    if not values or not bits:
-        return [None] * count
+def _sampled(own: str, bits: bytes, values: list[Any]) -> list[Any]:
+    """The numbers of a node's sampled tokens."""
     if own in _STAMPED and len(values) == len(bits):
         return [*compress(values, bits)]
-    if count != len(values):
+    if (count := bits.count(1)) != len(values):
         what = "log-probs" if own == "logprobs" else own
         raise InputError(f"expected {count} {what} (one for each sampled token), got {len(values)}")
     return values
 
 
-def _as_array(values: list[Any]) -> NDArray[Any]:
-    """Numbers as float64; of objects where some are none, such as null."""
-    try:
-        return pack_floats(values)
-    except (Unusual, struct.error, OverflowError):
-        return np.fromiter(values, object, len(values))
+def _as_array(rows: list[list[Any]], kind: type) -> NDArray[Any]:
+    """Numbers as an array; of objects where some are of another type, such as null."""
+    found = pack_rows(rows, kind)
+    if found is not None:
+        return found
+    flat: list[Any] = reduce(iconcat, rows, [])
+    if kind is float:
+        with suppress(Unusual, struct.error, OverflowError):
+            return pack_floats(flat)  # of integers as well
+    return np.fromiter(flat, object, len(flat))
 
 
 VERIFIERS = Format(
@@ -192,7 +268,8 @@ VERIFIERS = Format(
     fits=lambda value: (
         bool(found := _traces(value)) and all(isinstance(one.get("nodes"), list) for one in found)
     ),
-    read=_read_verifiers,
+    read=lambda value: iter(_read_verifiers([value])),
+    together=_read_verifiers,
     lacks=(
         "the policy of the trainer, unless the trainer added trainer_logprobs to the nodes",
         "one episode per object: the rest of its group is on other lines (--group-by group.id)",

@@ -40,6 +40,8 @@ class Format:
         without: unless it has one of these.
         fits: whether it is, for an object that has such keys.
         read: the object's records.
+        together: the record of each of many objects, faster than one by one; None: there is no
+            such way.
         lacks: what is not in it and what that makes impossible, a sentence each.
         source: where the field list comes from.
         many: whether one object holds several records.
@@ -58,6 +60,7 @@ class Format:
     source: str = ""
     many: bool = False
     arrays: bool = False
+    together: Callable[[Sequence[Object]], Sequence[Translated]] | None = None
     rank: int = 0
     without: frozenset[str] = frozenset()
 

@@ -10,6 +10,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from itertools import accumulate
 from math import prod
 from operator import mul
@@ -79,9 +80,14 @@ def _only_record(piece: Rows) -> Raw:
             raise InputError(_OBJECTS) from None
         also = ", or torch.save did not write it" if kind == "torch" else ""
         raise InputError(f"the file is damaged{also}: {damage_of(error, path)}") from None
-    made = Raw(value, piece.source, None, "", size, arrays=True)
+    made = Raw(value, piece.source, None, "", size, partial(_value_of, piece), arrays=True)
     known = candidates(tuple(value)) if isinstance(value, dict) else ()
     return made if kind != "torch" or any(one.arrays for one in known) else made.with_lists()
+
+
+def _value_of(piece: Rows) -> Any:
+    """The value of the record that a file is, in any process."""
+    return _only_record(piece).kept
 
 
 def slices(source: Source, *, whole: bool, most: int | None = None) -> Iterator[Rows] | None:
