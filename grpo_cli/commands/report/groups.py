@@ -322,6 +322,12 @@ class KeptGroups(Accumulator[Breakdown | None]):
             self._join(name, group)
 
     @property
+    def responses(self) -> int:
+        """How many responses the groups of log-probs have."""
+        groups = chain.from_iterable(self.steps.values())
+        return sum(group.facts["responses"] for group in groups)
+
+    @property
     def all_groups(self) -> dict[int, list[Group]]:
         """The groups of each step, those without log-probs last."""
         found = {step: [*groups] for step, groups in self.steps.items()}

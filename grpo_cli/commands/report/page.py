@@ -10,6 +10,7 @@ from typing import Any
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens, worst_in
+from grpo_cli.commands.trend.answer import of_steps
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.legend import legend, unit
 from grpo_cli.commands.trend.metrics import metric
@@ -131,7 +132,11 @@ def _of_records(
         steps, answer.findings, most=stored.steps, groups=stored.groups, seed=stored.seed
     )
     make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
-    read = first_pass(run.reader, make)
+    places = [steps.numbers.index(number) for number in choice.steps]
+    narrowed = of_steps(run.reader, [steps[at] for at in places], run.step_source)
+    read = first_pass(narrowed, make)
+    if read.responses < steps.counted("samples")[places].sum():  # fields differ within a step
+        read = first_pass(run.reader, make)
     lost = limit_tokens(read.steps, choice.groups, stored.tokens)
     whole = _head(answer) | {"alone": run.alone}
     if field is not None:
@@ -148,10 +153,10 @@ def _of_records(
             more = {"worst_in": worst_in(group.facts, worst), "tokens": group.tokens}
             rows.append(group.facts | more | {"block": name})
             blocks += [(name, group.block)] if name is not None else []
-    kept = {str(number): why for number, why in choice.steps.items()}
+    reasons = {str(number): why for number, why in choice.steps.items()}
     sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost, "most": stored.tokens}
     around = {str(number): _around(steps, number, answer.findings) for number in choice.steps}
-    return whole | {"kept": kept, "groups": groups, "around": around} | sample, blocks
+    return whole | {"kept": reasons, "groups": groups, "around": around} | sample, blocks
 
 
 def _around(
