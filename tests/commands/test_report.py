@@ -427,8 +427,8 @@ def test_a_long_run_keeps_what_matters_and_a_sample(tmp_path):
     assert kept("--seed", "1") != found
     assert [*kept("--steps", "1")] == ["0", "199", "200", "250", "299"]
     assert len(kept("--steps", "6")) == 6
-    inner = [int(n) for seed in range(8) 
-             for n, why in kept("--steps", "40", "--seed", str(seed)).items() if why == "sampled"]  # fmt: skip
+    pages = (kept("--steps", "40", "--seed", str(seed)) for seed in range(8))
+    inner = [int(n) for page in pages for n, why in page.items() if why == "sampled"]
     assert statistics.mean(inner) == pytest.approx(150, abs=20)  # ± 87/√280 = 5
     path = series(tmp_path / "short.jsonl", {"x": shift[:4]})
     assert [*kept().values()] == ["end", "all", "all", "end"]
