@@ -75,7 +75,7 @@ def html(
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
     yield '<meta name="viewport" content="width=device-width">\n'
     yield f"<title>{markup(title)}</title>\n"
-    yield f"<style>\n{_asset('style.css')}{_colors()}</style></head>\n"
+    yield f"<style>\n{_asset('style.css')}</style></head>\n"
     yield f"<body>\n<header><h1>{markup(title)}</h1><p>{markup(place)}</p>\n"
     yield "</header>\n"
     yield "<main>\n"
@@ -91,16 +91,6 @@ def html(
 
 def _asset(name: str) -> str:
     return (files("grpo_cli.commands.page") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _colors() -> str:
-    """Ten steps; paler the nearer to the middle."""
-    return "".join(
-        f".s{step + STEPS} {{ background: rgb({'55 126 200' if step > 0 else '214 66 52'} / "
-        f"{0.12 + 0.63 * abs(step) / STEPS:.3f}); }}\n"
-        for step in range(-STEPS, STEPS + 1)
-        if step
-    )
 
 
 def still_totals(numbers: Mapping[str, Any]) -> str:
@@ -138,6 +128,12 @@ _STILL = 2_000
 
 # ---- records ------------------------------------------------------------------------------------
 
+_SHOWN = (
+    *("objective", "loss", "policy", "kl", "gradient_norm", "clip_fraction", "ratio_mean"),
+    *("groups", "response_count", "tokens", "response", "group", "reward", "advantage", "length"),
+    "contribution",
+)
+"""What the script reads of records and of responses."""
 _BATCH = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
 _TOKEN = ("advantage", "surrogate", "correction", "kl", "weight", "contribution", "gradient")
 
@@ -171,7 +167,7 @@ def blocks(
         drawn: what is drawn of which, a block each.
     """
     source, batch = Source(records, breakdown), breakdown.batch
-    every, columns = rows(source, "response"), [*_columns(breakdown)]
+    every, columns = rows(source, "response", chosen=_SHOWN), [*_columns(breakdown)]
     tokens_of = all_columns(source, "token", ("token", "token_id", "position"))
     ends = bounds(batch.responses)
     for one in drawn:

