@@ -128,12 +128,14 @@ _STILL = 2_000
 
 # ---- records ------------------------------------------------------------------------------------
 
-_SHOWN = (
+_OF_RECORD = (
     *("objective", "loss", "policy", "kl", "gradient_norm", "clip_fraction", "ratio_mean"),
-    *("groups", "response_count", "tokens", "response", "group", "reward", "advantage", "length"),
-    "contribution",
+    *("id", "groups", "response_count", "tokens"),
 )
-"""What the script reads of records and of responses."""
+_OF_RESPONSE = (
+    *("group", "reward", "advantage", "length", "contribution", "gradient_norm", "clip_fraction"),
+)
+"""What the script shows of records and of responses."""
 _BATCH = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
 _TOKEN = ("advantage", "surrogate", "correction", "kl", "weight", "contribution", "gradient")
 
@@ -167,11 +169,12 @@ def blocks(
         drawn: what is drawn of which, a block each.
     """
     source, batch = Source(records, breakdown), breakdown.batch
-    every, columns = rows(source, "response", chosen=_SHOWN), [*_columns(breakdown)]
+    wholes = rows(source, "record", chosen=_OF_RECORD)
+    inner, columns = rows(source, "response", chosen=_OF_RESPONSE), [*_columns(breakdown)]
     tokens_of = all_columns(source, "token", ("token", "token_id", "position"))
     ends = bounds(batch.responses)
     for one in drawn:
-        row, first = every[one.record], int(batch.records.starts[one.record])
+        every, first = inner[one.record]["responses"], int(batch.records.starts[one.record])
         places = first + np.array(one.responses, dtype=np.int64)
         responses = Segments(batch.responses.lengths[places])
         tokens: Any = slice(ends[places[0]], ends[places[-1] + 1]) if len(places) else slice(0)
@@ -194,11 +197,11 @@ def blocks(
         off = values.view(np.int64) ^ guesses.view(np.int64)
         signs = clip.astype(np.uint8)[None]
         letters, deflates, dense = _planes(np.concatenate((signs, codes[None], off)))
-        prompts = prompts_of(one.texts, len(row["responses"]))
-        texts = [] if named else completions_of(one.texts, len(row["responses"]))
+        prompts = prompts_of(one.texts, len(every))
+        texts = [] if named else completions_of(one.texts, len(every))
         head = {
-            **{name: value for name, value in row.items() if name != "responses"},
-            "responses": [row["responses"][at] for at in one.responses],
+            **wholes[one.record],
+            "responses": [every[at] for at in one.responses],
             "lengths": responses.lengths.tolist(),
             "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in one.responses],
             "completions": [texts[at] for at in one.responses] if texts else [],
