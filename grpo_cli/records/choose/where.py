@@ -132,21 +132,8 @@ class Condition(NamedTuple):
     def compares(self, found: Any) -> bool:
         """The comparison; the text of a number, and a list of one, count as the number."""
         if self.test == "in":
-            return any(one.compares(found) for one in self.each)
-        if isinstance(found, list) and len(found) == 1:
-            found = found[0]
-        wanted = self.wanted
-        if isinstance(found, str) and type(wanted) in (int, float):
-            try:
-                found = float(found)
-            except ValueError:
-                return self.test == "!="
-        if isinstance(found, bool) != isinstance(wanted, bool):
-            return self.test == "!="
-        try:
-            return bool(_TESTS[self.test](found, wanted))
-        except TypeError:
-            return False
+            return any(_compares(found, "==", one) for one in self.wanted)
+        return _compares(found, self.test, self.wanted)
 
     @property
     def each(self) -> list[Condition]:
@@ -166,6 +153,22 @@ class Condition(NamedTuple):
     def refutes(self, text: bytes) -> bool:
         """Whether the text of an object cannot hold it, as far as is seen without decoding."""
         return all(not self.compares(one) for one in scalars(text, self.path))
+
+
+def _compares(found: Any, test: str, wanted: Any) -> bool:
+    if isinstance(found, list) and len(found) == 1:
+        found = found[0]
+    if isinstance(found, str) and type(wanted) in (int, float):
+        try:
+            found = float(found)
+        except ValueError:
+            return test == "!="
+    if isinstance(found, bool) != isinstance(wanted, bool):
+        return test == "!="
+    try:
+        return bool(_TESTS[test](found, wanted))
+    except TypeError:
+        return False
 
 
 def scalars(text: bytes, path: Path) -> list[Any]:
