@@ -140,8 +140,10 @@ class Reader:
                 return {f"{text}; {advice.replace('FIELD', field)}": None}
         return {}
 
-    def only(self, fields: Mapping[str, Any], paths: Collection[str] | None = None) -> Reader:
-        """A reader of the records that have these values of fields, in these files or in all."""
+    def only(
+        self, fields: Mapping[str, Sequence[Any]], paths: Collection[str] | None = None
+    ) -> Reader:
+        """A reader of the records whose fields have some of these values, in these files or all."""
         narrowed = copy(self)
         if paths is not None:
             pairs = zip(self.paths, self.sources, strict=True)
@@ -150,7 +152,7 @@ class Reader:
             narrowed.sources = [source for _, source in chosen]
         narrowed.facts = InputFacts()
         conditions = [
-            Condition(read_path(name, "--batch"), "==", value) for name, value in fields.items()
+            Condition(read_path(name, "--batch"), "in", values) for name, values in fields.items()
         ]
         narrowed.reading = replace(self.reading, where=(*self.reading.where, *conditions))
         return narrowed

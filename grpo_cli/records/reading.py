@@ -174,10 +174,12 @@ class Reading:
         return any(key in text for key in _NAMING) or str(line - 1) == self.record
 
     def _read(self, chunks: Iterable[DecodedChunk], notices: Notices) -> Items:
-        as_they_are = not (self.format or self.mapped or self.where or self.batch)
+        as_they_are = not (self.format or self.mapped or self.batch)
         for chunk in chunks:
             if as_they_are and _is_canonical(chunk, notices) and self._give_keys(chunk):
-                yield from chunk.items
+                raws: Any = chunk.items  # no error has keys
+                passing = (raw for raw in raws if where.passes(self.where, raw.value))
+                yield from passing if self.where else raws
             elif self.where or self.grouping is not None or self.batch:
                 for raw in chunk.items:
                     yield from self._read_one(raw, notices)

@@ -19,8 +19,7 @@ least and the greatest within a turn).
 Other commands, with ``--jobs 1``, as multiples of ``eval``; ``causes`` is ``verify`` as another
 variant than the records', so that each differs. In brackets the least: ``check`` and ``trend`` are
 ``shapes.compared`` and ``shapes.tracked``; ``diff`` decodes two runs and makes arrays of their
-log-probs; ``report`` is ``trend``, reading the run again (``shapes.columns``), since what it keeps
-depends on all of it, and writing that in base64, not deflated.
+log-probs.
 """
 
 from __future__ import annotations
@@ -28,13 +27,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import time
-import zlib
-from base64 import b64decode, b64encode
 from pathlib import Path
 
 from measure import ENVIRONMENT, SCRIPTS, Timed, in_turns, spend
@@ -43,7 +38,6 @@ from shapes import SHAPES, totals, write
 OTHERS = ("check", "trend", "diff", "explain", "verify", "causes", "report")
 _EXPECTING = {"trl": "trl/dr_grpo", "trl-short": "trl/dr_grpo", "verl": "verl/gspo"}
 """Shapes whose records say what the loss was → a variant with another loss."""
-_BLOCK = re.compile(rb'<script type="application/octet-stream" id="[^"]*">([^<{]*)<')
 
 
 def commands(name: str, path: Path) -> dict[str, list[str]]:
@@ -81,19 +75,7 @@ def _printed(words: list[str]) -> bytes:
     return subprocess.run(command, capture_output=True, env=ENVIRONMENT, check=True).stdout
 
 
-def writing(path: Path) -> float:
-    """Seconds to write what the page of a report keeps as it is, the best of three."""
-    blocks = [zlib.decompress(b64decode(one)) for one in _BLOCK.findall(path.read_bytes())]
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        for block in blocks:
-            b64encode(zlib.compress(block, 0))
-        times.append(time.process_time() - start)
-    return min(times)
-
-
-def rows(name: str, found: dict[str, Timed], written: float) -> tuple[str, str]:
+def rows(name: str, found: dict[str, Timed]) -> tuple[str, str]:
     """A line of either table."""
     cpu = {what: min(one.cpu for one in timed.turns) for what, timed in found.items()}
 
@@ -102,8 +84,6 @@ def rows(name: str, found: dict[str, Timed], written: float) -> tuple[str, str]:
         return f"{best:.1f} ({least:.1f}–{most:.1f})"
 
     least = {"diff": 2 * cpu["columns"]}
-    if "report" in cpu:
-        least["report"] = cpu["trend"] + cpu["columns"] + written
     least |= {
         of: cpu[one] for of, one in (("check", "compared"), ("trend", "tracked")) if one in cpu
     }
@@ -135,8 +115,7 @@ def print_tables(names: list[str], megabytes: float, turns: int) -> None:
             smallest = write(name, Path(folder) / f"smallest{suffix}", 0.0)
             agree(name, smallest)
             found = in_turns(commands(name, path), commands(name, smallest), turns)
-            page = Path(f"{path}.html")
-            line, other = rows(name, found, writing(page) if page.exists() else 0.0)
+            line, other = rows(name, found)
         others.append(other)
         print(line, flush=True)
     print()

@@ -134,7 +134,9 @@ def explain(
     if not of_last:
         return whole
     count = len(batches) or max(map(len, source.facts.steps.values()))
-    found, _ = _explained(plan, source.only(of_last), full=full)
+    found, _ = _explained(
+        plan, source.only({name: [one] for name, one in of_last.items()}), full=full
+    )
     named = ", ".join(f"{name} {value}" for name, value in of_last.items())
     text = (
         f"this explains only {named}, the last of {count:,} batches in the input: grpo trend "

@@ -18,11 +18,11 @@ import orjson
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.show.picture import Picture, flowing, saturated, words_of
+from grpo_cli.commands.show.picture import Picture, flowing, words_of
 from grpo_cli.engine.rows.rows import all_columns, rows
 from grpo_cli.engine.rows.source import Source, bounds, differences_of
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.terms import KL, spread_over
+from grpo_cli.objective.terms import KL
 from grpo_cli.records import Record
 from grpo_cli.records.record import listed
 from grpo_cli.records.unread import COMPLETIONS, PROMPTS
@@ -30,7 +30,16 @@ from grpo_cli.terminal.numbers import markup, shown
 from grpo_cli.terminal.palette import STEPS
 
 _SCRIPTS = (
-    *("codec.js", "words.js", "strip.js", "sorts.js", "responses.js", "record.js", "tip.js"),
+    *(
+        "codec.js",
+        "quantities.js",
+        "words.js",
+        "strip.js",
+        "sorts.js",
+        "responses.js",
+        "record.js",
+        "tip.js",
+    ),
     *("charts.js", "run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
 )
 
@@ -66,7 +75,7 @@ def html(
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
     yield '<meta name="viewport" content="width=device-width">\n'
     yield f"<title>{markup(title)}</title>\n"
-    yield f"<style>\n{_asset('style.css')}{_colors()}</style></head>\n"
+    yield f"<style>\n{_asset('style.css')}</style></head>\n"
     yield f"<body>\n<header><h1>{markup(title)}</h1><p>{markup(place)}</p>\n"
     yield "</header>\n"
     yield "<main>\n"
@@ -82,16 +91,6 @@ def html(
 
 def _asset(name: str) -> str:
     return (files("grpo_cli.commands.page") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _colors() -> str:
-    """Ten steps; paler the nearer to the middle."""
-    return "".join(
-        f".s{step + STEPS} {{ background: rgb({'55 126 200' if step > 0 else '214 66 52'} / "
-        f"{0.12 + 0.63 * abs(step) / STEPS:.3f}); }}\n"
-        for step in range(-STEPS, STEPS + 1)
-        if step
-    )
 
 
 def still_totals(numbers: Mapping[str, Any]) -> str:
@@ -129,22 +128,14 @@ _STILL = 2_000
 
 # ---- records ------------------------------------------------------------------------------------
 
-QUANTITIES: Mapping[str, tuple[str, str]] = {
-    "ratio": ("log_ratio", "ratio ρ = π_θ/π_old (log scale)"),
-    "contribution": ("contribution", "contribution to J"),
-    "gradient": ("gradient", "gradient ∂J/∂log π_θ"),
-    "kl": ("kl", "KL estimate"),
-    "difference": ("difference", "log π_θ − log π_old of the token"),
-    "mismatch": ("mismatch", "mismatch: log π_old (trainer) − log π_rollout (engine)"),
-    "advantage": ("advantage", "advantage A"),
-    "surrogate": ("surrogate", "surrogate s"),
-    "correction": ("correction", "correction c (distance from 1)"),
-    "weight": ("weight", "weight w"),
-    "entropy": ("entropies", "entropy of the policy"),
-    "log_prob": ("log_probs_new", "log π_θ"),
-}
-"""The quantities that can colour tokens: the column that gives the colour, and in words."""
-
+_OF_RECORD = (
+    *("objective", "loss", "policy", "kl", "gradient_norm", "clip_fraction", "ratio_mean"),
+    *("id", "groups", "response_count", "tokens"),
+)
+_OF_RESPONSE = (
+    *("group", "reward", "advantage", "length", "contribution", "gradient_norm", "clip_fraction"),
+)
+"""What the script shows of records and of responses."""
 _BATCH = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout", "entropies")
 _TOKEN = ("advantage", "surrogate", "correction", "kl", "weight", "contribution", "gradient")
 
@@ -178,12 +169,12 @@ def blocks(
         drawn: what is drawn of which, a block each.
     """
     source, batch = Source(records, breakdown), breakdown.batch
-    every, columns = rows(source, "response"), [*_columns(breakdown)]
-    guessed = _guessed({name: of for name, of, _ in columns}, breakdown)
+    wholes = rows(source, "record", chosen=_OF_RECORD)
+    inner, columns = rows(source, "response", chosen=_OF_RESPONSE), [*_columns(breakdown)]
     tokens_of = all_columns(source, "token", ("token", "token_id", "position"))
     ends = bounds(batch.responses)
     for one in drawn:
-        row, first = every[one.record], int(batch.records.starts[one.record])
+        every, first = inner[one.record]["responses"], int(batch.records.starts[one.record])
         places = first + np.array(one.responses, dtype=np.int64)
         responses = Segments(batch.responses.lengths[places])
         tokens: Any = slice(ends[places[0]], ends[places[-1] + 1]) if len(places) else slice(0)
@@ -196,51 +187,48 @@ def blocks(
         words, codes, named = words_of(
             [{name: of[cut] for name, of in known.items()} for cut in cuts]
         )
-        own = {name: of for name, of, has in columns if has[one.record]}
-        names, values = [*own], np.stack([of[tokens] for of in own.values()]) + 0.0
-        guesses = np.zeros_like(values)
-        for guess, name in zip(guesses, names, strict=True):
-            guess[:] = guessed[name][tokens] if name in guessed else 0.0
-        written, parts = _written(values, guesses, responses)
-        prompts = prompts_of(one.texts, len(row["responses"]))
-        texts = [] if named else completions_of(one.texts, len(row["responses"]))
+        own = {name: of[tokens] + 0.0 for name, of, has in columns if has[one.record]}
+        clip, ends_of_clip = breakdown.clip[tokens], clip_range(breakdown, one.record)
+        coefficient = _kl_coefficient(breakdown, one.record)
+        guessed = _guessed(own, clip, ends_of_clip, coefficient)
+        zeros = np.zeros(responses.total)
+        values = np.stack([*own.values()])
+        guesses = np.stack([guessed.get(name, zeros) for name in own])
+        off = values.view(np.int64) ^ guesses.view(np.int64)
+        signs = clip.astype(np.uint8)[None]
+        letters, deflates, dense = _planes(np.concatenate((signs, codes[None], off)))
+        prompts = prompts_of(one.texts, len(every))
+        texts = [] if named else completions_of(one.texts, len(every))
         head = {
-            **{name: value for name, value in row.items() if name != "responses"},
-            "responses": [row["responses"][at] for at in one.responses],
+            **wholes[one.record],
+            "responses": [every[at] for at in one.responses],
             "lengths": responses.lengths.tolist(),
             "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in one.responses],
             "completions": [texts[at] for at in one.responses] if texts else [],
-            "clip_range": clip_range(breakdown, one.record),
-            "kl_coefficient": _of_record(_kl_coefficient(breakdown), one.record),
+            "clip_range": ends_of_clip,
+            "kl_coefficient": coefficient,
             "on_policy": batch.log_probs_old is batch.log_probs_new,
             "named": named,
             "by_ids": not named and "token_id" in known,
             "words": words,
-            "columns": dict(zip(names, written, strict=True)),
-            "quantities": [*_quantities(dict(zip(names, values, strict=True)))],
+            "columns": dict(zip(("clip", "place", *own), letters, strict=True)),
         }
-        clip = breakdown.clip[tokens].astype(np.int8).tobytes()
-        _, place = planes(codes[None], 0)
-        low, high = map(b"".join, zip(*parts, strict=True))
-        yield deflated(head, clip + place + high, low)
+        yield deflated(head, deflates, dense)
 
 
-def deflated(head: Mapping[str, Any], numbers: bytes = b"", low: bytes = b"") -> str:
+def deflated(head: Mapping[str, Any], numbers: bytes = b"", dense: bytes = b"") -> str:
     """JSON and what follows it, as ``readBlock`` takes them; NaN and infinities in it as text.
 
-    Most of it are the low bytes of numbers, which no level makes smaller. They are stored as they
-    are, at level 0 within the zlib stream: level 1 would take three times as long for nothing.
+    ``dense`` are bytes that no level makes smaller. They are stored, at level 0 within the zlib
+    stream: level 1 would take three times as long for nothing.
     """
     text = _json(head)
     found = [b"\x78\x01"]  # how a zlib stream starts
     first = b"".join((len(text).to_bytes(4, "little"), text, numbers))
-    for data, level, end in (
-        (first, 1, zlib.Z_FULL_FLUSH),
-        (low, 0 if _is_dense(low) else 1, zlib.Z_FINISH),
-    ):
+    for data, level, end in ((first, 1, zlib.Z_FULL_FLUSH), (dense, 0, zlib.Z_FINISH)):
         packer = zlib.compressobj(level, wbits=-zlib.MAX_WBITS)
         found += [packer.compress(data), packer.flush(end)]
-    found.append(zlib.adler32(low, zlib.adler32(first)).to_bytes(4, "big"))
+    found.append(zlib.adler32(dense, zlib.adler32(first)).to_bytes(4, "big"))
     return b64encode(b"".join(found)).decode()
 
 
@@ -250,16 +238,6 @@ def _json(head: Mapping[str, Any]) -> bytes:
         if b"null" not in text or orjson.loads(text) == head:  # else one is NaN or infinite
             return text
     return json.dumps(finite(head), allow_nan=False).encode()
-
-
-_SAMPLE, _DIFFERENT = 128, 64
-"""Of so many random bytes 101 differ, of seven random bits 81; of a column of zeros one."""
-
-
-def _is_dense(part: bytes) -> bool:
-    """Whether bytes are as good as random."""
-    step = len(part) // _SAMPLE
-    return step > 0 and len({*part[: step * _SAMPLE : step]}) >= _DIFFERENT
 
 
 def finite(value: Any) -> Any:
@@ -303,30 +281,28 @@ def _columns(breakdown: Breakdown) -> Iterator[tuple[str, F64, NDArray[np.bool_]
             yield name, values, every
 
 
-def _guessed(columns: Mapping[str, F64], breakdown: Breakdown) -> dict[str, F64]:
-    """[N] what columns are by PPO's clip and k3, from columns before them.
+def _guessed(
+    c: Mapping[str, F64], clip: I64, clip_range: Sequence[float] | None, coefficient: float
+) -> dict[str, F64]:
+    """[n] what columns are by PPO's clip and k3, from columns before them.
 
     Only + − × of float64, in the order of ``guess`` in ``codec.js``, give the same bits there.
     """
-    batch, clip, c = breakdown.batch, breakdown.clip, columns
     new, old, reference = (c.get(f"log_probs_{name}") for name in ("new", "old", "ref"))
     found = {"ratio": 1.0 + _near_expm1(c["log_ratio"])}
     if new is not None and old is not None:
         found["log_ratio"] = found["difference"] = new - old
     if old is not None and "log_probs_rollout" in c:
         found["mismatch"] = old - c["log_probs_rollout"]
-
-    def by_token(value: float | F64) -> float | F64:
-        return spread_over(spread_over(value, batch.records), batch.responses)
-
+    low, high = clip_range or (1.0, 1.0)
     with np.errstate(all="ignore"):
         free, weight = c["ratio"] * c["advantage"], c["weight"]
-        low, high = map(by_token, _clip_ends(breakdown) or (1.0, 1.0))
-        bound = np.where(clip > 0, high, low) * c["advantage"]
-        found["surrogate"] = np.where(clip == 0, free, bound)
+        found["surrogate"] = np.where(
+            clip == 0, free, np.where(clip > 0, high, low) * c["advantage"]
+        )
         contribution, slope = weight * c["surrogate"], np.where(clip == 0, free, 0.0)
         if "kl" in c and new is not None and reference is not None:
-            shrunk, coefficient = _near_expm1(reference - new), by_token(_kl_coefficient(breakdown))
+            shrunk = _near_expm1(reference - new)
             found["kl"] = shrunk + (new - reference)
             contribution = contribution + coefficient * weight * c["kl"]
             slope = slope + coefficient * -shrunk
@@ -347,88 +323,46 @@ def _near_expm1(x: F64) -> F64:
     return found * (found + 2.0)
 
 
-def _kl_coefficient(breakdown: Breakdown) -> float | F64:
-    """−β, [M] where records differ in it; 0 without a KL in J."""
+def _kl_coefficient(breakdown: Breakdown, record: int) -> float:
+    """−β; 0 without a KL in J."""
     term = breakdown.term(KL)
-    return 0.0 if term is None or not term.active else term.coefficient
+    return 0.0 if term is None or not term.active else _of_record(term.coefficient, record)
 
 
 def _of_record(value: float | F64, record: int) -> float:
     return float(value[record] if isinstance(value, np.ndarray) else value)
 
 
-def _written(
-    values: F64, guesses: F64, responses: Segments
-) -> tuple[list[str], list[tuple[bytes, bytes]]]:
-    """How each column is written without losing a bit, and the ``planes`` of all in this order.
-
-    As float64 (f8), as float32 (f4), as its bits but for those of a guess (x8), as one number per
-    response (each); or not at all, where each bit is as guessed (same).
-    """
-    firsts = np.zeros((len(values), responses.count))
-    filled = responses.lengths > 0
-    firsts[:, filled] = values[:, responses.starts[filled]]
-    with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
-    bits = values.view(np.int64)
-    varies = (bits != np.repeat(firsts, responses.lengths, axis=1).view(np.int64)).any(axis=1)
-    is_wide = (bits != single.astype(np.float64).view(np.int64)).any(axis=1)
-    off = bits ^ guesses.view(np.int64)
-    is_near = (off >> 24 == 0).mean(axis=1) > _NEAR if responses.total else ~varies
-    ways = np.where(is_wide, np.where(is_near, "x8", "f8"), "f4")
-    ways = np.where(varies, np.where(off.any(axis=1), ways, "same"), "each")
-    return ways.tolist(), [
-        planes(values[ways == "f8"], 7),
-        planes(single[ways == "f4"], 3),
-        planes(off[ways == "x8"], 0),
-        planes(firsts[ways == "each"], 0),
-    ]
-
-
-_NEAR = 0.75
-"""The share of a column's numbers that differ from what was guessed in their last 24 bits alone."""
-
-
-def planes(columns: NDArray[Any], low: int) -> tuple[bytes, bytes]:
-    """Of each column the first bytes of all numbers, then the second ones, which deflate well.
+def _planes(numbers: NDArray[np.int64]) -> tuple[list[str], bytes, bytes]:
+    """[columns, n] numbers by bytes: of each column the lowest of all numbers, then the next.
 
     Returns:
-        The ``low`` first ones of each number, which are as good as random, and the others.
+        Of each column a letter for each of the eight: "0" where all are 0, "s" where they are as
+        good as random, so that they are stored, and "d" where they deflate; the bytes of all "d",
+        and those of all "s".
     """
-    count, width = columns.shape[1], columns.dtype.itemsize
-    little = np.ascontiguousarray(columns).astype(columns.dtype.newbyteorder("<"), copy=False)
-    each = little.view(np.uint8).reshape(len(columns), count, width).transpose(0, 2, 1)
-    return each[:, :low].tobytes(), each[:, low:].tobytes()
+    count = numbers.shape[1]
+    little = np.ascontiguousarray(numbers).astype("<i8", copy=False).view(np.uint8)
+    planes = little.reshape(len(numbers), count, 8).transpose(0, 2, 1).copy()
+    step = count // _SAMPLE
+    sample = np.sort(planes[:, :, : step * _SAMPLE : max(step, 1)], axis=2)
+    is_dense = (sample[:, :, 1:] != sample[:, :, :-1]).sum(axis=2) >= _DIFFERENT
+    letters = np.where(is_dense, "s", np.where(planes.any(axis=2), "d", "0"))
+    deflates = planes[letters == "d"].tobytes()
+    return ["".join(row) for row in letters.tolist()], deflates, planes[is_dense].tobytes()
 
 
-def _quantities(columns: Mapping[str, F64]) -> Iterator[dict[str, Any]]:
-    """The quantities that the page can colour by, and the number at which the colour is full."""
-    known = {name: column for name, (column, _) in QUANTITIES.items() if column in columns}
-    values = np.stack([columns[column] for column in known.values()])
-    middles = np.array([1.0 if name == "correction" else 0.0 for name in known])[:, None]
-    is_finite = np.isfinite(values)
-    lows = np.where(is_finite, values, np.inf).min(axis=1, initial=np.inf)
-    highs = np.where(is_finite, values, -np.inf).max(axis=1, initial=-np.inf)
-    ends = np.where((lows <= highs)[:, None], np.stack([lows, highs], axis=1), middles)
-    numbers = zip(middles[:, 0].tolist(), saturated(values - middles), ends.tolist(), strict=True)
-    for (name, column), (middle, scale, span) in zip(known.items(), numbers, strict=True):
-        one = {"name": name, "column": column, "words": QUANTITIES[name][1]}
-        yield one | {"middle": middle, "scale": scale, "range": span}
+_SAMPLE, _DIFFERENT = 128, 64
+"""Of so many random bytes 101 differ, of seven random bits 81; of a column of zeros one."""
 
 
 def clip_range(breakdown: Breakdown, record: int = 0) -> list[float] | None:
     """The ratios at which PPO's clip acts; other surrogates have none, or another meaning."""
-    ends = _clip_ends(breakdown)
-    return None if ends is None else [_of_record(one, record) for one in ends]
-
-
-def _clip_ends(breakdown: Breakdown) -> tuple[float | F64, float | F64] | None:
-    """They, [M] where records differ in them."""
     surrogate = breakdown.objective.surrogate
     low, high = (surrogate.by_record(name) for name in ("epsilon_low", "epsilon_high"))
     if surrogate.choice.window is None or low is None or high is None:
         return None
-    return 1.0 - low, 1.0 + high
+    return [_of_record(1.0 - low, record), _of_record(1.0 + high, record)]
 
 
 # ---- texts -------------------------------------------------------------------------------------

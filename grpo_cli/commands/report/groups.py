@@ -41,15 +41,13 @@ class Choice:
 
     Attributes:
         steps: the number of each step that is kept, and why.
-        found: record → the responses in it that findings point at.
-        worst: record → the responses that are worst in a step that is kept.
+        pointed: record → the responses in it that something points at, each with its priority.
         groups: how many groups of a step are sampled as well.
         seed: of the sample.
     """
 
     steps: Mapping[int, str]
-    found: Mapping[Owner, frozenset[int]]
-    worst: Mapping[Owner, frozenset[int]]
+    pointed: Mapping[Owner, Mapping[int, int]]
     groups: int
     seed: int
 
@@ -83,11 +81,10 @@ def choose(
     sampled = rest if len(rest) <= room else random.Random(seed).sample(rest, room)
     why = "all" if len(rest) <= room else "sampled"
     kept |= dict.fromkeys(sampled, why)
-    found = owners(one.worst for one in findings if one.worst is not None)
-    shown = (steps[at] for at, number in enumerate(numbers) if number in kept)
-    worst = owners(chain.from_iterable(step.worst.values() for step in shown))
+    found = (one.worst for one in findings if one.worst is not None)
     in_order = {number: kept[number] for number in numbers if number in kept}
-    return Choice(in_order, found, worst, groups, seed)
+    worst = (steps[numbers.index(number)].worst.values() for number in in_order)
+    return Choice(in_order, pointed_at(chain.from_iterable(worst), found), groups, seed)
 
 
 def worst_in(facts: Mapping[str, Any], worst: Mapping[str, Place]) -> list[str]:
@@ -100,17 +97,17 @@ def worst_in(facts: Mapping[str, Any], worst: Mapping[str, Place]) -> list[str]:
     ]
 
 
-def owners(places: Iterable[Place]) -> dict[Owner, frozenset[int]]:
-    """The responses of places, by the records that hold them."""
-    found: dict[Owner, frozenset[int]] = {}
-    for place in places:
-        owner = (place.source, place.record)
-        found[owner] = found.get(owner, frozenset()) | {place.response}
-    return found
-
-
 FOUND, WORST = -2, -1
 """The priorities of groups that a finding points at, and of the worst of a step."""
+
+
+def pointed_at(worst: Iterable[Place], found: Iterable[Place] = ()) -> dict[Owner, dict[int, int]]:
+    """The responses of places by the records that hold them, each with its priority."""
+    pointed: dict[Owner, dict[int, int]] = {}
+    for priority, places in ((WORST, worst), (FOUND, found)):
+        for place in places:
+            pointed.setdefault((place.source, place.record), {})[place.response] = priority
+    return pointed
 
 
 _OF_TOKENS = ("entropy", "nll", "kl_k3")
@@ -124,13 +121,11 @@ class Group:
     Attributes:
         facts: the numbers that the page shows.
         priority: the least of a step are its sample, after those that something points at.
-        tokens: how many it has.
         block: its tokens, as the page reads them; "" where they are not kept.
     """
 
     facts: dict[str, Any]
     priority: int
-    tokens: int
     block: str = ""
 
 
@@ -172,7 +167,7 @@ def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -
         ]
     lost = 0
     for rank, _, group in sorted(ranked, key=lambda one: one[:2]):
-        budget -= 0 if rank == FOUND else group.tokens  # those come first
+        budget -= 0 if rank == FOUND else group.facts["tokens"]  # those come first
         if budget < 0:
             group.block, lost = "", lost + 1
     return lost
@@ -202,6 +197,7 @@ class RewardedGroup(NamedTuple):
             "line": self.first.line,
             "record": f"line {self.first.line}",
             "responses": len(self.rewards),
+            "tokens": sum(lengths),
             "reward_mean": _or_none(means(rewards))[0],
             "reward_std": _or_none(deviations(rewards))[0],
             "length_mean": sum(lengths) / len(lengths) if lengths else None,
@@ -215,7 +211,7 @@ class RewardedGroup(NamedTuple):
             "labelled": label is not None,
             "pointed": [],
         }
-        return Group(facts, 0, sum(lengths))
+        return Group(facts, 0)
 
 
 @dataclass
@@ -322,6 +318,12 @@ class KeptGroups(Accumulator[Breakdown | None]):
             self._join(name, group)
 
     @property
+    def responses(self) -> int:
+        """How many responses the groups of log-probs have."""
+        groups = chain.from_iterable(self.steps.values())
+        return sum(group.facts["responses"] for group in groups)
+
+    @property
     def all_groups(self) -> dict[int, list[Group]]:
         """The groups of each step, those without log-probs last."""
         found = {step: [*groups] for step, groups in self.steps.items()}
@@ -339,17 +341,15 @@ class KeptGroups(Accumulator[Breakdown | None]):
         owners = batch.records.index[order[np.cumsum(sizes) - sizes]]
         numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
         members = Ragged(sizes, batch.records.positions[order])
-        tokens = Ragged(sizes, batch.responses.lengths[order]).reduced(np.add, 0).tolist()
         facts = _facts(chunk, breakdown, order, sizes)
         places = zip(owners.tolist(), numbers.tolist(), members.lists(), strict=True)
         for at, (owner, number, rows) in enumerate(places):
             found = chunk.records[owner]
             place = (found.source, found.name)
-            found_in = self.choice.found.get(place, frozenset()).intersection(rows)
-            worst_in = self.choice.worst.get(place, frozenset()).intersection(rows)
+            responses = self.choice.pointed.get(place, {})
+            pointed = sorted(responses.keys() & rows)
             priority = self.choice.priority(found.source, found.line, found.prefix, number)
-            if found_in or worst_in:
-                priority = FOUND if found_in else WORST
+            priority = min(map(responses.__getitem__, pointed), default=priority)
             label = None if found.group_labels is None else found.group_labels[number]
             group: dict[str, Any] = {
                 "source": found.source,
@@ -358,11 +358,11 @@ class KeptGroups(Accumulator[Breakdown | None]):
                 **{name: values[at] for name, values in facts.items()},
                 "group": number if label is None else label,
                 "labelled": label is not None,
-                "pointed": sorted(found_in | worst_in),
+                "pointed": pointed,
             }
             step: Any = steps[owner]
             drawn = Drawn(step.metadata, owner, rows)
-            yield Group(group, priority, tokens[at]), step.number, drawn
+            yield Group(group, priority), step.number, drawn
 
 
 def _facts(
@@ -384,6 +384,7 @@ def _facts(
     tokens, unknown = of(responses.lengths).reduced(np.add, 0), [None] * len(sizes)
     facts: dict[str, list[Any]] = {
         "responses": sizes.tolist(),
+        "tokens": tokens.tolist(),
         "length_mean": (tokens / sizes).tolist(),
         "length_max": of(responses.lengths).reduced(np.maximum, 0).tolist(),
         **dict.fromkeys(("reward_mean", "reward_std", "clip_fraction", "log_ratio_max"), unknown),

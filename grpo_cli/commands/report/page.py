@@ -7,9 +7,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens, worst_in
+from grpo_cli.commands.trend.answer import of_steps
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.legend import legend, unit
 from grpo_cli.commands.trend.metrics import metric
@@ -131,7 +133,12 @@ def _of_records(
         steps, answer.findings, most=stored.steps, groups=stored.groups, seed=stored.seed
     )
     make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
-    read = first_pass(run.reader, make)
+    places, reader = [steps.numbers.index(number) for number in choice.steps], run.reader
+    if 2 * len(places) <= len(steps):  # else most records are read, faster without a condition
+        reader = of_steps(reader, [steps[at] for at in places], run.step_source)
+    read = first_pass(reader, make)
+    if reader is not run.reader and read.responses < steps.counted("samples")[places].sum():
+        read = first_pass(run.reader, make)  # fields differ within a step
     lost = limit_tokens(read.steps, choice.groups, stored.tokens)
     whole = _head(answer) | {"alone": run.alone}
     if field is not None:
@@ -145,19 +152,29 @@ def _of_records(
         worst = steps[steps.numbers.index(step)].worst
         for group in several:
             name = f"block-{len(blocks)}" if group.block else None
-            more = {"worst_in": worst_in(group.facts, worst), "tokens": group.tokens}
-            rows.append(group.facts | more | {"block": name})
+            rows.append(group.facts | {"worst_in": worst_in(group.facts, worst), "block": name})
             blocks += [(name, group.block)] if name is not None else []
-    kept = {str(number): why for number, why in choice.steps.items()}
+    reasons = {str(number): why for number, why in choice.steps.items()}
     sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost, "most": stored.tokens}
-    around = {str(number): _around(steps, number, answer.findings) for number in choice.steps}
-    return whole | {"kept": kept, "groups": groups, "around": around} | sample, blocks
+    shown = steps.with_metrics(_in_tables(answer))
+    around = {str(number): _around(shown, number, answer.findings) for number in choice.steps}
+    return whole | {"kept": reasons, "groups": groups, "around": around} | sample, blocks
+
+
+def _in_tables(answer: Trend) -> dict[str, F64]:
+    """The metrics that tables of a step have: the usual ones, and those of findings."""
+    named = {one.metric for one in answer.findings}
+    return {
+        name: values
+        for name, values in answer.steps.metrics.items()
+        if name in named or (column := metric(name)) is None or column.usual
+    }
 
 
 def _around(
     steps: Steps, number: int, findings: Sequence[Finding]
 ) -> dict[str, list[float | None]]:
-    """Each metric before and after a step, and how unusual it is there: as ``trend --at``."""
+    """Metrics before and after a step, and how unusual they are there: as ``trend --at``."""
     found = metrics_at(steps, steps.numbers.index(number), findings)
     return {one.name: [one.before, one.after, one.size] for one in found}
 

@@ -227,16 +227,11 @@ def _remark(record: Row, color_by: str) -> str | None:
 
 
 def _scale(record: Row, color_by: str) -> float:
+    """The size at which the colour is full: 98 % of what is not 0 is within it."""
     values = [_values(row["tokens"], color_by) for row in record["responses"]]
-    return saturated(np.concatenate([*values, np.zeros(0)])[None])[0]
-
-
-def saturated(rows: F64) -> list[float]:
-    """The size at which the colour of each row is full: 98 % of what is not 0 is within it."""
-    sizes = np.abs(rows)
-    known = np.isfinite(sizes) & (sizes != 0.0)
-    kept = (row[at] for row, at in zip(sizes, known, strict=True))
-    return [float(np.quantile(one, _SATURATED)) if len(one) else 0.0 for one in kept]
+    sizes = np.abs(np.concatenate([*values, np.zeros(0)]))
+    sizes = sizes[np.isfinite(sizes) & (sizes != 0.0)]
+    return float(np.quantile(sizes, _SATURATED)) if len(sizes) else 0.0
 
 
 def _values(tokens: Row, color_by: str) -> F64:

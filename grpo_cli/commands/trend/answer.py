@@ -86,14 +86,17 @@ _OF_SEVERAL = ("singleton-group", "reference", "no-scores")
 """Codes that need the other records of the step, or of the run."""
 
 
-def of_step(reader: Reader, step: Step, step_source: StepSource) -> Reader:
-    """A reader of the same files that reads only the records of a step."""
-    if step.key is not None:
-        return reader.only({step.key: step.number})
+def of_steps(reader: Reader, steps: Sequence[Step], step_source: StepSource) -> Reader:
+    """A reader of the same files that reads only the records of some steps."""
+    numbers, keys = [one.number for one in steps], {one.key for one in steps}
+    if len(keys) != 1:
+        return reader
+    if (key := keys.pop()) is not None:
+        return reader.only({key: numbers})
     files: dict[str, int | None] = dict(step_source.files or ()) or {
         path: of_name(path) for path in reader.paths
     }
-    return reader.only({}, [path for path, number in files.items() if number == step.number])
+    return reader.only({}, [path for path, number in files.items() if number in numbers])
 
 
 def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
@@ -147,7 +150,7 @@ def _checked(
         return event
     if event.first.metric == "gradient_norm" and event.step in formulas():
         return replace(event, cause=formulas()[event.step])
-    now, before = (of_step(run.reader, steps[one], run.step_source) for one in (at, at - 1))
+    now, before = (of_steps(run.reader, [steps[one]], run.step_source) for one in (at, at - 1))
     return replace(event, cause=at_one_place([event.first, *event.others], now, before) or known)
 
 
@@ -174,7 +177,7 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
     @cache
     def wrong_in(number: int) -> list[Finding]:
         """The errors and warnings of a step; none where a record cannot be read."""
-        reader = of_step(run.reader, steps[steps.numbers.index(number)], run.step_source)
+        reader = of_steps(run.reader, [steps[steps.numbers.index(number)]], run.step_source)
         try:
             found = check(reader, limit=0).findings
         except InputError:

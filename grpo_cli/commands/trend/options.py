@@ -169,8 +169,8 @@ class StoredOptions:
     """What of a run a page stores."""
 
     steps: Annotated[
-        int, option("--steps", "N", "Steps to store, first those of findings (40).", "Page", min=1)
-    ] = 40
+        int, option("--steps", "N", "Steps to store, first those of findings (12).", "Page", min=1)
+    ] = 12
     groups: Annotated[
         int, option("--groups", "N", "Random groups per step, after the worst (2).", "Page", min=0)
     ] = 2

@@ -213,9 +213,10 @@ class Chart {
   point(at) {
     const { charts: { run, range: [, last] }, metric } = this;
     const place = at ?? last;
-    const other = (metric.others ?? []).filter((values) => values[place] !== null).map((values) => ` (${shown(values[place], 4)})`);
+    const others = (metric.others ?? []).map((values) => values[place]).filter((one) => one !== null);
     const value = metric.values[place];
-    this.value.textContent = `step ${run.steps[place]}: ${shown(value, 4)}${other.join("")}`;
+    const [own, ...beside] = [value, ...others].map((one) => shown(one, others.length ? 3 : 4));
+    this.value.textContent = `step ${run.steps[place]}: ${own}${beside.map((one) => ` (${one})`).join("")}`;
     this.cursor.setAttribute("transform", `translate(${this.x(place)} 0)`);
     this.cursor.style.display = at === null ? "none" : "";
     this.cursor.lastChild.setAttribute("cy", value === null ? -9 : this.y(value));

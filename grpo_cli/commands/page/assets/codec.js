@@ -16,31 +16,25 @@ async function readBlock(base64, { tokens = true } = {}) {
   const starts = [0];
   for (const length of head.lengths) starts.push(starts[starts.length - 1] + length);
   const count = starts[starts.length - 1];
-  const named = Object.entries(head.columns);
-  const low = named.reduce((sum, [, way]) => sum + count * (lowPlanes[way] ?? 0), 0);
-  const source = { bytes, at: 4 + size, low: bytes.length - low };
-  const clip = new Int8Array(take(source, count, 1).buffer);
-  const place = new Uint32Array(take(source, count, 4).buffer);
+  const planes = Object.values(head.columns).join("");
+  const source = { bytes, d: 4 + size, s: bytes.length - count * planes.replace(/[^s]/g, "").length };
+  const { clip, place, ...named } = Object.fromEntries(Object.entries(head.columns).map(([name, letters]) => [name, take(source, count, letters)]));
   const columns = {};
-  const record = { ...head, starts, count, clip, place, columns };
-  const written = {};
-  for (const way of Object.keys(lowPlanes)) {
-    for (const [name, own] of named) {
-      if (own === way) written[name] = readColumn(source, way, record);
-    }
-  }
-  for (const [name, way] of named) {
-    columns[name] = way === "x8" || way === "same" ? guessed(record, name, written[name]) : written[name];
-  }
+  const record = { ...head, starts, count, clip: Int8Array.from(firstHalves(clip)), place: firstHalves(place), columns };
+  for (const [name, off] of Object.entries(named)) columns[name] = guessed(record, name, off);
+  record.quantities = QUANTITIES.filter(({ column }) => columns[column]).map((one) => new Quantity(one, columns[one.column]));
   return record;
 }
 
+const firstHalves = (halves) => halves.filter((_, at) => at % 2 === 0);
+
 // A column from those before it, and the bits in which it differs from that: page.py guesses alike.
 function guessed(record, name, off) {
-  const of = guess(record)[name] || (() => 0);
+  const of = guess(record)[name];
+  if (!of) return new Float64Array(off.buffer);
   const values = new Float64Array(record.count).map((_, t) => of(t)).map((one) => (Number.isFinite(one) ? one + 0 : 0));
   const bits = new Uint32Array(values.buffer);
-  off?.forEach((other, at) => (bits[at] ^= other));
+  off.forEach((other, at) => (bits[at] ^= other));
   return values;
 }
 
@@ -72,30 +66,16 @@ function nearExpm1(x) {
   return half * (half + 2);
 }
 
-// How many bytes of a number, the lowest, stand behind all others; columns follow each other so.
-const lowPlanes = { f8: 7, f4: 3, x8: 0, each: 0 };
-
-// `count` numbers of `width` bytes, put together again from their planes.
-function take(source, count, width, low = 0) {
+// `count` numbers of eight bytes, as their halves. Of each byte a letter: "0" is 0 in all of them; others follow each other
+// in the stream, those that deflate ("d") before those that are stored ("s").
+function take(source, count, letters) {
   const { bytes } = source;
-  const result = new Uint8Array(count * width);
-  for (let plane = 0; plane < width; plane++) {
-    const place = plane < low ? "low" : "at";
-    const begin = source[place];
-    for (let i = 0; i < count; i++) result[i * width + plane] = bytes[begin + i];
-    source[place] += count;
-  }
-  return result;
-}
-
-function readColumn(source, way, record) {
-  const { count } = record;
-  const low = lowPlanes[way];
-  if (way === "f8") return new Float64Array(take(source, count, 8, low).buffer);
-  if (way === "x8") return new Uint32Array(take(source, count, 8).buffer);
-  if (way === "f4") return Float64Array.from(new Float32Array(take(source, count, 4, low).buffer));
-  const values = new Float64Array(take(source, record.lengths.length, 8).buffer);
-  const result = new Float64Array(count);
-  values.forEach((value, r) => result.fill(value, record.starts[r], record.starts[r + 1]));
-  return result;
+  const result = new Uint8Array(count * 8);
+  [...letters].forEach((letter, plane) => {
+    if (letter === "0") return;
+    const begin = source[letter];
+    for (let i = 0; i < count; i++) result[i * 8 + plane] = bytes[begin + i];
+    source[letter] += count;
+  });
+  return new Uint32Array(result.buffer);
 }

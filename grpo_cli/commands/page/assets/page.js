@@ -74,8 +74,9 @@ class Page {
     if (known && group === null) {
       const steps = Object.keys(run.kept).map(Number).sort((a, b) => a - b);
       const at = steps.indexOf(step);
-      if (at > 0) parts.push("  ", link(`#step-${steps[at - 1]}`, `‹ step ${steps[at - 1]}`));
-      if (at + 1 < steps.length) parts.push("  ", link(`#step-${steps[at + 1]}`, `step ${steps[at + 1]} ›`));
+      const beside = (place, words) => parts.push(Object.assign(link(`#step-${steps[place]}`, words), { className: "beside" }));
+      if (at > 0) beside(at - 1, `‹ step ${steps[at - 1]}`);
+      if (at + 1 < steps.length) beside(at + 1, `step ${steps[at + 1]} ›`);
     }
     this.path.replaceChildren(...parts);
   }

@@ -40,15 +40,15 @@ class Responses {
   *facts(facts, r) {
     const record = this.record;
     const { low, high } = clipCounts(record, r);
-    const fact = (name, value, kind = "") => make(`span${kind}`, {}, `${name} `, make("b", {}, value));
+    const fact = (name, value) => make("span", {}, `${name} `, make("b", {}, number(value)));
     const bar = make("span.bar", { "aria-hidden": "true", title: "relative to the largest contribution" }, this.bar(facts.contribution));
-    yield make("span.first", {}, "contribution ", make("b", {}, shown(facts.contribution)), bar); // all bars have one axis
-    if (record.groups > 1) yield fact("group", shown(facts.group));
-    if (facts.reward !== null) yield fact("reward", shown(facts.reward));
-    if (facts.advantage !== null) yield fact("A", shown(facts.advantage));
-    yield fact("tokens", shown(facts.length));
-    if (low) yield fact("▾ clipped low", shown(low));
-    if (high) yield fact("▴ clipped high", shown(high));
+    yield make("span.first", {}, "contribution ", make("b", {}, number(facts.contribution)), bar); // all bars have one axis
+    if (record.groups > 1) yield fact("group", facts.group);
+    if (facts.reward !== null) yield fact("reward", facts.reward);
+    if (facts.advantage !== null) yield fact("A", facts.advantage);
+    yield fact("tokens", facts.length);
+    if (low) yield fact("▾ clipped low", low);
+    if (high) yield fact("▴ clipped high", high);
   }
 
   bar(value) {

@@ -88,7 +88,7 @@ class RunView {
     const ordered = families([...findings].sort((a, b) => a.onset - b.onset));
     const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
     const list = make("ul.findings", {}, ...ordered.map(([one, ...others]) => this.finding(one, one === findings[0], others)));
-    const words = [...facts, ...check.map((one) => ["grpo check of one record", checkWords(one)])];
+    const words = [...facts, ...check.map(checkWords)];
     return make(
       "section.event",
       {},
@@ -98,7 +98,7 @@ class RunView {
         "div",
         {},
         ...words.map(([name, text]) => make("p", {}, make("b", {}, `${name}: `), text)),
-        own.length ? make("p", {}, ...own.map((one) => make("code", {}, one))) : null,
+        ...own.map(commandLine),
       ),
     );
   }
@@ -120,7 +120,7 @@ class RunView {
       has ? link(`#step-${onset}`, `step ${onset}`) : `step ${onset}`,
       ` ${arrow(finding)} `,
       main ? make("b", {}, words) : words,
-      others.length ? `; also ${others.map(levels).join(", ")}` : "",
+      ...(others.length ? ["; also ", ...others.flatMap((one, at) => [at ? ", " : "", make("span.level", {}, levels(one))])] : []),
       " ",
       make("span.links", {}, ...links),
     );
@@ -142,7 +142,7 @@ class RunView {
     const rows = Object.entries(against.metrics).map(([name, row]) => [name, ...heads.map((head) => number(row[head]))]);
     fill(table, ["series", ...heads], rows);
     const hint = "±: half the width of the 95 % confidence interval; since: the step at which the difference begins; since then: from that step on.";
-    return [make("h2", {}, `Against ${others[0]}`), make("p", {}, sentences([against.verdict], this.run)), make("div.wide", {}, table), make("p.hint", {}, hint)];
+    return [make("h2", {}, `Against ${others[0]}`), make("div.wide", {}, table), make("p.hint", {}, hint)];
   }
 
   // What the trainer logged: whether it is what was recomputed, and its own series.
@@ -163,6 +163,7 @@ class RunView {
       const sign = begun ? ` ${arrow(begun)}` : kept[step] === "worst" ? " ○" : "";
       const item = link(`#step-${step}`, step === good ? `${step} ●` : `${step}${sign}`);
       item.title = step === good ? "last good step" : WHY[kept[step]];
+      if (kept[step] === "sampled") item.className = "random";
       return item;
     });
     return make("p.steps-list", {}, ...links);
@@ -226,8 +227,18 @@ function families(findings) {
 
 const levels = ({ metric, before, after }) => `${metric} ${[before, after].filter((one) => one !== null).map((one) => shown(one, 3)).join(" → ")}`;
 
-// What check says, without the name of the rule: "at step 21: entropies are too small …".
-const checkWords = (words) => words.replace(/^(at step \d+: )?[a-z][a-z-]*: /, (_, when = "") => when);
+// What check says, without the name of the rule, and of which record.
+function checkWords(words) {
+  const [, when = "", text, record] = words.match(/^(at step \d+: )?(?:[a-z][a-z-]*: )?([^]*?)(?: \(record (.*)\))?$/);
+  return [`grpo check${record === undefined ? "" : `, record ${record}`}`, when + text];
+}
+
+// A command, below what it shows.
+function commandLine(words) {
+  const [command, note] = words.split("  # ");
+  const spaced = command.split(" ").flatMap((word, at) => [at ? " " : "", make("span", {}, word)]); // lines break between words alone
+  return make("div.command", {}, note ? make("span.hint", {}, note) : null, make("code", {}, ...spaced));
+}
 
 // What the place of a finding is, with its number.
 function evidence({ by, direction, worst: { value } }) {

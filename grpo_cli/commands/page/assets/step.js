@@ -9,8 +9,11 @@ const UNUSUAL = 3;
 // The size of a dot, in pixels.
 const DOT = 4.5;
 
-// The room on either side of the first and the last place, where dots are side by side.
-const MARGIN = 24;
+// So many responses of a dot are listed.
+const LISTED = 8;
+
+// The room on either side of the first and the last place.
+const MARGIN = 18;
 
 // A group by its record, which it shares with others of its step or not.
 function groupWords(groups, at) {
@@ -37,7 +40,7 @@ class StepView {
       {},
       ...(new Set(run.files).size > 1 ? [make("p", {}, run.files[this.at])] : []),
       ...this.found.slice(0, 1).map((one) => make("p.verdict", {}, `${arrow(one)} ${one.sentence}`)),
-      ...this.found.slice(0, 1).map((one) => make("p", {}, make("code", {}, (one.onset === step ? one.command : one.worst_command) ?? ""))),
+      ...this.found.slice(0, 1).map((one) => commandLine((one.onset === step ? one.command : one.worst_command) ?? "")),
       ...(step === run.last_good ? [make("p.verdict", {}, "The last good step.")] : []),
       make("div.columns", {}, make("section", {}, ...this.metrics()), this.groups.length ? make("section", {}, make("h2", {}, this.heading()), this.figure, this.stacked) : null),
       run.alone ? make("p.hint", {}, sentences([run.alone], run)) : null,
@@ -110,10 +113,7 @@ class StepView {
     const spread = this.single ? [[], [], []] : [["responses"], ["reward std"], ["longest"]]; // of one response they say nothing
     const heads = ["record", ...(many ? ["group"] : []), ...spread[0], "reward", ...spread[1], "length", ...spread[2], "clipped", "largest |log ratio|", ...this.extra(), ...(this.single ? [] : ["tokens"]), "worst in"];
     const table = make("table");
-    const cells = this.groups.map((_, at) => this.row(at, many));
-    const known = heads.map((_, column) => cells.some((row) => row[column] !== "–"));
-    const kept = (row) => row.filter((_, column) => known[column]);
-    fill(table, kept(heads), cells.map(kept)).forEach((row, at) => {
+    fill(table, heads, this.groups.map((_, at) => this.row(at, many))).forEach((row, at) => {
       row.addEventListener("pointerenter", () => this.mark(at));
       row.addEventListener("pointerleave", () => this.mark(null));
     });
@@ -167,7 +167,7 @@ class StepView {
   // Makes the dots of a group stand out; null: of none.
   mark(at) {
     this.figure.classList.toggle("marking", at !== null);
-    for (const dot of this.figure.querySelectorAll("circle")) dot.classList.toggle("marked", at !== null && dot.of === this.names[at]);
+    for (const dot of this.figure.querySelectorAll("circle")) dot.classList.toggle("marked", at !== null && dot.of.has(this.names[at]));
   }
 
   // ---- responses by length and reward
@@ -177,7 +177,7 @@ class StepView {
     this.figure.replaceChildren(...(known ? [this.scatter(Math.min(this.figure.clientWidth || 700, 760))] : []));
     const parts = known ? ["A dot is a response"] : [];
     if (known && this.kinds.length <= PALETTE) parts.push("its colour shows the group, as in the table");
-    if (known && this.isStacked) parts.push("responses of equal length and reward are side by side, with their number where they overlap");
+    if (known && this.isStacked) parts.push(`a number above it: so many responses of equal ${this.hasLengths ? "length" : "group"} and reward${this.hasLengths ? " (grey: of several groups)" : ""}`);
     const bare = this.groups.filter(({ block }) => !block).length;
     if (known && bare && bare < this.groups.length) parts.push("a filled dot: this page has the tokens of the group");
     if (known && bare < this.groups.length) parts.push("click a dot to open its response");
@@ -216,34 +216,37 @@ class StepView {
     return this.hasLengths ? this.groups[at].lengths[r] : at + 1;
   }
 
-  // A dot for each response; those at one place are side by side, within the room to the next place, and counted where they overlap.
+  // A dot for each length and reward, with a number where several responses have these.
   *dots(points, x, y) {
-    const all = points.flatMap(([at, { rewards }]) => rewards.map((reward, r) => ({ at, r, reward, cx: x.at(this.across(at, r)), cy: y.at(reward) }))).filter(({ reward }) => reward !== null);
     const places = new Map();
-    for (const dot of all) {
-      const place = `${dot.cx} ${dot.reward}`;
-      if (!places.has(place)) places.set(place, []);
-      places.get(place).push(dot);
+    for (const [at, { rewards }] of points) {
+      for (const [r, reward] of rewards.entries()) {
+        if (reward === null) continue;
+        const place = `${this.across(at, r)} ${reward}`;
+        if (!places.has(place)) places.set(place, { cx: x.at(this.across(at, r)), cy: y.at(reward), those: [] });
+        places.get(place).those.push({ at, r, reward });
+      }
     }
-    const columns = [...new Set(all.map(({ cx }) => cx))].sort((a, b) => a - b);
-    const gap = columns.slice(1).reduce((least, column, at) => Math.min(least, column - columns[at]), 250);
-    const room = Math.max(Math.min(gap - 2.5 * DOT, 2 * (MARGIN - DOT)), DOT);
-    this.isStacked = places.size < all.length;
-    for (const dots of places.values()) {
-      const last = dots.length - 1;
-      const spacing = last ? Math.min(2 * DOT, room / last) : 0;
-      for (const [nth, dot] of dots.entries()) yield this.dot(dot, dot.cx + (nth - last / 2) * spacing);
-      if (last && spacing < DOT) yield draw("text", { x: dots[0].cx, y: dots[0].cy - 2 * DOT, "text-anchor": "middle" }, `×${shown(last + 1)}`);
-    }
+    this.isStacked = [...places.values()].some(({ those }) => those.length > 1);
+    for (const place of places.values()) yield this.dot(place);
   }
 
-  dot({ at, r, reward, cy }, cx) {
-    const group = this.groups[at];
-    const words = `response ${r} of ${groupWords(this.groups, at)}: reward ${shown(reward, 4)}${this.hasLengths ? `, length ${shown(group.lengths[r])}` : ""}`;
-    const circle = draw("circle", { class: `${group.block ? "kept" : "bare"} ${this.color(at)}`, cx, cy, r: DOT }, draw("title", {}, words));
-    circle.of = this.names[at];
-    circle.addEventListener("pointerenter", () => this.mark(at));
-    circle.addEventListener("pointerleave", () => this.mark(null));
-    return group.block ? draw("a", { href: this.href(at, r), "aria-label": words }, circle) : circle;
+  dot({ cx, cy, those }) {
+    const [first] = those;
+    const [groups, count] = [new Set(those.map(({ at }) => this.names[at])), those.length];
+    const kept = those.find(({ at }) => this.groups[at].block);
+    const each = those.slice(0, LISTED).map(({ at, r, reward }) => {
+      const length = this.hasLengths ? `, length ${shown(this.groups[at].lengths[r])}` : "";
+      return `response ${r} of ${groupWords(this.groups, at)}: reward ${shown(reward, 4)}${length}`;
+    });
+    const words = [...each, ...(count > LISTED ? [`and ${shown(count - LISTED)} more`] : [])].join("\n");
+    const color = groups.size > 1 ? "mixed" : this.color(first.at);
+    const circle = draw("circle", { class: `${kept ? "kept" : "bare"} ${color}`, cx, cy, r: DOT }, draw("title", {}, words));
+    circle.of = groups;
+    const parts = [circle, ...(count > 1 ? [draw("text", { x: cx, y: cy - 1.7 * DOT, "text-anchor": "middle" }, shown(count))] : [])];
+    const dot = kept ? draw("a", { href: this.href(kept.at, kept.r), "aria-label": words }, ...parts) : draw("g", {}, ...parts);
+    dot.addEventListener("pointerenter", () => groups.size === 1 && this.mark(first.at));
+    dot.addEventListener("pointerleave", () => this.mark(null));
+    return dot;
   }
 }

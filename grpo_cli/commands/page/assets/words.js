@@ -36,9 +36,11 @@ function make(kind, attributes = {}, ...children) {
 // A number in few digits; sorting and pointing have all of them.
 const number = (value, digits = 4) => (typeof value === "number" ? make("data", { value, title: String(value) }, shown(value, digits)) : shown(value));
 
-// Fills a table, whose rows are sorted by a click on a heading. Each cell knows its heading: on a narrow
-// screen rows wrap, with the headings in them. Returns the rows.
-function fill(table, heads, rows) {
+// Fills a table, whose rows are sorted by a click on a heading; a column without any value is left out. Each cell knows its
+// heading: on a narrow screen rows wrap, with the headings in them. Returns the rows.
+function fill(table, everyHead, everyCell) {
+  const filled = everyHead.map((_, at) => !everyCell.length || everyCell.some((row) => row[at] !== "–"));
+  const [heads, ...rows] = [everyHead, ...everyCell].map((row) => row.filter((_, at) => filled[at]));
   const kind = (name) => (TEXTS.has(name) ? ".word" : "");
   const short = heads.map((name, at) => name.replace(new RegExp(`^${heads[at - 1]} `), "")); // of a narrow table, which repeats them
   const cell = (content, at) => make(`td${kind(heads[at])}${content === "·" ? ".none" : ""}`, { "data-head": short[at] }, content);

@@ -13,8 +13,8 @@ import numpy as np
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked, MismatchFound
 from grpo_cli.commands.check.run import check
-from grpo_cli.commands.report.groups import Choice, KeptGroups, owners, worst_in
-from grpo_cli.commands.trend.answer import of_step
+from grpo_cli.commands.report.groups import Choice, KeptGroups, pointed_at, worst_in
+from grpo_cli.commands.trend.answer import of_steps
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, medians
@@ -137,7 +137,7 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
     kinds = [*dict.fromkeys([*(one.worst for one in columns if one and one.worst), *step.worst])]
     worst = {kind: step.worst[kind] for kind in kinds if kind in step.worst}
     if run is not None:
-        narrowed = of_step(run.reader, step, run.step_source)
+        narrowed = of_steps(run.reader, [step], run.step_source)
         groups = _groups(number, worst, narrowed, run)
         checked = None if step.has_rewards_alone else check(narrowed)
         if checked is not None and checked.mismatch is not None:
@@ -251,7 +251,7 @@ def _groups(
     number: int, worst: Mapping[str, Place], reader: Reader, run: Run
 ) -> list[Mapping[str, Any]]:
     """The groups in which a step is worst in something, in the order of that."""
-    choice = Choice({number: "asked"}, {}, owners(worst.values()), groups=0, seed=0)
+    choice = Choice({number: "asked"}, pointed_at(worst.values()), groups=0, seed=0)
     make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
     found = first_pass(reader, make).steps
     rows: list[Mapping[str, Any]] = []
