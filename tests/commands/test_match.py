@@ -470,7 +470,7 @@ def test_values_that_few_digits_leave_are_distinguished_by_more(known, losses) -
     count = len({one["value"] for one in found["matches"]})
     assert (count > 1, found["reproduced"]) == (True, True)
     shown = " ".join(run(*words).stdout.split())
-    assert f"to tell the {found['entry_count']} values apart, give more digits" in shown
+    assert f"to decide between the {found['entry_count']} values, give more digits" in shown
 
 
 # ---- as users run it ----------------------------------------------------------------------------

@@ -116,6 +116,8 @@ class Checked(Frames, Answer):
             for name, count in self.severities.items()
             if count
         ]
+        if counts and self.severities["info"] == sum(self.severities.values()):
+            counts = ["no error or warning", *counts]
         return ", ".join(counts) or "nothing found", what_was_counted(vars(self))
 
 

@@ -214,7 +214,7 @@ class Matched(Frames, Answer):
         others = f"{count:,} other conventions" if count > 1 else "another convention"
         return (
             f"consistent with {row.variants[0]}, which the records name; {self.target_of} "
-            f"{self.target!r} (±{self.tolerance:.2g}) cannot tell it from {others}"
+            f"{self.target!r} (±{self.tolerance:.2g}) does not distinguish it from {others}"
         )
 
     @property

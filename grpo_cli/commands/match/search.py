@@ -42,8 +42,7 @@ _FAR = 12.0
 _PLAINER = 6.0
 """Bits from which on a solved length is named in place of what is no chance either."""
 _ALIKE = 2.0
-"""Bits within which conventions are as simple, so that of a number of few digits the nearest is
-named first."""
+"""Conventions within so many bits are equally simple: of these the nearest is named first."""
 _LARGE = 1 << 18
 """Tokens from which the search begins with what is quickly evaluated, and no unusual ε is tried."""
 _MOST_WORK = {Depth.QUICK: math.inf, Depth.PLAIN: 4e6, Depth.WIDE: 2e6}

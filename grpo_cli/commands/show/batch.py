@@ -15,7 +15,7 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.frames import Array, Frames, columns_of
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.show.picture import COLORS, decoder, flowing, ranked_by
+from grpo_cli.commands.show.picture import decoder, flowing, ranked_by
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES, STEP
@@ -75,15 +75,14 @@ class Shown(Frames, Answer):
         if self.of == "token" and not self.rows[0][COLUMN.get(self.by, self.by)]:
             other = "another --by" if self.by == "contribution" else "--by contribution"
             return f"{all_of_them}, each with {self.by} 0 ({other} ranks them)"
-        line = f"{all_of_them}, by {COLORS[self.by]}"
-        if rows < self.count:
-            line = f"{rows:,} of {all_of_them}: those with {ranked_by(self.by)}"
+        cut = f"{rows:,} of " if rows < self.count else ""
+        line = f"{cut}{all_of_them}, largest {ranked_by(self.by)} first"
         if self.carried is None:
             return line
         of = "contribution" if self.by == "contribution" else "gradient"
         of_all = rows < self.count and self.by in _CARRIED and not self.having
         spread = of_all and self.carried < _FEW
-        rest = ": the batch is not carried by a few tokens" if spread else ""
+        rest = ", so the update is spread over many tokens" if spread else ""
         return f"{line}; together {percent(self.carried)} of Σ|{of}|{rest}"
 
     def table(self) -> list[Mapping[str, Any]]:
@@ -140,7 +139,7 @@ class FirstTokens:
         by: the column that ranks them, by its size.
         count: how many at most; 0 for all.
         around: how many tokens before and after each are shown as text.
-        fields: columns besides the usual ones.
+        fields: columns in addition to the usual ones.
     """
 
     by: str

@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 
 _AROUND = {40: 40, 24: 40, 16: 40, 12: 40, 8: 24, 6: 20, 4: 16}
 """Cells of text before and after a token → those of the token at most: as many as there is room for
-beside the columns that fit with the fewest."""
+after the columns that fit with the fewest."""
 
 _TOKENS = (
     *("ratio", "advantage", "clip", "kl", "difference", "mismatch", "log_prob", "surrogate"),
@@ -229,8 +229,8 @@ def print_heat(
     if (more := len(picture.responses) - _MOST) > 0:
         console.print(Text(f"\n… {counted(more, 'more response')}", "dim"))
     if any(row[COLUMN.get(by, by)] for row in rows):
-        words = ranked_by(by)
-        console.print(Text(f"\nthe {counted(len(rows), 'token')} with {words}", "bold"))
+        words = f"the {counted(len(rows), 'token')} with the largest {ranked_by(by)}"
+        console.print(Text(f"\n{words}", "bold"))
         print_tokens(console, screen, rows, by, of_record=True)
     print_signature(console, screen, picture.record["signature"])
 

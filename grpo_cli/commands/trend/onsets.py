@@ -51,7 +51,7 @@ _LONG = 400  # steps from which on more is asked, as there are more places for a
 _ROUNDING = 1e-9  # of what is compared to find places that may differ
 _AT_ONCE = 256  # places whose pasts and futures are in memory at once
 _ROWS = 256  # pasts whose pairs are in memory at once: 1 MB
-_SHIFT, _DRIFT = 7.8, 9.2  # standard errors, times 1 + 7/past: few values know their noise badly
+_SHIFT, _DRIFT = 7.8, 9.2  # standard errors, times 1 + 7/past: a short past has rough noise
 
 
 class Change(NamedTuple):
@@ -173,7 +173,7 @@ def _cleaned(rows: F64) -> F64:
 
 
 def _may_differ(rests: F64, rest: F64, shares: F64) -> NDArray[np.bool_]:
-    """[k, m] where a shift or a drift may pass its bound: at few of many places.
+    """[k, m] where a shift or a drift may pass its bound: at some of many places.
 
     The error is no less than what the past varies by around its line.
 
@@ -222,7 +222,7 @@ def _noise(square: F64, product: F64, turns: F64, count: int) -> tuple[F64, F64]
     """[q, sizes] the variance of both sides, and what correlated neighbours add to it.
 
     What follows a change may be a level, a slope or a curve, so its noise is that of neighbours
-    around their mean step. It is no less than the noise before: few values are equal by chance.
+    around their mean step. It is no less than the noise before: short series are equal by chance.
 
     Args:
         square, product: of what is left of the past, and of its neighbours.

@@ -38,7 +38,7 @@ class Difference(Answer):
         mistakes: their names in the catalogue of mistakes.
         pattern: where the numbers differ and what the difference follows, whatever the cause is.
         located: the stages that can make such a difference; empty where the numbers do not tell.
-        possible: what fits too, where too few numbers differ to call it the cause.
+        possible: what fits too, where more numbers would be needed to call it the cause.
         agrees_with: the rows that give all of it, of the framework whose names the fields have,
             where no variant was asked for; no cause is searched for then.
         searched: whether a cause was searched for; else those of other records were tried alone.

@@ -227,7 +227,7 @@ def _find_holes(view: View) -> Iterator[Finding]:
 def find_masked_turns(view: View) -> Iterator[Finding]:
     """Finds responses whose policy tokens count in part, while many others are masked.
 
-    Roles say which are the policy's; a template's tokens between them are few. Without roles, all
+    Roles say which are the policy's; a template's tokens are between them. Without roles, all
     responses of several turns must have masked turns before one that counts. Responses that are
     masked as a whole were filtered. Masks that keep the last turn alone: modelscope/ms-swift#7838.
     """

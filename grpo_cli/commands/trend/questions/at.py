@@ -57,9 +57,9 @@ class MetricAt(Answer):
             "arcsin √x" or "artanh x".
         spread: 1.4826 times the median absolute deviation of s(others); their standard deviation
             where more than half of them are equal; no less than half of the least difference of
-            few values, or than the noise of a share of as few as its least value tells, or than
-            the standard error s/√(2n) of a standard deviation s of n rewards, as that of rewards of
-            0 and 1 is near its largest possible value in most steps.
+            up to 12 values, the noise of a share of so small a group, or the standard error s/√(2n)
+            of a standard deviation s of n rewards (of rewards of 0 and 1 it is near its largest
+            possible value in most steps).
     """
 
     name: str

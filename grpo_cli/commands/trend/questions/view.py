@@ -161,9 +161,9 @@ def print_comparison(
     if "at the end" not in hide:
         last = max(answer.steps[2] // 4, 30)
         explained += f"; at the end: over the last {last} steps"
-    explained += "; ≠: differs beyond chance for this many metrics"
+    explained += "; ≠: beyond chance, given how many metrics are compared"
     if answer.differing:
-        explained += "; since: the step from which on a metric differs"
+        explained += "; since: the first step that differs"
         explained += "" if "since_then" in hide else ", since_then: the difference from there on"
     console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
 
@@ -204,7 +204,7 @@ def since_then(one: Difference) -> str:
     if one.since_then is None or one.since_low is None:
         return "–"
     half = one.since_then - one.since_low
-    if half >= abs(one.since_then):  # the onset tells it, which the mean of so few steps does not
+    if half >= abs(one.since_then):  # the onset tells it, which so short a mean does not
         return _signed(one.since_then)
     return _with_half(one.since_then, half)
 

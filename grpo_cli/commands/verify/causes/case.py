@@ -178,7 +178,7 @@ class Case:
 
     @property
     def accumulations(self) -> dict[str, float]:
-        """By what a mean is divided besides: nothing, or the accumulation steps."""
+        """By what a mean is divided in addition: nothing, or the accumulation steps."""
         steps = self.record.hyperparameters.get("gradient_accumulation_steps")
         more = {" / accumulation steps": float(steps)} if isinstance(steps, int | float) else {}
         return {"": 1.0} | {words: number for words, number in more.items() if number > 1.0}
@@ -278,7 +278,7 @@ class Case:
 
     @property
     def loss_room(self) -> float:
-        """What a loss that was written with few digits leaves open; 0 where it has many."""
+        """By how much a rounded loss may be off; 0 where it has many digits."""
         return float(self._loss_rooms[0])
 
     @cached_property
@@ -333,7 +333,7 @@ class Case:
         numbers, batch, weight = [], self.batch, self.breakdown.correction
         cuts = batch.cuts(range(len(self.records) + 1))
         for one, cut in zip(self.records, cuts, strict=True):
-            own = Batch(  # all that is read, besides the record
+            own = Batch(  # all that is read, and the record
                 Segments(batch.responses.lengths[cut.responses]),
                 Segments(np.array(cut.counts[2:3])),
                 batch.groups[cut.responses] - cut.groups.start,
@@ -515,7 +515,7 @@ def _varied(records: Sequence[Record]) -> dict[str, F64]:
 
 
 def _room(loss: float) -> float:
-    """What a loss with few digits leaves open."""
+    """By how much a loss of so many digits may be off."""
     digits, places = digits_of(loss) if np.isfinite(loss) else (TYPED + 1, 0)
     return 0.5 * 10.0**-places if loss and digits <= TYPED else 0.0
 

@@ -168,7 +168,7 @@ def denominators(case: Case) -> Iterator[Cause]:
 
 
 _TERMS = {KL: ("KL", "kl-aggregate"), ENTROPY: ("entropy bonus", "entropy-denominator")}
-"""Terms besides the policy's → what they are called, and the mistake of another denominator."""
+"""Terms other than the policy's → what they are called, and the mistake of another denominator."""
 
 
 def of_a_term(case: Case) -> Iterator[Cause]:
