@@ -68,7 +68,7 @@ class Replaced(Answer):
 
 @dataclass(frozen=True)
 class Unserved(Answer):
-    """A variant that the data cannot serve.
+    """A variant that cannot be evaluated on the data.
 
     Attributes:
         variant: its name.

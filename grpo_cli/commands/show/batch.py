@@ -30,19 +30,19 @@ from grpo_cli.variants.plan import Plan
 
 @dataclass(frozen=True)
 class Shown(Frames, Answer):
-    """The tokens, or token strings, of a batch that stand out, the first the most.
+    """The tokens, or token strings, that carry a batch, the largest first.
 
     Attributes:
         variant, signature: the objective.
-        of: what a row is.
+        of: "token" or "string".
         by: the number that ranks the rows, by its size.
         count: how many tokens or token strings there are, of those that ``having`` keeps.
         carried: the part of Σ |contribution| of the batch (of Σ |gradient|, unless ranked by
-            contribution) that the rows have; None where there are several batches.
+            contribution) that the rows have; None if there are several batches.
         total: the batch's numbers by name.
         rows: the tokens or the token strings.
         notices: notes on the input and the numbers.
-        having: what every row holds, as ``--having`` says it.
+        having: the tests of ``--having``, which every row passes.
     """
 
     variant: str

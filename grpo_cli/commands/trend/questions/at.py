@@ -78,13 +78,13 @@ class StepAnswer(Answer):
     Attributes:
         step: the step.
         before, after: the first and the last of the steps that it is compared with.
-        verdict: what happened in the run, with the last good step.
+        verdict: the verdict on the run, with the last good step.
         metrics: every metric of the step: those of its findings in their order, then others that
             are watched, then the rest, each the most unusual first.
-        groups: those in which the step is worst in something, with what that is.
+        groups: the worst groups of the step, with the quantity in which each is worst.
         worst: the worst places, as a row of ``trend`` has them, in the order of the metrics.
         findings: the run's findings that begin at the step, or are worst there.
-        check: what ``grpo check`` says of the step's records; None of a log.
+        check: the findings of ``grpo check`` in the step's records; None for a log.
     """
 
     step: int
