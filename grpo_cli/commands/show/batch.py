@@ -80,10 +80,7 @@ class Shown(Frames, Answer):
         if self.carried is None:
             return line
         of = "contribution" if self.by == "contribution" else "gradient"
-        of_all = rows < self.count and self.by in _CARRIED and not self.having
-        spread = of_all and self.carried < _FEW
-        rest = ", so the update is spread over many tokens" if spread else ""
-        return f"{line}; together {percent(self.carried)} of Σ|{of}|{rest}"
+        return f"{line}; together {percent(self.carried)} of Σ|{of}|"
 
     def table(self) -> list[Mapping[str, Any]]:
         """The tokens or token strings, in the columns that a terminal shows of them."""
@@ -98,9 +95,6 @@ class Shown(Frames, Answer):
         return columns_of(self.rows)
 
 
-_FEW = 0.05
-"""The part of the batch below which the rows that stand out are not what carries it."""
-
 AT_PROMPT = (
     *("id", "response", "position", "token", "ratio", "advantage", "clip"),
     *("contribution", "contribution_share", "gradient"),
@@ -108,9 +102,6 @@ AT_PROMPT = (
 """Columns of tokens that a prompt shows, and that those of Python begin with."""
 
 Row = dict[str, Any]
-
-_CARRIED = ("gradient", "contribution", "share")
-"""The quantities that add up to what a batch is."""
 
 RANK = "gradient"
 """What ranks tokens unless ``--by`` says it: what they change of the policy. A clipped token may
