@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.compare.answer import (
-    FEW,
+    LISTED,
     NAMES,
     SAME,
     Compared,
@@ -77,7 +77,7 @@ def _print_rows(
 ) -> None:
     """Prints the table and what its columns mean; above it where the screen cuts its end."""
     every = answer.variants
-    many = len(every) > FEW and not every[0].batch
+    many = len(every) > LISTED and not every[0].batch
     alike = agreeing(every) if many and not chosen().full else [[row] for row in every]
     sizes = {group[0].variant: len(group) for group in alike}
     rows = in_order([group[0] for group in alike], by)

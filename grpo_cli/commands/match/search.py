@@ -130,7 +130,7 @@ class Search:
             text = f"{_NOT_SEARCHED[depths[-1]]}; --where selects fewer records"
             run.reasons[TOO_LARGE] = text
         unknown = "epsilon" not in given and work <= _LARGE and not run.sure
-        # of a number with so few digits that chance gives it, no ε could be named either
+        # if chance gives a number of so many digits, no ε could be named either
         if unknown and run.chance(min(FINE.values())) < RARE:
             fine = self._search(questions, sample, Depth.FINE)
             run = fine if fine.sure else run

@@ -195,7 +195,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
 
 
 def _common(answer: Matched) -> Iterator[str]:
-    """Which stages all matches share, and what they have in the others, a few choices each."""
+    """Which stages all matches share, and their choices in the others."""
     parts = []
     for stage, choices in answer.differing.items():
         names = [*dict.fromkeys(one.partition("[")[0] for one in choices)]

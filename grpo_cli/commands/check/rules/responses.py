@@ -182,7 +182,7 @@ def _find_counted_padding(view: View) -> Iterator[Finding]:
     """Yields records whose mask counts one token of padding, by its log-prob of exactly 0.0.
 
     Two columns at least have it at the last token of most responses, which is one id and no known
-    end of text, and at so few others that chance gives it once in a million (Chernoff). Responses
+    end of text, and so rarely elsewhere that chance gives one in a million (Chernoff). Responses
     that end otherwise are no shorter: they had no padding.
     """
     rows, columns, ids = view.responses, [*view.log_probs.values()], view.counted_ids

@@ -50,7 +50,8 @@ def print_step_answer(
     explained += f"before, in robust standard deviations{more}"
     table = [{"metric": one.name, **one.fields()} for one in rows]
     _print_rows(console, screen, table, spare=("after",), hide=_INTERNAL, note=explained)
-    console.print()
+    if answer.findings:
+        console.print()
     for finding in answer.findings:
         print_finding(console, screen, finding)
     places = answer.places
@@ -240,7 +241,7 @@ def _print_rows(
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     if note:
-        console.print(wrapped(Text(note, "dim"), screen.reading))
+        console.print(wrapped(Text(note, "dim"), screen.reading, 2))
     print_hidden(console, screen, hidden, "see --json")
     return hidden
 
