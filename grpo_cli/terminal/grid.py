@@ -262,8 +262,7 @@ def print_hidden(
         room = (screen.width or 0) - len(f"{where}:  ({remedy})")
         for kept in range(min(_NAMED, len(names) - 1), 0, -1):
             if len(listed) > room and not chosen().full:
-                first = names[-kept:]
-                listed = f"{', '.join(reversed(first))} and {len(names) - kept} more"
+                listed = f"{', '.join(names[: -kept - 1 : -1])} and {len(names) - kept} more"
         text = Text(f"{where}: {listed} ({remedy})", "dim")
         above = "" if screen.terminal else "\n"  # on a small screen, rows are worth more
         console.print(Text(above) + wrapped(text, screen.width, GAP))

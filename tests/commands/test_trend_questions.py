@@ -424,7 +424,7 @@ def test_a_comparison_says_which_metrics_differ_from_which_step_on(folder: Path)
     shown = run("trend", paths[0], "-v", "dr", "--against", paths[1]).stdout
     first = shown.splitlines()[0]
     assert f"mismatch.k3 from step {SINCE}" in first
-    assert f"over {STEPS} steps" in shown
+    assert f"Compared: {STEPS} steps" in shown
 
 
 def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:
