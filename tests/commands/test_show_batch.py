@@ -205,4 +205,4 @@ def test_a_long_token_makes_no_table_wider_than_the_screen(tmp_path: Path, width
         rows = lines[rule - 1 : rule + 3]
         assert max(map(len, rows)) <= width, rows
         if words != "show --strings":
-            assert "ratio" in lines[rule - 1]
+            assert "contribution" in lines[rule - 1]

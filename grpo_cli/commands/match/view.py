@@ -83,11 +83,6 @@ def _print_advice(console: Console, screen: Screen, answer: Matched) -> None:
     for line in _common(answer):
         console.print(wrapped(Text(line), screen.reading, 2))
         mark(console, "hint")
-    if answer.entry_count > 1:
-        line = f"to decide between the {answer.entry_count} values, give {_MORE}"
-        console.print()
-        console.print(wrapped(Text(line), screen.reading, 2))
-        mark(console, "hint")
     if not answer.tell_apart:
         return
     console.print(Text("\nto distinguish them, use data with", "bold"))
@@ -195,7 +190,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
 
 
 def _common(answer: Matched) -> Iterator[str]:
-    """Which stages all matches share, and their choices in the others."""
+    """Which stages all matches share, their choices in the others, and what decides."""
     parts = []
     for stage, choices in answer.differing.items():
         names = [*dict.fromkeys(one.partition("[")[0] for one in choices)]
@@ -208,6 +203,8 @@ def _common(answer: Matched) -> Iterator[str]:
         yield f"all have {', '.join(shared)}"
     if parts:
         yield f"they differ in {', '.join(parts)}"
+    if answer.entry_count > 1:
+        yield f"to decide between the {answer.entry_count} values, give {_MORE}"
 
 
 def _chance(answer: Matched) -> str:

@@ -90,7 +90,9 @@ def print_tokens(
     console: Console, screen: Screen, rows: Sequence[Row], by: str, *, of_record: bool = False
 ) -> None:
     """Prints a row for each token, in its text; without the record where there is only one."""
-    spare = tuple(name for name in _SPARE if name not in (by, f"gradient_{by}"))
+    same = all(row["ratio"] == 1.0 and not row["clip"] for row in rows)  # these columns say nothing
+    first = ("clip", "ratio") if same else ()
+    spare = tuple(name for name in (*first, *_SPARE) if name not in (by, f"gradient_{by}"))
 
     def made(around: int) -> list[Column]:
         columns = [*_of_tokens(rows, by, around)][of_record:]

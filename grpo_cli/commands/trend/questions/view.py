@@ -46,8 +46,8 @@ def print_step_answer(
     rows = rows[: min(max(unusual, _LEAST_ROWS), _MOST_ROWS)]
     rest = len(answer.metrics) - len(rows)
     more = f"; {rest} more metrics: --json" if rest else ""
-    explained = "before, after: medians of the steps before and after; size: difference from "
-    explained += f"before, in robust standard deviations{more}"
+    explained = "findings first, then the largest size; before, after: medians of the steps before "
+    explained += f"and after; size: difference from before, in robust standard deviations{more}"
     table = [{"metric": one.name, **one.fields()} for one in rows]
     _print_rows(console, screen, table, spare=("after",), hide=_INTERNAL, note=explained)
     if answer.findings:
