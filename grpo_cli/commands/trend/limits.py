@@ -57,7 +57,7 @@ _CLEAR_OF = 1.0
 def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
     """The places of values that are far above all that is usual.
 
-    Of a share, those at which nothing is learnt, by the chance that so many groups are equal.
+    Of a share, those at which nothing is learnt, if chance does not explain them.
     """
     linear, falls = watch.scale == "linear", watch.scale == "below 1"
     values = np.abs(scaled) if linear else scaled

@@ -387,7 +387,7 @@ class Finding:
         worst_command: shows the worst step in the same way.
         direction: "up", "down" or "".
         severity: "warning", or "info" if the change is not a fault by itself.
-        seen: the step after which ``trend`` reports it in a growing run.
+        seen: the first step at which ``trend`` reports it in a growing run.
         end: the first step whose values are as before; None while it lasts.
         period: the distance between spikes or copies, in steps; 0 if there is no period.
         at_once: whether the new level was reached from one step to the next.

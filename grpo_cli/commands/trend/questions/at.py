@@ -56,10 +56,9 @@ class MetricAt(Answer):
         scale: s, in which the noise of the metric is even: "x", "log x", "−log(1 − x)",
             "arcsin √x" or "artanh x".
         spread: 1.4826 times the median absolute deviation of s(others); their standard deviation
-            where more than half of them are equal; no less than half of the least difference of
-            up to 12 values, the noise of a share of so small a group, or the standard error s/√(2n)
-            of a standard deviation s of n rewards (of rewards of 0 and 1 it is near its largest
-            possible value in most steps).
+            where more than half of them are equal. No less than half of the least difference of up
+            to 12 values, than the noise of a share over as many items as its least value implies,
+            or than the standard error s/√(2n) of a standard deviation s of n rewards.
     """
 
     name: str
