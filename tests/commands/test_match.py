@@ -403,7 +403,7 @@ def test_the_nearest_say_what_would_make_them_fit(path, without_mistakes) -> Non
     assert needing
 
 
-# ---- what would tell them apart -----------------------------------------------------------------
+# ---- what would distinguish them ----------------------------------------------------------------
 
 BARE = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}
 FOUR = {"log_probs_new": [[-1.0]] * 4}
@@ -496,7 +496,7 @@ def test_the_headline_counts_what_is_listed(known, losses) -> None:
     words = ("match", known, f"--loss={losses['grpo']!r}", "--full", *FLAGS[4:], "--kl", "k3")
     found = json.loads(run(*words, "--json").stdout)
     shown = " ".join(run(*words).stdout.split())
-    listed = shown.partition("equal on this data: ")[2].partition(" to tell them apart")[0]
+    listed = shown.partition("equal on this data: ")[2].partition(" to distinguish them")[0]
     assert found["match_count"] - 1 == len(listed.split("; ")) > 0
     count = found["match_count"] - 1
     others = "1 other formula also gives" if count == 1 else f"{count} other formulas also give"
