@@ -59,7 +59,7 @@ def until_error(items: Iterable[T], faults: list[Exception]) -> Iterator[T]:
 
 
 class GrpoError(Exception):
-    """Anything the user can put right. ``exit_code`` is what the command ends with."""
+    """An error that the user can correct. ``exit_code`` is the command's exit code."""
 
     exit_code = 3
 

@@ -46,7 +46,7 @@ def read(
     unpack: str | int | None = None,
     map: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The records of data, one by one, under canonical names.
+    """Yields the records of data, one by one, under canonical names.
 
     They are what ``grpo convert`` writes: whatever the data are (JSON, JSONL, Parquet, Arrow,
     npz, safetensors, packed or not, the dump of a framework), the other functions take these dicts
@@ -61,7 +61,7 @@ def read(
         where: only records that match, as ``"step==120 && env!=math"``. Default: all.
         group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
             Default: each row is a record.
-        group_size: every so many rows, or responses of a record, are one group. Default: as
+        group_size: how many rows, or responses of a record, form one group. Default: as
             ``group_by`` says.
         record: only this record: its id, or else its number from 0. Default: all.
         unpack: what a packed file may unpack to, as ``"4G"`` or in bytes. Default: by its size.

@@ -83,8 +83,8 @@ class Evaluated:
     Attributes:
         total: the batch's numbers by name, as ``grpo eval --level batch`` prints them.
         signature: one line that names every choice which changes the number.
-        notices: what was assumed, as where log_probs_old is missing.
-        parts: the records, and every number of theirs; empty where only totals were asked for.
+        notices: what was assumed, for example if log_probs_old is missing.
+        parts: the records with all their numbers; empty if only totals were asked for.
         batches: with ``batch="step"`` or other fields, the numbers of each batch behind those that
             name it; ``total`` is then their mean. With ``batch="record"`` it is empty:
             ``columns("record")`` has each record's.

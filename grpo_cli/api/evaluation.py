@@ -64,7 +64,7 @@ def evaluate(
         where: only records that match, as ``"step==120 && env!=math"``. Default: all.
         group_by: rows with the same values here are one group, as ``"uid"`` or ``"step,uid"``.
             Default: each row is a record.
-        group_size: every so many rows, or responses of a record, are one group. Default: as
+        group_size: how many rows, or responses of a record, form one group. Default: as
             ``group_by`` says.
         totals_only: keeps only the totals, so that files of any size need little memory.
             Default: False.

@@ -145,16 +145,16 @@ def match(
 
     Args:
         data: as ``evaluate`` takes it.
-        *unnamed: refused, since a number needs its name.
+        *unnamed: an error: give each number by its name.
         loss, objective: the number that was logged, one of them. A text says by its digits how
             exact it is (``"0.0256"`` is ±0.00005), as does the shortest text of a float.
-        kl, clip_fraction, gradient_norm: what else was logged. Default: nothing.
+        kl, clip_fraction, gradient_norm: further numbers that were logged. Default: none.
         logged: where the records carry the number, as ``"loss=metrics.loss"``. Default: nowhere.
-        rtol: the relative tolerance. Default: what the digits say.
+        rtol: the relative tolerance. Default: by the digits of the number.
         betas: values of β to try. Default: some 50 that are usual, from 0.0001 to 1.
         variant: the only variant that is tried, with changes. Default: any.
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
-        stages, **hyperparameters: what is known of the trainer, as ``{"kl": "k3"}`` or
+        stages, **hyperparameters: the known settings of the trainer, as ``{"kl": "k3"}`` or
             ``beta=0.04``; it stays fixed.
         batch: "input", all records are one batch, or "record", each is. Default: "input".
 
@@ -225,7 +225,7 @@ def verify(
     batch: str = "",
     **hyperparameters: Hyperparameter,
 ) -> Verified:
-    """Whether records evaluate to what they expect, and where they first differ.
+    """Compares what records expect with what they evaluate to, up to the first difference.
 
     >>> record = {"log_probs": [[-0.5], [-0.7]], "rewards": [1, 0], "expected": {"loss": 0.1}}
     >>> verify(record, "dr")
@@ -237,8 +237,8 @@ def verify(
         data: as ``evaluate`` takes it. Each has ``expected``: what your loss gave.
         variant: a variant's name or alias. Default: what each record's ``framework`` says, else
             "grpo".
-        rtol, atol: when two numbers agree. Default: 1e-4, and a part of that of their scale.
-        metrics_rtol: when two metrics agree. Default: 1e-4.
+        rtol, atol: the tolerances. Default: 1e-4, and a part of the summed sizes of the terms.
+        metrics_rtol: the relative tolerance of metrics. Default: 1e-4.
         causes: how many differing records are searched for a cause. Default: 12.
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         stages, **hyperparameters: as ``evaluate`` takes them.
@@ -251,7 +251,7 @@ def verify(
 
     Raises:
         UsageError: for an unknown name.
-        InputError: for data that cannot be read, or expects nothing.
+        InputError: for data that cannot be read, or without expected numbers.
     """
     from grpo_cli.commands.verify.compare import tolerances
     from grpo_cli.commands.verify.judging import Judging
@@ -279,7 +279,7 @@ def check(
     group_by: Texts = (),
     group_size: int | None = None,
 ) -> Checked:
-    """Whether a dump is sane: shifts, padding, temperatures, dead groups, duplicates and more.
+    """Checks a dump for mistakes: shifts, padding, temperatures, dead groups, duplicates and more.
 
     >>> found = check("samples/temperature.jsonl")
     >>> found.ok, found.findings[0].code
@@ -330,7 +330,7 @@ def show(
     batch: str = "input",
     **hyperparameters: Hyperparameter,
 ) -> Shown:
-    """The tokens that stand out in a batch, or what the tokens of each string add up to.
+    """Lists the tokens that carry a batch, or token strings with the sums of their tokens.
 
     >>> found = show("samples/arithmetic.jsonl", "dr", having="clip==high")
     >>> [(row["token"], row["contribution"]) for row in found.rows]
@@ -343,7 +343,7 @@ def show(
             Default: "gradient"; "contribution" where ``having`` asks for clipped tokens.
         top: how many rows; 0 for all. Default: 20.
         strings: whether a row is a token string. Default: False, a row is a token.
-        having: only rows that fit, as ``"clip==high && contribution_share>0.01"``. Default: all.
+        having: only rows that match, as ``"clip==high && contribution_share>0.01"``. Default: all.
         record: only this record, as a batch of its own: its id, or else its number from 0; a
             notebook shows its tokens in colours. Default: all.
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
@@ -387,7 +387,7 @@ def diff(
     group_by: Texts = (),
     group_size: int | None = None,
 ) -> RunDiff:
-    """Where two runs that should be identical first differ.
+    """Finds where two runs that should be identical first differ.
 
     >>> runs = "samples/run/healthy.jsonl.gz", "samples/run/temperature.jsonl.gz"
     >>> diff(*runs).agreed_until
@@ -398,7 +398,7 @@ def diff(
 
     Args:
         first, second: the runs, each as ``evaluate`` takes data.
-        tolerance: by how much numbers may differ. Default: as rounding and an engine's noise do.
+        tolerance: the largest difference to ignore. Default: rounding and an engine's noise.
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
 
     Returns:
@@ -458,7 +458,7 @@ def trend(
     batch: Literal["input", "record"] = "input",
     **hyperparameters: Hyperparameter,
 ) -> Trend | StepAnswer | PartsAnswer | RunComparison:
-    """A run step by step, and when something changed; or one of three questions about it.
+    """Computes a run step by step, and finds when something changed.
 
     >>> run = trend("samples/run/temperature.jsonl.gz", "trl/grpo")
     >>> run.last_good_step, run.findings[0].sentence
@@ -467,7 +467,7 @@ def trend(
     Args:
         data: the run, as ``evaluate`` takes data; or a trainer's log, or several.
         variant: a variant's name or alias. Default: "grpo".
-        at: a step, to see what happened there. Default: none.
+        at: a step, for its metrics, worst groups and tokens. Default: none.
         by: a field, as "rank" or "env", to see which of its values carry the changes of the run, or
             those ``at`` a step. Default: none.
         against: another run, whose metrics are compared with this one's. Default: none.
@@ -475,7 +475,7 @@ def trend(
             the usual names that the records have.
         log: a trainer's log to compare with the records. Default: none.
         html: a file for the page that ``report`` writes. Default: none.
-        one_run: whether all files are of one run, whatever their folders. Default: False.
+        one_run: whether all files belong to one run, in any folders. Default: False.
         where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         batch: "input", all records are one batch, or "record", each is. Default: "input".
         stages, **hyperparameters: as ``evaluate`` takes them.
@@ -488,7 +488,7 @@ def trend(
 
     Raises:
         UsageError: for an unknown name, or files of several runs.
-        InputError: for data that cannot be read, or that do not say their step.
+        InputError: for data that cannot be read, or without a step.
     """
     from grpo_cli.commands.trend.answer import trend_of
     from grpo_cli.commands.trend.comparison import framework_of
@@ -588,7 +588,7 @@ def explain(
     batch: str | None = None,
     **hyperparameters: Hyperparameter,
 ) -> Explained | Described:
-    """Why the loss of data is what it is; or what a variant, a choice, a word or a log means.
+    """Explains the loss of data; or a variant, a choice, a word or a trainer's log.
 
     >>> explain("samples/on_policy.json")
     Explained(grpo: loss 0, gradient_norm 0.266006)

@@ -41,7 +41,7 @@ def report(
 
     Raises:
         UsageError: for an unknown name, or a page that cannot be written.
-        InputError: for data that cannot be read, or that do not say their step.
+        InputError: for data that cannot be read, or without a step.
     """
     how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
     how |= {"step": step, "one_run": one_run, "stages": stages, "batch": batch, **hyperparameters}

@@ -15,10 +15,10 @@ from grpo_cli.terminal.numbers import aligned, counted, markup, shown, visible
 class Answer:
     """A frozen dataclass whose fields are the keys of its JSON.
 
-    Where a key is a keyword of Python's the field's name ends with an underscore (``global_``).
+    If a key is a keyword of Python, the field's name ends with an underscore (``global_``).
 
     Attributes:
-        notices: what the command prints as notes; no key of the JSON, unless a class says so.
+        notices: the command's notes; not in the JSON, unless a class says so.
         of_views: attributes that views need, and ``dir`` does not list.
     """
 

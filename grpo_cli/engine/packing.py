@@ -20,7 +20,7 @@ from grpo_cli.records.settings import ABSENT, Settings, join_settings
 
 _BYTES = 1 << 22
 """Text evaluated together, some 65,000 tokens of three columns: enough that numpy's overhead is
-small, few enough that memory is."""
+small, and memory too."""
 _MIXED = 4
 """As many times that where records of several settings alternate, so that each has many."""
 _PRINTED = 4096

@@ -128,7 +128,7 @@ def in_order(
 
 
 def _feed(workers: Sequence[_Worker], rest: Iterator[tuple[int, Work]]) -> None:
-    """Gives pieces to workers that have few; a large message must not wait for their attention."""
+    """Gives pieces to workers that run short; a large message must not wait for their attention."""
     for worker in sorted(workers, key=lambda worker: len(worker.given)):
         while len(worker.given) < _AHEAD and not any(
             isinstance(one, Block) for _, some in worker.given for one in some

@@ -227,7 +227,7 @@ def warn(path: Path, message: str, level: int = 2) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """An error in few words; what the system says of a file is enough by itself."""
+    """An error in short; what the system says of a file is enough by itself."""
     if isinstance(error, OSError):
         return error.strerror or str(error) or type(error).__name__
     text = str(error)

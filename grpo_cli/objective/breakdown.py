@@ -150,7 +150,7 @@ class Breakdown:
 
     @cached_property
     def denominator(self) -> F64:
-        """[M] what each record's policy sum is divided by, besides a response's own part."""
+        """[M] what each record's policy sum is divided by, without a response's own part."""
         divisor, records = self.policy.weights.divisor, self.batch.records
         if isinstance(divisor, np.ndarray):
             divisor = divisor[records.starts]

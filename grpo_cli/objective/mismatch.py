@@ -393,7 +393,7 @@ def _cause(cause: str, names: dict[int, str], table: dict[int, F64], spared: int
 def _level(kinds: list[F64]) -> tuple[float, float]:
     """Σ min(|d|, 1) / Σ (1 − p), and its standard error from how the runs of each kind vary.
 
-    Kinds of few runs are taken together.
+    Rare kinds are taken together.
     """
     rare = [sums for sums in kinds if sums[1] < _LEAST_RUNS]
     together = [np.sum(rare, axis=0)] if rare else []

@@ -167,7 +167,7 @@ _MADE_OF = {
     "log_probs_ref": "log_probs_ref",
     "log_probs_rollout": "log_probs_rollout",
 }
-"""What a stage reads → the log-probs that it is made of, besides the current policy's."""
+"""What a stage reads → the log-probs that it is made of, other than the current policy's."""
 _SWITCHES = {"kl_weight": "none", "off_policy_mask_threshold": None}
 """Hyperparameters that switch off what a stage reads its optional columns for: their values."""
 

@@ -20,7 +20,7 @@ from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.results import Moments, Sample
 
 if TYPE_CHECKING:
-    from fractions import Fraction  # slow to import, and few objectives need it
+    from fractions import Fraction  # slow to import, and seldom needed
 
 
 class ExactMoments:

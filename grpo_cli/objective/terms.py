@@ -102,7 +102,7 @@ def gradient_parts(terms: Sequence[Term], batch: Batch) -> Iterator[GradientPart
 
 
 def bonus(entropies: F64, *, entropy_coef: ByToken) -> F64:
-    """J gains entropy_coef · Σₜ w·Hₜ, H being the entropy of π_θ at each token, nats.
+    """J gains entropy_coef · Σₜ w·Hₜ, H being the entropy of π_θ at each token in nats.
 
     The entropy is not a function of the log-prob of the token taken, so the bonus has no part in
     the gradient that is shown.

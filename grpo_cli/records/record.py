@@ -289,7 +289,7 @@ class Record:
 
 CHUNK_BYTES, CHUNK_RECORDS = 1 << 20, 1 << 8
 """Text decoded together: enough that what is done once for a chunk is little (at a quarter of it,
-``eval`` takes 1.05 to 1.1 times as long), few enough objects that they stay in cache until they
+``eval`` takes 1.05 to 1.1 times as long), but no more objects than stay in cache until they
 are packed, and dropped."""
 
 

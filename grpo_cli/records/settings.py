@@ -197,7 +197,7 @@ def framework_of(record: Mapping[str, object]) -> Mapping[str, object]:
 def _canonical_columns(path: str, name: str, values: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
     """Hyperparameter → [M] the values that one name gives it.
 
-    Between two numbers that are allowed, all are, but for fractions: most columns need few checks.
+    Between two numbers that are allowed, all are, but for fractions: most columns need no others.
     """
     first, count = values[0], len(values)
     kinds = {type(first)} if count == 1 else set(map(type, values))

@@ -259,12 +259,12 @@ def print_hidden(
         names = [*map(visible, names)]
         listed = ", ".join(names)
         where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
-        long = len(f"{where}: {listed} ({remedy})") > (screen.width or 0)
-        if long and len(names) > _NAMED and not chosen().full:
-            first = names[-_NAMED:]
-            listed = f"{', '.join(reversed(first))} and {len(names) - len(first)} more"
+        room = (screen.width or 0) - len(f"{where}:  ({remedy})")
+        for kept in range(min(_NAMED, len(names) - 1), 0, -1):
+            if len(listed) > room and not chosen().full:
+                listed = f"{', '.join(names[: -kept - 1 : -1])} and {len(names) - kept} more"
         text = Text(f"{where}: {listed} ({remedy})", "dim")
-        above = "" if screen.terminal else "\n"  # where lines are few, rows are worth more
+        above = "" if screen.terminal else "\n"  # on a small screen, rows are worth more
         console.print(Text(above) + wrapped(text, screen.width, GAP))
 
 

@@ -98,7 +98,7 @@ class Case:
 
         Args:
             make: makes an array of a list or of a list of rows.
-            settings: what ``make`` takes besides.
+            settings: further arguments of ``make``.
 
         Returns:
             Columns by name: tokens [R, T], padded with 0 on the right; ``advantages`` [R];

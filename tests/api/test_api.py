@@ -662,7 +662,7 @@ PROMPTS = {
     "2 records, 2 groups, 4 responses": lambda: evaluate([ONE, ONE], "dr"),
     "each record a batch; mean loss": lambda: evaluate([ONE, ONE], batch="record"),
     "step        loss": lambda: evaluate([ONE | {"step": 1}, ONE | {"step": 2}], batch="step"),
-    "2 of 4 tokens: those with the largest |gradient": lambda: show([ONE, ONE], "dr", top=2),
+    "2 of 4 tokens, largest |gradient": lambda: show([ONE, ONE], "dr", top=2),
     "variant ": lambda: compare([ONE, ONE], "dr,grpo"),
     "step  reward_mean": lambda: trend(RUN),
     "… 50 more rows": lambda: trend(RUN).steps,

@@ -45,7 +45,7 @@ def test_no_color_on_a_terminal_is_honoured(shell, dump):
 
 def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
     shown = grpo("show", str(dump(TOKENS)), "--color", "always", "--by", "gradient").stdout
-    legend = shown[shown.index("gradient of") :].split("\n", 2)[1]  # below what it is of
+    legend = shown[shown.index("gradient ∂J") :].split("\n", 2)[1]  # below what it is of
     low, high = (float(one) for one in re.findall(r"m [≤≥]?(-?[\d.]+)(?=[ \x1b])", legend))
     rows = json.loads(grpo("eval", str(dump(TOKENS)), "--level", "token", "--json").stdout)
     (record,) = rows["records"]
@@ -314,7 +314,7 @@ def test_a_page_of_several_records_lists_the_tokens_of_the_batch(grpo, dump, tmp
     settings = json.loads(Page(page(grpo, path, tmp_path, "--top", "5")).data["settings"])
     answer = json.loads(grpo("show", path, "--top", "5", "--json").stdout)
     assert settings["ranked"]["title"].startswith("2 records as one batch: grpo loss ")
-    assert settings["ranked"]["heading"].startswith("5 of 16 tokens: those with the largest |grad")
+    assert settings["ranked"]["heading"].startswith("5 of 16 tokens, largest |grad")
     total = {name: answer["total"][name] for name in settings["ranked"]["total"]}
     assert settings["ranked"]["total"] == total
     lines = grpo("eval", path, "--level", "record", "-f", "jsonl", "--batch", "record").stdout

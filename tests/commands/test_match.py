@@ -403,7 +403,7 @@ def test_the_nearest_say_what_would_make_them_fit(path, without_mistakes) -> Non
     assert needing
 
 
-# ---- what would tell them apart -----------------------------------------------------------------
+# ---- what would distinguish them ----------------------------------------------------------------
 
 BARE = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}
 FOUR = {"log_probs_new": [[-1.0]] * 4}
@@ -483,7 +483,7 @@ def test_values_that_few_digits_leave_are_distinguished_by_more(known, losses) -
     count = len({one["value"] for one in found["matches"]})
     assert (count > 1, found["reproduced"]) == (True, True)
     shown = " ".join(run(*words).stdout.split())
-    assert f"to tell the {found['entry_count']} values apart, give more digits" in shown
+    assert f"to decide between the {found['entry_count']} values, give more digits" in shown
 
 
 # ---- as users run it ----------------------------------------------------------------------------
@@ -509,7 +509,7 @@ def test_the_headline_counts_what_is_listed(known, losses) -> None:
     words = ("match", known, f"--loss={losses['grpo']!r}", "--full", *FLAGS[4:], "--kl", "k3")
     found = json.loads(run(*words, "--json").stdout)
     shown = " ".join(run(*words).stdout.split())
-    listed = shown.partition("equal on this data: ")[2].partition(" to tell them apart")[0]
+    listed = shown.partition("equal on this data: ")[2].partition(" to distinguish them")[0]
     assert found["match_count"] - 1 == len(listed.split("; ")) > 0
     count = found["match_count"] - 1
     others = "1 other formula also gives" if count == 1 else f"{count} other formulas also give"

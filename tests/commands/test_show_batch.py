@@ -69,7 +69,7 @@ def test_having_and_the_count_of_what_fits(path: Path) -> None:
     found = answer("show", path, "-v", "dr", "--having", test, "--top", "3")
     assert (found["count"], len(found["rows"])) == (len(fits), 3)
     assert found["having"] == [test]
-    heading = f"3 of {len(fits)} tokens where {test}: those with the largest |gradient"
+    heading = f"3 of {len(fits)} tokens where {test}, largest |gradient"
     printed = run("show", path, "-v", "dr", "--having", test, "--top", "3").stdout
     assert heading in " ".join(printed.split())
 
@@ -205,4 +205,4 @@ def test_a_long_token_makes_no_table_wider_than_the_screen(tmp_path: Path, width
         rows = lines[rule - 1 : rule + 3]
         assert max(map(len, rows)) <= width, rows
         if words != "show --strings":
-            assert "ratio" in lines[rule - 1]
+            assert "contribution" in lines[rule - 1]

@@ -252,7 +252,7 @@ def test_a_few_steps_are_too_few_to_decide(tmp_path: Path) -> None:
         said = " ".join(run("trend", *words).stdout.split())
         few = "12 steps (48 to 59)" if largest else "30 steps (30 to 59)"
         assert few in said
-        assert ("Too few steps to decide on the metrics (30 are needed)" in said) == bool(largest)
+        assert ("To decide, 30 steps are needed" in said) == bool(largest)
         assert ("of the first run: kl, loss" in said) == bool(largest)
         assert "at the end" not in said
     write(second, [one | {"loss": one["loss"] + 1e-9} for one in steps])
@@ -276,7 +276,7 @@ def test_few_steps_decide_what_is_clear(tmp_path: Path) -> None:
     assert differs == {"length_mean": True, "loss": False}
     assert found["largest"] == ["loss"]
     said = " ".join(run("trend", *words).stdout.split())
-    assert "Too few steps to decide on the other 1 metrics (30 are needed); largest " in said
+    assert "To decide on the other metrics, 30 steps are needed. Largest so far, " in said
 
 
 def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ def test_a_comparison_says_which_metrics_differ_from_which_step_on(folder: Path)
     shown = run("trend", paths[0], "-v", "dr", "--against", paths[1]).stdout
     first = shown.splitlines()[0]
     assert f"mismatch.k3 from step {SINCE}" in first
-    assert f"over {STEPS} steps" in shown
+    assert f"Compared: {STEPS} steps" in shown
 
 
 def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:

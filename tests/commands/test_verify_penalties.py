@@ -567,7 +567,7 @@ ODD = [1.37, 0.61, 0.83, 1.9]
         (lambda g: [row * 1.2345 for row in g], "all gradients differ by one factor", "aggregate"),
         (
             lambda g: [row * by for row, by in zip(g, ODD, strict=True)],
-            "the gradients, with the KL's, have one factor per response (0.61 to 1.9)",
+            "the gradients, with the KL's, differ by one factor per response (0.61 to 1.9)",
             "aggregate",
         ),
         (

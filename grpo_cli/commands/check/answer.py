@@ -15,7 +15,7 @@ from grpo_cli.terminal.numbers import counted
 
 @dataclass(frozen=True)
 class Finding(Answer):
-    """One thing that is wrong, or worth knowing; ``step`` is the record's, where it has one."""
+    """Something that is wrong or worth knowing; ``step`` is the record's, if it has one."""
 
     code: str
     severity: str
@@ -32,7 +32,7 @@ class Finding(Answer):
 
 @dataclass(frozen=True)
 class NotChecked(Answer):
-    """What could not be looked at, for want of what, and in how many records."""
+    """A rule that was skipped, the missing fields, and the number of records."""
 
     about: str
     codes: Sequence[str]
@@ -46,8 +46,8 @@ class MismatchFound(Answer, Attribution):
     """How far the trainer's log-probs are from those of the engine that sampled, and why.
 
     Attributes:
-        named: the cause that explains most of the KL; None where none explains a fifth, surely.
-        normal: whether a setting without a fault is known that differs as much.
+        named: the cause that explains most of the KL; None if none surely explains a fifth.
+        normal: whether a known setting without a fault differs as much.
         setting: the mildest such setting, or else the one that differs most.
         floor: how much it differs, in a sentence.
         source: where that was measured.
@@ -116,6 +116,8 @@ class Checked(Frames, Answer):
             for name, count in self.severities.items()
             if count
         ]
+        if counts and self.severities["info"] == sum(self.severities.values()):
+            counts = ["no error or warning", *counts]
         return ", ".join(counts) or "nothing found", what_was_counted(vars(self))
 
 

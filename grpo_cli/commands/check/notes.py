@@ -1,4 +1,4 @@
-"""What an answer says besides findings: skipped rules, what mismatch is normal."""
+"""What an answer has in addition to findings: skipped rules, what mismatch is normal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpo_cli.commands.check.rule import Topic, table, topics
 from grpo_cli.objective.mismatch import Attribution
 
 FEWER_THAN = "fewer than "
-"""Begins what an input has too few of, in the place of a field."""
+"""Begins the reason of a skipped rule if the input has too little of something, not no field."""
 
 
 class SkippedRules(NamedTuple):

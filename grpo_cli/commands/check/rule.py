@@ -32,7 +32,7 @@ class Finding:
         kind: which of its code's sentences it has, where there are several.
         severity: "error" makes the numbers wrong, "warning" makes them doubtful, "info" explains;
             None is that of the sentence, or else the rule's first.
-        words: what the sentence has besides the evidence.
+        words: what the sentence reads in addition to the evidence.
         by_training: whether an update may lead to it in a single small record.
     """
 
@@ -64,7 +64,8 @@ class Topic:
 
     Attributes:
         topic: what is skipped, in words; empty for rules that need nothing.
-        needs: fields that records must have besides those that a rule judges: ``a|b`` is either.
+        needs: further fields that records must have, not those that a rule judges: ``a|b`` is
+            either.
         needs_key: one of these keys, which no objective reads, must be there too: ``a|b``.
         full_coverage_needs: a setting, or else keys (``a|b``), without which only a part is seen.
         fallback: which part.

@@ -56,7 +56,7 @@ def print_findings(
     Args:
         console, screen: where.
         answer: what was found.
-        unread: records that could not be read, besides those of the answer.
+        unread: records that could not be read, not counted in the answer.
         quiet: whether to print only errors and warnings, without what was not checked.
     """
     _print_counts(console, answer, unread, quiet=quiet)
@@ -108,7 +108,7 @@ def print_findings(
 def _print_counts(console: Console, answer: Checked, unread: int, *, quiet: bool) -> None:
     counts, records = answer.conclusion
     if quiet and (info := answer.severities["info"]):
-        counts = counts.removesuffix(f"{info:,} info").removesuffix(", ") or "no error or warning"
+        counts = counts.removesuffix(f"{info:,} info").removesuffix(", ")
     style = "bold green" if answer.ok else "bold red"
     if unread:
         failed = Text.assemble((f"{counted(unread, 'record')} cannot be read", "bold red"), "; ")
@@ -222,5 +222,5 @@ def _place(row: Finding) -> str:
         for name in ("response", "token")
         if getattr(row, name) is not None
     ]
-    several = f" (counted with {counted(others, 'other short record')})" if others else ""
+    several = f" (judged together with {counted(others, 'other short record')})" if others else ""
     return ", ".join(parts) + several

@@ -68,7 +68,7 @@ class Replaced(Answer):
 
 @dataclass(frozen=True)
 class Unserved(Answer):
-    """A variant that the data cannot serve.
+    """A variant that cannot be evaluated on the data.
 
     Attributes:
         variant: its name.
@@ -134,7 +134,7 @@ class Compared(Frames, Answer):
         ]
         if len(alike) > _GROUPS:
             parts.append(f"{counted(len(alike) - _GROUPS, 'more group')} of variants agree")
-        if len(rows) > FEW or not alike:
+        if len(rows) > LISTED or not alike:
             parts = [f"{len(rows)} variants give {len(groups)} different results"]
         parts.append(f"losses from {_loss(low)} ({low.variant}) to {_loss(high)} ({high.variant})")
         return "; ".join(parts)
@@ -156,12 +156,12 @@ SAME = 1e-4
 """Relative: what is equal in single precision, as for ``verify``."""
 _ROUNDING = 1e-9
 """Of the gradient's norm: a smaller difference of losses is what is left of terms that cancel."""
-FEW, _GROUPS, _NAMED = 12, 2, 4
+LISTED, _GROUPS, _NAMED = 12, 2, 4
 """Variants with a row each, of which the verdict names groups; how many, and how many of each."""
 
 
 def agreeing(rows: Sequence[ComparedVariant]) -> list[list[ComparedVariant]]:
-    """The variants in groups of one loss and one gradient: more than ``FEW`` have a row a group."""
+    """The variants in groups of one loss and gradient: more than ``LISTED`` have a row a group."""
     groups: list[list[ComparedVariant]] = []
     for row in rows:
         same = next((group for group in groups if _agree(group[0], row)), None)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.compare.answer import (
-    FEW,
+    LISTED,
     NAMES,
     SAME,
     Compared,
@@ -77,7 +77,7 @@ def _print_rows(
 ) -> None:
     """Prints the table and what its columns mean; above it where the screen cuts its end."""
     every = answer.variants
-    many = len(every) > FEW and not every[0].batch
+    many = len(every) > LISTED and not every[0].batch
     alike = agreeing(every) if many and not chosen().full else [[row] for row in every]
     sizes = {group[0].variant: len(group) for group in alike}
     rows = in_order([group[0] for group in alike], by)
@@ -87,8 +87,10 @@ def _print_rows(
     columns = _columns(rows, names, sizes)
     kept, hidden = fitting(columns, _SPARE if names is None else (), screen.width)
     legend = _meanings(answer, [one.name for one in kept])
-    if many and by is None and "cosine" in legend:
-        legend = {"order": "sorted by cosine, most different first", **legend}
+    order = f"by {by}, least first" if by else "by cosine, most different first" if many else ""
+    if order:
+        console.print(Text(f"sorted {order}", "dim"))
+        mark(console, "the legend", None)
     above = screen.height is not None and len(rows) >= screen.height and not chosen().full
     if len(rows) < len(every) and not above:
         legend["variant"] = (
@@ -199,7 +201,7 @@ def _named(variants: Sequence[str]) -> str:
 
 
 def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Unserved]) -> None:
-    """Prints what is missing: in a line, or for few variants and --full with their names."""
+    """Prints what is missing: in a line, or up to 6 variants, and --full all, by name."""
     if len(skipped) > _MOST and not chosen().full:
         counts = Counter(one.missing or one.reason for one in skipped)
         rows = counts.most_common()

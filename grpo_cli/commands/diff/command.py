@@ -176,7 +176,7 @@ def _print(console: Console, screen: Screen, answer: RunDiff, against: str) -> N
     parts += [] if first.group is None else [f"group {shown(first.group)}"]
     parts += [] if first.response is None else [f"response {first.response}"]
     parts += [] if first.token is None else [f"token {first.token}"]
-    place = f"{', '.join(parts)}: {first.column}, {first.meaning}"
+    place = f"{', '.join(parts)}: {first.column} ({first.meaning})"
     console.print(wrapped(Text(place, "bold"), screen.reading, 2))
     console.print(wrapped(Text("  first {}, second {}".format(*_both(first))), screen.reading, 2))
     _print_noise(console, screen, answer)

@@ -35,14 +35,14 @@ class Parting(Answer):
     """The first difference of a column.
 
     Attributes:
-        column: of ``COLUMNS``, or "records" or "responses" where there are not as many.
+        column: of ``COLUMNS``, or "records" or "responses" if their numbers differ.
         meaning: in words.
         step: the step.
         record: the record's id or number in the first run; ``other`` in the second.
         response, token: the place in it; None if the record differs as a whole.
         group: the name of the response's group; None if it has none.
         first, second: the values in either run.
-        difference: of numbers, the largest in this record; None where one of them is NaN.
+        difference: the largest difference in this record; None for text, or if a number is NaN.
     """
 
     column: str
@@ -74,10 +74,10 @@ class RunDiff(Frames, Answer):
         ok: whether nothing differs.
         agreed_until: the last step up to which nothing differs by more than noise; None if the
             first does.
-        steps, records, tokens: what was compared.
-        notes: how they were compared, where that is not by the numbers of steps and records.
+        steps, records, tokens: how many were compared.
+        notes: how they were compared, if not by the numbers of steps and records.
         only: steps that only one of the runs has.
-        noise: columns that differ by rounding or by an engine's noise, where nothing stands out.
+        noise: columns that differ only by rounding or by an engine's noise.
         partings: the first difference of each column, causes before effects.
     """
 

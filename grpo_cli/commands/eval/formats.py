@@ -155,7 +155,7 @@ _JSON = Format(
 _LIMIT = {"token": 200}
 _USUAL_LIMIT = 50
 _ANY_VARIANT = "-v chooses another"
-_ALONE = "only contribution adds up to the objective; other columns: of each record alone"
+_ALONE = "contribution adds up to the objective; other numbers are of the record alone"
 
 
 def _next(run: Run) -> str:

@@ -88,7 +88,7 @@ def print_totals(
         advice: what to do about the variant, where nobody asked for it.
         pooled: that the totals are of several steps, where they are.
         batches: how many batches the totals are the mean of; 0 where all is one batch.
-        brief: whether to leave out what few look for.
+        brief: whether to leave out what is seldom needed.
     """
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(no_wrap=True)

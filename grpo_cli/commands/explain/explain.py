@@ -38,16 +38,16 @@ from grpo_cli.vectors.case import FILES
 
 @dataclass(frozen=True)
 class Explained(Answer):
-    """Why the loss of a batch is what it is.
+    """Explains the loss of a batch.
 
     Attributes:
         variant, signature: the objective.
         total: the batch's numbers by name.
-        parts: what J is made of, by name.
+        parts: the parts of J, by name.
         why: the reasons, each with a ``code`` and a ``text``, the decisive first.
         record: the arithmetic of one record.
-        batch: field → value of the batch that is explained, where the input has several.
-        batches: how many it has then; no key of the JSON.
+        batch: field → value of the explained batch, if the input has several.
+        batches: their number; not in the JSON.
     """
 
     variant: str
@@ -217,7 +217,7 @@ def _worth(breakdown: Breakdown) -> NDArray[np.int_]:
 
 @dataclass(frozen=True)
 class Described(Answer):
-    """What the tables know of a name, or what a trainer's log says.
+    """The description of a name, or of a trainer's log.
 
     Attributes:
         kind: what was explained.

@@ -214,7 +214,7 @@ def place(chunk: Chunk, breakdown: Breakdown, token: int) -> str:
     number, local, position = breakdown.batch.place(token)
     record = chunk.records[number]
     named = record_name(record.name, record.line)
-    return f"{named}, response {local}, token {position}"
+    return f"{named}, response {local}, position {position}"
 
 
 def _centred(breakdown: Breakdown) -> bool:

@@ -220,7 +220,7 @@ def print_variant(console: Console, screen: Screen, page: Entry) -> None:
     console.print()
     for name, words in _ORIGIN.items():
         if page[name]:
-            text = Text(f"{name:<9}{words.format(page[name])}")
+            text = Text(f"{name:<9}{words.format(_CHECKED.get(page[name], page[name]))}")
             console.print(wrapped(text, width, 9) if name == "note" else text)
     _print_related(console, page, width)
 
@@ -251,6 +251,13 @@ _ORIGIN = {
     "note": "{}",
 }
 """What is known of where a row comes from, as it is printed."""
+
+_CHECKED = {
+    "paper": "against the paper's formula",
+    "read": "by reading the framework's code",
+    "golden": "against numbers that the framework's code computed",
+    "executed": "by running the framework's code",
+}
 
 
 def _print_related(console: Console, page: Entry, room: int) -> None:

@@ -161,7 +161,7 @@ def print_worked(console: Console, screen: Screen, record: Entry, total: Entry) 
 
 
 def _largest(responses: Sequence[Entry]) -> Iterator[Entry]:
-    """The responses with the largest gradients, in order: at least one, and few tokens in all."""
+    """The responses with the largest gradients, in order: one, or up to ``_LISTED`` tokens."""
     kept: set[int] = set()
     room = _LISTED
     for one in sorted(responses, key=lambda one: -one["gradient_norm"]):
@@ -188,7 +188,7 @@ def _title(record: Entry, total: Entry) -> str:
     place = record["source"] + (f":{record['line']}" if record["line"] else "")
     name = visible(place) + ("" if record["id"] is None else f" ({shown(record['id'])})")
     if (records := total["records"]) == 1:
-        return f"{name}, evaluated alone"
+        return name
     if total["dead_groups"] and any(one["advantage"] != 0.0 for one in record["responses"]):
         name += ", the first record with an advantage that is not 0"
     return f"{name}, evaluated alone; its loss is not the loss of the {records:,} records above"

@@ -26,16 +26,16 @@ class Convention(Answer):
     Attributes:
         entry: counts distinct numbers; conventions of one entry are equal on these records.
         signature: names every choice.
-        value, difference: its number, and that less the logged one.
+        value, difference: its number, and this number minus the logged one.
         command: prints the number; of data in memory, the call of Python.
-        variants: the rows that are this convention.
-        also: other rows that are, each with its hyperparameters and its factor.
-        factor, factor_meaning: what a loss was multiplied by, and what that stands for.
-        sign_flipped: whether the number is the other sign's.
+        variants: the variants that are this convention.
+        also: variants that become it with other hyperparameters or a factor.
+        factor, factor_meaning: what the loss is multiplied by, and why trainers do that.
+        sign_flipped: whether the number has the other sign.
         same: signatures of other ways to make this convention.
-        bits: what its changes cost; each bit halves how likely it is beforehand.
-        hits_expected: conventions of no more bits that hit such a number by chance.
-        would_need: what would have to be true for it to fit: a ``factor``, or another ``beta``.
+        bits: the cost of its changes; each bit halves the prior probability.
+        hits_expected: how many equally simple conventions give such a number by chance.
+        would_need: the ``factor`` or the ``beta`` with which it would fit.
         any_from: ε → the value from which on any gives the same number.
         replaced: what the records put in the place of the variant's own hyperparameters, where
             the convention keeps its own, as DAPO's ε of 0.2 and 0.28.
@@ -85,7 +85,7 @@ class Released(Answer):
 
 @dataclass(frozen=True)
 class Mistaken(Answer):
-    """A mistake that gives the number: of which variant, its name in the catalogue, in words."""
+    """A mistake that gives the number: the variant, the mistake's name, and its description."""
 
     variant: str
     mistake: str
@@ -94,12 +94,12 @@ class Mistaken(Answer):
 
 @dataclass(frozen=True)
 class OtherNumber(Answer):
-    """A number that was logged with the loss, where it is not the first match's own.
+    """A number that was logged with the loss and that the first match does not give.
 
     Attributes:
         name, logged: the number.
         value: the convention's own; None where it has none.
-        agrees: whether these are one.
+        agrees: whether both are equal.
         value_is, logged_is: of a KL, which mean either is: "the mean over tokens of k3"; "" for
             none that is usual.
         also: the other usual means that are the logged KL to its digits.
@@ -141,15 +141,15 @@ class Matched(Frames, Answer):
         ambiguous: whether several do; ``match_count`` is how many, in ``entry_count`` entries.
         fitting: how many of those that were tried do, under all their names, listed or not.
         chance_hits: conventions, of all that were tried, that hit such numbers by chance.
-        by_chance, reproduced: whether the first may be a chance hit, and whether it tells anything.
+        by_chance, reproduced: whether the first may be a chance hit; whether it is more than that.
         tell_apart: what data would distinguish the matches.
-        nearest: the nearest conventions, where none matches.
-        tried: how many conventions were.
+        nearest: the nearest conventions, if none matches.
+        tried: how many conventions were tried.
         released: the unmodified rows.
-        not_tried: what could not be tried → why.
-        mistakes: where no convention gives the number, the mistakes in one that do.
-        others: the other numbers, where the first match, or ``loss_alone``, has not all of them.
-        loss_alone: what gives the loss and not the other numbers, where nothing gives all.
+        not_tried: what was not tried → why.
+        mistakes: mistakes that give the number, if no convention does.
+        others: the other numbers, if the first match, or ``loss_alone``, does not give all.
+        loss_alone: the convention that gives only the loss, if none gives all numbers.
     """
 
     target: float
@@ -214,12 +214,12 @@ class Matched(Frames, Answer):
         others = f"{count:,} other conventions" if count > 1 else "another convention"
         return (
             f"consistent with {row.variants[0]}, which the records name; {self.target_of} "
-            f"{self.target!r} (±{self.tolerance:.2g}) cannot tell it from {others}"
+            f"{self.target!r} (±{self.tolerance:.2g}) does not distinguish it from {others}"
         )
 
     @property
     def other_sentences(self) -> list[str]:
-        """What the other numbers are that the first match has not as its own."""
+        """Explains the logged numbers that the first match does not give."""
         return [one.sentence for one in self.others if not one.agrees]
 
     @property

@@ -46,7 +46,7 @@ def agrees(one: Candidate, other: LoggedNumber) -> bool:
 
 
 def all_agree(one: Candidate, question: Question) -> bool:
-    """Whether a convention has all the numbers besides the loss."""
+    """Whether a convention also gives all the numbers that are not the loss."""
     return all(agrees(one, other) for other in question.others)
 
 

@@ -177,7 +177,7 @@ class Stream:
         return fold(self.reader, partial(_with_base, make, self.base))
 
     def loaded(self) -> Data:
-        """The records in memory, if they are few enough."""
+        """The records in memory, if there is room for them."""
         found = self.fold(Loaded)
         if found.kept:
             return InMemory(found.kept)

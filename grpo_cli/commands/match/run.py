@@ -247,7 +247,7 @@ class Run:
 
     @property
     def by_chance(self) -> bool:
-        """Whether conventions as plain as the first hit a number of so few digits by chance."""
+        """Whether conventions as simple as the first hit a number of so many digits by chance."""
         return bool(self.matches) and not self.matches[0].chance < RARE
 
     @property

@@ -43,8 +43,7 @@ _FAR = 12.0
 _PLAINER = 6.0
 """Bits from which on a solved length is named in place of what is no chance either."""
 _ALIKE = 2.0
-"""Bits within which conventions are as simple, so that of a number of few digits the nearest is
-named first."""
+"""Conventions within so many bits are equally simple: of these the nearest is named first."""
 _LARGE = 1 << 18
 """Tokens from which the search begins with what is quickly evaluated, and no unusual ε is tried."""
 _MOST_WORK = {Depth.QUICK: math.inf, Depth.PLAIN: 4e6, Depth.WIDE: 2e6}
@@ -132,7 +131,7 @@ class Search:
             text = f"{_NOT_SEARCHED[depths[-1]]}; --where selects fewer records"
             run.reasons[TOO_LARGE] = text
         unknown = "epsilon" not in given and work <= _LARGE and not run.sure
-        # of a number with so few digits that chance gives it, no ε could be named either
+        # if chance gives a number of so many digits, no ε could be named either
         if unknown and run.chance(min(FINE.values())) < RARE:
             fine = self._search(questions, sample, Depth.FINE)
             run = fine if fine.sure else run

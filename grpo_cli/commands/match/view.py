@@ -83,13 +83,9 @@ def _print_advice(console: Console, screen: Screen, answer: Matched) -> None:
     for line in _common(answer):
         console.print(wrapped(Text(line), screen.reading, 2))
         mark(console, "hint")
-    if answer.entry_count > 1:
-        line = f"to tell the {answer.entry_count} values apart, give {_MORE}"
-        console.print(wrapped(Text(f"\n{line}"), screen.reading, 2))
-        mark(console, "hint")
     if not answer.tell_apart:
         return
-    console.print(Text("\nto tell them apart, use data with", "bold"))
+    console.print(Text("\nto distinguish them, use data with", "bold"))
     for one in answer.tell_apart:
         console.print(wrapped(Text(f"  {one}"), screen.reading, 4))
         mark(console, "hint")
@@ -101,7 +97,7 @@ def _is_near(found: Convention, target: float) -> bool:
 
 
 def _label(found: Convention) -> str:
-    """A convention in a few words: a variant that has it, or the flags that make it."""
+    """A convention in short: a variant that has it, or the flags that make it."""
     signs = ["−"] if found.sign_flipped else []
     factor = found.factor_meaning
     name = found.variants[0] if found.variants else _OF_LENGTH.sub(_WITH_LENGTH, _flags(found))
@@ -182,10 +178,10 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     yield from ((line, "") for line in answer.other_sentences)
     yield from ((line, "") for line in _released(answer) if not words)
     clipped = next((one for one in answer.matches if one.any_from), None)
-    if clipped is not None:  # rounded up: the number shown is no less than the edge
+    if clipped is not None and answer.reproduced:  # rounded up: no less than the edge
         edges = clipped.any_from.items()
         ways = [f"any {name} ≥ {math.ceil(edge * 1e4) / 1e4:.4f}" for name, edge in edges]
-        row = "" if clipped is answer.matches[0] else f"in {_label(clipped)}, "
+        row = "" if clipped is answer.matches[0] else f"with {_label(clipped)}, "
         yield f"{row}{' and '.join(ways)} clips nothing and gives the same number", ""
     if count:
         yield _chance(answer), "" if answer.by_chance else "dim"
@@ -194,7 +190,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
 
 
 def _common(answer: Matched) -> Iterator[str]:
-    """Which stages all matches share, and what they have in the others, a few choices each."""
+    """Which stages all matches share, their choices in the others, and what decides."""
     parts = []
     for stage, choices in answer.differing.items():
         names = [*dict.fromkeys(one.partition("[")[0] for one in choices)]
@@ -207,6 +203,8 @@ def _common(answer: Matched) -> Iterator[str]:
         yield f"all have {', '.join(shared)}"
     if parts:
         yield f"they differ in {', '.join(parts)}"
+    if answer.entry_count > 1:
+        yield f"to decide between the {answer.entry_count} values, give {_MORE}"
 
 
 def _chance(answer: Matched) -> str:

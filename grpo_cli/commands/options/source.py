@@ -96,7 +96,7 @@ class SourceOptions:
     ] = None
     group_anywhere: Annotated[
         bool,
-        option("--group-anywhere", "", "Rows of a group may be far apart (needs memory).", "Input"),
+        option("--group-anywhere", "", "Rows of a group in any order (needs memory).", "Input"),
     ] = False
     unpack: Annotated[
         str | None,

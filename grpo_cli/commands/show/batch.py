@@ -15,7 +15,7 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.frames import Array, Frames, columns_of
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.show.picture import COLORS, decoder, flowing, ranked_by
+from grpo_cli.commands.show.picture import decoder, flowing, ranked_by
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES, STEP
@@ -30,19 +30,19 @@ from grpo_cli.variants.plan import Plan
 
 @dataclass(frozen=True)
 class Shown(Frames, Answer):
-    """The tokens, or token strings, of a batch that stand out, the first the most.
+    """The tokens, or token strings, that carry a batch, the largest first.
 
     Attributes:
         variant, signature: the objective.
-        of: what a row is.
+        of: "token" or "string".
         by: the number that ranks the rows, by its size.
         count: how many tokens or token strings there are, of those that ``having`` keeps.
         carried: the part of Σ |contribution| of the batch (of Σ |gradient|, unless ranked by
-            contribution) that the rows have; None where there are several batches.
+            contribution) that the rows have; None if there are several batches.
         total: the batch's numbers by name.
         rows: the tokens or the token strings.
         notices: notes on the input and the numbers.
-        having: what every row holds, as ``--having`` says it.
+        having: the tests of ``--having``, which every row passes.
     """
 
     variant: str
@@ -75,16 +75,12 @@ class Shown(Frames, Answer):
         if self.of == "token" and not self.rows[0][COLUMN.get(self.by, self.by)]:
             other = "another --by" if self.by == "contribution" else "--by contribution"
             return f"{all_of_them}, each with {self.by} 0 ({other} ranks them)"
-        line = f"{all_of_them}, by {COLORS[self.by]}"
-        if rows < self.count:
-            line = f"{rows:,} of {all_of_them}: those with {ranked_by(self.by)}"
+        cut = f"{rows:,} of " if rows < self.count else ""
+        line = f"{cut}{all_of_them}, largest {ranked_by(self.by)} first"
         if self.carried is None:
             return line
         of = "contribution" if self.by == "contribution" else "gradient"
-        of_all = rows < self.count and self.by in _CARRIED and not self.having
-        spread = of_all and self.carried < _FEW
-        rest = ": the batch is not carried by a few tokens" if spread else ""
-        return f"{line}; together {percent(self.carried)} of Σ|{of}|{rest}"
+        return f"{line}; together {percent(self.carried)} of Σ|{of}|"
 
     def table(self) -> list[Mapping[str, Any]]:
         """The tokens or token strings, in the columns that a terminal shows of them."""
@@ -99,9 +95,6 @@ class Shown(Frames, Answer):
         return columns_of(self.rows)
 
 
-_FEW = 0.05
-"""The part of the batch below which the rows that stand out are not what carries it."""
-
 AT_PROMPT = (
     *("id", "response", "position", "token", "ratio", "advantage", "clip"),
     *("contribution", "contribution_share", "gradient"),
@@ -109,9 +102,6 @@ AT_PROMPT = (
 """Columns of tokens that a prompt shows, and that those of Python begin with."""
 
 Row = dict[str, Any]
-
-_CARRIED = ("gradient", "contribution", "share")
-"""The quantities that add up to what a batch is."""
 
 RANK = "gradient"
 """What ranks tokens unless ``--by`` says it: what they change of the policy. A clipped token may
@@ -140,7 +130,7 @@ class FirstTokens:
         by: the column that ranks them, by its size.
         count: how many at most; 0 for all.
         around: how many tokens before and after each are shown as text.
-        fields: columns besides the usual ones.
+        fields: columns in addition to the usual ones.
     """
 
     by: str

@@ -90,8 +90,8 @@ class ShowOptions:
         option(
             "--by",
             "NUMBER",
-            f"Number that ranks (default: {RANK}; contribution where --having names clip) and "
-            f"colours: {', '.join(COLORS)}.",
+            f"What ranks tokens (default: {RANK}; contribution if --having tests clip) and colours "
+            f"them: {', '.join(COLORS)}.",
             parser=_named,
             autocompletion=complete.among(COLORS),
         ),

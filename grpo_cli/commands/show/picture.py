@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 COLORS: Mapping[str, str] = {
     "ratio": "ratio ρ (log scale)",
     "contribution": "contribution to the objective",
-    "gradient": "gradient of the objective by the token's log π",
+    "gradient": "gradient ∂J/∂log π",
     "kl": "KL estimate",
     "mismatch": "mismatch log π_old (trainer) − log π_rollout (engine)",
     "difference": "log π_θ − log π_old of the token",
@@ -37,10 +37,9 @@ COLORS: Mapping[str, str] = {
 
 
 def ranked_by(quantity: str) -> str:
-    """What the tokens of a ranking have most of: it is by the size of what colours them."""
-    if quantity == "ratio":
-        return "the ratio ρ farthest from 1 (in log ρ)"
-    return f"the largest |{COLORS[quantity]}|"
+    """What tokens are sorted by: the size of what colours them."""
+    words = "log ρ" if quantity == "ratio" else COLORS[quantity]
+    return words if "|" in words else f"|{words}|"
 
 
 MARKS = {"low": "▾", "high": "▴"}

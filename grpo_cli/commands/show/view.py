@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 
 _AROUND = {40: 40, 24: 40, 16: 40, 12: 40, 8: 24, 6: 20, 4: 16}
 """Cells of text before and after a token → those of the token at most: as many as there is room for
-beside the columns that fit with the fewest."""
+after the columns that fit with the fewest."""
 
 _TOKENS = (
     *("ratio", "advantage", "clip", "kl", "difference", "mismatch", "log_prob", "surrogate"),
@@ -90,7 +90,9 @@ def print_tokens(
     console: Console, screen: Screen, rows: Sequence[Row], by: str, *, of_record: bool = False
 ) -> None:
     """Prints a row for each token, in its text; without the record where there is only one."""
-    spare = tuple(name for name in _SPARE if name not in (by, f"gradient_{by}"))
+    same = all(row["ratio"] == 1.0 and not row["clip"] for row in rows)  # these columns say nothing
+    first = ("clip", "ratio") if same else ()
+    spare = tuple(name for name in (*first, *_SPARE) if name not in (by, f"gradient_{by}"))
 
     def made(around: int) -> list[Column]:
         columns = [*_of_tokens(rows, by, around)][of_record:]
@@ -229,8 +231,8 @@ def print_heat(
     if (more := len(picture.responses) - _MOST) > 0:
         console.print(Text(f"\n… {counted(more, 'more response')}", "dim"))
     if any(row[COLUMN.get(by, by)] for row in rows):
-        words = ranked_by(by)
-        console.print(Text(f"\nthe {counted(len(rows), 'token')} with {words}", "bold"))
+        words = f"the {counted(len(rows), 'token')} with the largest {ranked_by(by)}"
+        console.print(Text(f"\n{words}", "bold"))
         print_tokens(console, screen, rows, by, of_record=True)
     print_signature(console, screen, picture.record["signature"])
 

@@ -88,7 +88,7 @@ and at least."""
 _NEAR = 4
 """Steps around a change that show it."""
 _TOKENS, _SHARE = 8.0, 0.1
-"""The most tokens, and the most of a step's tokens, that are a few."""
+"""The most tokens, and the largest part of a step's tokens, that a few may be."""
 _ALIKE, _LEAST_FACTOR = 0.35, 0.25
 """By how much logarithms of factors may differ, and the least of one, where rewards are scaled."""
 _FALLS, _LOW, _RISES, _LEAST_STEPS, _GROWS = 0.5, 0.35, 0.75, 3, 4.0
@@ -371,7 +371,7 @@ def _equal_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
 
 
 def _around(steps: Steps, name: str, onset: int) -> tuple[F64, F64] | None:
-    """The values of a row of ``watched.TABLE`` before and after a step; None of too few."""
+    """The values of a row of ``watched.TABLE`` before and after a step; None of too few values."""
     values = steps.series_of(name)
     return None if values is None else _sides(values, steps.numbers.index(onset))
 

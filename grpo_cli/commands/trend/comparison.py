@@ -113,7 +113,7 @@ class Precision(NamedTuple):
 
 
 def precisions(log: Log) -> dict[str, Precision]:
-    """How exactly each series of a log is written; of few values, how exactly the whole log is."""
+    """How exactly each series of a log is written; if short, how exactly the whole log is."""
     whole = Precision.of(one for values in log.values() for one in values.values())
     return {
         name: (Precision.of(kinds) if len(kinds) >= _LEAST else whole)._replace(

@@ -80,11 +80,11 @@ LEVELS = {SHIFT, DRIFT, TREND}
 
 
 class Checked(NamedTuple):
-    """What ``grpo check`` names in the worst record of an event.
+    """A finding of ``grpo check`` in the worst record of an event.
 
     Attributes:
-        finding: of check.
-        step: where it was found, unless the event began there.
+        finding: the finding.
+        step: its step, unless the event began there.
     """
 
     finding: checks.Finding
@@ -92,7 +92,7 @@ class Checked(NamedTuple):
 
     @property
     def message(self) -> str:
-        """What it says, and of which record."""
+        """Its message and its record."""
         return f"{self.finding.message} (record {shown(self.finding.record)})"
 
     @property
@@ -108,15 +108,15 @@ class Checked(NamedTuple):
 
 @dataclass(frozen=True)
 class Event(Answer):
-    """Something that happened in a run, and each series that shows it.
+    """A change in a run, and each series that shows it.
 
     Attributes:
-        step: where it began: the first of its findings' steps.
+        step: its first step: the first of its findings' steps.
         first: the finding that is likely the cause of the others.
         others: the findings that followed: those nearest to the cause first, and ratios last where
             responses or rewards changed.
-        checked: what ``grpo check`` names in its worst record, an error or a warning each.
-        cause: what explains it; None where its numbers do not say.
+        checked: errors and warnings of ``grpo check`` in its worst record.
+        cause: what explains it; None if its numbers do not show it.
         part: which value of a field of the records carries it, in words; or "".
     """
 
@@ -129,7 +129,7 @@ class Event(Answer):
 
     @property
     def findings(self) -> list[Finding]:
-        """All of them by time, of one step those that are clearest to a person first."""
+        """All findings by time; within a step the clearest first."""
         return sorted([self.first, *self.others], key=self._clearness)
 
     def _clearness(self, one: Finding) -> tuple[bool, bool, int, bool, bool, bool, int]:
@@ -151,7 +151,7 @@ class Event(Answer):
 
     @property
     def commands(self) -> list[str]:
-        """What shows where it began, what may explain it, and where it is worst.
+        """The commands for its first step, its possible cause and its worst step.
 
         ``grpo check`` is none where it found nothing; of a reward that rose with the length, the
         longest response is shown too. None where records have no place.
@@ -172,12 +172,12 @@ class Event(Answer):
 
     @property
     def severity(self) -> str:
-        """The gravest of its findings."""
+        """The highest severity of its findings."""
         return WARNING if any(one.severity == WARNING for one in self.findings) else INFO
 
     @property
     def end(self) -> int | None:
-        """The step from which on all is as before; None while it lasts."""
+        """The first step at which all is as before; None while it lasts."""
         ends = [one.onset if one.is_single else one.end for one in self.findings]
         return None if None in ends else max(filter(None, ends), default=None)
 
@@ -243,7 +243,7 @@ class Event(Answer):
 
     @property
     def until(self) -> str:
-        """The step from which on all is as before, in words; "" while it lasts."""
+        """The first step at which all is as before, in words; "" while it lasts."""
         return "" if self.end is None or self.first.is_single else f"; until step {self.end}"
 
     @property
@@ -301,7 +301,7 @@ class Event(Answer):
 
     @property
     def guess(self) -> str:
-        """What may have caused it: nothing that its numbers prove."""
+        """What may have caused it, without proof."""
         if self.cause is not None and not self._reason:
             return "" if self.cause.is_certain else self.cause.words
         if self._checked:
@@ -325,7 +325,7 @@ class Event(Answer):
 
     @property
     def fix(self) -> str:
-        """What is usually done about it; nothing where it is information alone, or none is known.
+        """The usual remedy; "" for an info, or if none is known.
 
         What is done about lengths that grow is so whatever the KL does.
         """

@@ -58,7 +58,7 @@ _CLEAR_OF = 1.0
 def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
     """The places of values that are far above all that is usual.
 
-    Of a share, those at which nothing is learnt, by the chance that its groups are so few.
+    Of a share, those at which nothing is learnt, if chance does not explain them.
     """
     linear, falls = watch.scale == "linear", watch.scale == "below 1"
     values = np.abs(scaled) if linear else scaled
@@ -110,7 +110,7 @@ def beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Cha
     else:
         means = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(values)]
         passed = (means > np.arcsin(np.sqrt(limit.bound))) & (watch.noise(values) <= _COARSE)
-        passed[: PAST // 2 + _OF - 1] = False  # too few are before those five
+        passed[: PAST // 2 + _OF - 1] = False  # too few steps before those five
         places = np.flatnonzero(passed)
         level, spread = usual_of(scaled, places + 1 - _OF)
         before = np.sin(level) ** 2  # the share that the angle is of

@@ -1,4 +1,4 @@
-"""What records hold besides the numbers of their tokens: words, endings, versions, rewards."""
+"""What records hold in addition to numbers per token: words, endings, versions, rewards."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _LONG = 400  # steps from which on more is asked, as there are more places for a
 _ROUNDING = 1e-9  # of what is compared to find places that may differ
 _AT_ONCE = 256  # places whose pasts and futures are in memory at once
 _ROWS = 256  # pasts whose pairs are in memory at once: 1 MB
-_SHIFT, _DRIFT = 7.8, 9.2  # standard errors, times 1 + 7/past: few values know their noise badly
+_SHIFT, _DRIFT = 7.8, 9.2  # standard errors, times 1 + 7/past: a short past has rough noise
 
 
 class Change(NamedTuple):
@@ -190,7 +190,7 @@ def _weights(count: int) -> F64:
 
 
 def _may_leave(clean: F64, ahead: F64, past: int, places: slice, shares: F64) -> NDArray[np.bool_]:
-    """[k, m] where a future may differ from a past that is a level: at few of many places.
+    """[k, m] where a future may differ from a past that is a level: at some of many places.
 
     The mean m of the past leaves the least sum of squares V; a level that is d off leaves
     V + past·d², and its shift is less than |w|·√E + |Σ w|·d, with E the sum of squares of the
@@ -221,7 +221,7 @@ def _window_sums(values: F64, size: int) -> F64:
 
 
 def _may_differ(rests: F64, rest: F64, shares: F64) -> NDArray[np.bool_]:
-    """[q] where a shift or a drift may pass its bound: at few of many places.
+    """[q] where a shift or a drift may pass its bound: at some of many places.
 
     The error is no less than what the past varies by around its line.
 
@@ -266,7 +266,7 @@ def _noise(square: F64, product: F64, turns: F64, count: int) -> tuple[F64, F64]
     """[q, sizes] the variance of both sides, and what correlated neighbours add to it.
 
     What follows a change may be a level, a slope or a curve, so its noise is that of neighbours
-    around their mean step. It is no less than the noise before: few values are equal by chance.
+    around their mean step. It is no less than the noise before: short series are equal by chance.
 
     Args:
         square, product: of what is left of the past, and of its neighbours.

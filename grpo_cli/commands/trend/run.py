@@ -76,7 +76,7 @@ class RunSums(Accumulator[Evaluated]):
         parts: row of the sums → the part and the step that it is of, where steps have parts; or
             the pass and the step, of steps that were trained again after a resume.
         broken: row of the sums → the error of its first record with NaN.
-        fields: those of ``PART_FIELDS`` that records have → their values, while these are few.
+        fields: those of ``PART_FIELDS`` that records have → their values, up to a limit.
         marks: the records at which another step begins, while they are read.
     """
 

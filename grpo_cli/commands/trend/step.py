@@ -43,11 +43,11 @@ class Place:
 
     Attributes:
         source: the file as the user named it.
-        line: its 1-based line; None where it has none.
-        record: the record's id, or its number: what ``--record`` takes.
+        line: its line, from 1; None if the file has no lines.
+        record: the record's id or number, for ``--record``.
         response: the response's number in the record.
         token: the token's index as written; None for a response as a whole.
-        value: how large.
+        value: its size.
     """
 
     source: str
@@ -67,13 +67,13 @@ class Step(Answer):
         file: the first file that has records of it.
         metrics: every metric of ``METRICS``, then those of single reward functions; None where
             the records lack what it is made of.
-        worst: what to look at: "ratio", "mismatch", "kl", "nll" (a token each), "length" (a
+        worst: the largest values: "ratio", "mismatch", "kl", "nll" (a token each), "length" (a
             response) and "gradient" (a record).
         lowest: where "nll" (the mean of a record) and "length" (a response) are lowest.
         shares_file: whether the file has records of other steps.
-        key: the field of the file's objects that says the step; None where the file's name does.
-        logged: whether it is a row of a log, so that there are no records of it.
-        in_pass: the pass that trained it, where the run was resumed from a checkpoint; else 0.
+        key: the field that holds the step; None if the file's name does.
+        logged: whether it is a row of a log, without records.
+        in_pass: the pass that trained it, if the run was resumed from a checkpoint; else 0.
     """
 
     number: int
@@ -93,7 +93,7 @@ class Step(Answer):
 
     @property
     def has_rewards_alone(self) -> bool:
-        """Whether its records have no log-probs, so that nothing but ``grpo trend`` reads them."""
+        """Whether its records have no log-probs, so that only ``grpo trend`` reads them."""
         return not self.logged and self.metrics.get("nll", 0.0) is None
 
     @property
@@ -126,9 +126,9 @@ class Steps(Frames, Sequence[Step]):
         not_finite: a column or a logged series → where it is NaN or infinite.
         logged: whether these are a trainer's log alone, under the names that it has there.
         passes: the pass that trained each; empty where the run was never resumed.
-        whole: the steps of every pass, one after the other; these, where there is only one.
-        notices: what is not used of a log.
-        settings: what changed of the objective's settings.
+        whole: the steps of every pass, in order; the same steps if there is only one pass.
+        notices: the parts of a log that are not used.
+        settings: changes of the objective's settings.
     """
 
     def __init__(
@@ -348,7 +348,7 @@ def _plain(name: str, value: float) -> float | None:
 
 
 class Flags(NamedTuple):
-    """What a run was read with, as words of a command line that goes on with it.
+    """The flags with which a run was read, for the commands that are suggested.
 
     Attributes:
         objective: which objective.
@@ -372,30 +372,29 @@ class Finding:
 
     Attributes:
         metric: its name.
-        kind: "shift" (a new level), "drift" (a slope), "spike" (a single step, or one every so
-            many), "limit" (a bound that frameworks or practice have), "impossible" (a value that
+        kind: "shift" (a new level), "drift" (a slope), "spike" (a single step, or steps at equal
+            distances), "limit" (beyond a published or usual bound), "impossible" (a value that
             cannot be), "copy" (the records of an earlier step) or "settings" (the records have
             other hyperparameters).
         onset: the step at which it began.
         sentence: what happened, in numbers.
-        command: what shows the step at which it began: its worst record and token; of data in
-            memory a call, or None where no field says the step.
-        worst_step: the step that is farthest from what was usual.
-        worst: where in that step.
-        score: by how many standard errors; of a limit, infinite.
-        cause: the command that may explain it, of the step at which it began.
-        worst_command: what shows the worst step likewise.
-        direction: "up" or "down"; "" of what has none.
-        severity: "warning", or "info" where a level went the way that is no fault by itself.
-        seen: the step that showed it, from which on a run that grows says so.
-        end: the step from which on values are as before; None while it lasts.
-        period: the steps from one spike or copy to the next; 0: there are not several at one
-            distance.
+        command: shows the worst record and token of the first step; for data in memory a call, or
+            None if no field holds the step.
+        worst_step: the step farthest from the usual value.
+        worst: the place in that step.
+        score: the change in standard errors; infinite for a limit.
+        cause: the command that may explain it, for its first step.
+        worst_command: shows the worst step in the same way.
+        direction: "up", "down" or "".
+        severity: "warning", or "info" if the change is not a fault by itself.
+        seen: the first step at which ``trend`` reports it in a growing run.
+        end: the first step whose values are as before; None while it lasts.
+        period: the distance between spikes or copies, in steps; 0 if there is no period.
         at_once: whether the new level was reached from one step to the next.
         earliest: the first step at which it may have begun (95 %), where noise hides a slow
             beginning; None: at ``onset``.
-        before, after: the levels that the sentence names, of a single step or a limit the value
-            that is farthest; None where it names none.
+        before, after: the levels in the sentence; for a single step or a limit, ``after`` is the
+            farthest value; None if the sentence has none.
     """
 
     metric: str

@@ -66,7 +66,7 @@ def _differing_losses(steps: Steps) -> Iterator[str]:
         return
     differs = np.abs(recorded - own) > max(np.nanmax(own) - np.nanmin(own), LOSS_NOISE)
     for at in np.flatnonzero(differs)[:1].tolist():
-        values = f"recorded_loss {brief(float(recorded[at]))}, loss {brief(float(own[at]))}"
+        values = f"{brief(float(recorded[at]))} against {brief(float(own[at]))}"
         first = f"the records' loss differs from grpo's at step {steps.numbers[at]:,}"
         more = f" and {np.sum(differs) - 1:,} more" if differs.sum() > 1 else ""
         yield f"{first}{more} ({values}): grpo verify says why"

@@ -450,8 +450,10 @@ def _print_basis(
         for line in filter(None, (*lacks, signed)):
             console.print(Text(_cut(line, screen.width), "dim"))
         return
-    for at, sentence in enumerate(lacks):
-        console.print(wrapped(Text("\n" * (at == 0) + sentence, "dim"), screen.reading, 2))
+    if lacks:
+        console.print()
+    for sentence in lacks:
+        console.print(wrapped(Text(sentence, "dim"), screen.reading, 2))
     if signed:
         console.print()
         console.print(wrapped(Text(signed, "dim"), screen.edge, 11, bars=True))

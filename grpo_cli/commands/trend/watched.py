@@ -164,7 +164,7 @@ def _largest_gap(values: F64) -> F64:
 
 
 def _grain(values: F64) -> F64:
-    """[n] the least difference of values so far if these are few, else 0."""
+    """[n] the least difference of values so far if there are at most ``FEW_VALUES``, else 0."""
     kinds, first = np.unique(values[:_GLANCE], return_index=True)
     if len(kinds) <= FEW_VALUES and len(values) > _GLANCE:  # else later ones do not matter
         kinds, first = np.unique(values, return_index=True)
@@ -352,7 +352,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "reward_advantage_corr": ("", "the advantages no longer follow the rewards"),
     "reward_ratio_corr": ("", "the updates make responses with more reward less likely"),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
-    "recorded_loss": ("the loss that the records hold rose", "the loss that the records hold fell"),
+    "recorded_loss": ("the loss that you logged rose", "the loss that you logged fell"),
     "kl_k3": (
         "the KL from the reference rose",
         "the KL from the reference fell",

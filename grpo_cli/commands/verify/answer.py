@@ -28,20 +28,20 @@ class Difference(Answer):
     """Where a record first differs from what it expects, and why.
 
     Attributes:
-        key: what ``expected`` calls it.
-        stage: the stage that makes it, or the one of the first cause.
-        response, token: where; the token by its position as written. None for a whole record.
-        expected, got: both numbers.
-        differing, of: how many of the numbers differ, of how many.
-        cause, causes: why, the simplest first; each explains everything that is expected.
+        key: its name in ``expected``.
+        stage: the stage that computes it, or the stage of the first cause.
+        response, token: its place; the token's position as written. None for a whole record.
+        expected, got: the record's number, and grpo's.
+        differing, of: how many numbers of this key differ, and how many there are.
+        cause, causes: mistakes that explain all expected numbers, the simplest first.
         stages: the stages of the causes.
         mistakes: their names in the catalogue of mistakes.
-        pattern: where the numbers differ and what the difference follows, whatever the cause is.
-        located: the stages that can make such a difference; empty where the numbers do not tell.
-        possible: what fits too, where too few numbers differ to call it the cause.
+        pattern: where the numbers differ, and by what rule, for any cause.
+        located: the stages that can cause such a difference; empty if the numbers do not show it.
+        possible: mistakes that fit, if more numbers are needed to call one the cause.
         agrees_with: the rows that give all of it, of the framework whose names the fields have,
             where no variant was asked for; no cause is searched for then.
-        searched: whether a cause was searched for; else those of other records were tried alone.
+        searched: whether a cause was searched for; else only causes of other records were tried.
     """
 
     key: str
@@ -64,7 +64,7 @@ class Difference(Answer):
 
     @property
     def factor(self) -> float | None:
-        """What yours is of grpo's, of one number of a whole record; None if that is no number."""
+        """Your number divided by grpo's, for one number of a whole record; None if undefined."""
         if self.response is not None or self.of > 1 or not self.got:
             return None
         ratio = self.expected / self.got
@@ -73,9 +73,9 @@ class Difference(Answer):
 
 @dataclass(frozen=True)
 class MetricDifference(Answer):
-    """A metric that differs: it decides nothing where a record expects anything else.
+    """A metric that differs. It does not make a record fail that expects anything else.
 
-    It is often defined otherwise than its name suggests.
+    Frameworks often define a metric differently from its name.
     """
 
     key: str
@@ -85,12 +85,12 @@ class MetricDifference(Answer):
 
 @dataclass(frozen=True)
 class Verdict(Answer):
-    """What became of a record that expects something.
+    """The result for a record with expected numbers.
 
     Attributes:
         id, source, line: the record.
-        step: the step that it says, or None.
-        agrees: whether nothing differs that decides.
+        step: the record's step, or None.
+        agrees: whether every number agrees; metrics count only if nothing else is expected.
         variant, signature: what it was evaluated as.
         compared: the keys that were compared, in the order of the stages.
         ignored: the keys of ``expected`` that the objective has no number for.
@@ -124,12 +124,12 @@ class Verified(Frames, Answer):
         rtol, atol: the tolerance.
         metrics_rtol: the relative tolerance of metrics.
         verified, differing, without_expected: records.
-        causes: what explains the most differing records, each all of them alike.
-        explained: how many records that are.
+        causes: the mistakes that explain the most differing records; each explains all of these.
+        explained: how many records ``causes`` explain.
         agrees_with: rows of the framework whose names the fields have that give the most records.
-        agreeing: how many records that are.
+        agreeing: how many records agree with these rows.
         metrics_differ: metric → how many records it differs in.
-        undefined: records that expect NaN of a mean over nothing.
+        undefined: records that expect NaN, from a mean over no tokens.
         batch: what is a record here: "record", "input", or the fields of ``--batch``.
         records: the verdict on each.
     """
@@ -154,7 +154,7 @@ class Verified(Frames, Answer):
 
     @property
     def factor(self) -> float | None:
-        """What yours are of grpo's numbers where every differing record has the same ratio.
+        """Your number divided by grpo's, if this ratio is the same in every differing record.
 
         None if a record differs first in something else than one number of the whole record, or
         two ratios differ by more than the relative tolerance.
@@ -285,7 +285,7 @@ class StageDifference(Answer):
 
 @dataclass(frozen=True)
 class ReplayedStage(Answer):
-    """What became of one stage of a bundle.
+    """The replay of one stage of a bundle.
 
     Attributes:
         stage: which.
@@ -305,7 +305,7 @@ class ReplayedStage(Answer):
 
 @dataclass(frozen=True)
 class Replay(Answer):
-    """What became of a bundle.
+    """The replay of a bundle.
 
     Attributes:
         sha256: the hash of each file; empty where only some records are read.

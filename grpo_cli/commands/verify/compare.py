@@ -75,7 +75,7 @@ class Column(NamedTuple):
 
     @property
     def is_metric(self) -> bool:
-        """Whether a trainer logs it besides its loss."""
+        """Whether it is a metric, not the loss or a part of it."""
         return self.expectation.stage == METRIC
 
     @property

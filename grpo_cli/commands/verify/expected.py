@@ -230,7 +230,7 @@ KEYS = (*(key for quantity in QUANTITIES for key in quantity.keys), "metrics", *
 # ---- what a record expects ----------------------------------------------------------------------
 
 METRIC = "metrics"
-"""The stage of what a trainer logs besides its loss."""
+"""The stage of a trainer's metrics."""
 
 
 @dataclass(frozen=True)

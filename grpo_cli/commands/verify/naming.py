@@ -110,7 +110,7 @@ def _compare_with(cause: Cause, one: Finding, case: Case) -> None:
 
 
 def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
-    """Names what explains all of some records, or of many all but a few; whether there is any."""
+    """Names what explains all of some records, or of many nearly all; whether there is any."""
     counts = Counter(name for _, some in shared for name in {cause.mistake for cause in some})
     most = max(counts.values(), default=0)
     if not most or (most < len(shared) and most < max(_NEARLY * len(shared), _MANY)):
@@ -126,7 +126,7 @@ def _of_all(one: Finding, memory: Memory) -> Sequence[Cause]:
 
 
 def _leave_out_chance(findings: Sequence[Finding]) -> None:
-    """Makes causes possible ones, where they explain one of many records, or too few lone numbers.
+    """Makes causes possible ones, where they explain one of many records, or some lone numbers.
 
     One number agrees with some mistake by chance in as many as ``BY_CHANCE`` of records; a loss of
     0 agrees with many.

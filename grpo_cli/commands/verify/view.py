@@ -155,10 +155,10 @@ def _paragraph(
         found = _listed([f"{words} {name}" for name in first.agrees_with], since)
     lines = {
         "  where    ": where.split("; ") if where else [],  # a line for each statement
-        "  look at  ": [stages] if stages and not causes else [],
-        "  next     ": [hint.removeprefix("; ")] if hint else [],
         "  cause    ": found,
         "  possible ": _listed(first.possible),
+        "  look at  ": [stages] if stages and not causes else [],
+        "  next     ": [hint.removeprefix("; ")] if hint else [],
     }
     for label, texts in lines.items():
         for at, text in enumerate(texts):
@@ -285,7 +285,7 @@ def _compared(answer: Verified) -> dict[str, None]:
 
 
 def _metrics(row: Verdict) -> list[str]:
-    """The metrics that were compared besides something else."""
+    """The metrics that were compared, if something else was too."""
     keys = [key for key in row.compared if key.startswith(METRIC)]
     return keys if len(keys) < len(row.compared) else []
 

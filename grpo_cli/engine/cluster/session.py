@@ -49,7 +49,7 @@ class Session:
         self._here = address is None
         self._folder = ""
         self._looked, self._size = 0.0, (1, 1)
-        # A task that takes no core has a worker besides those of the cores, which Ray soon ends and
+        # A task that takes no core has a worker of its own, which Ray soon ends and
         # starts again for the next: that is for reading from afar, and too dear for what is short.
         task = self._ray.remote(max_retries=_RETRIES)
         self._look, self._evaluate = task(look), task(evaluate)
@@ -215,7 +215,7 @@ def _kill_all_of(folder: str) -> None:
 
 
 def _why(error: Exception) -> str:
-    """What happened to a task, in a few words."""
+    """What happened to a task, in short."""
     kind = type(error).__name__
     if kind == "OutOfMemoryError":
         return "cluster workers ran out of memory"

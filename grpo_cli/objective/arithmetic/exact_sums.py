@@ -133,7 +133,7 @@ class ExactSum:
 
     def fraction(self) -> Fraction:
         """The sum as a rational number."""
-        from fractions import Fraction  # slow to import, and few objectives need it
+        from fractions import Fraction  # slow to import, and seldom needed
 
         whole, exponent = self.scaled()
         return Fraction(whole) * Fraction(2) ** exponent
@@ -287,7 +287,7 @@ def row_offsets(rows: F64) -> F64:
 def _exact(rows: F64, mean: F64, offsets: F64, errors: F64) -> NDArray[np.bool_]:
     """[n, k] whether ``offsets + below`` of 2ᵐ elements a row is exact but for its one rounding.
 
-    Ties are frequent there: the mean has a few bits more than the elements. Dividing by the size
+    Ties are frequent there: the mean has some bits more than the elements. Dividing by the size
     loses nothing but where numbers are next to 0.
     """
     size = rows.shape[1]

@@ -219,7 +219,7 @@ _SAMPLES = "; the samples are in the folder of the project, and are not installe
 
 
 def reason(error: Exception) -> str:
-    """Why a file cannot be read, in a few words."""
+    """Why a file cannot be read, in short."""
     if isinstance(error, FileNotFoundError):
         if Path(path := str(error.filename)).is_symlink():
             return f"is a link to {shown(str(Path(path).readlink()))}, which does not exist"

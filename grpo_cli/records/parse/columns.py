@@ -346,7 +346,7 @@ def _log(key: str, column: bytes, shape: Shape, mask: bytes | None) -> np.ndarra
 # ---- what is no log-probs ---------------------------------------------------------------------
 
 _MANY, _ENOUGH = 0.2, 6  # so large a part of so many values is no rounding
-_FEW = 3  # of so few, all of them
+_FEW = 3  # up to so many: all of them
 _LOGITS = "look like logits: take log_softmax and select the sampled token"
 _SPREAD, _NEAR_1 = 0.25, 0.15
 """Ratios to the old policy are all near 1; −log p of tokens spread more."""

@@ -22,7 +22,7 @@ from grpo_cli.records.tables.files import (
 
 _ROWS = 256
 _TOKENS = 1 << 16
-"""Numbers of a column that are read at once: few enough to stay in cache from stage to stage."""
+"""Numbers of a column that are read at once: they stay in cache from stage to stage."""
 
 
 def slices(

@@ -106,7 +106,7 @@ def check_zip(archive: zipfile.ZipFile, budget: Budget) -> None:
 
 
 def damage_of(error: Exception, path: str) -> str:
-    """What is wrong with a file, in a few words; of a zip without its end, that this is missing."""
+    """What is wrong with a file, in short; of a zip without its end, that this is missing."""
     if isinstance(error, zipfile.BadZipFile) and not isinstance(path, Address):
         with opened(path) as stream, suppress(zipfile.BadZipFile):  # it has one, of many disks
             if not zipfile.is_zipfile(stream):

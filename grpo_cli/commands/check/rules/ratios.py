@@ -450,7 +450,7 @@ def _compare_with_others(pair: Pair, sample: int) -> tuple[int | None, dict[str,
 # ---- temperatures --------------------------------------------------------------------------------
 
 _STRAIGHT, _STRAIGHT_SHORT, _SHORT = 1.2, 0.7, 100
-"""Fewer tokens may be of a few contexts, which older weights move about as a line does."""
+"""Fewer tokens may share a context, where older weights give a line as well."""
 _ALIKE, _NOISY = {False: 0.55, True: 0.35}, {False: 4.0, True: 1.5}
 """Spreads of the shares of sure tokens and about the line: between engines, and after updates."""
 _ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.13, 0.04

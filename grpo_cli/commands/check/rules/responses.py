@@ -182,7 +182,7 @@ def _find_counted_padding(view: View) -> Iterator[Finding]:
     """Yields records whose mask counts one token of padding, by its log-prob of exactly 0.0.
 
     Two columns at least have it at the last token of most responses, which is one id and no known
-    end of text, and at so few others that chance gives it once in a million (Chernoff). Responses
+    end of text, and so rarely elsewhere that chance gives one in a million (Chernoff). Responses
     that end otherwise are no shorter: they had no padding.
     """
     rows, columns, ids = view.responses, [*view.log_probs.values()], view.counted_ids
@@ -227,7 +227,7 @@ def _find_holes(view: View) -> Iterator[Finding]:
 def find_masked_turns(view: View) -> Iterator[Finding]:
     """Finds responses whose policy tokens count in part, while many others are masked.
 
-    Roles say which are the policy's; a template's tokens between them are few. Without roles, all
+    Roles say which are the policy's; a template's tokens are between them. Without roles, all
     responses of several turns must have masked turns before one that counts. Responses that are
     masked as a whole were filtered. Masks that keep the last turn alone: modelscope/ms-swift#7838.
     """

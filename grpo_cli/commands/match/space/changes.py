@@ -30,7 +30,7 @@ EPSILONS: Mapping[tuple[float, float], float] = {
     (0.2, UNBOUND["epsilon_high"]): 5.0,
     **{(UNBOUND["epsilon_low"], high): 6.0 for high in (0.2, 0.28)},
 }
-"""ε below and above that are tried besides the row's own if none is given, and their bits.
+"""ε below and above that are tried as well as the row's own if none is given, and their bits.
 
 0.2 is the default of TRL, verl, OpenRLHF, slime, SkyRL and NeMo-RL; 0.2 and 0.28 are DAPO's, and
 those of most recipes of verl, slime and NeMo-RL that set both.
@@ -68,7 +68,7 @@ AReaL's, 0.2 ROLL's. No default or recipe that was found has more.
 LENGTH = "max_completion_length"
 
 LENGTHS = (128, 256, 512, 768, 1000, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)
-"""Constant lengths tried if none is given, besides the width that the records are padded to."""
+"""Constant lengths tried if none is given; so is the width that the records are padded to."""
 
 
 STEPS = {2: 2.0, 4: 2.0, 8: 2.0, 16: 3.0, 32: 4.0, 64: 5.0}

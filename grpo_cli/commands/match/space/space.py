@@ -116,7 +116,7 @@ class Axes(NamedTuple):
         return self.advantages, self.kls, self.weights
 
     def combined(self, most: int) -> tuple[Index, tuple[NDArray[np.int64], ...], F64]:
-        """[n] flat places of the combinations of few changes, their places by axis, their bits.
+        """[n] flat places of the combinations of changes, their places by axis, their bits.
 
         Args:
             most: changes that a combination may have.
@@ -132,7 +132,7 @@ class Axes(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A row and its changes, axis by axis; each combination of few changes is a convention.
+    """A row and its changes, axis by axis; each combination of changes is a convention.
 
     Attributes:
         plan: the row.

@@ -38,10 +38,10 @@ Columns = tuple[F64, F64, Sequence[int]]
 _LAST, _LEAST_END = 4, 30
 """The end of runs is their last quarter, and no fewer than so many steps."""
 _NAMED = 3
-"""Metrics that the headline names: those that differ, or if steps are too few the largest."""
+"""Metrics that the headline names: those that differ, or the largest differences."""
 _SINCE = "since", "since_then", "since_low", "since_high"
 _CLEAR = 5.0
-"""Half-widths of a difference's interval from which on it is none of chance, in however few steps:
+"""Half-widths of a difference's interval from which on it is not chance, for any number of steps:
 of 60 healthy pairs none had one, over the first 12 to 120 steps or the last 12; of values that
 do not overlap there were 5 in 1,335 over the last 12, none over the first."""
 
@@ -62,7 +62,7 @@ class Difference(Answer):
         first, second: its means over the steps that all runs have.
         difference: second − first.
         low, high: its interval of 95 %: of runs, where both sides have several; else of steps,
-            for their noise and for how two seeds wander apart.
+            for their noise and for how far two seeds diverge.
         at_end: the difference over the last quarter of the steps (at least 30).
         end_low, end_high: the interval of that.
         differs, differs_at_end: whether it is beyond that, as many metrics as are looked at, or
@@ -109,7 +109,7 @@ class RunComparison(Frames, Answer):
         runs: how many runs are on either side.
         metrics: the differences, those beyond noise first.
         notes: what the intervals do not cover.
-        largest: where the steps are too few (30) to decide, of the metrics that do not differ those
+        largest: with fewer than 30 steps, of the metrics that do not differ those
             with the largest differences, in standard deviations of the first run over all steps in
             common.
     """
@@ -138,18 +138,15 @@ class RunComparison(Frames, Answer):
         first, last, count = self.steps
         mine, yours = self.runs
         spread = "usual spread between seeds" if min(mine, yours) == 1 else "spread on each side"
-        words = [
-            f"compared over {count:,} steps ({first} to {last}) with the {spread}"
-            + (f"; {mine} runs against {yours}" if mine + yours > 2 else "")
-        ]
-        if not self.too_few:
-            return "; ".join(words)
-        others = f"the other {len(self.metrics) - len(self.differing)}" if self.differing else "the"
-        undecided = f"Too few steps to decide on {others} metrics ({_LEAST_END} are needed)"
+        runs = f", {mine} runs against {yours}" if mine + yours > 2 else ""
+        words = f"Compared: {count:,} steps ({first} to {last}){runs}, against the {spread}."
+        if self.too_few:
+            others = " on the other metrics" if self.differing else ""
+            words += f" To decide{others}, {_LEAST_END} steps are needed."
         if self.largest:
-            named = f"in standard deviations of the first run: {', '.join(self.largest)}"
-            undecided += f"; largest differences of these, {named}"
-        return f"{'; '.join(words)}. {undecided}"
+            named = ", ".join(self.largest)
+            words += f" Largest so far, in standard deviations of the first run: {named}."
+        return words
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each metric, those beyond noise first."""
@@ -168,7 +165,7 @@ class RunComparison(Frames, Answer):
 
     @property
     def too_few(self) -> bool:
-        """Whether steps are the sample, and too few to say that a metric does not differ."""
+        """Whether steps are the sample, and fewer than a metric without a difference needs."""
         return self.steps[2] < _LEAST_END and min(self.runs) == 1
 
 

@@ -56,10 +56,9 @@ class MetricAt(Answer):
         scale: s, in which the noise of the metric is even: "x", "log x", "−log(1 − x)",
             "arcsin √x" or "artanh x".
         spread: 1.4826 times the median absolute deviation of s(others); their standard deviation
-            where more than half of them are equal; no less than half of the least difference of
-            few values, or than the noise of a share of as few as its least value tells, or than
-            the standard error s/√(2n) of a standard deviation s of n rewards, as that of rewards of
-            0 and 1 is near its largest possible value in most steps.
+            where more than half of them are equal. No less than half of the least difference of up
+            to 12 values, than the noise of a share over as many items as its least value implies,
+            or than the standard error s/√(2n) of a standard deviation s of n rewards.
     """
 
     name: str
@@ -78,13 +77,13 @@ class StepAnswer(Answer):
     Attributes:
         step: the step.
         before, after: the first and the last of the steps that it is compared with.
-        verdict: what happened in the run, with the last good step.
+        verdict: the verdict on the run, with the last good step.
         metrics: every metric of the step: those of its findings in their order, then others that
             are watched, then the rest, each the most unusual first.
-        groups: those in which the step is worst in something, with what that is.
+        groups: the worst groups of the step, with the quantity in which each is worst.
         worst: the worst places, as a row of ``trend`` has them, in the order of the metrics.
         findings: the run's findings that begin at the step, or are worst there.
-        check: what ``grpo check`` says of the step's records; None of a log.
+        check: the findings of ``grpo check`` in the step's records; None for a log.
     """
 
     step: int

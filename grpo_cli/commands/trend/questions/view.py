@@ -46,11 +46,12 @@ def print_step_answer(
     rows = rows[: min(max(unusual, _LEAST_ROWS), _MOST_ROWS)]
     rest = len(answer.metrics) - len(rows)
     more = f"; {rest} more metrics: --json" if rest else ""
-    explained = "before, after: medians of the steps before and after; size: difference from "
-    explained += f"before, in robust standard deviations{more}"
+    explained = "findings first, then the largest size; before, after: medians of the steps before "
+    explained += f"and after; size: difference from before, in robust standard deviations{more}"
     table = [{"metric": one.name, **one.fields()} for one in rows]
     _print_rows(console, screen, table, spare=("after",), hide=_INTERNAL, note=explained)
-    console.print()
+    if answer.findings:
+        console.print()
     for finding in answer.findings:
         print_finding(console, screen, finding)
     places = answer.places
@@ -161,9 +162,9 @@ def print_comparison(
     if "at the end" not in hide:
         last = max(answer.steps[2] // 4, 30)
         explained += f"; at the end: over the last {last} steps"
-    explained += "; ≠: differs beyond chance for this many metrics"
+    explained += "; ≠: beyond chance, given how many metrics are compared"
     if answer.differing:
-        explained += "; since: the step from which on a metric differs"
+        explained += "; since: the first step that differs"
         explained += "" if "since_then" in hide else ", since_then: the difference from there on"
     console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
 
@@ -204,7 +205,7 @@ def since_then(one: Difference) -> str:
     if one.since_then is None or one.since_low is None:
         return "–"
     half = one.since_then - one.since_low
-    if half >= abs(one.since_then):  # the onset tells it, which the mean of so few steps does not
+    if half >= abs(one.since_then):  # the onset tells it, which so short a mean does not
         return _signed(one.since_then)
     return _with_half(one.since_then, half)
 
@@ -240,7 +241,7 @@ def _print_rows(
     kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     if note:
-        console.print(wrapped(Text(note, "dim"), screen.reading))
+        console.print(wrapped(Text(note, "dim"), screen.reading, 2))
     print_hidden(console, screen, hidden, "see --json")
     return hidden
 

@@ -130,7 +130,7 @@ def bounded(
     always_dual: bool = False,
     counts_all: bool = False,
 ) -> Breakdown:
-    """Evaluates the record with another clip, and the caps that its own has besides.
+    """Evaluates the record with another clip, and the further caps of its own.
 
     Args:
         case: the record.

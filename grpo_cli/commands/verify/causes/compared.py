@@ -169,7 +169,7 @@ class Compared:
 
     @property
     def accumulations(self) -> dict[str, float]:
-        """By what a mean is divided besides: nothing, or the accumulation steps."""
+        """By what a mean is divided in addition: nothing, or the accumulation steps."""
         steps = self.record.hyperparameters.get("gradient_accumulation_steps")
         more = {" / accumulation steps": float(steps)} if isinstance(steps, int | float) else {}
         return {"": 1.0} | {words: number for words, number in more.items() if number > 1.0}

@@ -177,7 +177,7 @@ def padded(case: Case) -> Cause:
 
 
 _TERMS = {KL: ("KL", "kl-aggregate"), ENTROPY: ("entropy bonus", "entropy-denominator")}
-"""Terms besides the policy's → what they are called, and the mistake of another denominator."""
+"""Terms other than the policy's → what they are called, and the mistake of another denominator."""
 
 
 def of_a_term(case: Case) -> Iterator[Cause]:

@@ -287,14 +287,14 @@ def _by_cells(case: Case) -> Found | None:
         if (cut := cells(case)) is None:
             continue
         if (found := _factors(case, cut, wanted - rest, policy)) is not None:
-            of = "the policy term has" if both else "the gradients have"
-            words = f"{of} one factor per {name} ({_numbers(found)})"
+            of = "the policy term differs" if both else "the gradients differ"
+            words = f"{of} by one factor per {name} ({_numbers(found)})"
             return words, *dict.fromkeys((*stages, *_everywhere(case)))
         if both and (found := _factors(case, cut, wanted, ours)) is not None:
-            words = f"the gradients, with the KL's, have one factor per {name} ({_numbers(found)})"
-            return words, "aggregate", "mask"
+            of = "the gradients, with the KL's, differ"
+            return f"{of} by one factor per {name} ({_numbers(found)})", "aggregate", "mask"
         if both and (found := _factors(case, cut, wanted - policy, rest)) is not None:
-            return f"the KL has one factor per {name} ({_numbers(found)})", "kl", "mask"
+            return f"the KL differs by one factor per {name} ({_numbers(found)})", "kl", "mask"
     return None
 
 
@@ -404,7 +404,7 @@ def _without_some(case: Case) -> Found | None:
     named = _place(case, lost, seen)
     whole = not np.isin(rows[lost], rows[kept]).any()
     alike = bool(np.nanmax(np.abs(factors - 1.0)) <= 1e-3)
-    rest = "the others agree" if alike else f"the others have {of} ({_numbers(factors)})"
+    rest = "the others agree" if alike else f"the others differ by {of} ({_numbers(factors)})"
     where = f"exactly {named}" if named else "whole responses" if whole else "single tokens"
     clipped = _is_clip(case, lost, kept) or case.objective.surrogate.choice.window is None
     stages = (("surrogate",) if clipped else ()) + _of_others(case, lost)

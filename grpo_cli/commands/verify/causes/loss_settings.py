@@ -30,7 +30,7 @@ _BY_CHANCE = 0.02
 """Where more values than that are expected to give the losses by chance, none is named."""
 _USUAL = (0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5)
 _BOUNDS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0)
-"""Of CISPO's weight besides."""
+"""Further bounds of CISPO's weight."""
 _BETAS = np.array([0.0, 0.001, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.1])
 _ROUND = np.array(
     [

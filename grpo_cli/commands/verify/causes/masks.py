@@ -128,7 +128,7 @@ def masks(case: Case) -> Iterator[Cause]:
     """Yields another mask everywhere, and what the catalogue has of masks in one place."""
     for key, mask in MASKS:
         if key == "edge-masked.only" and case.loss is None and case.gradient is None:
-            continue  # a share of few tokens equals many metrics
+            continue  # a share of that coarseness equals many metrics
         if case.is_masked or key.startswith("edge-masked"):
             yield catalogued(key, partial(_everywhere, mask=mask))
     for mistake, (key, parts) in _IN_PLACES.items():
