@@ -79,8 +79,9 @@ _SAMPLING = (
 _OF_SAMPLES = {"nll", "entropy", "repetition", "ratio_mean", "loss", LENGTH, "truncated"}
 _OF_SAMPLES |= {*_REWARDS, *_OF_EQUAL, "pass_at_k"}
 """What may change with the sampling alone."""
-_AT_ONCE, _SIDE = 0.6, 3
-"""The least share of a change that is made between the medians of so many steps on either side."""
+_AT_ONCE, _AFTER, _SIDE = 0.6, 0.25, 3
+"""The least share of a change that is made between the medians of so many steps on either side, and
+the largest that the steps after these add."""
 _LOOK = "read the longest responses to see what is rewarded; then cap or penalise length"
 _LEAST_GAIN, _AROUND, _LEAST_SIDE = 4.0, 20, 5
 """Standard errors by which the reward rose; the steps before and after that are compared, at most
@@ -334,16 +335,20 @@ def _other_sampling(found: Sequence[Finding], steps: Steps) -> Cause | None:
     if any(each.direction == one.direction for each in _named(found, _REWARD)):
         return None  # likelier tokens get more reward
     at = steps.numbers.index(one.onset)
-    near = values[max(at - _SIDE, 0) : at], values[at : at + _SIDE]
-    sides = [side[~np.isnan(side)] for side in near]
-    if not all(map(len, sides)):
-        return None
-    before, after = (float(medians(side)) for side in sides)
-    if not abs(after - before) > _AT_ONCE * abs(one.after - one.before):
-        return None
+    near = (values[max(at + by, 0) : at + by + _SIDE] for by in (-_SIDE, 0, _SIDE))
+    before, after, later = (_level(side) for side in near)
+    change = abs(one.after - one.before)
+    if not abs(after - before) > _AT_ONCE * change or abs(later - after) > _AFTER * change:
+        return None  # NaN: no step is there
     what = "the entropy" if name == "entropy" else "−log π of the sampled tokens"
     words = f"{what} {'fell' if one.direction == DOWN else 'rose'} at once"
     return Cause(words, f"{_SAMPLING}{remedy(one.row, one.direction)}", first=one, has_reason=True)
+
+
+def _level(values: F64) -> float:
+    """The median of the numbers that there are; NaN of none."""
+    known = values[~np.isnan(values)]
+    return float(medians(known)) if len(known) else math.nan
 
 
 def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:

@@ -36,6 +36,7 @@ LOWEST = {"length": "length_low", "nll": "nll_low"}
 _ROWS = {
     "reward": "f8",
     "advantage": "f8",
+    "log_ratio": "f8",
     "length": "i8",
     "gradient": "f8",
     "group": "i8",
@@ -144,9 +145,10 @@ class StepSums:
             a term of J, with its coefficient for each.
             bins: distributions, as ``bins`` counts them; worst: each a ``PLACE``, of which the
             largest is kept.
-            row: of each response its reward (NaN: none), its length (-1: unknown), Σ |gradient|
-            over its tokens (NaN: not comparable) and the number of its group in the step; and
-            "label", what the user calls each of these groups; None where it has no name.
+            row: of each response its reward (NaN: none), its mean log-ratio (NaN: none), its length
+            (-1: unknown), Σ |gradient| over its tokens (NaN: not comparable) and the number of its
+            group in the step; and "label", what the user calls each of these groups; None where it
+            has no name.
         functions: reward functions of a record, in its order → the first step that has them.
     """
 
