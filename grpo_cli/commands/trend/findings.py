@@ -18,6 +18,7 @@ from grpo_cli.commands.trend.onsets import (
     FUTURE,
     IMPOSSIBLE,
     LEAST_FUTURE,
+    LEAST_PAST,
     PAST,
     SETTINGS,
     SHIFT,
@@ -255,6 +256,8 @@ def _levels(series: _Series, change: Change) -> _Levels:
         return _Levels(before, float(values[at]))
     if change.limit is not None:
         every = values[at:]
+        if at < LEAST_PAST and series.name.startswith("mismatch."):
+            before = None  # an engine that is always a step behind is so from the second step on
         return _Levels(before, float(every.max() if change.up else every.min()))
     last = min(at + FUTURE, at + len(since))
     first = at if change.kind == SHIFT else max(last - _LATEST, at)

@@ -15,7 +15,7 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.events import SURE, Event, events
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
-from grpo_cli.commands.trend.onsets import LEAST, TREND, mean_change
+from grpo_cli.commands.trend.onsets import LEAST, LIMIT, TREND, mean_change
 from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
 from grpo_cli.objective.inputs import MissingColumnError
@@ -198,25 +198,31 @@ class Coverage:
 def main_event(found: Sequence[Event]) -> Event | None:
     """The first that lasts of what went wrong, or else the first; None where nothing did.
 
-    What goes one way from the first step on is it only where nothing else lasts.
+    What goes one way from the first step on, or is beyond a limit in the first steps, is it only
+    where nothing else lasts.
     """
     wrong = [one for one in found if one.severity == WARNING]
     lasting = [one for one in wrong if one.end is None]
-    lasting.sort(key=lambda one: one.first.kind == TREND)
+    lasting.sort(key=lambda one: not _has_past(one.first))
     return next(iter([*lasting, *wrong]), None)
+
+
+def _has_past(finding: Finding) -> bool:
+    """Whether there are steps before it to compare it with."""
+    return finding.kind != TREND and (finding.kind != LIMIT or finding.before is not None)
 
 
 def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
     """The last step before something may have begun to go wrong that lasts; None where nothing did.
 
-    What went wrong steadily from the first step on has no step before it.
+    What went wrong steadily from the first step on, or in the first steps, has no step before it.
     """
     onsets = [  # what is only an effect does not begin before its cause
         event.earliest if event.cause or finding.onset <= event.step + SURE else finding.onset
         for event in found
         if event.severity == WARNING and event.end is None
         for finding in event.findings
-        if finding.severity == WARNING and finding.end is None and finding.kind != TREND
+        if finding.severity == WARNING and finding.end is None and _has_past(finding)
     ]
     first = min(onsets, default=-math.inf)
     good = [number for number in steps.numbers if number < first]
