@@ -43,9 +43,9 @@ from grpo_cli.records.parse.turns import (
     read_roles,
     read_versions,
 )
-from grpo_cli.records.record import Raw, Record, Texts, listed
+from grpo_cli.records.record import Raw, Record, Texts, listed, step_of
 from grpo_cli.records.settings import read_settings
-from grpo_cli.records.unread import VERSIONS, Misnamed, may_be_misnamed, misnamed_in, step_of
+from grpo_cli.records.unread import VERSIONS, Misnamed, may_be_misnamed, misnamed_in
 
 Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
