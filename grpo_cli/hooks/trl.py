@@ -24,15 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.hooks.columns import (
-    Array,
-    copied,
-    gradient_of,
-    number,
-    ragged,
-    record_of,
-    widths,
-)
+from grpo_cli.hooks.columns import Array, copied, gradient_of, number, ragged, record_of, widths
 from grpo_cli.hooks.writer import Writer, of_rank
 
 

@@ -38,11 +38,7 @@ from grpo_cli.records.packed import (
     refuse_booleans,
 )
 from grpo_cli.records.parse.record import record, record_id
-from grpo_cli.records.parse.turns import (
-    find_trajectories,
-    read_roles,
-    read_versions,
-)
+from grpo_cli.records.parse.turns import find_trajectories, read_roles, read_versions
 from grpo_cli.records.record import Raw, Record, Texts, listed, step_of
 from grpo_cli.records.settings import read_settings
 from grpo_cli.records.unread import VERSIONS, Misnamed, may_be_misnamed, misnamed_in

@@ -27,15 +27,7 @@ import orjson
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.hyperparameters import (
-    HOLDERS,
-    KNOWN,
-    SETS,
-    SWITCHES,
-    Value,
-    misspelt,
-    parameter_of,
-)
+from grpo_cli.hyperparameters import HOLDERS, KNOWN, SETS, SWITCHES, Value, misspelt, parameter_of
 
 _NAMES: Mapping[str, Any] = orjson.loads(Path(__file__).with_suffix(".json").read_bytes())
 

@@ -43,10 +43,7 @@ def record_fields(source: Source) -> tuple[Field, ...]:
 
 
 def rows(
-    source: Source,
-    level: Level,
-    asked: Collection[str] = (),
-    chosen: Sequence[str] | None = None,
+    source: Source, level: Level, asked: Collection[str] = (), chosen: Sequence[str] | None = None
 ) -> list[Row]:
     """One dict per record, in the order of its fields.
 
@@ -108,11 +105,7 @@ def _picked(table: Sequence[Field], chosen: Sequence[str], level: Level) -> list
 
 
 def _put(
-    outer: list[Row],
-    key: str,
-    inner: list[Row],
-    owners: Segments,
-    wanted: NDArray[np.bool_] | None,
+    outer: list[Row], key: str, inner: list[Row], owners: Segments, wanted: NDArray[np.bool_] | None
 ) -> None:
     """Puts rows into those that they belong to, but for those that are not wanted.
 

@@ -218,9 +218,7 @@ def split_block(block: Block, read: Callable[[Block], Items]) -> RowGroups:
 
 
 def merge_groups(
-    groups: Iterable[Group[Raw | InputError]],
-    grouping: Grouping,
-    source: str,
+    groups: Iterable[Group[Raw | InputError]], grouping: Grouping, source: str
 ) -> Items:
     """A record of each group; an error in the place of each that cannot be put together."""
     for group in groups:
@@ -351,10 +349,7 @@ def _other_fields(raw: Raw, grouping: Grouping) -> str:
     return f" (this row has {', '.join(known)})" if known else ""
 
 
-RANK_FIELDS = (
-    *("dp_rank", "data_parallel_rank"),
-    *("rank", "global_rank", "process_index"),
-)
+RANK_FIELDS = (*("dp_rank", "data_parallel_rank"), *("rank", "global_rank", "process_index"))
 """Fields that say which data-parallel rank trained on a record, the first that is there.
 
 Megatron and verl call it dp_rank; ``rank``, as prime-rl's token export has it, and accelerate's
