@@ -45,14 +45,8 @@ if TYPE_CHECKING:
 
 
 _MAIN = (
-    "loss",
-    "objective",
-    "policy",
-    "kl",
-    "clip_fraction",
-    "ratio_mean",
-    "ratio_max",
-    "gradient_norm",
+    *("loss", "objective", "policy", "kl", "clip_fraction"),
+    *("ratio_mean", "ratio_max", "gradient_norm"),
 )
 """The totals that a prompt shows."""
 

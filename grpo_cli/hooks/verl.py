@@ -318,12 +318,8 @@ def _keys(advantages: Array, mask: Array) -> list[bytes]:
 _NEEDED = ("old_log_prob", "log_prob", "advantages", "response_mask")
 _OF_CONFIG = ("clip_ratio_c", "tau_pos", "tau_neg", "loss_scale_factor")
 _OF_POLICY_LOSS = (
-    "clip_cov_ratio",
-    "clip_cov_lb",
-    "clip_cov_ub",
-    "kl_cov_ratio",
-    "ppo_kl_coef",
-    "dro_beta",
+    *("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"),
+    *("kl_cov_ratio", "ppo_kl_coef", "dro_beta"),
 )
 BYPASS = "bypass_mode"
 """The policy loss that corrects for the engine by itself."""

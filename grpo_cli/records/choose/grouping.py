@@ -349,7 +349,7 @@ def _other_fields(raw: Raw, grouping: Grouping) -> str:
     return f" (this row has {', '.join(known)})" if known else ""
 
 
-RANK_FIELDS = (*("dp_rank", "data_parallel_rank"), *("rank", "global_rank", "process_index"))
+RANK_FIELDS = ("dp_rank", "data_parallel_rank", "rank", "global_rank", "process_index")
 """Fields that say which data-parallel rank trained on a record, the first that is there.
 
 Megatron and verl call it dp_rank; ``rank``, as prime-rl's token export has it, and accelerate's

@@ -24,12 +24,7 @@ _TYPES = {
     **dict.fromkeys(("token_ids", "turn_ids"), _IDS),
     "tokens": _WORDS,
 }
-_PLAIN: dict[str, set[type]] = {
-    _FLOATS: {float, int},
-    _BITS: {int, bool},
-    _IDS: {int},
-    _WORDS: {str},
-}
+_PLAIN = {_FLOATS: {float, int}, _BITS: {int, bool}, _IDS: {int}, _WORDS: {str}}
 _LARGEST = {_BITS: 1, _IDS: 2**63 - 1, _FLOATS: 2**53}
 
 
@@ -112,12 +107,11 @@ class Table(Sink):
 
 
 def _schema(pa: Any, first: dict[str, Any]) -> Any:
-    made = {"float64": pa.float64(), "int8": pa.int8(), "int64": pa.int64(), "string": pa.string()}
     fields = []
     for name, value in first.items():
         kind = _TYPES.get(name, _FLOATS if name in ("rewards", "advantages") else "")
         if kind and _nested(value, kind):
-            fields.append(pa.field(name, pa.list_(pa.list_(made[kind]))))
+            fields.append(pa.field(name, pa.list_(pa.list_(getattr(pa, kind)()))))
         elif name in ("rewards", "advantages") and _flat(value, _FLOATS):
             fields.append(pa.field(name, pa.list_(pa.float64())))
     return pa.schema([*fields, pa.field(JSON, pa.string())])
