@@ -123,7 +123,6 @@ class Reader:
         """That records of several steps were evaluated as one batch, where they were.
 
         Args:
-            batch: as ``--batch`` has it.
             advice: what to do about it; ``FIELD`` stands for the field that says the step.
         """
         for field, steps in self.facts.steps.items():

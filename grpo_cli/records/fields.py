@@ -180,8 +180,6 @@ def refuse_slips(keys: Iterable[str], what: str, meant: Callable[[str], str], at
     """Refuses keys that are near misses of known names; the error is at the first.
 
     Args:
-        keys: keys of a record, or of an object of it.
-        what: what they are.
         meant: the known name that a key is meant for; "" where there is none.
         at: what stands before the keys in a path.
 

@@ -288,7 +288,6 @@ def read_records(
     """The records of decoded objects, and errors in the places of bad ones.
 
     Args:
-        items: the objects.
         packed: their columns; None where they have to be read one at a time.
     """
     scores = [] if packed is None else packed.scores.values()

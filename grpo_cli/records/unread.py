@@ -305,10 +305,7 @@ def _says_probs(key: str) -> bool:
 def is_column(value: Any, model: Any, levels: int = 3) -> bool:
     """Whether a value has a number wherever a column has one; or is its only row.
 
-    Args:
-        value: any JSON value; innermost lists may be arrays.
-        model: the column, as nested lists of numbers.
-        levels: how deep it may be nested.
+    Innermost lists of both may be arrays; they are nested at most so many ``levels`` deep.
     """
     if not levels or not is_list(value) or not is_list(model):
         return False
@@ -411,7 +408,6 @@ def may_be_misnamed(key: str, value: F64, model: F64, starts: I64) -> NDArray[np
     """[M] the records that may hold log-probs of another policy under a key.
 
     Args:
-        key: its name.
         value: [N] the numbers under it, of all records; nulls are NaN.
         model: [N] the policy's log-probs.
         starts: [M] where the tokens of each record begin.
@@ -491,7 +487,6 @@ def _configured(
     """What is read of a trainer's configuration, and what is not.
 
     Args:
-        record: the record.
         keys: its keys that hold one.
         own: its key for hyperparameters.
         known: the hyperparameters at its top level.

@@ -91,13 +91,7 @@ class Verdict(NamedTuple):
 
 
 def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Claims) -> Verdict:
-    """Runs a case that is claimed, and compares.
-
-    Args:
-        compute: the author's, as ``Loss`` has it.
-        case: as ``claimed`` returned it.
-        claims: the author's.
-    """
+    """Runs a case that is claimed, as ``claimed`` returned it, and compares."""
     if case.result == "invalid":
         return _refused(compute, case, claims.refuses[case.topic])
     returned = answer(compute, case)

@@ -106,7 +106,6 @@ def _clips_and_ratios(level: Level, *spares: int) -> tuple[Field, ...]:
     """Which part of each row's tokens the clip bound, and their ratios.
 
     Args:
-        level: of the rows.
         spares: the ``spare`` of each of the six fields.
     """
 

@@ -102,10 +102,8 @@ def group_rows(
     """Cuts rows into groups.
 
     Args:
-        items: the rows of one file, each with its line.
         key_of: a row's key, which can be hashed; None for one that has none, which stays in the
             group before it until it is read, which says what is wrong with it.
-        grouping: how they go together.
     """
     if grouping.size:
         return _by_size(items, grouping.size)

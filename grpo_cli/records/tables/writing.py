@@ -24,7 +24,12 @@ _TYPES = {
     **dict.fromkeys(("token_ids", "turn_ids"), _IDS),
     "tokens": _WORDS,
 }
-_PLAIN = {_FLOATS: {float, int}, _BITS: {int, bool}, _IDS: {int}, _WORDS: {str}}
+_PLAIN: dict[str, set[type]] = {
+    _FLOATS: {float, int},
+    _BITS: {int, bool},
+    _IDS: {int},
+    _WORDS: {str},
+}
 _LARGEST = {_BITS: 1, _IDS: 2**63 - 1, _FLOATS: 2**53}
 
 
