@@ -273,8 +273,6 @@ class Evaluated:
         found = self.columns(level, fields=fields, having=having)
         return found if fields else with_values(found)
 
-    # ---- one array per response ---------------------------------------------------------------
-
     ratio = _ByResponse("ρ: π_θ over π_old, at the level of the objective.")
     log_ratio = _ByResponse("Log ρ.")
     clip = _ByResponse('The side on which the clip bound the token: "low", "high" or None.')
@@ -308,9 +306,6 @@ class Evaluated:
     def _with_rows(self) -> None:
         if not self.parts:
             raise UsageError("the evaluation kept only totals (totals_only), so there are no rows")
-
-
-# ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------
 
 
 _ASKED_FOR = ("variant", "signature")

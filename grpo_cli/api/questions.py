@@ -161,14 +161,13 @@ def match(
     asked = one_variant(variant or "")
     plan = planned(asked or "grpo", stages, hyperparameters, batch, strict=False)
     plan = replace(plan.of_one_batch(), asked=bool(asked))
-    reader, words = reader_of(
-        data, jobs=None, where=where, group_by=group_by, group_size=group_size
-    )
+    how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
+    reader, words = reader_of(data, jobs=None, **how)
     found = ask(
         plan,
         reader,
         words or [""],
-        reading_flags(where, group_by, group_size),
+        reading_flags(**how),
         numbers={n: digits(n, x) for n, x in given.items() if x is not None},
         at=() if logged is None else (logged,),
         rtol=not_negative("rtol", rtol),
@@ -339,8 +338,7 @@ def show(
         hint = did_you_mean(str(by), COLORS)
         raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
     rows = whole("top", top)
-    variant = one_variant(variant)
-    plan = planned(variant, stages, hyperparameters, batch)
+    plan = planned(one_variant(variant), stages, hyperparameters, batch)
     how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
     reader, _ = reader_of(data, record=None if record is None else str(record), **how)
     reader.keep_input()
@@ -513,14 +511,13 @@ def trend(
     given = {name: one for name, one in named.items() if one} | values
     given["where"] = listed(where)
     flags = Flags(objective, reading_flags(where, group_by, group_size), given)
-    if by is not None or at is not None:
-        at = None if at is None else whole("at", at)
-        answer: StepAnswer | PartsAnswer
-        if by is not None:
-            answer = answer_of_parts(run, flags, by, at)
-        else:
-            assert at is not None
-            answer = answer_of_step(run, flags, at)[0]
+    at = None if at is None else whole("at", at)
+    answer: StepAnswer | PartsAnswer | None = None
+    if by is not None:
+        answer = answer_of_parts(run, flags, by, at)
+    elif at is not None:
+        answer = answer_of_step(run, flags, at)[0]
+    if answer is not None:
         notices = () if isinstance(run, Steps) else (run.reader.notes(plan), run.notices)
         return _noting(answer, *notices)
     assert isinstance(run, Run)
@@ -589,8 +586,7 @@ def explain(
         described = describe_topic(os.fspath(topic))
         if described is not None:
             return described
-    variant = one_variant(variant)
-    plan = planned(variant, stages, hyperparameters, batch or "input")
+    plan = planned(one_variant(variant), stages, hyperparameters, batch or "input")
     reader, _ = reader_of(topic, where=where, group_by=group_by, group_size=group_size)
     found = explain_loss(plan, reader, last_step=batch is None)
     reasons = [{**one, "text": of_arguments(one["text"])} for one in found.why]

@@ -215,9 +215,6 @@ def _listing(each: list[str]) -> str:
     return ", ".join(each[:_MOST_KEYS] + more)
 
 
-# ---- names ----------------------------------------------------------------------------------
-
-
 def candidates(unknown: Sequence[str]) -> tuple[str, ...]:
     """The keys without a meaning that no other part reads either."""
     return tuple(
@@ -297,9 +294,6 @@ _SWAPPED = {"".join(sorted(word)): word for word in ("old", "prev", "ref", "refe
 
 def _says_probs(key: str) -> bool:
     return bool(_words(key) & (_LOG_PROBS | _PROBS))
-
-
-# ---- values ---------------------------------------------------------------------------------
 
 
 def is_column(value: Any, model: Any, levels: int = 3) -> bool:

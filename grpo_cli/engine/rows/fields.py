@@ -65,9 +65,6 @@ TOTAL = (
 )
 
 
-# ---- fields of several levels ------------------------------------------------------------------
-
-
 def _terms(level: Level) -> tuple[Field, ...]:
     """The policy, the KL and the contribution of a response, turn or trajectory."""
 
@@ -164,9 +161,6 @@ def _one_value(values: F64, segments: Segments) -> list[float | None]:
     ]
 
 
-# ---- records ------------------------------------------------------------------------------------
-
-
 def _entropy(source: Source) -> list[Any]:
     if source.breakdown.term(ENTROPY) is None:
         return [None] * source.count("record")
@@ -227,9 +221,6 @@ RECORD = (
 )
 
 
-# ---- responses ----------------------------------------------------------------------------------
-
-
 def _advantages(source: Source) -> list[Any]:
     """[R] None where the tokens of a response have advantages of their own."""
     advantage = source.breakdown.response_advantage
@@ -247,9 +238,6 @@ RESPONSE = (
     *_clips_and_ratios("response", 2, 11, 10, 6, 9, 3),
     Field("gradient_norm", lambda source: source.breakdown.response_gradient_norms.tolist()),
 )
-
-
-# ---- turns --------------------------------------------------------------------------------------
 
 
 def _trajectories_of_turns(source: Source) -> list[Any]:
@@ -283,9 +271,6 @@ TURN = (
     *_clips_and_ratios("turn", 2, 11, 10, 6, 9, 3),
     Field("gradient_norm", _turn_gradients),
 )
-
-
-# ---- trajectories -------------------------------------------------------------------------------
 
 
 def _of_last(read: Read) -> Read:
@@ -331,9 +316,6 @@ TRAJECTORY = (
         ).tolist(),
     ),
 )
-
-
-# ---- tokens -------------------------------------------------------------------------------------
 
 
 def _written(name: str) -> Callable[[Source], list[Any] | None]:

@@ -148,9 +148,6 @@ def _rows(fields: Sequence[Field], source: Source, level: Level) -> list[Row]:
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-# ---- columns -----------------------------------------------------------------------------------
-
-
 class Column(NamedTuple):
     """A column of rows.
 
