@@ -292,10 +292,6 @@ _SWAPPED = {"".join(sorted(word)): word for word in ("old", "prev", "ref", "refe
 """Letters → the word that they are, in whatever order they were typed (``log_prob_odl``)."""
 
 
-def _says_probs(key: str) -> bool:
-    return bool(_words(key) & (_LOG_PROBS | _PROBS))
-
-
 def is_column(value: Any, model: Any, levels: int = 3) -> bool:
     """Whether a value has a number wherever a column has one; or is its only row.
 
@@ -381,16 +377,17 @@ def _may_be(column: str, record: Mapping[str, Any], names: Mapping[str, str], ke
     if first is None or any(value is record[name] for name in names.values()):
         return False  # --map put it where it belongs
     near, model = resembled(key), record[names[NEW]]
+    says_probs = _words(key) & (_LOG_PROBS | _PROBS)
     if near is None and (first > 0 or not is_column(value, model)):
         return False
     if column == OLD and near in (ROLLOUT, None) and [*_leaves(value)] == [*_leaves(model)]:
         return False  # every ratio is 1 with it, too
-    if _says_probs(key) and _words(key) <= _LISTED and near in TWINS:
+    if says_probs and _words(key) <= _LISTED and near in TWINS:
         return True
     if near is None:
         starts = np.zeros(1, np.int64)
         return bool(may_be_misnamed(key, _numbers(value), _numbers(model), starts)[0])
-    plausible = _says_probs(key) or (isinstance(first, float) and first <= 0)
+    plausible = says_probs or (isinstance(first, float) and first <= 0)
     return plausible and is_column(value, model)
 
 
@@ -568,7 +565,7 @@ _CLIPS, _OF_CLIP = _set("clips"), _set("of_clip")
 def _nearest(key: str, value: Any, names: Mapping[str, str]) -> str:
     """The ``--map`` that would read a column, where the record lacks the one that it resembles."""
     column, words = resembled(key), _words(key)
-    if column in TWINS and _says_probs(key) and not _has(names, column):
+    if column in TWINS and words & (_LOG_PROBS | _PROBS) and not _has(names, column):
         return f"--map {column}={key}"
     for name, known in _OTHERS.items():
         is_mask = name == "mask" and words & known and all(one in (0, 1) for one in _leaves(value))

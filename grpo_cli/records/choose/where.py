@@ -91,7 +91,6 @@ _ONE_OF = re.compile(r"\s*([^=!<>\s]+)\s+in\s*[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*")
 _ASSIGNED = re.compile(r"\s*([^=!<>\s]+)\s*=\s*([^=!<>]+?)\s*")
 _BARE_LIST = re.compile(r"\s*([^=!<>\s]+)\s+in\s+([^=!<>()\[\]]+?)\s*")
 _WORDS = {"true": True, "false": False, "null": None}
-_SCALAR = rb'\s*:\s*(-?\d[\d.eE+-]*|"[^"\\]*"|true|false|null)\s*[,}\]]'
 
 
 def hashable(value: Any) -> Any:
@@ -218,7 +217,7 @@ def _exact(text: bytes) -> Any:
     return value
 
 
-_AFTER = re.compile(_SCALAR)
+_AFTER = re.compile(rb'\s*:\s*(-?\d[\d.eE+-]*|"[^"\\]*"|true|false|null)\s*[,}\]]')
 _INDEX = re.compile(r"\s*[+-]?[\d_]+\s*")
 
 
