@@ -153,11 +153,10 @@ class Evaluated:
 
     def _repr_html_(self) -> str:
         """The main numbers of each batch and the totals as tables, for notebooks."""
-        shown = self._named()
         rows = self._batch_rows()
         tables = [html_rows(rows)] if rows else []
         mean = rows or is_mean(self.total)
-        tables.append(html_table(("", "mean of the batches" if mean else "batch"), shown))
+        tables.append(html_table(("", "mean of the batches" if mean else "batch"), self._named()))
         return html_page(self.headline, tables, [self.signature, *self.notices])
 
     @property

@@ -26,10 +26,9 @@ _BEYOND = (
 
 
 def _choices(value: Object) -> Any:
-    body = value
-    if "choices" not in value:  # a line of OpenAI's batch output
-        body = (value.get("response") or {}).get("body") or {}
-    return body.get("choices")
+    if "choices" in value:
+        return value["choices"]
+    return ((value.get("response") or {}).get("body") or {}).get("choices")  # OpenAI's batch output
 
 
 def _has_logprobs(value: Object) -> bool:
