@@ -93,7 +93,6 @@ def _refuse(name: str, value: Any, known: Iterable[str]) -> None:
 _OF_SHOW, _OF_MATCH, _OF_TREND = (
     f"it is an argument of {function}" for function in ("show", "match", "trend")
 )
-_IN_TOTAL = 'every number has a name in the result, as evaluate(…).total["loss"]'
 _AS_JSON = "to_dict() of the result has the JSON of the command"
 _ELSEWHERE = {
     "level": 'give it to the result: evaluate(…).to_polars("token"), or to_pandas, columns',
@@ -112,7 +111,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("by", "top", "strings"), _OF_SHOW),
     **dict.fromkeys(("loss", "objective", "logged", "betas"), _OF_MATCH),
     **dict.fromkeys(("against", "log", "step", "one_run"), _OF_TREND),
-    "only": _IN_TOTAL,
+    "only": 'every number has a name in the result, as evaluate(…).total["loss"]',
     **dict.fromkeys(("json", "format", "output"), _AS_JSON),
     **dict.fromkeys(("html", "plot"), "the command has it: grpo help pictures"),
 }

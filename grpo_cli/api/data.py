@@ -118,6 +118,22 @@ def not_negative(name: str, value: Any) -> float | None:
     return float(value)
 
 
+def digits(name: str, number: float | str) -> str:
+    """The text of a number.
+
+    Raises:
+        UsageError: for one that is not finite.
+    """
+    text = number if isinstance(number, str) else str(np.asarray(number)[()])
+    try:
+        finite = abs(float(text)) < float("inf")
+    except ValueError:
+        finite = False
+    if not finite or "_" in text:
+        raise UsageError(f"{name}: expected a finite number, got {number!r}")
+    return text
+
+
 def listed(texts: Texts | None) -> list[str]:
     """One text, or several, as a list; none for None.
 

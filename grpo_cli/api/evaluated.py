@@ -45,14 +45,8 @@ if TYPE_CHECKING:
 
 
 _MAIN = (
-    "loss",
-    "objective",
-    "policy",
-    "kl",
-    "clip_fraction",
-    "ratio_mean",
-    "ratio_max",
-    "gradient_norm",
+    *("loss", "objective", "policy", "kl", "clip_fraction"),
+    *("ratio_mean", "ratio_max", "gradient_norm"),
 )
 """The totals that a prompt shows."""
 
@@ -159,11 +153,10 @@ class Evaluated:
 
     def _repr_html_(self) -> str:
         """The main numbers of each batch and the totals as tables, for notebooks."""
-        shown = self._named()
         rows = self._batch_rows()
         tables = [html_rows(rows)] if rows else []
         mean = rows or is_mean(self.total)
-        tables.append(html_table(("", "mean of the batches" if mean else "batch"), shown))
+        tables.append(html_table(("", "mean of the batches" if mean else "batch"), self._named()))
         return html_page(self.headline, tables, [self.signature, *self.notices])
 
     @property
@@ -279,8 +272,6 @@ class Evaluated:
         found = self.columns(level, fields=fields, having=having)
         return found if fields else with_values(found)
 
-    # ---- one array per response ---------------------------------------------------------------
-
     ratio = _ByResponse("ρ: π_θ over π_old, at the level of the objective.")
     log_ratio = _ByResponse("Log ρ.")
     clip = _ByResponse('The side on which the clip bound the token: "low", "high" or None.')
@@ -314,9 +305,6 @@ class Evaluated:
     def _with_rows(self) -> None:
         if not self.parts:
             raise UsageError("the evaluation kept only totals (totals_only), so there are no rows")
-
-
-# ---- rows as arrays, which pandas, polars and pyarrow take ------------------------------
 
 
 _ASKED_FOR = ("variant", "signature")

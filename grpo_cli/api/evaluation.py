@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import record_sizes
 from grpo_cli.errors import UsageError
+from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import Plan, plan
 
 Hyperparameter = float | int | str | Sequence[float] | None
@@ -133,6 +135,24 @@ def one_variant(variant: Any) -> Any:
         expected = f'expected a name, as "dr", got {variant!r} (compare takes several)'
         raise UsageError(f"variant: {expected}")
     return variant
+
+
+def several_variants(given: Any) -> list[str]:
+    """The names of variants.
+
+    Raises:
+        UsageError: for a second run in their place.
+    """
+    found = [given] if isinstance(given, str) or not isinstance(given, Iterable) else [*given]
+    for one in found:
+        is_file = isinstance(one, str) and one not in NAMES and pathlib.Path(one).exists()
+        if is_file or not isinstance(one, str) or hasattr(given, "columns"):
+            got = f"the file {one}" if is_file else type(given).__name__
+            raise UsageError(
+                f'variants: expected names, as "dr,dapo", got {got}; diff(first, second) compares '
+                "two runs"
+            )
+    return found
 
 
 def planned(

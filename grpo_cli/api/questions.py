@@ -18,6 +18,7 @@ from grpo_cli.api.data import (
     Path,
     Record,
     Texts,
+    digits,
     listed,
     not_negative,
     plain,
@@ -25,7 +26,7 @@ from grpo_cli.api.data import (
     reading_flags,
     whole,
 )
-from grpo_cli.api.evaluation import Hyperparameter, one_variant, planned
+from grpo_cli.api.evaluation import Hyperparameter, one_variant, planned, several_variants
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.compare.answer import Compared
@@ -40,7 +41,6 @@ from grpo_cli.commands.trend.questions.parts import PartsAnswer
 from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.errors import UsageError, did_you_mean
-from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import as_flags
 
 if TYPE_CHECKING:
@@ -95,26 +95,12 @@ def compare(
     from grpo_cli.commands.compare.answer import sum_notes
     from grpo_cli.commands.compare.compare import compare_plans, names, plans
 
-    chosen = names(",".join(_variants(variants)))
+    chosen = names(",".join(several_variants(variants)))
     values = plain(hyperparameters)
     made, _ = plans(chosen, stages or {}, values, batch, own=own)
     reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
     found = compare_plans(made, reader)
     return _noting(found, reader.notes(*made), reader.pooled(batch), sum_notes(found))
-
-
-def _variants(given: Any) -> list[str]:
-    """The names of variants; a second run in their place is an error."""
-    found = [given] if isinstance(given, str) or not isinstance(given, Iterable) else [*given]
-    for one in found:
-        is_file = isinstance(one, str) and one not in NAMES and pathlib.Path(one).exists()
-        if is_file or not isinstance(one, str) or hasattr(given, "columns"):
-            got = f"the file {one}" if is_file else type(given).__name__
-            raise UsageError(
-                f'variants: expected names, as "dr,dapo", got {got}; diff(first, second) compares '
-                "two runs"
-            )
-    return found
 
 
 @asked
@@ -175,15 +161,14 @@ def match(
     asked = one_variant(variant or "")
     plan = planned(asked or "grpo", stages, hyperparameters, batch, strict=False)
     plan = replace(plan.of_one_batch(), asked=bool(asked))
-    reader, words = reader_of(
-        data, jobs=None, where=where, group_by=group_by, group_size=group_size
-    )
+    how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
+    reader, words = reader_of(data, jobs=None, **how)
     found = ask(
         plan,
         reader,
         words or [""],
-        reading_flags(where, group_by, group_size),
-        numbers={n: _digits(n, x) for n, x in given.items() if x is not None},
+        reading_flags(**how),
+        numbers={n: digits(n, x) for n, x in given.items() if x is not None},
         at=() if logged is None else (logged,),
         rtol=not_negative("rtol", rtol),
         betas=[not_negative("betas", one) or 0.0 for one in np.atleast_1d(betas).tolist()],
@@ -196,17 +181,6 @@ def _noting(answer: Found, *notes: Iterable[str]) -> Found:
     found = dict.fromkeys(of_arguments(note) for some in notes for note in some)
     object.__setattr__(answer, "notices", [*found])
     return answer
-
-
-def _digits(name: str, number: float | str) -> str:
-    text = number if isinstance(number, str) else str(np.asarray(number)[()])
-    try:
-        finite = abs(float(text)) < float("inf")
-    except ValueError:
-        finite = False
-    if not finite or "_" in text:
-        raise UsageError(f"{name}: expected a finite number, got {number!r}")
-    return text
 
 
 @asked
@@ -240,8 +214,7 @@ def verify(
         rtol, atol: the tolerances. Default: 1e-4, and a part of the summed sizes of the terms.
         metrics_rtol: the relative tolerance of metrics. Default: 1e-4.
         causes: how many differing records are searched for a cause. Default: 12.
-        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
-        stages, **hyperparameters: as ``evaluate`` takes them.
+        where, group_by, group_size, stages, **hyperparameters: as ``evaluate`` takes them.
         batch: "record", "input" or fields, as ``evaluate`` takes it. Default: a record, or its step
             where the losses are those of steps.
 
@@ -346,8 +319,7 @@ def show(
         having: only rows that match, as ``"clip==high && contribution_share>0.01"``. Default: all.
         record: only this record, as a batch of its own: its id, or else its number from 0; a
             notebook shows its tokens in colours. Default: all.
-        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
-        stages, batch, **hyperparameters: as ``evaluate`` takes them.
+        where, group_by, group_size, stages, batch, **hyperparameters: as ``evaluate`` takes them.
 
     Returns:
         ``rows``, the first the largest; ``carried``, the share of the batch that they have.
@@ -366,8 +338,7 @@ def show(
         hint = did_you_mean(str(by), COLORS)
         raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
     rows = whole("top", top)
-    variant = one_variant(variant)
-    plan = planned(variant, stages, hyperparameters, batch)
+    plan = planned(one_variant(variant), stages, hyperparameters, batch)
     how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
     reader, _ = reader_of(data, record=None if record is None else str(record), **how)
     reader.keep_input()
@@ -476,9 +447,8 @@ def trend(
         log: a trainer's log to compare with the records. Default: none.
         html: a file for the page that ``report`` writes. Default: none.
         one_run: whether all files belong to one run, in any folders. Default: False.
-        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         batch: "input", all records are one batch, or "record", each is. Default: "input".
-        stages, **hyperparameters: as ``evaluate`` takes them.
+        where, group_by, group_size, stages, **hyperparameters: as ``evaluate`` takes them.
 
     Returns:
         ``verdict`` (a sentence), ``last_good_step``, ``findings`` and ``events``, the earliest
@@ -541,14 +511,13 @@ def trend(
     given = {name: one for name, one in named.items() if one} | values
     given["where"] = listed(where)
     flags = Flags(objective, reading_flags(where, group_by, group_size), given)
-    if by is not None or at is not None:
-        at = None if at is None else whole("at", at)
-        answer: StepAnswer | PartsAnswer
-        if by is not None:
-            answer = answer_of_parts(run, flags, by, at)
-        else:
-            assert at is not None
-            answer = answer_of_step(run, flags, at)[0]
+    at = None if at is None else whole("at", at)
+    answer: StepAnswer | PartsAnswer | None = None
+    if by is not None:
+        answer = answer_of_parts(run, flags, by, at)
+    elif at is not None:
+        answer = answer_of_step(run, flags, at)[0]
+    if answer is not None:
         notices = () if isinstance(run, Steps) else (run.reader.notes(plan), run.notices)
         return _noting(answer, *notices)
     assert isinstance(run, Run)
@@ -599,9 +568,8 @@ def explain(
     Args:
         topic: data as ``evaluate`` takes it; or a name, or a trainer's log.
         variant: a variant's name or alias. Default: "grpo".
-        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
         batch: as ``evaluate`` takes it. Default: only the last step, where there are several.
-        stages, **hyperparameters: as ``evaluate`` takes them.
+        where, group_by, group_size, stages, **hyperparameters: as ``evaluate`` takes them.
 
     Returns:
         ``why`` (reasons, each with ``code`` and ``text``), ``parts`` of the objective, ``total``,
@@ -618,8 +586,7 @@ def explain(
         described = describe_topic(os.fspath(topic))
         if described is not None:
             return described
-    variant = one_variant(variant)
-    plan = planned(variant, stages, hyperparameters, batch or "input")
+    plan = planned(one_variant(variant), stages, hyperparameters, batch or "input")
     reader, _ = reader_of(topic, where=where, group_by=group_by, group_size=group_size)
     found = explain_loss(plan, reader, last_step=batch is None)
     reasons = [{**one, "text": of_arguments(one["text"])} for one in found.why]

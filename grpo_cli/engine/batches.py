@@ -69,11 +69,7 @@ class MicroBatches:
         return sum(loss.records for several in self.losses.values() for loss in several)
 
     def row(self, whole: Totals) -> dict[str, Any]:
-        """The fields of ``ACCUMULATED``; None for what is unknown, as some records name no place.
-
-        Args:
-            whole: the totals of the batch.
-        """
+        """The fields of ``ACCUMULATED``; None for what is unknown: some records name no place."""
         places = {(place.rank, place.number) for place in self.losses}
         twice = len(places) < len(self.losses)  # one number in several files
         if self.records != whole.records or len(self.given) != 1 or twice:

@@ -93,7 +93,6 @@ class Chunk:
         """A plan's objective for these records.
 
         Args:
-            plan: what the flags ask for.
             reference_given: whether a reference counts as given; None: where the records have one.
 
         Raises:

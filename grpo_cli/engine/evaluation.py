@@ -158,8 +158,6 @@ class Evaluation:
     was added up.
 
     Args:
-        reader: the files.
-        plan: which objective.
         encode: makes the output of records, in pieces; None when only totals are wanted.
         progress: called with the bytes and tokens of each piece that is done.
         part_folder: the folder to which workers of a cluster write the output.

@@ -168,7 +168,6 @@ class InputFacts:
         """What is wrong where every record is one response and says the group that it is of.
 
         Args:
-            records, groups, responses: how many there are.
             given: whether its advantages are given, which need no group.
         """
         key = self.keys.get("group_ids")
@@ -186,7 +185,6 @@ class InputFacts:
         """Yields objects unchanged, and keeps the facts of each set of keys that they have.
 
         Args:
-            decoded: objects in order.
             used: keys that flags read.
         """
         for chunk in decoded:

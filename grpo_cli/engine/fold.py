@@ -23,7 +23,6 @@ def fold(reader: Reader, make: Callable[[], A]) -> A:
     """Adds up all records of the input; their errors are in ``reader.skipped``.
 
     Args:
-        reader: the files.
         make: makes an accumulator without records; it travels between processes.
 
     Raises:
@@ -50,8 +49,7 @@ def fold_pieces(
     left out so far are in ``reader.skipped``.
 
     Args:
-        reader: the files.
-        make: makes an accumulator without records; it travels between processes.
+        make: as for ``fold``.
         progress: called with the bytes and the sums of each piece that is done.
         part_folder: the folder to which workers of a cluster write the output.
         together: whether a cluster may merge the sums of pieces that follow each other.

@@ -35,7 +35,6 @@ def look_padded(records: Segments, lengths: I64, zeros: I64) -> NDArray[np.bool_
     is missing to one length does; a policy that is sure of its last word has one zero in each.
 
     Args:
-        records: the responses of each record.
         lengths: [R] tokens of each response.
         zeros: [R] how many log-probs of exactly 0 are at its edge.
     """

@@ -23,15 +23,7 @@ from grpo_cli.engine.packing import chunks, packed_runs
 from grpo_cli.engine.rows.fields import KINDS, STEP
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError, until_error
-from grpo_cli.records import (
-    PLAIN,
-    DecodedChunk,
-    Piece,
-    Raw,
-    Reading,
-    Record,
-    Source,
-)
+from grpo_cli.records import PLAIN, DecodedChunk, Piece, Raw, Reading, Record, Source
 from grpo_cli.records.choose.grouping import batch_fields
 from grpo_cli.records.choose.where import Condition, read_path, spelled
 from grpo_cli.records.from_objects import read_records
@@ -131,7 +123,6 @@ class Reader:
         """That records of several steps were evaluated as one batch, where they were.
 
         Args:
-            batch: as ``--batch`` has it.
             advice: what to do about it; ``FIELD`` stands for the field that says the step.
         """
         for field, steps in self.facts.steps.items():
@@ -295,11 +286,7 @@ class Reader:
         return kept.name
 
     def run(
-        self,
-        work: FoldPiece[A],
-        *,
-        together: bool = False,
-        part_folder: PartFolder | None = None,
+        self, work: FoldPiece[A], *, together: bool = False, part_folder: PartFolder | None = None
     ) -> Iterator[tuple[int, Folded[A]]]:
         """Yields the bytes and the sums of every piece, in order; of all before, on an error.
 

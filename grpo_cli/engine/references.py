@@ -38,8 +38,6 @@ class References:
         """Adds records that follow.
 
         Args:
-            chunk: the records.
-            plan: what they are evaluated as.
             objective: the plan's for these records.
             at: pieces of output before them.
         """
@@ -121,7 +119,6 @@ def without_kl(plans: Iterable[Plan], whose: str = "the records have") -> Notice
     """The note on variants that were evaluated without their KL, if any.
 
     Args:
-        plans: those that were.
         whose: how a sentence on what was evaluated begins.
     """
     left_out = list({plan.variant: plan for plan in plans}.values())

@@ -24,15 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.hooks.columns import (
-    Array,
-    copied,
-    gradient_of,
-    number,
-    ragged,
-    record_of,
-    widths,
-)
+from grpo_cli.hooks.columns import Array, copied, gradient_of, number, ragged, record_of, widths
 from grpo_cli.hooks.writer import Writer, of_rank
 
 
@@ -403,7 +395,6 @@ def rewards_of(trainer: Any, table: Any, *, each_one: bool = False) -> dict[str,
     """[R] the weighted sum of the reward functions, and each of them where there are several.
 
     Args:
-        trainer: it has the weights.
         table: [R, K] what the functions returned.
         each_one: whether a single function is written too.
     """

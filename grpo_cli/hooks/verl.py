@@ -43,8 +43,7 @@ def record(path: str | Path, *, gradient: bool = True, stages: bool = False) -> 
     """Records every policy loss that verl has registered so far.
 
     Args:
-        path: where to, as for ``Recorder``.
-        gradient: as for ``Recorder``.
+        path, gradient: as for ``Recorder``.
         stages: write a bundle, and record the advantage estimators too.
     """
     from verl.trainer.ppo import core_algos
@@ -68,8 +67,7 @@ def record_policy_loss(loss: PolicyLoss, path: str | Path, *, gradient: bool = T
     Args:
         loss: a function of verl's signature; its name says what the loss is called,
             ``compute_policy_loss_NAME``.
-        path: where to, as for ``Recorder``.
-        gradient: as for ``Recorder``.
+        path, gradient: as for ``Recorder``.
     """
     name = loss.__name__.removeprefix("compute_policy_loss_")
     return Recorder(path, gradient=gradient).of(loss, name)
@@ -85,7 +83,6 @@ class Recorder:
         """Remembers the ``path`` (packed if it ends in ``.gz``) and what to write.
 
         Args:
-            path: the file.
             gradient: ∂policy_loss/∂log_prob too, from one more backward pass of the loss.
             stages: a bundle.
         """
@@ -318,12 +315,8 @@ def _keys(advantages: Array, mask: Array) -> list[bytes]:
 _NEEDED = ("old_log_prob", "log_prob", "advantages", "response_mask")
 _OF_CONFIG = ("clip_ratio_c", "tau_pos", "tau_neg", "loss_scale_factor")
 _OF_POLICY_LOSS = (
-    "clip_cov_ratio",
-    "clip_cov_lb",
-    "clip_cov_ub",
-    "kl_cov_ratio",
-    "ppo_kl_coef",
-    "dro_beta",
+    *("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"),
+    *("kl_cov_ratio", "ppo_kl_coef", "dro_beta"),
 )
 BYPASS = "bypass_mode"
 """The policy loss that corrects for the engine by itself."""

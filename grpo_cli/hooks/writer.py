@@ -294,8 +294,6 @@ def _spelled(value: Any) -> Any:
     return value
 
 
-# ---- the file -----------------------------------------------------------------------------------
-
 _OURS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 

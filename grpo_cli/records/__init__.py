@@ -3,7 +3,7 @@
 from grpo_cli.records.choose.grouping import key_of
 from grpo_cli.records.from_objects import headers, pack
 from grpo_cli.records.objects import decoded
-from grpo_cli.records.open.blocks import Block, Source, Span, cut, spans
+from grpo_cli.records.open.blocks import Block, Source, cut, spans
 from grpo_cli.records.packed import Packed, lay
 from grpo_cli.records.parse.assemble import assemble, find_faults, layout
 from grpo_cli.records.parse.record import parse, record
@@ -22,7 +22,6 @@ __all__ = [
     "Reading",
     "Record",
     "Source",
-    "Span",
     "assemble",
     "cut",
     "decoded",

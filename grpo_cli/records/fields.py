@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import orjson
 
 from grpo_cli import hyperparameters
 from grpo_cli.errors import SHORTEST_TYPO, InputError, also_unknown, is_one_slip
@@ -19,105 +22,14 @@ from grpo_cli.records.unread import (
     misnamed,
 )
 
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "log_probs_new": (
-        "log_probs",
-        "logprobs",
-        "logps",
-        "per_token_logps",
-        "logp_per_token",
-        "new_log_probs",
-        "trainer_logprobs",
-        "log_prob",  # verl workers/actor/dp_actor.py: of the pass that trains
-    ),
-    "log_probs_old": (
-        "old_log_probs",
-        "old_log_prob",
-        "old_per_token_logps",
-        "old_logp_per_token",
-        "prev_logprobs",
-        "prox_logp",
-        "old_logps",  # TRL trainer/rloo_trainer.py:1624: [G], sums over tokens
-        "old_logprobs",  # SkyRL examples/tinker/ppo/ppo_client.py:185
-        "old_action_log_probs",  # SkyRL workers/megatron/megatron_worker.py:1059
-    ),
-    "log_probs_ref": (
-        "ref_log_probs",
-        "ref_log_prob",
-        "ref_per_token_logps",
-        "ref_logp_per_token",
-        "ref_logprobs",
-        "base_action_log_probs",
-        "ref_logps",  # TRL experimental/a2po/a2po_trainer.py:330
-        "ref_logp",  # AReaL trainer/ppo/actor.py:243
-        "reference_policy_logprobs",  # NeMo-RL nemo_rl/algorithms/grpo.py:3252
-    ),
-    "log_probs_rollout": (
-        "rollout_log_probs",
-        "rollout_logprobs",
-        "rollout_per_token_logps",
-        "sampling_per_token_logps",
-        "inference_logprobs",
-        "generation_logprobs",
-        "infer_logprobs",
-        # The policy that sampled: AReaL's "behavior policy log-probabilities from inference
-        # (π_behave)", utils/functional/functional.py:464; open-instruct's μ, the engine's,
-        # grpo_utils.compute_binary_divergence; SkyRL skyrl/backends/jax.py:365 (sampling).
-        "behavior_logprobs",
-        "sampling_logprobs",
-        "generation_log_probs",  # NeMo-RL nemo_rl/models/generation/vllm/utils.py:429
-        "rollout_action_logprobs",  # SkyRL workers/megatron/megatron_worker.py:1063
-    ),
-    "entropies": ("entropy", "token_entropies", "entropys"),  # the last: verl workers/actor
-    "values": ("critic_values", "value_estimates"),
-    "sum_pi_squared": (),
-    "ratios": ("rhos", "importance_ratios"),
-    "probs_old": ("pi_theta_old",),
-    "probs_ref": ("pi_theta_ref",),
-    "rewards": ("reward", "scores", "score"),
-    "reward_baselines": ("baseline_rewards", "greedy_rewards"),
-    "advantages": ("advantage", "A"),
-    "mask": (
-        "completion_mask",
-        "response_mask",
-        "loss_mask",
-        "token_loss_mask",
-        "action_mask",
-        "new_response_mask",
-    ),
-    "turn_ids": (),
-    "turn_rewards": (),
-    "state_ids": (
-        "anchor_obs",  # verl-agent gigpo/core_gigpo.py: what the environment showed before a step
-        "state_hash",  # ROLL roll/pipeline/agentic/utils.py: build_state_group
-    ),
-    "token_rewards": (),
-    "trajectory_ids": (),
-    "roles": (),
-    "group_ids": ("uid", "prompt_id", "prompt_idx", "group_index", "group_id"),
-    "group_size": ("num_generations",),
-    "tokens": ("token_strings",),
-    "token_ids": ("completion_ids", "response_ids", "response_tokens"),
-    "hyperparameters": ("hyper", "params"),
-    "expected": (),
-    "id": (),
-}
-"""Canonical name → what else the frameworks call it. Every alias the tool knows is here."""
+_NAMES: Mapping[str, Any] = orjson.loads(Path(__file__).with_suffix(".json").read_bytes())
 
-TOKEN_COLUMNS = (
-    "log_probs_new",
-    "log_probs_old",
-    "log_probs_ref",
-    "log_probs_rollout",
-    "entropies",
-    "values",
-    "sum_pi_squared",
-    "ratios",
-    "probs_old",
-    "probs_ref",
-    "turn_ids",
-    "token_rewards",
-)
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    name: (*others.split(),) for name, others in _NAMES["aliases"].items()
+}
+"""Canonical name → what else the frameworks call it: every alias that is known."""
+
+TOKEN_COLUMNS: tuple[str, ...] = (*_NAMES["columns"].split(),)
 """The fields with one number per token, in the order in which they are read."""
 
 EITHER = (
@@ -130,22 +42,7 @@ EITHER = (
 ACTION = "action_log_probs"
 """The current policy in some dumps; in those that hold the current policy too, the old one."""
 
-_INNOCENT = frozenset(
-    {
-        "betas",
-        "logs",
-        "meta",
-        "prompt_ids",
-        "response_id",
-        "task",
-        "tasks",
-        "completion_id",
-        "value",
-        *TRAJECTORIES,
-        *("trajectory_idx", "turn_id", "turn_idx", "turn_reward", "token_reward"),
-        *("role", "rules"),
-    }
-)
+_INNOCENT = frozenset((*_NAMES["innocent"].split(), *TRAJECTORIES))
 """Common keys of real dumps that mean what they say, though one letter off a known name."""
 
 _CANONICAL = {name: name for name in ALIASES} | {
@@ -184,7 +81,7 @@ NO_FIELDS = Fields({}, (), ())
 MASKS = ("loss_mask", "response_mask")
 """Masks that stand side by side in some dumps; the first is the one that the loss used."""
 
-TOKEN_TEXTS = ("completion_tokens", "completion_token_strings", "token_texts", "tokens_text")
+TOKEN_TEXTS: tuple[str, ...] = (*_NAMES["token_texts"].split(),)
 """Keys of the texts of tokens, where they hold texts; elsewhere they hold ids, or counts."""
 
 GROUPS = "groups"
@@ -224,13 +121,9 @@ def logged_metrics(record: Mapping[str, object]) -> tuple[str, ...]:
     if METRICS.isdisjoint(record):
         return ()
     found = [key for key in METRICS & record.keys() if type(record[key]) in (int, float)]
-    policies = (one for key, one in record.items() if _CANONICAL.get(key, key) in _POLICIES)
-    return tuple(sorted(found)) if found and any(map(_is_nested, policies)) else ()
-
-
-def _is_nested(value: object) -> bool:
-    rows: Any = value if is_list(value) else ()
-    return len(rows) > 0 and is_list(rows[0])
+    policies: Any = (one for key, one in record.items() if _CANONICAL.get(key, key) in _POLICIES)
+    nested = any(is_list(one) and len(one) > 0 and is_list(one[0]) for one in policies)
+    return tuple(sorted(found)) if found and nested else ()
 
 
 @lru_cache(maxsize=1024)
@@ -287,8 +180,6 @@ def refuse_slips(keys: Iterable[str], what: str, meant: Callable[[str], str], at
     """Refuses keys that are near misses of known names; the error is at the first.
 
     Args:
-        keys: keys of a record, or of an object of it.
-        what: what they are.
         meant: the known name that a key is meant for; "" where there is none.
         at: what stands before the keys in a path.
 

@@ -38,14 +38,10 @@ from grpo_cli.records.packed import (
     refuse_booleans,
 )
 from grpo_cli.records.parse.record import record, record_id
-from grpo_cli.records.parse.turns import (
-    find_trajectories,
-    read_roles,
-    read_versions,
-)
-from grpo_cli.records.record import Raw, Record, Texts, listed
+from grpo_cli.records.parse.turns import find_trajectories, read_roles, read_versions
+from grpo_cli.records.record import Raw, Record, Texts, listed, step_of
 from grpo_cli.records.settings import read_settings
-from grpo_cli.records.unread import VERSIONS, Misnamed, may_be_misnamed, misnamed_in, step_of
+from grpo_cli.records.unread import VERSIONS, Misnamed, may_be_misnamed, misnamed_in
 
 Objects = Sequence[dict[str, Any]]
 Flat = list[Any] | NDArray[Any]
@@ -292,7 +288,6 @@ def read_records(
     """The records of decoded objects, and errors in the places of bad ones.
 
     Args:
-        items: the objects.
         packed: their columns; None where they have to be read one at a time.
     """
     scores = [] if packed is None else packed.scores.values()

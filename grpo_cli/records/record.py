@@ -15,7 +15,7 @@ from grpo_cli.batch import I64
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.records.places import Origin
-from grpo_cli.records.unread import Misnamed
+from grpo_cli.records.unread import STEP_FIELDS, Misnamed
 
 DROPPED: Any = ...
 """Stands for a value that is not kept, since it can be made again."""
@@ -285,6 +285,30 @@ class Record:
     def name(self) -> str | int | float:
         """Its name in every report and flag: its id, or else its number."""
         return _number(self.line, self.prefix) if self.id is None else self.id
+
+
+_SAYS_STEP = frozenset((*STEP_FIELDS, "meta"))
+
+
+def step_of(value: Mapping[str, Any]) -> str | int | float | None:
+    """The step that an object says, itself or in its ``meta``; joined rows have one.
+
+    Responses with several values have none: ``rollout_id`` may name trajectories, not slime's step.
+    """
+    if value.keys().isdisjoint(_SAYS_STEP):
+        return None
+    for name in STEP_FIELDS:
+        if name in value:
+            break
+    else:
+        return step_of(value["meta"]) if isinstance(value["meta"], dict) else None
+    found = value[name]
+    if type(found) is int:
+        return found
+    if isinstance(found, (list, np.ndarray)) and len(found):
+        found = found[0] if all(one == found[0] for one in found) else None
+    found = found.item() if isinstance(found, np.generic) else found
+    return found if isinstance(found, (str, int, float)) else None
 
 
 CHUNK_BYTES, CHUNK_RECORDS = 1 << 20, 1 << 8

@@ -223,19 +223,17 @@ def read_value(path: str, name: str, value: object) -> Mapping[str, Value]:
         InputError: for an unknown name, or a value out of range.
     """
     try:
-        return _cached(path, name, value)
-    except TypeError:  # a list or an object cannot be a key
         return _canonical(path, name, value)
+    except TypeError:  # a list or an object cannot be a key
+        return _canonical.__wrapped__(path, name, value)
 
 
+@lru_cache(maxsize=1024, typed=True)
 def _canonical(path: str, name: str, value: object) -> Mapping[str, Value]:
     try:
         return canonical({name: value})
     except HyperparameterError as error:
         raise InputError(error.message, path=path) from None
-
-
-_cached = lru_cache(maxsize=1024, typed=True)(_canonical)
 
 
 _UNSET = (None, ABSENT)

@@ -19,128 +19,64 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.hyperparameters import (
-    HOLDERS,
-    KNOWN,
-    SETS,
-    SWITCHES,
-    Value,
-    misspelt,
-    parameter_of,
-)
+from grpo_cli.hyperparameters import HOLDERS, KNOWN, SETS, SWITCHES, Value, misspelt, parameter_of
+
+_NAMES: Mapping[str, Any] = orjson.loads(Path(__file__).with_suffix(".json").read_bytes())
 
 
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
+def _set(of: str) -> frozenset[str]:
+    return frozenset(_NAMES[of].split())
+
+
+def _sets_of(of: str) -> Mapping[str, frozenset[str]]:
+    return {column: frozenset(words.split()) for column, words in _NAMES[of].items()}
 
 
 OLD, REF, ROLLOUT, NEW = "log_probs_old", "log_probs_ref", "log_probs_rollout", "log_probs_new"
 
-_POLICIES: Mapping[str, frozenset[str]] = {
-    OLD: _set("old prev previous prox proximal olp olps"),
-    REF: _set("ref refs reference base sft init initial"),
-    ROLLOUT: _set(
-        "rollout rollouts sampling sampled sampler infer inference vllm sglang engine gen "
-        "generation generated generator behavior behaviour behav behave mu sample beta q"
-    ),
-    NEW: _set("new now current curr cur train trainer actor theta fsdp megatron mcore hf"),
-}
-_EARLIER = _set("orig original recomputed before anchor snapshot stale lagged")
+_POLICIES = _sets_of("policies")
+_EARLIER = _set("earlier")
 """The old policy's, where no word names another that was not trained (``vllm_lp_before``)."""
-_RECOMPUTES = _set("actor fsdp megatron mcore hf")
+_RECOMPUTES = _set("recomputes")
 """Trainers, whose second log-probs are those that they recompute before the update."""
-_LOG_PROBS = _set("logp lp lps olp olps")
-_PROBS = _set("prob probs p pi")
-_NEUTRAL = _set("log token tokens per seq sequence response completion action policy model")
+_LOG_PROBS, _PROBS, _NEUTRAL = _set("log_probs"), _set("probs"), _set("neutral")
 _LISTED = frozenset().union(*_POLICIES.values(), _EARLIER, _LOG_PROBS, _PROBS, _NEUTRAL)
 TWINS = {OLD: (OLD, "probs_old"), REF: (REF, "probs_ref"), ROLLOUT: (ROLLOUT,)}
 """The columns that an objective may lack, and the fields that hold each."""
 
-_ADVANTAGES = _set("advantage advantages adv advs")
-_STATISTICS = _set("mean std var min max norm abs")
-_OTHERS: Mapping[str, frozenset[str]] = {
-    "entropies": _set("entropy entropies"),
-    "values": _set("value values critic vpred vpreds"),
-    "mask": _set("mask masks weight weights"),
-    "advantages": _ADVANTAGES,
-}
+_OTHERS = _sets_of("others")
 """Columns that are no log-probs, by the words of what dumps call them."""
-_NO_POLICY = _set(
-    "teacher distill draft reward rewards rm judge grader verifier ratio ratios diff delta kl kls "
-    "return returns score scores loss losses td gae penalty penalties bonus top topk greedy "
-    "gradient gradients grad grads mean std var min max norm abs"
-).union(*_OTHERS.values())
+_NO_POLICY = _set("no_policy").union(*_OTHERS.values())
 """Words of what is neither a policy's log-prob of a token nor a misspelt name of one."""
-_LEFT_OUT = _set(
-    "pad pads padded padding ignore ignored exclude excluded invalid env environment observation "
-    "obs tool tools prompt prompts user system"
-)
+_LEFT_OUT = _set("left_out")
 """Words for tokens that do not count."""
 _WHICH_MASK = "is this a mask of tokens that do not count? mask is 1 where a token counts"
 
 PROMPT_TOO = "attention_mask"
 """No response mask: it covers the prompt too, and pads to the right of both."""
 
-STEP_FIELDS = (
-    *("step", "global_step", "training_step", "train_step", "trainer_step", "export_step"),
-    *("iteration", "rollout_id", "global_steps"),
-)
+STEP_FIELDS: tuple[str, ...] = (*_NAMES["steps"].split(),)
 """Fields that say a record's step, the first that is there."""
-
-_SAYS_STEP = frozenset((*STEP_FIELDS, "meta"))
-
-
-def step_of(value: Mapping[str, Any]) -> str | int | float | None:
-    """The step that an object says, itself or in its ``meta``; joined rows have one.
-
-    Responses with several values have none: ``rollout_id`` may name trajectories, not slime's step.
-    """
-    if value.keys().isdisjoint(_SAYS_STEP):
-        return None
-    for name in STEP_FIELDS:
-        if name in value:
-            break
-    else:
-        return step_of(value["meta"]) if isinstance(value["meta"], dict) else None
-    found = value[name]
-    if type(found) is int:
-        return found
-    if isinstance(found, (list, np.ndarray)) and len(found):
-        found = found[0] if all(one == found[0] for one in found) else None
-    found = found.item() if isinstance(found, np.generic) else found
-    return found if isinstance(found, (str, int, float)) else None
-
-
-ENDINGS = ("truncated", "is_truncated", "finish_reasons", "finish_reason")
+ENDINGS: tuple[str, ...] = (*_NAMES["endings"].split(),)
 """Fields that say which responses were cut off."""
-VERSIONS = ("weight_versions", "weight_version", "policy_version", "head_version")
+VERSIONS: tuple[str, ...] = (*_NAMES["versions"].split(),)
 """Fields that say which weights sampled a response."""
-TRAJECTORIES = (
-    "trajectory_id",  # ROLL roll/pipeline/agentic/env_manager/proxy_env_manager.py:459
-    "traj_uid",  # verl-agent agent_system/multi_turn_rollout/rollout_loop.py, gather_rollout_data
-    "traj_id",  # ROLL roll/pipeline/agentic/agentic_pipeline.py:302
-    "rollout_ids",  # slime slime/ray/rollout.py:666
-    "rollout_id_list",  # agent-lightning agentlightning/verl/rollout_adapter.py:478
-    "rollout_id",  # verifiers verifiers/legacy/envs/experimental/cli_agent_env.py:239; or a step
-    "episode_ids",  # rLLM rllm/trainer/verl/agent_workflow_trainer.py:241
-    "episode_id",  # rLLM rllm/engine/agent_workflow_engine.py:270
-)
+TRAJECTORIES: tuple[str, ...] = (*_NAMES["trajectories"],)
 """Fields that may say which trajectory each response is a turn of, the first that does."""
-SAMPLED_IDS = (
-    *("sampled_token_ids", "sampled_ids", "rollout_token_ids"),
-    *("generated_token_ids", "engine_token_ids"),
-)
+SAMPLED_IDS: tuple[str, ...] = (*_NAMES["sampled_ids"].split(),)
 """Fields with the ids that the engine sampled, where dumps have those too."""
-PROMPT_IDS = ("prompt_ids", "prompt_tokens", "prompt_token_ids")
-PROMPTS = ("prompt", "prompts", "prompt_text", "messages", "question", "query", "problem")
+PROMPT_IDS: tuple[str, ...] = (*_NAMES["prompt_ids"].split(),)
+PROMPTS: tuple[str, ...] = (*_NAMES["prompts"].split(),)
 """Where the text of a prompt may be, the likeliest first."""
-COMPLETIONS = ("completions", "completion", "responses", "response")
+COMPLETIONS: tuple[str, ...] = (*_NAMES["completions"].split(),)
 """Where the text of responses may be; ids have some of these names too."""
 READ_ELSEWHERE = frozenset(
     (*STEP_FIELDS, *ENDINGS, *VERSIONS, *TRAJECTORIES, *SAMPLED_IDS, *PROMPT_IDS, *PROMPTS)
@@ -151,6 +87,7 @@ FUNCTION = "rewards/"
 """Before the name of a reward function, which ``trend`` reads."""
 
 _IF_OLD = "if your ratio uses these"
+_PROMPT_MASK = "also covers the prompt, so it is not read as the mask"
 _MOST_KEYS, _MOST_KEY_SETS = 8, 256
 
 
@@ -247,8 +184,8 @@ class Unread:
             for one in found
             for key, name, value in one.settings
             if not used
-            or not all(
-                given.get(own, ...) == value
+            or any(
+                given.get(own, ...) != value
                 for given in used
                 for own in SETS.get(parameter_of(name), (parameter_of(name),))
             )
@@ -276,9 +213,6 @@ class Unread:
 def _listing(each: list[str]) -> str:
     more = [f"and {len(each) - _MOST_KEYS} more"] if len(each) > _MOST_KEYS else []
     return ", ".join(each[:_MOST_KEYS] + more)
-
-
-# ---- names ----------------------------------------------------------------------------------
 
 
 def candidates(unknown: Sequence[str]) -> tuple[str, ...]:
@@ -358,20 +292,10 @@ _SWAPPED = {"".join(sorted(word)): word for word in ("old", "prev", "ref", "refe
 """Letters → the word that they are, in whatever order they were typed (``log_prob_odl``)."""
 
 
-def _says_probs(key: str) -> bool:
-    return bool(_words(key) & (_LOG_PROBS | _PROBS))
-
-
-# ---- values ---------------------------------------------------------------------------------
-
-
 def is_column(value: Any, model: Any, levels: int = 3) -> bool:
     """Whether a value has a number wherever a column has one; or is its only row.
 
-    Args:
-        value: any JSON value; innermost lists may be arrays.
-        model: the column, as nested lists of numbers.
-        levels: how deep it may be nested.
+    Innermost lists of both may be arrays; they are nested at most so many ``levels`` deep.
     """
     if not levels or not is_list(value) or not is_list(model):
         return False
@@ -412,6 +336,13 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield from chain.from_iterable(map(_leaves, value))
 
 
+def _numbers(value: Any) -> F64:
+    """[N] the values in nested lists; NaN where one is no number."""
+    is_number = (int, float, np.number)
+    found = [one if isinstance(one, is_number) else np.nan for one in _leaves(value)]
+    return np.array(found, np.float64)
+
+
 def _first_number(value: Any) -> float | int | None:
     """The first number of nested lists; None where the first value is something else."""
     first = next((one for one in _leaves(value) if one is not None), None)
@@ -446,44 +377,38 @@ def _may_be(column: str, record: Mapping[str, Any], names: Mapping[str, str], ke
     if first is None or any(value is record[name] for name in names.values()):
         return False  # --map put it where it belongs
     near, model = resembled(key), record[names[NEW]]
+    says_probs = _words(key) & (_LOG_PROBS | _PROBS)
     if near is None and (first > 0 or not is_column(value, model)):
         return False
     if column == OLD and near in (ROLLOUT, None) and [*_leaves(value)] == [*_leaves(model)]:
         return False  # every ratio is 1 with it, too
-    if _says_probs(key) and _words(key) <= _LISTED and near in TWINS:
+    if says_probs and _words(key) <= _LISTED and near in TWINS:
         return True
     if near is None:
-        named = bool(_words(key) & _LOG_PROBS)
-        return _may_be_log_probs([*_leaves(value)], [*_leaves(model)], named=named)
-    plausible = _says_probs(key) or (isinstance(first, float) and first <= 0)
+        starts = np.zeros(1, np.int64)
+        return bool(may_be_misnamed(key, _numbers(value), _numbers(model), starts)[0])
+    plausible = says_probs or (isinstance(first, float) and first <= 0)
     return plausible and is_column(value, model)
 
 
 _FEWEST, _CORRELATION = 8, 0.8
 """From how many tokens and which correlation on values alone may be another policy's log-probs."""
-_MARGIN = 1e-6
 
 
 def may_be_misnamed(key: str, value: F64, model: F64, starts: I64) -> NDArray[np.bool_]:
-    """[M] the records of which ``misnamed_in`` may find a key; it does not in the others.
+    """[M] the records that may hold log-probs of another policy under a key.
 
     Args:
-        key: its name.
-        value: [N] the numbers under it, of all records.
+        value: [N] the numbers under it, of all records; nulls are NaN.
         model: [N] the policy's log-probs.
         starts: [M] where the tokens of each record begin.
     """
     if resembled(key) is not None:
         return np.ones(len(starts), np.bool_)
     found: NDArray[np.bool_] = ~np.logical_or.reduceat(value > 0, starts)
-    if not found.any() or _words(key) & _LOG_PROBS:
-        return found
     pairs = (value < 0) & (model < 0)
-    return found & (_correlations(value, model, pairs, starts) > _CORRELATION - _MARGIN)
-
-
-def _correlations(value: F64, model: F64, pairs: NDArray[np.bool_], starts: I64) -> F64:
-    """[M] the correlation of each record's numbers where ``pairs``; NaN where these are few."""
+    if not found.any() or _words(key) & _LOG_PROBS:
+        return found & np.logical_or.reduceat(pairs, starts)
 
     def sum_of(values: NDArray[Any]) -> F64:
         return np.add.reduceat(np.where(pairs, values, 0.0), starts)
@@ -492,27 +417,8 @@ def _correlations(value: F64, model: F64, pairs: NDArray[np.bool_], starts: I64)
     with np.errstate(all="ignore"):
         count = sum_of(pairs)
         a, b = (each - (sum_of(each) / count).repeat(sizes) for each in (value, model))
-        found: F64 = sum_of(a * b) / np.sqrt(sum_of(a * a) * sum_of(b * b))
-        return np.where(count < _FEWEST, np.nan, found)
-
-
-def _may_be_log_probs(value: list[Any], model: list[Any], *, named: bool) -> bool:
-    """Whether a column may hold log-probs of another policy.
-
-    Args:
-        value: the column.
-        model: the policy's, of the same shape.
-        named: whether its name says that it holds log-probs.
-    """
-    if not all(map(_is_at_most_0, value)):
-        return False
-    each = zip(value, model, strict=True)
-    pairs = [(a, b) for a, b in each if a and b and _is_at_most_0(b)]
-    if named or not pairs:
-        return named and len(pairs) > 0
-    numbers, every = np.array(pairs, np.float64), np.ones(len(pairs), np.bool_)
-    found = _correlations(numbers[:, 0], numbers[:, 1], every, np.zeros(1, np.int64))
-    return bool(found[0] > _CORRELATION)
+        correlations = sum_of(a * b) / np.sqrt(sum_of(a * a) * sum_of(b * b))
+        return found & (count >= _FEWEST) & (correlations > _CORRELATION)
 
 
 def look(
@@ -555,8 +461,9 @@ def look(
     read = {key for key, _, _ in settings}
     read |= {switch for name, switch in SWITCHES.items() if name in record}
     rest = (key for key in left if model is not None and key not in read)
-    others = [(key, record[key]) for key in rest if not _holds(key, record)]
-    configured = _configured(record, left, names.get("hyperparameters", ""), known)
+    holders = [key for key in left if key in HOLDERS and isinstance(record[key], dict)]
+    others = [(key, record[key]) for key in rest if key not in holders]
+    configured = _configured(record, holders, names.get("hyperparameters", ""), known)
     return configured._replace(
         line=line,
         keys=tuple(found),
@@ -565,25 +472,20 @@ def look(
     )
 
 
-def _holds(key: str, record: Mapping[str, Any]) -> bool:
-    """Whether a key holds a trainer's configuration."""
-    return key in HOLDERS and isinstance(record[key], dict)
-
-
 def _configured(
     record: Mapping[str, Any], keys: Sequence[str], own: str, known: Collection[str]
 ) -> KeySet:
     """What is read of a trainer's configuration, and what is not.
 
     Args:
-        record: the record.
-        keys: its keys that may hold one.
+        keys: its keys that hold one.
         own: its key for hyperparameters.
         known: the hyperparameters at its top level.
     """
-    known = {*known, *map(parameter_of, _object(record.get(own)))}
+    given = record.get(own)
+    known = {*known, *map(parameter_of, given if isinstance(given, dict) else ())}
     held, settings, others = [], [], []
-    for key in (*(key for key in keys if _holds(key, record)), own):
+    for key in (*keys, own):
         for path, name, value in _leaves_of(key, record.get(key)):
             near = name if name in KNOWN else meant_setting(name)
             is_new = known.isdisjoint(_sets(parameter_of(near)))
@@ -596,17 +498,13 @@ def _configured(
                 held += [path] if is_new and key != own else []
             elif is_new and not (is_direct and key == own):
                 settings.append((path, near, value))
-    given = ((path, value) for path, value in others if value is not None)
-    return KeySet(None, (), tuple(settings), tuple(held), tuple(given))
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+    others = [(path, value) for path, value in others if value is not None]
+    return KeySet(None, (), tuple(settings), tuple(held), tuple(others))
 
 
 def _leaves_of(path: str, value: Any) -> Iterator[tuple[str, str, Any]]:
     """The place, the name and the value of all that a trainer's configuration holds."""
-    for name, held in _object(value).items():
+    for name, held in value.items() if isinstance(value, dict) else ():
         if isinstance(held, dict) and held:
             yield from _leaves_of(f"{path}.{name}", held)
         else:
@@ -616,11 +514,16 @@ def _leaves_of(path: str, value: Any) -> Iterator[tuple[str, str, Any]]:
 def _may_be_advantages(key: str, value: Any, model: Any) -> bool:
     """Whether a key says that it holds advantages, and has a number for each response."""
     words = _words(key)
-    if not words & _ADVANTAGES or words & _STATISTICS or not is_list(model) or not len(model):
+    if (
+        not words & _OTHERS["advantages"]
+        or words & _set("statistics")
+        or not is_list(model)
+        or not len(model)
+    ):
         return False
     if is_list(model[0]):
         return is_list(value) and is_column(value, [0.0] * len(model))
-    return type(value) in (int, float) and words <= _ADVANTAGES | _NEUTRAL
+    return type(value) in (int, float) and words <= _OTHERS["advantages"] | _NEUTRAL
 
 
 def _sets(name: str) -> tuple[str, ...]:
@@ -643,8 +546,10 @@ def _resembled_setting(key: str) -> str:
     """The hyperparameter that a key abbreviates or lengthens, or that its words say; or ""."""
     words = key.lower().split("_")
     for known in sorted(KNOWN):
-        pairs = [*zip(words, parts := known.split("_"), strict=False)]
-        if len(words) == len(parts) > 1 and all(map(_is_abbreviation, pairs)):
+        pairs = [sorted(pair, key=len) for pair in zip(words, known.split("_"), strict=False)]
+        if len(words) == known.count("_") + 1 > 1 and all(
+            len(short) > 1 and long.startswith(short) for short, long in pairs
+        ):
             return parameter_of(known)
     named = _words(key)
     if "kl" in named and named & _COEFFICIENTS and named <= _COEFFICIENTS | _OF_KL:
@@ -652,45 +557,34 @@ def _resembled_setting(key: str) -> str:
     return "epsilon" if named & _CLIPS and named <= _CLIPS | _OF_CLIP else ""
 
 
-_COEFFICIENTS, _OF_KL = _set("beta coef coeff coefficient weight"), _set("kl loss penalty ref")
-_CLIPS, _OF_CLIP = _set("clip cliprange"), _set("ppo grpo policy range eps epsilon")
+_COEFFICIENTS, _OF_KL = _set("coefficients"), _set("of_kl")
+_CLIPS, _OF_CLIP = _set("clips"), _set("of_clip")
 """Words for a setting, and those that may go with them: kl_beta, ppo_clip; but no clip_fraction."""
-
-
-def _is_abbreviation(words: tuple[str, str]) -> bool:
-    short, long = sorted(words, key=len)
-    return len(short) > 1 and long.startswith(short)
-
-
-_PROMPT_MASK = "also covers the prompt, so it is not read as the mask"
 
 
 def _nearest(key: str, value: Any, names: Mapping[str, str]) -> str:
     """The ``--map`` that would read a column, where the record lacks the one that it resembles."""
     column, words = resembled(key), _words(key)
-    if column in TWINS and _says_probs(key) and not _has(names, column):
+    if column in TWINS and words & (_LOG_PROBS | _PROBS) and not _has(names, column):
         return f"--map {column}={key}"
     for name, known in _OTHERS.items():
         is_mask = name == "mask" and words & known and all(one in (0, 1) for one in _leaves(value))
         if words & known and name not in names and (name != "mask" or is_mask):
             return _WHICH_MASK if name == "mask" and words & _LEFT_OUT else f"--map {name}={key}"
     of_ids = words & _OF_IDS and not words & _LEFT_OUT and column is None
-    if of_ids and "token_ids" not in names and all(map(_may_be_id, _leaves(value))):
+    if (
+        of_ids
+        and "token_ids" not in names
+        and all(
+            one is None
+            or (isinstance(one, int | np.integer) and type(one) is not bool and one >= 0)
+            for one in _leaves(value)
+        )
+    ):
         return f"--map token_ids={key}"
     scores = key.startswith("token_level_") and bool(words & {"rewards", "scores"})
     return f"--map rewards={key}" if scores and "rewards" not in names else ""
 
 
-_OF_IDS = _set("response responses completion completions token tokens id ids output outputs")
+_OF_IDS = _set("ids")
 """Words of a field that holds the ids of a response's tokens, as verl's ``responses``."""
-
-
-def _may_be_id(value: Any) -> bool:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return value is None or (whole and value >= 0)
-
-
-def _is_at_most_0(value: Any) -> bool:
-    if isinstance(value, np.floating):
-        return not value > 0  # a null is NaN there
-    return value is None or (isinstance(value, float | int) and value <= 0)

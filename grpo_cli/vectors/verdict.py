@@ -91,13 +91,7 @@ class Verdict(NamedTuple):
 
 
 def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Claims) -> Verdict:
-    """Runs a case that is claimed, and compares.
-
-    Args:
-        compute: the author's, as ``Loss`` has it.
-        case: as ``claimed`` returned it.
-        claims: the author's.
-    """
+    """Runs a case that is claimed, as ``claimed`` returned it, and compares."""
     if case.result == "invalid":
         return _refused(compute, case, claims.refuses[case.topic])
     returned = answer(compute, case)
@@ -167,20 +161,13 @@ def _problems(
         if returned.get(name) is None:
             yield f"{name}: {NONE}", None
         elif name == "metrics":
-            kept = {metric: wanted[metric] for metric in wanted if metric in claims.metrics}
-            yield from _named(kept, returned[name], tolerance)
+            for metric in (one for one in wanted if one in claims.metrics):
+                if metric in returned[name]:
+                    yield from _compared(metric, wanted[metric], returned[name][metric], tolerance)
+                else:
+                    yield f"{metric}: {NONE}", None
         else:
             yield from _compared(name, wanted, returned[name], tolerance)
-
-
-def _named(
-    wanted: Mapping[str, float], found: Mapping[str, float], tolerance: Tolerance
-) -> Iterator[Problem]:
-    for metric, value in wanted.items():
-        if metric in found:
-            yield from _compared(metric, value, found[metric], tolerance)
-        else:
-            yield f"{metric}: {NONE}", None
 
 
 def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[Problem]:

@@ -237,3 +237,20 @@ def test_numbers_that_only_one_record_of_many_has_stop(tmp_path):
     code, notices, _ = outcome(lines(tmp_path / "a.jsonl", "mine", numbers))
     assert code == 3
     assert "a.jsonl:4:" in notices[-1]
+
+
+@pytest.mark.parametrize("form", ["lines", "table"])
+def test_nulls_among_old_log_probs_under_any_name_are_passed_over(tmp_path, form):
+    def numbers(at, rows):
+        return [
+            [None if place == 3 else x - 0.01 * at for place, x in enumerate(row)] for row in rows
+        ]
+
+    path = lines(tmp_path / "a.jsonl", "mine", numbers)
+    if form == "table":
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        path = tmp_path / "a.parquet"
+        pq.write_table(pa.Table.from_pylist(records), path)
+    code, notices, _ = outcome(path)
+    assert code == 3
+    assert "--map log_probs_old=mine" in notices[-1]

@@ -15,7 +15,8 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import Raw, Record, key_of
 from grpo_cli.records.parse.assemble import join
 from grpo_cli.records.places import got
-from grpo_cli.records.unread import STEP_FIELDS, step_of
+from grpo_cli.records.record import step_of
+from grpo_cli.records.unread import STEP_FIELDS
 
 RECORD = "record"
 """As ``--batch`` has it, where each record is compared alone."""

@@ -41,8 +41,6 @@ def on_ray(
 
     Args:
         on: which Ray, as ``--on`` names it.
-        work: the function of pieces.
-        sources: the files.
         jobs: how many tasks run at once; None for as many as there are cores.
         size: bytes of a task; None for the usual.
         together: whether results are small.

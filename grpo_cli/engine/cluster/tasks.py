@@ -106,9 +106,7 @@ def evaluate(
     """The task: the results of a portion, and last the error at which it ends; writes its rows.
 
     Args:
-        job: what to do.
         number: the place of the portion among all.
-        portion: the input.
         data: the bytes of a range, where they were read already.
         counts: the lines of the ranges before it in its file.
     """

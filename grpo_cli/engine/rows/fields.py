@@ -65,9 +65,6 @@ TOTAL = (
 )
 
 
-# ---- fields of several levels ------------------------------------------------------------------
-
-
 def _terms(level: Level) -> tuple[Field, ...]:
     """The policy, the KL and the contribution of a response, turn or trajectory."""
 
@@ -106,7 +103,6 @@ def _clips_and_ratios(level: Level, *spares: int) -> tuple[Field, ...]:
     """Which part of each row's tokens the clip bound, and their ratios.
 
     Args:
-        level: of the rows.
         spares: the ``spare`` of each of the six fields.
     """
 
@@ -163,9 +159,6 @@ def _one_value(values: F64, segments: Segments) -> list[float | None]:
         one + 0.0 if one is not None and one == other else None
         for one, other in zip(least, most, strict=True)
     ]
-
-
-# ---- records ------------------------------------------------------------------------------------
 
 
 def _entropy(source: Source) -> list[Any]:
@@ -228,9 +221,6 @@ RECORD = (
 )
 
 
-# ---- responses ----------------------------------------------------------------------------------
-
-
 def _advantages(source: Source) -> list[Any]:
     """[R] None where the tokens of a response have advantages of their own."""
     advantage = source.breakdown.response_advantage
@@ -248,9 +238,6 @@ RESPONSE = (
     *_clips_and_ratios("response", 2, 11, 10, 6, 9, 3),
     Field("gradient_norm", lambda source: source.breakdown.response_gradient_norms.tolist()),
 )
-
-
-# ---- turns --------------------------------------------------------------------------------------
 
 
 def _trajectories_of_turns(source: Source) -> list[Any]:
@@ -284,9 +271,6 @@ TURN = (
     *_clips_and_ratios("turn", 2, 11, 10, 6, 9, 3),
     Field("gradient_norm", _turn_gradients),
 )
-
-
-# ---- trajectories -------------------------------------------------------------------------------
 
 
 def _of_last(read: Read) -> Read:
@@ -332,9 +316,6 @@ TRAJECTORY = (
         ).tolist(),
     ),
 )
-
-
-# ---- tokens -------------------------------------------------------------------------------------
 
 
 def _written(name: str) -> Callable[[Source], list[Any] | None]:

@@ -43,10 +43,7 @@ def record_fields(source: Source) -> tuple[Field, ...]:
 
 
 def rows(
-    source: Source,
-    level: Level,
-    asked: Collection[str] = (),
-    chosen: Sequence[str] | None = None,
+    source: Source, level: Level, asked: Collection[str] = (), chosen: Sequence[str] | None = None
 ) -> list[Row]:
     """One dict per record, in the order of its fields.
 
@@ -58,7 +55,6 @@ def rows(
 
     Args:
         source: the records. Those without a row that is wanted are left out.
-        level: what one row is.
         asked: which of the ``EXTRA`` fields rows have.
         chosen: the fields of a row, in this order; None for all of them. A record that holds rows
             keeps its ``id``, and a response its number.
@@ -108,21 +104,9 @@ def _picked(table: Sequence[Field], chosen: Sequence[str], level: Level) -> list
 
 
 def _put(
-    outer: list[Row],
-    key: str,
-    inner: list[Row],
-    owners: Segments,
-    wanted: NDArray[np.bool_] | None,
+    outer: list[Row], key: str, inner: list[Row], owners: Segments, wanted: NDArray[np.bool_] | None
 ) -> None:
-    """Puts rows into those that they belong to, but for those that are not wanted.
-
-    Args:
-        outer: a row for each of ``owners``.
-        key: what the rows within a row are called.
-        inner: the rows.
-        owners: which of them each has.
-        wanted: whether each is wanted; None: all are.
-    """
+    """Puts rows that are wanted into those that they belong to, one for each of ``owners``."""
     for row, (begin, end) in zip(outer, pairwise(bounds(owners)), strict=True):
         row[key] = _wanted(inner[begin:end], None if wanted is None else wanted[begin:end])
 
@@ -162,9 +146,6 @@ def _rows(fields: Sequence[Field], source: Source, level: Level) -> list[Row]:
     names = [field.name for field in fields]
     columns = [field.read(source) for field in fields]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-# ---- columns -----------------------------------------------------------------------------------
 
 
 class Column(NamedTuple):

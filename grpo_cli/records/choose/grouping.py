@@ -102,10 +102,8 @@ def group_rows(
     """Cuts rows into groups.
 
     Args:
-        items: the rows of one file, each with its line.
         key_of: a row's key, which can be hashed; None for one that has none, which stays in the
             group before it until it is read, which says what is wrong with it.
-        grouping: how they go together.
     """
     if grouping.size:
         return _by_size(items, grouping.size)
@@ -218,9 +216,7 @@ def split_block(block: Block, read: Callable[[Block], Items]) -> RowGroups:
 
 
 def merge_groups(
-    groups: Iterable[Group[Raw | InputError]],
-    grouping: Grouping,
-    source: str,
+    groups: Iterable[Group[Raw | InputError]], grouping: Grouping, source: str
 ) -> Items:
     """A record of each group; an error in the place of each that cannot be put together."""
     for group in groups:
@@ -351,10 +347,7 @@ def _other_fields(raw: Raw, grouping: Grouping) -> str:
     return f" (this row has {', '.join(known)})" if known else ""
 
 
-RANK_FIELDS = (
-    *("dp_rank", "data_parallel_rank"),
-    *("rank", "global_rank", "process_index"),
-)
+RANK_FIELDS = ("dp_rank", "data_parallel_rank", "rank", "global_rank", "process_index")
 """Fields that say which data-parallel rank trained on a record, the first that is there.
 
 Megatron and verl call it dp_rank; ``rank``, as prime-rl's token export has it, and accelerate's

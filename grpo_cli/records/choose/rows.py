@@ -139,14 +139,7 @@ def _are_equal(cells: Sequence[Any]) -> bool:
 
 
 def of_two_steps(name: str, step: Any, first: Any, place: str, by: str) -> str:
-    """What is wrong with a row whose step is not that of its group's first, at ``place``.
-
-    Args:
-        name: the field of the step.
-        step, first: those of both.
-        place: of the first row, in words.
-        by: the fields that are equal in the group; "" where its size makes it one.
-    """
+    """What is wrong with a row whose step is not that of its group's first, at ``place``."""
     group = f"group of --group-by {by}" if by else "--group-size group"
     return (
         f"its step is {got(step)}, that of {place} is {got(first)}, but both are in one {group}; "
@@ -308,7 +301,6 @@ def _check_same(rows: _Rows, each: Sequence[Fields]) -> None:
     """Rows of one group have the same fields and hyperparameters.
 
     Args:
-        rows: the rows.
         each: what their keys mean; of the first alone, where all have its keys.
     """
     raws, names = rows.raws, rows.fields.names

@@ -313,11 +313,9 @@ def _read_atif(value: Object) -> Iterator[Translated]:
 
 def _session_reward(value: Object) -> float | None:
     """What the session was worth, where the writer put it there: the format has no field for it."""
-    for holder in (value, value.get("final_metrics") or {}):
-        extra = holder.get("extra") or {}
-        if number(extra.get("reward")) is not None:
-            return number(extra["reward"])
-    return None
+    holders = (value, value.get("final_metrics") or {})
+    rewards = (number((one.get("extra") or {}).get("reward")) for one in holders)
+    return next((reward for reward in rewards if reward is not None), None)
 
 
 def _without_log_probs(value: Object, turns: list[Object]) -> NoLogProbsError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -25,10 +26,9 @@ _BEYOND = (
 
 
 def _choices(value: Object) -> Any:
-    body = value
-    if "choices" not in value:  # a line of OpenAI's batch output
-        body = (value.get("response") or {}).get("body") or {}
-    return body.get("choices")
+    if "choices" in value:
+        return value["choices"]
+    return ((value.get("response") or {}).get("body") or {}).get("choices")  # OpenAI's batch output
 
 
 def _has_logprobs(value: Object) -> bool:
@@ -150,13 +150,12 @@ CHAT = Format(
     source="OpenAI API reference, chat completion object: choices[].logprobs.content[]",
 )
 
-COMPLETION = Format(
+COMPLETION = replace(
+    CHAT,
     name="openai-completion",
     title="OpenAI, vLLM completions with logprobs",
-    keys=(keys("choices"), keys("custom_id", "response")),
     fits=_is_completion,
     read=_read_completion,
-    lacks=_BEYOND,
     source="OpenAI API reference, completion object: choices[].logprobs.token_logprobs",
 )
 

@@ -207,9 +207,6 @@ def _nemo(value: Object) -> Signal:
     return Signal([number(one) for one in rewards], [None] * len(rewards))
 
 
-_TRL_HOOK = "use record(trainer, path) from grpo_cli.hooks.trl to write them"
-_VERL_HOOK = "use grpo_cli.hooks.verl to write them"
-
 FORMATS = (
     COLUMNS,
     TOKEN_IDS,
@@ -220,7 +217,7 @@ FORMATS = (
         "verl ray_trainer.py:454-546",
         _verl,
         *("input", "output", "gts", "score"),
-        advice=_VERL_HOOK,
+        advice="use grpo_cli.hooks.verl to write them",
     ),
     _text(
         "trl-completions",
@@ -229,7 +226,7 @@ FORMATS = (
         "TRL 1.16.0 grpo_trainer.py, log_completions",
         _trl,
         *("step", "prompt", "completion", "advantage"),
-        advice=_TRL_HOOK,
+        advice="use record(trainer, path) from grpo_cli.hooks.trl to write them",
     ),
     _text(
         "areal",

@@ -54,11 +54,7 @@ def _response(
 
 
 _OF_OPEN_INSTRUCT = _response(
-    {
-        "log_probs_new": "logprobs",
-        "log_probs_rollout": "logprobs",
-        "token_ids": "response_tokens",
-    },
+    {"log_probs_new": "logprobs", "log_probs_rollout": "logprobs", "token_ids": "response_tokens"},
     {"group_ids": "prompt_idx", "rewards": "reward", "advantages": "advantage"},
     ("step", "sample_idx", "finish_reason", "dataset"),
 )

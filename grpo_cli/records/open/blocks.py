@@ -281,7 +281,6 @@ def blocks_of(wanted: Range, before: int = 0, data: Bytes | None = None) -> Iter
     """The lines of a range, in blocks.
 
     Args:
-        wanted: the range.
         before: what ``look`` counted in all ranges of the file before it.
         data: its bytes, where they were kept.
 

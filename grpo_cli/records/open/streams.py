@@ -120,13 +120,13 @@ def _opened(path: str) -> Iterator[io.BufferedReader]:
 def _unpacked(stream: io.BufferedReader, path: str, most: int | None) -> io.BufferedReader:
     head = stream.peek()
     if head.startswith((_GZIP, _ZSTD)):
-        counted, budget = _Counted(stream), Budget.of(path, most)
-        packed = io.BufferedReader(counted, _STEP)
+        budget = Budget.of(path, most)
+        packed = io.BufferedReader(Pieces(_counted(stream, budget)), _STEP)
         if head.startswith(_ZSTD):
             pieces = _unzstd(packed)
         else:
             pieces = iter(partial(gzip.GzipFile(fileobj=packed).read1, _STEP), b"")
-        return io.BufferedReader(Pieces(_within(budget, counted, pieces), budget), _BUFFER)
+        return io.BufferedReader(Pieces(_within(budget, pieces), budget), _BUFFER)
     if message := foreign(head[:LOOKED_AT], path):
         raise InputError(message)
     if head.startswith(UTF16_BOMS):
@@ -144,28 +144,20 @@ def budget_of(stream: io.BufferedReader) -> Budget:
     return stream.raw.budget if isinstance(stream.raw, Pieces) else UNLIMITED
 
 
-class _Counted(io.RawIOBase):
-    """A stream, and how many bytes of it were read."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self.count = stream, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, room: Any) -> int:
-        data = self._stream.read(len(room))
-        room[: len(data)] = data
-        self.count += len(data)
-        return len(data)
+def _counted(stream: BinaryIO, budget: Budget) -> Iterator[bytes]:
+    """The bytes of a stream; the budget of a pipe grows with what was read of it."""
+    size = 0
+    while piece := stream.read(_STEP):
+        size += len(piece)
+        budget.size = max(budget.size, size)
+        yield piece
 
 
-def _within(budget: Budget, packed: _Counted, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Pieces, as many as the budget allows; that of a pipe grows with what was read of it."""
+def _within(budget: Budget, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Pieces, as many as the budget allows."""
     size = rows = 0
     for piece in pieces:
         size, rows = size + len(piece), rows + piece.count(b"\n")
-        budget.size = max(budget.size, packed.count)
         budget.check(size, "bytes, unpacked,", 1)
         budget.check(rows, "lines", ROW, ahead=16)
         yield piece

@@ -175,9 +175,6 @@ def _fault(record: Record, number: int, name: str, own: F64, at: int, packed: Pa
     return _placed(InputError(message, path=path), record, number)
 
 
-# ---- records that are one batch, as one record --------------------------------------------------
-
-
 def join(records: Sequence[Record]) -> Record:
     """Joins records, each with its own groups, under the name and place of the first.
 

@@ -84,10 +84,6 @@ def read_shape(key: str, value: object) -> Shape:
 def refuse_odd_shape(shape: Shape, columns: Mapping[str, object]) -> None:
     """Blames the first column where more of the others agree with each other than with it.
 
-    Args:
-        shape: the first column's.
-        columns: key → every column of tokens, the first one too.
-
     Raises:
         InputError: with the first place where that column is the odd one.
     """
@@ -214,8 +210,6 @@ def read_column(
     """The float64 bytes of a column. Only a masked element may be null or a boolean.
 
     Args:
-        key, value: the column, as written.
-        shape: the first column's.
         mask: a byte for every token, or None.
         nulls: whether any element may be null, which reads NaN.
 
@@ -258,7 +252,6 @@ def fill_unscored(
     Args:
         columns: those of a record; ``log_probs_rollout`` of them changes.
         key, value: ``log_probs_rollout`` as written.
-        shape: the first column's.
         mask: a byte for every token, or None.
 
     Returns:

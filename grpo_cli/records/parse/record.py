@@ -31,16 +31,11 @@ from grpo_cli.records.parse.scores import (
     read_groups,
     read_rewards,
 )
-from grpo_cli.records.parse.turns import (
-    read_of_turns,
-    read_roles,
-    read_trajectories,
-    read_versions,
-)
+from grpo_cli.records.parse.turns import read_of_turns, read_roles, read_trajectories, read_versions
 from grpo_cli.records.places import got
-from grpo_cli.records.record import Raw, Record
+from grpo_cli.records.record import Raw, Record, step_of
 from grpo_cli.records.settings import framework_of, read_settings, read_value
-from grpo_cli.records.unread import misnamed_in, step_of
+from grpo_cli.records.unread import misnamed_in
 
 
 def parse(value: object) -> Record:

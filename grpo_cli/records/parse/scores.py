@@ -86,9 +86,6 @@ def _doubt(shape: Shape, size: int, what: str) -> str:
     )
 
 
-# ---- rewards and advantages -------------------------------------------------------------------
-
-
 def read_rewards(key: str, value: object, shape: Shape) -> tuple[Rewards, tuple[str, ...]]:
     """[R] rewards, or [R][K] with one for each reward function, and the functions' names.
 
@@ -185,9 +182,6 @@ def depth(value: Any) -> int:
         levels += 1
         value = next((one for one in value if one != []), value[0] if value else None)
     return levels
-
-
-# ---- groups -----------------------------------------------------------------------------------
 
 
 def read_groups(record: Mapping[str, Any], names: Mapping[str, str], shape: Shape) -> Groups:

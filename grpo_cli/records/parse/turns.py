@@ -164,9 +164,6 @@ def read_roles(value: Any, widths: Sequence[int]) -> list[list[str]] | None:
     return listed if fits else None
 
 
-# ---- versions of weights ----------------------------------------------------------------------
-
-
 def version_rows(value: Mapping[str, Any], widths: Sequence[int]) -> list[Any]:
     """What a record says of the weights that sampled it; an empty list where it says nothing.
 

@@ -11,14 +11,7 @@ from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.open.budget import ROW, STREAMED, VALUE, Budget
 from grpo_cli.records.record import DecodedChunk
 from grpo_cli.records.tables.cells import rows
-from grpo_cli.records.tables.files import (
-    Rows,
-    check_end,
-    damage,
-    mapped,
-    package,
-    parquet_file,
-)
+from grpo_cli.records.tables.files import Rows, check_end, damage, mapped, package, parquet_file
 
 _ROWS = 256
 _TOKENS = 1 << 16
@@ -26,12 +19,7 @@ _TOKENS = 1 << 16
 
 
 def slices(
-    source: Source,
-    kind: str,
-    size: int,
-    *,
-    whole: bool,
-    most: int | None = None,
+    source: Source, kind: str, size: int, *, whole: bool, most: int | None = None
 ) -> Iterator[Rows]:
     """The row groups of a Parquet file, the batches of an Arrow file.
 

@@ -72,9 +72,8 @@ def _only_record(piece: Rows) -> Raw:
 
             value, size = torch_file.load(path, budget)
         else:
-            value, size = _arrays(
-                _npz(path, budget) if kind == "npz" else _safetensors(path), budget
-            )
+            found = _npz(path, budget) if kind == "npz" else _safetensors(path)
+            value, size = _arrays(found, budget)
     except _DAMAGE as error:
         if kind == "npz" and "allow_pickle" in str(error):
             raise InputError(_OBJECTS) from None
@@ -118,18 +117,8 @@ def kind_of(head: bytes, path: str) -> str | None:
 
 
 _CUT_OFF = "is the file cut off?"
-_TYPES = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "i1",
-    "U8": "u1",
-    "BOOL": "?",
-}
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
+_TYPES |= {"I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
 
 
 def _arrays(found: dict[str, Any], budget: Budget) -> tuple[dict[str, Any], int]:

@@ -24,18 +24,8 @@ from grpo_cli.records.open.streams import opened
 from grpo_cli.records.places import as_float
 from grpo_cli.records.tables.files import check_zip
 
-_STORAGES = {
-    "DoubleStorage": "<f8",
-    "FloatStorage": "<f4",
-    "HalfStorage": "<f2",
-    "BFloat16Storage": "bf16",
-    "LongStorage": "<i8",
-    "IntStorage": "<i4",
-    "ShortStorage": "<i2",
-    "CharStorage": "i1",
-    "ByteStorage": "u1",
-    "BoolStorage": "?",
-}
+_STORAGES = {"Double": "<f8", "Float": "<f4", "Half": "<f2", "BFloat16": "bf16", "Bool": "?"}
+_STORAGES |= {"Long": "<i8", "Int": "<i4", "Short": "<i2", "Char": "i1", "Byte": "u1"}
 _PLAIN_CODES = re.compile(
     rb"(?:[().012NQRabdelostu}\]\x81\x85-\x89\x8f-\x94\x97\x98]|[Khq\x80\x82].|M..|\x83.."
     rb"|[Jj\x84]....|[G\x95]........|r..[\0-\x1f]\0)*+",
@@ -82,7 +72,7 @@ _NAMES: Mapping[tuple[str, str], Callable[..., Any] | _Kind] = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
     ("torch", "Size"): lambda values=(): tuple(values),
     ("collections", "OrderedDict"): lambda *items: dict(*items),
-    **{("torch", name): _Kind(dtype) for name, dtype in _STORAGES.items()},
+    **{("torch", f"{name}Storage"): _Kind(dtype) for name, dtype in _STORAGES.items()},
 }
 
 

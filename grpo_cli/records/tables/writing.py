@@ -112,12 +112,11 @@ class Table(Sink):
 
 
 def _schema(pa: Any, first: dict[str, Any]) -> Any:
-    made = {"float64": pa.float64(), "int8": pa.int8(), "int64": pa.int64(), "string": pa.string()}
     fields = []
     for name, value in first.items():
         kind = _TYPES.get(name, _FLOATS if name in ("rewards", "advantages") else "")
         if kind and _nested(value, kind):
-            fields.append(pa.field(name, pa.list_(pa.list_(made[kind]))))
+            fields.append(pa.field(name, pa.list_(pa.list_(getattr(pa, kind)()))))
         elif name in ("rewards", "advantages") and _flat(value, _FLOATS):
             fields.append(pa.field(name, pa.list_(pa.float64())))
     return pa.schema([*fields, pa.field(JSON, pa.string())])
