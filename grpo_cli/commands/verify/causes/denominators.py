@@ -317,7 +317,10 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
                 f"divide the sum by the number of {over}"
             )
         made = partial(_with_weights, numerator=numerator, divisor=of)
-        size = _group_size(case) if mistake == "group-count" and form == _MEAN else 1
+        sizes = np.bincount(case.batch.groups)
+        equal_groups = len(sizes) > 1 and (sizes == sizes[0]).all()
+        of_groups = mistake == "group-count" and form == _MEAN and equal_groups
+        size = int(sizes[0]) if of_groups else 1
         if size > 1 and _MEANS_OF in meant:
             words = (
                 "mean over the responses of a group missing: your loss adds up their token means; "
@@ -342,12 +345,6 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
 
 _SURE_SIZE = 3
 """Responses of a group; a smaller factor is what many other counts are."""
-
-
-def _group_size(case: Case) -> int:
-    """The responses of each of several groups; 1 where they differ, or there is one group."""
-    sizes = np.bincount(case.batch.groups)
-    return int(sizes[0]) if len(sizes) > 1 and (sizes == sizes[0]).all() else 1
 
 
 def _own(case: Case) -> str:

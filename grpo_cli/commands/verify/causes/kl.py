@@ -36,7 +36,10 @@ def penalties(case: Case) -> Iterator[Cause]:
     """Yields every mistake about a KL that is there."""
     own = case.objective.kl
     if own.choice.in_reward:
-        yield from _in_reward(own)
+        for key, change in (("kl-dropped.reward", np.zeros_like), ("kl-sign.reward", np.negative)):
+            other = tapped(own, change)
+            other = replace(other, choice=replace(other.choice, in_reward=True))
+            yield catalogued(key, partial(Case.evaluated, kl=other))
     if own.choice.absent or not case.objective.beta:
         return
     yield dropped(own)
@@ -107,14 +110,6 @@ def dropped(own: Bound) -> Cause:
 def negated(own: Bound) -> Bound:
     """The KL times −1."""
     return tapped(own, partial(_multiplied, by=-1.0))
-
-
-def _in_reward(own: Bound) -> Iterator[Cause]:
-    """Yields a KL that is not taken off the rewards, or is added to them."""
-    for key, change in (("kl-dropped.reward", np.zeros_like), ("kl-sign.reward", np.negative)):
-        other = tapped(own, change)
-        other = replace(other, choice=replace(other.choice, in_reward=True))
-        yield catalogued(key, partial(Case.evaluated, kl=other))
 
 
 Estimate = Callable[[F64, F64], tuple[F64, F64]]
