@@ -25,15 +25,7 @@ from grpo_cli.commands.trend.onsets import (
     TREND,
 )
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import (
-    DOWN,
-    NOT_FINITE,
-    RANKS,
-    UP,
-    meaning,
-    remedy,
-    watch,
-)
+from grpo_cli.commands.trend.watched import DOWN, NOT_FINITE, RANKS, UP, meaning, remedy, watch
 from grpo_cli.terminal.numbers import shown
 
 _TOGETHER = 8
@@ -493,11 +485,7 @@ def _in_numbers(finding: Finding) -> str:
     return f"{name} {'' if before is None else f'{rounded(before)} → '}{rounded(after)}"
 
 
-_VERBS = {
-    SPIKE: "jumped",
-    LIMIT: "passed its limit",
-    IMPOSSIBLE: "has an impossible value",
-}
+_VERBS = {SPIKE: "jumped", LIMIT: "passed its limit", IMPOSSIBLE: "has an impossible value"}
 
 
 def _in_short(finding: Finding) -> str:

@@ -124,10 +124,7 @@ def _levels(case: Case) -> Iterator[Cause]:
         for key, divisor in _DIVISORS.items():
             yield catalogued(key, partial(_over, divisor=divisor))
         yield catalogued("ratio-slope", _steep)
-    for key, divisor in (
-        ("ratio-not-summed.length", lengths),
-        ("ratio-not-summed.width", _width),
-    ):
+    for key, divisor in (("ratio-not-summed.length", lengths), ("ratio-not-summed.width", _width)):
         yield catalogued(key, partial(_over, divisor=divisor, each=True))
 
 
