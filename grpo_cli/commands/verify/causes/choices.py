@@ -179,7 +179,7 @@ def _with_corrected_kl(case: Case) -> Breakdown:
     weight = case.breakdown.correction
     if weight is None:
         raise ValueError("there is no correction")
-    return case.with_terms(lambda term: case.counted(term, weight) if term.name == KL else term)
+    return case.with_terms(lambda term: case.counted(term, weight), KL)
 
 
 _POLICIES = {"π_old": "log_probs_old", "π_engine": "log_probs_rollout", "π_θ": "log_probs_new"}

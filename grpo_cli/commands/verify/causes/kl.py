@@ -135,7 +135,7 @@ def _estimated(own: Bound, estimate: Estimate) -> Bound:
 
 
 def _detached(case: Case) -> Breakdown:
-    return case.with_terms(lambda term: term._replace(slope=None) if term.name == KL else term)
+    return case.with_terms(lambda term: term._replace(slope=None), KL)
 
 
 def _to(case: Case, column: str) -> Breakdown:
@@ -144,7 +144,7 @@ def _to(case: Case, column: str) -> Breakdown:
 
 def _where_kept(case: Case) -> Breakdown:
     kept = np.where(case.breakdown.clip == 0, 1.0, 0.0)
-    return case.with_terms(lambda term: case.counted(term, kept) if term.name == KL else term)
+    return case.with_terms(lambda term: case.counted(term, kept), KL)
 
 
 def weights(own: Bound) -> Iterator[Cause]:
