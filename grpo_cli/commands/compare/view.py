@@ -69,11 +69,7 @@ def print_comparison(
 
 
 def _print_rows(
-    console: Console,
-    screen: Screen,
-    answer: Compared,
-    names: Sequence[str] | None,
-    by: str | None,
+    console: Console, screen: Screen, answer: Compared, names: Sequence[str] | None, by: str | None
 ) -> None:
     """Prints the table and what its columns mean; above it where the screen cuts its end."""
     every = answer.variants

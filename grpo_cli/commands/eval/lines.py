@@ -24,11 +24,7 @@ Cells = str | Sequence[bytes]
 
 
 def encode_lines(
-    source: Source,
-    *,
-    level: Level,
-    fields: tuple[str, ...],
-    lines: TextFormat,
+    source: Source, *, level: Level, fields: tuple[str, ...], lines: TextFormat
 ) -> list[bytes]:
     """The lines of some records in order, in pieces.
 

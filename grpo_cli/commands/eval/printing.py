@@ -69,8 +69,7 @@ class Printing:
         ),
     ] = None
     nest: Annotated[
-        bool,
-        option("--nest", "", "With jsonl: one line per record, its rows as arrays.", "Output"),
+        bool, option("--nest", "", "With jsonl: one line per record, its rows as arrays.", "Output")
     ] = False
     output: Output = None
     resume: Resume = False

@@ -33,11 +33,7 @@ Topic = Annotated[
 
 
 def explain_topic(
-    *,
-    topic: Topic = None,
-    objective: ObjectiveOptions,
-    loading: LoadingOptions,
-    page: PageOptions,
+    *, topic: Topic = None, objective: ObjectiveOptions, loading: LoadingOptions, page: PageOptions
 ) -> int:
     """Explain the loss of a file, or a variant, a choice or a word.
 

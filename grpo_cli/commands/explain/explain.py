@@ -101,11 +101,7 @@ class Explained(Answer):
 
 
 def explain(
-    plan: Plan,
-    source: Reader,
-    *,
-    last_step: bool = False,
-    full: bool = False,
+    plan: Plan, source: Reader, *, last_step: bool = False, full: bool = False
 ) -> Explained:
     """The totals, the reasons, and the arithmetic of one record.
 

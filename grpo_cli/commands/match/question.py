@@ -91,11 +91,7 @@ class Pass(Accumulator[None]):
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together."""
         return chunks(
-            decoded,
-            make_records=None,
-            uniform=_UNIFORM,
-            together=self.together,
-            in_order=False,
+            decoded, make_records=None, uniform=_UNIFORM, together=self.together, in_order=False
         )
 
     def evaluate(self, chunk: Chunk) -> None:

@@ -14,13 +14,7 @@ from dataclasses import dataclass, replace
 
 from grpo_cli.commands.match.fit import FLOAT32, factors_of
 from grpo_cli.commands.match.lengths import with_length
-from grpo_cli.commands.match.logged import (
-    all_agree,
-    fitting,
-    means_of,
-    others_of,
-    without_kl,
-)
+from grpo_cli.commands.match.logged import all_agree, fitting, means_of, others_of, without_kl
 from grpo_cli.commands.match.question import LoggedNumber, Question, exactly, unbound
 from grpo_cli.commands.match.run import (
     RARE,

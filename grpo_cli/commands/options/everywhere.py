@@ -66,8 +66,7 @@ class DisplayOptions:
     """What every command shows on a terminal."""
 
     color: Annotated[
-        When,
-        option("--color", "auto|always|never", "Colours; auto: on a terminal.", "Output"),
+        When, option("--color", "auto|always|never", "Colours; auto: on a terminal.", "Output")
     ] = "auto"
     full: Annotated[
         bool, option("--full", "", "Print all rows, not only what fits the screen.")

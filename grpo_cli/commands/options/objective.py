@@ -60,8 +60,7 @@ class StageOptions:
         None
     )
     entropy_aggregate: Annotated[
-        str | None,
-        _stage("entropy-aggregate", "Denominator of the entropy bonus alone."),
+        str | None, _stage("entropy-aggregate", "Denominator of the entropy bonus alone.")
     ] = None
     epsilon: Annotated[float | None, _number("--epsilon", "Clip range on both sides.")] = None
     epsilon_low: Annotated[float | None, _number("--epsilon-low", "Clip range below 1.")] = None
@@ -78,11 +77,7 @@ class StageOptions:
     ] = None
     batch: Annotated[
         str | None,
-        option(
-            "--batch",
-            "FIELD,…",
-            "What forms a batch: input (all), record, or FIELDs.",
-        ),
+        option("--batch", "FIELD,…", "What forms a batch: input (all), record, or FIELDs."),
     ] = None
 
     @property

@@ -34,23 +34,16 @@ _FORMATS = {CANONICAL: "records as this tool writes them"} | {
 _FIELDS = {name: f"also {', '.join(others)}" if others else "" for name, others in ALIASES.items()}
 
 Files = Annotated[
-    list[str] | None,
-    argument("FILE…", "JSON, JSONL, Parquet, Arrow, npz, …; a folder; or -."),
+    list[str] | None, argument("FILE…", "JSON, JSONL, Parquet, Arrow, npz, …; a folder; or -.")
 ]
 
 RunFiles = Annotated[
-    list[str] | None,
-    argument("RUN…", "Files, a folder or a 'pattern*' of one run; or -."),
+    list[str] | None, argument("RUN…", "Files, a folder or a 'pattern*' of one run; or -.")
 ]
 
 Step = Annotated[
     str | None,
-    option(
-        "--step",
-        "FIELD",
-        "Field that holds the step, e.g. meta.step; or file.",
-        "Input",
-    ),
+    option("--step", "FIELD", "Field that holds the step, e.g. meta.step; or file.", "Input"),
 ]
 
 
@@ -181,11 +174,7 @@ class WorkOptions:
     jobs: Annotated[
         int | None,
         option(
-            "--jobs -j",
-            "N",
-            "Worker processes; default: by the input's size.",
-            "Running",
-            min=1,
+            "--jobs -j", "N", "Worker processes; default: by the input's size.", "Running", min=1
         ),
     ] = None
     on: Annotated[

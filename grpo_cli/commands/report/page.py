@@ -157,7 +157,13 @@ def _of_records(
     reasons = {str(number): why for number, why in choice.steps.items()}
     sample = {"seed": choice.seed, "sampled": choice.groups, "lost": lost, "most": stored.tokens}
     shown = steps.with_metrics(_in_tables(answer))
-    around = {str(number): _around(shown, number, answer.findings) for number in choice.steps}
+    around = {  # as ``trend --at``
+        str(number): {
+            one.name: [one.before, one.after, one.size]
+            for one in metrics_at(shown, at, answer.findings)
+        }
+        for number, at in zip(choice.steps, places, strict=True)
+    }
     return whole | {"kept": reasons, "groups": groups, "around": around} | sample, blocks
 
 
@@ -171,23 +177,17 @@ def _in_tables(answer: Trend) -> dict[str, F64]:
     }
 
 
-def _around(
-    steps: Steps, number: int, findings: Sequence[Finding]
-) -> dict[str, list[float | None]]:
-    """Metrics before and after a step, and how unusual they are there: as ``trend --at``."""
-    found = metrics_at(steps, steps.numbers.index(number), findings)
-    return {one.name: [one.before, one.after, one.size] for one in found}
-
-
 def _head(answer: Trend) -> dict[str, Any]:
     """What the page's script reads of a run without kept groups."""
     steps, events, main = answer.steps, answer.events, main_event(answer.events)
-    columns = {name: metric(name) for name in known(steps)}
+    columns, last = {name: metric(name) for name in known(steps)}, answer.last_good_step
+    words = "" if last is None else f"{last:,} ({len(steps):,} steps in all)"
+    good = [("last good step", words)] if words else []
     return {
         "verdict": answer.verdict,
         "facts": [("", one) for one in answer.verdict.split("; ")[1:]]
         if main is None
-        else [*main.facts, *_last_good(answer), *(("also", o.title) for o in other_events(events))],
+        else [*main.facts, *good, *(("also", o.title) for o in other_events(events))],
         "outlook": [one.sentence for one in answer.passes],
         "steps": steps.numbers,
         "files": steps.files,
@@ -227,11 +227,6 @@ def _head(answer: Trend) -> dict[str, Any]:
         "kept": {},
         "groups": {},
     }
-
-
-def _last_good(answer: Trend) -> Iterator[tuple[str, str]]:
-    if (good := answer.last_good_step) is not None:
-        yield "last good step", f"{good:,} ({len(answer.steps):,} steps in all)"
 
 
 def _color(finding: Finding) -> str | None:

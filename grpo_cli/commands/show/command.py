@@ -25,13 +25,7 @@ from grpo_cli.commands.options.output import (
     named_fields,
 )
 from grpo_cli.commands.options.place import destination, drawings, tell_written
-from grpo_cli.commands.options.source import (
-    RESPONSE,
-    Files,
-    ReadingOptions,
-    paths,
-    tell_notes,
-)
+from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
 from grpo_cli.commands.show.batch import (
     COLUMN,
     LACKING,
@@ -43,10 +37,7 @@ from grpo_cli.commands.show.batch import (
 )
 from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.page import OnPage, page_of, ranked_tokens, with_others
-from grpo_cli.commands.show.picture import (
-    COLORS,
-    Picture,
-)
+from grpo_cli.commands.show.picture import COLORS, Picture
 from grpo_cli.commands.show.record import picture_of
 from grpo_cli.commands.show.view import not_printed, print_heat, print_shown
 from grpo_cli.engine import Reader
@@ -81,8 +72,7 @@ class ShowOptions:
     """Which tokens, by which number, and where a picture of them goes."""
 
     record: Annotated[
-        str | None,
-        option("--record", "ID", "Read only this record: its id, or number from 0."),
+        str | None, option("--record", "ID", "Read only this record: its id, or number from 0.")
     ] = None
     response: Annotated[list[int] | None, RESPONSE] = None
     by: Annotated[
@@ -187,12 +177,7 @@ def _has_one_record(reader: Reader) -> bool:
         return False
 
 
-def _show_batch(
-    reader: Reader,
-    plan: Plan,
-    options: ShowOptions,
-    page: PageOptions,
-) -> int:
+def _show_batch(reader: Reader, plan: Plan, options: ShowOptions, page: PageOptions) -> int:
     """Ranks the tokens of all records, or their strings; returns the exit code."""
     answer, run = show_rows(
         reader,

@@ -110,18 +110,16 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
         _with_part(_checked(one, steps, run, formulas), steps, run, read) if one in wrong else one
         for one in events
     ]
-    return [
-        replace(one, checked=[each for each in one.checked if not _is_of(each, found[at + 1 :])])
-        for at, one in enumerate(found)
-    ]
-
-
-def _is_of(found: Checked, later: Sequence[Event]) -> bool:
-    """Whether check finds that of an event's worst step in an event too that began in between."""
-    return found.step is not None and any(
-        one.step <= found.step and found.finding.code in {each.finding.code for each in one.checked}
-        for one in later
-    )
+    for at, event in enumerate(found):  # of its worst step, less what began in between
+        later = [(one.step, each.finding.code) for one in found[at + 1 :] for each in one.checked]
+        kept = [
+            each
+            for each in event.checked
+            if each.step is None
+            or all(each.step < step or each.finding.code != code for step, code in later)
+        ]
+        found[at] = replace(event, checked=kept)
+    return found
 
 
 def _with_part(event: Event, steps: Steps, run: Run, read: Callable[[str], PartSteps]) -> Event:
@@ -146,7 +144,7 @@ def _checked(
     event = replace(event, checked=_named_in(event, steps, run))
     at = steps.numbers.index(event.first.onset)
     known = event.cause
-    if (known is not None and not known.has_reason) or event.codes or at == 0:
+    if (known is not None and not known.has_reason) or event.checked_there or at == 0:
         return event
     if event.first.metric == "gradient_norm" and event.step in formulas():
         return replace(event, cause=formulas()[event.step])

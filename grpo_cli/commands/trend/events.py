@@ -25,15 +25,7 @@ from grpo_cli.commands.trend.onsets import (
     TREND,
 )
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import (
-    DOWN,
-    NOT_FINITE,
-    RANKS,
-    UP,
-    meaning,
-    remedy,
-    watch,
-)
+from grpo_cli.commands.trend.watched import DOWN, NOT_FINITE, RANKS, UP, meaning, remedy, watch
 from grpo_cli.terminal.numbers import shown
 
 _TOGETHER = 8
@@ -160,7 +152,7 @@ class Event(Answer):
         if one.command is None:
             return []
         found, cause = [one.command], one.cause or ""
-        explains = bool(self.codes) or not cause.startswith("grpo check ")
+        explains = bool(self.checked_there) or not cause.startswith("grpo check ")
         if explains and one.command.partition("  # ")[0] != cause:
             found.append(f"{cause}  # possible cause")
         if one.worst_command and one.worst_step != one.onset and one.kind != TREND:
@@ -187,14 +179,16 @@ class Event(Answer):
 
         "step 18: the policy moved away from the reference (medians: kl_k3 0.0056 → 0.148)".
         """
-        moved = self._moved
-        moved = f" ({'medians: ' * self._is_of_medians}{moved})" if moved else ""
-        return f"{self._when}: {self._fact}{moved}{self.until}{self._then}{self._likely}"
+        given = bool(self.cause and self.cause.numbers)
+        medians = given or all(one.kind in LEVELS for one in self._listed)
+        moved = f" ({'medians: ' * medians}{moved})" if (moved := self._moved) else ""
+        likely = f"; likely: {guess}" if (guess := self.guess) else ""
+        return f"{self.title}{moved}{self.until}{self._then}{likely}"
 
     @property
     def headline(self) -> str:
         """What changed and when, and what is likely the cause."""
-        return f"{self._when}: {self._fact}{self.until}{self._likely}"
+        return f"{self.title}{self.until}" + (f"; likely: {guess}" if (guess := self.guess) else "")
 
     @property
     def title(self) -> str:
@@ -225,21 +219,14 @@ class Event(Answer):
     @property
     def _listed(self) -> list[Finding]:
         """The findings at its beginning whose numbers the words do not give already."""
-        named = [
-            *self._later,
-            *([self.first] if self.first.kind in (IMPOSSIBLE, STUCK, COPY) else []),
-        ]
+        worded = self.first.kind in (IMPOSSIBLE, STUCK, COPY)
+        named = [*self._later, *([self.first] if worded else [])]
         return [one for one in self._wrong if one not in named]
 
     @property
     def _moved(self) -> str:
         """What the metrics were before and are since."""
         return (self.cause and self.cause.numbers) or _listed(self._listed)
-
-    @property
-    def _is_of_medians(self) -> bool:
-        named = self.cause and self.cause.numbers
-        return bool(named) or all(one.kind in LEVELS for one in self._listed)
 
     @property
     def until(self) -> str:
@@ -260,12 +247,7 @@ class Event(Answer):
         return [one.line for one in self.checked]
 
     @property
-    def codes(self) -> list[str]:
-        """What ``grpo check`` found in the worst record, where the event began."""
-        return [*dict.fromkeys(one.finding.code for one in self._named)]
-
-    @property
-    def _named(self) -> list[Checked]:
+    def checked_there(self) -> list[Checked]:
         """What ``grpo check`` found where the event began, and may be its cause.
 
         A doubt of the entropies is none where the log-probs, of which they are not computed,
@@ -302,26 +284,18 @@ class Event(Answer):
     @property
     def guess(self) -> str:
         """What may have caused it, without proof."""
-        if self.cause is not None and not self._reason:
-            return "" if self.cause.is_certain else self.cause.words
-        if self._checked:
-            return _CLAUSE.split(self._checked)[0]
+        if isinstance(cause := self._explained_by, Cause):
+            return "" if cause.is_certain else cause.words
+        if cause is not None:
+            return _CLAUSE.split(cause.message)[0]
         moved = self.first.metric in _UPDATE and self.first.kind != IMPOSSIBLE
         return _AHEAD[self.first.is_single] if moved else ""
 
     @property
-    def _likely(self) -> str:
-        return f"; likely: {guess}" if (guess := self.guess) else ""
-
-    @property
-    def _checked(self) -> str:
-        """What ``grpo check`` says of its worst record, at the step where it began; or ""."""
-        return next((one.message for one in self._named), "")
-
-    @property
-    def _reason(self) -> str:
-        """What ``grpo check`` says of its cause."""
-        return self._checked if self.cause is not None and self.cause.has_reason else ""
+    def _explained_by(self) -> Cause | Checked | None:
+        """Its cause, or what ``grpo check`` found where it began if that may be the reason."""
+        found = next(iter(self.checked_there), None)
+        return found if self.cause is None or (found and self.cause.has_reason) else self.cause
 
     @property
     def fix(self) -> str:
@@ -330,16 +304,16 @@ class Event(Answer):
         What is done about lengths that grow is so whatever the KL does.
         """
         row, falls = self.first.row, self.first.direction == DOWN
-        if self.cause is not None and not self._reason:
-            return self.cause.fix
-        if self._checked:
-            return self._named[0].finding.advice
+        if (cause := self._explained_by) is not None:
+            return cause.fix if isinstance(cause, Cause) else cause.finding.advice
         if self.first.kind == COPY:
             return _COPIED
         if self.first.kind == IMPOSSIBLE:
             return "" if self.first.direction else NOT_FINITE
         shrinks = row is not None and row.name == LENGTH and falls
-        if row is not None and (row.name in _BY_KL or shrinks) and self._has_kl:
+        rises = (one.row for one in self._wrong if one.direction == UP)
+        moves_away = self.severity == WARNING and any(each and each.name == KL for each in rises)
+        if row is not None and (row.name in _BY_KL or shrinks) and moves_away:
             row = watch(KL)
         elif shrinks:
             return _SHORTER
@@ -348,12 +322,6 @@ class Event(Answer):
         if row is self.first.row and row.name == KL and falls:
             return _LOADED
         return remedy(row, self.first.direction)
-
-    @property
-    def _has_kl(self) -> bool:
-        """Whether the policy moved away from the reference as well."""
-        found = (one for one in self.findings if one.severity == WARNING and one.direction == UP)
-        return any(row is not None and row.name == KL for row in (one.row for one in found))
 
     def fields(self) -> dict[str, Any]:
         """What the JSON has of it; its findings are under ``findings``."""
@@ -517,11 +485,7 @@ def _in_numbers(finding: Finding) -> str:
     return f"{name} {'' if before is None else f'{rounded(before)} → '}{rounded(after)}"
 
 
-_VERBS = {
-    SPIKE: "jumped",
-    LIMIT: "passed its limit",
-    IMPOSSIBLE: "has an impossible value",
-}
+_VERBS = {SPIKE: "jumped", LIMIT: "passed its limit", IMPOSSIBLE: "has an impossible value"}
 
 
 def _in_short(finding: Finding) -> str:

@@ -29,15 +29,7 @@ from grpo_cli.commands.trend.onsets import (
     mean_change,
     medians,
 )
-from grpo_cli.commands.trend.step import (
-    INFO,
-    WARNING,
-    Finding,
-    Flags,
-    Place,
-    Step,
-    Steps,
-)
+from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Flags, Place, Step, Steps
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Limit, Watch
 from grpo_cli.terminal.numbers import brief, shell_line, shown
 
@@ -149,12 +141,7 @@ def _copies(steps: Steps, flags: Flags) -> list[Finding]:
 COPIED, FROZEN = "its records are those of step", "each step has the records of step"
 
 
-_LEARNT = {
-    "length_mean": DOWN,
-    "gradient_norm": DOWN,
-    "reward_group_std": DOWN,
-    "groups_equal": UP,
-}
+_LEARNT = {"length_mean": DOWN, "gradient_norm": DOWN, "reward_group_std": DOWN, "groups_equal": UP}
 """What a policy that gets more reward brings with it, which is no fault by itself."""
 _LEAST_GAIN = 3.0
 """Standard errors by which the reward rose since, from which on it did."""
@@ -410,12 +397,7 @@ def _commands(
     }
 
 
-_VALUES = {
-    "nll": "−log π",
-    "ratio": "|log ratio|",
-    "kl": "KL k3",
-    "mismatch": "|mismatch|",
-}
+_VALUES = {"nll": "−log π", "ratio": "|log ratio|", "kl": "KL k3", "mismatch": "|mismatch|"}
 """What the number of a place is."""
 
 

@@ -146,15 +146,12 @@ def log_of(rows: Iterable[Mapping[str, Any]], name: str) -> LogFile:
         named = ", ".join(STEPS[:3])
         reason = f"no row of this log has both a step ({named}, …) and a number"
         raise InputError(reason, source=name)
-    notes = [*_surplus(rows), *_not_numbers(stepped, numbers), *_repeated(numbers)]
-    return LogFile(name, numbers, {f"{name}: {one}": None for one in notes})
-
-
-def _surplus(rows: Iterable[Mapping[Any, Any]]) -> Iterator[str]:
-    """Says that rows of a CSV have more fields than its header."""
+    notes = [*_not_numbers(stepped, numbers), *_repeated(numbers)]
     if surplus := [number for number, row in enumerate(rows, 2) if None in row]:
         many = f"; so have {len(surplus) - 1:,} more" if surplus[1:] else ""
-        yield f"row {surplus[0]} has more fields than the header, which are ignored{many}"
+        words = f"row {surplus[0]} has more fields than the header, which are ignored{many}"
+        notes = [words, *notes]
+    return LogFile(name, numbers, {f"{name}: {one}": None for one in notes})
 
 
 def _not_numbers(

@@ -139,15 +139,14 @@ def _between(
         before = sliding_window_view(clean, past, axis=1)[:, inside - past : end - past]
         after = sliding_window_view(ahead, FARTHEST, axis=1)[:, inside:end]
         slopes = np.abs(trends[:, pasts == past]) > _TREND[past >= 20]
-        far = _may_leave(clean, ahead, past, slice(inside, end), shares.min(axis=1))
-        of, at = np.nonzero(far | slopes)
-        level, slope, rests = _lines(before[of, at], slopes[of, at])
-        future = after[of, at]
+        level, slope, rests = _lines(before.reshape(-1, past), slopes.ravel())
+        future = after.reshape(-1, FARTHEST)
         rest = future - (level[:, None] + slope[:, None] * _AHEAD)
-        likely = _may_differ(rests, rest, shares[of].min(axis=1))
+        likely = _may_differ(rests, rest, shares.min(axis=1).repeat(len(chosen)))
         if not likely.any():
             continue
-        of, places_of = of[likely], chosen[at[likely]]
+        of, at = np.nonzero(likely.reshape(slopes.shape))
+        places_of = chosen[at]
         seen = places_of[:, None] + _SIZES
         sides = rests[likely], future[likely], rest[likely], slope[likely] != 0.0
         scores = _scores(*sides, least[of[:, None], np.minimum(seen - start, count) - 1])
@@ -187,37 +186,6 @@ def _weights(count: int) -> F64:
     shift = _FIRSTS / _SIZES / np.sqrt(1 / count + 1 / _SIZES) / _SHIFT
     drift = _AHEAD[:, None] * _FIRSTS / np.sqrt(_POWERS + _WHOLE**2 / count) / _DRIFT
     return np.hstack((shift, drift[:, _DRIFTS])) / (1 + 7 / count) * math.sqrt(count - 3)
-
-
-def _may_leave(clean: F64, ahead: F64, past: int, places: slice, shares: F64) -> NDArray[np.bool_]:
-    """[k, m] where a future may differ from a past that is a level: at some of many places.
-
-    The mean m of the past leaves the least sum of squares V; a level that is d off leaves
-    V + past·d², and its shift is less than |w|·√E + |Σ w|·d, with E the sum of squares of the
-    future around m. So E is more than V·(share² − (Σ w)²/past)/|w|² wherever one of the weights w
-    of ``_may_differ`` finds more than its share, whatever d is.
-    """
-    weights, center = _weights(past), clean[:, :1]
-    slack = shares[:, None] ** 2 - weights.sum(axis=0) ** 2 / past
-    least = (slack / (weights**2).sum(axis=0)).min(axis=1, keepdims=True).clip(0.0)
-    before = slice(places.start - past, places.stop - past)
-    with np.errstate(over="ignore", invalid="ignore"):
-        (sums, squares), (later, laters) = (
-            _window_sums(values - center, size)[..., where]
-            for values, size, where in ((clean, past, before), (ahead, FARTHEST, places))
-        )
-        mean, rounding = sums / past, _ROUNDING * ((ahead - center) ** 2).max(axis=1, keepdims=True)
-        left = squares - sums * mean - rounding
-        spread = laters - mean * (2 * later - FARTHEST * mean)
-        found: NDArray[np.bool_] = ~(spread + rounding <= least * left)  # NaN: it may
-    return found
-
-
-def _window_sums(values: F64, size: int) -> F64:
-    """[2, k, n − size + 1] the sums of windows, and of their squares."""
-    sums = np.zeros((2, len(values), values.shape[1] + 1))
-    np.cumsum([values, values * values], axis=2, out=sums[..., 1:])
-    return sums[..., size:] - sums[..., :-size]
 
 
 def _may_differ(rests: F64, rest: F64, shares: F64) -> NDArray[np.bool_]:

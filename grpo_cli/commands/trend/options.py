@@ -90,11 +90,7 @@ class TrendOptions:
         Raises:
             UsageError: where two ask.
         """
-        flags = {
-            "--by": self.by,
-            "--at": self.at,
-            "--against": self.against,
-        }
+        flags = {"--by": self.by, "--at": self.at, "--against": self.against}
         if self.html is not None and self.at is None:
             return None
         given = [flag for flag, value in flags.items() if value not in (None, [])]

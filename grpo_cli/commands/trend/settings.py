@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect, bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -60,9 +60,12 @@ def setting_changes(
     spans: dict[str, dict[str, Span]] = {}
     counted = sorted(numbers)
     for parts, span in found.values():
-        for name, value in _settings(parts):
-            known = spans.setdefault(name, {})
-            known[value] = span.join(known.get(value, span))
+        for part in parts:
+            chosen = [(part.key, part.name), *((name, plain(x)) for name, x in part.values)]
+            for name, value in chosen if part.key else ():
+                if name != _COUNT:
+                    known = spans.setdefault(name, {})
+                    known[value] = span.join(known.get(value, span))
     changed: dict[int, dict[str, str]] = {}
     others: dict[tuple[int, str], dict[str, str]] = {}
     for name, values in spans.items():
@@ -82,14 +85,6 @@ def setting_changes(
     (step, verb), each = min(others.items(), key=lambda one: one[0])
     more = f", and {len(others) - 1:,} more times" if len(others) > 1 else ""
     return [], f"the objective's settings {verb} step {step}{more}: {_in_words(each)}"
-
-
-def _settings(parts: Parts) -> Iterator[tuple[str, str]]:
-    """Each stage's choice and the values of its hyperparameters."""
-    for part in parts:
-        if part.key:
-            yield part.key, part.name
-            yield from ((name, plain(value)) for name, value in part.values if name != _COUNT)
 
 
 def _in_words(each: dict[str, str]) -> str:

@@ -19,13 +19,7 @@ from grpo_cli.commands.trend.metrics import METRICS, RECORDED_LOSS, StepValues, 
 from grpo_cli.commands.trend.names import WHOLE
 from grpo_cli.commands.trend.onsets import COPY, LEAST_FUTURE, SPIKE
 from grpo_cli.commands.trend.settings import SettingChange
-from grpo_cli.commands.trend.sums import (
-    DISTANCES,
-    KINDS,
-    LOWEST,
-    Ragged,
-    StepSums,
-)
+from grpo_cli.commands.trend.sums import DISTANCES, KINDS, LOWEST, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import did_you_mean
 

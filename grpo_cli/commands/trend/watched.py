@@ -353,10 +353,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "reward_ratio_corr": ("", "the updates make responses with more reward less likely"),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
     "recorded_loss": ("the loss that you logged rose", "the loss that you logged fell"),
-    "kl_k3": (
-        "the KL from the reference rose",
-        "the KL from the reference fell",
-    ),
+    "kl_k3": ("the KL from the reference rose", "the KL from the reference fell"),
     **dict.fromkeys(("entropy", "nll"), _SURE),
     "repetition": ("responses began to repeat themselves", ""),
     "truncated": ("more responses were cut off", ""),

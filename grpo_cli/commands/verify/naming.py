@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from grpo_cli.commands.verify.answer import Difference, Verdict
-from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, Cause
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, ratio_words
 from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Memory, fits
@@ -81,7 +80,9 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
     which one number may agree with by chance.
     """
     if any(one.of_all for one in findings):
-        shared = [(one, _of_all(one, memory)) for one in findings]
+        shared = [
+            (one, (one.suspect and memory.for_all(one.suspect)) or one.of_all) for one in findings
+        ]
         rest = [(one, some) for one, some in shared if not (one.causes or one.rows)]
         if not _name_shared(shared):
             _name_shared(rest)
@@ -99,14 +100,10 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
         _leave_out_chance(findings)
     for one in findings if most >= _MANY else ():
         if one.suspect is not None and not (one.causes or one.rows or one.possible):
-            _compare_with(tried[0], one, one.suspect.case)
-
-
-def _compare_with(cause: Cause, one: Finding, case: Case) -> None:
-    """Says by which factor a loss is off with what explains the others, if that is round."""
-    with suppress(*IMPOSSIBLE):
-        words = ratio_words(replace(case, breakdown=cause.evaluate(case)))
-        one.where = Located(f"{words} with this: {cause.words}") if words else one.where
+            with suppress(*IMPOSSIBLE):  # by which round factor it is off with that
+                made = replace(one.suspect.case, breakdown=tried[0].evaluate(one.suspect.case))
+                if words := ratio_words(made):
+                    one.where = Located(f"{words} with this: {tried[0].words}")
 
 
 def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
@@ -119,10 +116,6 @@ def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
         if some:
             one.causes, one.rows = some, ()
     return True
-
-
-def _of_all(one: Finding, memory: Memory) -> Sequence[Cause]:
-    return (one.suspect and memory.for_all(one.suspect)) or one.of_all
 
 
 def _leave_out_chance(findings: Sequence[Finding]) -> None:

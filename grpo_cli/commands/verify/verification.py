@@ -13,24 +13,10 @@ from math import isfinite
 import numpy as np
 
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
-from grpo_cli.commands.verify.answer import (
-    Replayed,
-    Verdict,
-    Verified,
-    agree,
-)
-from grpo_cli.commands.verify.batches import (
-    RECORD,
-    UNITS,
-    Losses,
-    read_batches,
-    unit_of,
-)
+from grpo_cli.commands.verify.answer import Replayed, Verdict, Verified, agree
+from grpo_cli.commands.verify.batches import RECORD, UNITS, Losses, read_batches, unit_of
 from grpo_cli.commands.verify.causes.located import UNKNOWN, located
-from grpo_cli.commands.verify.causes.search import (
-    Explained,
-    Memory,
-)
+from grpo_cli.commands.verify.causes.search import Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import LOGGED_DECIMALS, NOISE_OF_SUMS, Tolerance, digits_of
 from grpo_cli.commands.verify.expected import METRIC
@@ -60,12 +46,7 @@ _NOTHING = (
 
 
 def verified(
-    make: Callable[..., Judging],
-    reader: Reader,
-    most: int,
-    *,
-    batch: str = "",
-    whole: bool = True,
+    make: Callable[..., Judging], reader: Reader, most: int, *, batch: str = "", whole: bool = True
 ) -> tuple[Verification, Verified]:
     """Returns the run and the answer of ``verify``.
 

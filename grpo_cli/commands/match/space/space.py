@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,18 +110,13 @@ class Axes(NamedTuple):
     kls: Axis
     weights: Axis
 
-    @property
-    def others(self) -> tuple[Axis, Axis, Axis]:
-        """All but the policy changes."""
-        return self.advantages, self.kls, self.weights
-
     def combined(self, most: int) -> tuple[Index, tuple[NDArray[np.int64], ...], F64]:
         """[n] flat places of the combinations of changes, their places by axis, their bits.
 
         Args:
             most: changes that a combination may have.
         """
-        count = outer([axis.counts for axis in self], np.int8)
+        count = reduce(np.add.outer, [axis.counts for axis in self])
         at = np.flatnonzero(count <= most)
         places = np.unravel_index(at, count.shape)
         bits = np.where(count.ravel()[at] > 1, 1.0, 0.0)
@@ -176,14 +171,6 @@ class Grid:
             "beta": self.beta[k],
             "bits": bits[fits] + self.own_bits,
         }
-
-
-def outer(axes: Sequence[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
-    """The sums of one number of each axis, in an array of as many axes."""
-    total = np.zeros((), kind)
-    for axis in axes:
-        total = np.add.outer(total, axis)
-    return total
 
 
 class Space:
@@ -424,7 +411,7 @@ class _Builder:
         numbers = self._numbered(stages, ("advantage", "kl"), advantages, self._advantage)
         if self._lacking:
             self.reasons.setdefault("given", self._lacking)
-        count = outer([advantages.counts, pairs.counts], np.int8)
+        count = np.add.outer(advantages.counts, pairs.counts)
         can = (count <= self.most_changes) & (numbers > _CANNOT)[:, None] & (policies > _CANNOT)
         by_sign = can & (numbers >= 0)[:, None] & (policies >= 0) & all_tokens
         found = np.full(count.shape, _CANNOT, np.int32)
@@ -435,7 +422,7 @@ class _Builder:
             for pair in zip(numbers[rows].tolist(), policies[columns].tolist(), strict=True)
         ]
         # what has to be evaluated with its own advantages
-        bits = outer([advantages.bits, pairs.bits], np.float64)
+        bits = np.add.outer(advantages.bits, pairs.bits)
         if not all_tokens:
             worth = count == 0
         elif self.modifies_directs:

@@ -20,11 +20,7 @@ from grpo_cli.commands.trend.questions.parts import (
     windows,
     windows_of,
 )
-from grpo_cli.commands.trend.questions.view import (
-    print_comparison,
-    print_parts,
-    print_step_answer,
-)
+from grpo_cli.commands.trend.questions.view import print_comparison, print_parts, print_step_answer
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Flags, Step, Steps
 from grpo_cli.commands.trend.view import usual

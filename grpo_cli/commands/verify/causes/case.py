@@ -44,16 +44,15 @@ class Case(Compared):
         """The record with other columns, or another mask, as written."""
         return self.evaluated(assemble([replace(self.record, **changed)]))
 
-    def with_terms(self, change: Callable[[Term], Term]) -> Breakdown:
-        """The record's evaluation with its terms changed."""
-        return replace(self.breakdown, terms=tuple(map(change, self.breakdown.terms)))
+    def with_terms(self, change: Callable[[Term], Term], only: str = "") -> Breakdown:
+        """The record's evaluation with its terms changed, or ``only`` the one of that name."""
+        terms = (change(one) if only in ("", one.name) else one for one in self.breakdown.terms)
+        return replace(self.breakdown, terms=tuple(terms))
 
     def with_coefficient(self, name: str, factor: float) -> Breakdown:
         """The record's evaluation with the coefficient of a term, by name, times a factor."""
         return self.with_terms(
-            lambda term: (
-                term._replace(coefficient=factor * term.coefficient) if term.name == name else term
-            )
+            lambda term: term._replace(coefficient=factor * term.coefficient), name
         )
 
     def counted(self, term: Term, times: F64) -> Term:

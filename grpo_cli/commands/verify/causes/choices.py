@@ -124,10 +124,7 @@ def _levels(case: Case) -> Iterator[Cause]:
         for key, divisor in _DIVISORS.items():
             yield catalogued(key, partial(_over, divisor=divisor))
         yield catalogued("ratio-slope", _steep)
-    for key, divisor in (
-        ("ratio-not-summed.length", lengths),
-        ("ratio-not-summed.width", _width),
-    ):
+    for key, divisor in (("ratio-not-summed.length", lengths), ("ratio-not-summed.width", _width)):
         yield catalogued(key, partial(_over, divisor=divisor, each=True))
 
 
@@ -182,7 +179,7 @@ def _with_corrected_kl(case: Case) -> Breakdown:
     weight = case.breakdown.correction
     if weight is None:
         raise ValueError("there is no correction")
-    return case.with_terms(lambda term: case.counted(term, weight) if term.name == KL else term)
+    return case.with_terms(lambda term: case.counted(term, weight), KL)
 
 
 _POLICIES = {"π_old": "log_probs_old", "π_engine": "log_probs_rollout", "π_θ": "log_probs_new"}

@@ -72,7 +72,9 @@ class Compared:
         kinds = {tuple(each.kind for each in one) for one in wanted}
         chunk = Chunk.of(records)
         if len(records) > 1:
-            chunk = replace(chunk, varied=_varied(records))
+            names = [name for name in COUNTS if name in records[0].hyperparameters]
+            varied = {name: [one.hyperparameters[name] for one in records] for name in names}
+            chunk = replace(chunk, varied={name: np.array(x) for name, x in varied.items()})
         breakdown = chunk.run(Evaluator(plan).evaluate)
         each = zip(*wanted, strict=len(kinds) == 1)
         columns = [column_of(records, some, breakdown, tolerance.decimals) for some in each]
@@ -339,12 +341,6 @@ class Compared:
 
 COUNTS = ("num_items_in_batch", "batch_num_tokens")
 """They differ from record to record of one run, and are in no answer."""
-
-
-def _varied(records: Sequence[Record]) -> dict[str, F64]:
-    """The counts of records that have them."""
-    names = [name for name in COUNTS if name in records[0].hyperparameters]
-    return {name: np.array([one.hyperparameters[name] for one in records]) for name in names}
 
 
 def _room(loss: float) -> float:

@@ -220,11 +220,7 @@ def _with_denominator(case: Case, name: str, form: str, of: Divisor, steps: floa
         raise ValueError("there is no such count")
     weights = Weights(_FORMS[form][1](case), None, by, "solved")
     sums = case.batch.responses.sum
-
-    def changed(term: Term) -> Term:
-        return term._replace(weights=weights, sums=sums(term.values)) if term.name == name else term
-
-    return case.with_terms(changed)
+    return case.with_terms(lambda one: one._replace(weights=weights, sums=sums(one.values)), name)
 
 
 def _with_times(case: Case, name: str, count: str, power: float) -> Breakdown:
@@ -317,7 +313,10 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
                 f"divide the sum by the number of {over}"
             )
         made = partial(_with_weights, numerator=numerator, divisor=of)
-        size = _group_size(case) if mistake == "group-count" and form == _MEAN else 1
+        sizes = np.bincount(case.batch.groups)
+        equal_groups = len(sizes) > 1 and (sizes == sizes[0]).all()
+        of_groups = mistake == "group-count" and form == _MEAN and equal_groups
+        size = int(sizes[0]) if of_groups else 1
         if size > 1 and _MEANS_OF in meant:
             words = (
                 "mean over the responses of a group missing: your loss adds up their token means; "
@@ -342,12 +341,6 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
 
 _SURE_SIZE = 3
 """Responses of a group; a smaller factor is what many other counts are."""
-
-
-def _group_size(case: Case) -> int:
-    """The responses of each of several groups; 1 where they differ, or there is one group."""
-    sizes = np.bincount(case.batch.groups)
-    return int(sizes[0]) if len(sizes) > 1 and (sizes == sizes[0]).all() else 1
 
 
 def _own(case: Case) -> str:
@@ -430,12 +423,7 @@ def everything_times(case: Case, factor: float, only: str = "") -> Breakdown:
     """Multiplies J, and with it its gradient; or ``only`` one of its terms."""
     weights = {id(term.weights): term.weights for term in case.breakdown.terms}
     scaled = {key: w._replace(numerator=factor * w.numerator) for key, w in weights.items()}
-
-    def times(term: Term) -> Term:
-        wanted = only in ("", term.name)
-        return term._replace(weights=scaled[id(term.weights)]) if wanted else term
-
-    return case.with_terms(times)
+    return case.with_terms(lambda term: term._replace(weights=scaled[id(term.weights)]), only)
 
 
 def separate_factors(case: Case) -> Iterator[Cause]:
@@ -474,12 +462,10 @@ def scaled(case: Case, loss: float, gradient: float, only: str = "") -> Breakdow
     """Multiplies the values of all terms, or of ``only`` one, and their gradients."""
 
     def changed(term: Term) -> Term:
-        if only not in ("", term.name):
-            return term
         slope = None if term.slope is None else gradient * term.slope
         return term._replace(values=loss * term.values, sums=loss * term.sums, slope=slope)
 
-    return case.with_terms(changed)
+    return case.with_terms(changed, only)
 
 
 # ---- factors, where there is only one number to go by -------------------------------------------

@@ -36,7 +36,10 @@ def penalties(case: Case) -> Iterator[Cause]:
     """Yields every mistake about a KL that is there."""
     own = case.objective.kl
     if own.choice.in_reward:
-        yield from _in_reward(own)
+        for key, change in (("kl-dropped.reward", np.zeros_like), ("kl-sign.reward", np.negative)):
+            other = tapped(own, change)
+            other = replace(other, choice=replace(other.choice, in_reward=True))
+            yield catalogued(key, partial(Case.evaluated, kl=other))
     if own.choice.absent or not case.objective.beta:
         return
     yield dropped(own)
@@ -109,14 +112,6 @@ def negated(own: Bound) -> Bound:
     return tapped(own, partial(_multiplied, by=-1.0))
 
 
-def _in_reward(own: Bound) -> Iterator[Cause]:
-    """Yields a KL that is not taken off the rewards, or is added to them."""
-    for key, change in (("kl-dropped.reward", np.zeros_like), ("kl-sign.reward", np.negative)):
-        other = tapped(own, change)
-        other = replace(other, choice=replace(other.choice, in_reward=True))
-        yield catalogued(key, partial(Case.evaluated, kl=other))
-
-
 Estimate = Callable[[F64, F64], tuple[F64, F64]]
 """d = log π_θ − log π_ref and log π_θ → k and ∂k/∂log π_θ."""
 
@@ -140,7 +135,7 @@ def _estimated(own: Bound, estimate: Estimate) -> Bound:
 
 
 def _detached(case: Case) -> Breakdown:
-    return case.with_terms(lambda term: term._replace(slope=None) if term.name == KL else term)
+    return case.with_terms(lambda term: term._replace(slope=None), KL)
 
 
 def _to(case: Case, column: str) -> Breakdown:
@@ -149,7 +144,7 @@ def _to(case: Case, column: str) -> Breakdown:
 
 def _where_kept(case: Case) -> Breakdown:
     kept = np.where(case.breakdown.clip == 0, 1.0, 0.0)
-    return case.with_terms(lambda term: case.counted(term, kept) if term.name == KL else term)
+    return case.with_terms(lambda term: case.counted(term, kept), KL)
 
 
 def weights(own: Bound) -> Iterator[Cause]:

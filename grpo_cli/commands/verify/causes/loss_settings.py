@@ -15,12 +15,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, swapped
-from grpo_cli.commands.verify.causes.clips import (
-    cap_base,
-    caps_weight,
-    window_words,
-    with_window,
-)
+from grpo_cli.commands.verify.causes.clips import cap_base, caps_weight, window_words, with_window
 from grpo_cli.commands.verify.causes.kl import dropped
 from grpo_cli.commands.verify.causes.pairs import both
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS

@@ -171,16 +171,8 @@ _SCALES: Mapping[str, tuple[Statistic, str, str]] = {
         "divided by the mean absolute deviation instead of the std",
         "scale-other",
     ),
-    "root (ddof 1)": (
-        partial(_std, ddof=1),
-        "ε added to the variance, inside the root",
-        "std-eps",
-    ),
-    "root (ddof 0)": (
-        partial(_std, ddof=0),
-        "ε added to the variance, inside the root",
-        "std-eps",
-    ),
+    "root (ddof 1)": (partial(_std, ddof=1), "ε added to the variance, inside the root", "std-eps"),
+    "root (ddof 0)": (partial(_std, ddof=0), "ε added to the variance, inside the root", "std-eps"),
 }
 """What a statistic is → how it is computed, what it is called of a group, and the mistake."""
 
