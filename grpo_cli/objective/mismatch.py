@@ -174,9 +174,9 @@ class Mismatch:
         for at, column in enumerate((log_probs_old, log_probs_rollout)):
             self._add_steps(at, column, responses)
         for side, among in enumerate((d < 0.0, d >= 0.0)):
-            tokens = responses.sum(among.astype(np.float64))
-            sums = [responses.sum(one * among) for one in columns]
-            self._hold(SUPPORT, np.full(responses.count, side), tokens, sums)
+            marks = among.astype(np.float64)
+            sums = [responses.sum(one * marks) for one in columns]
+            self._hold(SUPPORT, np.full(responses.count, side), responses.sum(marks), sums)
         if steps is not None:
             sums = [responses.sum(one) for one in columns]
             self._hold(STEP, steps, responses.lengths.astype(np.float64), sums)

@@ -60,6 +60,14 @@ class Place(NamedTuple):
     step: int = -1
 
 
+def count_marked(segments: Segments, marked: NDArray[np.bool_]) -> I64:
+    """Returns [S] how many elements of each segment are marked: most rules mark none."""
+    if not marked.any():
+        return np.zeros(segments.count, dtype=np.int64)
+    found: I64 = segments.sum(marked.astype(np.int32)).astype(np.int64)
+    return found
+
+
 @dataclass(eq=False)
 class Tokens:
     """The tokens that count of consecutive records: N tokens, R responses, M records.
@@ -148,22 +156,21 @@ class Tokens:
 
     def tokens_of(self, record: int) -> slice:
         """Returns the tokens of a record."""
-        start = int(self._token_starts[record])
+        start = int(self.record_tokens.starts[record])
         return slice(start, start + int(self.tokens[record]))
 
     @cached_property
-    def _token_starts(self) -> I64:
-        return Segments(self.tokens).starts
+    def record_tokens(self) -> Segments:
+        """The tokens of each record."""
+        return Segments(self.tokens)
 
     def count_rows(self, responses: NDArray[np.bool_]) -> I64:
         """Returns [M] how many responses of each record are marked."""
-        found: I64 = self.records.sum(responses.astype(np.int64))
-        return found
+        return count_marked(self.records, responses)
 
     def count_tokens(self, tokens: NDArray[np.bool_]) -> I64:
         """Returns [R] how many of the tokens that count are marked in each response."""
-        found: I64 = self.responses.sum(tokens.astype(np.int64))
-        return found
+        return count_marked(self.responses, tokens)
 
     def first_row(self, record: int, responses: NDArray[Any]) -> dict[str, Any]:
         """Returns the place of a record's first marked response, or that of its greatest number."""
@@ -193,17 +200,8 @@ class Tokens:
         """The columns of log-probs that the records have."""
         return {name: self.columns[name] for name in LOG_PROBS if name in self.columns}
 
-    @property
-    def turns(self) -> I64 | None:
-        """[N] the number of each token's turn in its trajectory; None without an engine."""
-        return self._whole_numbers(TURN)
-
-    @property
-    def versions(self) -> I64 | None:
-        """[N] the version of the weights that sampled each token, -1 where unknown."""
-        return self._whole_numbers("weight_versions")
-
-    def _whole_numbers(self, name: str) -> I64 | None:
+    def whole_numbers(self, name: str) -> I64 | None:
+        """[N] a column of whole numbers: ``TURN``, or versions of the weights (-1: unknown)."""
         found = self.columns.get(name)
         return None if found is None else found.astype(np.int64)
 
@@ -322,8 +320,9 @@ class View(Tokens):
 
     def count(self, tokens: NDArray[np.bool_]) -> I64:
         """Returns [M] how many of the tokens that count, or of those as written, are marked."""
-        rows = self.responses if len(tokens) == self.responses.total else self.written
-        found: I64 = self.records.sum(rows.sum(tokens.astype(np.int64)))
+        if len(tokens) == self.responses.total:
+            return count_marked(self.record_tokens, tokens)
+        found: I64 = self.records.sum(count_marked(self.written, tokens))
         return found
 
     @cached_property

@@ -14,7 +14,7 @@ import numpy as np
 
 from grpo_cli.commands.check import answer
 from grpo_cli.commands.check.pair import Middle, Pair
-from grpo_cli.commands.check.record_view import Place, Tokens
+from grpo_cli.commands.check.record_view import TURN, Place, Tokens
 from grpo_cli.commands.check.rule import Finding, Rule, plain, rules_of
 from grpo_cli.objective.mismatch import Mismatch
 
@@ -124,9 +124,10 @@ def compare_samples(
     for trainer, other in records.pairs:
         if other == "log_probs_rollout":
             columns = (records.log_probs[trainer], records.log_probs[other])
+            turns, versions = map(records.whole_numbers, (TURN, "weight_versions"))
             steps = np.repeat([place.step for place in records.places], records.counts)
             given = steps if (steps >= 0).any() else None
-            mismatch.add(*columns, records.responses, records.turns, records.versions, given)
+            mismatch.add(*columns, records.responses, turns, versions, given)
     small = np.bincount(records.sample_index)[records.sample_index] > 1
     if small.any():
         each = records.take(small)

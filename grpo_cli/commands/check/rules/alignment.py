@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.pair import Pair
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import View, count_marked
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges
 
@@ -58,7 +58,7 @@ def _find_floors(view: View) -> Iterator[Finding]:
     At 3 of 5 of these tokens another column is lower, and half of the other tokens have a value
     of their own: rounding has as many at the next value.
     """
-    tokens, some = Segments(view.tokens), view.tokens > 0
+    tokens, some = view.record_tokens, view.tokens > 0
     if len(view.log_probs) < 2 or not some.any():
         return
     lowest = np.full(len(some), np.nan)
@@ -92,6 +92,10 @@ def _find_flat_columns(view: View) -> Iterator[Finding]:
     An engine that samples at temperature 0 has 0.0 there; a reference with 0.0 was not computed.
     """
     rows, long = view.responses, view.lengths >= _LONG
+    begin = rows.starts[long]
+    columns = view.log_probs.values()
+    if not any((np.diff(column[[begin, begin + 1]], axis=0) == 0.0).any() for column in columns):
+        return
     inside = np.diff(rows.index) == 0
     constant = {
         name: np.bincount(rows.index[1:][inside & (np.diff(column) != 0.0)], minlength=rows.count)
@@ -176,7 +180,7 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
     """
     for ahead in (True, False):
         by_token = _find_nearer(pair, ahead=ahead)
-        wins, counted = (pair.view.responses.sum(values) for values in by_token)
+        wins, counted = map(pair.view.count_tokens, by_token)
         whole = [pair.rows.sum(values) for values in (wins, counted)]
         found = _exceeds_coin(whole[0], whole[1], _SHIFT_SIGMAS)
         for sample in np.flatnonzero(found).tolist():
@@ -187,20 +191,28 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
                 counts = wins[response], counted[response]
                 yield _describe_shift(pair, *counts, pair.view.at(response), ahead=ahead)
                 found[pair.rows.index[response]] = True
+        if wins.max(initial=0) < _SHIFT_SIGMAS_END**2:
+            continue  # fewer are no 6 standard deviations
         if found.any():
             rest = pair.samples.spread(~found)
-            by_token = rest * by_token[0], rest * by_token[1]
+            by_token = rest & by_token[0], rest & by_token[1]
         yield from _find_shifted_ends(pair, *by_token, ahead=ahead)
 
 
-def _find_shifted_ends(pair: Pair, wins: I64, counted: I64, *, ahead: bool) -> Iterator[Finding]:
+def _find_shifted_ends(
+    pair: Pair, nearer: NDArray[np.bool_], either: NDArray[np.bool_], *, ahead: bool
+) -> Iterator[Finding]:
     """Yields the first response of each sample that is displaced from some token on."""
     rows = pair.view.responses
-    excess = _sum_to_end(rows, 2 * wins - counted)
-    tokens = np.flatnonzero(excess >= _SHIFT_SIGMAS_END**2)  # fewer are no 6 standard deviations
-    if not len(tokens):
+    before = _sum_before(2 * nearer.view(np.int8) - either.view(np.int8))
+    some, whole = rows.lengths > 0, before[rows.starts + rows.lengths]
+    most = whole[some] - np.minimum.reduceat(before, rows.starts[some])
+    if (most < _SHIFT_SIGMAS_END**2).all():
         return
-    counted = _sum_to_end(rows, counted)
+    excess = rows.spread(whole) - before[:-1]
+    tokens = np.flatnonzero(excess >= _SHIFT_SIGMAS_END**2)
+    before = _sum_before(either.view(np.int8))
+    counted = rows.spread(before[rows.starts + rows.lengths]) - before[:-1]
     wins = (excess + counted) // 2
     tokens = tokens[_exceeds_coin(wins[tokens], counted[tokens], _SHIFT_SIGMAS_END)]
     _, first = np.unique(pair.samples.index[tokens], return_index=True)
@@ -213,25 +225,25 @@ def _find_shifted_ends(pair: Pair, wins: I64, counted: I64, *, ahead: bool) -> I
         )
 
 
-def _sum_to_end(rows: Segments, values: I64) -> I64:
-    """Returns [N] the sum of values from each token to the last of its response."""
-    before = np.concatenate([[0], np.cumsum(values)])
-    found: I64 = rows.spread(before[rows.starts + rows.lengths]) - before[:-1]
-    return found
+def _sum_before(values: NDArray[np.int8]) -> I64:
+    """Returns [N + 1] the sum of the values before each token, and of all."""
+    return np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
 
 
-def _find_nearer(pair: Pair, *, ahead: bool) -> tuple[I64, I64]:
+def _find_nearer(pair: Pair, *, ahead: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Returns [N] whether a token is nearer to the displaced column, and whether to either."""
     first, second = pair.first, pair.second
-    index = pair.view.responses.index
     a, b = (first[:-1], second[1:]) if ahead else (first[1:], second[:-1])
-    own = pair.size[:-1] if ahead else pair.size[1:]
-    inside = index[:-1] == index[1:]
-    displaced = np.abs(a - b)
+    displaced = a - b
+    np.abs(displaced, out=displaced)
     at = slice(None, -1) if ahead else slice(1, None)
-    wins, counted = np.zeros((2, len(first)), dtype=np.int64)
-    wins[at] = inside & (displaced < own)
-    counted[at] = inside & (displaced != own)
+    wins, counted = np.zeros((2, len(first)), dtype=np.bool_)
+    wins[at] = displaced < pair.size[at]
+    counted[at] = displaced != pair.size[at]
+    rows = pair.view.responses
+    ends = rows.starts + rows.lengths - 1 if ahead else rows.starts
+    ends = ends[rows.lengths > 0]
+    wins[ends] = counted[ends] = False
     return wins, counted
 
 
@@ -312,7 +324,7 @@ def _find_first_tokens_of_next(pair: Pair) -> Iterator[Finding]:
     value = pair.second[ends[own]]
     equal = (value == pair.second[rows.starts[own + 1]]) & (value < _CLEAR)
     hit[own] = equal & (value != pair.first[ends[own]])
-    hits = pair.rows.sum(hit.astype(np.int64))
+    hits = count_marked(pair.rows, hit)
     for sample in np.flatnonzero((hits >= _LAST_RESPONSES) & (2 * hits > pair.rows.lengths)):
         start, count = int(pair.rows.starts[sample]), int(pair.rows.lengths[sample])
         row = start + int(np.argmax(hit[start : start + count]))
@@ -352,22 +364,23 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     moved = [*_find_rows_of_others(pair)]
     yield from moved
     pair = pair.distinct
+    rows, square = pair.view.responses, pair.log_ratio * pair.log_ratio
+    far, rows_far = (one.mean(square) > _MOVES * _MOVES for one in (pair.samples, rows))
+    if not far.any() and not rows_far.any():
+        return
     p, q = np.exp(pair.first), np.exp(pair.second)
     whole = _correlate(pair.samples, p, q)
     little = _LITTLE_REFERENCE if pair.to_reference else _LITTLE
     related = _RELATED_REFERENCE if pair.to_reference else _RELATED
-    found = _is_unrelated(pair.samples, whole, little, related)
-    rows = pair.view.responses
+    found = far & _is_unrelated(pair.samples, whole, little, related)
     each = _correlate(rows, p, q)
-    low = (rows.lengths >= _UNRELATED_TOKENS_ALONE) & (each < _LITTLE)
+    low = rows_far & (rows.lengths >= _UNRELATED_TOKENS_ALONE) & (each < _LITTLE)
     low &= not pair.to_reference
     if not found.any() and not low.any():
         return
     comparable = _can_correlate(pair, p, q)
-    square = pair.log_ratio * pair.log_ratio
     for segments, hit in ((pair.samples, found), (rows, low)):
         hit &= _correlate(segments, pair.first, pair.second) < little
-        hit &= segments.mean(square) > _MOVES * _MOVES
     comparable[pair.view.sample_index[[one.record for one in moved]]] = False
     found &= comparable
     for sample in np.flatnonzero(found).tolist():
@@ -380,7 +393,7 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
             pair.record(sample),
             kind="sample",
         )
-    every = pair.rows.sum(low.astype(np.int64))
+    every = count_marked(pair.rows, low)
     for sample in np.flatnonzero(comparable & ~found & (every > 0)).tolist():
         start = int(pair.rows.starts[sample])
         part = slice(start, start + int(pair.rows.lengths[sample]))
@@ -502,16 +515,18 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     """
     free = pair.freedom > _FREE
     rows = pair.view.responses
-    place = (np.arange(rows.total) - rows.spread(rows.starts)).astype(np.float64)
-    _, middle, _ = pair.moments(place, free)
+    place = rows.positions.astype(np.float64)
+    _, middle = pair.means(place, free)
     late = place > pair.samples.spread(middle)
     size = np.minimum(pair.size, 5.0) / np.where(free, pair.freedom, 1.0)
-    n, after, spread = pair.moments(size, free & late)
-    m, before, spread_before = pair.moments(size, free & ~late)
-    enough = (n >= _DRIFT_TOKENS) & (m >= _DRIFT_TOKENS)
-    error = np.sqrt(spread**2 / np.maximum(n, 1.0) + spread_before**2 / np.maximum(m, 1.0))
+    (n, after), (m, before) = (pair.means(size, free & part) for part in (late, ~late))
+    found = (np.minimum(n, m) >= _DRIFT_TOKENS) & (after > _DRIFT_TIMES * before)
+    if not found.any():
+        return
+    spreads = [pair.moments(size, free & part)[2] for part in (late, ~late)]
+    error = np.sqrt(spreads[0] ** 2 / np.maximum(n, 1.0) + spreads[1] ** 2 / np.maximum(m, 1.0))
     away = (after - before) / np.where(error > 0.0, error, np.inf)
-    found = enough & (after > _DRIFT_TIMES * before) & (away > _DRIFT_SIGMAS)
+    found &= away > _DRIFT_SIGMAS
     for sample in np.flatnonzero(found).tolist():
         times = after[sample] / max(before[sample], 1e-12)
         evidence = {"times": times, "sigmas": away[sample], "position": middle[sample]}

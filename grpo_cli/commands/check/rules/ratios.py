@@ -103,7 +103,7 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
     thousandths. Records with steps_per_generation or mini-batches claim nothing. Ratios that were
     not 1 before the first update: huggingface/trl#454.
     """
-    _, mean, _ = pair.moments(pair.size)
+    _, mean = pair.means(pair.size)
     for sample in np.flatnonzero(~pair.equal).tolist():
         claim = pair.view.places[pair.record(sample)].claims
         if not claim:
@@ -137,7 +137,7 @@ def find_engines_with_reference_weights(pair: Pair) -> Iterator[Finding]:
     new, old, reference, engine = (columns[name] for name in LOG_PROBS)
 
     def differ(first: F64, second: F64) -> F64:
-        return pair.moments(np.abs(first - second))[1]
+        return pair.means(np.abs(first - second))[1]
 
     near, moved = differ(engine, reference), differ(new, old)
     far, other = (np.minimum(differ(one, new), differ(one, old)) for one in (engine, reference))
@@ -174,11 +174,11 @@ def find_odd_old_log_probs(pair: Pair) -> Iterator[Finding]:
     if pair.names[0] != "log_probs_old" or "log_probs_new" not in others:
         return
     tokens, update = pair.samples.lengths, columns["log_probs_new"] - pair.first
-    far, moved = (pair.moments(np.abs(change))[1] for change in (pair.log_ratio, update))
+    far, moved = (pair.means(np.abs(change))[1] for change in (pair.log_ratio, update))
     power = pair.samples.sum(pair.log_ratio * pair.log_ratio)
     alone = -pair.samples.sum(pair.log_ratio * update) > _COMMON * power
     away = {name: np.abs(columns[name] - pair.second) for name in others}
-    near = {name: pair.moments(size)[1] for name, size in away.items()}
+    near = {name: pair.means(size)[1] for name, size in away.items()}
     least = np.minimum.reduce([*near.values()])
     for name, size in away.items():
         nearer, other = pair.count(size < pair.size), pair.count(size != pair.size)
@@ -186,7 +186,7 @@ def find_odd_old_log_probs(pair: Pair) -> Iterator[Finding]:
         hit |= (name == "log_probs_new") & alone & (far >= _OFF_ALONE)
         hit &= (near[name] == least) & (tokens >= LEAST_TOKENS) & (nearer > _NEARER_AT * other)
         hit &= least > 0.0  # else it is a copy of the engine's
-        hit &= pair.moments(np.abs(columns["log_probs_new"] - columns[name]))[1] < moved
+        hit &= pair.means(np.abs(columns["log_probs_new"] - columns[name]))[1] < moved
         for sample in np.flatnonzero(hit).tolist():
             evidence = {"nearest": name, "to_nearest": least[sample], "to_old": far[sample]}
             yield Finding(
@@ -260,16 +260,20 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     """
     _, _, spread = pair.moments(pair.weight, pair.size < 1.0)
     bound = pair.samples.spread(10.0 * spread + 1e-3)
-    low, high = np.maximum(pair.weight, 1.0 - bound), np.minimum(pair.weight, 1.0 + bound)
+    low = np.maximum(pair.weight, 1.0 - bound)
     mean, error, away = _measure_distance(pair, np.minimum(low, 1.0 + bound))
+    found = (
+        (pair.samples.lengths >= _WEIGHT_TOKENS)
+        & (np.abs(away) > _WEIGHT_SIGMAS)
+        & (np.abs(mean - 1.0) > _WEIGHT_AWAY)
+    )
+    if not found.any():
+        return
+    high = np.minimum(pair.weight, 1.0 + bound)
     with_tail = np.where(
         mean < 1.0, -_measure_distance(pair, low)[2], _measure_distance(pair, high)[2]
     )
-    found = (
-        (pair.samples.lengths >= _WEIGHT_TOKENS)
-        & (np.minimum(np.abs(away), with_tail) > _WEIGHT_SIGMAS)
-        & (np.abs(mean - 1.0) > _WEIGHT_AWAY)
-    )
+    found &= with_tail > _WEIGHT_SIGMAS
     for sample in np.flatnonzero(found).tolist():
         part = pair.tokens(sample)
         change, own, uncertainty = pair.log_ratio[part], mean[sample], error[sample]
@@ -316,9 +320,9 @@ def find_mismatch(pair: Pair) -> Iterator[Finding]:
     References:
         NeMo-RL, docs/guides/dtensor-tp-accuracy.md; verl, docs/algo/rollout_corr.md.
     """
-    n, error, _ = pair.moments(np.exp(np.minimum(pair.size, 50.0)))
+    n, error = pair.means(np.exp(np.minimum(pair.size, 50.0)))
     for sample in np.flatnonzero((n >= _MISMATCH_TOKENS) & (error > _MISMATCH_BOUND)).tolist():
-        versions = pair.view.versions
+        versions = pair.view.whole_numbers("weight_versions")
         stale = versions is not None and np.ptp(versions[pair.tokens(sample)]) > 0
         worst = float(np.exp(min(pair.size[pair.tokens(sample)].max(), 50.0)))
         rest = (float(error[sample] * n[sample]) - worst) / (float(n[sample]) - 1.0)
@@ -503,8 +507,8 @@ def _is_temperature(pair: Pair, scale: Scale) -> bool:
         return False  # long training
     updated = pair.names[0] == "log_probs_new"
     least = _UPDATE_SHARE if updated else _ENGINE_SHARE
-    even = scale.odds.is_alike(_ALIKE[updated]) and scale.line.is_alike(_NOISY[updated])
-    if not (scale.odds.number and updated):
+    even = scale.has_even_odds(_ALIKE[updated]) and scale.line.is_alike(_NOISY[updated])
+    if not (updated and scale.odds.number):
         short = scale.line.number < _SHORT
         even = even or scale.line.is_alike(_STRAIGHT_SHORT if short else _STRAIGHT)
     found = even and least < abs(scale.line.median) < _MOST_SHARE
@@ -524,9 +528,9 @@ def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
     Logits of the reference that were not divided: huggingface/trl#3029.
     """
     for sample, scale in pair.scales.items():
-        share = scale.odds.median
-        even = abs(share) > _NOTABLE_SHARE and scale.odds.is_alike(_ALIKE[False])
+        even = scale.has_even_odds(_ALIKE[False]) and abs(scale.odds.median) > _NOTABLE_SHARE
         if even and not _is_temperature(pair, scale):
+            share = scale.odds.median
             first, second = pair.keys if share > 0.0 else pair.keys[::-1]
             size = abs(share)
             yield Finding(
@@ -558,8 +562,8 @@ def find_constant_log_ratios(pair: Pair) -> Iterator[Finding]:
     the median of d exceeds 1e-3 and 3 times the spread (1.4826 times the median absolute
     deviation), and 4 of 5 tokens have its sign, and are near it.
     """
-    n, _, _ = pair.moments(pair.log_ratio)
-    ups, downs = pair.count_sides(np.ones(len(pair.size), dtype=np.bool_))
+    n = pair.samples.lengths
+    ups, downs = pair.count(pair.log_ratio > 0.0), pair.count(pair.log_ratio < 0.0)
     often = (n >= _CONSTANT_TOKENS) & (np.maximum(ups, downs) >= 0.8 * n)
     for sample in np.flatnonzero(often).tolist():
         change = pair.log_ratio[pair.tokens(sample)]

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Segments
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.record_view import LOG_PROBS, Place, View
 from grpo_cli.commands.check.rule import Finding, Placed, Severity, rule
@@ -44,6 +44,7 @@ from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 
 _TEXT = (str, list, dict, np.ndarray)
 _COPY_CHANCE, _SECOND_CHANCE = math.log(1e-6), math.log(1e-2)
+_ID_FACTOR = 1_000_003
 _HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
@@ -160,15 +161,15 @@ def collect_facts(view: View) -> Facts:
     if new is not None:
         # Two samples are equal with probability e^L, L being the log-prob of the response.
         digests = np.zeros(view.responses.count, dtype=np.uint64)
-        for number, column in enumerate(view.log_probs.values()):
-            bits = _fold(np.ascontiguousarray(column).view(np.uint64), view.responses)
+        columns = [column.view(np.uint64) for column in view.log_probs.values()]
+        for number, bits in enumerate(_fold(columns, view.responses)):
             digests = digests * np.uint64(_HASH_FACTORS[0]) + bits + np.uint64(number)
         with np.errstate(invalid="ignore"):
             sums = view.responses.sum(new)
             rows = np.flatnonzero(sums < _COPY_CHANCE)
             several = np.flatnonzero((view.records.sum(sums) < _COPY_CHANCE) & (view.counts > 1))
         facts.copies = _count_copies(view, digests, sums)
-        whole = _fold(digests, view.records)[several]
+        whole = next(_fold([digests], view.records))[several]
         facts.digests = [
             (at, None, one) for at, one in zip(several.tolist(), whole.tolist(), strict=True)
         ]
@@ -258,18 +259,19 @@ def _compare_references(
     )
 
 
-def _fold(bits: NDArray[np.uint64], parts: Segments) -> NDArray[np.uint64]:
-    """Returns [S] a hash of the elements of each segment, in their order.
+def _fold(columns: list[NDArray[np.uint64]], parts: Segments) -> Iterator[NDArray[np.uint64]]:
+    """Yields [S] a hash of the elements of each segment, in their order, for each column.
 
     The bits of each, with its place added, are multiplied by odd numbers and folded as in
     splitmix64. The sums over two different segments, modulo 2⁶⁴, are equal once in 10¹⁹.
     """
     at = (parts.positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_HASH_FACTORS[0])
-    bits = bits + at
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(_HASH_FACTORS[1])
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(_HASH_FACTORS[2])
-    bits ^= bits >> np.uint64(31)
-    return parts.sum(bits)
+    for column in columns:
+        bits = column + at
+        for shift, factor in zip((30, 27), _HASH_FACTORS[1:], strict=True):
+            bits ^= bits >> np.uint64(shift)
+            bits *= np.uint64(factor)
+        yield parts.sum(bits ^ (bits >> np.uint64(31)))
 
 
 @rule("duplicate")
@@ -288,7 +290,7 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
     found: dict[int, list[tuple[int, int]]] = {}
     starts, ends = view.responses.starts, view.responses.starts + view.lengths
     tokens = "token ids" if "token_ids" in view.names else "tokens"
-    for group in np.flatnonzero(view.sizes > 1).tolist():
+    for group in _groups_with_equal_ids(view, ids):
         mine = view.members(group).tolist()
         words = {row: ids[starts[row] : ends[row]].tobytes() for row in mine if view.lengths[row]}
         order = sorted(words, key=words.__getitem__)
@@ -317,6 +319,19 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
             kind="longer" if longer else "ids",
             words={"of": view.counts[record], "tokens": tokens},
         )
+
+
+def _groups_with_equal_ids(view: View, ids: I64) -> list[int]:
+    """Returns the groups with two responses of one id at three places within the shortest."""
+    rows = np.flatnonzero(view.lengths > 0)
+    groups, starts = view.groups[rows], view.responses.starts[rows]
+    last = np.full(len(view.sizes), len(ids))
+    np.minimum.at(last, groups, view.lengths[rows] - 1)
+    last = last[groups]
+    key = (ids[starts] * _ID_FACTOR + ids[starts + last // 2]) * _ID_FACTOR + ids[starts + last]
+    order = np.lexsort((key, groups))
+    equal = (np.diff(key[order]) == 0) & (np.diff(groups[order]) == 0)
+    return np.unique(groups[order[1:]][equal]).tolist()
 
 
 _STEPS = 3

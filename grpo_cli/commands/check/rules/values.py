@@ -157,21 +157,30 @@ _MORE, _LEAST_ROUNDED, _LEAST_DIFFERENT = 5, 12, 8
 """More decimals than rounded log-probs have; and how many of these are no chance, some different"""
 
 
+def _are_off(values: F64, decimals: int) -> NDArray[np.bool_]:
+    """Returns [N] which values have more decimals; those that are not finite do."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = values * 10.0**decimals
+        return ~(np.abs(scaled - np.rint(scaled)) <= 1e-9 + 1e-7 * np.abs(scaled))
+
+
 def compare_decimals(view: View) -> Kinds:
     """Returns the decimals that all log-probs of records have at most; 5 stands for more."""
     decimals = np.full(len(view.counts), _MORE)
     uncertain = np.zeros(len(view.counts))
     for values in view.log_probs.values():
         uncertain = np.maximum(uncertain, view.count(np.isfinite(values) & (values != 0.0)))
-    for most in range(_MORE - 1, -1, -1):
+    several = uncertain >= _LEAST_ROUNDED
+    rows = np.flatnonzero(view.lengths)
+    middles = (view.responses.starts + view.lengths // 2)[rows]
+    unrounded = np.zeros(len(view.counts), dtype=np.bool_)
+    for values in view.log_probs.values():  # at a few tokens, which decide it in most inputs
+        unrounded[view.records.index[rows[_are_off(values[middles], _MORE - 1)]]] = True
+    for most in range(_MORE - 1, -1, -1) if (several & ~unrounded).any() else ():
         rounded = decimals == most + 1
         for values in view.log_probs.values() if rounded.any() else ():
-            with np.errstate(over="ignore", invalid="ignore"):  # of infinite ones
-                scaled = values * 10.0**most
-                off = ~(np.abs(scaled - np.rint(scaled)) <= 1e-9 + 1e-7 * np.abs(scaled))
-            rounded &= view.count(off) == 0
+            rounded &= view.count(_are_off(values, most)) == 0
         decimals[rounded] = most
-    several = uncertain >= _LEAST_ROUNDED
     for record in np.flatnonzero(several & (decimals < _MORE)).tolist():
         columns = (values[view.tokens_of(record)] for values in view.log_probs.values())
         several[record] = min(len(np.unique(one)) for one in columns) >= _LEAST_DIFFERENT
