@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from command import answer, run
-from files import each, gather
+from files import each
 from mismatch import PLANTED, Drawn, draw
 
 from grpo_cli import check
@@ -129,15 +128,6 @@ def test_two_sides_are_compared_however_little_room_their_tokens_have():
     whole.add(np.array([-0.1, -0.3]), np.array([-0.2, -0.2]), Segments(np.array([2])))
     (found,) = (cause for cause in whole.result().causes if cause.name == "support")
     assert sorted(kind.tokens for kind in found.kinds) == [1, 1]
-
-
-def test_a_batch_without_the_engine_adds_nothing():
-    row = {"log_probs_new": [[-1.0]], "log_probs_rollout": [[-1.5]], "rewards": [1.0]}
-    batch, whole = gather([row]), Mismatch()
-    whole.add_batch(replace(batch, log_probs_rollout=None))
-    assert whole.result() is None
-    whole.add_batch(batch)
-    assert whole.result().mean_abs == 0.5
 
 
 @each(("name", "bits", "first"), [("bf16", 7, -1.25), ("fp16", 10, -1.0 - 2.0**-10)])

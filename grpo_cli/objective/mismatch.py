@@ -20,9 +20,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Batch, Segments, cut_turns
+from grpo_cli.batch import F64, I64, Segments, cut_turns
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
-from grpo_cli.objective.arithmetic.turns import order_turns
 
 OUTLIERS, PRECISION, SUPPORT = "outliers", "precision", "support"
 VERSION, TURN, POSITION, STEP = "version", "turn", "position", "step"
@@ -193,14 +192,6 @@ class Mismatch:
             self._hold(
                 cause, kinds, cuts.lengths.astype(np.float64), [cuts.sum(one) for one in columns]
             )
-
-    def add_batch(self, batch: Batch) -> None:
-        """Adds a batch that has log-probs of the engine; of no other anything."""
-        old = batch.log_probs_new if batch.log_probs_old is None else batch.log_probs_old
-        if old is not None and batch.log_probs_rollout is not None:
-            order = order_turns(batch.turns, batch.responses, batch.trajectories)
-            columns = (old, batch.log_probs_rollout, batch.responses)
-            self.add(*columns, order.turns.spread(order.number), batch.weight_versions)
 
     def _add_steps(self, at: int, column: F64, responses: Segments) -> None:
         """Counts the values that no short format holds, and adds the squares of others' steps.
