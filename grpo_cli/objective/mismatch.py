@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Batch, Segments, cut_turns
+from grpo_cli.batch import F64, I64, Segments, cut_turns
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
-from grpo_cli.objective.arithmetic.turns import order_turns
 
 OUTLIERS, PRECISION, SUPPORT = "outliers", "precision", "support"
 VERSION, TURN, POSITION, STEP = "version", "turn", "position", "step"
+TOKEN = "token"
+"""Of one id or text: ``check`` adds it, which reads these."""
 PLACES = ("first token", "1st quarter", "2nd quarter", "3rd quarter", "4th quarter", "last token")
 SIDES = ("rollout surer", "trainer surer")
 GRIDS = (("bf16", 0xFFFF, 2.0**-7), ("fp16", 0x1FFF, 2.0**-10))
@@ -38,6 +39,8 @@ _FAR, _FAR_TIMES, _BULK = 1.0, 4.0, 0.98
 _LEAST, _SIGMAS, _ALIKE = 0.2, 6.0, 0.85
 """What a cause must explain to be named, how surely, and the share of the most that is as much."""
 _LEAST_SPARED, _LEAST_RUNS = 0.05, 8
+_NEARLY_ALL, _LEAST_RATE = 0.95, 0.1
+"""The share of the KL that some steps have if the others have none, and of its mean by token."""
 _SETTLED = 4096
 _BITS = 19
 _NOTHING, _ENDLESS = 1e-30, -1e30
@@ -190,14 +193,6 @@ class Mismatch:
                 cause, kinds, cuts.lengths.astype(np.float64), [cuts.sum(one) for one in columns]
             )
 
-    def add_batch(self, batch: Batch) -> None:
-        """Adds a batch that has log-probs of the engine; of no other anything."""
-        old = batch.log_probs_new if batch.log_probs_old is None else batch.log_probs_old
-        if old is not None and batch.log_probs_rollout is not None:
-            order = order_turns(batch.turns, batch.responses, batch.trajectories)
-            columns = (old, batch.log_probs_rollout, batch.responses)
-            self.add(*columns, order.turns.spread(order.number), batch.weight_versions)
-
     def _add_steps(self, at: int, column: F64, responses: Segments) -> None:
         """Counts the values that no short format holds, and adds the squares of others' steps.
 
@@ -276,10 +271,13 @@ class Mismatch:
 
 
 def _cut_places(responses: Segments) -> tuple[I64, Segments]:
-    """The first and the last token of each response, and the quarters of what is between."""
+    """The first and the last token of each response, and the quarters of what is between.
+
+    A single token is the last.
+    """
     lengths = responses.lengths
     marks = [np.maximum(lengths - 2, 0) * quarter // 4 for quarter in range(5)]
-    parts = [np.minimum(lengths, 1), *np.diff(marks, axis=0), (lengths > 1).astype(np.int64)]
+    parts = [(lengths > 1).astype(np.int64), *np.diff(marks, axis=0), np.minimum(lengths, 1)]
     runs = np.array(parts, dtype=np.int64).T.ravel()
     return np.tile(np.arange(len(PLACES)), responses.count), Segments(runs)
 
@@ -310,33 +308,51 @@ def _begun(table: dict[int, F64]) -> Cause | None:
     """What the steps before or from one of them on explain; None without a fifth, surely.
 
     Where the later of them differ more again, the mismatch grows: from the first step on that parts
-    the steps before it as well.
+    the steps before it as well. Where nearly all of it is in the steps from one to another, these.
     """
-    found = _part_steps(table)
-    if found is None or found.step is None:
-        return found
-    later = _part_steps({one: sums for one, sums in table.items() if one >= found.step})
-    if later is None or later.step is None:
-        return found
-    step = found.step
-    began: Cause | None = found
-    while began is not None and began.step is not None:
-        step = began.step
-        began = _part_steps({one: sums for one, sums in table.items() if one < step})
-    known = {one: sums for one, sums in table.items() if one >= 0}
-    parts = {
-        at: np.sum([sums for one, sums in known.items() if (one >= step) == at], axis=0)
+    known = {one: sums for one, sums in table.items() if one >= 0 and sums[0]}
+    found = _part_steps(known)
+    if found is None:
+        return None
+    step, cause = found
+    later = _part_steps({one: sums for one, sums in known.items() if one >= step})
+    if cause.step is None or later is None or later[1].step is None:
+        return _bounded(known, cause) or cause
+    began: tuple[int, Cause] | None = found
+    while began is not None and began[1].step is not None:
+        step = began[0]
+        began = _part_steps({one: sums for one, sums in known.items() if one < step})
+    return _part_at(step, _cut(known, step, np.inf), grows=True)
+
+
+def _bounded(known: dict[int, F64], cause: Cause) -> Cause | None:
+    """Returns the cause of successive steps that have nearly all; None if one is at an end."""
+    steps, least = sorted(known), _LEAST_RATE * cause.kinds[0].kl
+    high = [at for at, one in enumerate(steps) if known[one][2] > least * known[one][0]]
+    first, last = steps[high[0]], steps[high[-1]]
+    if not high[0] or high[-1] + 1 == len(steps) or high[-1] - high[0] >= len(high):
+        return None
+    inside = f"in steps {first} to {last}" if first < last else f"at step {first}"
+    parts = _cut(known, first, last)
+    found = _part_at(first, parts, inside) if parts[0][3] > 0.0 else cause
+    return found if found.kinds[0].share >= _NEARLY_ALL else None
+
+
+def _cut(known: dict[int, F64], first: int, last: float) -> dict[int, F64]:
+    """Returns the sums of the steps from the first to the last (1), and of the others (0)."""
+    inside = {one: first <= one <= last for one in known}
+    return {
+        at: np.sum([sums for one, sums in known.items() if inside[one] == at], axis=0)
         for at in (0, 1)
     }
-    return _part_at(step, parts, grows=True)
 
 
-def _part_steps(table: dict[int, F64]) -> Cause | None:
-    """Returns the cause of the step that parts the others best.
+def _part_steps(table: dict[int, F64]) -> tuple[int, Cause] | None:
+    """Returns the step that parts the others best, and its cause.
 
     None where no step explains a fifth, surely.
     """
-    steps = sorted(step for step, sums in table.items() if step >= 0 and sums[0])
+    steps = sorted(table)
     if len(steps) < 2:
         return None
     until = np.cumsum([table[step] for step in steps], axis=0)
@@ -347,18 +363,20 @@ def _part_steps(table: dict[int, F64]) -> Cause | None:
             sums[0] >= _LEAST_SPARED * until[-1][0] and sums[1] >= _LEAST_RUNS and sums[3] > 0.0
             for sums in parts.values()
         ):
-            found.append(_part_at(step, parts))
-    best = max(found, key=lambda one: one.sigmas or 0.0, default=None)
-    return best if best is not None and best.counts else None
+            found.append((step, _part_at(step, parts)))
+    best = max(found, key=lambda one: one[1].sigmas or 0.0, default=None)
+    return best if best is not None and best[1].counts else None
 
 
-def _part_at(step: int, parts: dict[int, F64], *, grows: bool = False) -> Cause:
-    """Returns what the steps before a step (0), or else those from it on (1), do not explain."""
+def _part_at(step: int, parts: dict[int, F64], inside: str = "", *, grows: bool = False) -> Cause:
+    """Returns what the steps before a step (0), or else those from it on (1), do not explain.
+
+    Args:
+        inside: names the steps of the second part, if others follow.
+    """
     rises = _rate(parts[0]) < _rate(parts[1])
-    names = {
-        0: f"before step {step}",
-        1: f"from step {step} on" + (", more and more" if grows else ""),
-    }
+    since = f"from step {step} on" + (", more and more" if grows else "")
+    names = {0: "at the other steps" if inside else f"before step {step}", 1: inside or since}
     cause = _cause(STEP, names, parts, 0 if rises else 1)
     return replace(cause, step=step if rises else None, grows=grows)
 

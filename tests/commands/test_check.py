@@ -174,8 +174,24 @@ def test_on_policy_says_of_a_dead_record_that_there_is_no_gradient_either():
         for rewards in ([1] * 4, [1, 1, 1, 0])
     ]
     advice = [one.advice for one in check(rows).findings if one.code == "on-policy"]
-    assert ["has no policy gradient" in one for one in advice] == [True, False]
+    assert ["no policy gradient" in one for one in advice] == [True, False]
     assert "the gradient is informative" in advice[1]
+    assert [one.response for one in check(rows).findings if one.code == "dead-group"][:2] == [0, 2]
+    (one,) = (
+        one.response for one in check([{**rows[0], "group_ids": [0] * 4}]).findings
+        if one.code == "dead-group"
+    )  # fmt: skip
+    assert one is None  # it is the record's
+
+
+def test_the_headline_has_the_worst_first():
+    four = [[-0.5] * 9, [-0.3] * 9, [-0.2] * 9, [-0.4] * 9]
+    dead = {"log_probs_new": four, "log_probs_old": four, "rewards": [1.0] * 4}
+    bad = dead | {"log_probs_old": [[-30.0] * 9] * 4}
+    found = check([dead, bad])
+    first = found.headline.partition("; ")[2].split(", ")[0]
+    assert found.findings[0].code != first
+    assert first in {one.code for one in found.findings if one.severity == "error"}
 
 
 # ---- one answer, however the input is cut --------------------------------------------------------

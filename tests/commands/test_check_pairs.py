@@ -296,6 +296,30 @@ def test_an_engine_that_samples_ahead_has_the_initial_weights_at_first(step, sev
     assert [one.severity for one in found if one.code == "reference"] == severity
 
 
+@each("change", [-0.9, 0.9, -1.6])
+def test_one_word_that_the_engine_scores_differently_is_no_temperature(change):
+    """It is rarer than others, so that all tokens have a slope; the others alone have none."""
+    draw, rows, hotter = np.random.default_rng(0), [], []
+    for _ in range(4):
+        word = np.arange(10) == draw.integers(4, 11, (32, 1))  # in 6 responses of 7
+        old = np.where(
+            word, draw.uniform(-4.0, -3.0, word.shape), draw.uniform(-3.0, -1.5, word.shape)
+        )
+        old = np.minimum(old + draw.normal(0.0, 0.3, word.shape), -0.01)
+        engine = np.minimum(old + draw.normal(0.0, 0.004, word.shape) + change * word, -1e-6)
+        scaled = old - np.log(-np.expm1(old))
+        row = {"log_probs_new": old, "log_probs_old": old, "rewards": np.arange(32.0) % 2}
+        rows.append(row | {"log_probs_rollout": engine})
+        hotter.append(row | {"log_probs_rollout": -np.log1p(np.exp(-1.1 * scaled))})
+    as_lists = [
+        [{name: one.tolist() for name, one in row.items()} for row in some]
+        for some in (rows, hotter)
+    ]
+    found = [{code for code, _ in worst(some)} for some in as_lists]
+    assert "temperature" not in found[0]
+    assert found[1] == {"temperature"}
+
+
 def test_a_reference_with_the_next_response_s_first_token_is_found():
     rows = policies(8)
     for row in rows:

@@ -91,8 +91,8 @@ class Checked(Frames, Answer):
 
     @property
     def headline(self) -> str:
-        """Whether the data are sane, and how many findings of what kind there are."""
-        codes = ", ".join(self.counts)
+        """Whether the data are sane, how many findings there are, and their codes, worst first."""
+        codes = ", ".join(dict.fromkeys(row["code"] for row in self.table()))
         fine = "no error" if self.severities.get("warning") else "ok"
         verdict = fine if self.ok else "not ok"
         return f"{verdict}: {' in '.join(self.conclusion)}{codes and f'; {codes}'}"

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from grpo_cli.commands.check.answer import MismatchFound, NotChecked
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Topic, table, topics
-from grpo_cli.objective.mismatch import Attribution
+from grpo_cli.objective.mismatch import TOKEN, Attribution, Cause, Kind, k3
 
 FEWER_THAN = "fewer than "
 """Begins the reason of a skipped rule if the input has too little of something, not no field."""
@@ -137,12 +141,68 @@ def floors() -> tuple[Floor, ...]:
     return tuple(Floor(**row) for row in json.loads(text))
 
 
-def judge(found: Attribution | None) -> MismatchFound | None:
-    """The mismatch, and the mildest setting that is known to differ as much."""
+_DIFFERS, _LARGEST, _UNIT = 0.05, 1e3, 2.0**20
+_LEAST_TOKENS, _LEAST_EXPLAINED = 8, 0.5
+
+
+def sum_by_word(view: View, compared: NDArray[np.bool_]) -> Counter[tuple[str, bool]]:
+    """Sums what differs by over 0.05 nats between trainer and engine, by id or text of the token.
+
+    Args:
+        compared: [M] the records to take.
+
+    Returns:
+        (word, False) → how many tokens; (word, True) → Σ k3, in whole units that any order adds
+        up to the same.
+    """
+    found: Counter[tuple[str, bool]] = Counter()
+    trainer = view.log_probs.get("log_probs_old", view.log_probs.get("log_probs_new"))
+    engine = view.log_probs.get("log_probs_rollout")
+    if trainer is None or engine is None:
+        return found
+    d = trainer - engine
+    far = np.flatnonzero(np.repeat(compared, view.tokens) & (np.abs(d) > _DIFFERS))
+    ids = view.counted_ids if len(far) else None
+    if ids is None:
+        return found
+    numbers, at, counts = np.unique(ids[far], return_inverse=True, return_counts=True)
+    sums = np.bincount(at, np.rint(np.minimum(k3(d[far]), _LARGEST) * _UNIT))
+    words = None if "token_ids" in view.names else [*map(repr, view.words)]
+    for number, count, total in zip(numbers.tolist(), counts.tolist(), sums.tolist(), strict=True):
+        word = f"token id {number}" if words is None else words[number]
+        found.update({(word, False): count, (word, True): int(total)})
+    return found
+
+
+def _word_cause(found: Attribution, sums: Counter[tuple[str, bool]]) -> Cause | None:
+    """Returns what the word with most of the KL explains; None if that is less than half."""
+    by_word = ((total, word) for (word, is_kl), total in sums.items() if is_kl)
+    total, word = max(by_word, default=(0, ""))
+    count, whole = sums[word, False], found.kl * found.tokens
+    own, others = total / _UNIT, found.tokens - count
+    if count < _LEAST_TOKENS or not others:
+        return None
+    rest = max(whole - own, 0.0)
+    explains = 1.0 - rest / others / found.kl
+    kinds = (
+        Kind(word, count, own / count, own / whole),
+        Kind("other tokens", others, rest / others, rest / whole),
+    )
+    return Cause(TOKEN, explains, None, kinds) if explains > _LEAST_EXPLAINED else None
+
+
+def judge(found: Attribution | None, sums: Counter[tuple[str, bool]]) -> MismatchFound | None:
+    """The mismatch, and the mildest setting that is known to differ as much.
+
+    Args:
+        sums: by word; one of them explains no mismatch that is normal.
+    """
     if found is None:
         return None
     reaching = [one for one in floors() if getattr(found, one.measure) <= one.high]
     floor = reaching[0] if reaching else floors()[-1]
+    word = None if reaching else _word_cause(found, sums)
+    found = found if word is None else replace(found, causes=(word, *found.causes))
     return MismatchFound(
         **vars(found),
         named=None if found.first is None else found.first.name,

@@ -21,6 +21,7 @@ from grpo_cli.commands.check.notes import (
     judge,
     missing_needs,
     not_checked,
+    sum_by_word,
 )
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Place, Tokens, View
@@ -39,7 +40,7 @@ from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold, fold_pieces
 from grpo_cli.errors import InputError
-from grpo_cli.objective.mismatch import Mismatch
+from grpo_cli.objective.mismatch import TOKEN, Mismatch
 from grpo_cli.records import DecodedChunk
 
 _PILED_UP = 3.0
@@ -77,6 +78,7 @@ class Check(Accumulator[Any]):
     Attributes:
         findings: what the rules found.
         mismatch: of the engine that sampled, over all records whose log-probs are compared.
+        words: the part of it at each id or text of a token.
         sizes: how many records, responses and tokens were read.
         lengths: [longest span + 1] how many responses have such a span.
         skipped_rules: records for which rules were skipped, by rules and missing fields.
@@ -86,6 +88,7 @@ class Check(Accumulator[Any]):
     def __init__(self, limit: int = 3) -> None:
         self.findings = Findings(limit)
         self.mismatch = Mismatch()
+        self.words: Counter[tuple[str, bool]] = Counter()
         self.sizes: Counter[str] = Counter()
         self.lengths = np.zeros(1, dtype=np.int64)
         self.skipped_rules: Counter[SkippedRules] = Counter()
@@ -126,6 +129,7 @@ class Check(Accumulator[Any]):
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
         compared = ~explained & (view.tokens > 0)
         if compared.any():
+            self.words += sum_by_word(view, compared)
             for at in np.flatnonzero(compared).tolist():
                 self._compared.setdefault(view.places[at].step, view.places[at])
             samples.add(view.take(compared))
@@ -151,6 +155,7 @@ class Check(Accumulator[Any]):
         self._note_lengths(later.lengths, later.findings)
         self.findings.merge(later.findings, source)
         self.mismatch.merge(later.mismatch)
+        self.words += later.words
         for facts in later._facts:
             self._add_located(self._memory.add(facts), source)
         for number, edge in enumerate(later._edges):
@@ -176,7 +181,7 @@ class Check(Accumulator[Any]):
         if self._edge is not None:
             source, view = self._edge
             compare_samples(view, self.findings, self.mismatch, source)
-        mismatch = judge(self.mismatch.result())
+        mismatch = judge(self.mismatch.result(), self.words)
         grown = mismatch is not None and self._drop_grown(mismatch)
         for code, kind, share in _BY_UPDATES:
             if self.findings.count_by(0, 1)[code, kind] <= share * self.sizes["records"]:
@@ -197,6 +202,9 @@ class Check(Accumulator[Any]):
                 if code in _EFFECTS:
                     self.findings.drop(code, kind)
         self._add_located(found, 0)
+        if mismatch is not None and mismatch.named == TOKEN:
+            for kind in ("low", "high"):  # which one word makes
+                self.findings.drop("mean-weight", kind)
         if mismatch is not None and (grown or not mismatch.normal):
             self._add_located(self._find_uneven_mismatch(mismatch), 0)
         *others, last = self.lengths[len(self.lengths) * 3 // 4 :].tolist()
@@ -242,6 +250,8 @@ class Check(Accumulator[Any]):
     def _find_uneven_mismatch(self, mismatch: MismatchFound) -> Iterator[Located]:
         """Yields where most of the mismatch is, unless findings explain the log-probs."""
         explaining = {rule.code for rule in table() if rule.explains or rule.scope == "pair"}
+        if mismatch.named == TOKEN:
+            explaining.discard("last-token")  # which may be that token
         for code, severity in self.findings.count_by(0, 2):
             if (severity == "error" and code in explaining) or (code, severity) in _OTHER_CAUSES:
                 return
@@ -273,7 +283,7 @@ class Check(Accumulator[Any]):
             tokens=sizes["tokens"],
             not_checked=not_checked(self.skipped_rules + short),
             not_compared=sizes["not_compared"],
-            mismatch=judge(self.mismatch.result()),
+            mismatch=judge(self.mismatch.result(), self.words),
             advantages={one: self.formulas[one] for one in FORMULAS if self.formulas[one]},
         )
 

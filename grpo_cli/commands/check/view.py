@@ -22,6 +22,7 @@ from grpo_cli.objective.mismatch import (
     PRECISION,
     STEP,
     SUPPORT,
+    TOKEN,
     TURN,
     VERSION,
 )
@@ -36,10 +37,13 @@ _CAUSES = {
     SUPPORT: ("which side is surer", "at tokens of {}"),
     VERSION: ("the age of the weights", "at tokens of {} of the weights"),
     TURN: ("the turn", "in {}"),
+    TOKEN: ("one token", "at {}"),
     POSITION: ("the position", "at the {} of responses"),
     STEP: ("the step", "{}"),
 }
 """What may explain a mismatch, in words, and where the most of it is."""
+_MOST = 0.5
+"""The share of the KL from which on it says by itself where the KL is."""
 _NATURES = (OUTLIERS, PRECISION, SUPPORT)
 """What a finding on the log-probs says better."""
 _SIDES = {
@@ -165,10 +169,10 @@ def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]
         if cause.counts and not (named and cause.name in _NATURES):
             top, (words, where) = cause.kinds[0], _CAUSES[cause.name]
             where = _SIDES.get(top.name, where.format(top.name))
-            lines.append(
-                f"  {words} explains {cause.explains:.0%} of the KL: {top.share:.0%} of it is "
-                f"{where} ({counted(top.tokens, 'token')})"
-            )
+            explains = f"{words} explains {cause.explains:.0%} of the KL: "
+            most, of = (explains, "it") if top.share < _MOST else ("", "the KL")
+            tokens = counted(top.tokens, "token")
+            lines.append(f"  {most}{100.0 * top.share:.3g}% of {of} is {where} ({tokens})")
     if named:
         lines.append(f"  likely cause: {named}, found above")
     elif found.named is None:

@@ -16,7 +16,7 @@ from grpo_cli.commands.check.pair import LEAST_TOKENS, Pair, Scale
 from grpo_cli.commands.check.record_view import LOG_PROBS, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
-from grpo_cli.objective.mismatch import PLACES, POSITION, STEP, k3
+from grpo_cli.objective.mismatch import PLACES, POSITION, STEP, TOKEN, k3
 
 _EXTREME = 20.0
 
@@ -360,13 +360,14 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
 
 @rule("rollout-mismatch", "input")
 def find_uneven_mismatch(found: MismatchFound) -> Iterator[tuple[Finding, int | None]]:
-    """Yields that most of a mismatch is at some places of responses, or at some steps; from which.
+    """Yields that most of a mismatch is at a word, places of responses, or steps; from which step.
 
     Of a mismatch of which the place or the step explains a fifth or more, by six standard errors.
     The first tokens from older weights, of a prefix cache: huggingface/trl#6007.
     """
+    since = next((one.step for one in found.causes if one.name == STEP and one.counts), None)
     for cause in found.causes:
-        if not cause.counts or cause.name not in (POSITION, STEP):
+        if not cause.counts or cause.name not in (TOKEN, POSITION, STEP):
             continue
         if cause.name == POSITION and found.named not in (POSITION, STEP):
             continue
@@ -383,7 +384,7 @@ def find_uneven_mismatch(found: MismatchFound) -> Iterator[tuple[Finding, int | 
             kind="growing" if cause.grows else cause.name,
             words={"step": cause.step, "where": listed, "others": others, "rest": rest},
         )
-        yield finding, cause.step
+        yield finding, since if cause.name == TOKEN else cause.step
 
 
 # ---- bases ---------------------------------------------------------------------------------------

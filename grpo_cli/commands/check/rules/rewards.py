@@ -72,15 +72,21 @@ def find_dead_ends(groups: Kinds) -> Iterator[Placed]:
 
 @rule("dead-group")
 def find_dead_groups(view: View) -> Iterator[Finding]:
-    """Finds groups whose rewards are all equal, so that all their advantages are 0."""
+    """Finds groups whose rewards are all equal, so that all their advantages are 0.
+
+    Its first response says which group of the record it is, if there are several.
+    """
     scores = _scores(view)
     if scores is None:
         return
+    owners = view.records.index[view.first_members]
+    groups = np.bincount(owners)
     for group in np.flatnonzero(are_dead(view)).tolist():
-        first, size = int(view.first_members[group]), int(view.sizes[group])
+        first, size, record = int(view.first_members[group]), int(view.sizes[group]), owners[group]
+        place = view.at(first) if groups[record] > 1 else {"record": int(record)}
         every = "both" if size == 2 else f"all {size}"
         evidence = {"size": size, "value": scores[1][first]}
-        yield Finding(evidence, **view.at(first), words={"every": every, "name": scores[0]})
+        yield Finding(evidence, **place, words={"every": every, "name": scores[0]})
 
 
 @rule("near-dead-group")
