@@ -303,6 +303,9 @@ class Verification:
             return Finding(verdict, verdict.first, where=UNKNOWN)
         rows = self._rows_of(record, verdict, within)
         found = self._explained(verdict, suspect, rows)
+        if found.searched and self._empty.variant and not (rows or found.causes or found.of_all):
+            rows = self._giving(("grpo",), record, verdict, within)
+            found.rows, self._rows = rows, [*self._rows, *rows]
         self._differing += 1
         known = bool(found.causes or found.of_all or rows)
         self._kept[known] += 1
@@ -322,16 +325,7 @@ class Verification:
         Else those of the framework that names its fields. Those that gave a record before are
         tried first; the others in a number of records.
         """
-
-        def giving(rows: Sequence[str]) -> tuple[str, ...]:
-            found = ((row, self._empty.as_row(row, record, within)) for row in rows)
-            same = (
-                row
-                for row, as_row in found
-                if as_row and as_row.agrees and {*verdict.compared} <= {*as_row.compared}
-            )
-            return tuple(same)
-
+        giving = partial(self._giving, record=record, verdict=verdict, within=within)
         if found := giving(self._rows):
             return found
         if self._rows_left <= 0:
@@ -346,6 +340,17 @@ class Verification:
             found = giving([*dict.fromkeys([*usual, *others])])
         self._rows = [*dict.fromkeys([*self._rows, *found])]
         return found
+
+    def _giving(
+        self, rows: Sequence[str], record: Record, verdict: Verdict, within: Tolerance
+    ) -> tuple[str, ...]:
+        """Those of some rows that give all that a record expects."""
+        found = ((row, self._empty.as_row(row, record, within)) for row in rows)
+        return tuple(
+            row
+            for row, as_row in found
+            if as_row and as_row.agrees and {*verdict.compared} <= {*as_row.compared}
+        )
 
     def _explained(self, verdict: Verdict, suspect: Suspect, rows: Sequence[str]) -> Finding:
         """Why a record differs, or what is known of that; nothing more where a row gives it."""
