@@ -169,6 +169,14 @@ def test_0_rows_are_all_rows(path: Path) -> None:
     assert len(everything) == len(answer("show", path, "-v", "dr", "-n", "1000")["rows"]) == 75
 
 
+def test_rows_that_a_machine_format_leaves_out_are_said(path: Path) -> None:
+    every = ("show", path, "-v", "dr", "-f")
+    for kind in ("csv", "jsonl"):
+        assert "20 of 75 rows (--top 0 writes all)" in run(*every, kind).stderr
+        for flags in (("--top", "20"), ("--top", "0"), ("-q",)):
+            assert "--top 0" not in run(*every, kind, *flags).stderr
+
+
 def test_fields_choose_the_columns_of_every_format(path: Path) -> None:
     asked = ("show", path, "--fields", "position,ratio", "--top", "2")
     rows = answer(*asked)["rows"]

@@ -32,7 +32,7 @@ from grpo_cli.commands.verify.causes.search import (
     Memory,
 )
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
-from grpo_cli.commands.verify.compare import LOGGED_DECIMALS, NOISE_OF_SUMS, Tolerance, digits_of
+from grpo_cli.commands.verify.compare import LOGGED_DECIMALS, Tolerance, digits_of
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
 from grpo_cli.commands.verify.naming import Finding, choose, shared_causes, shared_rows
@@ -291,7 +291,7 @@ class Verification:
             self.rounded[key] = max(form, self.rounded.get(key, ""))
         for key, yours, grpo in (metric.fields().values() for metric in verdict.metrics):
             self.metrics[key] += 1
-            words = f"{shown(verdict.id)}: yours {yours:g}, grpo's {grpo:g}"
+            words = f"{shown(verdict.id)}: yours {yours:g}, computed {grpo:g}"
             self.first_metrics.setdefault(key, words)
         if record is None or suspect is None:
             if part is not None:
@@ -428,15 +428,15 @@ class Verification:
             yield f"these records do not test {', '.join(idle)}"
         if self.undefined:
             records = self._counted(self.undefined)
-            why = "not compared, since your loss is NaN (0/0) and grpo's is 0"
+            why = "not compared, since your loss is NaN (0/0) and the computed loss is 0"
             yield f"no token counts in {records}: {why}"
         if self.by_scale:
             records = f"{self._counted(self.by_scale)} {agree(self.by_scale)}"
             within = self._empty.tolerance()
             why = " only by the absolute tolerance"
             if within.atol is None:
-                noise = f"{within.rtol * NOISE_OF_SUMS:g} × Σ|term|"
-                why = f": the loss's terms nearly cancel, so float32 may leave it {noise} off"
+                near = "its loss is" if self.by_scale == 1 else "their losses are"
+                why = f": {near} near 0; differences that float32 rounding explains are allowed"
             yield f"{records}{why} (--atol 0 allows only --rtol)"
         if ignored := [key for key in self.ignored if self._is_said(key)]:
             yield f"not compared: {', '.join(ignored)}"
