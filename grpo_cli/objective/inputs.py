@@ -66,8 +66,10 @@ class MisnamedColumnError(InputError):
             misnamed: the key, and how it is read.
         """
         key, advice = misnamed
-        message = f"{column} is missing, but {needed_by} needs it; this key is not read"
-        return cls(f"{message}: {advice}", path=key)
+        may_be = advice.startswith(f"--map {column}={key} reads it")
+        asked = "is it this key? Then" if may_be else "this key is not read"
+        message = f"{column} is missing, but {needed_by} needs it; {asked}: {advice}"
+        return cls(message, path=key)
 
 
 def refuse_misnamed(batch: Batch, objective: Objective) -> None:

@@ -190,6 +190,8 @@ def refuse_slips(keys: Iterable[str], what: str, meant: Callable[[str], str], at
     if near:
         first, *others = near
         also = also_unknown(near, others)
+        if not at and (column := _CANONICAL.get(near[first])):
+            also = f" Then: --map {column}={first} reads it{also and f'.{also}'}"
         raise InputError(f"unknown {what}; did you mean {near[first]}?{also}", path=f"{at}{first}")
 
 

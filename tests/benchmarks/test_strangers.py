@@ -150,7 +150,7 @@ def test_an_answer_is_judged_by_its_first_causes() -> None:
 
     assert verdict("your std uses ddof 0; this row uses 1") == "named"
     assert verdict("the mask is ignored") == "misled"
-    assert verdict("off by a constant factor: yours is grpo's times 3") == "silent"
+    assert verdict("off by a constant factor: yours is the computed one times 3") == "silent"
     assert verdict() == "silent"
     assert verifying.judged(Answer(0, {}, ""), mistake)[0] == "agrees"
     assert verifying.placed(answer("another baseline"), mistake)

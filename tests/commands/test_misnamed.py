@@ -145,7 +145,7 @@ def test_tables_and_rows_of_a_group(tmp_path, kind, row):
         assert code == 0
         assert notices[0] == "ignored columns: old_lp (--map log_probs_old=old_lp), returns"
     else:
-        said = "old_lp: log_probs_old is missing, but the variant dr needs it; this key is not read"
+        said = "old_lp: log_probs_old is missing, but the variant dr needs it; is it this key? Then"
         assert said in notices[-1] or said.replace("old_lp: ", "") in notices[-1]
         assert not by or (":1: " if form == "lines" else "[0].") in notices[-1]
 

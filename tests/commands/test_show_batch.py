@@ -169,6 +169,25 @@ def test_0_rows_are_all_rows(path: Path) -> None:
     assert len(everything) == len(answer("show", path, "-v", "dr", "-n", "1000")["rows"]) == 75
 
 
+def test_rows_that_a_machine_format_leaves_out_are_said(path: Path) -> None:
+    every = ("show", path, "-v", "dr", "-f")
+    for kind in ("csv", "jsonl"):
+        assert "20 of 75 rows (--top 0 writes all)" in run(*every, kind).stderr
+        for flags in (("--top", "20"), ("--top", "0"), ("-q",)):
+            assert "--top 0" not in run(*every, kind, *flags).stderr
+
+
+def test_shares_that_are_all_printed_as_0_have_no_column(tmp_path: Path) -> None:
+    def shown(length: int) -> str:
+        rows = [[-0.5] * length] * 2
+        one = {"id": "a", "log_probs_new": rows, "log_probs_old": rows, "rewards": [0, 1]}
+        path = write(tmp_path / f"{length}.jsonl", [one, one | {"id": "b"}])
+        return run("show", path, "-v", "dr", "--top", "2", COLUMNS="200").stdout
+
+    assert "share" in shown(10)
+    assert "share" not in shown(9000)
+
+
 def test_fields_choose_the_columns_of_every_format(path: Path) -> None:
     asked = ("show", path, "--fields", "position,ratio", "--top", "2")
     rows = answer(*asked)["rows"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,11 @@ def test_rewards_of_every_row_of_a_group_count(tmp_path: Path) -> None:
     assert [one.reward_mean for one in found.steps] == pytest.approx([3 / 6, 1 / 6])
     error = run("trend", path, "--group-by", "uid").stderr
     assert "--group-by step,uid separates steps" in error
+
+
+@pytest.mark.parametrize(("more", "most"), [((), 12), (("--full",), 40), (("--top", "0"), 40)])
+def test_steps_that_are_printed_unasked(tmp_path: Path, more: tuple[str, ...], most: int) -> None:
+    path = write(tmp_path / "run.jsonl", rows())
+    lines = run("trend", path, *more).stdout.splitlines()
+    steps = [line.split()[0] for line in lines if re.match(r" *\d+  ", line)]
+    assert (len(steps), steps[0], steps[-1]) == (most, "0", "39")

@@ -139,7 +139,7 @@ def test_records_of_two_mistakes_and_one_that_is_off_by_a_factor(records) -> Non
     assert causes == [("KL missing (β = 0)",)] * 4 + [(both,)] * 4
     odd = {"loss": 1.05 * made[0]["expected"]["loss"]}
     first = verify([*made[:4], made[0] | {"expected": odd}], "grpo").records[4].first
-    assert first.pattern == "your loss is grpo's times 1.05 with this: KL missing (β = 0)"
+    assert first.pattern == "your loss is the computed one times 1.05 with this: KL missing (β = 0)"
     assert first.causes == ()
 
 

@@ -236,8 +236,8 @@ def test_denominators_are_named() -> None:
     [
         (lambda _: 1 / 3.7, "denominator: your loss divides each token by 3.7; grpo"
          " divides by responses, of token means"),
-        (lambda row: 1.7 / (4 * LENGTHS[row]), "off by a constant factor: yours is grpo's times"
-         " 1.7"),
+        (lambda row: 1.7 / (4 * LENGTHS[row]),
+         "off by a constant factor: yours is the computed one times 1.7"),
         (lambda row: 1 / (row + 2.3), None),
         (lambda row: (1 + (0, 2.9e-4, -2.9e-4, -2.9e-4)[row]) / 13, None),
     ],
@@ -415,8 +415,8 @@ def test_masked_tokens_are_no_positions() -> None:
 
 # ---- factors ------------------------------------------------------------------------------------
 
-SUM = "a sum instead of a mean, or a mean instead of a sum: yours is grpo's"
-FACTOR = "off by a factor, perhaps of accumulation: yours is grpo's"
+SUM = "a sum instead of a mean, or a mean instead of a sum: yours is the computed one"
+FACTOR = "off by a factor, perhaps of accumulation: yours is the computed one"
 
 
 def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
@@ -431,7 +431,8 @@ def scaled(loss: float, gradient: float | None, **said: Any) -> list[str]:
 @each(
     ("times", "said", "words"),
     some([
-        (-1.0, {}, "wrong sign: your loss is the negative of grpo's (loss = −objective)"),
+        (-1.0, {},
+         "wrong sign: your loss is the negative of the computed loss (loss = −objective)"),
         (10.0, {}, f"{SUM} times the number of tokens = 10"),
         (0.25, {}, f"{SUM} divided by the number of responses = 4"),
         (-2.0, {}, f"{SUM} times the number of groups = 2, with the wrong sign"),
@@ -464,9 +465,13 @@ def test_factors_of_a_loss(times, said, words) -> None:
 @each(
     ("loss", "gradient", "words"),
     [
-        (1.0, 1.37, "only the gradient differs: yours is grpo's times 1.37, and the loss agrees"),
-        (2.5, 1.0, "only the logged loss differs: yours is grpo's times 2.5"),
-        (-1.0, 1.0, "wrong sign: only the logged loss differs: yours is grpo's times -1"),
+        (
+            1.0,
+            1.37,
+            "only the gradient differs: yours is the computed one times 1.37, and the loss agrees",
+        ),
+        (2.5, 1.0, "only the logged loss differs: yours is the computed one times 2.5"),
+        (-1.0, 1.0, "wrong sign: only the logged loss differs: yours is the computed one times -1"),
         (0.5, 2.5, "off by constant factors: gradient times 2.5, loss times 0.5"),
         (1.2345, 1.0, None),
     ],

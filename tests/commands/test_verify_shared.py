@@ -170,3 +170,38 @@ def test_an_entropy_bonus_of_recorded_entropies_is_named(mean, coefficient) -> N
     assert (found.causes[0], found.explained) == (words, 4)
     losses = [one + 0.01 * at for at, one in enumerate(losses)]
     assert verified(rows, losses, beta=0.0).explained == 0
+
+
+ESTIMATES = {
+    "k1": lambda d: d,
+    "k2": lambda d: d * d / 2,
+    "k3": lambda d: np.exp(-d) - 1 + d,
+    "abs": np.abs,
+}
+
+
+@pytest.mark.parametrize("kind", ESTIMATES)
+def test_a_kl_that_the_variant_does_not_have_is_named_from_losses_alone(kind: str) -> None:
+    random = np.random.default_rng(12)
+    rows = [record(random, (4, 4)) for _ in range(6)]
+    losses = []
+    for row in rows:
+        pairs = zip(row["log_probs_new"], row["log_probs_ref"], strict=True)
+        kl = token_mean([ESTIMATES[kind](new - ref) for new, ref in pairs])
+        losses.append(0.04 * kl - token_mean(clipped(row)))
+    words = f"β is 0.04 instead of 0: your loss has a KL ({kind})"
+    found = verified(rows, losses, beta=0.0)
+    assert (found.causes, found.explained) == ((words,), found.differing)
+    assert found.differing >= 5  # a k1 may add up to 0
+    one = verified(rows[:1], losses[:1], beta=0.0)
+    assert (one.explained, one.causes) in ((0, ()), (1, (words,)))
+
+
+def test_losses_that_are_those_of_grpo_itself_are_said_to_be() -> None:
+    random = np.random.default_rng(13)
+    rows = [plain(record(random, (5,))) | {"rewards": [0, 1, 2, 0, 1]} for _ in range(5)]
+    for row in rows:
+        del row["advantages"]
+        row["expected"] = {"loss": evaluate(row, "grpo", batch="record").loss}
+    found = verify(rows, "dr")
+    assert (found.agrees_with, found.agreeing) == (("grpo",), 5)

@@ -95,7 +95,7 @@ def test_the_only_wrong_step_is_named(steps) -> None:
     assert [one.id for one in found.records if not one.agrees] == [4]
     assert found.factor == pytest.approx(1.5)
     assert found.headline == (
-        "differs: 1 of 6 steps differs (step 4): your loss is grpo's times 1.5"
+        "differs: 1 of 6 steps differs (step 4): your loss is the computed one times 1.5"
     )
 
 

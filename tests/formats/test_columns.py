@@ -137,7 +137,7 @@ def test_a_column_that_was_not_read_is_named_where_one_is_missing(tmp_path, kind
             sink.write_table(made)
     fault = (
         f"grpo: {path}: [0].refs_lp: log_probs_ref is missing, but the variant grpo needs it; "
-        "this key is not read: --map log_probs_ref=refs_lp reads it "
+        "is it this key? Then: --map log_probs_ref=refs_lp reads it "
         "(--beta 0 works without a reference)"
     )
     for words in ((), ("--on-error", "skip")):

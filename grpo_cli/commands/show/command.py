@@ -89,7 +89,10 @@ class ShowOptions:
     limit: Annotated[
         int | None,
         option(
-            "--top --limit -n", "N", "Tokens at most (default: 20; of a record 10); 0: all.", min=0
+            "--top --limit -n",
+            "N",
+            "Tokens at most, in any format (default: 20; of a record 10); 0: all.",
+            min=0,
         ),
     ] = None
     strings: Annotated[
@@ -202,6 +205,9 @@ def _show_batch(reader: Reader, plan: Plan, options: ShowOptions, page: PageOpti
             above=above,
             notes=answer.notices,
         )
+        shown_rows, of_rows = len(answer.rows), page.format not in (None, "table", "json")
+        if options.limit is None and of_rows and shown_rows < answer.count and not page.quiet:
+            say(f"note: {shown_rows} of {answer.count:,} rows (--top 0 writes all)")
     return run.finish(quiet=page.quiet or run.empty, printed=above)
 
 

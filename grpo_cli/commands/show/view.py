@@ -139,6 +139,8 @@ def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
         values = [row[name] for row in rows]
         if name == "clip":
             yield column(name, [side or "·" for side in values], show=str)
+        elif name in SHARES and name != by and {*map(percent, values)} == {percent(0.0)}:
+            continue  # each has too small a share to be printed
         elif name in SHARES:
             title = "gradient_share" if name == "share" else name
             yield column(title, values, show=percent, numeric=True)

@@ -278,7 +278,7 @@ def verdict_of(one: Comparison) -> tuple[str, str]:
 # ---- in each format -----------------------------------------------------------------------------
 
 _CONTEXT = ("step", "pass", "file")
-_USUAL_LIMIT, _LEAST_LIMIT, _FEW_STEPS = 40, 5, 3
+_USUAL_LIMIT, _LEAST_LIMIT, _FEW_STEPS = 12, 5, 3
 """The most steps that are shown unasked, the least for which all else is shortened, and the least
 where it cannot be shorter: those around where something began."""
 _AROUND = 10

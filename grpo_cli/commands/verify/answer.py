@@ -31,7 +31,7 @@ class Difference(Answer):
         key: its name in ``expected``.
         stage: the stage that computes it, or the stage of the first cause.
         response, token: its place; the token's position as written. None for a whole record.
-        expected, got: the record's number, and grpo's.
+        expected, got: the record's number, and the computed one.
         differing, of: how many numbers of this key differ, and how many there are.
         cause, causes: mistakes that explain all expected numbers, the simplest first.
         stages: the stages of the causes.
@@ -232,7 +232,7 @@ class Verified(Frames, Answer):
             return ""
         key = next(row.first.key for row in self.records if row.first)
         each = " in each" if self.differing > 1 else ""
-        return f"your {key} is grpo's times {factor:.5g}{each}"
+        return f"your {key} is the computed one times {factor:.5g}{each}"
 
     @property
     def headline(self) -> str:

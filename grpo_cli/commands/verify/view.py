@@ -112,7 +112,7 @@ def _replayed(answer: Replay) -> Iterator[Text]:
         words += f" (skipped: {reasons})" if reasons else ""
         yield Text.assemble((f"  {stage.stage:<11}", "cyan"), (words, style))
         if (first := stage.first) is not None:
-            numbers = f"yours {visible(str(first.yours))}, grpo's {visible(str(first.grpo))}"
+            numbers = f"yours {visible(str(first.yours))}, computed {visible(str(first.grpo))}"
             yield Text(f"             {_record(first)}, {_number(first)}: {numbers}")
 
 
@@ -140,7 +140,7 @@ def _paragraph(
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
     has_kl = not choices_in(row.signature).get("kl", "").startswith("none")
     no_kl = "" if has_kl or first.stage != "kl" or first.got else " (no KL in the loss)"
-    yield Text.assemble(("  grpo's   ", "cyan"), f"{first.got!r}{no_kl}")
+    yield Text.assemble(("  computed ", "cyan"), f"{first.got!r}{no_kl}")
     causes = sorted(first.causes, key=lambda words: words not in shared)
     where, hint, _ = (first.pattern or "").partition(HINT)
     where, _, stages = where.partition(LOOK)

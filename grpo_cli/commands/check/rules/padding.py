@@ -243,7 +243,7 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
 
     Where both ids are known, one response is enough. Ends of text are padding too, but for the
     first: no policy goes on after it. An unknown id is padding if several responses end in a run
-    of it after one other id, and it occurs nowhere else; or if the runs, one of a single token,
+    of it after one other id, and both occur nowhere else; or if the runs, one of a single token,
     fill all of them up to the record's longest; or if half of the responses end in it, at different
     lengths, and so in an end of text; or if one response goes on after what is the last token, and
     only that, of most others. A loop of one token is none of these.
@@ -336,7 +336,8 @@ def _count_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> I64:
         if np.count_nonzero(mine & long) < _SEVERAL or every != int(runs[mine].sum()):
             continue
         before = (edges(view.responses, end=True) - runs)[mine & (view.lengths > runs)]
-        if len(np.unique(ids[before])) == 1:
+        end = np.unique(ids[before])
+        if len(end) == 1 and np.count_nonzero(ids[of_token == record] == end) == len(before):
             found = np.where(mine & long, runs, found)
             continue
         own, rows = view.lengths[mine], view.lengths[view.rows_of(record)]
@@ -359,6 +360,8 @@ def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]
         rows, mine = view.rows_of(record), ids[view.tokens_of(record)]
         count = np.count_nonzero(odd[rows])
         only_last = np.count_nonzero(mine == end[record]) == most[record] + count
+        finished = view.lengths[rows][last[rows] == end[record]]  # if all are cut it is any word
+        only_last &= finished.min() < view.lengths[rows].max()
         strange = np.isin(mine, last[rows][odd[rows]])
         found[rows] = odd[rows] & only_last & (np.count_nonzero(strange) == count)
     return found

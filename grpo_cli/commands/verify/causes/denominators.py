@@ -329,7 +329,7 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
         return
     usual = float(np.median(factor))
     if abs(factor - usual).max() <= 3e-4 * abs(usual):
-        words = f"off by a constant factor: yours is grpo's times {usual:.6g}"
+        words = f"off by a constant factor: yours is the computed one times {usual:.6g}"
         made = partial(everything_times, factor=usual)
         yield Cause("factor", words, made, by_record=True, unnamed=not is_typed(usual, digits=3))
     else:
@@ -410,7 +410,7 @@ def negative(case: Case) -> Iterator[Cause]:
     if case.gradient is not None or case.loss is not None:
         if not case.breakdown.advantage.any():
             yield catalogued("kl-sign", partial(Case.with_coefficient, name=KL, factor=-1.0))
-        words = "wrong sign: your loss is the negative of grpo's (loss = −objective)"
+        words = "wrong sign: your loss is the negative of the computed loss (loss = −objective)"
         made = partial(everything_times, factor=-1.0)
         yield Cause("loss-sign", words, made, by_record=True)
         if (kl := case.breakdown.term(KL)) is not None and kl.active:
@@ -434,15 +434,15 @@ def separate_factors(case: Case) -> Iterator[Cause]:
         return
     gradient = float(ours @ wanted) / square
     if abs(loss - 1.0) <= case.tolerance.rtol or abs(gradient - loss) > 1e-3 * abs(gradient):
-        words = (
-            f"only the gradient differs: yours is grpo's times {gradient:.5g}, and the loss agrees"
-        )
+        factor = f"the computed one times {gradient:.5g}"
+        words = f"only the gradient differs: yours is {factor}, and the loss agrees"
         yield Cause("gradient-factor", words, partial(scaled, loss=1.0, gradient=gradient))
         if is_round(loss):  # else it is fitted to the one number that it explains
             turned = "wrong sign: " if abs(loss + 1.0) <= case.tolerance.rtol else ""
             named = (name for name, value in _stated(case, _ACCUMULATION) if _is_times(loss, value))
             of = "".join(f" ({name}, so perhaps accumulation)" for name in [*named][:1])
-            words = f"{turned}only the logged loss differs: yours is grpo's times {loss:.5g}{of}"
+            factor = f"the computed one times {loss:.5g}{of}"
+            words = f"{turned}only the logged loss differs: yours is {factor}"
             yield Cause("loss-factor", words, partial(scaled, loss=loss, gradient=1.0))
         if is_round(loss) and abs(gradient - 1.0) > 1e-3:
             words = f"off by constant factors: gradient times {gradient:.5g}, loss times {loss:.5g}"
@@ -490,7 +490,7 @@ def named_factors(case: Case) -> Iterator[Cause]:
         for factor, verb in ((value, "times"), (1.0 / value, "divided by")):
             for sign, suffix in ((1.0, ""), (-1.0, ", with the wrong sign")):
                 if abs(found - sign * factor) <= max(case.tolerance.rtol, case.rounding) * factor:
-                    words = f"{kind}: yours is grpo's {verb} {name} = {value:g}{suffix}"
+                    words = f"{kind}: yours is the computed one {verb} {name} = {value:g}{suffix}"
                     yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
 
 

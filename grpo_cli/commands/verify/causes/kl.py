@@ -227,21 +227,31 @@ def _factor(wanted: F64, ours: F64, quiet: float) -> float:
 def _unused(case: Case, wanted: F64, *, unround: bool) -> Iterator[Cause]:
     """Yields the β, and the estimator, of a KL that the objective does not have."""
     ours = case.breakdown.gradient
-    for name, choice in STAGES["kl"].choices.items() if case.has_unused_reference else ():
+    for own in unused(case):
+        unit = case.evaluated(kl=own).gradient - ours
+        if unit.any():
+            beta = roundest_near(float((wanted - ours) @ unit) / float(unit @ unit))
+            if beta > 0.0 and unround != is_round(beta):
+                yield added(own, beta)._replace(equal=not is_typed(beta))
+
+
+def unused(case: Case) -> Iterator[Bound]:
+    """Yields each KL, with β = 1, to a reference that the record has and the objective does not."""
+    names = STAGES["kl"].choices if case.has_unused_reference else {}
+    for name in sorted(names, key=lambda name: name != "k3"):  # which most losses have
+        choice = names[name]
         if "/" in name or "log_ratio_ref" not in choice.columns:
             continue
         for weight in ("none", "ratio") if "kl_weight" in choice.hyperparameters else ("none",):
-            bound = bound_to(name, choice, {"beta": 1.0, "kl_weight": weight})
-            unit = None if bound is None else case.evaluated(kl=bound).gradient - ours
-            if bound is None or unit is None or not unit.any():
-                continue
-            beta = roundest_near(float((wanted - ours) @ unit) / float(unit @ unit))
-            if beta <= 0.0 or unround == is_round(beta):
-                continue
-            solved = Bound(name, choice, {**bound.values, "beta": beta})
-            of = f"{name}, weighted by the ratio" if weight == "ratio" else name
-            words = f"β is {beta:.4g} instead of 0: your loss has a KL ({of})"
-            yield swapped("kl-beta", "kl", words, solved)._replace(equal=not is_typed(beta))
+            if bound := bound_to(name, choice, {"beta": 1.0, "kl_weight": weight}):
+                yield bound
+
+
+def added(own: Bound, beta: float) -> Cause:
+    """A KL with some β, where the objective has none."""
+    of = f"{own.name}, weighted by the ratio" * (own.values.get("kl_weight") == "ratio")
+    words = f"β is {beta:.4g} instead of 0: your loss has a KL ({of or own.name})"
+    return swapped("kl-beta", "kl", words, replace(own, values={**own.values, "beta": beta}))
 
 
 def policy_strength(case: Case) -> Iterator[Cause]:

@@ -116,7 +116,7 @@ def _recorded(case: Case) -> Located | None:
         count = f"{int((~agrees).sum()):,} of {len(agrees):,} {column.key}"
         scale = float(column.found @ column.values) / (float(column.found @ column.found) or 1.0)
         alike = case.tolerance.agree(column, scale * column.found).all()
-        how = f", by one factor: yours are grpo's times {scale:.5g}" if alike else ""
+        how = f", by one factor: yours are the computed ones times {scale:.5g}" if alike else ""
         near = ("input", "mask") if stage == "ratio" else ()
         if case.gradient is not None and case.agreeing_gradients.all():
             how += ", though the gradient agrees"
@@ -145,7 +145,7 @@ def ratio_words(case: Case) -> str:
     more = abs(factor) > 1.0
     done = f"is missing, divide by {count:g}" if more else "may be taken twice"
     why = f", and {count:g} is {name}: the mean over them {done}" if name else ""
-    return f"your loss is grpo's times {factor:.5g}{why}"
+    return f"your loss is the computed one times {factor:.5g}{why}"
 
 
 def _counts(case: Case) -> Iterator[tuple[str, float]]:
@@ -211,11 +211,13 @@ def _by_one_factor(case: Case) -> Found | None:
     if not np.abs(wanted).max(initial=0.0) > case.quiet:
         return "all of your gradients are 0", "advantage", "loss", "mask", "ratio", "surrogate"
     if not np.abs(ours).max(initial=0.0) > 0.0:
-        return "grpo's gradients are all 0, and yours are not", "advantage", "mask"
+        return "all computed gradients are 0, and yours are not", "advantage", "mask"
     both = np.abs(rest).max() > case.quiet and np.abs(policy).max() > case.quiet
     factor = float(ours @ wanted) / float(ours @ ours)
     if case.near(factor * ours, wanted).all():
-        words = f"all gradients differ by one factor: yours are grpo's times {factor:.5g}"
+        words = (
+            f"all gradients differ by one factor: yours are the computed ones times {factor:.5g}"
+        )
         alone = not both or case.near(factor * policy + rest, wanted).all()
         more = () if not alone else ("advantage", "kl") if rest.any() else ("advantage",)
         stages = ("aggregate", *more, *_everywhere(case), "mask", "loss")
@@ -227,7 +229,7 @@ def _by_one_factor(case: Case) -> Found | None:
         return None
     if abs(a - 1.0) <= 1e-4:
         name = "KL" if case.breakdown.term(KL) is not None else "other"
-        words = f"the policy term agrees, and your {name} term is grpo's times {b:.5g}"
+        words = f"the policy term agrees, and your {name} term is the computed one times {b:.5g}"
         if abs(b) <= _NOTHING:
             words = f"the policy term agrees, and your gradient has no {name} term"
         return words, "kl", "mask", "entropy"
@@ -235,9 +237,10 @@ def _by_one_factor(case: Case) -> Found | None:
         lost = ("advantage", "ratio", "surrogate", "correction", "mask")
         return "your policy term has no gradient: only the KL has", *lost
     if abs(b - 1.0) <= 1e-4:
-        words = f"the KL agrees, and your policy term is grpo's times {a:.5g}"
+        words = f"the KL agrees, and your policy term is the computed one times {a:.5g}"
         return words, *dict.fromkeys(("advantage", "surrogate", *_everywhere(case), "aggregate"))
-    words = f"your policy term is grpo's times {a:.5g}, and your KL is grpo's times {b:.5g}"
+    factors = [f"is the computed one times {factor:.5g}" for factor in (a, b)]
+    words = f"your policy term {factors[0]}, and your KL {factors[1]}"
     return words, "aggregate", "kl", "advantage"
 
 

@@ -6,6 +6,7 @@ Some ε gives any one loss. That one round value gives the loss of every record 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, product, starmap
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, swapped
 from grpo_cli.commands.verify.causes.clips import cap_base, caps_weight, window_words, with_window
-from grpo_cli.commands.verify.causes.kl import dropped
+from grpo_cli.commands.verify.causes.kl import added, dropped, unused
 from grpo_cli.commands.verify.causes.pairs import both
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.objective.choice import Bound
@@ -41,7 +42,7 @@ class _Guess(NamedTuple):
     """Values of one setting, or of two, that are tried together, the usual ones before others.
 
     Attributes:
-        values: [K, 2] ε_low and ε_high, [K, 1] β, or [K, 3] all of them.
+        values: [K, 2] ε_low and ε_high, [K, 2] β and the index of its KL, or [K, 4] all of them.
         off: each record's [K] loss with them less the one that is expected.
         cause: makes the cause of the values that fit, the roundest first.
     """
@@ -105,7 +106,7 @@ def _together(cases: Sequence[Case], windows: _Guess, betas: _Guess) -> _Guess:
     off = [(a[:, None] + b[None, :] - _off(case)).ravel() for case, a, b in pairs]
 
     def cause(fitting: F64) -> Cause:
-        alike = fitting[fitting[:, 2] == fitting[0, 2]]
+        alike = fitting[(fitting[:, 2:] == fitting[0, 2:]).all(axis=1)]
         return both(betas.cause(alike[:1, 2:]), windows.cause(alike[:, :2]))
 
     return _Guess(np.concatenate(values, axis=1), off, cause)
@@ -219,22 +220,53 @@ def _capped_sums(ratio: F64, weight: F64, bounds: F64) -> F64:
 
 
 def _betas(cases: Sequence[Case]) -> Iterator[_Guess]:
-    """Yields β: the loss is linear in it."""
+    """Yields β: the loss is linear in it. Where the objective has no KL, of each that it may have.
+
+    Values are [K, 2]: β, and the index of the KL.
+    """
     own, *others = {case.objective.beta for case in cases}
-    penalties = [float(case.without_policy.record_objective[0]) for case in cases]
-    if others or not own or not any(penalties):
+    if others:
+        return
+    kls, steps = _used(cases) if own else _unused(cases)
+    if not np.any(steps):
         return
     for known in (_BETAS, _ROUND):
-        values = known[own != known]
-        pairs = zip(cases, penalties, strict=True)
-        off = [_off(case) + (values / own - 1.0) * kl for case, kl in pairs]
-        yield _Guess(values[:, None], off, partial(_beta, own=cases[0].objective.kl))
+        betas = known[own != known]
+        values = np.stack(np.meshgrid(betas, np.arange(len(kls)), indexing="ij"), axis=-1)
+        pairs = zip(cases, steps, strict=True)
+        off = [(_off(case) + (betas - own)[:, None] * step).ravel() for case, step in pairs]
+        yield _Guess(values.reshape(-1, 2), off, partial(_beta, kls=kls, own=own))
 
 
-def _beta(fitting: F64, own: Bound) -> Cause:
-    beta = min(fitting[:, 0].tolist(), key=lambda value: len(f"{value:g}"))
+_Kls = tuple[Sequence[Bound], Sequence[F64]]
+"""K KLs, and each record's [K] change of J by 1 more of β."""
+
+
+def _used(cases: Sequence[Case]) -> _Kls:
+    """The KL of records."""
+    steps = [case.without_policy.record_objective[:1] / case.objective.beta for case in cases]
+    return [cases[0].objective.kl], steps
+
+
+def _unused(cases: Sequence[Case]) -> _Kls:
+    """The KLs that records may have and the objective has not; one of those of equal value."""
+    kls = [*unused(cases[0])] if all(case.has_unused_reference for case in cases) else []
+    found: dict[tuple[float, ...], Bound] = {}
+    for bound in kls:
+        steps = (
+            (case.evaluated(kl=bound).record_objective - case.breakdown.record_objective)[0]
+            for case in cases
+        )
+        found.setdefault(tuple(float(f"{step:.12g}") for step in steps), bound)
+    return [*found.values()], [np.array(steps) for steps in zip(*found, strict=True)]
+
+
+def _beta(fitting: F64, kls: Sequence[Bound], own: float) -> Cause:
+    beta, at = min(fitting.tolist(), key=lambda pair: (len(f"{pair[0]:g}"), pair[1]))
+    bound = kls[int(at)]
+    if not own:
+        return added(bound, beta)
     if not beta:
-        return dropped(own)
-    words = f"β is {beta:g} instead of {own.values['beta']:g}"
-    other = Bound(own.name, own.choice, {**own.values, "beta": beta})
-    return swapped("kl-beta", "kl", words, other)
+        return dropped(bound)
+    words = f"β is {beta:g} instead of {own:g}"
+    return swapped("kl-beta", "kl", words, replace(bound, values={**bound.values, "beta": beta}))
