@@ -377,7 +377,7 @@ def test_from_when_on_numbers_are_exactly_0(
         said = [one["sentence"] for one in found if "exactly 0" in one["sentence"]]
         before = f"median {(zero_from + 1) / 200:.6g}"
         words = f"mismatch.mean_abs is exactly 0 from step {zero_from} on: {before} before"
-        assert [one.partition(", until")[0] for one in said] == [words] * told
+        assert [one.partition(", through")[0] for one in said] == [words] * told
 
 
 LIMITS = [
