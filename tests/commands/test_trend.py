@@ -6,6 +6,7 @@ import json
 import math
 import operator
 import random
+import shlex
 import statistics
 from pathlib import Path
 from typing import Any
@@ -411,6 +412,51 @@ def test_advantages_that_cease_to_follow_the_rewards(change, words, tmp_path: Pa
     assert found["verdict"].startswith(words)
 
 
+def following(path: Path, ids: str, turn: int) -> Path:
+    """A run whose updates follow the rewards until step 26, when others get them."""
+    draw, rows = np.random.default_rng(4), []
+    for step in range(40):
+        for prompt in range(6):
+            old = -draw.exponential(0.7, (8, 5)) - 0.1
+            rewards = draw.normal(size=8).round(2)
+            moved = 0.02 * (rewards - rewards.mean())[:, None] + 0.01 * draw.normal(size=old.shape)
+            row = {"step": step, "id": ids.format(step=step, prompt=prompt)}
+            row |= {"log_probs_old": old.tolist(), "log_probs_new": (old + moved).tolist()}
+            row["rewards"] = np.roll(rewards, turn if step > 25 else 0).tolist()
+            rows.append(row)
+    return write(path, rows)
+
+
+@each(
+    ("turn", "words"), [(1, "step 26: the updates make responses with more reward less "), (0, "")]
+)
+def test_updates_that_cease_to_follow_the_rewards(turn, words, tmp_path: Path) -> None:
+    found = answer("trend", following(tmp_path / "a.jsonl", "{prompt}", turn))
+    steps = [one["onset"] for one in found["findings"] if one["metric"] == "reward_ratio_corr"]
+    assert steps == [26] * bool(words)
+    assert found["verdict"].startswith(words)
+
+
+@each(("ids", "recur"), [("p{prompt}", True), ("{step}/{prompt}", False)])
+def test_commands_name_the_step_where_ids_recur(ids, recur, tmp_path: Path) -> None:
+    path = following(tmp_path / "a.jsonl", ids, 0)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        off = 0.8 if row["step"] > 25 else 0.001
+        row["log_probs_rollout"] = [[x - off for x in each] for each in row["log_probs_old"]]
+    (finding, *_) = answer("trend", write(path, rows))["findings"]
+    named = {"command": 26, "cause": 26, "worst_command": finding["worst_step"]}
+    for key, step in named.items():
+        words = shlex.split(finding[key], comments=True)
+        record = words[words.index("--record") + 1]
+        where = ["--where", f"step=={step}"] if recur else []
+        assert (["--where", f"step=={step}"] == words[5:7]) is recur, words
+        (chosen,) = answer("eval", path, "--record", record, *where, "--fields", "id,line")[
+            "records"
+        ]
+        assert rows[chosen["line"] - 1]["step"] == step
+
+
 @each(
     ("low", "high", "shares"),
     [
@@ -768,7 +814,7 @@ def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> No
         return str(document["verdict"])
 
     for key in ("loss", "expected"):
-        assert verdict_of(key, 30).startswith("no sudden change in ")
+        assert verdict_of(key, 30).startswith("no fault found in ")
         assert "grpo's" not in verdict_of(key, 30)
         assert "; the records' loss differs from grpo's at step 5 and 24 more (" in verdict_of(
             key, 5
@@ -778,6 +824,12 @@ def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> No
     for row in rows:
         row["old_log_probs"] = [[one - draw.random() for one in of] for of in row["log_probs"]]
     losses = [one["loss"] for one in steps(write(path, rows))]
+    span = max(losses) - min(losses)
+    held = [
+        row | {"loss": one + span * (2.0 if at == 20 else 0.1 * (at >= 5))}
+        for at, (row, one) in enumerate(zip(rows, losses, strict=True))
+    ]
+    assert "differs from grpo's at step 5 and 24 more (" in trend(write(path, held))["verdict"]
     for factor, named in ((2.0, "2 × grpo's"), (-1.0, "-1 × grpo's"), (0.0, "0"), (1.001, "")):
         held = [row | {"loss": factor * one} for row, one in zip(rows, losses, strict=True)]
         verdict = str(trend(write(path, held))["verdict"])

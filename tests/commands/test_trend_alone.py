@@ -90,7 +90,7 @@ def test_a_sound_log_is_silent(tmp_path: Path) -> None:
         document = answer("trend", written(path, SOUND, count))
         assert wrong(document) == []
         assert len(document["steps"]) == count
-    assert document["verdict"].startswith("no sudden change in 8 series over 80 steps")
+    assert document["verdict"].startswith("no fault found in 8 series over 80 steps")
 
 
 @each("name", PLANTED)

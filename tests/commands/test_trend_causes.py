@@ -140,8 +140,8 @@ def given(now: Columns) -> Any:
 PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] = {
     "the policy as reference": (
         lambda now, since, draw: now.update(ref=now["old"]),
-        r"step 24: the KL from the reference fell; likely: the reference was repl",
-        "if the reference was not replaced on purpose, ",
+        r"step 24: log_probs_ref equals log_probs_old at all tokens; last good step 23; ",
+        "compute the reference with the initial weights",
     ),
     "another reference": (
         replaced,
@@ -200,7 +200,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         r"step 24: .*; likely: log_probs_new is more peaked than log_probs_old, ",
         "divide the logits by the sampling temperature",
     ),
-    "a larger update that is small": (moved_little, "no sudden change in ", ""),
+    "a larger update that is small": (moved_little, "no fault found in ", ""),
     "the gradient's sign": (
         ascending,
         "step 24: the updates make responses with more reward less likely; last good step 23; ",
@@ -223,7 +223,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "a reward that rises over five steps": (
         lambda now, since, draw: now.update(rewards=now["rewards"] + min(since + 1, 5) / 5),
-        r"no fault in .*; step 2[4-8]: reward_mean rose \(medians: reward_mean 0.\d+ → 1.\d+\)",
+        r"no fault found in .*; step 2[4-8]: reward_mean rose \(medians: reward_mean 0.\d+ → 1",
         "",
     ),
     "no reward, so no update": (
@@ -281,7 +281,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "a schedule of settings": (
         lambda now, since, draw: now.update(epsilon=0.2 + 0.001 * since),
-        "no sudden change in ",
+        "no fault found in ",
         "",
     ),
     "a stale engine": (
@@ -301,7 +301,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
 def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(7)
     rows = [sampled(draw, step) for step in range(STEPS)]
-    plant, words, fix = PLANTED.get(kind, (None, "no sudden change in ", ""))
+    plant, words, fix = PLANTED.get(kind, (None, "no fault found in ", ""))
     for since, now in enumerate(rows[STEP:]) if plant is not None else ():
         plant(now, since, draw)
     if kind == "a copied step":

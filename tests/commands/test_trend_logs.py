@@ -905,7 +905,7 @@ def test_a_fall_from_the_first_step_on_is_a_finding(seed: int, fall: str, tmp_pa
     document = answer("trend", path)
     assert (run("trend", path, "--fail-on", "findings").exit_code == 1) == (fall != "healthy")
     if fall == "healthy":
-        assert document["verdict"].startswith("no sudden change")
+        assert document["verdict"].startswith("no fault found")
         return
     (found,) = document["findings"]
     assert (found["kind"], found["onset"], found["severity"]) == ("trend", 1, "warning")

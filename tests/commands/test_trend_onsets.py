@@ -377,7 +377,7 @@ def test_from_when_on_numbers_are_exactly_0(
         said = [one["sentence"] for one in found if "exactly 0" in one["sentence"]]
         before = f"median {(zero_from + 1) / 200:.6g}"
         words = f"mismatch.mean_abs is exactly 0 from step {zero_from} on: {before} before"
-        assert [one.partition(", until")[0] for one in said] == [words] * told
+        assert [one.partition(", through")[0] for one in said] == [words] * told
 
 
 LIMITS = [
@@ -626,8 +626,8 @@ def verdict(path: Path, *flags: str) -> tuple[str, int]:
     steps = answer("trend", path, *flags)["steps"]
     watched = {*steps[0]} - UNWATCHED - {"step", "file", "worst"}
     counts = [sum(step[name] is not None for step in steps) for name in watched]
-    below = " ".join(shown.partition("no sudden change in ")[2].split("\n", 1))
-    return "no sudden change in " + " ".join(below.split()), sum(count >= 16 for count in counts)
+    below = " ".join(shown.partition("no fault found in ")[2].split("\n", 1))
+    return "no fault found in " + " ".join(below.split()), sum(count >= 16 for count in counts)
 
 
 @pytest.mark.more
@@ -642,7 +642,7 @@ def test_a_verdict_says_how_many_series_it_is_of_and_which_there_are_not(
     limits = "; no published limit passed"
     assumed = "log_probs_old" in lacking
     count -= len(RATIOS) if assumed else 0
-    assert said.startswith(f"no sudden change in {count} series over 20 steps{limits[1:]}")
+    assert said.startswith(f"no fault found in {count} series over 20 steps{limits[1:]}")
     for column, names in NEEDED.items():
         needs = "needs" if len(names) == 1 else "need"
         assert (f"{', '.join(names)} ({needs} {column})" in said) == (column in lacking)

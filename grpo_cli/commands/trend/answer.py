@@ -194,8 +194,9 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
     usual = set[str]() if at and others & begun.keys() else others
     for number in steps.numbers[max(at - _BEFORE, 0) : at] if others != usual else ():
         usual |= {row.code for row in wrong_in(number)}
+    of_first, of_worst = (one if steps.repeats_ids else None for one in (event.first.onset, worst))
     return [
-        Checked(begun[code]) if code in begun else Checked(row, worst)
+        Checked(begun[code], None, of_first) if code in begun else Checked(row, worst, of_worst)
         for code, row in found.items()
         if code not in others or (code in begun and code not in usual)
     ]

@@ -52,6 +52,10 @@ _REFERENCE = (
     "if the reference was not replaced on purpose, compare its weights before and after that step; "
     "no series of the policy changed with the KL"
 )
+_INITIAL = (
+    "compute the reference with the initial weights: look for an adapter that is no longer "
+    "disabled, a reference that is synchronised at every step, or a column that is copied"
+)
 _SYNC = (
     "update the engine's weights more often, or mask old responses: the mismatch grows from step "
     "to step and is gone after each update of the weights"
@@ -206,6 +210,15 @@ def _few_tokens(found: Sequence[Finding], steps: Steps) -> Cause | None:
     where = "1" if count < 1.5 else "a few"
     words = f"{column} is far off at {where} of {tokens:,.0f} tokens"
     return Cause(words, _CORRUPT, is_certain=False)
+
+
+def _copied_reference(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The reference has the log-probs of the old policy."""
+    copied = steps.copied_reference
+    for one in () if copied is None else _named(found, KL):
+        if one.onset == steps.numbers[copied]:
+            return Cause("log_probs_ref equals log_probs_old at all tokens", _INITIAL, first=one)
+    return None
 
 
 def _one_column(found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -418,6 +431,7 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _opposite_advantages,
     _telling_metric,
     _equal_columns,
+    _copied_reference,
     _one_column,
     _other_reference,
     _stale_engine,

@@ -77,15 +77,18 @@ class Checked(NamedTuple):
     Attributes:
         finding: the finding.
         step: its step, unless the event began there.
+        of_step: that of its record, if other steps have records with its id.
     """
 
     finding: checks.Finding
     step: int | None = None
+    of_step: int | None = None
 
     @property
     def message(self) -> str:
         """Its message and its record."""
-        return f"{self.finding.message} (record {shown(self.finding.record)})"
+        of = "" if self.of_step is None else f" of step {self.of_step}"
+        return f"{self.finding.message} (record {shown(self.finding.record)}{of})"
 
     @property
     def when(self) -> str:
@@ -230,8 +233,11 @@ class Event(Answer):
 
     @property
     def until(self) -> str:
-        """The first step at which all is as before, in words; "" while it lasts."""
-        return "" if self.end is None or self.first.is_single else f"; until step {self.end}"
+        """The last step before all is as before, in words; "" while it lasts."""
+        if self.end is None or self.first.is_single:
+            return ""
+        last = max(one.onset if one.is_single else one.through or 0 for one in self.findings)
+        return f"; through step {last}"
 
     @property
     def _then(self) -> str:

@@ -68,7 +68,7 @@ def findings(
     """
     series = [each for name in steps.metrics if (each := _series(steps, name)) is not None]
     found = [
-        _finding(one, steps, _of_learning(one, steps, change), flags, ungrouped)
+        _finding(one, steps, _known(one, steps, change), flags, ungrouped)
         for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
         for change in (_apart(one, each, steps) if one.name == RECORDED_LOSS.name else each)
     ]
@@ -126,11 +126,13 @@ def _copies(steps: Steps, flags: Flags) -> list[Finding]:
         many = f"; {later:,} more repeat an earlier step" if later else ""
         fact = f"{FROZEN if frozen else COPIED} {steps.numbers[source]:,}"
         number, sentence = begun.number, f"{fact}, with equal log-probs{many}"
-        end = steps.numbers[ended] if frozen and ended < len(steps) else None
+        is_over = frozen and ended < len(steps)
+        end, through = steps.numbers[ended - 1 : ended + 1][::-1] if is_over else (None, None)
         more: dict[str, Any] = {
             "worst_step": number,
             "seen": number,
             "end": end,
+            "through": through,
             "period": int(frozen),
         }
         more |= _commands("records", begun, begun, flags)
@@ -147,8 +149,16 @@ _LEAST_GAIN = 3.0
 """Standard errors by which the reward rose since, from which on it did."""
 
 
-def _of_learning(series: _Series, steps: Steps, change: Change) -> Change:
-    """The change; information where the reward rose with it, up to the step that shows it."""
+def _known(series: _Series, steps: Steps, change: Change) -> Change:
+    """The change; a fault where the reference was overwritten, information where it is learning.
+
+    The reward rose with it then, up to the step that shows it.
+    """
+    if series.watch.name == "kl_k3" and not change.up and change.end is None:
+        copied = steps.copied_reference
+        if copied is not None and abs(copied - int(series.places[change.at])) <= 1:
+            at = int(np.searchsorted(series.places, copied))
+            return change._replace(at=at, info=False, earliest=None)
     way = UP if change.up else DOWN
     level = change.kind in (SHIFT, DRIFT) and _LEARNT.get(series.watch.name) == way
     rewards = steps.series_of("reward_mean") if level else None
@@ -198,8 +208,10 @@ def _finding(
     after = values[change.at : change.at + 1 if change.kind == SPIKE and not change.period else end]
     worst = change.at + int(after.argmax() if change.up else after.argmin())
     begun, farthest = (int(series.places[at]) for at in (change.at, worst))
-    ended = None if change.end is None else numbers[series.places[change.end]]
-    until = "" if ended is None else f", until step {ended}"
+    ended, through = (
+        None if change.end is None else numbers[series.places[change.end - back]] for back in (0, 1)
+    )
+    until = "" if through is None else f", through step {through}"
     levels = _levels(series, change)
     first = steps[farthest if change.kind == TREND else begun]  # which shows no more than others
     return Finding(
@@ -213,6 +225,7 @@ def _finding(
         severity=INFO if change.info else WARNING,
         seen=numbers[series.places[change.seen - 1]],
         end=ended,
+        through=through,
         period=change.period,
         at_once=change.at_once,
         earliest=None if change.earliest is None else numbers[series.places[change.earliest]],
@@ -441,8 +454,8 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
 
 def _there(step: Step, place: Place | None) -> list[str]:
     """The record that is worst in the step, or all of the step."""
+    of_step = [] if step.key is None else ["--where", f"{step.key}=={step.number}"]
     if place is not None:
-        return [place.source, "--record", str(place.record)]
-    if not step.shares_file or step.key is None:
-        return [step.file]
-    return [step.file, "--where", f"{step.key}=={step.number}"]
+        record = [place.source, "--record", str(place.record)]
+        return [*record, *of_step] if step.repeats_ids else record
+    return [step.file, *of_step] if step.shares_file else [step.file]

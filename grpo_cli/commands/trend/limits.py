@@ -51,6 +51,8 @@ _ERROR = math.sqrt((1 / _BEFORE + 1 / _SINCE) / 2)
 """The standard error of a jump, in such deviations: a move has the noise of two values."""
 _LEAST_RISE = 0.6
 """The least size of a jump, as a share of the smaller level."""
+_LEAST_REVERSAL = math.atanh(0.5)
+"""The least size of a jump of a correlation: from a half to 0."""
 _CLEAR_OF = 1.0
 """Widths of the range of all earlier values by which ten values have to be outside of it."""
 
@@ -212,7 +214,10 @@ def _least_jump(watch: Watch, scaled: F64, at: int) -> float:
     if watch.is_log:
         return math.log(3.0)
     sides = scaled[max(at - FUTURE, 0) : at], scaled[at : at + FUTURE]
-    return _LEAST_RISE * min(abs(float(medians(side))) for side in sides)
+    before, after = (abs(float(medians(side))) for side in sides)
+    if watch.scale == "correlation":  # to the other side of 0
+        return max(before, _LEAST_REVERSAL)
+    return _LEAST_RISE * min(before, after)
 
 
 def left_range(scaled: F64) -> Iterator[Change]:

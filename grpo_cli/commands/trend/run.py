@@ -53,6 +53,8 @@ Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 
 PART_FIELDS = ("rank", "env", "env_name", "data_source", "task")
 """Fields of records of whose values one alone may have changed."""
+_MOST_IDS = 100_000
+"""Ids that are kept: prompts recur in the order in which they came, so the first come again."""
 _MOST_PARTS = 256
 """Values, beyond which a field is no part of a run but a name of its records."""
 
@@ -78,6 +80,8 @@ class RunSums(Accumulator[Evaluated]):
         broken: row of the sums → the error of its first record with NaN.
         fields: those of ``PART_FIELDS`` that records have → their values, up to a limit.
         marks: the records at which another step begins, while they are read.
+        ids: file and id of records → their step, of the first of them.
+        repeats_ids: whether records of several steps of a file have one id.
     """
 
     evaluator: Evaluator
@@ -95,6 +99,8 @@ class RunSums(Accumulator[Evaluated]):
     broken: dict[int, InputError] = field(default_factory=dict)
     fields: dict[str, set[Any]] = field(default_factory=dict)
     marks: list[tuple[str, int | None, RecordStep]] = field(default_factory=list)
+    ids: dict[tuple[str, str], int] = field(default_factory=dict)
+    repeats_ids: bool = False
 
     headers = True
     bundles: ClassVar[bool] = True
@@ -139,6 +145,9 @@ class RunSums(Accumulator[Evaluated]):
         evaluated, rewards = found
         steps: list[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
         plan, breakdown = self.evaluator.plan, None
+        for record, step in zip(chunk.records, steps, strict=True):
+            if record.id is not None:
+                self._note_id((record.source, str(record.id)), step.number)
         if isinstance(evaluated, MissingColumnError):
             self.missing.setdefault(str(evaluated), evaluated)
             self.lacking += len(steps)
@@ -159,6 +168,13 @@ class RunSums(Accumulator[Evaluated]):
             self.notices |= {NO_OLD: None} if assumed else {}
         sums = ChunkSums(chunk, breakdown, rewards, plan.batch, logged=self.logged).sums
         self.add_tables(shortened(sums))
+
+    def _note_id(self, name: tuple[str, str], step: int) -> None:
+        """Notes the step of a record's id, or that another step has that too."""
+        if len(self.ids) < _MOST_IDS:
+            self.repeats_ids |= self.ids.setdefault(name, step) != step
+        else:
+            self.repeats_ids |= self.ids.get(name, step) != step
 
     def with_steps(self, decoded: DecodedChunk) -> DecodedChunk:
         """The records, each with its step as its batch; errors in the places of those without one.
@@ -270,9 +286,12 @@ class RunSums(Accumulator[Evaluated]):
         self.origins.merge(later.origins)
         self.references.merge(later.references)
         self.parts |= later.parts
+        self.repeats_ids |= later.repeats_ids
+        for name, step in later.ids.items():
+            self._note_id(name, step)
         self.broken = later.broken | self.broken
-        for name, values in later.fields.items():
-            if len(known := self.fields.setdefault(name, set())) <= _MOST_PARTS:
+        for field_name, values in later.fields.items():
+            if len(known := self.fields.setdefault(field_name, set())) <= _MOST_PARTS:
                 known |= values
 
 
@@ -441,6 +460,7 @@ class Run:
             self.notices |= {} if alone is None else {alone: None}
             self.alone, self.ungrouped = alone, None if given else alone
         steps = steps_of(sums, found.parts, found.broken, self.step_source)
+        steps.repeats_ids = steps.whole.repeats_ids = found.repeats_ids
         steps.settings, changed = setting_changes(found.signatures, steps.numbers)
         self.notices |= {changed: None} if changed else {}
         if self._names is not None:

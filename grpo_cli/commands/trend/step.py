@@ -68,6 +68,7 @@ class Step(Answer):
         key: the field that holds the step; None if the file's name does.
         logged: whether it is a row of a log, without records.
         in_pass: the pass that trained it, if the run was resumed from a checkpoint; else 0.
+        repeats_ids: whether records of other steps have ids of its records.
     """
 
     number: int
@@ -79,6 +80,7 @@ class Step(Answer):
     logged: bool = False
     in_pass: int = 0
     lowest: Mapping[str, Place] = field(default_factory=dict)
+    repeats_ids: bool = False
 
     def fields(self) -> dict[str, Any]:
         """Its row: the metrics by name, and the worst places."""
@@ -123,6 +125,7 @@ class Steps(Frames, Sequence[Step]):
         whole: the steps of every pass, in order; the same steps if there is only one pass.
         notices: the parts of a log that are not used.
         settings: changes of the objective's settings.
+        repeats_ids: whether records of several steps have one id.
     """
 
     def __init__(
@@ -140,6 +143,7 @@ class Steps(Frames, Sequence[Step]):
         self.metrics = dict(metrics)
         self.notices: dict[str, int | None] = {}
         self.settings: Sequence[SettingChange] = ()
+        self.repeats_ids = False
         self._shared = Counter(self.files)
 
     @classmethod
@@ -245,6 +249,17 @@ class Steps(Frames, Sequence[Step]):
         return self._sums.sum(name) / np.maximum(self._sums.count("tokens"), 1)
 
     @property
+    def copied_reference(self) -> int | None:
+        """The place of the step from which on log_probs_ref equals log_probs_old at all tokens.
+
+        None where it does not to the end, or always did, or the old is the current policy as well.
+        """
+        differs = [] if self.logged else np.flatnonzero(self.distance("ref", "old")).tolist()
+        begun = differs[-1] + 1 if differs else len(self)
+        copied = begun < len(self) and self.distance("new", "old")[begun:].all()
+        return begun if copied else None
+
+    @property
     def copies(self) -> dict[int, int]:
         """Place of a step → that of an earlier one with equal log-probs.
 
@@ -283,7 +298,7 @@ class Steps(Frames, Sequence[Step]):
         }
         passes = [self.passes[row] for row in rows.tolist()] if self.passes else ()
         part = Steps(self._sums.taken(rows), columns, kept, logged=self.logged, passes=passes)
-        part._shared = self._shared
+        part._shared, part.repeats_ids = self._shared, self.repeats_ids
         return part
 
     def values(self, name: str, places: Sequence[int] | None = None) -> list[float | None]:
@@ -314,6 +329,7 @@ class Steps(Frames, Sequence[Step]):
                 for kind, name in LOWEST.items()
                 for _, place in self._worst(at, (name,))
             },
+            self.repeats_ids,
         )
 
     @cached_property
@@ -383,6 +399,7 @@ class Finding:
         severity: "warning", or "info" if the change is not a fault by itself.
         seen: the first step at which ``trend`` reports it in a growing run.
         end: the first step whose values are as before; None while it lasts.
+        through: the last step before that one.
         period: the distance between spikes or copies, in steps; 0 if there is no period.
         at_once: whether the new level was reached from one step to the next.
         earliest: the first step at which it may have begun (95 %), where noise hides a slow
@@ -405,6 +422,7 @@ class Finding:
     severity: str = WARNING
     seen: int = 0
     end: int | None = None
+    through: int | None = None
     period: int = 0
     at_once: bool = False
     earliest: int | None = None

@@ -57,14 +57,17 @@ def moves(steps: Steps) -> Iterator[str]:
 
 
 def _differing_losses(steps: Steps) -> Iterator[str]:
-    """From where on the recorded loss is farther from grpo's than that varies from step to step."""
+    """Where the recorded loss differs from grpo's, if at some step by more than that varies."""
     recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
     if recorded is None or own is None or np.isnan(recorded - own).all():
         return
     if factor := _factor_of(recorded, own):
         yield f"the records' loss is {factor} at all steps: grpo verify says why"
         return
-    differs = np.abs(recorded - own) > max(np.nanmax(own) - np.nanmin(own), LOSS_NOISE)
+    distance, span = np.abs(recorded - own), np.nanmax(own) - np.nanmin(own)
+    if not np.nanmax(distance) > max(span, LOSS_NOISE):
+        return
+    differs = distance > max(_LEAST_FACTOR * span, LOSS_NOISE)
     for at in np.flatnonzero(differs)[:1].tolist():
         values = f"{brief(float(recorded[at]))} against {brief(float(own[at]))}"
         first = f"the records' loss differs from grpo's at step {steps.numbers[at]:,}"
@@ -87,7 +90,8 @@ def _factor_of(recorded: F64, own: F64) -> str:
 
 
 _LEAST_FACTOR = 0.02
-"""How far from 1 a factor is named, and how far from it losses may be, of the largest."""
+"""How far from 1 a factor is named, and how far from it losses may be, of the largest; and the
+share of its range by which grpo's loss differs from a recorded one."""
 
 
 def _passed(name: str, limit: Limit, steps: Steps) -> str:
@@ -163,10 +167,9 @@ class Coverage:
         if not self.watched:
             return [f"no series has values at {LEAST} steps, so no change can be found", *limits]
         series = f"{self.watched} series" if self.watched > 1 else "1 series"
-        no = "no fault" if moved else "no sudden change"
         ends, size = ", ".join(moves(self._run)), tenth(self.steps)
         return [
-            f"{no} in {series} over {self.steps:,} steps",
+            f"no fault found in {series} over {self.steps:,} steps",
             *(one.summary for one in moved),
             *_differing_losses(self._run),
             *limits,

@@ -263,9 +263,10 @@ TABLE = (
         fix="look for a change of what computes the advantages: their sign, order, groups or mask",
     ),
     Watch(
-        "reward_ratio_corr", limits=(Limit(-0.5, above=False),), span=(-1.0, 1.0),
-        fix="find what reverses the sign of the loss or of the advantages: optimisers minimise "
-            "the loss −J",
+        "reward_ratio_corr", "", "", "correlation", (Limit(-0.5, above=False),), jumps=DOWN,
+        span=(-1.0, 1.0),
+        fix="find what reverses the sign of the loss or of the advantages (optimisers minimise "
+            "the loss −J), or gives rewards to other responses",
     ),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0,
           fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),

@@ -72,7 +72,7 @@ class StepView {
     const table = this.metricTable(others);
     if (others.length && first.length) yield make("details", {}, make("summary", {}, `${others.length} other metrics`), table);
     else if (others.length) yield* [make("h2", {}, "Metrics"), table];
-    yield make("p.hint", {}, "Before and after: medians of at most 30 and 12 steps, without this one; before: those before a finding that lasts. Deviation: from the steps before, in their robust standard deviations. With fewer than five steps before, the steps after are used.", this.found.length ? " ▲ ▼: a finding begins at this step; ○: a finding is worst at this step." : "");
+    yield make("p.hint", {}, "Before: median of up to 30 earlier steps. After: of up to 12 later steps. Deviation: from the steps before, in their robust standard deviations. With fewer than five steps before, the steps after are used.", this.found.length ? " ▲ ▼: a finding begins at this step; ○: a finding is worst at this step." : "");
   }
 
   // Before and after, and the deviation: of a finding that begins here its own levels, which its sentence has.
