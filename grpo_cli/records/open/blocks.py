@@ -158,8 +158,7 @@ def cut(source: str | Source, size: int = BLOCK, most: int | None = None) -> Ite
                 if begins is not None:
                     break
             else:
-                advice = "; or name a FILE to read" if source.path == "-" else ""
-                raise InputError(f"{NOTHING}{advice}")
+                raise InputError(NOTHING)
             each = chain((first,), each)
             if is_document(begins):
                 yield Block(source.name, first[0], _whole(each, limit), document=True)
