@@ -170,7 +170,8 @@ def sum_by_word(view: View, compared: NDArray[np.bool_]) -> Counter[tuple[str, b
     words = None if "token_ids" in view.names else [*map(repr, view.words)]
     for number, count, total in zip(numbers.tolist(), counts.tolist(), sums.tolist(), strict=True):
         word = f"token id {number}" if words is None else words[number]
-        found.update({(word, False): count, (word, True): int(total)})
+        found[word, False] += count
+        found[word, True] += int(total)
     return found
 
 

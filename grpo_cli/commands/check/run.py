@@ -129,7 +129,7 @@ class Check(Accumulator[Any]):
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
         compared = ~explained & (view.tokens > 0)
         if compared.any():
-            self.words += sum_by_word(view, compared)
+            self.words.update(sum_by_word(view, compared))
             for at in np.flatnonzero(compared).tolist():
                 self._compared.setdefault(view.places[at].step, view.places[at])
             samples.add(view.take(compared))
@@ -155,7 +155,7 @@ class Check(Accumulator[Any]):
         self._note_lengths(later.lengths, later.findings)
         self.findings.merge(later.findings, source)
         self.mismatch.merge(later.mismatch)
-        self.words += later.words
+        self.words.update(later.words)
         for facts in later._facts:
             self._add_located(self._memory.add(facts), source)
         for number, edge in enumerate(later._edges):
