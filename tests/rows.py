@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from grpo_cli import VARIANTS
 from grpo_cli.batch import Batch
@@ -23,6 +26,7 @@ from grpo_cli.variants.trainer import choose, completed, named_row
 
 __all__ = [
     "EARLIER",
+    "ESTIMATES",
     "FRAMEWORKS",
     "HYPERPARAMETERS",
     "NAMES",
@@ -42,6 +46,14 @@ __all__ = [
     "on",
     "plan",
 ]
+
+ESTIMATES: Mapping[str, Callable[[Any], Any]] = {
+    "k1": lambda d: d,
+    "k2": lambda d: d * d / 2,
+    "k3": lambda d: np.exp(-d) - 1 + d,
+    "abs": np.abs,
+}
+"""Of the KL, by definition, from d = log π − log π_ref."""
 
 
 def objective(row: str, **how: Any) -> Objective:

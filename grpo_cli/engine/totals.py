@@ -67,14 +67,15 @@ class Totals:
     def add(self, breakdown: Breakdown, some: Cut | None = None) -> None:
         """Adds the records of a breakdown, or some of them, such as those of a step."""
         cut = breakdown.batch.whole if some is None else some
-        self.add_terms(breakdown, cut)
+        self._add_terms(breakdown, cut)
         weights, lengths = breakdown.policy.weights, breakdown.batch.responses.lengths
         clip, ratio = breakdown.clip[cut.tokens], breakdown.ratio[cut.tokens]
         divisor = weights.divisor
         each = divisor[cut.responses] if isinstance(divisor, np.ndarray) else [divisor]
-        _, groups, responses, tokens = cut.counts
+        records, groups, responses, tokens = cut.counts
         found = Totals(
             self.batch,
+            records=records,
             groups=groups,
             responses=responses,
             tokens=tokens,
@@ -83,6 +84,7 @@ class Totals:
             dead_groups=int(breakdown.dead_groups[cut.records].sum()),
             empty_responses=int(np.count_nonzero(lengths[cut.responses] == 0)),
             on_policy=int(np.count_nonzero(breakdown.on_policy[cut.records])),
+            kl_known=not breakdown.kl_unknown,
             counts=weights.counts is not None,
             divisors={*map(float, each)},
             of={weights.of},
@@ -96,11 +98,8 @@ class Totals:
             found.ratio.add(breakdown.ratio_sums[cut.responses])
         self._add_facts(found)
 
-    def add_terms(self, breakdown: Breakdown, cut: Cut) -> None:
-        """Adds what J and its gradient are made of, without what else is counted of the records."""
-        self._parts = None
-        self.records += cut.records.stop - cut.records.start
-        self.kl_known &= not breakdown.kl_unknown
+    def _add_terms(self, breakdown: Breakdown, cut: Cut) -> None:
+        """Adds what J and its gradient are made of."""
         if self.batch == "record":
             for term in breakdown.terms:
                 own = term.coefficient

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from files import each
+from rows import ESTIMATES
 
 from grpo_cli import evaluate, verify
 
@@ -170,14 +171,6 @@ def test_an_entropy_bonus_of_recorded_entropies_is_named(mean, coefficient) -> N
     assert (found.causes[0], found.explained) == (words, 4)
     losses = [one + 0.01 * at for at, one in enumerate(losses)]
     assert verified(rows, losses, beta=0.0).explained == 0
-
-
-ESTIMATES = {
-    "k1": lambda d: d,
-    "k2": lambda d: d * d / 2,
-    "k3": lambda d: np.exp(-d) - 1 + d,
-    "abs": np.abs,
-}
 
 
 @pytest.mark.parametrize("kind", ESTIMATES)

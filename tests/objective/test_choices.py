@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from files import each
-from rows import STAGES, HyperparameterError, on, plan
+from rows import ESTIMATES, STAGES, HyperparameterError, on, plan
 
 from grpo_cli import InputError
 from grpo_cli.batch import Batch, Segments
@@ -97,12 +97,6 @@ def test_std_ddof_must_be_less_than_the_batch(name: str):
 # ---- KL ----------------------------------------------------------------------------------------
 
 TO_REF = BATCH.log_probs_old - BATCH.log_probs_ref
-ESTIMATES = {
-    "k1": lambda d: d,
-    "k2": lambda d: d * d / 2,
-    "k3": lambda d: np.exp(-d) - 1 + d,
-    "abs": np.abs,
-}
 
 
 @pytest.mark.parametrize("name", ESTIMATES)

@@ -72,7 +72,7 @@ LEVELS = {SHIFT, DRIFT, TREND}
 
 
 class Checked(NamedTuple):
-    """A finding of ``grpo check`` in the worst record of an event.
+    """A finding of ``grpo check`` in the worst step of an event, or in its first.
 
     Attributes:
         finding: the finding.
@@ -110,7 +110,7 @@ class Event(Answer):
         first: the finding that is likely the cause of the others.
         others: the findings that followed: those nearest to the cause first, and ratios last where
             responses or rewards changed.
-        checked: errors and warnings of ``grpo check`` in its worst record.
+        checked: errors and warnings of ``grpo check`` in its worst step.
         cause: what explains it; None if its numbers do not show it.
         part: which value of a field of the records carries it, in words; or "".
     """
@@ -185,13 +185,12 @@ class Event(Answer):
         given = bool(self.cause and self.cause.numbers)
         medians = given or all(one.kind in LEVELS for one in self._listed)
         moved = f" ({'medians: ' * medians}{moved})" if (moved := self._moved) else ""
-        likely = f"; likely: {guess}" if (guess := self.guess) else ""
-        return f"{self.title}{moved}{self.until}{self._then}{likely}"
+        return f"{self.title}{moved}{self.until}{self._then}{self._likely}"
 
     @property
     def headline(self) -> str:
         """What changed and when, and what is likely the cause."""
-        return f"{self.title}{self.until}" + (f"; likely: {guess}" if (guess := self.guess) else "")
+        return f"{self.title}{self.until}{self._likely}"
 
     @property
     def title(self) -> str:
@@ -296,6 +295,10 @@ class Event(Answer):
             return _CLAUSE.split(cause.message)[0]
         moved = self.first.metric in _UPDATE and self.first.kind != IMPOSSIBLE
         return _AHEAD[self.first.is_single] if moved else ""
+
+    @property
+    def _likely(self) -> str:
+        return f"; likely: {guess}" if (guess := self.guess) else ""
 
     @property
     def _explained_by(self) -> Cause | Checked | None:

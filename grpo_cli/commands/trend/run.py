@@ -146,7 +146,7 @@ class RunSums(Accumulator[Evaluated]):
         steps: list[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
         plan, breakdown = self.evaluator.plan, None
         for record, step in zip(chunk.records, steps, strict=True):
-            if record.id is not None:
+            if record.id is not None and not self.repeats_ids:
                 self._note_id((record.source, str(record.id)), step.number)
         if isinstance(evaluated, MissingColumnError):
             self.missing.setdefault(str(evaluated), evaluated)
@@ -171,10 +171,10 @@ class RunSums(Accumulator[Evaluated]):
 
     def _note_id(self, name: tuple[str, str], step: int) -> None:
         """Notes the step of a record's id, or that another step has that too."""
-        if len(self.ids) < _MOST_IDS:
-            self.repeats_ids |= self.ids.setdefault(name, step) != step
-        else:
-            self.repeats_ids |= self.ids.get(name, step) != step
+        known = self.ids.get(name)
+        if known is None and len(self.ids) < _MOST_IDS:
+            self.ids[name] = step
+        self.repeats_ids |= known not in (None, step)
 
     def with_steps(self, decoded: DecodedChunk) -> DecodedChunk:
         """The records, each with its step as its batch; errors in the places of those without one.

@@ -328,16 +328,16 @@ def _count_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> I64:
     long = (runs > _SEVERAL) & (view.lengths > 0)
     if not long.any():
         return found
-    records = view.records.index
-    of_token = records[view.responses.index]
+    records, at = view.records.index, edges(view.responses, end=True) - runs
     for record, word in {(int(r), int(w)) for r, w in zip(records[long], last[long], strict=True)}:
         mine = (records == record) & (last == word) & (view.lengths > 0)
-        every = int(np.count_nonzero(ids[of_token == record] == word))
+        own_ids = ids[view.tokens_of(record)]
+        every = int(np.count_nonzero(own_ids == word))
         if np.count_nonzero(mine & long) < _SEVERAL or every != int(runs[mine].sum()):
             continue
-        before = (edges(view.responses, end=True) - runs)[mine & (view.lengths > runs)]
+        before = at[mine & (view.lengths > runs)]
         end = np.unique(ids[before])
-        if len(end) == 1 and np.count_nonzero(ids[of_token == record] == end) == len(before):
+        if len(end) == 1 and np.count_nonzero(own_ids == end) == len(before):
             found = np.where(mine & long, runs, found)
             continue
         own, rows = view.lengths[mine], view.lengths[view.rows_of(record)]

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64, Segments
+from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.record_view import LOG_PROBS, Place, View
 from grpo_cli.commands.check.rule import Finding, Placed, Severity, rule
@@ -44,7 +44,6 @@ from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 
 _TEXT = (str, list, dict, np.ndarray)
 _COPY_CHANCE, _SECOND_CHANCE = math.log(1e-6), math.log(1e-2)
-_ID_FACTOR = 1_000_003
 _HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
@@ -290,7 +289,7 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
     found: dict[int, list[tuple[int, int]]] = {}
     starts, ends = view.responses.starts, view.responses.starts + view.lengths
     tokens = "token ids" if "token_ids" in view.names else "tokens"
-    for group in _groups_with_equal_ids(view, ids):
+    for group in np.flatnonzero(view.sizes > 1).tolist():
         mine = view.members(group).tolist()
         words = {row: ids[starts[row] : ends[row]].tobytes() for row in mine if view.lengths[row]}
         order = sorted(words, key=words.__getitem__)
@@ -319,19 +318,6 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
             kind="longer" if longer else "ids",
             words={"of": view.counts[record], "tokens": tokens},
         )
-
-
-def _groups_with_equal_ids(view: View, ids: I64) -> list[int]:
-    """Returns the groups with two responses of one id at three places within the shortest."""
-    rows = np.flatnonzero(view.lengths > 0)
-    groups, starts = view.groups[rows], view.responses.starts[rows]
-    last = np.full(len(view.sizes), len(ids))
-    np.minimum.at(last, groups, view.lengths[rows] - 1)
-    last = last[groups]
-    key = (ids[starts] * _ID_FACTOR + ids[starts + last // 2]) * _ID_FACTOR + ids[starts + last]
-    order = np.lexsort((key, groups))
-    equal = (np.diff(key[order]) == 0) & (np.diff(groups[order]) == 0)
-    return np.unique(groups[order[1:]][equal]).tolist()
 
 
 _STEPS = 3
