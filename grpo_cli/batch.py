@@ -53,7 +53,7 @@ class Segments:
     def sum(self, values: NDArray[Any]) -> NDArray[Any]:
         """[S] the sum of each segment's elements; 0 for an empty one.
 
-        A segment's sum depends on its own elements only, never on where it stands in the array,
+        A segment's sum depends on its own elements only, never on its place in the array,
         so a response gives the same bits whatever it is evaluated with.
         """
         if self._filled is None:
@@ -125,7 +125,7 @@ class Batch:
     per reward function (NaN where it gave none), and ``reward_baselines`` [R] that of a greedy
     response to the prompt.
     ``values`` [N] are a critic's, ``sum_pi_squared`` [N] is Σ π² over the vocabulary.
-    ``advantages`` is [R]; ``token_advantages`` [N] stands in its place when the record gives them
+    ``advantages`` is [R]; ``token_advantages`` [N] takes its place when the record gives them
     token by token.
 
     ``ratios`` [N] are importance ratios that the record gives itself; they are used as they are.

@@ -70,7 +70,7 @@ class UsageError(GrpoError):
     __module__ = "grpo_cli"  # as it is imported, and as a traceback names it
     exit_code = 2
     each: Sequence[UsageError] = ()
-    """The errors that it stands for, one a line; none where it is one."""
+    """The errors that it sums up, one a line; none where it is one."""
 
 
 def checked(check: Callable[[T], U], items: Iterable[T]) -> list[U]:

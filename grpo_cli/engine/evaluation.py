@@ -330,7 +330,7 @@ SOME_GIVEN = (
     "(--advantage NAME computes all)"
 )
 GIVEN = "advantages come from the records, not from their rewards (--advantage NAME computes them)"
-"""Said of a variant that somebody chose, whose formula another's advantages may not be."""
+"""Printed of a variant that somebody chose, whose formula another's advantages may not be."""
 NO_OLD = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
 
 

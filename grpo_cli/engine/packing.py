@@ -190,7 +190,7 @@ def _parts(
 
 
 _VARIES = "varies"
-"""Stands for a number other than 0 that may differ between records: with 0, a term is left out."""
+"""Replaces a number other than 0 that may differ between records: with 0, a term is left out."""
 
 
 def _in_common(

@@ -123,7 +123,7 @@ class Reader:
         """That records of several steps were evaluated as one batch, where they were.
 
         Args:
-            advice: what to do about it; ``FIELD`` stands for the field that says the step.
+            advice: what to do about it; ``FIELD`` is replaced by the field that says the step.
         """
         for field, steps in self.facts.steps.items():
             if len(steps) > 1 and batch == "input":

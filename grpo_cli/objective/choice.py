@@ -190,7 +190,7 @@ class Choice:
             returns the sample (values [S], multiplicities [S], record of each [S]) whose moments
             the function then reads as the column ``moments``. Its keyword-only parameters are
             among the function's.
-        absent: whether it stands for no stage at all: no KL, no correction.
+        absent: whether it means no stage at all: no KL, no correction.
         given: whether it takes what the record gives, advantages or ratios, as it is.
         in_reward: for a KL: whether it is taken off the reward, not off the objective.
         unweighted: for a KL: whether a correction's weights leave it alone, but for tokens that it

@@ -51,7 +51,7 @@ def _both(first: Correction, second: Correction) -> Correction:
 
 
 def _product(first: NDArray[Any] | None, second: NDArray[Any] | None) -> Any:
-    """[N] the product, which of truths is ``and``; None stands for ones."""
+    """[N] the product, which of truths is ``and``; None means ones."""
     if first is None or second is None:
         return second if first is None else first
     return first * second

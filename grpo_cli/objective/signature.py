@@ -12,7 +12,7 @@ from typing import NamedTuple
 from grpo_cli.hyperparameters import Value
 
 MIXED = "mixed"
-"""Stands for a value that differs between the records of a batch."""
+"""Marks a value that differs between the records of a batch."""
 
 
 class Part(NamedTuple):

@@ -181,7 +181,7 @@ def refuse_slips(keys: Iterable[str], what: str, meant: Callable[[str], str], at
 
     Args:
         meant: the known name that a key is meant for; "" where there is none.
-        at: what stands before the keys in a path.
+        at: what precedes the keys in a path.
 
     Raises:
         InputError: which names all of them.

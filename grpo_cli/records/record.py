@@ -18,7 +18,7 @@ from grpo_cli.records.places import Origin
 from grpo_cli.records.unread import STEP_FIELDS, Misnamed
 
 DROPPED: Any = ...
-"""Stands for a value that is not kept, since it can be made again."""
+"""Marks a value that is not kept, since it can be made again."""
 
 
 class MicroBatch(NamedTuple):
@@ -184,7 +184,7 @@ class Texts(Sequence[str]):
 
 
 ARRAYS = (np.ndarray, Texts)
-"""What stands for an innermost list in the rows of a table."""
+"""What replaces an innermost list in the rows of a table."""
 LISTS = (list, *ARRAYS)
 """What a list may be in the rows of a table."""
 

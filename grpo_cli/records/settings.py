@@ -25,7 +25,7 @@ from grpo_cli.records.places import got
 from grpo_cli.records.unread import is_setting, meant_setting
 
 ABSENT: Any = ...
-"""Stands for the value of a hyperparameter that a record does not give."""
+"""Marks a hyperparameter that a record does not give."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def keys_of_settings(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 _Given = tuple[str, str, Sequence[Any]]
-"""Where a name of a hyperparameter stands, the name, and [M] the values that records give it."""
+"""The path of a hyperparameter's name, the name, and [M] the values that records give it."""
 
 
 def read_settings(objects: Sequence[Mapping[str, Any]], fields: Fields) -> Settings:

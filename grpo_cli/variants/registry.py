@@ -75,7 +75,7 @@ def changed(row: str, earlier: str, later: str, signature: str) -> Iterator[str]
 
 
 class _Table(Mapping[str, T]):
-    """What stands outside the rooms, then what stands in them, by name.
+    """What is outside the rooms, then what is in them, by name.
 
     ``trl/dapo`` is looked for in TRL's room alone; other names are looked for everywhere.
 

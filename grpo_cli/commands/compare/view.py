@@ -108,7 +108,7 @@ def _print_rows(
 def _columns(
     rows: Sequence[ComparedVariant], names: Sequence[str] | None, sizes: Mapping[str, int]
 ) -> list[Column]:
-    """The columns; ``sizes``: how many variants a row stands for."""
+    """The columns; ``sizes``: how many variants share a row."""
     naming = [name for name in rows[0].batch if name not in NAMES]
     columns = []
     for field in (*naming, *_COLUMNS) if names is None else names:

@@ -101,7 +101,7 @@ class Unnamed(NamedTuple):
     Attributes:
         number: the 0-based place in which it needs none.
         line: what it is there.
-        opening: what stands elsewhere for its first bytes.
+        opening: what replaces its first bytes elsewhere.
         cut: how many these are.
     """
 

@@ -53,7 +53,7 @@ _CENTRED = 5.0
 
 @dataclass
 class Noise(Answer):
-    """How far a column differs where nothing stands out.
+    """How far a column differs where no difference is large.
 
     Attributes:
         column: its name.

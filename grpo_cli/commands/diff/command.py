@@ -199,7 +199,7 @@ def _print(console: Console, screen: Screen, answer: RunDiff, against: str) -> N
 
 
 def _print_noise(console: Console, screen: Screen, answer: RunDiff) -> None:
-    """Says how far columns differ where nothing stands out."""
+    """Says how far columns differ where no difference is large."""
     until = "" if answer.agreed_until is None else f" up to step {answer.agreed_until}"
     for one in answer.noise:
         engine = f"an engine's noise, {one.mean:.1g} on average"

@@ -95,7 +95,7 @@ def _cells(column: Any, begin: int, end: int, lines: TextFormat) -> Cells:
 
 
 _CELL = "\0"
-"""Stands for a cell in a line; no text of a cell has it."""
+"""Replaces a cell in a line; no text of a cell has it."""
 
 
 def _join(cells: Sequence[Cells], count: int, fields: Sequence[str], lines: TextFormat) -> bytes:

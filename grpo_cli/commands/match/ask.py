@@ -263,7 +263,7 @@ def _replaced(made: Plan, chunk: Chunk) -> dict[str, Value]:
 
 
 def _meaning(one: Candidate) -> str | None:
-    """What the factor stands for: the responses, where it is their number."""
+    """What the factor means: the responses, where it is their number."""
     assert one.totals is not None
     count = one.totals.row()["responses"]
     if abs(one.times) == count > 1 and ACCUMULATED in one.factor.meaning:

@@ -70,7 +70,7 @@ class Factor:
     Attributes:
         times: the factor; negative for the other sign.
         bits: what it costs.
-        meaning: what it stands for; "" for none.
+        meaning: what it means; "" for none.
     """
 
     times: float

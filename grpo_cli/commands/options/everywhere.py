@@ -157,7 +157,7 @@ _TEXTS = (".txt", ".log", ".out")
 
 
 def _options_of_suffix(values: Mapping[str, Any], formats: Sequence[str]) -> dict[str, Any] | None:
-    """The options that the suffix of --output stands for, where no flag says the format.
+    """The options that the suffix of --output implies, where no flag says the format.
 
     None where the command writes no format of that suffix; a table has none, or a text's.
     """

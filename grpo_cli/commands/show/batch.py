@@ -166,7 +166,7 @@ class FirstTokens:
         return rows
 
     def _texts(self, source: Source, chosen: NDArray[np.int64]) -> Iterable[Row]:
-        """The text before and after each of these tokens; ``[…]`` stands for masked tokens."""
+        """The text before and after each of these tokens; ``[…]`` replaces masked tokens."""
         batch = source.breakdown.batch
         decoders: dict[int, Any] = {}
         for token in chosen.tolist():
@@ -190,7 +190,7 @@ class FirstTokens:
 
 
 MASKED = "[…]"
-"""Stands in a text for one or more masked tokens."""
+"""Replaces one or more masked tokens in a text."""
 
 
 def _joined(texts: Sequence[str]) -> str:

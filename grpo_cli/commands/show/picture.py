@@ -149,7 +149,7 @@ class Picture:
 
     @property
     def bounds(self) -> list[tuple[str, str]]:
-        """Each sign that stands for colours, and the value from which tokens have it."""
+        """Each sign that replaces colours, and the value from which tokens have it."""
         least = {
             sign(step): step for step in sorted(self.steps, key=abs, reverse=True) if sign(step)
         }
@@ -279,7 +279,7 @@ def decoder(tokens: Iterable[str]) -> Callable[[str], str]:
 
 @cache
 def _alphabet() -> dict[str, int]:
-    """GPT-2's character → the byte it stands for."""
+    """GPT-2's character → the byte it encodes."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {

@@ -81,7 +81,7 @@ class Responses:
         """Of reward and the mean of log π_new − log π_old; NaN where either varies in no group.
 
         Positive where an update between the two makes responses with more reward more likely. NaN
-        of fewer than 24 responses besides one of each group, which chance correlates by a half.
+        of fewer than 24 responses after the first of each group, which chance correlates by a half.
         """
         sizes = self._grouped.rewards.widths.astype(np.float64)
         free = self._grouped.per_step(sizes - 1.0).sums()

@@ -367,7 +367,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "reward_mean": ("", "the reward fell"),
     "eval/": ("", "the score on held-out data fell"),
 }
-"""Row, or what stands before its point → what its rise and its fall mean, in plain words."""
+"""Row, or its name before the point → what its rise and its fall mean, in plain words."""
 
 _HELD_OUT = re.compile(r"(.*/)?(eval|val|test|validation)[-_/]")
 _BETTER = re.compile(

@@ -23,7 +23,7 @@ from grpo_cli.records.open.blocks import Range, look
 from grpo_cli.records.open.remote import Address
 
 Ref = Any
-"""Stands for what a task returns, once it is over."""
+"""Replaces what a task returned, after its end."""
 
 _STORE = 1 << 30  # bytes of shared memory, where Ray is started here
 _RETRIES = 5

@@ -270,4 +270,4 @@ def one_number(values: NDArray[Any]) -> bool:
 
 
 same = object()
-"""Stands for whatever value all rows of a table have in common."""
+"""Marks any value that all rows of a table have in common."""

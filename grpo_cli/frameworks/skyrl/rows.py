@@ -15,7 +15,7 @@ _READS = words(
     "epsilon_low epsilon_high tau_pos tau_neg divergence_low divergence_high clip_cov_ratio "
     "clip_cov_lb clip_cov_ub clip_cov_seed kl_cov_ratio ppo_kl_coef beta"
 )
-"""Of AlgorithmConfig; clip_cov_seed stands for SkyRL's random draws."""
+"""Of AlgorithmConfig; clip_cov_seed replaces SkyRL's random draws."""
 
 _REGULAR = Row(
     title="SkyRL policy loss regular (PPO)",

@@ -24,7 +24,7 @@ _READS = words(
     "rollout_is_batch_normalize rollout_rs rollout_rs_threshold"
 )
 """What verl's losses read of ActorConfig, PolicyLossConfig and RolloutCorrectionConfig; the clamps
-on log ratios are constants of its code. clip_cov_seed stands for its random draws."""
+on log ratios are constants of its code. clip_cov_seed replaces its random draws."""
 
 VANILLA = Row(
     title="verl policy loss vanilla (PPO with dual clip)",

@@ -1,6 +1,6 @@
 """Advantages per token: returns, a critic's, and the KL in the reward at each token.
 
-A response's score stands on its last token and a KL in the reward is taken off every token; a
+A response's score is on its last token and a KL in the reward is taken off every token; a
 token's advantage is then the sum over the tokens to come (``returns``, ``less_kl_to_come``), or has
 its own KL taken off alone (``less_own_kl``). Without a KL in the reward the latter two give one
 advantage per response.

@@ -365,7 +365,7 @@ MICRO_BATCH_FIELDS = (
 """
 
 FILE = "file"
-"""Stands for the file that a record is in, where the record has no field of this name."""
+"""Marks the file that a record is in, where the record has no field of this name."""
 
 
 def batch_fields(batch: str) -> tuple[Path, ...]:

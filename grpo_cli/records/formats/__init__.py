@@ -1,6 +1,6 @@
 """What trainers and inference servers write: every file here that has ``FORMATS``.
 
-A format is recognised by the keys of an object, and then by what stands there. Records under the
+A format is recognised by the keys of an object, and then by their values. Records under the
 names of ``records.fields`` need none of this: for them recognition is one look-up.
 """
 

@@ -37,7 +37,7 @@ _TRAINER_LOG = "trainer_state.json"
 def files(paths: Iterable[str]) -> list[str]:
     """The files that a command line names.
 
-    A folder stands for the files of records in it and below it, a pattern for what fits it
+    A folder means the files of records in it and below it, a pattern those that match it
     (``**`` for folders of any depth), both in natural order: ``step_9`` before ``step_10``.
 
     Raises:

@@ -153,7 +153,7 @@ def _agree_elsewhere(size: F64, hit: NDArray[np.bool_], values: F64, other: F64)
     """Returns whether the columns agree except at the tokens that are 0.0 in one of them."""
     rest, usual = size[~hit], other[~hit]
     if len(rest) and np.median(other[hit]) < min(_RARE, float(np.quantile(usual, 0.05))):
-        return False  # a few tokens that the other column finds impossible
+        return False  # tokens that the other column finds impossible
     turned = np.count_nonzero((other == 0.0) & (values < _DOUBT))
     if turned > _TURNED * np.count_nonzero(hit):
         return False  # of other tokens, in both columns

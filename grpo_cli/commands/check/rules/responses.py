@@ -484,7 +484,7 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
 def _end_differently(view: View, record: int) -> bool:
     """Returns whether a record's responses, of one span, have ids and most end in different ones.
 
-    A few tokens may be an example that somebody wrote.
+    Short data may be an example that somebody wrote.
     """
     rows, ids = view.rows_of(record), view.counted_ids
     if ids is None or view.spans[rows].max() < _WRITTEN_TOKENS:

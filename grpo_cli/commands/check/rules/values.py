@@ -165,7 +165,7 @@ def _are_off(values: F64, decimals: int) -> NDArray[np.bool_]:
 
 
 def compare_decimals(view: View) -> Kinds:
-    """Returns the decimals that all log-probs of records have at most; 5 stands for more."""
+    """Returns the decimals that all log-probs of records have at most; 5 means more."""
     decimals = np.full(len(view.counts), _MORE)
     uncertain = np.zeros(len(view.counts))
     for values in view.log_probs.values():

@@ -99,7 +99,7 @@ class StepAnswer(Answer):
 
     @property
     def places(self) -> Mapping[str, Place]:
-        """The worst places of what stands out: its findings, or else what is unusual; or all."""
+        """The worst places of a step: its findings, or else what is unusual; or all."""
         found = [one.metric for one in self.findings]
         unusual = [one.name for one in self.metrics if abs(one.size or 0.0) >= UNUSUAL]
         columns = (METRICS.get(name) for name in found or unusual)

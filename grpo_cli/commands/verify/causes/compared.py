@@ -271,7 +271,7 @@ class Compared:
 
     @property
     def loss_room(self) -> float:
-        """What a loss that was written with few digits leaves open; 0 where it has many."""
+        """By how much a rounded loss may be off; 0 where it has many digits."""
         return float(self._loss_rooms[0])
 
     @cached_property
@@ -326,7 +326,7 @@ class Compared:
         numbers, batch, weight = [], self.batch, self.breakdown.correction
         cuts = batch.cuts(range(len(self.records) + 1))
         for one, cut in zip(self.records, cuts, strict=True):
-            own = Batch(  # all that is read, besides the record
+            own = Batch(  # all that is read, and the record
                 Segments(batch.responses.lengths[cut.responses]),
                 Segments(np.array(cut.counts[2:3])),
                 batch.groups[cut.responses] - cut.groups.start,
@@ -344,6 +344,6 @@ COUNTS = ("num_items_in_batch", "batch_num_tokens")
 
 
 def _room(loss: float) -> float:
-    """What a loss with few digits leaves open."""
+    """By how much a loss of so many digits may be off."""
     digits, places = digits_of(loss) if np.isfinite(loss) else (TYPED + 1, 0)
     return 0.5 * 10.0**-places if loss and digits <= TYPED else 0.0

@@ -36,7 +36,7 @@ class Located(NamedTuple):
 UNKNOWN = Located("")
 DIFFERS = "the loss differs"
 HINT = "; one loss fits many mistakes: record loss_gradient, or more losses, to narrow them down"
-"""Said where one loss is all that is expected, the first where it is no multiple of grpo's."""
+"""Printed where one loss is all that is expected, the first where it is no multiple of grpo's."""
 
 LOOK = "; look at "
 """Before the stages that can make such a difference, which a cause makes superfluous."""

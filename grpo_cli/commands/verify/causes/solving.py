@@ -54,7 +54,7 @@ def parametric(
         mistake: its name in the catalogue.
         words: what it is called, with ``{}`` for the number.
         family: evaluates it.
-        start: where to begin; 1 stands for no mistake.
+        start: where to begin; 1 means no mistake.
     """
     number = _fitted(case, family, start)
     if number is None or abs(number - 1.0) <= 1e-4:
