@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -106,11 +106,13 @@ class Chunk:
         )
 
     def alone(self, at: int) -> Chunk:
-        """One of the records alone, with all that it says."""
+        """One of the records alone; of a chunk without reports, only where it has several."""
+        if len(self.records) == 1:  # a file that is one record would be read again
+            return self
         if not self.packed:
             return Chunk.of(self.records[at : at + 1])
-        raws = self.packed[at : at + 1]
-        found = read_records(raws, pack([raws[0].value]))
+        value = self.packed[at].value
+        found = read_records([replace(self.packed[at], kept=value, again=None)], pack([value]))
         return Chunk.of([one for one in found if isinstance(one, Record)])
 
     def run(self, work: Callable[[Chunk], T]) -> T:

@@ -163,14 +163,16 @@ def _explained(
     totals = Totals("record" if plan.batch == "record" else "input")
     facts = Facts(totals)
     references = References()
-    example: Chunk | None = None
+    example: tuple[Chunk, Breakdown] | None = None
     most = -1
     source.keep_input()
     evaluator = measured(Evaluator(plan, skip=source.skip), source)
     for chunk in source.chunks(plan):
         breakdown = chunk.run(evaluator.evaluate)
         if most < _LIVE and (worth := _worth(breakdown)).max() > most:
-            example, most = chunk.alone(int(worth.argmax())), int(worth.max())
+            alone, most = chunk.alone(int(worth.argmax())), int(worth.max())
+            evaluated = breakdown if alone is chunk else alone.run(evaluator.evaluate)
+            example = alone, evaluated
         references.add(chunk, plan, breakdown.objective)
         references.check()
         facts.add(chunk, breakdown)
@@ -179,10 +181,11 @@ def _explained(
     if example is None:
         raise InputError("no record can be read")
     source.notices.update(without_kl([plan] if lacks_kl(totals.signed) else []))
-    source.notices.update(dict.fromkeys(plan.assumed(example.settings)))
-    steps = worked(example, example.run(evaluator.evaluate), full=full)
+    settings = example[0].settings
+    source.notices.update(dict.fromkeys(plan.assumed(settings)))
+    steps = worked(*example, full=full)
     total = totals.row()
-    if "beta" in plan.flags and (recorded := example.settings.get("beta")):
+    if "beta" in plan.flags and (recorded := settings.get("beta")):
         facts.overridden_beta = float(recorded)
     own = plan.row.advantage
     computes = "group-std" if own.choice.given else own.name
