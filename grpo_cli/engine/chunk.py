@@ -106,7 +106,7 @@ class Chunk:
         )
 
     def alone(self, at: int) -> Chunk:
-        """One of the records alone; of a chunk without reports, only where it has several."""
+        """One of the records alone."""
         if len(self.records) == 1:  # a file that is one record would be read again
             return self
         if not self.packed:

@@ -170,9 +170,9 @@ def _explained(
     for chunk in source.chunks(plan):
         breakdown = chunk.run(evaluator.evaluate)
         if most < _LIVE and (worth := _worth(breakdown)).max() > most:
-            alone, most = chunk.alone(int(worth.argmax())), int(worth.max())
-            evaluated = breakdown if alone is chunk else alone.run(evaluator.evaluate)
-            example = alone, evaluated
+            single, most = chunk.alone(int(worth.argmax())), int(worth.max())
+            evaluated = breakdown if single is chunk else single.run(evaluator.evaluate)
+            example = single, evaluated
         references.add(chunk, plan, breakdown.objective)
         references.check()
         facts.add(chunk, breakdown)

@@ -140,7 +140,12 @@ def print_worked(console: Console, screen: Screen, record: Entry, total: Entry) 
         console.print()
         console.print(wrapped(Text(text), screen.width, 4))
     tables = [[*_columns(one, places)] for one in listed]
-    if listed and all(_is_unclipped(row) for one in listed for row in one["tokens"]):
+    free = (
+        "free" in row and not row["clip"] and row["surrogate"] == row["free"]
+        for one in listed
+        for row in one["tokens"]
+    )
+    if listed and all(free):
         _step(console, screen, "No token below is clipped: s = ρ·A.")
         unclipped = (_HEADERS["free"], _HEADERS["bounded"], "clip")
         tables = [[one for one in table if one.name not in unclipped] for table in tables]
@@ -169,11 +174,6 @@ def _largest(responses: Sequence[Entry]) -> Iterator[Entry]:
         if room >= 0 or not kept:
             kept.add(one["index"])
     return (one for one in responses if one["index"] in kept)
-
-
-def _is_unclipped(token: Entry) -> bool:
-    """Whether the surrogate is that of PPO's clip, and the clip changes nothing of it."""
-    return "free" in token and not token["clip"] and token["surrogate"] == token["free"]
 
 
 def _step(console: Console, screen: Screen, text: str) -> None:

@@ -199,7 +199,11 @@ def rising(steps: Steps) -> Iterator[Reason]:
     )
     if not (_trend(losses) > _SURE and _trend(rewards) > _SURE):
         return
-    ends = [_ends(one) for one in (losses, rewards, penalties)]
+    quarter = max(len(losses) // 4, 1)  # whose means are the first and the last
+    ends = [
+        (float(one[:quarter].mean()), float(one[-quarter:].mean()))
+        for one in (losses, rewards, penalties)
+    ]
     (first, last), _, (without, with_kl) = ends
     share = (with_kl - without) / (last - first) if last > first else 0.0
     words = [f"{brief(one)} to {brief(other)}" for one, other in ends]
@@ -224,9 +228,3 @@ def _trend(values: F64) -> float:
     free = 1.0 - correlation * correlation
     slope = correlation * math.sqrt(len(values) - 2)
     return slope / math.sqrt(free) if free > 1e-12 else math.copysign(math.inf, correlation)
-
-
-def _ends(values: F64) -> tuple[float, float]:
-    """Returns the means of the first and of the last quarter."""
-    quarter = max(len(values) // 4, 1)
-    return float(values[:quarter].mean()), float(values[-quarter:].mean())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -401,27 +401,23 @@ def _facts(
         with np.errstate(invalid="ignore"):
             facts["clip_fraction"] = _or_none(clipped / tokens)
         facts["log_ratio_max"] = _or_none(np.where(tokens > 0, largest, NO_NUMBER))
-    return facts | _token_facts(chunk.batch, order, sizes)
+    return facts | _token_facts(chunk.batch, of, tokens)
 
 
-def _token_facts(batch: Batch, order: I64, sizes: I64) -> dict[str, list[Any]]:
+def _token_facts(batch: Batch, of: Callable[[F64], Ragged], tokens: I64) -> dict[str, list[Any]]:
     """Means over the tokens of groups as ``trend`` has them of a step, in nats."""
-    new, reference, responses = batch.log_probs_new, batch.log_probs_ref, batch.responses
+    new, reference = batch.log_probs_new, batch.log_probs_ref
     columns = {
         "entropy": batch.entropies,
         "nll": None if new is None else -new,
         "kl_k3": None if new is None or reference is None else k3(reference - new),
     }
-    facts: dict[str, list[Any]] = dict.fromkeys(_OF_TOKENS, [None] * len(sizes))
-
-    def added(values: NDArray[Any]) -> NDArray[Any]:
-        return Ragged(sizes, responses.sum(values)[order]).reduced(np.add, 0)
-
-    tokens = Ragged(sizes, responses.lengths[order]).reduced(np.add, 0)
+    facts: dict[str, list[Any]] = dict.fromkeys(_OF_TOKENS, [None] * len(tokens))
     with np.errstate(invalid="ignore"):
         for name, values in columns.items():
             if values is not None:
-                facts[name] = _or_none(added(values) / tokens)
+                added = of(batch.responses.sum(values)).reduced(np.add, 0)
+                facts[name] = _or_none(added / tokens)
     return facts
 
 

@@ -65,26 +65,18 @@ def _given_advantages(batch: Batch) -> F64 | None:
     return found
 
 
-def _mean_moves(batch: Batch) -> F64 | None:
-    """[R] the mean of log π_new − log π_old of each response."""
-    new, old = batch.log_probs_new, batch.log_probs_old
-    return None if new is None or old is None else batch.responses.mean(new - old)
-
-
 def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> StepSums:
     """The sums of records that have no log-probs: a row for each, of one group."""
     signals = [record.signal for _, record in records]
     widths = np.array([len(one.rewards) for one in signals], dtype=np.int64)
     rewards = [NO_NUMBER if one is None else one for each in signals for one in each.rewards]
     lengths = [-1 if one is None else one for each in signals for one in each.lengths]
+    unknown = np.full(len(rewards), NO_NUMBER)
     rows = {
         "reward": np.array(rewards, dtype=np.float64),
         "length": np.array(lengths, dtype=np.int64),
-        "advantage": np.full(len(rewards), NO_NUMBER),
-        "log_ratio": np.full(len(rewards), NO_NUMBER),
-        "gradient": np.full(len(rewards), NO_NUMBER),
         "group": np.zeros(len(rewards), dtype=np.int64),
-    }
+    } | dict.fromkeys(("advantage", "log_ratio", "gradient"), unknown)
     columns = {("row", name): Ragged(widths, values) for name, values in rows.items()}
     names = _objects([one.group for one in signals])
     return StepSums(
@@ -122,10 +114,12 @@ class ChunkSums:
         self._filled = tokens.lengths > 0
         self._places = _objects([(one.source, one.line, one.name) for one in chunk.records])
         unknown = np.full(batch.responses.count, NO_NUMBER)
+        new, old = batch.log_probs_new, batch.log_probs_old
+        moves = unknown if new is None or old is None else batch.responses.mean(new - old)
         rows = {
             "reward": unknown if rewards is None else rewards,
             "advantage": unknown if (given := _given_advantages(batch)) is None else given,
-            "log_ratio": unknown if (moves := _mean_moves(batch)) is None else moves,
+            "log_ratio": moves,
             "length": batch.responses.lengths,
             "gradient": (
                 unknown if breakdown is None or not breakdown.shared else _gradients(breakdown)
@@ -220,7 +214,8 @@ class ChunkSums:
         self._find(LOWEST["length"], "responses", -lengths)
         new, old = batch.log_probs_new, batch.log_probs_old
         if new is not None:
-            prints = self._units["tokens"].sum(_hashed(new))
+            bits = new.view(np.int64) * _PRIME  # hashes, whose sum says which numbers a step has
+            prints = self._units["tokens"].sum((bits ^ (bits >> 29)) * _PRIME)
             self.sums.add_count("prints", prints)
             self._by_token("log_prob", new, "log_prob")
             self._find("nll", "tokens", -new)
@@ -384,13 +379,6 @@ class ChunkSums:
         found["response"] = responses - batch.records.starts[owners]
         found["record"] = self._places[owners]
         self._columns["worst", name] = Ragged(noted.astype(np.int64), found)
-
-
-def _hashed(values: F64) -> I64:
-    """[N] a hash of each number, whose sum says which numbers a step has."""
-    bits = values.view(np.int64) * _PRIME
-    found: I64 = (bits ^ (bits >> 29)) * _PRIME
-    return found
 
 
 _PRIME = np.int64(0x1E3779B97F4A7C15)

@@ -132,8 +132,8 @@ def _versions(rows: list[Any], chunk: Chunk, number: int) -> Iterator[Any]:
 
 
 _GRAM = 4
-_PRIME, _OWNERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
-"""4-grams are compared by 64 bits of a hash of them and of their response."""
+_PRIME, _BITS = np.uint64(0x9E3779B97F4A7C15), np.uint64(64)
+"""4-grams are compared by as many bits of a hash as the numbers of their responses leave."""
 
 
 def _numbered(rows: list[Sequence[Any]]) -> NDArray[Any]:
@@ -173,11 +173,11 @@ def repetition(chunk: Chunk) -> F64:
     for at in range(_GRAM):
         grams = (grams + words[at : at + len(grams)]) * _PRIME
     whole = owners[: len(grams)] == owners[len(owners) - len(grams) :]
-    owners = owners[: len(grams)][whole]
-    grams = grams[whole] + owners * _OWNERS
-    order = np.argsort(grams)  # equal ones are of one response
-    distinct = owners[order[np.diff(grams[order], prepend=~grams[order[:1]]) != 0]]
-    distinct = np.bincount(distinct.astype(np.int64), minlength=len(lengths))
+    bits = np.uint64(len(lengths).bit_length())  # of the owner, above those of the hash
+    keys = np.sort(owners[: len(grams)][whole] << (_BITS - bits) | grams[whole] >> bits)
+    is_new = np.diff(keys, prepend=~keys[:1]) != 0
+    distinct = (keys[is_new] >> (_BITS - bits)).astype(np.int64)
+    distinct = np.bincount(distinct, minlength=len(lengths))
     shares = np.full(len(kept), NO_NUMBER)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = 1.0 - distinct / (lengths - _GRAM + 1)

@@ -122,16 +122,20 @@ class StepValues:
         return np.where(self.evaluated, values + 0.0, np.nan)
 
     @cached_property
+    def _terms(self) -> dict[str, tuple[F64, F64]]:
+        return {name: self._term(name) for name in (POLICY, KL, ENTROPY)}
+
+    @cached_property
     def objective(self) -> F64:
         """J of the step."""
-        parts = [self._term(name)[1] for name in (POLICY, KL, ENTROPY)]
+        parts = [part for _, part in self._terms.values()]
         return self._if_evaluated(parts[0] + parts[1] + parts[2])
 
     @property
     def kl(self) -> F64:
         """The KL term, where every record of the step has one."""
         known = self.table.count("kl_unknown") == 0
-        return self._if_evaluated(np.where(known, self._term(KL)[0], np.nan))
+        return self._if_evaluated(np.where(known, self._terms[KL][0], np.nan))
 
     @property
     def gradient_norm(self) -> F64:

@@ -47,9 +47,11 @@ class RecordStep(BatchFields):
         row: the number of the row that sums it up: the step's, or one of the step's part.
     """
 
+    __slots__ = ("field", "metadata", "number", "row")  # runs have thousands
+
     def __init__(self, number: int, field: str | None = None) -> None:
-        super().__init__(step=number)
-        self.number, self.field, self.row = number, field, number
+        self["step"] = self.number = self.row = number
+        self.field = field
         self.metadata: Mapping[str, Any] | None = None
 
     def set_part(self, part: str | int | float) -> None:
@@ -109,7 +111,7 @@ class StepSource:
             InputError: if nothing gives the step.
         """
         value = raw.value
-        given, path = self._look_up(value) if isinstance(value, dict) else (None, ())
+        given, field = self._look_up(value) if isinstance(value, dict) else (None, "")
         try:
             step = self.number(given, raw.source, raw.line, raw.prefix)
         except InputError as error:
@@ -117,7 +119,6 @@ class StepSource:
             raise error if known else _with_step(error, raw) from None
         if given is None or self.files is not None:
             return RecordStep(step)
-        field = spelled(path)
         field = field if raw.origin is None else raw.origin.spelled.get(field, field)
         return RecordStep(step, field)
 
@@ -149,19 +150,19 @@ class StepSource:
             raise InputError(message, path=prefix.rstrip("."), source=source, line=line)
         return given
 
-    def _look_up(self, value: dict[str, Any]) -> tuple[int | None, Path]:
-        """The step in a record, and its path."""
+    def _look_up(self, value: dict[str, Any]) -> tuple[int | None, str]:
+        """The step in a record, and its field."""
         if self.field is not None:
             try:
-                return _whole(look_up(value, self.field)), self.field
+                return _whole(look_up(value, self.field)), spelled(self.field)
             except Missing:
-                return None, self.field
-        for above, holder in (((), value), (("meta",), value.get("meta"))):
+                return None, ""
+        for above, holder in (("", value), ("meta.", value.get("meta"))):
             if isinstance(holder, dict):
                 for key in STEP_FIELDS:
                     if key in holder and (number := _whole(holder[key])) is not None:
-                        return number, (*above, key)
-        return None, ()
+                        return number, above + key
+        return None, ""
 
 
 def _with_step(error: InputError, raw: Raw) -> InputError:

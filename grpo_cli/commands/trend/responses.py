@@ -171,13 +171,17 @@ class Responses:
 
     def length_quantile(self, share: float) -> F64:
         """The length that ``share`` of the responses do not exceed."""
-        lengths, steps = self.lengths.values, np.repeat(np.arange(len(self._count)), self._count)
-        ordered = lengths[np.lexsort((lengths, steps))]  # of each step the shortest first
-        if not len(ordered):
+        if not len(self.lengths.values):
             return self._if_measured(np.zeros(len(self._count)))
-        places = np.maximum(np.ceil(share * self._count), 1).astype(np.int64) - 1
-        places += np.cumsum(self._count) - self._count
-        return self._if_measured(ordered[np.minimum(places, len(ordered) - 1)])
+        shorter = np.maximum(np.ceil(share * self._count), 1).astype(np.int64)
+        places = self._longest_first[np.cumsum(self._count) - shorter]
+        return self._if_measured(self.lengths.values[places])
+
+    @cached_property
+    def _longest_first(self) -> I64:
+        """[R] the places of the responses, of each step the longest first."""
+        steps = np.repeat(np.arange(len(self._count)), self._count)
+        return np.lexsort((-self.lengths.values, steps))
 
     @property
     def at_longest(self) -> F64:
@@ -192,8 +196,8 @@ class Responses:
 
         Where the border goes through responses of one length, these count in proportion.
         """
-        count, steps = self._count, np.repeat(np.arange(len(self._count)), self._count)
-        order = np.lexsort((-self.lengths.values, steps))
+        count, order = self._count, self._longest_first
+        steps = np.repeat(np.arange(len(count)), count)
         lengths, gradients = self.lengths.values[order], self._gradients.values[order]
         new = np.ones(len(order), dtype=np.bool_)
         new[1:] = (np.diff(lengths) != 0) | (np.diff(steps) != 0)

@@ -145,9 +145,10 @@ class RunSums(Accumulator[Evaluated]):
         evaluated, rewards = found
         steps: list[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
         plan, breakdown = self.evaluator.plan, None
-        for record, step in zip(chunk.records, steps, strict=True):
-            if record.id is not None and not self.repeats_ids:
-                self._note_id((record.source, str(record.id)), step.number)
+        pairs = zip(chunk.records, steps, strict=True)
+        self._note_ids(
+            ((one.source, str(one.id)), step.number) for one, step in pairs if one.id is not None
+        )
         if isinstance(evaluated, MissingColumnError):
             self.missing.setdefault(str(evaluated), evaluated)
             self.lacking += len(steps)
@@ -169,12 +170,14 @@ class RunSums(Accumulator[Evaluated]):
         sums = ChunkSums(chunk, breakdown, rewards, plan.batch, logged=self.logged).sums
         self.add_tables(shortened(sums))
 
-    def _note_id(self, name: tuple[str, str], step: int) -> None:
-        """Notes the step of a record's id, or that another step has that too."""
-        known = self.ids.get(name)
-        if known is None and len(self.ids) < _MOST_IDS:
-            self.ids[name] = step
-        self.repeats_ids |= known not in (None, step)
+    def _note_ids(self, found: Iterable[tuple[tuple[str, str], int]]) -> None:
+        """Notes the steps of ids, up to one that another step has too."""
+        known = self.ids
+        for name, step in () if self.repeats_ids else found:
+            first = known.get if len(known) >= _MOST_IDS else known.setdefault
+            if first(name, step) != step:
+                self.repeats_ids = True
+                return
 
     def with_steps(self, decoded: DecodedChunk) -> DecodedChunk:
         """The records, each with its step as its batch; errors in the places of those without one.
@@ -287,8 +290,7 @@ class RunSums(Accumulator[Evaluated]):
         self.references.merge(later.references)
         self.parts |= later.parts
         self.repeats_ids |= later.repeats_ids
-        for name, step in later.ids.items():
-            self._note_id(name, step)
+        self._note_ids(later.ids.items())
         self.broken = later.broken | self.broken
         for field_name, values in later.fields.items():
             if len(known := self.fields.setdefault(field_name, set())) <= _MOST_PARTS:

@@ -259,7 +259,7 @@ def record_id(record: Mapping[str, Any]) -> str | int | float | None:
     value = record.get("id")
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)
-    return value if isinstance(value, str | int | float) else None
+    return value if isinstance(value, (str, int, float)) else None
 
 
 def read_words(key: str, value: object, shape: Shape, kind: type) -> list[list[Any]]:
