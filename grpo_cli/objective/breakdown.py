@@ -353,11 +353,9 @@ class Breakdown:
         """[groups] whether every advantage of a group is 0."""
         found = np.ones(self.batch.group_count, dtype=np.bool_)
         advantage = self.response_advantage
-        if advantage is not None:
-            moved = np.flatnonzero(advantage)
-        else:
-            moved = self.batch.responses.index[np.flatnonzero(self.advantage)]
-        found[self.batch.groups[moved]] = False
+        if advantage is None:
+            advantage = self.batch.responses.sum(self.advantage != 0.0)
+        found[self.batch.groups[np.flatnonzero(advantage)]] = False
         return found
 
     @cached_property
@@ -380,8 +378,7 @@ class Breakdown:
         firsts = self.ratio[tokens.starts[some]]
         if not (firsts == 1.0).any():  # the usual case, and fast
             return np.zeros(self.batch.records.count, dtype=np.bool_)
-        moved = self.ratio != 1.0
-        found: NDArray[np.bool_] = some & (tokens.sum(moved.astype(np.int64)) == 0)
+        found: NDArray[np.bool_] = some & (tokens.sum(self.ratio != 1.0) == 0)
         return found
 
 

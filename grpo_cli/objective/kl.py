@@ -110,7 +110,7 @@ def k3(difference: F64) -> tuple[F64, F64]:
         Shao et al., DeepSeekMath, 2024 (arXiv 2402.03300), its unbiased estimator of the KL.
     """
     shrunk = np.expm1(-difference)
-    return shrunk + difference, -shrunk
+    return shrunk + difference, np.negative(shrunk, out=shrunk)
 
 
 @estimator("abs")

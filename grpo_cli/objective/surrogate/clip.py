@@ -80,8 +80,8 @@ def window(ratio: F64, advantage: F64, lower: F64, upper: F64) -> Surrogate:
     value = np.maximum(ratio, lower)  # and on in its place: new pages cost more than arithmetic
     np.minimum(value, upper, out=value)
     value *= advantage
-    slope = value.copy()
-    slope[high | low] = 0.0
+    beyond = high | low  # where nothing is, value and slope are one array
+    slope = np.where(beyond, 0.0, value) if beyond.any() else value
     return Surrogate(value, side(high, low) * (advantage != 0), slope, None)
 
 
