@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,7 @@ def record(random: np.random.Generator, at: int, mistake: str, *, masked: bool) 
 
 
 @np.errstate(all="ignore")
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("mistake", some([*MISTAKES], 2))
+@pytest.mark.parametrize(("mistake", "masked"), some([*product(MISTAKES, [False, True])], 2))
 def test_causes_are_tried_on_many_records_as_on_each(mistake, masked) -> None:
     random, within, row = np.random.default_rng(5), Tolerance(), plan(ROW, batch="record")
     records = [record(random, at, mistake, masked=masked) for at in range(3)]
