@@ -205,6 +205,16 @@ def test_coupled_tokens_keep_the_exact_gradient(variant: str, correction: str, a
     assert abs(found.gradient @ direction - slope) < 1e-9
 
 
+@each("surrogate", ["clip", "ce-gppo"])
+def test_the_dual_clip_cuts_a_token_and_counts_as_an_upper_bound(surrogate: str):
+    """A = −½ at ratios of e^0.1, e^−0.2 and 1 (the lone token has A = ½)."""
+    batch = replace(BATCH, rewards=np.array([0.0, 1.0, 0.5]))
+    found = evaluate(batch, surrogate=surrogate, dual_clip=1.05, epsilon=0.3)
+    assert found.clip.tolist() == [1, 0, 0, 0, 0, 0]
+    close(found.surrogate[:2], [-0.5 * 1.05, -0.5 * math.exp(-0.2)])
+    assert found.gradient[0] == 0.0
+
+
 def test_dppo_survives_certain_tokens():
     certain = replace(
         BATCH,
