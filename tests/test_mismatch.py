@@ -379,6 +379,7 @@ def test_check_names_the_token_at_which_engine_and_trainer_differ(ids):
     (first, *_) = (one for one in found.findings if one.severity != "info")
     assert (first.code, first.step) == ("rollout-mismatch", 12)
     assert wanted in first.message
+    assert f" {others.kl:.3g} at the other {others.tokens:,}" in first.message
     assert not {"temperature", "mean-weight"} & {*found.counts}
 
 

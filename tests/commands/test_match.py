@@ -448,7 +448,7 @@ def test_what_would_tell_conventions_apart_is_what_the_data_lack(records, has) -
     assert found
 
 
-@each("name", ["dual-clip", "two-sided"])
+@each("name", some(["dual-clip", "two-sided"], 1))
 def test_what_bounds_large_ratios_is_distinguished_by_larger_ones(tmp_path, name) -> None:
     """Ratios up to e are beyond the clip, but not beyond what the row bounds where A < 0."""
     base = record(5, [3, 5, 4, 2], [1.0, 0.0, 0.5, 0.0], hyperparameters={"epsilon": 0.2})

@@ -80,7 +80,6 @@ def assert_same(found: Onset | None, wanted: Onset | None) -> None:
             assert found.after == pytest.approx(wanted.after, rel=5e-4, abs=1e-9)
 
 
-@pytest.mark.more
 def test_onsets_are_those_of_their_definition(tmp_path: Path) -> None:
     every = [np.array(one["values"]) for one in ONSETS]
     for found, one in zip(seen(tmp_path / "a.jsonl", *every), ONSETS, strict=True):

@@ -133,10 +133,13 @@ EVERY = [*trl(), *verl(), *FROM_SOURCES, *sources("authors", AUTHORS)]
 
 
 def part(cases: list[Case]) -> list[Case]:
-    """A case of each row's choices; all where ``.ci/run`` tries them."""
-    rows: dict[tuple[str, ...], list[Case]] = {}
+    """A case of each row's choices, words and settings; all where ``.ci/run`` tries them."""
+    rows: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
-        rows.setdefault((case.file, case.variant, *case.stages.values()), []).append(case)
+        given = [(name, value) for name, value in case.values.items() if value is not None]
+        settings = (pair if isinstance(pair[1], str | bool) else pair[0] for pair in given)
+        key = (case.file, case.variant, *case.stages.values(), *settings)
+        rows.setdefault(key, []).append(case)
     return [case for row in rows.values() for case in some(row, 1)]
 
 

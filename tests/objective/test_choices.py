@@ -205,6 +205,35 @@ def test_coupled_tokens_keep_the_exact_gradient(variant: str, correction: str, a
     assert abs(found.gradient @ direction - slope) < 1e-9
 
 
+@each("surrogate", ["clip", "ce-gppo"])
+def test_the_dual_clip_cuts_a_token_and_counts_as_an_upper_bound(surrogate: str):
+    """A = −½ at ratios of e^0.1 and e^−0.2."""
+    batch = replace(BATCH, rewards=np.array([0.0, 1.0, 0.5]))
+    found = evaluate(batch, surrogate=surrogate, dual_clip=1.05, epsilon=0.3)
+    assert found.clip.tolist() == [1, 0, 0, 0, 0, 0]
+    close(found.surrogate[:2], [-0.5 * 1.05, -0.5 * math.exp(-0.2)])
+    assert found.gradient[0] == 0.0
+
+
+def test_bapo_takes_the_first_upper_bound_that_is_enough():
+    """½·(h + h) ≥ 3.1 · ½·1 from h = 1.6 on, of 1.2, 1.3, …: ρ = 3 where A = ½, and 1 where −½."""
+    ratio = np.log([3.0, 3.0, 1.0, 1.0, 1.0, 1.0])
+    batch = replace(BATCH, log_probs_old=BATCH.log_probs_new - ratio)
+    bounds = {"bapo_high_start": 1.2, "bapo_high_max": 3.0, "bapo_high_step": 0.1}
+    found = evaluate(batch, variant="bapo", advantage="group-mean", bapo_target=3.1, **bounds)
+    np.testing.assert_allclose(found.surrogate[:3], [0.8, 0.8, -0.5], rtol=1e-12)
+
+
+@each("surrogate", ["skyrl/dppo_tv", "skyrl/dppo_kl"])
+def test_skyrl_s_dppo_drops_tokens_that_moved_away_on_either_side(surrogate: str):
+    """The engine's log-probs are −0.9 −0.6 | −2.0: A < 0 at a rise and a fall, A > 0 at a rise."""
+    batch = replace(BATCH, rewards=np.array([0.0, 1.0, 0.5]))
+    tiny = {"divergence_low": 1e-6, "divergence_high": 1e-6}
+    found = evaluate(batch, surrogate=surrogate, **tiny)
+    assert found.clip[:3].tolist() == [0, -1, 1]
+    assert (found.surrogate[:3] == 0.0).tolist() == [False, True, True]
+
+
 def test_dppo_survives_certain_tokens():
     certain = replace(
         BATCH,
@@ -322,12 +351,13 @@ def test_what_is_not_finite_is_told_with_its_record(old: float, said: str):
     assert told.value.path == "response 2" + ("" if "sum" in said else ", token 0")
 
 
+@each("threshold", ["0.5_2.0", "2.0"])  # without a lower bound it is 1 / 2.0
 @pytest.mark.parametrize(
     ("name", "counts"), [("verl/decoupled", [2, 0, 3]), ("verl/bypass", [2, 1, 3])]
 )
-def test_whether_the_kl_counts_what_verl_rejects(name: str, counts: list[int]):
+def test_whether_the_kl_counts_what_verl_rejects(name: str, counts: list[int], threshold: str):
     """Its response mask loses e^1.3; in bypass mode the policy loss alone does."""
-    bounds = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
+    bounds = {"rollout_rs": "token_k1", "rollout_rs_threshold": threshold}
     found = evaluate(correction=name, kl="k3", beta=1.0, aggregate="token-mean", **bounds)
     assert found.policy.weights.counts.tolist() == [2, 0, 3]
     assert found.term("kl").weights.counts.tolist() == counts
