@@ -132,9 +132,15 @@ class Reader:
         return {}
 
     def only(
-        self, fields: Mapping[str, Sequence[Any]], paths: Collection[str] | None = None
+        self,
+        fields: Mapping[str, Sequence[Any]],
+        paths: Collection[str] | None = None,
+        others: Sequence[str] = (),
     ) -> Reader:
-        """A reader of the records whose fields have some of these values, in these files or all."""
+        """A reader of the records whose fields have some of these values, in these files or all.
+
+        One of ``others`` may have the value of a field in its place.
+        """
         narrowed = copy(self)
         if paths is not None:
             pairs = zip(self.paths, self.sources, strict=True)
@@ -143,7 +149,11 @@ class Reader:
             narrowed.sources = [source for _, source in chosen]
         narrowed.facts = InputFacts()
         conditions = [
-            Condition(read_path(name, "--batch"), "in", values) for name, values in fields.items()
+            Condition(
+                *(read_path(name, "--batch"), "in", values),
+                others=tuple(read_path(one, "--batch") for one in others),
+            )
+            for name, values in fields.items()
         ]
         narrowed.reading = replace(self.reading, where=(*self.reading.where, *conditions))
         return narrowed

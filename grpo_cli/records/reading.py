@@ -99,7 +99,7 @@ class Reading:
     def fields(self) -> frozenset[str]:
         """The fields that it names itself: those of --where, --group-by and --map."""
         paths = [path for _, path in self.mapped]
-        paths += [*self._by, *(one.path for one in self.where)]
+        paths += [*self._by, *chain.from_iterable(one.paths for one in self.where)]
         return frozenset(str(path[0]) for path in paths)
 
     def decoded(self, piece: Piece, notices: Notices) -> Iterator[DecodedChunk]:

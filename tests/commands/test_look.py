@@ -151,7 +151,8 @@ def test_a_run_on_24_lines_has_its_verdict_the_finding_and_the_steps_around_it(g
 
 def test_a_run_begins_with_what_it_comes_to_and_shows_the_ends_of_its_steps(grpo, dump, screen):
     screen(80, 24)
-    path = dump(*({"step": step} for step in range(40)))
+    reference = {"log_probs_ref": [[-1.0, -0.5], [-1.0]]}
+    path = dump(*({"step": step} | reference for step in range(40)))
     shown = grpo("trend", str(path)).stdout.splitlines()
     assert shown[0].startswith("no fault found in ")
     assert shown[0].endswith(" series over 40 steps")

@@ -218,6 +218,22 @@ def test_what_findings_point_at_is_kept(report):
             assert found[group["block"]]["prompts"] == [f"what is {place['record'].split('-')[1]}?"]
 
 
+def test_a_group_is_pointed_at_in_its_own_step(tmp_path):
+    """Records of all steps have one id; each is the worst of its own step in another response."""
+    path = tmp_path / "a.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for step in range(4):
+            new = [[-3.0 if at == step else -0.5] * 3 for at in range(4)]
+            row = {"step": step, "id": "p", "log_probs_new": new, "rewards": [1.0, 0.0, 0.0, 1.0]}
+            file.write(json.dumps(row) + "\n")
+    groups = blocks(page_of(path, tmp_path / "page.html"))["run"]["groups"]
+    for step in range(4):
+        (group,) = groups[str(step)]
+        (nll,) = [at for at in group["pointed"] if group["worst_in"].count("nll") and at == step]
+        assert nll == step
+        assert {*group["pointed"]} <= {0, step}  # of all else the first
+
+
 def kept_tokens(page: dict) -> list[tuple[str, int]]:
     """The step and place of each group whose tokens are kept."""
     steps = page["groups"].items()

@@ -819,7 +819,9 @@ def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> No
         assert "; the records' loss differs from grpo's at step 5 and 24 more (" in verdict_of(
             key, 5
         )
-        said = "step 15: the loss that you logged rose; last good step 14; "
+        said = (
+            "step 15: your loss and grpo's loss of the same records diverged; last good step 14; "
+        )
         assert verdict_of(key, 15).startswith(said)
     for row in rows:
         row["old_log_probs"] = [[one - draw.random() for one in of] for of in row["log_probs"]]

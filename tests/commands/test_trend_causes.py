@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import run
 from files import each, some
 from trended import trend, write
 
@@ -129,6 +130,12 @@ def rewards_of_the_prompt(now: Columns, since: int, draw: Random) -> None:
     now["rewards"] = np.repeat(now["rewards"][:, :1], 8, axis=1)
 
 
+def copied(now: Columns, since: int, draw: Random) -> None:
+    """Every other response is that before it."""
+    for column in now.values():
+        column[:, 1::2] = column[:, ::2]
+
+
 def centred(now: Columns) -> Any:
     return now["rewards"] - now["rewards"].mean(axis=1, keepdims=True)
 
@@ -235,6 +242,11 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         lambda now, since, draw: now.update(rewards=now["rewards"] / 2),
         "step 24: rewards are 0.5 times what they were; last good step 23; ",
         "look for a change of the reward's scale or weights",
+    ),
+    "copies": (
+        copied,
+        "step 24: more responses are copies of others of the step; last good step 23; ",
+        "look for a sampler or a loader that gives a response twice",
     ),
     "old overwritten": (
         lambda now, since, draw: now.update(old=now["new"]),
@@ -440,3 +452,133 @@ def test_a_fall_within_a_step_is_no_drift(tmp_path: Path) -> None:
     found = trend(write(tmp_path / "a.jsonl", rows))["findings"]
     kinds = {one["kind"] for one in found if one["metric"] == "reward_mean"}
     assert kinds == {"shift"}
+
+
+def written(path: Path, rows: list[Columns], **more: Callable[[int, int], Any]) -> Path:
+    """Steps as records of a group each, with fields made of their step and group."""
+    return write(path, (
+        {"step": step, "id": f"{step}/{group}", "rewards": now["rewards"][group].tolist()}
+        | {f"log_probs_{name}": now[name][group].tolist() for name in COLUMNS if name in now}
+        | {name: make(step, group) for name, make in more.items()}
+        for step, now in enumerate(rows)
+        for group in range(GROUPS)
+    ))  # fmt: skip
+
+
+def healthy(seed: int = 7) -> list[Columns]:
+    draw = np.random.default_rng(seed)
+    return [sampled(draw, step) for step in range(STEPS)]
+
+
+def test_ratios_that_no_longer_are_1_are_named(tmp_path: Path) -> None:
+    """The first of two updates of a step is at the old policy, until that is of another pass."""
+    rows = healthy()
+    for step, now in enumerate(rows):
+        now["new"][::2] = now["old"][::2]
+        if step >= STEP:
+            now["old"] = np.round(now["old"], 2) - 0.001
+    found = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")
+    assert found["verdict"].startswith("step 24: fewer ratios are exactly 1: log_probs_old come")
+    assert [step["unmoved"] for step in found["steps"]] == [0.5] * STEP + [0.0] * (STEPS - STEP)
+
+
+@each("zeros", [0, 2])
+def test_an_environment_without_reward_is_named(zeros: int, tmp_path: Path) -> None:
+    """Whose groups all fail at some steps before; a list has the environment of each response."""
+    names = ["maths", "code", "maths", "maths"]
+    rows = healthy()
+    for step, now in enumerate(rows):
+        now["rewards"][1] = 0.0 if step >= STEP or step % 9 < zeros / 2 else [1.0, 0.0] * 4
+    path = written(tmp_path / "a.jsonl", rows, env=lambda step, group: [names[group]] * 8)
+    found = trend(path, "-v", "grpo")
+    assert found["verdict"].startswith("step 24: all rewards of env=code are 0; last good step 23")
+    means = [step["reward_mean/env=code"] for step in found["steps"]]
+    assert means[STEP - 1 :] == [0.5] + [0.0] * (STEPS - STEP)
+
+
+@each("lag", [0, 1])
+def test_the_limit_of_an_engine_that_is_behind_by_design_is_information(
+    lag: int, tmp_path: Path
+) -> None:
+    """Its weights are those of the trainer at the first step, and a step old since."""
+    rows, draw = healthy(), np.random.default_rng(3)
+    for step, now in enumerate(rows):
+        size = 0.2 if step or not lag else 0.01
+        moved = now["old"] + size * draw.normal(size=now["old"].shape)
+        now["rollout"] = np.minimum(moved, -1e-5)
+    found = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")
+    (event,) = [one for one in found["events"] if "mismatch.mult" in one["metrics"]]
+    assert (event["step"], event["severity"]) == (lag, "info" if lag else "warning")
+
+
+@each("moved", [False, True])
+def test_a_loss_that_is_no_longer_grpo_s_is_named(moved: bool, tmp_path: Path) -> None:
+    """The rewards of the records are not those that it trained on; or the loss grows itself."""
+    rows = healthy()
+    first = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")["steps"]
+    for now in rows[STEP:]:
+        now["rewards"] = np.roll(now["rewards"], 1, axis=1) if moved else now["rewards"]
+    losses = [one["loss"] for one in first]
+    path = written(tmp_path / "b.jsonl", rows, loss=lambda step, _: losses[step])
+    found = trend(path, "-v", "grpo")
+    differ = [one for one in found["findings"] if one["metric"] == "loss_difference"]
+    assert [one["onset"] for one in differ] == [STEP] * moved
+    for one, before in zip(found["steps"], losses, strict=True):
+        assert one["loss_difference"] == pytest.approx(before - one["loss"], abs=1e-15)
+
+
+def test_a_reference_that_always_was_the_old_policy_is_named(tmp_path: Path) -> None:
+    rows = healthy()
+    for now in rows:
+        now["ref"] = now["old"]
+    found = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")
+    words = "from step 0 on: log_probs_ref equals log_probs_old at all tokens"
+    assert found["verdict"].startswith(words)
+    assert found["events"][0]["fix"].startswith("compute the reference with the initial weights")
+
+
+@each("column", ["new", "rollout"])
+def test_columns_that_are_always_equal_are_said(column: str, tmp_path: Path) -> None:
+    rows = healthy()
+    for now in rows:
+        now[column] = now["old"]
+    shown = run("trend", written(tmp_path / "a.jsonl", rows), "--limit", "2").stdout
+    assert ("log_probs_old equals log_probs_new at all tokens of all" in shown) == (column == "new")
+    assert ("log_probs_rollout equals the trainer's" in shown) == (column == "rollout")
+
+
+def test_equal_groups_begin_where_most_of_them_are(tmp_path: Path) -> None:
+    """Not at the step before, at which one of four is by chance."""
+    rows = healthy(8)
+    for step, now in enumerate(rows):
+        now["rewards"][:] = [1.0, 0.0] * 4
+        now["rewards"][: 3 * (step >= STEP) or step == STEP - 1] = 1.0
+    found = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")["findings"]
+    (equal,) = [one for one in found if one["metric"] == "groups_equal"]
+    assert (equal["onset"], equal["severity"]) == (STEP, "warning")
+
+
+def test_a_mismatch_that_falls_did_not_diverge(tmp_path: Path) -> None:
+    """Nor is it exactly 0 where it is 0 at some of these steps."""
+    rows = healthy()
+    for step, now in enumerate(rows[STEP:]):
+        near = now["old"] + 0.1 * (now["rollout"] - now["old"])
+        now["rollout"] = now["old"] if step < 6 else near
+    found = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")
+    (event,) = [one for one in found["events"] if "mismatch.k3" in one["metrics"]]
+    assert "came nearer" in event["summary"] or "equals the trainer" in event["summary"]
+    assert not any("is exactly 0" in one["sentence"] for one in found["findings"])
+
+
+def test_an_update_that_moves_the_policy_is_no_column_that_changed_alone(tmp_path: Path) -> None:
+    """At one step log_probs_new is far from the old policy, which follows at the next step."""
+    rows, draw = healthy(), np.random.default_rng(3)
+    rows[STEP]["new"] = np.minimum(
+        rows[STEP]["old"] + 0.8 * draw.normal(size=rows[STEP]["old"].shape), -1e-5
+    )
+    for now in rows[STEP + 1 :]:
+        far = now["old"] + 0.9 * draw.normal(size=now["old"].shape)
+        now["ref"] = np.minimum(far, -1e-5)
+    found = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")
+    assert "log_probs_new alone changed" not in found["verdict"]
+    assert "step 24: the ratios π_θ/π_old moved away from 1 for one step" in found["verdict"]

@@ -131,6 +131,26 @@ def test_a_difference_since_its_onset_has_an_interval(folder: Path) -> None:
     assert {row["since_then"] for row in found if row["since"] is None} <= {None}
 
 
+def test_at_has_all_records_of_a_step_whatever_field_holds_it(tmp_path: Path) -> None:
+    """And groups of one id are each of their own step."""
+    draw = np.random.default_rng(4)
+
+    def record(step: int, number: int) -> dict[str, object]:
+        old = -draw.exponential(0.7, (4, 6)) - 0.1
+        new = old - 0.05 * draw.random((4, 6)) - 3.0 * (step == number == 3)
+        columns = {"log_probs_new": new.tolist(), "log_probs_old": old.tolist()}
+        field = "global_step" if number % 2 else "step"
+        return {field: step, "id": f"p{number}", "rewards": [1.0, 0.0, 0.0, 1.0]} | columns
+
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps(record(step, number)) for step in range(6) for number in range(4)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    found = answer("trend", path, "-v", "dr", "--at", 3)
+    assert found["check"]["records"] == 4
+    (worst,) = [one for one in found["groups"] if "ratio" in one["worst_in"]]
+    assert (worst["record"], worst["line"]) == ("p3", 16)
+
+
 def test_flags_that_a_log_does_not_use_are_named(tmp_path: Path) -> None:
     path = log(tmp_path / "a.json", 1)
     result = run("trend", path, "-v", "dapo", "-p", "epsilon_high=0.3")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -31,8 +30,8 @@ from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.variants.plan import Plan
 
-Owner = tuple[str, str | int | float]
-"""A record: its file, and what ``--record`` takes."""
+Owner = tuple[int, str, str | int | float]
+"""A record: its step, its file, and what ``--record`` takes: steps may share ids."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,14 @@ def choose(
     sampled = rest if len(rest) <= room else random.Random(seed).sample(rest, room)
     why = "all" if len(rest) <= room else "sampled"
     kept |= dict.fromkeys(sampled, why)
-    found = (one.worst for one in findings if one.worst is not None)
+    found = ((one.worst_step, one.worst) for one in findings if one.worst is not None)
     in_order = {number: kept[number] for number in numbers if number in kept}
-    worst = (steps[numbers.index(number)].worst.values() for number in in_order)
-    return Choice(in_order, pointed_at(chain.from_iterable(worst), found), groups, seed)
+    worst = (
+        (number, place)
+        for number in in_order
+        for place in steps[numbers.index(number)].worst.values()
+    )
+    return Choice(in_order, pointed_at(worst, found), groups, seed)
 
 
 def worst_in(facts: Mapping[str, Any], worst: Mapping[str, Place]) -> list[str]:
@@ -101,12 +104,18 @@ FOUND, WORST = -2, -1
 """The priorities of groups that a finding points at, and of the worst of a step."""
 
 
-def pointed_at(worst: Iterable[Place], found: Iterable[Place] = ()) -> dict[Owner, dict[int, int]]:
-    """The responses of places by the records that hold them, each with its priority."""
+def pointed_at(
+    worst: Iterable[tuple[int, Place]], found: Iterable[tuple[int, Place]] = ()
+) -> dict[Owner, dict[int, int]]:
+    """The responses of places by the records that hold them, each with its priority.
+
+    Args:
+        worst, found: places with their steps.
+    """
     pointed: dict[Owner, dict[int, int]] = {}
     for priority, places in ((WORST, worst), (FOUND, found)):
-        for place in places:
-            pointed.setdefault((place.source, place.record), {})[place.response] = priority
+        for step, place in places:
+            pointed.setdefault((step, place.source, place.record), {})[place.response] = priority
     return pointed
 
 
@@ -318,12 +327,6 @@ class KeptGroups(Accumulator[Breakdown | None]):
             self._join(name, group)
 
     @property
-    def responses(self) -> int:
-        """How many responses the groups of log-probs have."""
-        groups = chain.from_iterable(self.steps.values())
-        return sum(group.facts["responses"] for group in groups)
-
-    @property
     def all_groups(self) -> dict[int, list[Group]]:
         """The groups of each step, those without log-probs last."""
         found = {step: [*groups] for step, groups in self.steps.items()}
@@ -345,7 +348,8 @@ class KeptGroups(Accumulator[Breakdown | None]):
         places = zip(owners.tolist(), numbers.tolist(), members.lists(), strict=True)
         for at, (owner, number, rows) in enumerate(places):
             found = chunk.records[owner]
-            place = (found.source, found.name)
+            step: Any = steps[owner]
+            place = (step.number, found.source, found.name)
             responses = self.choice.pointed.get(place, {})
             pointed = sorted(responses.keys() & rows)
             priority = self.choice.priority(found.source, found.line, found.prefix, number)
@@ -360,7 +364,6 @@ class KeptGroups(Accumulator[Breakdown | None]):
                 "labelled": label is not None,
                 "pointed": pointed,
             }
-            step: Any = steps[owner]
             drawn = Drawn(step.metadata, owner, rows)
             yield Group(group, priority), step.number, drawn
 

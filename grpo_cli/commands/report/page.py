@@ -137,8 +137,6 @@ def _of_records(
     if 2 * len(places) <= len(steps):  # else most records are read, faster without a condition
         reader = of_steps(reader, [steps[at] for at in places], run.step_source)
     read = first_pass(reader, make)
-    if reader is not run.reader and read.responses < steps.counted("samples")[places].sum():
-        read = first_pass(run.reader, make)  # fields differ within a step
     lost = limit_tokens(read.steps, choice.groups, stored.tokens)
     whole = _head(answer) | {"alone": run.alone}
     if field is not None:

@@ -88,11 +88,13 @@ _OF_SEVERAL = ("singleton-group", "reference", "no-scores")
 
 def of_steps(reader: Reader, steps: Sequence[Step], step_source: StepSource) -> Reader:
     """A reader of the same files that reads only the records of some steps."""
-    numbers, keys = [one.number for one in steps], {one.key for one in steps}
-    if len(keys) != 1:
+    numbers = [one.number for one in steps]
+    keys = dict.fromkeys([*(one.key for one in steps), *step_source.fields])
+    if len(keys) > 1 and None in keys:
         return reader
-    if (key := keys.pop()) is not None:
-        return reader.only({key: numbers})
+    first, *others = keys
+    if first is not None:
+        return reader.only({first: numbers}, others=[one for one in others if one is not None])
     files: dict[str, int | None] = dict(step_source.files or ()) or {
         path: of_name(path) for path in reader.paths
     }
@@ -164,42 +166,50 @@ def _new_formulas(reader: Reader) -> Mapping[int | None, Cause]:
 def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
     """The errors and warnings of ``grpo check`` in the worst step of an event, one of a code.
 
-    Those of the record that the commands name there, of all records together, and those that the
-    event's first step has too and the four before lack. What the event's first step lacks is a
+    Each is of the record that the commands name there, or of all records together; or the event's
+    first step has it, and the four before lack it. What the event's first step lacks is a
     consequence, and has the worst step before it.
     """
-    pointed = [one for one in (event.first, *event.others) if one.worst is not None]
-    if not pointed:
+    findings = (event.first, *event.others)
+    pointed = next((one for one in findings if one.worst is not None), None)
+    if pointed is None:
         return []
-
-    @cache
-    def wrong_in(number: int) -> list[Finding]:
-        """The errors and warnings of a step; none where a record cannot be read."""
-        reader = of_steps(run.reader, [steps[steps.numbers.index(number)]], run.step_source)
-        try:
-            found = check(reader, limit=0).findings
-        except InputError:
-            return []
-        return [row for row in found if row.severity != "info" and row.code not in _OF_SEVERAL]
-
-    def first_of_each(number: int, place: Place | None) -> dict[str, Finding]:
-        found = {row.code: row for row in reversed(wrong_in(number))}
-        return found | {row.code: row for row in reversed(wrong_in(number)) if _is_at(row, place)}
-
-    worst, at = pointed[0].worst_step, steps.numbers.index(event.first.onset)
-    if not (found := first_of_each(worst, pointed[0].worst)):
+    wrong_in = cache(lambda number: _wrong_in(number, steps, run))
+    worst, onset = pointed.worst_step, event.first.onset
+    at_worst = _of_each_code(wrong_in(worst), pointed.worst)
+    if not at_worst:
         return []
-    begun = first_of_each(event.first.onset, first_place(event.first, steps))
-    others = {code for code, row in found.items() if not _is_at(row, pointed[0].worst)}
-    usual = set[str]() if at and others & begun.keys() else others
-    for number in steps.numbers[max(at - _BEFORE, 0) : at] if others != usual else ():
-        usual |= {row.code for row in wrong_in(number)}
-    of_first, of_worst = (one if steps.repeats_ids else None for one in (event.first.onset, worst))
+    at_onset = _of_each_code(wrong_in(onset), first_place(event.first, steps))
+    elsewhere = {code for code, row in at_worst.items() if not _is_at(row, pointed.worst)}
+    new, at = elsewhere & at_onset.keys(), steps.numbers.index(onset)
+    if at == 0:  # nothing says that it is new
+        new = set()
+    for number in steps.numbers[max(at - _BEFORE, 0) : at] if new else ():
+        new -= {row.code for row in wrong_in(number)}
+    of_onset, of_worst = (one if steps.repeats_ids else None for one in (onset, worst))
     return [
-        Checked(begun[code], None, of_first) if code in begun else Checked(row, worst, of_worst)
-        for code, row in found.items()
-        if code not in others or (code in begun and code not in usual)
+        Checked(at_onset[code], None, of_onset)
+        if code in at_onset
+        else Checked(row, worst, of_worst)
+        for code, row in at_worst.items()
+        if code not in elsewhere - new
     ]
+
+
+def _wrong_in(number: int, steps: Steps, run: Run) -> list[Finding]:
+    """The errors and warnings of a step; none where a record cannot be read."""
+    reader = of_steps(run.reader, [steps[steps.numbers.index(number)]], run.step_source)
+    try:
+        found = check(reader, limit=0).findings
+    except InputError:
+        return []
+    return [row for row in found if row.severity != "info" and row.code not in _OF_SEVERAL]
+
+
+def _of_each_code(wrong: Sequence[Finding], place: Place | None) -> dict[str, Finding]:
+    """The first finding of each code; if there is one at a place, the first of these."""
+    found = {row.code: row for row in reversed(wrong)}
+    return found | {row.code: row for row in reversed(wrong) if _is_at(row, place)}
 
 
 def _is_at(row: Finding, place: Place | None) -> bool:

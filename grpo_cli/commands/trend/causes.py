@@ -10,6 +10,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.columns import changed_column
+from grpo_cli.commands.trend.findings import COPIED_REFERENCE, level_of
 from grpo_cli.commands.trend.onsets import (
     FARTHEST,
     FUTURE,
@@ -24,6 +25,7 @@ from grpo_cli.commands.trend.onsets import (
     medians,
 )
 from grpo_cli.commands.trend.step import WARNING, Finding, Steps
+from grpo_cli.commands.trend.sums import OF_ENVIRONMENT
 from grpo_cli.commands.trend.watched import DOWN, UP, meaning, remedy, watch
 
 KL, LENGTH = "kl_k3", "length_mean"
@@ -33,11 +35,12 @@ _OF_KL = {KL, "loss", "gradient_norm"}
 """What changes with the reference alone."""
 _OF_COLUMNS = ("mismatch.mean_abs", "mismatch.k3", "mismatch.p999", "ratio_p999", "ess")
 """What shows that log-probs of a column changed against another's."""
-_COLUMNS = {
+EQUAL_COLUMNS = {
     "ess": (1.0, "log_probs_old equals log_probs_new at all tokens"),
     KL: (0.0, "log_probs_ref equals log_probs_new at all tokens"),
     "mismatch.mean_abs": (0.0, "log_probs_rollout equals the trainer's log-probs at all tokens"),
 }
+"""The value of a metric that says so, and what it says."""
 _OVERWRITTEN = (
     "if the run's settings did not change, look for code that writes one column over the other: "
     "log_probs_old has to be stored before the update"
@@ -174,15 +177,24 @@ def _opposite_advantages(found: Sequence[Finding], _: Steps) -> Cause | None:
 
 def _telling_metric(found: Sequence[Finding], _: Steps) -> Cause | None:
     """Updates that follow the rewards with the sign turned, or responses that have one length."""
-    for one in _named(found, "reward_ratio_corr", "at_longest"):
+    for one in _named(found, "reward_ratio_corr", "at_longest", "copies", "unmoved"):
         if one.row is not None:
             return Cause(meaning(one.row, one.direction), one.row.fix, first=one, has_reason=True)
     return None
 
 
+def _no_reward(found: Sequence[Finding], _: Steps) -> Cause | None:
+    """An environment whose responses had rewards has none."""
+    for one in _named(found, OF_ENVIRONMENT):
+        if one.row is not None and one.after == 0.0:
+            which = one.metric.removeprefix(OF_ENVIRONMENT)
+            return Cause(f"all rewards of {which} are 0", one.row.fix, first=one)
+    return None
+
+
 def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Two columns that differed are equal from a step on; of no gradient the policy is the old."""
-    for name, (value, words) in _COLUMNS.items():
+    for name, (value, words) in EQUAL_COLUMNS.items():
         still = name == "ess" and any(_named(found, "gradient_norm", "groups_equal"))
         for one in () if still else _named(found, name):
             if one.kind == SHIFT and one.after == value and not steps.logged:
@@ -217,7 +229,7 @@ def _copied_reference(found: Sequence[Finding], steps: Steps) -> Cause | None:
     copied = steps.copied_reference
     for one in () if copied is None else _named(found, KL):
         if one.onset == steps.numbers[copied]:
-            return Cause("log_probs_ref equals log_probs_old at all tokens", _INITIAL, first=one)
+            return Cause(COPIED_REFERENCE, _INITIAL, first=one)
     return None
 
 
@@ -349,19 +361,13 @@ def _other_sampling(found: Sequence[Finding], steps: Steps) -> Cause | None:
         return None  # likelier tokens get more reward
     at = steps.numbers.index(one.onset)
     near = (values[max(at + by, 0) : at + by + _SIDE] for by in (-_SIDE, 0, _SIDE))
-    before, after, later = (_level(side) for side in near)
+    before, after, later = (level_of(side) for side in near)
     change = abs(one.after - one.before)
     if not abs(after - before) > _AT_ONCE * change or abs(later - after) > _AFTER * change:
         return None  # NaN: no step is there
     what = "the entropy" if name == "entropy" else "−log π of the sampled tokens"
     words = f"{what} {'fell' if one.direction == DOWN else 'rose'} at once"
     return Cause(words, f"{_SAMPLING}{remedy(one.row, one.direction)}", first=one, has_reason=True)
-
-
-def _level(values: F64) -> float:
-    """The median of the numbers that there are; NaN of none."""
-    known = values[~np.isnan(values)]
-    return float(medians(known)) if len(known) else math.nan
 
 
 def _better_at_once(found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -430,6 +436,7 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _other_settings,
     _opposite_advantages,
     _telling_metric,
+    _no_reward,
     _equal_columns,
     _copied_reference,
     _one_column,

@@ -77,10 +77,18 @@ def changed_column(steps: Steps, at: int, *, single: bool) -> ChangedColumn | No
             words = f"log_probs_old and log_probs_{name} were exchanged"
             return ChangedColumn(words, _EXCHANGED, found, is_exchange=True)
     for name, other, witness in _WITNESSES:
+        if single and name == "new" and _has_moved(steps, at):
+            continue
         found = squares((name, witness), (name, other), (other, witness))
         if _is_alone(*found.values()):
             return ChangedColumn(f"log_probs_{name} alone changed", _FIX[name], found)
     return None
+
+
+def _has_moved(steps: Steps, at: int) -> bool:
+    """Whether the policy is as far from the reference since as one step moved it."""
+    later = steps.distance("old", "ref")[at : at + 2]
+    return len(later) > 1 and bool(later[1] - later[0] > steps.distance("new", "old")[at] / 2)
 
 
 def _is_alone(*sides: tuple[float, float]) -> bool:

@@ -162,7 +162,8 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     )
     places = spikes(watch, values, scaled) if watch.spikes else []
     single = _single(places, found, scaled, up=watch.scale != "below 1")
-    every = (_dated(one, scaled) for one in (*found, *single, *infos))
+    fitted = values if watch.scale == "share" else scaled  # of angles a small share is a large part
+    every = (_dated(one, fitted) for one in (*found, *single, *infos))
     return sorted(every, key=lambda one: one.at)
 
 

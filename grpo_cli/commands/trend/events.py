@@ -25,7 +25,16 @@ from grpo_cli.commands.trend.onsets import (
     TREND,
 )
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
-from grpo_cli.commands.trend.watched import DOWN, NOT_FINITE, RANKS, UP, meaning, remedy, watch
+from grpo_cli.commands.trend.watched import (
+    DOWN,
+    NOT_FINITE,
+    RANKS,
+    SIGNED,
+    UP,
+    meaning,
+    remedy,
+    watch,
+)
 from grpo_cli.terminal.numbers import shown
 
 _TOGETHER = 8
@@ -277,9 +286,12 @@ class Event(Answer):
     def _fact(self) -> str:
         """What changed, in plain words: what the numbers say, or a cause that they prove."""
         one, row = self.first, self.first.row
-        words = "" if row is None else meaning(row, one.direction)
+        away = UP if AWAY in one.sentence else DOWN
+        direction = away if one.metric == SIGNED else one.direction
+        words = "" if row is None else meaning(row, direction)
         if one.kind == LIMIT and _family(one) == "mismatch":
             words = "engine and trainer differ"  # nothing says that they ever did not
+            words += ", as where the engine has older weights" * (one.severity == INFO)
         if self.cause is not None and self.cause.is_certain:
             words = self.cause.words
         elif one.kind in (IMPOSSIBLE, STUCK, COPY) or not words:
@@ -402,7 +414,7 @@ def _is_of_its_own(one: Finding, event: Sequence[Finding]) -> bool:
     name = "" if one.row is None else one.row.name
     if one.severity == INFO or name in _EFFECTS or name in _FOLLOWING:
         return False
-    if one.at_once:
+    if one.at_once or name == "reward_advantage_corr":  # which no policy changes
         return _family(one) not in map(_family, event)
     sharp = one.kind == SHIFT and one.earliest is None
     return sharp and _part(one) not in map(_part, event)
@@ -442,7 +454,8 @@ def _event(together: Sequence[Finding]) -> Event:
         follows = _EFFECTS.get(name) == one.direction
         return info, min(_rank(one), _POLICY) + follows, begun, *last
 
-    first = min((one for one in together if one.onset <= begun + SURE), key=place)
+    near = begun + SURE * (not jumped)  # a single step has a certain date
+    first = min((one for one in together if one.onset <= near), key=place)
     others = sorted(
         (one for one in together if one is not first),
         key=lambda one: (

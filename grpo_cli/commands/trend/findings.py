@@ -11,7 +11,7 @@ import numpy as np
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.detectors import RECENT, changes
 from grpo_cli.commands.trend.legend import legend
-from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
+from grpo_cli.commands.trend.metrics import LOSS_DIFFERENCE, LOSS_NOISE, METRICS
 from grpo_cli.commands.trend.onsets import (
     COPY,
     DRIFT,
@@ -19,6 +19,7 @@ from grpo_cli.commands.trend.onsets import (
     IMPOSSIBLE,
     LEAST_FUTURE,
     LEAST_PAST,
+    LIMIT,
     PAST,
     SETTINGS,
     SHIFT,
@@ -46,12 +47,16 @@ _ENDS = 5
 
 
 class _Series(NamedTuple):
-    """A metric that is watched, the places of the steps that have it, and its values there."""
+    """A metric that is watched, the places of the steps that have it, and its values there.
+
+    ``compared`` is what detectors see of these: differences without what rounding leaves.
+    """
 
     name: str
     watch: Watch
     places: I64
     values: F64
+    compared: F64
 
 
 def findings(
@@ -69,10 +74,10 @@ def findings(
     series = [each for name in steps.metrics if (each := _series(steps, name)) is not None]
     found = [
         _finding(one, steps, _known(one, steps, change), flags, ungrouped)
-        for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
-        for change in (_apart(one, each, steps) if one.name == RECORDED_LOSS.name else each)
+        for one, each in zip(series, changes([(s.watch, s.compared) for s in series]), strict=True)
+        for change in each
     ]
-    found += [*_copies(steps, flags), *_settings(steps, flags)]
+    found += [*_copies(steps, flags), *_settings(steps, flags), *_copied_reference(steps, flags)]
     for name, wrong in steps.not_finite.items():
         begun, later = steps[wrong.places[0]], len(wrong.places) - 1
         many = f" and at {later:,} of the steps that follow" if later else ""
@@ -93,7 +98,19 @@ def _series(steps: Steps, name: str) -> _Series | None:
     if name == "at_longest":  # one response has one length
         known &= steps.counted("samples") > 1.0
     places = np.flatnonzero(known)
-    return _Series(name, watch, places, column[places])
+    values = column[places]
+    compared = values
+    if name == LOSS_DIFFERENCE.name:
+        loss = np.abs(steps.metrics["loss"][places])
+        noise = np.fmax(_LOSS_SHARE * np.maximum.accumulate(loss), LOSS_NOISE)
+        compared = np.copysign((np.abs(values) - noise).clip(0.0), values)
+        if compared[:LEAST_PAST].any():
+            return None  # the losses never were equal
+    return _Series(name, watch, places, values, compared)
+
+
+_LOSS_SHARE = 0.02
+"""The share of the largest loss so far by which two losses differ that are equal."""
 
 
 def dated(finding: Finding, step: int, steps: Steps, flags: Flags) -> Finding:
@@ -150,18 +167,22 @@ _LEAST_GAIN = 3.0
 
 
 def _known(series: _Series, steps: Steps, change: Change) -> Change:
-    """The change; a fault where the reference was overwritten, information where it is learning.
+    """The change; a fault where the reference was overwritten, information where it is no fault.
 
-    The reward rose with it then, up to the step that shows it.
+    That is so of a limit for engines with the trainer's weights, where the engine is behind by
+    design; and of what the policy learnt: the reward rose with it, up to the step that shows it.
     """
     if series.watch.name == "kl_k3" and not change.up and change.end is None:
         copied = steps.copied_reference
         if copied is not None and abs(copied - int(series.places[change.at])) <= 1:
             at = int(np.searchsorted(series.places, copied))
             return change._replace(at=at, info=False, earliest=None)
+    if change.kind == LIMIT and _lags(series, steps, change):
+        return change._replace(info=True)
     way = UP if change.up else DOWN
-    level = change.kind in (SHIFT, DRIFT) and _LEARNT.get(series.watch.name) == way
-    rewards = steps.series_of("reward_mean") if level else None
+    level = change.kind in (SHIFT, DRIFT) and not change.at_once
+    learnt = level and _LEARNT.get(series.watch.name) == way
+    rewards = steps.series_of("reward_mean") if learnt else None
     if rewards is None:
         return change
     at, seen = int(series.places[change.at]), int(series.places[change.seen - 1]) + 1
@@ -170,6 +191,46 @@ def _known(series: _Series, steps: Steps, change: Change) -> Change:
         return change
     gain, error = mean_change(*sides)
     return change._replace(info=True) if gain > _LEAST_GAIN * error else change
+
+
+def _lags(series: _Series, steps: Steps, change: Change) -> bool:
+    """Whether the engine differs from the trainer by design, since its weights are older.
+
+    Its versions say so, or the first step, at which all weights are the initial ones: it has less
+    than a third of the mismatch. From then on the mismatch came slowly, or in the first steps.
+    """
+    values, at = steps.series_of("mismatch.mean_abs"), int(series.places[change.at])
+    if values is None or not series.name.startswith("mismatch."):
+        return False
+    lag, level = steps.series_of("staleness"), level_of(values[at : at + LEAST_FUTURE])
+    older = lag is not None and bool(lag[at] > 0.0)
+    if not older and not values[0] < _INITIAL * level_of(values[1 : at + LEAST_FUTURE]):
+        return False
+    return at < LEAST_PAST or bool(level < 2 * np.nanmax(values[1:at]))
+
+
+def level_of(values: F64) -> float:
+    """The median of the numbers that there are; NaN of none."""
+    known = values[~np.isnan(values)]
+    return float(medians(known)) if len(known) else math.nan
+
+
+_INITIAL = 1 / 3
+"""The most that the first step may have of the mismatch of an engine that is behind by design."""
+
+
+def _copied_reference(steps: Steps, flags: Flags) -> Iterator[Finding]:
+    """That log_probs_ref equals log_probs_old from the first step on, which no series shows."""
+    if steps.copied_reference == 0:
+        first, number = steps[0], steps.numbers[0]
+        sentence = f"{COPIED_REFERENCE}, in all {len(steps):,} steps"
+        commands = _commands("kl_k3", first, first, flags)
+        seen = steps.numbers[LEAST_FUTURE - 1]
+        more = {"worst_step": number, "seen": seen, "direction": DOWN, "has_past": False}
+        yield Finding("kl_k3", STUCK, number, sentence, **commands, **more)
+
+
+COPIED_REFERENCE = "log_probs_ref equals log_probs_old at all tokens"
 
 
 def _settings(steps: Steps, flags: Flags) -> Iterator[Finding]:
@@ -184,20 +245,6 @@ def _settings(steps: Steps, flags: Flags) -> Iterator[Finding]:
 
 
 CHANGED = "the settings changed"
-
-
-def _apart(series: _Series, found: Sequence[Change], steps: Steps) -> list[Change]:
-    """The changes of the recorded loss that grpo's loss of the same records has not."""
-    if not found or "loss" not in steps.metrics:
-        return [*found]
-    if np.ptp(series.values) <= LOSS_NOISE:
-        return []
-    (own,) = changes([(series.watch, np.nan_to_num(steps.metrics["loss"][series.places]))])
-    return [
-        one
-        for one in found
-        if not any(each.up == one.up and abs(each.at - one.at) <= LEAST_FUTURE for each in own)
-    ]
 
 
 def _finding(
@@ -229,6 +276,7 @@ def _finding(
         period=change.period,
         at_once=change.at_once,
         earliest=None if change.earliest is None else numbers[series.places[change.earliest]],
+        has_past=change.kind != TREND and (change.limit is None or levels.before is not None),
         before=levels.before,
         after=levels.after,
         **_commands(series.name, first, steps[farthest], flags, falls=not change.up),
@@ -322,7 +370,7 @@ def _factor(levels: _Levels) -> str:
 def _moved(series: _Series, change: Change, levels: _Levels, steps: Steps) -> str:
     """Of a shift or a drift."""
     step = steps.numbers[series.places[change.at]]
-    if series.watch.is_log and not series.values[change.at : change.seen].any():
+    if series.watch.is_log and not series.values[change.at : change.end].any():
         before = f"median {brief(levels.before)} before"
         return f"{series.name} is exactly 0 from step {step} on: {before}"
     of = f"{change.score:.0f} standard errors" if change.score <= FAR else "far beyond noise"

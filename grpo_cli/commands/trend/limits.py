@@ -53,6 +53,9 @@ _LEAST_RISE = 0.6
 """The least size of a jump, as a share of the smaller level."""
 _LEAST_REVERSAL = math.atanh(0.5)
 """The least size of a jump of a correlation: from a half to 0."""
+_CHANCE, _OFTEN = 1e-5, 0.2
+"""The chance of as many zeros in a row, as often as there were some before, that is none; and the
+share of these from which on more of them are nothing new."""
 _CLEAR_OF = 1.0
 """Widths of the range of all earlier values by which ten values have to be outside of it."""
 
@@ -94,7 +97,7 @@ def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
         rules = _SHARES if falls else _SPIKES
         far = np.any([(away > m * spread) & (away > math.log(f)) for m, f in rules], axis=0)
         far &= away > math.log(watch.spikes)
-    return [at for at in places[far].tolist() if not watch.is_small(raw[at], up=True)]
+    return [at for at in places[far].tolist() if not watch.is_small(abs(raw[at]), up=True)]
 
 
 # ---- limits and what cannot be ------------------------------------------------------------------
@@ -167,18 +170,24 @@ def stuck(watch: Watch, values: F64) -> Iterator[Change]:
 
 
 def vanished(watch: Watch, values: F64) -> Iterator[Change]:
-    """Where numbers that were never exactly 0 (1 for "below 1") become so: no noise does that.
+    """Where numbers that rarely were exactly 0 (1 for "below 1") become so: no noise does that.
 
     The onset test takes the growth before it for noise.
     """
     nothing = {"log": 0.0, "growth": 0.0, "below 1": 1.0}.get(watch.scale)
-    if nothing is None:
+    if nothing is None and watch.gone is None:
         return
-    runs = np.convolve(values == nothing, np.ones(LEAST_FUTURE))[: len(values)]
-    for last in np.flatnonzero(runs == LEAST_FUTURE).tolist():
-        at = last - LEAST_FUTURE + 1
-        if at >= LEAST_PAST and (values[at - LEAST_PAST : at] != nothing).all():
-            yield Change(at, last + 1, SHIFT, up=nothing > 0.0)
+    gone = values == nothing if watch.gone is None else values <= watch.gone
+    begun = np.flatnonzero(gone & ~np.append(True, gone[:-1]))
+    for at in begun[begun >= LEAST_PAST].tolist():
+        before = gone[max(at - PAST, 0) : at]
+        share = (before.sum() + 1) / (len(before) + 2) if before.any() else 0.0
+        if share > _OFTEN or (watch.gone is None and before[-LEAST_PAST:].any()):
+            continue
+        count = math.ceil(math.log(_CHANCE) / math.log(share)) if share else LEAST_FUTURE
+        if len(gone) >= at + count and gone[at : at + count].all():
+            at_once = watch.gone is not None
+            yield Change(at, at + count, SHIFT, up=nothing == 1.0, at_once=at_once)
             return
 
 
@@ -190,6 +199,8 @@ def jumps(watch: Watch, values: F64) -> Iterator[Change]:
     last = len(values) - _SINCE
     if last < LEAST_PAST or not watch.jumps:
         return
+    if watch.scale == "share":  # of angles a small share is a large part
+        watch = watch._replace(scale="linear")
     scaled, noise = watch.scaled(values), watch.noise(values)
     if watch.is_log and scaled is values:
         return
@@ -202,8 +213,11 @@ def jumps(watch: Watch, values: F64) -> Iterator[Change]:
     for row in np.flatnonzero(likely).tolist():
         at, up = row + LEAST_PAST, bool(moves[row] > 0.0)
         spread = float(levels(np.diff(scaled[max(at - PAST, 0) : at]))[1])
-        error, size = max(spread, float(noise[at])), float(sizes[row])
+        own = noise[at - 1] if watch.least else noise[at]  # the new level makes no grain
+        error, size = max(spread, float(own)), float(sizes[row])
         least = max(_JUMP[watch.is_log] * error, _least_jump(watch, scaled, at))
+        if watch.is_small(float(medians(values[at : at + _SINCE])), up=up):
+            continue
         if (UP if up else DOWN) in watch.jumps and size > least:
             score = size / (_ERROR * error) if error else math.inf
             yield Change(at, at + _SINCE, SHIFT, up, score, at_once=True)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments, borders
-from grpo_cli.commands.trend.metadata import add_metadata, repetition
+from grpo_cli.commands.trend.metadata import add_metadata, environments, repetition
 from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import (
     DECILES,
@@ -65,6 +65,17 @@ def _given_advantages(batch: Batch) -> F64 | None:
     return found
 
 
+def _prints(batch: Batch) -> I64:
+    """[R] a number that responses with equal log-probs share; 0 of none.
+
+    The engine's, where there are any: equal tokens of two forward passes differ by rounding.
+    """
+    given = batch.log_probs_new if batch.log_probs_rollout is None else batch.log_probs_rollout
+    if given is None:
+        return np.zeros(batch.responses.count, dtype=np.int64)
+    return batch.responses.sum(_hashed(given))
+
+
 def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> StepSums:
     """The sums of records that have no log-probs: a row for each, of one group."""
     signals = [record.signal for _, record in records]
@@ -75,6 +86,7 @@ def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> St
     rows = {
         "reward": np.array(rewards, dtype=np.float64),
         "length": np.array(lengths, dtype=np.int64),
+        "print": np.zeros(len(rewards), dtype=np.int64),
         "group": np.zeros(len(rewards), dtype=np.int64),
     } | dict.fromkeys(("advantage", "log_ratio", "gradient"), unknown)
     columns = {("row", name): Ragged(widths, values) for name, values in rows.items()}
@@ -95,6 +107,7 @@ class ChunkSums:
         rewards: [R] as ``rewards_of`` has them.
         by: as ``--batch`` has it.
         logged: whether the sums of frameworks' metrics are wanted too.
+        fields: those of ``ENVIRONMENTS`` that have few values, each with a mean reward.
     """
 
     def __init__(
@@ -105,6 +118,7 @@ class ChunkSums:
         by: str = "input",
         *,
         logged: bool = False,
+        fields: Sequence[str] = (),
     ) -> None:
         self._chunk, batch, self._logged = chunk, chunk.batch, logged
         steps: Sequence[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
@@ -124,6 +138,7 @@ class ChunkSums:
             "gradient": (
                 unknown if breakdown is None or not breakdown.shared else _gradients(breakdown)
             ),
+            "print": _prints(batch),
             "group": batch.groups - responses.spread(groups.starts),
         }
         self.sums = StepSums(
@@ -141,6 +156,9 @@ class ChunkSums:
             self.sums.functions[*functions] = int(self.sums.numbers.min())
         for name, values in functions.items():
             self._average(name, "responses", values, ~np.isnan(values))
+        for name, kept in environments(steps, batch.records.lengths, fields):
+            if rewards is not None:
+                self._average(name, "responses", rewards, kept & ~np.isnan(rewards))
         shares = repetition(chunk)
         if not np.isnan(shares).all():
             self._average("repetition", "responses", shares, ~np.isnan(shares))
@@ -214,8 +232,7 @@ class ChunkSums:
         self._find(LOWEST["length"], "responses", -lengths)
         new, old = batch.log_probs_new, batch.log_probs_old
         if new is not None:
-            bits = new.view(np.int64) * _PRIME  # hashes, whose sum says which numbers a step has
-            prints = self._units["tokens"].sum((bits ^ (bits >> 29)) * _PRIME)
+            prints = self._units["tokens"].sum(_hashed(new))
             self.sums.add_count("prints", prints)
             self._by_token("log_prob", new, "log_prob")
             self._find("nll", "tokens", -new)
@@ -256,8 +273,9 @@ class ChunkSums:
         self._find("gradient", "records", breakdown.record_gradient_squares)
         steepest = self._columns["worst", "gradient"].values
         steepest["value"] = np.sqrt(steepest["value"])
-        moved = tokens.sum((breakdown.ratio != 1.0).astype(np.int64)) > 0
-        self._find("ratio", "tokens", np.abs(breakdown.log_ratio), moved)
+        moved = tokens.sum((breakdown.ratio != 1.0).astype(np.int64))
+        self.sums.add_count("moved", moved)
+        self._find("ratio", "tokens", np.abs(breakdown.log_ratio), moved > 0)
 
     def _measure_mismatch(self, difference: F64) -> None:
         """The trainer against the engine, with ``difference`` d = log π_trainer − log π_engine."""
@@ -379,6 +397,13 @@ class ChunkSums:
         found["response"] = responses - batch.records.starts[owners]
         found["record"] = self._places[owners]
         self._columns["worst", name] = Ragged(noted.astype(np.int64), found)
+
+
+def _hashed(values: F64) -> I64:
+    """[N] a hash of each number, whose sum says which numbers a step or a response has."""
+    bits = values.view(np.int64) * _PRIME
+    found: I64 = (bits ^ (bits >> 29)) * _PRIME
+    return found
 
 
 _PRIME = np.int64(0x1E3779B97F4A7C15)

@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.origins import RecordStep
-from grpo_cli.commands.trend.sums import EACH, NO_NUMBER, Ragged, StepSums
+from grpo_cli.commands.trend.sums import EACH, NO_NUMBER, OF_ENVIRONMENT, Ragged, StepSums
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.records.parse.turns import is_version, is_whole, version_rows
 from grpo_cli.records.record import Texts
 from grpo_cli.records.tables.cells import number_texts
 from grpo_cli.records.unread import ENDINGS, VERSIONS
 
-_READ = frozenset((*ENDINGS, *VERSIONS, "meta", "loss", "expected"))
+ENVIRONMENTS = ("env", "env_name", "data_source", "task")
+"""Fields of whose values each has a mean reward, where these are few."""
+_READ = frozenset((*ENDINGS, *VERSIONS, *ENVIRONMENTS, "meta", "loss", "expected"))
 
 _CUT_OFF = (True, "length", "max_tokens", "truncated")
 
@@ -129,6 +131,26 @@ def _versions(rows: list[Any], chunk: Chunk, number: int) -> Iterator[Any]:
             start, length = batch.responses.starts[response], batch.responses.lengths[response]
             each = [each[token] for token in batch.positions[start : start + length].tolist()]
         yield from filter(is_version, each)
+
+
+def environments(
+    steps: Sequence[RecordStep], counts: I64, fields: Sequence[str]
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """The name of each environment's series, and [R] which responses are of it.
+
+    Args:
+        steps: that of each record, with what ``metadata_of`` has of it.
+        counts: [M] the responses of each record.
+        fields: of the records, whose values are of a record or a list by response.
+    """
+    for field in fields:
+        values: list[Any] = []
+        for step, count in zip(steps, counts.tolist(), strict=True):
+            value = (step.metadata or {}).get(field)
+            each = value if isinstance(value, list) and len(value) == count else [value] * count
+            values += each
+        for name in dict.fromkeys(one for one in values if isinstance(one, str)):
+            yield f"{OF_ENVIRONMENT}{field}={name}", np.array([one == name for one in values])
 
 
 _GRAM = 4

@@ -16,7 +16,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.responses import Responses
-from grpo_cli.commands.trend.sums import DECILES, Ragged, StepSums, quantiles
+from grpo_cli.commands.trend.sums import DECILES, OF_ENVIRONMENT, Ragged, StepSums, quantiles
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 Read = Callable[["StepValues"], F64]
@@ -185,6 +185,12 @@ def _ratio_ess(step: StepValues) -> F64:
     return _effective(step.sum("ratio"), step.sum("ratio_squared"), step.count("evaluated_tokens"))
 
 
+def _unmoved(step: StepValues) -> F64:
+    """The share of tokens with a ratio of exactly 1; NaN where nothing was updated."""
+    moved = step.share("moved", "evaluated_tokens")
+    return np.where(moved > 0.0, 1.0 - moved, np.nan)
+
+
 def _mismatch_ess(step: StepValues) -> F64:
     """Of the weights w = e^d, of which Σ (w − 1) and Σ (w² − 1) are known."""
     count = step.count("mismatch")
@@ -243,6 +249,7 @@ ALL = (
     _of_length("length_mean", _of_responses("length_mean"), 6),
     _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 26, whole=True),
     _of_length("at_longest", _of_responses("at_longest"), 29),
+    _columns("signal", "log_probs_new")("copies", _of_responses("copies"), 26),
     _columns("signal", "finish_reasons")("truncated", _share_of("cut_off", "endings"), 11),
     _columns("signal", "tokens or token_ids")("repetition", mean_of("repetition"), 24),
     _columns("signal", "entropies", "nll")("entropy", mean_of("entropy"), 4),
@@ -261,6 +268,7 @@ ALL = (
     _of_ratio("ratio_mean", mean_of("ratio", "evaluated_tokens"), 21),
     _of_ratio("ratio_p999", _ratio_tail, 18),
     _of_ratio("ess", _ratio_ess, 20),
+    _of_ratio("unmoved", _unmoved, 37),
     # ---- the trainer against the engine
     _columns("mismatch", "weight_versions")("staleness", _share_of("lag", "versions"), 22),
     _of_mismatch("k1", mean_of("mismatch_d", "mismatch", sign=-1), 19),
@@ -276,33 +284,50 @@ LEFT_OUT = Metric("left_out", "signal", lambda step: step.count("left_out"), who
 """Records that hold NaN: a column only where there are any."""
 RECORDED_LOSS = Metric("recorded_loss", "update", mean_of("recorded_loss"), 8)
 """The mean of the losses that the records hold: a column only where there are any."""
+LOSS_DIFFERENCE = Metric(
+    "loss_difference",
+    "update",
+    lambda step: RECORDED_LOSS.read(step) + step.objective,
+    _ASKED,
+    worst="gradient",
+    needs="losses, and the columns of the objective",
+)
+"""A recorded loss − grpo's, where there are recorded ones."""
 LOSS_NOISE = 1e-5
 """More than what single precision leaves of a loss whose terms of about 1 cancel."""
-METRICS: Mapping[str, Metric] = {one.name: one for one in (*ALL, LEFT_OUT, RECORDED_LOSS)}
+OF_LOSS = (RECORDED_LOSS, LOSS_DIFFERENCE)
+METRICS: Mapping[str, Metric] = {one.name: one for one in (*ALL, LEFT_OUT, *OF_LOSS)}
 MEAN = "/mean"
 _FUNCTION = re.compile(r"rewards/(.+)/mean")
 
 
 def metric(name: str) -> Metric | None:
     """The column of that name: of the table, or the mean of one of several reward functions."""
-    if name in METRICS or not _FUNCTION.fullmatch(name):
-        return METRICS.get(name)
+    if name in METRICS:
+        return METRICS[name]
+    if name.startswith(OF_ENVIRONMENT):
+        return Metric(name, "signal", mean_of(name), _ASKED)
+    if not _FUNCTION.fullmatch(name):
+        return None
     return Metric(name, "signal", mean_of(name.removesuffix(MEAN)))
 
 
 def functions(step: Mapping[str, object]) -> list[str]:
     """The columns of a step that are of single reward functions, as TRL calls them."""
-    return [name for name in step if name not in METRICS]
+    return [name for name in step if _FUNCTION.fullmatch(name) and name not in METRICS]
 
 
 def values(step: StepValues) -> dict[str, F64]:
     """Every metric of the steps, then those of single reward functions."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         found = {one.name: one.read(step) for one in ALL}
-        for one in (LEFT_OUT, RECORDED_LOSS):
-            if step.table.count(one.name).any():
-                found[one.name] = one.read(step)
+        for name, columns in ((LEFT_OUT.name, [LEFT_OUT]), (RECORDED_LOSS.name, OF_LOSS)):
+            if step.table.count(name).any():
+                found |= {one.name: one.read(step) for one in columns}
         by_step = sorted(step.table.functions.items(), key=lambda one: one[1])
         for name in chain.from_iterable(names for names, _ in by_step):
             found[name + MEAN] = step.mean(name, name)
+        sums = step.table.family("sum")
+        for name in sorted(str(one) for one in sums if str(one).startswith(OF_ENVIRONMENT)):
+            found[name] = step.mean(name, name)
     return found

@@ -70,12 +70,15 @@ class StepSource:
         by: the field whose values are the parts of a step; None: steps have none.
         resumed: file → where its run was resumed, so that the records before of the steps from
             there on are of a pass that did not go on.
+        fields: those that hold the step in some record of the run, once it was read; None: the
+            file's name does.
     """
 
     field: Path | None = None
     files: Mapping[str, int] | None = None
     by: Path | None = None
     resumed: Mapping[str, Sequence[Return]] | None = None
+    fields: tuple[str | None, ...] = ()
 
     def abandoned_pass(self, step: int, source: str, line: int | None) -> int:
         """The pass of a record whose step the run went through again later; 0 if it did not."""

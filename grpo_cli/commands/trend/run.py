@@ -13,7 +13,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.measure import ChunkSums, rewards_of, sums_of_rewards
-from grpo_cli.commands.trend.metadata import is_metadata, metadata_of
+from grpo_cli.commands.trend.metadata import ENVIRONMENTS, is_metadata, metadata_of
 from grpo_cli.commands.trend.metrics import StepValues, functions
 from grpo_cli.commands.trend.names import logged_values, token_means
 from grpo_cli.commands.trend.origins import (
@@ -51,10 +51,12 @@ _MOST = 256
 Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 """What became of a chunk, and [R] its rewards."""
 
-PART_FIELDS = ("rank", "env", "env_name", "data_source", "task")
+PART_FIELDS = ("rank", *ENVIRONMENTS)
 """Fields of records of whose values one alone may have changed."""
 _MOST_IDS = 100_000
 """Ids that are kept: prompts recur in the order in which they came, so the first come again."""
+_MOST_ENVIRONMENTS = 12
+"""Values, beyond which those of a field have no mean reward each."""
 _MOST_PARTS = 256
 """Values, beyond which a field is no part of a run but a name of its records."""
 
@@ -82,6 +84,7 @@ class RunSums(Accumulator[Evaluated]):
         marks: the records at which another step begins, while they are read.
         ids: file and id of records → their step, of the first of them.
         repeats_ids: whether records of several steps of a file have one id.
+        step_fields: those that hold the step of some record; None: the file's name does.
     """
 
     evaluator: Evaluator
@@ -101,6 +104,7 @@ class RunSums(Accumulator[Evaluated]):
     marks: list[tuple[str, int | None, RecordStep]] = field(default_factory=list)
     ids: dict[tuple[str, str], int] = field(default_factory=dict)
     repeats_ids: bool = False
+    step_fields: dict[str | None, None] = field(default_factory=dict)
 
     headers = True
     bundles: ClassVar[bool] = True
@@ -167,7 +171,9 @@ class RunSums(Accumulator[Evaluated]):
             assumed = on_policy_by_default(breakdown)
             self.moved |= not assumed
             self.notices |= {NO_OLD: None} if assumed else {}
-        sums = ChunkSums(chunk, breakdown, rewards, plan.batch, logged=self.logged).sums
+        few = [name for name, one in self.fields.items() if len(one) <= _MOST_ENVIRONMENTS]
+        how: dict[str, Any] = {"logged": self.logged, "fields": [*{*few} & {*ENVIRONMENTS}]}
+        sums = ChunkSums(chunk, breakdown, rewards, plan.batch, **how).sums
         self.add_tables(shortened(sums))
 
     def _note_ids(self, found: Iterable[tuple[tuple[str, str], int]]) -> None:
@@ -200,6 +206,7 @@ class RunSums(Accumulator[Evaluated]):
             except InputError as error:
                 kept.append(error)
                 continue
+            self.step_fields[step.field] = None
             abandoned = self._abandoned(step, item)
             if step.row != before:
                 if not abandoned:
@@ -230,9 +237,10 @@ class RunSums(Accumulator[Evaluated]):
             for one in objects:
                 if len(known) > _MOST_PARTS:
                     break
-                if name in one:
+                value = one.get(name)
+                for each in value if isinstance(value, list) else [value] * (name in one):
                     with suppress(InputError):  # nested too deeply for a name
-                        known.add(hashable(one[name]))
+                        known.add(hashable(each))
 
     def _abandoned(self, step: RecordStep, item: Raw | InputError) -> int:
         """The pass of a record whose step was trained again, which has a row of its own; else 0.
@@ -290,6 +298,7 @@ class RunSums(Accumulator[Evaluated]):
         self.references.merge(later.references)
         self.parts |= later.parts
         self.repeats_ids |= later.repeats_ids
+        self.step_fields |= later.step_fields
         self._note_ids(later.ids.items())
         self.broken = later.broken | self.broken
         for field_name, values in later.fields.items():
@@ -447,6 +456,7 @@ class Run:
             found = self._sums(Evaluator(plan, needs_reference=True))
             others = {key: one for key, one in found.missing.items() if one.path != "log_probs_ref"}
             found.missing = {str(error): error, **others}  # it has the record's place
+        self.step_source = replace(self.step_source, fields=(*found.step_fields,))
         self.missing = found.missing
         several = {name for name, one in found.fields.items() if 1 < len(one) <= _MOST_PARTS}
         self.fields = sorted(several, key=PART_FIELDS.index)

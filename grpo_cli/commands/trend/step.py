@@ -252,12 +252,15 @@ class Steps(Frames, Sequence[Step]):
     def copied_reference(self) -> int | None:
         """The place of the step from which on log_probs_ref equals log_probs_old at all tokens.
 
-        None where it does not to the end, or always did, or the old is the current policy as well.
+        None where it does not to the end, or for less than four steps of a run, whose first policy
+        is the reference; or where records lack one of them, or the old is the current policy.
         """
-        differs = [] if self.logged else np.flatnonzero(self.distance("ref", "old")).tolist()
-        begun = differs[-1] + 1 if differs else len(self)
-        copied = begun < len(self) and self.distance("new", "old")[begun:].all()
-        return begun if copied else None
+        if self.logged or not self._sums.count("kl").all():
+            return None
+        differs = np.flatnonzero(self.distance("ref", "old")).tolist()
+        begun = differs[-1] + 1 if differs else 0
+        enough = begun < len(self) and (begun or len(self) >= LEAST_FUTURE)
+        return begun if enough and self.distance("new", "old")[begun:].all() else None
 
     @property
     def copies(self) -> dict[int, int]:
@@ -404,6 +407,8 @@ class Finding:
         at_once: whether the new level was reached from one step to the next.
         earliest: the first step at which it may have begun (95 %), where noise hides a slow
             beginning; None: at ``onset``.
+        has_past: whether steps before it show what was usual; False for what goes one way from the
+            first step on, or is beyond a limit in the first steps.
         before, after: the levels in the sentence; for a single step or a limit, ``after`` is the
             farthest value; None if the sentence has none.
     """
@@ -426,6 +431,7 @@ class Finding:
     period: int = 0
     at_once: bool = False
     earliest: int | None = None
+    has_past: bool = True
     before: float | None = None
     after: float | None = None
 

@@ -22,6 +22,8 @@ from grpo_cli.objective.arithmetic.exact_sums import segment_sums
 NO_NUMBER = float("nan")
 EACH = "rewards/"
 """Before the name of a reward function, as TRL logs it and its hook records it."""
+OF_ENVIRONMENT = "reward_mean/"
+"""Before the field and the name of an environment whose mean reward it is."""
 DECILES = tuple(f"decile_{number}" for number in range(1, 11))
 COLUMNS = ("new", "old", "ref", "rollout")
 """The log-probs of a record."""
@@ -39,6 +41,7 @@ _ROWS = {
     "log_ratio": "f8",
     "length": "i8",
     "gradient": "f8",
+    "print": "i8",
     "group": "i8",
     "label": "O",
 }

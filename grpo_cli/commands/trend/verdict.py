@@ -12,10 +12,11 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.trend.causes import EQUAL_COLUMNS
 from grpo_cli.commands.trend.events import SURE, Event, events
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
-from grpo_cli.commands.trend.onsets import LEAST, LIMIT, TREND, mean_change
+from grpo_cli.commands.trend.onsets import LEAST, mean_change
 from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
 from grpo_cli.objective.inputs import MissingColumnError
@@ -145,6 +146,12 @@ class Coverage:
         self._assumed = [
             one.name for one in assumed if (one.usual if fields is None else one.name in fields)
         ]
+        self._equal = [
+            words
+            for name, (value, words) in EQUAL_COLUMNS.items()
+            if not steps.logged and not (on_policy and name == "ess") and counts.get(name)
+            if (steps.metrics[name][~np.isnan(steps.metrics[name])] == value).all()
+        ]
         self._unknown = [name for name in counts if steps.logged and name not in watched]
         self._missing: dict[str, list[str]] = {}
         columns = ", ".join(dict.fromkeys(one.path.rpartition(".")[2] for one in missing.values()))
@@ -195,7 +202,7 @@ class Coverage:
                 f"constant by assumption: {', '.join(self._assumed)} (log_probs_old is missing, "
                 "so grpo assumes ratios of 1)"
             )
-        return sentences
+        return sentences + [f"{words} of all steps" for words in self._equal]
 
 
 def main_event(found: Sequence[Event]) -> Event | None:
@@ -206,13 +213,8 @@ def main_event(found: Sequence[Event]) -> Event | None:
     """
     wrong = [one for one in found if one.severity == WARNING]
     lasting = [one for one in wrong if one.end is None]
-    lasting.sort(key=lambda one: not _has_past(one.first))
+    lasting.sort(key=lambda one: not one.first.has_past)
     return next(iter([*lasting, *wrong]), None)
-
-
-def _has_past(finding: Finding) -> bool:
-    """Whether there are steps before it to compare it with."""
-    return finding.kind != TREND and (finding.kind != LIMIT or finding.before is not None)
 
 
 def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
@@ -225,7 +227,7 @@ def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
         for event in found
         if event.severity == WARNING and event.end is None
         for finding in event.findings
-        if finding.severity == WARNING and finding.end is None and _has_past(finding)
+        if finding.severity == WARNING and finding.end is None and finding.has_past
     ]
     first = min(onsets, default=-math.inf)
     good = [number for number in steps.numbers if number < first]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.trend.sums import OF_ENVIRONMENT
 
 UP, DOWN, BOTH = "up", "down", "up, down"
 PRACTICE = "practice"
@@ -74,6 +75,7 @@ class Watch(NamedTuple):
             standard errors adds.
         jumps: the ways in which a level that is reached at once is a finding.
         stuck: the value at which nothing is learnt, if it is that from the first step on.
+        gone: the value that it does not exceed where it is gone, as it may be at single steps.
         steady: how far it may go one way all along; None: as far as it likes.
         logged: other names, in logs: a whole name, or its end after a slash.
         fix: what to do about it, where only a log is there.
@@ -92,6 +94,7 @@ class Watch(NamedTuple):
     rise: float = 0.06
     jumps: str = ""
     stuck: float | None = None
+    gone: float | None = None
     steady: Steady | None = None
     logged: tuple[str, ...] = ()
     fix: str = ""
@@ -213,9 +216,9 @@ _ENTROPY = (
     "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
     "learning rate"
 )
-_RECORDED = (
-    "grpo's loss of these records did not change: look for another formula, coefficient or "
-    "normalisation in the trainer (grpo verify, with the recorded loss under expected.loss)"
+_DIFFERENCE = (
+    "look for another formula, coefficient or normalisation in the trainer (grpo verify, with the "
+    "recorded loss under expected.loss), or for rewards that are not those that it trained on"
 )
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
@@ -226,13 +229,13 @@ TABLE = (
     Watch("staleness", BOTH, UP, fix="update the engine's weights more often"),
     Watch(
         "mismatch.k3", UP, UP, "log", spikes=9.0, bounds=_STEADY, fix=_ENGINE,  # 3² of mean_abs
-        steady=_GROWS,
+        steady=_GROWS, least=1e-10,
         logged=("rollout_corr/k3_kl", "gen_kl_error", "mismatch_kl/all/mean", "mismatch_kl",
                 "policy_kl_error"),
     ),
     Watch(
         "mismatch.mean_abs", UP, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0, fix=_ENGINE,
-        steady=_GROWS,
+        steady=_GROWS, least=1e-5,
         logged=("sampling/sampling_logp_difference/mean", "train_rollout_logprob_abs_diff",
                 "rollout_probs_diff_mean", "sampling_logp_difference"),
     ),
@@ -249,6 +252,11 @@ TABLE = (
     Watch("ratio_p999", UP, UP, "log", span=_POSITIVE, spikes=1.6, fix=AHEAD),
     Watch("ratio_mean", BOTH, fix=AHEAD, logged=("probs_ratio",)),
     Watch("ess", DOWN, DOWN, "below 1", least=0.02, span=_SHARE, spikes=30.0, fix=AHEAD),
+    Watch(
+        "unmoved", gone=0.1, span=_SHARE,
+        fix="compare precision, dropout and temperature of the forward passes that give "
+            "log_probs_old and log_probs_new; more updates per batch lower it as well",
+    ),
     Watch("clip_low", UP, UP, "share", least=0.05, span=_SHARE, fix=AHEAD,
           logged=("clip_ratio/low_mean", "pg_clipfrac_lower")),
     Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=AHEAD,
@@ -270,9 +278,9 @@ TABLE = (
     ),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0,
           fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
-    Watch("loss", spikes=3.0, fix=AHEAD,
+    Watch("loss", spikes=3.0, least=1e-5, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
-    Watch("recorded_loss", BOTH, spikes=3.0, fix=_RECORDED),
+    Watch("loss_difference", spikes=3.0, jumps=BOTH, least=1e-5, fix=_DIFFERENCE),
     Watch(
         "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5, jumps=BOTH,
         span=_POSITIVE, spikes=3.0,
@@ -303,6 +311,11 @@ TABLE = (
             "padding after their end",
     ),
     Watch(
+        "copies", jumps=UP, least=0.2, span=_SHARE,
+        fix="look for a sampler or a loader that gives a response twice: requests with one seed, "
+            "a cache, rows that were written twice",
+    ),
+    Watch(
         "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
@@ -311,6 +324,7 @@ TABLE = (
     ),
     Watch(
         "groups_equal", UP, UP, "share", (Limit(0.7, room=0.3),), least=0.5, span=_SHARE, stuck=1.0,
+        jumps=UP,
         bounds=_STEADY, spikes=5.0, fix=_GROUPS,
         logged=("frac_reward_zero_std", "zero_var_group_frac", "zero_std_frac"),
     ),
@@ -333,6 +347,8 @@ TABLE = (
               "that it favours"),
     Watch("rewards/", DOWN, DOWN, bounds=_STEADY,
           fix="check what this reward function has returned since then"),
+    Watch(OF_ENVIRONMENT, gone=0.0,
+          fix="check the verifier of this environment, and the answers that it compares with"),
 )  # fmt: skip
 
 _COMPARED = ("reward_std", "pass_at_k")
@@ -343,21 +359,26 @@ SIGNED = "mismatch.k1"
 _IF_FALLS = " falls, "
 _SURE = ("the policy became less sure of its tokens", "the policy became too sure of its tokens")
 _FAR = ("the ratios π_θ/π_old moved away from 1",) * 2
+_DIVERGED = "the log-probs of engine and trainer diverged"
+_NEARER = "the log-probs of engine and trainer came nearer to each other"
 _CLIPPED = ("more tokens were clipped", "")
 _MEANINGS: Mapping[str, tuple[str, str]] = {
     "staleness": ("the engine's weights fell behind the trainer's weights", ""),
-    "mismatch": ("the log-probs of engine and trainer diverged",) * 2,
+    "mismatch": (_DIVERGED, _NEARER),
+    "mismatch.ess": (_NEARER, _DIVERGED),
     **dict.fromkeys(("ratio_p999", "ratio_mean", "ess"), _FAR),
     **dict.fromkeys(("clip_low", "clip_high"), _CLIPPED),
     "reward_length_corr": ("within groups, longer responses got more reward", ""),
     "reward_advantage_corr": ("", "the advantages no longer follow the rewards"),
     "reward_ratio_corr": ("", "the updates make responses with more reward less likely"),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
-    "recorded_loss": ("the loss that you logged rose", "the loss that you logged fell"),
+    "loss_difference": ("your loss and grpo's loss of the same records diverged",) * 2,
     "kl_k3": ("the KL from the reference rose", "the KL from the reference fell"),
     **dict.fromkeys(("entropy", "nll"), _SURE),
     "repetition": ("responses began to repeat themselves", ""),
     "truncated": ("more responses were cut off", ""),
+    "copies": ("more responses are copies of others of the step", ""),
+    "unmoved": ("", "fewer ratios are exactly 1: log_probs_old come from another forward pass"),
     "at_longest": ("all responses of a step have one length: cut off, or with padding", ""),
     "length_mean": ("responses became longer", "responses became shorter"),
     "groups_equal": ("more groups had equal rewards (no policy gradient)", ""),
@@ -380,8 +401,8 @@ RANKS: Mapping[str, int] = {one.name: rank for rank, one in enumerate(TABLE)}
 
 def watch(name: str) -> Watch | None:
     """How a metric of a dump is watched; None where it is not."""
-    found = _ROWS.get(name)
-    return _ROWS["rewards/"] if found is None and name.startswith("rewards/") else found
+    prefixes = (one for one in ("rewards/", OF_ENVIRONMENT) if name.startswith(one))
+    return _ROWS.get(name) or _ROWS.get(next(prefixes, ""))
 
 
 def meaning(row: Watch, direction: str) -> str:

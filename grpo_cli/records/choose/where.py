@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,19 +115,26 @@ def hashable(value: Any) -> Any:
 class Condition(NamedTuple):
     """One comparison of a field with a constant, or with several (``in``).
 
-    A field that is not there never matches.
+    A field that is not there never matches; where there are ``others``, one of them may.
     """
 
     path: Path
     test: str
     wanted: Any
+    others: tuple[Path, ...] = ()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The fields of which one has to compare so."""
+        return (self.path, *self.others)
 
     def holds(self, value: Any) -> bool:
         """Whether an object has the field, and it compares so."""
-        try:
-            return self.compares(look_up(value, self.path))
-        except Missing:
-            return False
+        for path in self.paths:
+            with suppress(Missing):
+                if self.compares(look_up(value, path)):
+                    return True
+        return False
 
     def compares(self, found: Any) -> bool:
         """The comparison; the text of a number, and a list of one, count as the number."""
@@ -293,7 +301,8 @@ def refuted(conditions: tuple[Condition, ...], text: bytes) -> bool:
     """Whether one of them is seen to fail without decoding the text."""
     for one in conditions:
         try:
-            if not any(map(one.compares, scalars(text, one.path))):
+            given = chain.from_iterable(scalars(text, path) for path in one.paths)
+            if not any(map(one.compares, given)):
                 return True
         except (ValueError, orjson.JSONDecodeError):
             continue

@@ -250,7 +250,8 @@ def _groups(
     number: int, worst: Mapping[str, Place], reader: Reader, run: Run
 ) -> list[Mapping[str, Any]]:
     """The groups in which a step is worst in something, in the order of that."""
-    choice = Choice({number: "asked"}, pointed_at(worst.values()), groups=0, seed=0)
+    pointed = pointed_at((number, one) for one in worst.values())
+    choice = Choice({number: "asked"}, pointed, groups=0, seed=0)
     make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
     found = first_pass(reader, make).steps
     rows: list[Mapping[str, Any]] = []
