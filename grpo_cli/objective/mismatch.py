@@ -41,6 +41,9 @@ _LEAST, _SIGMAS, _ALIKE = 0.2, 6.0, 0.85
 _LEAST_SPARED, _LEAST_RUNS = 0.05, 8
 _NEARLY_ALL, _LEAST_RATE = 0.95, 0.1
 """The share of the KL that some steps have if the others have none, and of its mean by token."""
+_AHEAD = 5
+_PLACED = 2.0
+"""How much more the place of a response that differs most has to differ than the one spared."""
 _SETTLED = 4096
 _CACHED = 1 << 15
 """Tokens that are added together: arrays of so many stay in the cache, four times as fast."""
@@ -324,6 +327,9 @@ def _spared(cause: str, table: dict[int, F64]) -> Cause | None:
     if len(known) < 2 or not enough:
         return None
     spared = max(enough) if cause == VERSION else min(enough, key=lambda kind: enough[kind])
+    by_token = {kind: sums[2] / sums[0] for kind, sums in known.items() if kind in enough}
+    if cause == POSITION and max(by_token.values()) < _PLACED * by_token[spared]:
+        return None
     names = {kind: PLACES[kind] if cause == POSITION else f"{cause} {kind}" for kind in known}
     return _cause(cause, names, known, spared)
 
@@ -331,11 +337,16 @@ def _spared(cause: str, table: dict[int, F64]) -> Cause | None:
 def _begun(table: dict[int, F64]) -> Cause | None:
     """What the steps before or from one of them on explain; None without a fifth, surely.
 
-    Where the later of them differ more again, the mismatch grows: from the first step on that parts
-    the steps before it as well. Where nearly all of it is in the steps from one to another, these.
+    An engine that samples ahead has the newest weights at first, so that a rise in the first five
+    of many steps is none. Where the later of them differ more again, the mismatch grows: from the
+    first step on that parts the steps before it as well. Where nearly all of it is in the steps
+    from one to another, these.
     """
     known = {one: sums for one, sums in table.items() if one >= 0 and sums[0]}
-    found = _part_steps(known)
+    found, begin = _part_steps(known), sorted(known)[:_AHEAD]
+    if found is not None and found[1].step in begin and len(known) > 3 * _AHEAD:
+        known = {one: sums for one, sums in known.items() if one not in begin}
+        found = _part_steps(known)
     if found is None:
         return None
     step, cause = found

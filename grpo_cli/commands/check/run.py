@@ -59,6 +59,7 @@ _OF_GROWING = ("temperature", "last-token", "mean-weight", "outliers", "rollout-
 _BY_UPDATES = (("temperature", "alone", _COMMON), ("drift", "alone", _COMMON), ("drift", "", 0.05))
 """Code, kind and share of records up to which it may be what one update did to some prompts."""
 _SMALL = 0.1
+_HUNDRED = 100
 _OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
 _STANDS_FOR = {
@@ -181,11 +182,13 @@ class Check(Accumulator[Any]):
         if self._edge is not None:
             source, view = self._edge
             compare_samples(view, self.findings, self.mismatch, source)
+        self.findings.settle()
         mismatch = judge(self.mismatch.result(), self.words)
         grown = mismatch is not None and self._drop_grown(mismatch)
         for code, kind, share in _BY_UPDATES:
             if self.findings.count_by(0, 1)[code, kind] <= share * self.sizes["records"]:
                 self.findings.lower(code, kind)
+        self._lower_single_base()
         counts, errors = self.findings.count_by(0), self.findings.count_by(0, 2)
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
         for code in {code for code, _, _ in found} & _STANDS_FOR.keys():
@@ -205,6 +208,9 @@ class Check(Accumulator[Any]):
         if mismatch is not None and mismatch.named == TOKEN:
             for kind in ("low", "high"):  # which one word makes
                 self.findings.drop("mean-weight", kind)
+            ends = [row.evidence for row in self.findings.rows if row.code == "last-token"]
+            if all(2 * one.get("responses", 0) < one.get("of", 0) for one in ends):
+                self.findings.drop("last-token")  # it ends the minority of the responses
         if mismatch is not None and (grown or not mismatch.normal):
             self._add_located(self._find_uneven_mismatch(mismatch), 0)
         *others, last = self.lengths[len(self.lengths) * 3 // 4 :].tolist()
@@ -219,6 +225,15 @@ class Check(Accumulator[Any]):
         for kind in ("single", "single-reward"):
             if torn or not are_centred(self.formulas, kinds["advantages", kind]):
                 self.findings.drop("advantages", kind)
+
+    def _lower_single_base(self) -> None:
+        """Makes an info of a base that one record of a hundred shows: an update gives one too."""
+        rows = [row for row in self.findings.rows if row.code == "log-base"]
+        single = self.findings.count_by(0)["log-base"] == 1 and "records" not in rows[0].evidence
+        if single and self.sizes["records"] >= _HUNDRED:
+            for code, kind in self.findings.count_by(0, 1):
+                if code == "log-base":
+                    self.findings.lower(code, kind)
 
     def _drop_grown(self, mismatch: MismatchFound) -> bool:
         """Drops what a mismatch that grows from step to step leads to; returns whether it did.

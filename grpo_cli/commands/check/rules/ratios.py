@@ -105,7 +105,7 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
     """
     _, mean = pair.means(pair.size)
     for sample in np.flatnonzero(~pair.equal).tolist():
-        claim = pair.view.places[pair.record(sample)].claims
+        claim = pair.place(sample).claims
         if not claim:
             continue
         beyond = np.mean(pair.size[pair.tokens(sample)] > np.log(1.1))
@@ -144,7 +144,7 @@ def find_engines_with_reference_weights(pair: Pair) -> Iterator[Finding]:
     least = np.maximum(np.maximum(_FAR, _TIMES * near), moved)
     hit = (near <= _ENGINE_NOISE) & (np.minimum(far, other) > least)
     for sample in np.flatnonzero(hit & (pair.samples.lengths >= LEAST_TOKENS)).tolist():
-        if 0 <= pair.view.places[pair.record(sample)].step <= _AHEAD:
+        if 0 <= pair.place(sample).step <= _AHEAD:
             continue
         yield Finding(
             {"to_reference": near[sample], "to_policy": far[sample]},
@@ -363,6 +363,7 @@ def find_uneven_mismatch(found: MismatchFound) -> Iterator[tuple[Finding, int | 
     """Yields that most of a mismatch is at a word, places of responses, or steps; from which step.
 
     Of a mismatch of which the place or the step explains a fifth or more, by six standard errors.
+    It is an info where the mismatch became smaller.
     The first tokens from older weights, of a prefix cache: huggingface/trl#6007.
     """
     since = next((one.step for one in found.causes if one.name == STEP and one.counts), None)
@@ -382,6 +383,7 @@ def find_uneven_mismatch(found: MismatchFound) -> Iterator[tuple[Finding, int | 
         finding = Finding(
             {"explains": cause.explains, "tokens": tokens, "kl": carried / tokens},
             kind="growing" if cause.grows else cause.name,
+            severity="info" if cause.name == STEP and cause.step is None else None,
             words={"step": cause.step, "where": listed, "others": others, "rest": rest},
         )
         yield finding, since if cause.name == TOKEN else cause.step
