@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.answer import Checked, Finding, MismatchFound
+from grpo_cli.commands.check.facts import Marks, collect_marks
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.notes import (
     SkippedRules,
@@ -35,7 +36,7 @@ from grpo_cli.commands.check.rules.formulas import (
     find_changed_formulas,
 )
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
-from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
+from grpo_cli.commands.check.rules.repeats import InputMemory, Located
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold, fold_pieces
@@ -96,7 +97,7 @@ class Check(Accumulator[Any]):
         self.formulas: Counter[str] = Counter()
         # of a piece: what comparing its records with others needs; the small records at its
         # beginning and end, whose samples may continue elsewhere; the file of its first record
-        self._facts: list[Facts] = []
+        self._marks: list[Marks] = []
         self._edges: Sequence[Tokens] = ()
         self._first = ""
         self._compared: dict[int, Place] = {}  # step → its first record, in the input's order
@@ -124,7 +125,7 @@ class Check(Accumulator[Any]):
         self.skipped_rules += count_skipped(view)
         self.formulas += count_formulas(view)
         self.sizes["tilted"] += count_tilted(view)
-        self._facts.append(collect_facts(view))
+        self._marks.append(collect_marks(view))
         self._note_lengths(np.bincount(view.spans, minlength=1), self.findings)
         explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
@@ -157,8 +158,8 @@ class Check(Accumulator[Any]):
         self.findings.merge(later.findings, source)
         self.mismatch.merge(later.mismatch)
         self.words.merge(later.words)
-        for facts in later._facts:
-            self._add_located(self._memory.add(facts), source)
+        for marks in later._marks:
+            self._add_located(self._memory.add(marks), source)
         for number, edge in enumerate(later._edges):
             self._add_edge(edge, source, first=number == 0)
 
