@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +270,9 @@ def test_ends_of_an_unknown_vocabulary_that_are_repeated_are_padding(repeats, co
 # ---- temperatures of small groups ----------------------------------------------------------------
 
 
-def small_run(size: int, heat: dict[str, float], since: int = 0) -> list[Row]:
+def small_run(
+    size: int, heat: dict[str, float], since: int = 0, only: Collection[int] = range(72)
+) -> list[Row]:
     """12 steps of 6 prompts, the update of every second step sharpening a prompt by a quarter."""
     draw, rows = np.random.default_rng(7), []
     for at in range(72):
@@ -279,7 +282,7 @@ def small_run(size: int, heat: dict[str, float], since: int = 0) -> list[Row]:
         new = logits * (1.25 if at % 12 == 3 else 1.0) + update
         row: Row = {"step": at // 6, "rewards": [0.0, 1.0] * (size // 2)}
         for name, made in {"new": new, "old": logits, "rollout": logits + noise}.items():
-            scaled = made / (heat.get(name, 1.0) if at >= since else 1.0)
+            scaled = made / (heat.get(name, 1.0) if at >= since and at in only else 1.0)
             log_p = scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True)
             column = log_p[np.arange(len(taken)), taken]
             row[f"log_probs_{name}"] = column.reshape(size, 12).tolist()
@@ -299,6 +302,107 @@ def test_an_update_that_sharpens_a_prompt_is_no_temperature(size):
     for column, heat in itertools.product(("new", "old", "rollout"), (0.7, 1.4)):
         assert {code for code, _ in errors({column: heat})} == {"temperature"}, (column, heat)
     assert ("temperature", 6) in errors({"new": 0.6}, since=36)
+
+
+@each(
+    ("size", "only", "wanted"),
+    [
+        (16, [20], set()), (6, [20], set()), (16, [20, 50], set()),
+        # all prompts of a step, and one worker of an engine
+        (16, range(18, 24), {"temperature"}), (16, [8, 26, 45, 62], {"temperature"}),
+        (6, range(18, 24), {"temperature"}), (6, [8, 26, 45, 62], {"temperature"}),
+    ],
+)  # fmt: skip
+def test_older_weights_at_one_prompt_are_no_temperature(size, only, wanted):
+    """They sharpen a prompt as a temperature does; it sharpens those of a step, or all alike."""
+    found = check(small_run(size, {"rollout": 0.8}, only=only), limit=0).findings
+    assert {one.code for one in found if one.severity == "error"} == wanted
+
+
+@each(("records", "wanted"), [([50], "info"), ([50, 51], "error")])
+def test_a_base_that_one_record_of_a_hundred_shows_is_no_error(records, wanted):
+    draw, rows = np.random.default_rng(3), []
+    for at in range(120):
+        new = -draw.exponential(1.0, (4, 10)) - 0.01
+        noise = 0.01 * draw.normal(size=new.shape)
+        old = new * (0.6931 * (1.0 + noise / 5) if at in records else 1.0 + noise)
+        logged = {"log_probs_new": new.tolist(), "log_probs_old": old.tolist()}
+        rows.append({**logged, "rewards": [0.0, 1.0, 0.0, 1.0], "step": at // 6})
+    found = check(rows, limit=0).findings
+    assert {one.severity for one in found if one.code == "log-base"} == {wanted}
+
+
+@each(("elsewhere", "wrong"), [(False, True), (True, False)])
+def test_a_word_that_the_policy_writes_elsewhere_too_is_no_padding(elsewhere, wrong):
+    """Responses that were cut in a loop end in runs of one word, after one other word."""
+    draw, rows = np.random.default_rng(5), []
+    for record in range(3):
+        ids = draw.integers(30, 500, (4, 12))
+        if record == 1:
+            ids[:3, 5], ids[0, 6:], ids[1, 6:] = 20, 16, 16
+            ids[2, 5:8], ids[2, 8], ids[2, 9:] = ids[3, 5:8], 20, 16
+        elif elsewhere:
+            ids[:, 3] = 16
+        new = -draw.exponential(1.0, ids.shape) - 0.01
+        rows.append({"log_probs_new": new.tolist(), "rewards": [0.0, 1.0] * 2})
+        rows[-1]["token_ids"] = ids.tolist()
+    assert any(one.code == "padding-id" for one in check(rows).findings) is wrong
+
+
+def uneven_run(noise: Callable[[int], float], steps: int = 40) -> list[Row]:
+    """A run whose engine differs by a noise that depends on the step."""
+    draw, rows = np.random.default_rng(11), []
+    for step in range(steps):
+        old = -draw.exponential(1.0, (24, 12)) - 0.01
+        engine = np.minimum(old + noise(step) * draw.normal(size=old.shape), 0.0)
+        logged = {"log_probs_new": old.tolist(), "log_probs_rollout": engine.tolist()}
+        rows.append({**logged, "rewards": [0.0, 1.0] * 12, "step": step})
+    return rows
+
+
+@each(
+    ("noise", "wanted"),
+    [
+        (lambda step: 0.11 if step > 2 else 0.0, []),
+        (lambda step: 0.12 if step < 25 else 0.05, ["info"]),
+        (lambda step: 0.11 if step > 20 else 0.01, ["warning"]),
+    ],
+)
+def test_an_engine_that_begins_on_policy_is_no_mismatch_from_a_step_on(noise, wanted):
+    found = check(uneven_run(noise), limit=0).findings
+    assert [one.severity for one in found if "explains" in one.evidence] == wanted
+
+
+def test_places_that_hardly_differ_are_not_named():
+    """Six standard errors are soon reached; who reads "mostly" expects more than a tenth."""
+    draw, rows = np.random.default_rng(1), []
+    for at in range(300):
+        old = -draw.exponential(1.0, (24, 12)) - 0.01
+        size = np.where(np.arange(12) < 6, 0.09, 0.11)
+        engine = np.minimum(old + size * draw.normal(size=old.shape), 0.0)
+        rows.append({"log_probs_new": old.tolist(), "log_probs_rollout": engine.tolist()})
+        rows[-1] |= {"rewards": [0.0, 1.0] * 12, "id": at}
+    found = check(rows)
+    assert found.mismatch is not None
+    assert found.mismatch.named != "position"
+    assert not [one for one in found.findings if "explains" in one.evidence]
+
+
+def test_a_token_that_carries_the_mismatch_explains_last_tokens():
+    draw, rows = np.random.default_rng(2), []
+    for step in range(40):
+        old = -draw.exponential(0.8, (6, 14)) - 0.01
+        words = [[f"w{word}" for word in row] for row in draw.integers(0, 40, old.shape)]
+        engine = old.copy()
+        for row in range(2):
+            words[row][-1], engine[row, -1] = "</s>", old[row, -1] - 2.5
+        row = {"log_probs_old": old.tolist(), "log_probs_rollout": engine.tolist()}
+        row |= {"log_probs_new": old.tolist(), "tokens": words, "rewards": [0.0, 1.0] * 3}
+        rows.append(row | {"step": step})
+    found = check(rows, limit=0).findings
+    codes = {one.code for one in found if one.severity != "info"}
+    assert codes == {"rollout-mismatch"}
+    assert any("mostly at '</s>'" in one.message for one in found)
 
 
 def test_a_constant_at_half_of_the_tokens_is_not_at_every_token():

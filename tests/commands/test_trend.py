@@ -445,8 +445,8 @@ def test_commands_name_the_step_where_ids_recur(ids, recur, tmp_path: Path) -> N
         off = 0.8 if row["step"] > 25 else 0.001
         row["log_probs_rollout"] = [[x - off for x in each] for each in row["log_probs_old"]]
     (finding, *_) = answer("trend", write(path, rows))["findings"]
-    named = {"command": 26, "cause": 26, "worst_command": finding["worst_step"]}
-    for key, step in named.items():
+    assert finding["cause"] == f"grpo check {path} --where step==26"  # which compares its records
+    for key, step in {"command": 26, "worst_command": finding["worst_step"]}.items():
         words = shlex.split(finding[key], comments=True)
         record = words[words.index("--record") + 1]
         where = ["--where", f"step=={step}"] if recur else []

@@ -818,7 +818,7 @@ def test_a_doubt_of_the_entropies_is_no_headline_where_the_log_probs_fell_too(
     assert event["summary"].startswith("step 20: −log π of the sampled tokens fell at once (")
     assert "temperature" in event["fix"].partition("raise ε_high")[0]
     shown = run("trend", path, "-v", "dr").stdout
-    assert shown.index("fix: first") < shown.index("check of one record: entropies: ")
+    assert shown.index("fix: first") < shown.index("check of the step: entropies: ")
 
 
 @each("factors", [(1.0, 0.55), (1.0, 1.8), (0.9, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55)])

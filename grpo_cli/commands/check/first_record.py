@@ -33,7 +33,8 @@ def first_error(chunk: Chunk) -> Iterator[str]:
     columns = {name: values[:tokens] for name, values in columns.items() if values is not None}
     if tokens < _LEAST or not any(starmap(_suspicious, combinations(columns.values(), 2))):
         return
-    from grpo_cli.commands.check.record_view import Tokens  # not loaded for sane records
+    from grpo_cli.commands.check.pair import Pair  # not loaded for sane records
+    from grpo_cli.commands.check.record_view import Tokens
     from grpo_cli.commands.check.samples import find_in_pairs
 
     rows = Segments(widths)
@@ -46,7 +47,7 @@ def first_error(chunk: Chunk) -> Iterator[str]:
         columns=columns,
         samples=np.zeros(1, dtype=np.int64),
     )
-    for rule, finding in find_in_pairs(record, _RULES):
+    for rule, finding in find_in_pairs([Pair(record, names) for names in record.pairs], _RULES):
         yield f"{rule.describe(finding)[0]} (run grpo check for all findings)"
         return
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.check.record_view import Tokens, count_marked
+from grpo_cli.commands.check.record_view import Place, Tokens, count_marked
 
 SURE = -0.25
 """The sum of two log-probs from which on a token is sure: probabilities of about 0.88."""
@@ -164,7 +164,7 @@ def _fit_line(x: F64, y: F64) -> Middle:
     """
     slope, power = _fit_slope(x, y)
     left = Middle.of(y - slope * x)
-    if abs(slope) * np.sqrt(power) <= _LINE_SIGMAS * left.spread:
+    if not left.number or abs(slope) * np.sqrt(power) <= _LINE_SIGMAS * left.spread:
         return Middle(0, 0.0, 0.0)
     most = np.abs(y) <= np.quantile(np.abs(y), _MOST)
     if abs(_fit_slope(x[most], y[most])[0]) < _LEAST_SLOPE * abs(slope):
@@ -229,6 +229,11 @@ class Pair:
         """Whether the second is the reference, from which a policy moves far in long training."""
         return self.names[1] == "log_probs_ref"
 
+    @property
+    def to_engine(self) -> bool:
+        """Whether the second is the engine's that sampled, which may have older weights."""
+        return self.names[1] == "log_probs_rollout"
+
     @cached_property
     def samples(self) -> Segments:
         """The tokens of each sample."""
@@ -242,6 +247,10 @@ class Pair:
     def record(self, sample: int) -> int:
         """Returns the first record of a sample."""
         return int(self.view.sample_starts[sample])
+
+    def place(self, sample: int) -> Place:
+        """Returns the place of the first record of a sample."""
+        return self.view.places[self.record(sample)]
 
     def tokens(self, sample: int) -> slice:
         """Returns the tokens of a sample."""
@@ -319,6 +328,18 @@ class Pair:
         return found
 
     @cached_property
+    def leaning(self) -> tuple[F64, F64, F64]:
+        """[S] number, Σ (m − m̄)·d and Σ (m − m̄)² of tokens that differ clearly.
+
+        d is the log ratio, m the sum of both log-probs: where one column has a temperature, d/m
+        has one slope in all samples.
+        """
+        clear, middle = are_clear(self.first, self.second), self.first + self.second
+        n, centre, spread = self.moments(middle, clear)
+        part = np.where(clear, (middle - self.samples.spread(centre)) * self.log_ratio, 0.0)
+        return n, self.samples.sum(part), n * spread * spread
+
+    @cached_property
     def scales(self) -> dict[int, Scale]:
         """Sample → its scale, where the log ratio goes with the log-probs, or has one sign.
 
@@ -332,11 +353,11 @@ class Pair:
             away = np.abs(ups - downs) / np.sqrt(np.maximum(ups + downs, 1))
             found |= (ups + downs >= LEAST_TOKENS) & (away > _COIN_SIGMAS)
         if not found.all():
-            n, centre, spread = self.moments(middle, clear)
+            n, together, power = self.leaning
             _, _, change = self.moments(self.log_ratio, clear)
-            part = np.where(clear, (middle - self.samples.spread(centre)) * self.log_ratio, 0.0)
-            together = np.abs(self.samples.sum(part) / np.maximum(n, 1.0))
-            found |= (n >= LEAST_TOKENS) & (together * np.sqrt(n) > _COIN_SIGMAS * spread * change)
+            found |= (n >= LEAST_TOKENS) & (
+                np.abs(together) > _COIN_SIGMAS * np.sqrt(power) * change
+            )
         parts = {sample: self.tokens(sample) for sample in np.flatnonzero(found).tolist()}
         return {at: Scale(self.first[part], self.second[part]) for at, part in parts.items()}
 

@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.answer import Checked, Finding, MismatchFound
+from grpo_cli.commands.check.facts import Marks, collect_marks
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.notes import (
     SkippedRules,
+    WordSums,
     count_short,
     count_skipped,
     judge,
     missing_needs,
     not_checked,
-    sum_by_word,
 )
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Place, Tokens, View
@@ -35,7 +36,7 @@ from grpo_cli.commands.check.rules.formulas import (
     find_changed_formulas,
 )
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
-from grpo_cli.commands.check.rules.repeats import Facts, InputMemory, Located, collect_facts
+from grpo_cli.commands.check.rules.repeats import InputMemory, Located
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold, fold_pieces
@@ -59,6 +60,7 @@ _OF_GROWING = ("temperature", "last-token", "mean-weight", "outliers", "rollout-
 _BY_UPDATES = (("temperature", "alone", _COMMON), ("drift", "alone", _COMMON), ("drift", "", 0.05))
 """Code, kind and share of records up to which it may be what one update did to some prompts."""
 _SMALL = 0.1
+_HUNDRED = 100
 _OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
 _STANDS_FOR = {
@@ -88,14 +90,14 @@ class Check(Accumulator[Any]):
     def __init__(self, limit: int = 3) -> None:
         self.findings = Findings(limit)
         self.mismatch = Mismatch()
-        self.words: Counter[tuple[str, bool]] = Counter()
+        self.words = WordSums(Counter(), Counter())
         self.sizes: Counter[str] = Counter()
         self.lengths = np.zeros(1, dtype=np.int64)
         self.skipped_rules: Counter[SkippedRules] = Counter()
         self.formulas: Counter[str] = Counter()
         # of a piece: what comparing its records with others needs; the small records at its
         # beginning and end, whose samples may continue elsewhere; the file of its first record
-        self._facts: list[Facts] = []
+        self._marks: list[Marks] = []
         self._edges: Sequence[Tokens] = ()
         self._first = ""
         self._compared: dict[int, Place] = {}  # step → its first record, in the input's order
@@ -123,13 +125,13 @@ class Check(Accumulator[Any]):
         self.skipped_rules += count_skipped(view)
         self.formulas += count_formulas(view)
         self.sizes["tilted"] += count_tilted(view)
-        self._facts.append(collect_facts(view))
+        self._marks.append(collect_marks(view))
         self._note_lengths(np.bincount(view.spans, minlength=1), self.findings)
         explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
         compared = ~explained & (view.tokens > 0)
         if compared.any():
-            self.words.update(sum_by_word(view, compared))
+            self.words.add(view, compared)
             for at in np.flatnonzero(compared).tolist():
                 self._compared.setdefault(view.places[at].step, view.places[at])
             samples.add(view.take(compared))
@@ -155,9 +157,9 @@ class Check(Accumulator[Any]):
         self._note_lengths(later.lengths, later.findings)
         self.findings.merge(later.findings, source)
         self.mismatch.merge(later.mismatch)
-        self.words.update(later.words)
-        for facts in later._facts:
-            self._add_located(self._memory.add(facts), source)
+        self.words.merge(later.words)
+        for marks in later._marks:
+            self._add_located(self._memory.add(marks), source)
         for number, edge in enumerate(later._edges):
             self._add_edge(edge, source, first=number == 0)
 
@@ -181,11 +183,13 @@ class Check(Accumulator[Any]):
         if self._edge is not None:
             source, view = self._edge
             compare_samples(view, self.findings, self.mismatch, source)
+        self.findings.settle()
         mismatch = judge(self.mismatch.result(), self.words)
         grown = mismatch is not None and self._drop_grown(mismatch)
         for code, kind, share in _BY_UPDATES:
             if self.findings.count_by(0, 1)[code, kind] <= share * self.sizes["records"]:
                 self.findings.lower(code, kind)
+        self._lower_single_base()
         counts, errors = self.findings.count_by(0), self.findings.count_by(0, 2)
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
         for code in {code for code, _, _ in found} & _STANDS_FOR.keys():
@@ -205,6 +209,9 @@ class Check(Accumulator[Any]):
         if mismatch is not None and mismatch.named == TOKEN:
             for kind in ("low", "high"):  # which one word makes
                 self.findings.drop("mean-weight", kind)
+            ends = [row.evidence for row in self.findings.rows if row.code == "last-token"]
+            if all(2 * one.get("responses", 0) < one.get("of", 0) for one in ends):
+                self.findings.drop("last-token")  # it ends the minority of the responses
         if mismatch is not None and (grown or not mismatch.normal):
             self._add_located(self._find_uneven_mismatch(mismatch), 0)
         *others, last = self.lengths[len(self.lengths) * 3 // 4 :].tolist()
@@ -219,6 +226,15 @@ class Check(Accumulator[Any]):
         for kind in ("single", "single-reward"):
             if torn or not are_centred(self.formulas, kinds["advantages", kind]):
                 self.findings.drop("advantages", kind)
+
+    def _lower_single_base(self) -> None:
+        """Makes an info of a base that one record of a hundred shows: an update gives one too."""
+        rows = [row for row in self.findings.rows if row.code == "log-base"]
+        single = self.findings.count_by(0)["log-base"] == 1 and "records" not in rows[0].evidence
+        if single and self.sizes["records"] >= _HUNDRED:
+            for code, kind in self.findings.count_by(0, 1):
+                if code == "log-base":
+                    self.findings.lower(code, kind)
 
     def _drop_grown(self, mismatch: MismatchFound) -> bool:
         """Drops what a mismatch that grows from step to step leads to; returns whether it did.

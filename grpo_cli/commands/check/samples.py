@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -12,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.check import answer
-from grpo_cli.commands.check.pair import Middle, Pair
+from grpo_cli.commands.check.pair import LEAST_TOKENS, Middle, Pair
 from grpo_cli.commands.check.record_view import TURN, Place, Tokens
 from grpo_cli.commands.check.rule import Finding, Rule, plain, rules_of
 from grpo_cli.objective.mismatch import Mismatch
@@ -32,17 +34,30 @@ class Findings:
         kept: (code, kind, severity) → those that are kept, as many as are shown of a code.
         counts: (code, kind, severity) → how many.
         added: how many were added here.
+        slopes: step → of all records, and of those with a temperature between trainer and engine:
+            their number, Σ xy and Σ xx of all tokens (``Pair.leaning``), Σ log T and Σ (log T)².
     """
 
     limit: int
     kept: dict[tuple[str, str, str], list[Row]] = field(default_factory=dict)
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     added: int = 0
+    slopes: dict[str, F64] = field(default_factory=dict)
 
     def add(self, rule: Rule, finding: Finding, place: Place, source: int = 0) -> None:
-        """Adds a rule's finding in a record of a source."""
-        severity = rule.severity(finding)
-        self.counts[rule.code, finding.kind, severity] += 1
+        """Adds a rule's finding in a record of a source.
+
+        ``settle`` decides on temperatures of the engine in a single record.
+        """
+        pair: Any = finding.words.get("pair")
+        step = ""
+        if rule.code == "temperature" and pair.to_engine and "records" not in finding.evidence:
+            step, size = _step(place), math.log(finding.evidence["slope"])
+            sample = pair.view.sample_index[finding.record]
+            own = (1.0, pair.leaning[1][sample], pair.leaning[2][sample], size, size * size)
+            self.slopes.setdefault(step, np.zeros((2, 5)))[1] += own
+        severity, kind = rule.severity(finding), step or finding.kind
+        self.counts[rule.code, kind, severity] += 1
         response = -1 if finding.response is None else finding.response
 
         def make() -> answer.Finding:
@@ -53,11 +68,42 @@ class Findings:
 
         self.added += 1
         key = (source, place.number, rule.rank, response, self.added)
-        self._keep((rule.code, finding.kind, severity), key, make)
+        self._keep((rule.code, kind, severity), key, make)
+
+    def add_slopes(self, pairs: Iterable[Pair]) -> None:
+        """Adds the slopes of samples that are one record, of the engine's pair."""
+        pair = next((one for one in pairs if one.to_engine and not one.equal.all()), None)
+        if pair is None:
+            return
+        n, *sums = pair.leaning
+        alone = np.bincount(pair.view.sample_index) == 1
+        for sample in np.flatnonzero(alone & (n >= LEAST_TOKENS)).tolist():
+            step = _step(pair.place(sample))
+            self.slopes.setdefault(step, np.zeros((2, 5)))[0, :3] += 1.0, *(x[sample] for x in sums)
+
+    def settle(self) -> None:
+        """Drops temperatures of single records that neither their step nor other findings confirm.
+
+        An update moves a prompt as a temperature does, a temperature all prompts alike: the other
+        records of the step have its slope, or all records that show one have the same.
+        """
+        steps = [(*sums, ("temperature", step, "error")) for step, sums in self.slopes.items()]
+        steps = [one for one in steps if one[2] in self.counts]
+        count, _, _, total, squares = sum((own for _, own, _ in steps), np.zeros(5)).tolist()
+        alike = count >= _SEVERAL and count * squares - total**2 <= (_VARIED * total) ** 2
+        for every, own, key in steps:
+            found, rows, others = self.counts.pop(key), self.kept.pop(key, []), every - own
+            ratio = others[1] * own[2] / (others[2] * own[1]) if others[0] > 1.0 else 1.0
+            if alike or own[0] > others[0] or _AGREE < ratio < 1.0 / _AGREE:
+                self.counts["temperature", "", "error"] += found
+                for at, row in rows:
+                    self._keep(("temperature", "", "error"), at, lambda: row)  # noqa: B023
 
     def merge(self, other: Findings, source: int) -> None:
         """Adds the findings of a piece of a source."""
         self.counts += other.counts
+        for step, sums in other.slopes.items():
+            self.slopes[step] = self.slopes.get(step, 0.0) + sums
         for kind, rows in other.kept.items():
             for key, row in rows:
                 self._keep(kind, (source, *key[1:]), lambda: row)  # noqa: B023 - called at once
@@ -107,6 +153,15 @@ class Findings:
         return found
 
 
+def _step(place: Place) -> str:
+    """Returns the name of the step of a record, or else of the lines about it."""
+    unit = f"lines {place.number // _LINES}" if place.step < 0 else f"step {place.step}"
+    return f"{place.source} {unit}"
+
+
+_AGREE, _VARIED, _SEVERAL = 0.7, 0.3, 3
+"""The least ratio of the slopes of a record and of the others of its step; by how much of their
+mean so many slopes spread at most."""
 _LARGE = 128
 """Tokens from which a record is a sample of its own."""
 _LINES = 64
@@ -135,42 +190,45 @@ def compare_samples(
         errors = {rule.code for rule in rules_of("pair") if "error" in rule.severities}
         errors -= {"extreme-ratio"}  # one token shows it in any sample, but not its cause
         failed = np.zeros(len(each.counts), dtype=np.bool_)
-        for rule, finding in find_in_pairs(each, errors):
+        pairs = [Pair(each, names) for names in each.pairs]
+        for rule, finding in find_in_pairs(pairs, errors):
             findings.add(rule, finding, each.places[finding.record], source)
             failed[finding.record] = True
+        findings.add_slopes(pairs)
         small[small] = failed
         if small.all():
             return
         records = records.take(~small)
-    for rule, finding in find_in_pairs(records):
+    pairs = [Pair(records, names) for names in records.pairs]
+    for rule, finding in find_in_pairs(pairs):
         found = _narrow(rule, finding, records)
         updated = found.by_training and found.words["second"] == records.key("log_probs_old")
         if updated and "records" not in found.evidence:
             found = replace(found, kind="alone")
         findings.add(rule, found, records.places[found.record], source)
+    findings.add_slopes(pairs)
 
 
 def find_in_pairs(
-    records: Tokens, codes: Collection[str] | None = None
+    pairs: Iterable[Pair], codes: Collection[str] | None = None
 ) -> Iterator[tuple[Rule, Finding]]:
     """Runs the rules on pairs of columns, or some of them.
 
     One fault gives one finding: after the first error or warning in a sample no later rule and no
     later pair is asked there. Other faults show once that one is mended.
     """
-    explained = np.zeros(len(records.sample_starts), dtype=np.bool_)
     rules = [rule for rule in rules_of("pair") if codes is None or rule.code in codes]
-    for names in records.pairs:
-        pair = Pair(records, names)
-        if pair.equal.all():
-            continue
+    pairs = [pair for pair in pairs if not pair.equal.all()]
+    explained = np.zeros(pairs[0].samples.count if pairs else 0, dtype=np.bool_)
+    for pair in pairs:
+        names = pair.names
         for rule in [one for one in rules if not one.against or names[1] in one.against]:
             if explained.all():
                 return
             before = explained.copy()
             found = rule.find(pair)
             for finding in found if codes is None else _without_isolated(found, pair):
-                sample = records.sample_index[finding.record]
+                sample = pair.view.sample_index[finding.record]
                 if not before[sample]:
                     explained[sample] |= rule.severity(finding) != "info"
                     yield rule, _with_names(finding, pair)

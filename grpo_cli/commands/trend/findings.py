@@ -448,8 +448,8 @@ def _commands(
     elif begun.file and not begun.has_rewards_alone:  # faults, or why the loss is what it is
         explains = name == "loss" and at_first is not None
         taken = flags.words if explains else flags.reading
-        words = ["grpo", "explain" if explains else "check", *_there(begun, at_first), *taken]
-        cause = shell_line(words)
+        there = _there(begun, at_first if explains else None)  # check compares its records
+        cause = shell_line(["grpo", "explain" if explains else "check", *there, *taken])
     return {
         "command": command(begun, at_first, kind, flags),
         "worst": at_worst,

@@ -223,7 +223,7 @@ def _print_events(
         for each in event.checked if detail.commands != 0 else ():
             again = each.step is None and each.message.startswith(each.finding.code)
             words = each.message if again else each.line  # the code only once
-            _print_fact(console, screen, "check of one record", words)
+            _print_fact(console, screen, "check of the step", words)
         found = [one for one in event.findings if one.severity == WARNING]
         shown_found = found if most is None else found[: most + 1]
         for one in shown_found:

@@ -211,6 +211,8 @@ _PAD_WORDS = frozenset({"<pad>", "<|endoftext|>", "<|finetune_right_pad_id|>", "
 
 _SEVERAL = 2
 _MANY, _OFTEN = 3, 0.5
+_AT_ENDS = 0.95
+"""A policy that loops writes its words elsewhere too: 2 and 8 of 10 were, where this was seen."""
 _FINISHED, _PHRASES, _OPEN = 0.87, 16, 8
 
 
@@ -246,7 +248,8 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     of it after one other id, and both occur nowhere else; or if the runs, one of a single token,
     fill all of them up to the record's longest; or if half of the responses end in it, at different
     lengths, and so in an end of text; or if one response goes on after what is the last token, and
-    only that, of most others. A loop of one token is none of these.
+    only that, of most others. A loop of one token is none of these: a policy writes its word
+    elsewhere too, if not in this record.
     """
     ids = view.counted_ids
     if ids is None or not len(ids):
@@ -255,13 +258,18 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     rows = view.responses
     at = edges(rows, end=True)
     last, runs = ids[at], equal_runs(rows, ids, end=True)
+    unknown = np.maximum(
+        _count_unknown_padding(view, ids, last, runs), _goes_on_after_the_end(view, ids, last)
+    )
+    for word in np.unique(last[unknown > 0]).tolist():
+        if runs[last == word].sum() < _AT_ENDS * np.count_nonzero(ids == word):
+            unknown[last == word] = 0
     known = np.isin(last, list(pads)) & (rows.lengths > runs) & np.isin(ids[at - runs], list(ends))
     behind = np.maximum.reduce(
         [
             np.where(known, runs, 0),
             np.where(_repeats_the_end(view, ids, ends), runs - 1, 0),
-            _count_unknown_padding(view, ids, last, runs),
-            np.where(_goes_on_after_the_end(view, ids, last), 1, 0),
+            unknown,
         ]
     )
     yield from _find_other_text(view, ids, ends, behind)
