@@ -29,7 +29,7 @@ def test_a_pipe_has_no_colour_and_no_cut_numbers(shell, dump, variables):
     result = shell(f"grpo eval {dump({})} --level token -q", COLUMNS="20", **variables)
     assert "\x1b" not in result.stdout
     assert "…" not in result.stdout.replace("… (--full)", "")
-    assert "hidden at 20 columns: " in " ".join(result.stdout.split())
+    assert "hidden: " in " ".join(result.stdout.split())
     assert "gradient" in result.stdout
 
 
@@ -89,7 +89,7 @@ def test_a_terminal_has_colour_and_fits(quick, dump):
     code, text = on_terminal(quick, ["eval", path, "--level", "token"], 80, LINES="60")
     assert code == 0
     assert "\x1b[1m" in text
-    assert "hidden at 80 columns: " in text
+    assert "hidden: " in text
     assert "[red]" in text
     assert "\\n" in text
     code, plain = on_terminal(quick, ["eval", path], 80, NO_COLOR="1")

@@ -64,6 +64,7 @@ _COPIED = (
     "that trained nothing"
 )
 _CLAUSE = re.compile(r"[:;]|\. | \(")
+_MARKS = ":;. "
 """What ends the first clause of a sentence of ``grpo check``."""
 _DOUBT, _SAME = "entropies", "engine and trainer differ: "
 _AHEAD = "the updates move the policy too far", "one update moved the policy too far"
@@ -224,6 +225,21 @@ class Event(Answer):
         worded = self.first.kind in (IMPOSSIBLE, STUCK, COPY)
         named = [*self._later, *([self.first] if worded else [])]
         return [one for one in self._wrong if one not in named]
+
+    @property
+    def in_numbers(self) -> list[Finding]:
+        """The findings of which ``facts`` give all the numbers that their sentences have."""
+        given = [] if self.cause and self.cause.numbers else self._listed[:_NAMED]
+        return [one for one in given if one.kind in (SHIFT, DRIFT, SPIKE)]
+
+    def rest_of(self, checked: Checked) -> str:
+        """A line of ``checked`` without what the likely cause says already."""
+        code, message = checked.finding.code, checked.message
+        if checked.step is not None:
+            return checked.line
+        if self.guess and message.startswith(self.guess):
+            return f"{code}: {message[len(self.guess) :].lstrip(_MARKS)}"
+        return message if message.startswith(code) else checked.line
 
     @property
     def _moved(self) -> str:

@@ -221,10 +221,9 @@ def _print_events(
         for name, text in rows:
             _print_fact(console, screen, name, text)
         for each in event.checked if detail.commands != 0 else ():
-            again = each.step is None and each.message.startswith(each.finding.code)
-            words = each.message if again else each.line  # the code only once
-            _print_fact(console, screen, "check of one record", words)
-        found = [one for one in event.findings if one.severity == WARNING]
+            _print_fact(console, screen, "check of one record", event.rest_of(each))
+        above = event.in_numbers if event is main and most is not None else []
+        found = [one for one in event.findings if one.severity == WARNING and one not in above]
         shown_found = found if most is None else found[: most + 1]
         for one in shown_found:
             print_finding(console, screen, one)
