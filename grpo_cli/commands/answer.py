@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from io import BytesIO
 from itertools import accumulate
 from math import isfinite
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from grpo_cli.errors import did_you_mean
 from grpo_cli.terminal.numbers import aligned, counted, markup, shown, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grpo_cli.terminal.screen import Screen
 
 
 class Answer:
@@ -101,6 +107,16 @@ def _refuse_truth(answer: Answer) -> NoReturn:
         ValueError: always, as an array of numpy does.
     """
     raise ValueError(f"the truth of {type(answer).__name__} is ambiguous: use .ok")
+
+
+def as_printed(draw: Callable[[Console, Screen], object], notices: Sequence[str]) -> str:
+    """What a command prints into a pipe, and how many notices there are."""
+    from grpo_cli.terminal.screen import screen_of, written  # rich, which most answers never need
+
+    screen = screen_of(BytesIO())
+    console = screen.console()
+    draw(console, screen)
+    return "\n".join([written(console).strip("\n"), *notice_line(notices)])
 
 
 def what_was_counted(numbers: Mapping[str, Any]) -> str:

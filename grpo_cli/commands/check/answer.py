@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from grpo_cli.commands.answer import Answer, what_was_counted
+from grpo_cli.commands.answer import Answer, as_printed, what_was_counted
 from grpo_cli.commands.frames import Frames
 from grpo_cli.errors import InputError
 from grpo_cli.objective.mismatch import Attribution
@@ -107,6 +108,12 @@ class Checked(Frames, Answer):
         """The headline and the table, and which findings are left out of it."""
         left = (f"… {many:,} more {code} (limit=0 for all)" for code, many in self.more.items())
         return "\n".join([super().__repr__(), *left])
+
+    def __str__(self) -> str:
+        """What the command prints."""
+        from grpo_cli.commands.check.view import print_findings
+
+        return as_printed(partial(print_findings, answer=self, most=3), self.notices)
 
     @property
     def conclusion(self) -> tuple[str, str]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
+from io import BytesIO
 from typing import Any, NamedTuple
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.answer import Answer, notice_line
 from grpo_cli.commands.frames import Array, Frames
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.step import Finding, Steps
-from grpo_cli.commands.trend.verdict import Pass, last_good_step, main_event
+from grpo_cli.commands.trend.verdict import Coverage, Pass, last_good_step, main_event
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.plots import spark
@@ -219,6 +220,7 @@ class Trend(Frames, Answer):
         findings: where the run changed, the earliest first.
         events: those that began together, the earliest first.
         verdict: the sentence that says what happened, with the last good step, or that nothing did.
+        coverage: what the verdict is based on.
         log: the comparison with a log; None without ``--log``.
         passes: those over steps that the run trained again, after it was resumed.
     """
@@ -229,8 +231,19 @@ class Trend(Frames, Answer):
     findings: Sequence[Finding]
     events: Sequence[Event]
     verdict: str
+    coverage: Coverage = field(compare=False)
     log: LogComparison | None = None
     passes: Sequence[Pass] = ()
+
+    of_views = ("coverage",)
+
+    def __str__(self) -> str:
+        """What the command prints."""
+        from grpo_cli.commands.trend.view import print_answer
+
+        stream = BytesIO()
+        print_answer(stream, self, None, (), plot=False, limit=None, quiet=False, brief=False)
+        return "\n".join([stream.getvalue().decode().strip("\n"), *notice_line(self.notices)])
 
     @cached_property
     def last_good_step(self) -> int | None:
@@ -274,7 +287,7 @@ class Trend(Frames, Answer):
     def fields(self) -> dict[str, Any]:
         """The JSON, without a log where none is given, nor passes where there is only one."""
         named = super().fields() | {"steps": [*self.steps.whole], "passes": self.passes or None}
-        named["last_good_step"] = self.last_good_step
+        named |= {"last_good_step": self.last_good_step, "coverage": None}
         return {name: value for name, value in named.items() if value is not None}
 
 

@@ -157,7 +157,7 @@ class Event(Answer):
             return []
         found, cause = [one.command], one.cause or ""
         explains = bool(self.checked_there) or not cause.startswith("grpo check ")
-        if explains and one.command.partition("  # ")[0] != cause:
+        if cause and explains and one.command.partition("  # ")[0] != cause:
             found.append(f"{cause}  # possible cause")
         if one.worst_command and one.worst_step != one.onset and one.kind != TREND:
             found.append(one.worst_command.replace("  # step", "  # worst at step", 1))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isclose, isfinite
 from typing import Any
 
-from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.answer import Answer, as_printed
 from grpo_cli.commands.frames import Frames
 from grpo_cli.commands.verify.batches import UNITS, unit_of
 from grpo_cli.terminal.numbers import counted, is_round, shown
@@ -151,6 +152,12 @@ class Verified(Frames, Answer):
     records: Sequence[Verdict]
 
     of_views = ("is_of_another_row", "places", "unit")
+
+    def __str__(self) -> str:
+        """What the command prints."""
+        from grpo_cli.commands.verify.view import print_verification
+
+        return as_printed(partial(print_verification, answer=self), self.notices)
 
     @property
     def factor(self) -> float | None:

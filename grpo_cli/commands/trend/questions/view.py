@@ -160,23 +160,22 @@ def print_comparison(
         hide += _print_rows(console, screen, rows, spare=("at the end", "since_then"), hide=hide)
     if equal := ", ".join(one.name for one in answer.equal):
         console.print(wrapped(Text(f"equal: {equal}", "dim"), screen.reading, 2))
-    if not rows:
-        return
-    words = {
+    meanings = {
         "at the end": f"over the last {max(answer.steps[2] // 4, 30)} steps",
         "since": "the first step that differs",
         "since_then": "the difference from there on",
     }
-    named = [f"{name}: {words[name]}" for name in words if name not in hide]
-    for mark, about in _MARKS.items():
-        if any(mark in row["difference"] + row["at the end"] for row in rows):
-            named.append(about)
-    explained = "; ".join(named)
-    console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
+    differences = [f"{row['difference']} {row['at the end']}" for row in rows]
+    about = [
+        f"{name}: {meaning}" for name, meaning in meanings.items() if rows and name not in hide
+    ]
+    about += [_MARKS[one] for one in _MARKS if any(one in each for each in differences)]
+    if about:
+        console.print(wrapped(Text("; ".join(about), "dim"), screen.reading, 2))
 
 
 _MARKS = {
-    "(×": "(× 2): the factor is beyond chance, not the difference",
+    "(×": "(× …): the factor is beyond chance, not the difference",
     "(drifts": "(drifts): it grows over all these steps",
 }
 """What is noted of a difference whose interval contains 0 → what it means."""
