@@ -42,6 +42,8 @@ _LEAST_SPARED, _LEAST_RUNS = 0.05, 8
 _NEARLY_ALL, _LEAST_RATE = 0.95, 0.1
 """The share of the KL that some steps have if the others have none, and of its mean by token."""
 _SETTLED = 4096
+_CACHED = 1 << 15
+"""Tokens that are added together: arrays of so many stay in the cache, four times as fast."""
 _BITS = 19
 _NOTHING, _ENDLESS = 1e-30, -1e30
 """Differences below and log-probs below which are all alike: their squares are finite."""
@@ -161,6 +163,28 @@ class Mismatch:
             versions: [N] of the weights that sampled each token; negative where unknown.
             steps: [responses] of the training; negative where unknown.
         """
+        ends = np.cumsum(responses.lengths)
+        for rows in np.split(np.arange(len(ends)), np.flatnonzero(np.diff(ends // _CACHED)) + 1):
+            lengths = responses.lengths[rows]
+            part = slice(ends[rows[-1]] - lengths.sum(), ends[rows[-1]]) if len(rows) else slice(0)
+            self._add_part(
+                log_probs_old[part],
+                log_probs_rollout[part],
+                Segments(lengths),
+                None if turns is None else turns[part],
+                None if versions is None else versions[part],
+                None if steps is None else steps[rows],
+            )
+
+    def _add_part(
+        self,
+        log_probs_old: F64,
+        log_probs_rollout: F64,
+        responses: Segments,
+        turns: I64 | None,
+        versions: I64 | None,
+        steps: I64 | None,
+    ) -> None:
         if not responses.total:
             return
         log_probs_old = np.maximum(log_probs_old, _ENDLESS)

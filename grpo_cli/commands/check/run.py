@@ -16,12 +16,12 @@ from grpo_cli.commands.check.answer import Checked, Finding, MismatchFound
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.notes import (
     SkippedRules,
+    WordSums,
     count_short,
     count_skipped,
     judge,
     missing_needs,
     not_checked,
-    sum_by_word,
 )
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import Place, Tokens, View
@@ -88,7 +88,7 @@ class Check(Accumulator[Any]):
     def __init__(self, limit: int = 3) -> None:
         self.findings = Findings(limit)
         self.mismatch = Mismatch()
-        self.words: Counter[tuple[str, bool]] = Counter()
+        self.words = WordSums(Counter(), Counter())
         self.sizes: Counter[str] = Counter()
         self.lengths = np.zeros(1, dtype=np.int64)
         self.skipped_rules: Counter[SkippedRules] = Counter()
@@ -129,7 +129,7 @@ class Check(Accumulator[Any]):
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
         compared = ~explained & (view.tokens > 0)
         if compared.any():
-            self.words.update(sum_by_word(view, compared))
+            self.words.add(view, compared)
             for at in np.flatnonzero(compared).tolist():
                 self._compared.setdefault(view.places[at].step, view.places[at])
             samples.add(view.take(compared))
@@ -155,7 +155,7 @@ class Check(Accumulator[Any]):
         self._note_lengths(later.lengths, later.findings)
         self.findings.merge(later.findings, source)
         self.mismatch.merge(later.mismatch)
-        self.words.update(later.words)
+        self.words.merge(later.words)
         for facts in later._facts:
             self._add_located(self._memory.add(facts), source)
         for number, edge in enumerate(later._edges):

@@ -67,10 +67,11 @@ def _foreign(view: View) -> NDArray[np.bool_] | None:
     engine, trainer = view.columns.get("log_probs_rollout"), _trainer(view)
     if engine is not None and trainer is not None:
         return _unsampled(view, engine == 0.0, trainer)
-    words = view.ids if "token_ids" in view.names else view.strings("tokens")
-    if words is None or len(view.holes):
+    if view.ids is None or len(view.holes):
         return None
-    marked = np.isin(words, [*_HEADERS] if words.dtype.kind == "i" else _MARKS)[kept]
+    by_id = "token_ids" in view.names
+    marks = _HEADERS if by_id else {view.words[one] for one in _MARKS if one in view.words}
+    marked = np.isin(view.ids, [*marks])[kept]
     if not marked.any():
         return None
     often = view.count_rows(view.count_tokens(marked) > 0)
