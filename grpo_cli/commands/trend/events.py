@@ -63,9 +63,10 @@ _COPIED = (
     "no other weights give equal log-probs: look for a batch that was written twice, or a step "
     "that trained nothing"
 )
-_CLAUSE = re.compile(r"[:;]|\. | \(")
 _MARKS = ":;. "
-"""What ends the first clause of a sentence of ``grpo check``."""
+_TOKEN = r"""(?<= )(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?: \(id -?\d+\))?"""
+_CLAUSE = re.compile(rf"(?:{_TOKEN}|(?![:;]|\. | \().)+")
+"""The first clause of a sentence of ``grpo check``; a quoted token may have any mark."""
 _DOUBT, _SAME = "entropies", "engine and trainer differ: "
 _AHEAD = "the updates move the policy too far", "one update moved the policy too far"
 LEVELS = {SHIFT, DRIFT, TREND}
@@ -308,7 +309,7 @@ class Event(Answer):
         if isinstance(cause := self._explained_by, Cause):
             return "" if cause.is_certain else cause.words
         if cause is not None:
-            return _CLAUSE.split(cause.message)[0]
+            return found[0] if (found := _CLAUSE.match(cause.message)) else ""
         moved = self.first.metric in _UPDATE and self.first.kind != IMPOSSIBLE
         return _AHEAD[self.first.is_single] if moved else ""
 
