@@ -742,6 +742,30 @@ def test_findings_are_in_the_order_of_the_verdict() -> None:
     assert f"Trend({run.headline})" == repr(run).split("\n")[0]
 
 
+def test_printed_an_answer_has_what_its_command_prints() -> None:
+    """Of many findings of a kind the first; the notices are counted below."""
+    for words, found in (
+        (("check", RUN), check(RUN)),
+        (("verify", DAPO), verify(DAPO)),
+        (("trend", RUN), trend(RUN)),
+    ):
+        printed = run(*words).stdout.replace("(--limit 0 for all)", "(.findings has all)").strip()
+        assert str(found).partition("\n1 notice")[0].startswith(printed[:400]), words
+        assert len(str(found).splitlines()) <= len(printed.splitlines()) + 1, words
+    dead = [ONE | {"rewards": [1.0] * len(ONE["rewards"])} for _ in range(9)]
+    assert str(check(dead)).count("so this group has no policy gradient") == 1
+    assert "dead-group: 9 findings, the first (.findings has all)\n  record 0: " in str(check(dead))
+
+
+def test_data_in_memory_have_no_empty_command() -> None:
+    lines = gzip.decompress(Path(RUN).read_bytes()).splitlines()
+    (event,) = (one for one in trend([*map(json.loads, lines)]).events if one.severity != "info")
+    assert event.commands
+    assert all(one.startswith("show(data") for one in event.commands)
+    wrong = [ONE | {"expected": {"loss": 1.0}}]
+    assert "()" not in str(verify(wrong))
+
+
 def test_a_page_without_numbers_begins_with_its_table() -> None:
     assert repr(grpo_cli.explain("clip")).startswith("choices\n")
 

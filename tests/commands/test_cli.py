@@ -33,6 +33,18 @@ def test_a_pipe_has_no_colour_and_no_cut_numbers(shell, dump, variables):
     assert "gradient" in result.stdout
 
 
+@pytest.mark.parametrize("flag", ["--help", "-h", "--version"])
+def test_the_front_page_imports_no_command(flag):
+    script = (
+        f"import sys; sys.argv = ['grpo', {flag!r}]\n"
+        "from grpo_cli.commands.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "sys.exit(sum(one in sys.modules for one in ('numpy', 'grpo_cli.commands.eval.command')))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=True).returncode == 0
+
+
 def test_a_file_is_never_coloured_by_the_environment(shell, dump, tmp_path):
     """A pipe is, where a variable forces it; test_look.py has the rules."""
     for command in (f"eval {dump({})}", f"compare {dump({})} -v grpo,dr", "variants dr"):

@@ -277,7 +277,8 @@ def test_few_steps_decide_what_is_clear(tmp_path: Path) -> None:
     assert found["largest"] == ["loss"]
     said = " ".join(run("trend", *words).stdout.split())
     assert "To decide on the other metrics, 30 steps are needed. Largest so far, " in said
-    write(tmp_path / "b.jsonl", [one | {"loss": two["loss"]} for one, two in zip(second, first)])
+    losses = ({"loss": one["loss"]} for one in first)
+    write(tmp_path / "b.jsonl", [one | loss for one, loss in zip(second, losses, strict=True)])
     said = run("trend", *words).stdout
     assert "equal: loss" in said
     assert "To decide" not in said, "nothing is left to decide"

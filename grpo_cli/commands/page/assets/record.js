@@ -150,9 +150,9 @@ function label(at, side, width, numbers) {
 
 // About so many round numbers, but no fewer than the least.
 function atLeast(least, low, high, about) {
-  let found = [];
-  for (let count = Math.max(about, least); count < 4 * least && found.length < least; count++) found = ticks(low, high, count);
-  return found;
+  let count = Math.max(about, least);
+  while (ticks(low, high, count).length < least && count < about + 4 * least) count++;
+  return ticks(low, high, count);
 }
 
 // How many tokens have which value. Bars end at the clip bounds; what is beyond an edge is in the last bar.
@@ -171,7 +171,7 @@ function histogram(record, quantity, width) {
   const beyond = [values.filter((value) => value < bounds[0]).length, values.filter((value) => value > bounds[1]).length];
   const labels = bounds.map((bound, side) => bound !== null && label(x(bound), side, width, `${formatted(bound)}: ${shown(beyond[side])} of ${shown(values.length)}`));
   const stacked = labels.every(Boolean) && labels[0].end > labels[1].begin;
-  const top = stacked ? 30 : 16;
+  const top = stacked ? 31 : 16;
   const y = (count) => top + (1 - size(count) / size(most)) * (height - top);
   const parts = [];
   for (const mark of log ? [...new Set([0, ...decades(1, most)])] : ticks(0, most, Math.min(most, 4))) {
@@ -185,7 +185,7 @@ function histogram(record, quantity, width) {
   labels.forEach((one, side) => {
     if (!one) return;
     parts.push(draw("line", { class: "clip", x1: one.at, x2: one.at, y1: stacked ? top - 4 : 0, y2: height }));
-    parts.push(draw("text", { class: "clip", x: one.at + (one.right ? 4 : -4), y: stacked ? 10 + 12 * side : 10, "text-anchor": one.right ? "start" : "end" }, one.words));
+    parts.push(draw("text", { class: "clip", x: one.at + (one.right ? 4 : -4), y: stacked ? 10 + 13 * side : 10, "text-anchor": one.right ? "start" : "end" }, one.words));
   });
   parts.push(draw("line", { class: "axis", x1: left - 4, x2: width, y1: height, y2: height }));
   const [first, last] = isRatio ? [Math.exp(low), Math.exp(high)] : [low + quantity.middle, high + quantity.middle];
