@@ -683,7 +683,7 @@ def test_a_prompt_shows_the_numbers_as_a_table(said: str) -> None:
     table = [line for line in repr(found).splitlines()[1:] if not line.startswith("signature")]
     assert table
     if not isinstance(found, Sequence):
-        assert "<table>" in found._repr_html_()
+        assert re.search("<table>|<pre>", found._repr_html_())
 
 
 class Tensor:
@@ -723,9 +723,12 @@ def test_every_answer_with_rows_is_a_table_of_arrow(found: Any, columns: list[st
     ("found", "said"),
     [
         (lambda: evaluate(RUN, batch="step"), [">⋮<", ">mean of the batches<"]),
-        (lambda: trend(RUN), [">Findings<", "last good step 29", "rose at step 30", ">29<", "▁"]),
-        (lambda: trend(SAMPLES / "run/healthy.jsonl.gz"), ["no fault found", ">reward_mean<"]),
-        (lambda: grpo_cli.explain([ONE], "dr"), [">positive_advantages<", ">reward<", ">weight<"]),
+        (
+            lambda: trend(RUN),
+            ["<pre>step 30: ", "last good step: 29", "fix: divide", "\n  29 ", "▁"],
+        ),
+        (lambda: trend(SAMPLES / "run/healthy.jsonl.gz"), ["no fault found", "kl k3"]),
+        (lambda: grpo_cli.explain([ONE], "dr"), ["\nwhy\n", "1  advantages", "4  sum"]),
     ],
 )
 def test_a_notebook_shows_what_was_found(found: Any, said: list[str]) -> None:
