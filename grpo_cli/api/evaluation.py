@@ -14,7 +14,7 @@ from grpo_cli.api.arguments import asked, of_arguments
 from grpo_cli.api.data import Data, Texts, plain, reader_of
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.batch import F64
-from grpo_cli.commands.eval.run import notes, two_runs
+from grpo_cli.commands.eval.run import total_notes, two_runs
 from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.rows.source import Source
@@ -110,7 +110,7 @@ def _evaluated(
     run = Evaluation(reader, made, encode=encode, rows=rows and not totals_only)
     for _ in run:
         pass
-    notes_found = (*run.notices, *two_runs(reader), *notes(run.total))
+    notes_found = (*run.notices, *two_runs(reader), *total_notes(run))
     notices = [of_arguments(note) for note in notes_found]
     if made.batch != "record":  # whose sizes each part has
         batches = run.sums.batches if rows else None

@@ -504,7 +504,7 @@ def trend(
         also = (one.partition(", as RUN")[0] for one in compared.notes)  # flags as an example
         return _noting(compared, *notes, also)
     if isinstance(run, Steps) and {*questions} <= {"html"}:
-        found = written(trend_of(None, run, Flags())[0], run)
+        found = written(trend_of(None, run, Flags()), run)
         return _noting(found, unused(objective) | run.notices)
     named: dict[str, Any] = {"variant": None if variant == "grpo" else variant, "stages": stages}
     named |= {"group_by": group_by, "group_size": group_size}
@@ -521,7 +521,7 @@ def trend(
         notices = () if isinstance(run, Steps) else (run.reader.notes(plan), run.notices)
         return _noting(answer, *notices)
     assert isinstance(run, Run)
-    found = trend_of(run, run.read(), flags, log=logged, framework=framework)[0]
+    found = trend_of(run, run.read(), flags, log=logged, framework=framework)
     found = replace(written(found, run), verdict=of_arguments(found.verdict))
     return _noting(found, run.reader.notes(plan), run.lacks, run.notices)
 

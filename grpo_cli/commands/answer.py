@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from io import BytesIO
 from itertools import accumulate
 from math import isfinite
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from grpo_cli.errors import did_you_mean
 from grpo_cli.terminal.numbers import aligned, counted, markup, shown, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grpo_cli.terminal.screen import Screen
 
 
 class Answer:
@@ -53,13 +59,6 @@ class Answer:
         """The rows that a prompt and a notebook show below the headline."""
         return ()
 
-    def sections(self) -> Sequence[tuple[str, Sequence[Mapping[str, Any]]]]:
-        """Heading and rows of each table of a notebook: the table; without one, all lists."""
-        if rows := self.table():
-            return [("", rows)]
-        named = self.fields().items()
-        return [(n.replace("_", " "), [*map(as_row, x)]) for n, x in named if _has_rows(x)]
-
     def __repr__(self) -> str:
         """The headline, the table and how many notices there are."""
         rows = self.table()
@@ -86,12 +85,35 @@ class Answer:
         return {name: _as_document(value) for name, value in self.fields().items()}
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: the headline, the tables, the notices."""
-        tables = [html_rows(rows, head) for head, rows in self.sections() if rows]
+        """HTML for notebooks: the headline, the table or else all lists, the notices."""
+        named = {"": self.table()} if self.table() else self.fields()
+        lists = {name: [*map(as_row, rows)] for name, rows in named.items() if _has_rows(rows)}
+        tables = [html_rows(rows, name.replace("_", " ")) for name, rows in lists.items()]
         return html_page(self.headline, tables, self.notices)
 
 
-_OF_VIEWS = ("fields", "of_views", "sections", "table")
+class Printed(Answer):
+    """An answer that Python prints, and a notebook shows, as its command prints it."""
+
+    def draw(self, console: Console, screen: Screen) -> None:
+        """Prints what the command prints."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """What the command prints into a pipe, and how many notices there are."""
+        from grpo_cli.terminal.screen import screen_of, written  # rich, which few answers need
+
+        screen = screen_of(BytesIO())
+        console = screen.console()
+        self.draw(console, screen)
+        return "\n".join([written(console).strip("\n"), *notice_line(self.notices)])
+
+    def _repr_html_(self) -> str:
+        lines = "\n".join(map(markup, str(self).splitlines()))
+        return f"<pre>{lines}</pre>"
+
+
+_OF_VIEWS = ("draw", "fields", "of_views", "table")
 
 
 def _refuse_truth(answer: Answer) -> NoReturn:

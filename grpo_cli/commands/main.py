@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import signal
 import sys
@@ -51,6 +52,8 @@ FILES = ("report", "convert")
 
 
 _VERSION = ("--version", "-V")
+_NO_COMMAND = (*_VERSION, "--help", "-h")
+"""What needs no command; the front page names them all."""
 
 
 def _print_version(*, wanted: bool) -> None:
@@ -138,11 +141,12 @@ def main() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # help has letters that Latin-1 has not
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    completes = "_GRPO_COMPLETE" in os.environ  # the shell asks, without arguments
+    wanted = sys.argv[1] if len(sys.argv) > 1 else "" if completes else "--help"
     try:
-        command = application(wanted if wanted in (*COMMANDS, *_VERSION) else None)
+        command = application(wanted if wanted in (*COMMANDS, *_NO_COMMAND) else None)
         _interruptible()
-        code = command(standalone_mode=False) if wanted in _VERSION else _settled(command)
+        code = command(standalone_mode=False) if wanted in _NO_COMMAND else _settled(command)
         sys.exit(code if isinstance(code, int) else 0)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -169,7 +173,7 @@ def _settled(command: typer.Typer) -> Any:
     """Runs a command that computes, without numpy's warnings: results say what is not finite."""
     import numpy as np
 
-    from grpo_cli.engine import memory  # both are slow to import, and --version needs neither
+    from grpo_cli.engine import memory  # both are slow to import, and --help needs neither
 
     memory.settle()
     with np.errstate(all="ignore"):

@@ -12,7 +12,7 @@ import numpy as np
 from grpo_cli.engine.batches import BatchTotals
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.facts import Skipped
+from grpo_cli.engine.facts import DEAD_ALONE, GIVEN_ALONE, Skipped
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.padding import counts_padding
 from grpo_cli.engine.reader import Reader
@@ -274,11 +274,13 @@ class Evaluation:
 
     @property
     def ungrouped(self) -> str | None:
-        """That each record is a group of its own, where that changes a number."""
+        """That each record is a group of its own, and what follows, if that changes a number."""
         totals, compares = self.sums.batches.whole, self._evaluator.plan.compares_groups
-        if not (compares or totals.dead_groups == totals.groups):
+        dead = totals.dead_groups == totals.groups
+        if not (compares or dead):
             return None
-        return self._reader.ungrouped(totals, given="given" in self._advantages)
+        effect = GIVEN_ALONE if "given" in self._advantages else DEAD_ALONE if dead else ""
+        return self._reader.ungrouped(totals, effect)
 
     @property
     def _advantages(self) -> set[str]:

@@ -22,6 +22,8 @@ from grpo_cli.variants.trainer import named_row, unapplied
 
 ERRORS_KEPT = 20
 """Errors of skipped records that are kept."""
+GIVEN_ALONE, DEAD_ALONE = ", with its given advantage", ", so every advantage is 0"
+"""What follows where each record is a group of its own."""
 _LOGGED = "{} is one number in a record: a logged metric, not read as a column"
 
 
@@ -162,13 +164,11 @@ class InputFacts:
             f"alone{alone}"
         )
 
-    def ungrouped(
-        self, records: int, groups: int, responses: int, *, given: bool = False
-    ) -> str | None:
+    def ungrouped(self, records: int, groups: int, responses: int, effect: str = "") -> str | None:
         """What is wrong where every record is one response and says the group that it is of.
 
         Args:
-            given: whether its advantages are given, which need no group.
+            effect: what follows from it, as ``DEAD_ALONE``.
         """
         key = self.keys.get("group_ids")
         if not 1 < records == groups == responses or key is None:
@@ -176,8 +176,7 @@ class InputFacts:
         for name, steps in self.steps.items():
             if len(steps) > 1:  # a prompt may come back in a later step
                 key = f"{name},{key}"
-        advantage = ", with its given advantage" if given else ""
-        return f"each record is a group of its own{advantage}; --group-by {key} joins them"
+        return f"each record is a group of its own{effect}; --group-by {key} joins them"
 
     def collect(
         self, decoded: Iterable[DecodedChunk], used: Container[str] = ()

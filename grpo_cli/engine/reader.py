@@ -112,12 +112,12 @@ class Reader:
         """That the records name another row than those that were evaluated unasked."""
         return dict.fromkeys(other_row(self.facts.named, plans))
 
-    def ungrouped(self, totals: Totals, *, given: bool = False) -> str | None:
+    def ungrouped(self, totals: Totals, effect: str = "") -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""
         if self.reading.grouping is not None:
             return None
         counts = totals.records, totals.groups, totals.responses
-        return self.facts.ungrouped(*counts, given=given)
+        return self.facts.ungrouped(*counts, effect)
 
     def pooled(self, batch: str, advice: str = EACH_STEP) -> Notices:
         """That records of several steps were evaluated as one batch, where they were.

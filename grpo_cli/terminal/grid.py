@@ -258,12 +258,11 @@ def print_hidden(
     if names:
         names = [*map(visible, names)]
         listed = ", ".join(names)
-        where = "not shown" if screen.width is None else f"hidden at {screen.width} columns"
-        room = (screen.width or 0) - len(f"{where}:  ({remedy})")
+        room = (screen.width or 0) - len(f"hidden:  ({remedy})")
         for kept in range(min(_NAMED, len(names) - 1), 0, -1):
             if len(listed) > room and not chosen().full:
-                listed = f"{', '.join(names[: -kept - 1 : -1])} and {len(names) - kept} more"
-        text = Text(f"{where}: {listed} ({remedy})", "dim")
+                listed = f"{', '.join(names[: -kept - 1 : -1])}, {len(names) - kept} more"
+        text = Text(f"hidden: {listed} ({remedy})", "dim")
         above = "" if screen.terminal else "\n"  # on a small screen, rows are worth more
         console.print(Text(above) + wrapped(text, screen.width, GAP))
 

@@ -683,7 +683,7 @@ def test_a_prompt_shows_the_numbers_as_a_table(said: str) -> None:
     table = [line for line in repr(found).splitlines()[1:] if not line.startswith("signature")]
     assert table
     if not isinstance(found, Sequence):
-        assert "<table>" in found._repr_html_()
+        assert re.search("<table>|<pre>", found._repr_html_())
 
 
 class Tensor:
@@ -723,9 +723,12 @@ def test_every_answer_with_rows_is_a_table_of_arrow(found: Any, columns: list[st
     ("found", "said"),
     [
         (lambda: evaluate(RUN, batch="step"), [">⋮<", ">mean of the batches<"]),
-        (lambda: trend(RUN), [">Findings<", "last good step 29", "rose at step 30", ">29<", "▁"]),
-        (lambda: trend(SAMPLES / "run/healthy.jsonl.gz"), ["no fault found", ">reward_mean<"]),
-        (lambda: grpo_cli.explain([ONE], "dr"), [">positive_advantages<", ">reward<", ">weight<"]),
+        (
+            lambda: trend(RUN),
+            ["<pre>step 30: ", "last good step: 29", "fix: divide", "\n  29 ", "▁"],
+        ),
+        (lambda: trend(SAMPLES / "run/healthy.jsonl.gz"), ["no fault found", "kl k3"]),
+        (lambda: grpo_cli.explain([ONE], "dr"), ["\nwhy\n", "1  advantages", "4  sum"]),
     ],
 )
 def test_a_notebook_shows_what_was_found(found: Any, said: list[str]) -> None:
@@ -740,6 +743,30 @@ def test_findings_are_in_the_order_of_the_verdict() -> None:
     assert run.verdict.startswith(f"step {run.findings[0].onset}: ")
     assert f"; last good step {run.last_good_step}; " in run.headline
     assert f"Trend({run.headline})" == repr(run).split("\n")[0]
+
+
+def test_printed_an_answer_has_what_its_command_prints() -> None:
+    """Of many findings of a kind the first; the notices are counted below."""
+    for words, found in (
+        (("check", RUN), check(RUN)),
+        (("verify", DAPO), verify(DAPO)),
+        (("trend", RUN), trend(RUN)),
+    ):
+        printed = run(*words).stdout.replace("(--limit 0 for all)", "(.findings has all)").strip()
+        assert str(found).partition("\n1 notice")[0].startswith(printed[:400]), words
+        assert len(str(found).splitlines()) <= len(printed.splitlines()) + 1, words
+    dead = [ONE | {"rewards": [1.0] * len(ONE["rewards"])} for _ in range(9)]
+    assert str(check(dead)).count("so this group has no policy gradient") == 1
+    assert "dead-group: 9 findings, the first (.findings has all)\n  record 0: " in str(check(dead))
+
+
+def test_data_in_memory_have_no_empty_command() -> None:
+    lines = gzip.decompress(Path(RUN).read_bytes()).splitlines()
+    (event,) = (one for one in trend([*map(json.loads, lines)]).events if one.severity != "info")
+    assert event.commands
+    assert all(one.startswith("show(data") for one in event.commands)
+    wrong = [ONE | {"expected": {"loss": 1.0}}]
+    assert "()" not in str(verify(wrong))
 
 
 def test_a_page_without_numbers_begins_with_its_table() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -490,6 +491,31 @@ def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
         tab.run(f"location.hash = 'record-{number}'; new Promise((done) => setTimeout(done, 300))")
         captions.append(tab.run("document.querySelector('.histogram figcaption').textContent"))
     assert any(re.match(r"\d+ tokens;", one) for one in captions), captions
+
+
+@pytest.mark.parametrize("width", [400, 800, 1400])
+def test_the_labels_of_a_histogram_cover_nothing(browse, tmp_path, width):
+    """At any width, and its axis has several marks."""
+    spans = (-1.78, -0.25, 19), (-0.2, 0.15, 10), (0.2, 0.55, 16)
+    change = np.concatenate([np.linspace(*span) for span in spans])
+    record = {"log_probs": [(change - 3.0).tolist()], "old_log_probs": [[-3.0] * len(change)]}
+    path = write(tmp_path / "a.jsonl", [record | {"advantages": [1.0]}])
+    tab = browse(path, "-v", "dr", width=width)
+    labels, bars, marks = (
+        tab.run(
+            f"[...document.querySelectorAll('.histogram {which}')]"
+            ".map((one) => one.getBoundingClientRect().toJSON())"
+        )
+        for which in ("text.clip", "rect.bin", "text[text-anchor=middle]")
+    )
+    assert len(labels) == 2
+    for at, one in enumerate(labels):
+        for other in (*labels[at + 1 :], *bars):
+            apart = one["bottom"] - 0.5 <= other["top"] or one["right"] <= other["left"]
+            apart = apart or other["bottom"] - 0.5 <= one["top"] or other["right"] <= one["left"]
+            assert apart or not other["height"], (width, one, other)
+    assert len(marks) > 2
+    assert all(one["right"] < two["left"] for one, two in pairwise(marks))
 
 
 def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_path):

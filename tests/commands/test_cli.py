@@ -29,8 +29,20 @@ def test_a_pipe_has_no_colour_and_no_cut_numbers(shell, dump, variables):
     result = shell(f"grpo eval {dump({})} --level token -q", COLUMNS="20", **variables)
     assert "\x1b" not in result.stdout
     assert "…" not in result.stdout.replace("… (--full)", "")
-    assert "hidden at 20 columns: " in " ".join(result.stdout.split())
+    assert "hidden: " in " ".join(result.stdout.split())
     assert "gradient" in result.stdout
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "--version"])
+def test_the_front_page_imports_no_command(flag):
+    script = (
+        f"import sys; sys.argv = ['grpo', {flag!r}]\n"
+        "from grpo_cli.commands.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "sys.exit(sum(one in sys.modules for one in ('numpy', 'grpo_cli.commands.eval.command')))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=True).returncode == 0
 
 
 def test_a_file_is_never_coloured_by_the_environment(shell, dump, tmp_path):
@@ -89,7 +101,7 @@ def test_a_terminal_has_colour_and_fits(quick, dump):
     code, text = on_terminal(quick, ["eval", path, "--level", "token"], 80, LINES="60")
     assert code == 0
     assert "\x1b[1m" in text
-    assert "hidden at 80 columns: " in text
+    assert "hidden: " in text
     assert "[red]" in text
     assert "\\n" in text
     code, plain = on_terminal(quick, ["eval", path], 80, NO_COLOR="1")

@@ -205,7 +205,7 @@ def test_a_narrow_table_has_whole_numbers_and_goes_without_columns(
     for width in (40, 50, 60, 80, 100, 120, 140, 400):
         text = run("eval", path, "--level", level, "--full", COLUMNS=str(width)).stdout
         assert "…" not in text
-        table, _, after = text.partition(f"hidden at {width} columns: ")
+        table, _, after = text.partition("hidden: ")
         lists.append(re.findall(r"\w+", after.partition("(--fields")[0]))
         if width >= 80:
             _, _, table = table.partition("v:")  # the end of the signature, which is never cut

@@ -231,6 +231,16 @@ def test_every_heading_of_an_answer_about_a_run_is_explained():
     assert [one for one in of_at | of_parts | of_runs if look_up(one) is None] == []
 
 
+def test_every_word_that_a_screen_prints_as_a_term_is_explained():
+    words = (
+        "error, warning, info, quarter, first token, last token, RMS, effective sample size, "
+        "likely cause, fix, last good step, possible cause, standard errors, pass, yours, "
+        "computed, stage, mistake, convention, by chance, A>0, A<0, ≠, engine, trainer, low, high, "
+        "new, old, ref, log π, σ, quantile, cosine, denominator, signature, nats, drifts"
+    )
+    assert [one for one in words.split(", ") if look_up(one) is None] == []
+
+
 def test_a_hyperparameter_has_the_defaults_of_the_papers():
     meaning = look_up("beta").meaning
     for name, value in (("grpo", 0.04), ("grpo-unbiased-kl", 0.01)):

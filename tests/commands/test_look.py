@@ -143,7 +143,7 @@ def test_a_run_on_24_lines_has_its_verdict_the_finding_and_the_steps_around_it(g
     assert any(line.startswith("  fix: divide the logits by the sampling") for line in lines)
     assert "last good step: 29 (60 steps in all)" in lines
     assert {"29", "30", "31"} <= {line.split()[0] for line in lines if line.strip()}
-    assert "shift  mismatch.k3 rose at step 30: median 4.374e-06 before" in result.stdout
+    assert "mismatch.k3 4.37e-06 → 0.0866" in " ".join(result.stdout.split())
     assert re.fullmatch(r"… \d+ more lines \(use --full\)", lines[-1])
     every = grpo(*run, "--full", "--no-pager").stdout.splitlines()
     assert sum(bool(re.match(r" +\d+  ", line)) for line in every) == 60
@@ -170,8 +170,16 @@ def test_findings_hang_and_break_between_words(grpo):
     words = [line for line in said if SAMPLES.name not in line and "--" not in line]
     assert max(map(len, words)) <= 80
     first = next(at for at, line in enumerate(said) if line.startswith("  shift  mismatch"))
-    assert re.fullmatch(r"  shift  mismatch\.\S+ rose at step 30: median .*", said[first])
+    assert re.fullmatch(r"  shift  mismatch\.\S+ moved .* at step 30: median .*", said[first])
     assert said[first + 1].startswith("    ")
+    head = " ".join(shown.split("\n\n")[0].split())
+    named = re.findall(r"(mismatch\.\w+) \S+ → \S+", head)
+    assert len(named) == 3
+    below = " ".join(" ".join(said).split())
+    assert not any(f"shift {name} " in below for name in named), "each number is printed once"
+    (cause,) = re.findall(r"likely cause: (.*) fix:", head)
+    assert f"check of the step: temperature: {cause}" not in below
+    assert "check of the step: temperature: the log-odds are " in below
     assert any(line.startswith("  limit  mismatch.mult is above 1.05 from") for line in said)
 
 
@@ -287,7 +295,7 @@ def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, scr
     *kept, last = grpo(*words).stdout.splitlines()
     header = next(at for at, line in enumerate(kept) if line.startswith("─"))
     assert any(line.startswith("cosine: ") for line in kept[:header])
-    assert any(line.startswith("hidden at 80 columns: ") for line in kept[:header])
+    assert any(line.startswith("hidden: ") for line in kept[:header])
     equal = [re.search(r" \(\+(\d+) equal\)", line) for line in kept[header + 1 :]]
     shown = sum(1 + int(one.group(1) if one else 0) for one in equal)
     assert shown >= len(equal)
@@ -315,7 +323,7 @@ def test_the_arithmetic_of_a_token_is_whole_on_a_narrow_screen(grpo, monkeypatch
         "surrogate",
     ]
     assert second == ["position", "token", "k", "contribution"]
-    assert "hidden at 80 columns: gradient, log_ratio (see --json)" in said
+    assert "hidden: gradient, log_ratio (see --json)" in said
 
 
 @pytest.mark.more

@@ -784,7 +784,7 @@ def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("COLUMNS", "18")
     flags = ("--full", *NO_KL, "-p", "reward_weights=1,0")
     shown = " ".join(run("trend", path, *flags).stdout.split())
-    assert shown.partition("hidden at 18 columns: ")[2].partition(" (--fields")[0].split(", ") == [
+    assert shown.partition("hidden: ")[2].partition(" (--fields")[0].split(", ") == [
         "rewards/b/mean", "rewards/a/mean", "repetition", "longest_quarter", "staleness",
         "ratio_mean", "ess", "mismatch.k1", "ratio_p999", "clip_low", "reward_std", "pass_at_k",
         "reward_group_std", "reward_length_corr", "groups_equal", "truncated", "mismatch.mean_abs",

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.more
 STEP, STEPS, GROUPS = 24, 44, 4
 COLUMNS = ("new", "old", "ref", "rollout")
 IDS = [[*range(10 * row, 10 * row + 3), 77, *range(200, 212)] for row in range(8)]
+WORDS = [[f"t{one}" for one in row] for row in IDS]
 Columns = dict[str, Any]
 Random = np.random.Generator
 
@@ -162,7 +163,8 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "one position": (
         one_position,
-        r"step 24: 80% of Σ .log ratio. is at position 3 of the responses and at token id 77; ",
+        r"step 24: 80% of Σ .log ratio. is at position 3 of the responses and at token 't77' "
+        r"\(id 77\); ",
         "look at these tokens",
     ),
     "another forward pass": (
@@ -326,7 +328,7 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
         fix = "no other weights give equal "
     found = trend(write(tmp_path / "a.jsonl", (
         {"step": step, "id": f"{step}/{group}", "rewards": now["rewards"][group].tolist()}
-        | {"epsilon": now.get("epsilon", 0.2), "token_ids": IDS}
+        | {"epsilon": now.get("epsilon", 0.2), "token_ids": IDS, "tokens": WORDS}
         | {"advantages": now.get("advantages", given(now))[group].tolist()}
         | {f"log_probs_{name}": now[name][group].tolist() for name in COLUMNS}
         for step, now in enumerate(rows)

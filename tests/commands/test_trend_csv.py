@@ -29,7 +29,7 @@ def test_a_narrow_table_of_a_log_keeps_what_matters(
     columns = {f"train__{name}": [0.123456, 0.25] for name in (*names, "grad_norm")}
     monkeypatch.setenv("COLUMNS", "72")
     shown = run("trend", csv_of(tmp_path / "a.csv", **columns)).stdout
-    assert "hidden at 72 columns: train/reward_std (--fields '?')" in shown
+    assert "hidden: train/reward_std (--fields '?')" in shown
     assert "all names begin with train/" in shown
     assert "train/kl" not in shown.replace("not watched", "")
 

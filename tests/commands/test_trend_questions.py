@@ -297,6 +297,11 @@ def test_few_steps_decide_what_is_clear(tmp_path: Path) -> None:
     assert found["largest"] == ["loss"]
     said = " ".join(run("trend", *words).stdout.split())
     assert "To decide on the other metrics, 30 steps are needed. Largest so far, " in said
+    losses = ({"loss": one["loss"]} for one in first)
+    write(tmp_path / "b.jsonl", [one | loss for one, loss in zip(second, losses, strict=True)])
+    said = run("trend", *words).stdout
+    assert "equal: loss" in said
+    assert "To decide" not in said, "nothing is left to decide"
 
 
 def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:
@@ -379,8 +384,8 @@ def test_the_last_good_step(folder: Path) -> None:
 @each(
     ("since", "factor", "drifts", "differs", "cell"),
     [
-        (0, 1.4, False, True, "× 1.4"), (40, 1.4, False, True, "+0.185 ±0.3"),
-        (0, 1.01, True, True, "drifts steadily"), (None, 1.4, False, False, "+0.185 ±0.3"),
+        (0, 1.4, False, True, "+0.185 ±0.3 (× 1.4)"), (40, 1.4, False, True, "+0.185 ±0.3"),
+        (0, 1.01, True, True, "+0.185 ±0.3 (drifts)"), (None, 1.4, False, False, "+0.185 ±0.3"),
     ],
 )  # fmt: skip
 def test_what_differs_where_an_interval_contains_0(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.commands.check.answer import MismatchFound, NotChecked
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import View, name_token
 from grpo_cli.commands.check.rule import Topic, table, topics
 from grpo_cli.objective.mismatch import TOKEN, Attribution, Cause, Kind, k3
 
@@ -156,15 +156,18 @@ class WordSums(NamedTuple):
     Attributes:
         counts: how many tokens.
         kl: Σ k3, in whole units that any order adds up to the same.
+        texts: of the ids that have most of it in some records.
     """
 
     counts: Counter[Word]
     kl: Counter[Word]
+    texts: dict[Word, str]
 
     def merge(self, later: WordSums) -> None:
         """Adds other tokens."""
         self.counts.update(later.counts)
         self.kl.update(later.kl)
+        self.texts.update(later.texts | self.texts)
 
     def add(self, view: View, compared: NDArray[np.bool_]) -> None:
         """Adds the tokens of a view; ``compared``: [M] the records to take."""
@@ -187,6 +190,8 @@ class WordSums(NamedTuple):
         if "token_ids" not in view.names:
             texts = [*view.words]
             words = [texts[number] for number in words]
+        elif 2 * kl.max() > kl.sum() and (most := int(numbers[kl.argmax()])) not in self.texts:
+            self.texts.update(view.text_of(most))
         for mine, sums in ((self.counts, counts), (self.kl, kl)):
             mine.update(dict(zip(words, sums[seen].tolist(), strict=True)))
 
@@ -201,9 +206,9 @@ def _word_cause(found: Attribution, sums: WordSums) -> Cause | None:
         return None
     rest = max(whole - own, 0.0)
     explains = 1.0 - rest / others / found.kl
-    name = repr(word) if isinstance(word, str) else f"token id {word}"
+    text, number = (word, None) if isinstance(word, str) else (sums.texts.get(word), word)
     kinds = (
-        Kind(name, count, own / count, own / whole),
+        Kind(name_token(number, text), count, own / count, own / whole),
         Kind("other tokens", others, rest / others, rest / whole),
     )
     return Cause(TOKEN, explains, None, kinds) if explains > _LEAST_EXPLAINED else None

@@ -474,7 +474,24 @@ class View(Tokens):
 
     def word(self, number: int) -> str:
         """Returns the name of a token in messages: its id, or its string."""
-        return f"token id {number}" if "token_ids" in self.names else repr(list(self.words)[number])
+        if "token_ids" not in self.names:
+            return repr(list(self.words)[number])
+        text = self.text_of(number).get(number)
+        return name_token(number, text).removeprefix("" if text is None else "token ")
+
+    def text_of(self, number: int) -> dict[int | str, str]:
+        """Returns id → the string of its first token; empty where records have no strings."""
+        texts = self.strings("tokens")
+        if texts is None or self.ids is None:
+            return {}
+        return {number: str(texts[int(np.argmax(self.ids == number))])}
+
+
+def name_token(number: int | None, text: str | None) -> str:
+    """Returns the name of a token in messages: ``token ' the' (id 5)``, or what is known of it."""
+    if text is None:
+        return f"token id {number}"
+    return f"token {text!r}" + (f" (id {number})" if number is not None else "")
 
 
 BY_TOKEN = "token_advantages"

@@ -90,7 +90,7 @@ class Check(Accumulator[Any]):
     def __init__(self, limit: int = 3) -> None:
         self.findings = Findings(limit)
         self.mismatch = Mismatch()
-        self.words = WordSums(Counter(), Counter())
+        self.words = WordSums(Counter(), Counter(), {})
         self.sizes: Counter[str] = Counter()
         self.lengths = np.zeros(1, dtype=np.int64)
         self.skipped_rules: Counter[SkippedRules] = Counter()

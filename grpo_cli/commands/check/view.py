@@ -53,7 +53,13 @@ _STYLES = {"error": "bold red", "warning": "bold magenta", "info": "bold cyan"}
 
 
 def print_findings(
-    console: Console, screen: Screen, answer: Checked, unread: int = 0, *, quiet: bool = False
+    console: Console,
+    screen: Screen,
+    answer: Checked,
+    unread: int = 0,
+    *,
+    most: int | None = None,
+    quiet: bool = False,
 ) -> None:
     """Prints how many findings there are, then these kind by kind, the worst first.
 
@@ -61,6 +67,7 @@ def print_findings(
         console, screen: where.
         answer: what was found.
         unread: records that could not be read, not counted in the answer.
+        most: how many findings of each code and severity are looked at; None: all.
         quiet: whether to print only errors and warnings, without what was not checked.
     """
     _print_counts(console, answer, unread, quiet=quiet)
@@ -69,8 +76,10 @@ def print_findings(
         for code in dict.fromkeys(row.code for row in rows if row.severity == severity):
             of_kind = [row for row in rows if (row.code, row.severity) == (code, severity)]
             more = answer.more_by_severity.get(code, {}).get(severity, 0)
+            more += len(of_kind) - len(of_kind[:most])
             console.print()
-            _print_kind(console, screen.reading, of_kind, more)
+            rest = "--limit 0 for all" if most is None else ".findings has all"
+            _print_kind(console, screen.reading, of_kind[:most], more, rest)
     others = answer.mismatch, answer.advantages
     if rows and not quiet and any([*others, answer.not_checked, answer.not_compared]):
         console.print()
@@ -121,10 +130,12 @@ def _print_counts(console: Console, answer: Checked, unread: int, *, quiet: bool
     console.print(Text.assemble((counts, style), f" in {records}"))
 
 
-def _print_kind(console: Console, width: int, rows: Sequence[Finding], more: int) -> None:
+def _print_kind(
+    console: Console, width: int, rows: Sequence[Finding], more: int, rest: str
+) -> None:
     severity, code = rows[0].severity, rows[0].code
     at = "" if rows[0].step is None else f" at step {rows[0].step}"
-    count = f": {len(rows) + more:,} findings, the first{at} (--limit 0 for all)" if more else ""
+    count = f": {len(rows) + more:,} findings, the first{at} ({rest})" if more else ""
     console.print(Text.assemble((severity, _STYLES[severity]), " ", (code, "bold"), count))
     if more:  # the first of each kind
         rows = [*{row.advice: row for row in reversed(rows)}.values()][::-1]
@@ -220,7 +231,8 @@ def _place(row: Finding) -> str:
     line = "" if row.line is None else f":{row.line}"
     of_pair = not row.evidence.keys().isdisjoint(("column", "columns"))  # maybe of small records
     others = row.evidence.get("records", 1) - 1 if of_pair else 0
-    parts = [f"{visible(row.source)}{line}", f"record {shown(row.record)}"]
+    parts = [f"{visible(row.source)}{line}"] if row.source else []
+    parts.append(f"record {shown(row.record)}")
     parts += [
         f"{name} {getattr(row, name)}"
         for name in ("response", "token")

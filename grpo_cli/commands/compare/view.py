@@ -83,7 +83,9 @@ def _print_rows(
     columns = _columns(rows, names, sizes)
     kept, hidden = fitting(columns, _SPARE if names is None else (), screen.width)
     legend = _meanings(answer, [one.name for one in kept])
-    order = f"by {by}, least first" if by else "by cosine, most different first" if many else ""
+    order = f"by {by}, least first" if by else ""
+    if many and by is None:
+        order = f"by cosine with {rows[0].variant} (first row), most different first"
     if order:
         console.print(Text(f"sorted {order}", "dim"))
         mark(console, "the legend", None)

@@ -13,7 +13,15 @@ import orjson
 from grpo_cli.commands.emit import BARE, TEXT_FORMATS, TextFormat
 from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.commands.eval.printing import ONLY, Printing
-from grpo_cli.commands.eval.run import ROWS, Run, limited, row_notes, rows_of, totals_of
+from grpo_cli.commands.eval.run import (
+    ROWS,
+    Run,
+    limited,
+    row_notes,
+    rows_of,
+    total_notes,
+    totals_of,
+)
 from grpo_cli.engine.evaluation import Encode
 from grpo_cli.engine.rows.fields import SHARES, UNDIVIDED, Level
 from grpo_cli.terminal.destination import naming
@@ -213,6 +221,7 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
                 run.sums.batches.whole.signed,
                 advice=(run.other or _ANY_VARIANT) if run.by_default else None,
                 pooled=run.pooled,
+                notes=total_notes(run),
                 batches=len(batches),
                 brief=brief,
             )

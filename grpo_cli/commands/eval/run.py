@@ -9,6 +9,7 @@ from typing import Any
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.options.source import tell_errors, tell_skipped
 from grpo_cli.engine import Evaluation, Reader
+from grpo_cli.engine.facts import DEAD_ALONE
 from grpo_cli.engine.rows.fields import OWN, Level
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.terminal.messages import say, tell
@@ -98,7 +99,7 @@ class Run(Evaluation):
             return set()
         chosen = printing.level == "batch" and printing.fields is not None
         lines = () if chosen else (self.other, self.pooled)
-        return {self.ungrouped, *lines, *notes(self.total)}
+        return {self.ungrouped, *lines, *total_notes(self)}
 
     def finish(
         self,
@@ -121,7 +122,7 @@ class Run(Evaluation):
         if not quiet:
             whole = self.complete or (of_rows and self._has_rows)
             found = (one for one in self.notices if whole or one.startswith(_CAUSES))
-            totals = notes(self.total) if self.complete and not self.empty else ()
+            totals = total_notes(self) if self.complete and not self.empty else ()
             for note in [*found, *totals, *more]:
                 if note not in printed:
                     say(f"note: {note}")
@@ -159,8 +160,9 @@ def two_runs(reader: Reader) -> Iterator[str]:
             return
 
 
-def notes(total: Mapping[str, Any]) -> Iterator[str]:
+def total_notes(run: Evaluation) -> Iterator[str]:
     """One sentence for each thing that the totals hide, such as why a loss is 0."""
+    total = run.total
     if not total["tokens"]:
         yield "no unmasked token, so J = 0"
         return
@@ -168,7 +170,7 @@ def notes(total: Mapping[str, Any]) -> Iterator[str]:
         yield SUMMED
     if on_policy := total["on_policy_records"]:
         yield _on_policy(on_policy, total["records"], total["gradient_norm"])
-    if dead := total["dead_groups"]:
+    if (dead := total["dead_groups"]) and DEAD_ALONE not in (run.ungrouped or ""):
         yield _dead(dead, total["groups"], total["responses"])
     if empty := total["empty_responses"]:
         have = "has" if empty == 1 else "have"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +11,6 @@ from rich.text import Text
 
 from grpo_cli.commands.answer import what_was_counted
 from grpo_cli.commands.eval.printing import Printing
-from grpo_cli.commands.eval.run import notes
 from grpo_cli.engine.rows.fields import (
     ACCUMULATED,
     COLUMNS,
@@ -75,6 +74,7 @@ def print_totals(
     *,
     advice: str | None = None,
     pooled: str | None = None,
+    notes: Iterable[str] = (),
     batches: int = 0,
     brief: bool = False,
 ) -> None:
@@ -87,6 +87,7 @@ def print_totals(
         signature, parts: the objective, as a line and in its pieces.
         advice: what to do about the variant, where nobody asked for it.
         pooled: that the totals are of several steps, where they are.
+        notes: what the totals hide.
         batches: how many batches the totals are the mean of; 0 where all is one batch.
         brief: whether to leave out what is seldom needed.
     """
@@ -114,7 +115,7 @@ def print_totals(
             lines.add_row(_label(name), wrapped(Text(f" {text}"), room, 1))
     lines.add_row(_label("variant"), wrapped(Text(f" {_objective(parts, advice)}"), room, 1))
     lines.add_row(_label("signature"), Text(f" {short_signature(signature, screen.width, _LABEL)}"))
-    for note in notes(total):
+    for note in notes:
         lines.add_row(Text("note", "magenta"), wrapped(Text(f" {note}"), room, 1))
     if batches:
         console.print(Text(f"mean of {counted(batches, 'batch', 'batches')}", "bold"))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from rich.console import Console
-
 from grpo_cli.commands.explain.choice import print_choice
 from grpo_cli.commands.explain.explain import describe_topic, explain
 from grpo_cli.commands.explain.logged import print_log
 from grpo_cli.commands.explain.variant import print_variant
-from grpo_cli.commands.explain.view import print_why, print_worked
 from grpo_cli.commands.help.words import print_word
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import ObjectiveOptions
@@ -20,7 +17,6 @@ from grpo_cli.commands.options.source import LoadingOptions, finish, paths
 from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.screen import Screen
 
 Topic = Annotated[
     str | None,
@@ -59,13 +55,8 @@ def explain_topic(
     source, plan = loading.reader(places), objective.plan()
     last_step, full = objective.batch is None, chosen().full
     found = explain(plan, source, last_step=last_step, full=full)
-
-    def draw(console: Console, screen: Screen) -> None:
-        print_why(console, screen, found)
-        print_worked(console, screen, found.record, found.total)
-
     above = page.above(source.other(plan))
-    page.write(found, draw, above=above, notes=source.notes(plan))
+    page.write(found, found.draw, above=above, notes=source.notes(plan))
     return finish(source, plan, as_json=page.json, quiet=page.quiet, printed=above)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.answer import Answer, Printed
 from grpo_cli.commands.explain.choice import describe_choice, is_choice
 from grpo_cli.commands.explain.facts import Facts
 from grpo_cli.commands.explain.logged import explain_log
@@ -35,9 +35,14 @@ from grpo_cli.variants.plan import Plan, plan
 from grpo_cli.vectors import describe
 from grpo_cli.vectors.case import FILES
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grpo_cli.terminal.screen import Screen
+
 
 @dataclass(frozen=True)
-class Explained(Answer):
+class Explained(Printed):
     """Explains the loss of a batch.
 
     Attributes:
@@ -72,27 +77,12 @@ class Explained(Answer):
         """The reasons, the decisive first."""
         return [*self.why]
 
-    def sections(self) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
-        """The reasons, what J is made of, and the arithmetic of the record."""
-        parts = {name: value for name, value in self.parts.items() if value}
-        terms = [{"part": name, "value": value} for name, value in parts.items()]
-        terms.append({"part": "objective", "value": self.total["objective"]})
-        record = self.record
-        formulas = [{"stage": name, "formula": text} for name, text in record["stages"].items()]
-        named = "" if record["id"] is None else f" {shown(record['id'])}"
-        groups = [
-            {"group": one["group"], "response": at, "reward": reward, "mean": one["mean"]}
-            | ({} if one["std"] is None else {"std": one["std"]})
-            for one in record["groups"]
-            for at, reward in zip(one["responses"], one["rewards"], strict=True)
-        ]
-        return [
-            ("", self.why),
-            ("Parts of the objective", terms),
-            (f"Record{named}, evaluated alone", formulas),
-            ("Its groups", groups),
-            ("Its responses", record["responses"]),
-        ]
+    def draw(self, console: Console, screen: Screen) -> None:
+        """Prints what the command prints."""
+        from grpo_cli.commands.explain.view import print_why, print_worked
+
+        print_why(console, screen, self)
+        print_worked(console, screen, self.record, self.total)
 
     def fields(self) -> dict[str, Any]:
         """The JSON, without a batch where there is only one."""

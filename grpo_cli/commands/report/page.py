@@ -213,7 +213,7 @@ def _head(answer: Trend) -> dict[str, Any]:
             {
                 "title": event.title,
                 "facts": [one for one in event.facts if one[0] in NAMED and event is not main],
-                "check": event.check,
+                "check": [event.rest_of(one) for one in event.checked],
                 "fix": event.fix,
                 "last_good": last_good_step(steps, [event]),
                 "commands": [] if steps.logged else event.commands,

@@ -139,10 +139,10 @@ def show(
     grpo show rollouts.jsonl --record step-12 --html page.html
 
     Without --record, ranks the tokens of all records by the size of their
-    gradient in the batch: clipped tokens, whose gradient is 0, come last. With
-    --record, or for a file with one record, prints a heat map of the record
-    evaluated alone: blue is above the middle, red below; ▾ is clipped low,
-    ▴ clipped high.
+    gradient in the batch; a clipped token has only the gradient of its KL.
+    With --record, or for a file with one record, prints a heat map of the
+    record evaluated alone: blue is above the middle, red below; ▾ is clipped
+    low, ▴ clipped high.
     """  # noqa: D301 - \b is for the help's formatter
     _check_flags(options, page)
     plan = objective.plan()

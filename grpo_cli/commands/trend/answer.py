@@ -32,8 +32,8 @@ def trend_of(
     columns: Sequence[str] | None = None,
     log: Log | None = None,
     framework: str | None = None,
-) -> tuple[Trend, Coverage]:
-    """What happened in a run, and what that is based on.
+) -> Trend:
+    """What happened in a run.
 
     Args:
         run: the run, read; None where the steps are of a log.
@@ -58,7 +58,7 @@ def trend_of(
     happened = [_of_one_date(event, steps, flags) for event in happened]
     sentence = verdict(steps, happened, covered)
     found = sorted((one for event in happened for one in event.findings), key=lambda one: one.onset)
-    return Trend(variant, signatures, steps, found, happened, sentence, compared, passes), covered
+    return Trend(variant, signatures, steps, found, happened, sentence, covered, compared, passes)
 
 
 def _of_one_date(event: Event, steps: Steps, flags: Flags) -> Event:

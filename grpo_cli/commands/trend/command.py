@@ -36,7 +36,6 @@ from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.questions.answer import answer_question
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
-from grpo_cli.commands.trend.verdict import Coverage
 from grpo_cli.commands.trend.view import print_answer, write
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.budget import read_size
@@ -140,9 +139,7 @@ def answer_run(
             for condition in conditions:
                 condition.check(steps)
             of_records = columns if options.names == "grpo" else ()
-            answer, covered = trend_of(
-                records, steps, flags, columns=of_records, log=log, framework=whose
-            )
+            answer = trend_of(records, steps, flags, columns=of_records, log=log, framework=whose)
             found = answer.findings
             _check_fields(columns, steps)
             drawn: Iterable[str] = ()
@@ -153,7 +150,7 @@ def answer_run(
                 notes = records.reader.notes(plan) | records.lacks | records.notices | unread
                 if options.names != "grpo":
                     answer = replace(answer, steps=steps.with_metrics(records.logged))
-            _write_answer(answer, columns, covered, notes, options, drawn)
+            _write_answer(answer, columns, notes, options, drawn)
         tell_notes(notes, quiet=options.quiet)
         skipped = [one.reader.skipped for one in (run, other) if isinstance(one, Run)]
         for one in skipped:
@@ -192,7 +189,6 @@ def _opened(
 def _write_answer(
     answer: Trend,
     columns: Sequence[str] | None,
-    covered: Coverage,
     notes: Collection[str],
     options: TrendOptions,
     drawn: Iterable[str],
@@ -210,7 +206,7 @@ def _write_answer(
             return
         how = {"plot": options.plot, "quiet": options.quiet}
         how["brief"] = options.quiet and bool(options.fail_on)
-        print_answer(stream, answer, columns, covered, notes, limit=options.limit, **how)
+        print_answer(stream, answer, columns, notes, limit=options.limit, **how)
 
 
 def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
+from io import BytesIO
 from typing import Any, NamedTuple
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.answer import Answer
+from grpo_cli.commands.answer import Answer, Printed, notice_line
 from grpo_cli.commands.frames import Array, Frames
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.step import Finding, Steps
-from grpo_cli.commands.trend.verdict import Pass, last_good_step, main_event
+from grpo_cli.commands.trend.verdict import Coverage, Pass, last_good_step
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.numbers import shown
-from grpo_cli.terminal.plots import spark
 
 _SAME = 1e-4
 """Relative: frameworks compute in single precision, and some logs are rounded to a few digits."""
@@ -44,8 +44,6 @@ _SHIFTS = (0, 1, -1)
 _FITS = 0.5
 """The share of a series' values above which a shift of the log's steps is none of chance."""
 _LEAST = 3
-_NEAR_STEPS, _NOTEBOOK_COLUMNS, _SPARKS = 3, 10, 8
-"""Steps on both sides of an event, and columns, that a notebook shows."""
 
 Series = Mapping[str, Mapping[int, float | None]]
 
@@ -209,7 +207,7 @@ class LogComparison(Answer):
 
 
 @dataclass(frozen=True)
-class Trend(Frames, Answer):
+class Trend(Frames, Printed):
     """The answer of ``trend``.
 
     Attributes:
@@ -219,6 +217,7 @@ class Trend(Frames, Answer):
         findings: where the run changed, the earliest first.
         events: those that began together, the earliest first.
         verdict: the sentence that says what happened, with the last good step, or that nothing did.
+        coverage: what the verdict is based on.
         log: the comparison with a log; None without ``--log``.
         passes: those over steps that the run trained again, after it was resumed.
     """
@@ -229,8 +228,19 @@ class Trend(Frames, Answer):
     findings: Sequence[Finding]
     events: Sequence[Event]
     verdict: str
+    coverage: Coverage = field(compare=False)
     log: LogComparison | None = None
     passes: Sequence[Pass] = ()
+
+    of_views = ("coverage",)
+
+    def __str__(self) -> str:
+        """What the command prints into a pipe, and how many notices there are."""
+        from grpo_cli.commands.trend.view import print_answer
+
+        stream = BytesIO()
+        print_answer(stream, self, None, (), plot=False, limit=None, quiet=False, brief=False)
+        return "\n".join([stream.getvalue().decode().strip("\n"), *notice_line(self.notices)])
 
     @cached_property
     def last_good_step(self) -> int | None:
@@ -246,27 +256,6 @@ class Trend(Frames, Answer):
         """The steps, in the columns that a terminal shows of them."""
         return self.steps.table()
 
-    def sections(self) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
-        """The events, the findings, the run as sparks, and the steps where the main event began."""
-        events = [
-            {"step": one.step, "what began": one.summary, "fix": one.fix} for one in self.events
-        ]
-        found = [{"step": one.onset, "finding": one.sentence} for one in self.findings]
-        main, rows = main_event(self.events), self.table()
-        changed = [] if main is None else [one.metric for one in main.findings]
-        names = [one for one in dict.fromkeys(["step", *changed, *rows[0]]) if one in rows[0]]
-        kept, heading = rows, "Steps"
-        if main is not None:
-            at, last = self.steps.numbers.index(main.step), len(rows) - 1
-            near = range(max(at - _NEAR_STEPS, 0), min(at + _NEAR_STEPS, last) + 1)
-            kept = [rows[place] for place in sorted({0, *near, last})]
-            heading = f"Steps around {main.step}, {len(kept)} of {len(rows):,}"
-        names = names[:_NOTEBOOK_COLUMNS]
-        series = {name: [row[name] for row in rows] for name in names if name != "step"}
-        sparks = {name: spark(values, _SPARKS) for name, values in series.items()}
-        picked = [{"step": "run", **sparks}, *({name: row[name] for name in names} for row in kept)]
-        return [("Events", events), ("Findings", found), (f"{heading}; .steps has all", picked)]
-
     def columns(self) -> dict[str, Array]:
         """The steps' rows as arrays by name; a number that is unknown is NaN."""
         return self.steps.columns()
@@ -274,7 +263,7 @@ class Trend(Frames, Answer):
     def fields(self) -> dict[str, Any]:
         """The JSON, without a log where none is given, nor passes where there is only one."""
         named = super().fields() | {"steps": [*self.steps.whole], "passes": self.passes or None}
-        named["last_good_step"] = self.last_good_step
+        named |= {"last_good_step": self.last_good_step, "coverage": None}
         return {name: value for name, value in named.items() if value is not None}
 
 

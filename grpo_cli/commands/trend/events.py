@@ -72,8 +72,10 @@ _COPIED = (
     "no other weights give equal log-probs: look for a batch that was written twice, or a step "
     "that trained nothing"
 )
-_CLAUSE = re.compile(r"[:;]|\. | \(")
-"""What ends the first clause of a sentence of ``grpo check``."""
+_MARKS = ":;. "
+_TOKEN = r"""(?<= )(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?: \(id -?\d+\))?"""
+_CLAUSE = re.compile(rf"(?:{_TOKEN}|(?![:;]|\. | \().)+")
+"""The first clause of a sentence of ``grpo check``; a quoted token may have any mark."""
 _DOUBT, _SAME = "entropies", "engine and trainer differ: "
 _AHEAD = "the updates move the policy too far", "one update moved the policy too far"
 LEVELS = {SHIFT, DRIFT, TREND}
@@ -165,7 +167,7 @@ class Event(Answer):
             return []
         found, cause = [one.command], one.cause or ""
         explains = bool(self.checked_there) or not cause.startswith("grpo check ")
-        if explains and one.command.partition("  # ")[0] != cause:
+        if cause and explains and one.command.partition("  # ")[0] != cause:
             found.append(f"{cause}  # possible cause")
         if one.worst_command and one.worst_step != one.onset and one.kind != TREND:
             found.append(one.worst_command.replace("  # step", "  # worst at step", 1))
@@ -233,6 +235,21 @@ class Event(Answer):
         worded = self.first.kind in (IMPOSSIBLE, STUCK, COPY)
         named = [*self._later, *([self.first] if worded else [])]
         return [one for one in self._wrong if one not in named]
+
+    @property
+    def in_numbers(self) -> list[Finding]:
+        """The findings of which ``facts`` give all the numbers that their sentences have."""
+        given = [] if self.cause and self.cause.numbers else self._listed[:_NAMED]
+        return [one for one in given if one.kind in (SHIFT, DRIFT, SPIKE)]
+
+    def rest_of(self, checked: Checked) -> str:
+        """A line of ``checked`` without what the likely cause says already."""
+        code, message = checked.finding.code, checked.message
+        if checked.step is not None:
+            return checked.line
+        if self.guess and message.startswith(self.guess):
+            return f"{code}: {message[len(self.guess) :].lstrip(_MARKS)}"
+        return message if message.startswith(code) else checked.line
 
     @property
     def _moved(self) -> str:
@@ -304,7 +321,7 @@ class Event(Answer):
         if isinstance(cause := self._explained_by, Cause):
             return "" if cause.is_certain else cause.words
         if cause is not None:
-            return _CLAUSE.split(cause.message)[0]
+            return found[0] if (found := _CLAUSE.match(cause.message)) else ""
         moved = self.first.metric in _UPDATE and self.first.kind != IMPOSSIBLE
         return _AHEAD[self.first.is_single] if moved else ""
 

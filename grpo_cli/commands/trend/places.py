@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch
+from grpo_cli.commands.check.record_view import name_token
 from grpo_cli.commands.trend.causes import Cause
 from grpo_cli.commands.trend.measure import k3
 from grpo_cli.commands.trend.metrics import METRICS
@@ -30,10 +32,15 @@ _FIX = (
 
 
 class Shares(NamedTuple):
-    """What a step has of something, by position and by token; both as shares of all."""
+    """What a step has of something, by position and by token; both as shares of all.
+
+    Attributes:
+        texts: id → text, of records that have both.
+    """
 
     positions: dict[int, float]
     tokens: dict[Any, float]
+    texts: dict[Any, str]
 
 
 def at_one_place(found: Sequence[Finding], now: Reader, before: Reader) -> Cause | None:
@@ -47,7 +54,7 @@ def at_one_place(found: Sequence[Finding], now: Reader, before: Reader) -> Cause
     kind = next((one.worst for one in columns if one is not None and one.worst in _NAMES), None)
     if kind is None or (shares := _shares(now, kind)) is None:
         return None
-    position, token = (max(each, key=each.__getitem__, default=None) for each in shares)
+    position, token = (max(each, key=each.__getitem__, default=None) for each in shares[:2])
     own = shares.positions.get(position, 0.0) if position is not None else 0.0
     same = shares.tokens.get(token, 0.0)
     if max(own, same) <= _MOST or (usual := _shares(before, kind)) is None:
@@ -56,7 +63,8 @@ def at_one_place(found: Sequence[Finding], now: Reader, before: Reader) -> Cause
     if own > _MOST and usual.positions.get(position or 0, 0.0) <= _MOST:
         places.append(f"at position {position} of the responses")
     if same > _MOST and usual.tokens.get(token, 0.0) <= _MOST:
-        places.append(f"at token id {token}" if isinstance(token, int) else f"at {token!r}")
+        named = (token, shares.texts.get(token)) if isinstance(token, int) else (None, token)
+        places.append(f"at {name_token(*named)}")
     if not places:
         return None
     return Cause(f"{max(own, same):.0%} of {_NAMES[kind]} is {' and '.join(places)}", _FIX)
@@ -65,6 +73,7 @@ def at_one_place(found: Sequence[Finding], now: Reader, before: Reader) -> Cause
 def _shares(reader: Reader, kind: str) -> Shares | None:
     """The shares of a step; None where they cannot be known, or a single token has most."""
     positions, tokens, largest, counts = Counter[int](), Counter[Any](), 0.0, np.zeros(2)
+    texts: dict[Any, str] = {}
     try:
         for chunk in reader.chunks():
             sizes = _sizes(chunk.batch, kind)
@@ -76,12 +85,17 @@ def _shares(reader: Reader, kind: str) -> Shares | None:
             _add(positions, inside, sizes)
             if (words := _words(chunk, owners, inside)) is not None:
                 _add(tokens, words, sizes)
+                for one in chunk.records:
+                    if one.token_ids and one.tokens:
+                        both = chain(*one.token_ids), chain(*one.tokens)
+                        texts.update(zip(*both, strict=False))
     except InputError:
         return None
     total = sum(positions.values())
     if not largest or largest > _MOST * total or counts[0] < _LEAST_TOKENS * counts[1]:
         return None
-    return Shares(*({one: n / total for one, n in each.items()} for each in (positions, tokens)))
+    shares = [{one: n / total for one, n in each.items()} for each in (positions, tokens)]
+    return Shares(shares[0], shares[1], texts)
 
 
 def _sizes(batch: Batch, kind: str) -> F64 | None:

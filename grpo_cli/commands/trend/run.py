@@ -31,7 +31,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import NO_OLD, StatisticsSums, on_policy_by_default
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.facts import InputFacts
+from grpo_cli.engine.facts import GIVEN_ALONE, InputFacts
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.references import References, without_kl
 from grpo_cli.errors import InputError
@@ -370,7 +370,7 @@ def ungrouped(sums: StepSums, facts: InputFacts, *, given: bool) -> str | None:
     """That records that ought to be a group are not; ``given``: their advantages are given."""
     records, responses = (int(sums.count(one).sum()) for one in ("records", "samples"))
     groups = int(sums.columns["row", "label"].widths.sum())
-    return facts.ungrouped(records, groups, responses, given=given)
+    return facts.ungrouped(records, groups, responses, GIVEN_ALONE if given else "")
 
 
 class Run:

@@ -18,7 +18,7 @@ from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST, TREND
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
-from grpo_cli.commands.trend.verdict import Coverage, main_event, other_events
+from grpo_cli.commands.trend.verdict import main_event, other_events
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
@@ -221,10 +221,9 @@ def _print_events(
         for name, text in rows:
             _print_fact(console, screen, name, text)
         for each in event.checked if detail.commands != 0 else ():
-            again = each.step is None and each.message.startswith(each.finding.code)
-            words = each.message if again else each.line  # the code only once
-            _print_fact(console, screen, "check of the step", words)
-        found = [one for one in event.findings if one.severity == WARNING]
+            _print_fact(console, screen, "check of the step", event.rest_of(each))
+        above = event.in_numbers if event is main and most is not None else []
+        found = [one for one in event.findings if one.severity == WARNING and one not in above]
         shown_found = found if most is None else found[: most + 1]
         for one in shown_found:
             print_finding(console, screen, one)
@@ -303,7 +302,6 @@ def print_answer(
     stream: BinaryIO,
     answer: Trend,
     columns: Sequence[str] | None,
-    covered: Coverage,
     notes: Collection[str],
     *,
     plot: bool,
@@ -323,10 +321,10 @@ def print_answer(
     screen = screen_of(stream)
     height = None if chosen().full else screen.height
     noted = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
-    head = _head(screen, answer, covered, brief=brief)
+    head = _head(screen, answer, brief=brief)
     for detail in [_Detail(terse=False)] if chosen().full else _DETAILS:  # the last if none fits
         events = _events(screen, answer, detail)
-        basis = _basis(screen, answer, covered, quiet=quiet, terse=detail.terse)
+        basis = _basis(screen, answer, quiet=quiet, terse=detail.terse)
         around = lines_of(head + events + basis, screen) + noted + _AROUND
         if height is None or around + _LEAST_LIMIT <= height:
             break
@@ -350,13 +348,14 @@ def print_answer(
     print_page(stream, draw, "page" if limit is not None or plot else "cut", notes=notes)
 
 
-def _head(screen: Screen, answer: Trend, covered: Coverage, *, brief: bool) -> str:
+def _head(screen: Screen, answer: Trend, *, brief: bool) -> str:
     """The verdict, and below it numbers or what it is based on; ``brief``: without these."""
     console, main = screen.console(), main_event(answer.events)
     if brief:
         style = "bold" if main is None else "bold red"
         console.print(wrapped(Text(visible(answer.verdict), style), screen.reading))
         return written(console)
+    covered = answer.coverage
     lines = covered.verdict(answer.events) if main is None else [main.title + main.until]
     sure = covered.steps >= LEAST and covered.watched
     style = "bold red" if main is not None else "bold green" if sure else "bold"
@@ -417,27 +416,25 @@ def _events(screen: Screen, answer: Trend, detail: _Detail) -> str:
     return written(console)
 
 
-def _basis(screen: Screen, answer: Trend, covered: Coverage, *, quiet: bool, terse: bool) -> str:
+def _basis(screen: Screen, answer: Trend, *, quiet: bool, terse: bool) -> str:
     """What the answer is based on.
 
     Args:
-        screen, answer, covered: where to, and of what.
+        screen, answer: where to, and of what.
         quiet: without what was not computed, and the signature.
         terse: these in a line each, which --full has whole.
     """
     console = screen.console()
     if not quiet:
-        _print_basis(console, screen, answer, covered, terse=terse)
+        _print_basis(console, screen, answer, terse=terse)
     if answer.log is not None:
         _print_log_comparison(console, screen, answer.log)
     return written(console)
 
 
-def _print_basis(
-    console: Console, screen: Screen, answer: Trend, covered: Coverage, *, terse: bool
-) -> None:
+def _print_basis(console: Console, screen: Screen, answer: Trend, *, terse: bool) -> None:
     """Prints what the answer lacks, and the signature; ``terse``: a line each."""
-    lacks = [_UNKNOWN] * answer.steps.logged + covered.gaps
+    lacks = [_UNKNOWN] * answer.steps.logged + answer.coverage.gaps
     signed = ""
     if answer.signatures:
         first, *later = answer.signatures

@@ -219,7 +219,7 @@ def _record(row: Verdict | StageDifference, unit: str = "record") -> str:
     name = f"{unit} {shown(row.id)}"
     if isinstance(row, Verdict) and row.step is not None and unit == "record":
         name += f" of step {shown(row.step)}"
-    return f"{name} ({visible(row.source)}{line})"
+    return f"{name} ({visible(row.source)}{line})" if row.source else name
 
 
 def _number(first: Difference | StageDifference) -> str:

@@ -138,9 +138,26 @@ const LOGARITHMIC = 50;
 // So many pixels has the label of a clip bound.
 const LABEL = 150;
 
+// From such a factor between the ends of a log scale on, its marks are 1, 2 and 5 times powers of ten.
+const FAR = 20;
+
+// The label of a clip bound at x, on the side where there is room.
+function label(at, side, width, numbers) {
+  const right = side ? at + LABEL < width : at < LABEL;
+  const begin = right ? at : at - LABEL;
+  return { at, right, begin, end: begin + LABEL, words: `${side ? "▴ above" : "▾ below"} ${numbers}` };
+}
+
+// About so many round numbers, but no fewer than the least.
+function atLeast(least, low, high, about) {
+  let count = Math.max(about, least);
+  while (ticks(low, high, count).length < least && count < about + 4 * least) count++;
+  return ticks(low, high, count);
+}
+
 // How many tokens have which value. Bars end at the clip bounds; what is beyond an edge is in the last bar.
 function histogram(record, quantity, width) {
-  const [height, left, foot, top] = [150, 44, 20, 16];
+  const [height, left, foot] = [150, 44, 20];
   const values = record.columns[quantity.column];
   const isRatio = quantity.name === "ratio";
   const bounds = isRatio && record.clip_range ? record.clip_range.map((end) => (end > 0.05 ? Math.log(end) : null)) : [null, null];
@@ -150,8 +167,12 @@ function histogram(record, quantity, width) {
   const log = most >= LOGARITHMIC;
   const size = (count) => (log ? Math.log1p(count) : count);
   const x = (value) => left + ((value - low) / (high - low)) * (width - left - 12);
-  const y = (count) => top + (1 - size(count) / size(most)) * (height - top);
   const formatted = (value) => shown(isRatio ? Math.exp(value) : value + quantity.middle, 4);
+  const beyond = [values.filter((value) => value < bounds[0]).length, values.filter((value) => value > bounds[1]).length];
+  const labels = bounds.map((bound, side) => bound !== null && label(x(bound), side, width, `${formatted(bound)}: ${shown(beyond[side])} of ${shown(values.length)}`));
+  const stacked = labels.every(Boolean) && labels[0].end > labels[1].begin;
+  const top = stacked ? 31 : 16;
+  const y = (count) => top + (1 - size(count) / size(most)) * (height - top);
   const parts = [];
   for (const mark of log ? [...new Set([0, ...decades(1, most)])] : ticks(0, most, Math.min(most, 4))) {
     parts.push(draw("line", { class: "axis faint", x1: left - 4, x2: width, y1: y(mark), y2: y(mark) }));
@@ -161,31 +182,30 @@ function histogram(record, quantity, width) {
     const title = draw("title", {}, `${shown(count)} token${count === 1 ? "" : "s"} from ${formatted(edges[bin])} to ${formatted(edges[bin + 1])}`);
     parts.push(draw("rect", { class: "bin", x: x(edges[bin]) + 0.5, y: y(count), width: Math.max(x(edges[bin + 1]) - x(edges[bin]) - 1, 1), height: height - y(count) }, title));
   });
-  const beyond = [values.filter((value) => value < bounds[0]).length, values.filter((value) => value > bounds[1]).length];
-  bounds.forEach((bound, side) => {
-    if (bound === null) return;
-    parts.push(draw("line", { class: "clip", x1: x(bound), x2: x(bound), y1: 0, y2: height }));
-    const words = `${side ? "▴ above" : "▾ below"} ${formatted(bound)}: ${shown(beyond[side])} of ${shown(values.length)}`;
-    const right = side ? x(bound) + LABEL < width : x(bound) < LABEL; // of the line, where there is room
-    parts.push(draw("text", { class: "clip", x: x(bound) + (right ? 4 : -4), y: width < 3 * LABEL ? 10 + 12 * side : 10, "text-anchor": right ? "start" : "end" }, words));
+  labels.forEach((one, side) => {
+    if (!one) return;
+    parts.push(draw("line", { class: "clip", x1: one.at, x2: one.at, y1: stacked ? top - 4 : 0, y2: height }));
+    parts.push(draw("text", { class: "clip", x: one.at + (one.right ? 4 : -4), y: stacked ? 10 + 13 * side : 10, "text-anchor": one.right ? "start" : "end" }, one.words));
   });
   parts.push(draw("line", { class: "axis", x1: left - 4, x2: width, y1: height, y2: height }));
   const [first, last] = isRatio ? [Math.exp(low), Math.exp(high)] : [low + quantity.middle, high + quantity.middle];
-  for (const tick of ticks(first, last, Math.max(Math.round(width / 110), 3))) {
+  for (const tick of isRatio && last > FAR * first ? decades(first, last) : atLeast(3, first, last, Math.round(width / 110))) {
     const at = x(isRatio ? Math.log(tick) : tick - quantity.middle);
     parts.push(draw("text", { x: at, y: height + 15, "text-anchor": "middle" }, shown(tick, 4)));
   }
-  const label = `histogram of ${quantity.words}`;
-  const svg = draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": label }, ...parts);
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": `histogram of ${quantity.words}` }, ...parts);
   const slack = 1e-6 * (high - low);
-  const outside = values.filter((value) => value - quantity.middle < low - slack || value - quantity.middle > high + slack).length;
+  const outside = [
+    ["first", "below", values.filter((value) => value - quantity.middle < low - slack).length],
+    ["last", "above", values.filter((value) => value - quantity.middle > high + slack).length],
+  ];
   const caption = [`${shown(values.length)} tokens${log ? " (vertical: log scale)" : ""}`];
   if (bounds.some((bound) => bound !== null)) {
     const sides = [-1, 1].map((side) => record.clip.filter((one) => one === side).length);
     const why = sides.every((count, side) => count === beyond[side]) ? "" : " (the sign of the advantage decides)";
     caption.push(`dashed lines: the clip bounds, with the number of tokens beyond each; clipped: ▾ ${shown(sides[0])}, ▴ ${shown(sides[1])}${why}`);
   }
-  if (outside) caption.push(`the first and the last bar have ${shown(outside)} beyond the axis`);
+  for (const [bar, side, count] of outside) if (count) caption.push(`the ${bar} bar includes ${shown(count)} token${count === 1 ? "" : "s"} ${side} the axis`);
   return [svg, make("figcaption", {}, `${caption.join("; ")}.`)];
 }
 

@@ -45,7 +45,7 @@ class Responses {
     yield make("span.first", {}, "contribution ", make("b", {}, number(facts.contribution)), bar); // all bars have one axis
     if (record.groups > 1) yield fact("group", facts.group);
     if (facts.reward !== null) yield fact("reward", facts.reward);
-    if (facts.advantage !== null) yield fact("A", facts.advantage);
+    if (facts.advantage !== null) yield fact("advantage", facts.advantage);
     yield fact("tokens", facts.length);
     if (low) yield fact("▾ clipped low", low);
     if (high) yield fact("▴ clipped high", high);

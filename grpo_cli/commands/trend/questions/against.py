@@ -140,7 +140,7 @@ class RunComparison(Frames, Answer):
         spread = "usual spread between seeds" if min(mine, yours) == 1 else "spread on each side"
         runs = f", {mine} runs against {yours}" if mine + yours > 2 else ""
         words = f"Compared: {count:,} steps ({first} to {last}){runs}, against the {spread}."
-        if self.too_few:
+        if self.too_few and len(self.differing) + len(self.equal) < len(self.metrics):
             others = " on the other metrics" if self.differing else ""
             words += f" To decide{others}, {_LEAST_END} steps are needed."
         if self.largest:
@@ -157,6 +157,11 @@ class RunComparison(Frames, Answer):
     def differing(self) -> list[Difference]:
         """The metrics that differ, over all steps or over the last."""
         return [one for one in self.metrics if one.differs or one.differs_at_end]
+
+    @property
+    def equal(self) -> list[Difference]:
+        """The metrics that are equal at each step, as far as their interval shows."""
+        return [one for one in self.metrics if one.low == one.high == 0.0]
 
     @property
     def has_end(self) -> bool:

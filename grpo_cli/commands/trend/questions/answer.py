@@ -83,7 +83,7 @@ def answer_of_step(run: Run | Steps, flags: Flags, at: int) -> tuple[StepAnswer,
         UsageError: where the run has no such step.
     """
     records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
-    happened = step_at(records, trend_of(records, steps, flags)[0], at)
+    happened = step_at(records, trend_of(records, steps, flags), at)
     return happened, steps[place_of(steps, at)]
 
 

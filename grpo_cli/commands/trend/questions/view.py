@@ -132,8 +132,6 @@ def print_comparison(
     first_run, second_run = (visible(_listed(one)) for one in named)
     for words in (f"first: {first_run}; second: {second_run}", answer.basis):
         console.print(wrapped(Text(words), screen.reading, 2))
-    console.print()
-    equal = [one.name for one in answer.metrics if one.low == one.high == 0.0]
     rows = [
         {
             "metric": f"≠ {one.name}" if one in answer.differing else f"  {one.name}",
@@ -145,28 +143,42 @@ def print_comparison(
             "since_then": "" if one.since in (None, first) else since_then(one),
         }
         for one in answer.metrics
-        if one.name not in equal
+        if one not in answer.equal
     ]
+    if rows:
+        explained = "difference: second − first ± half its 95 % interval"
+        if min(answer.runs) == 1:
+            explained += " (noise of steps, drift between two seeds)"
+        many = f"{len(answer.metrics)} metrics are compared"
+        explained += f"; ≠: beyond chance, given that {many} (without ≠ an interval may miss 0)"
+        console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
+    console.print()
     hide = [] if answer.has_end else ["at the end"]
     for name in ("since", "since_then"):
         hide += [] if any(row[name] for row in rows) else [name]
     if rows:
         hide += _print_rows(console, screen, rows, spare=("at the end", "since_then"), hide=hide)
-    if equal:
-        console.print(wrapped(Text(f"equal: {', '.join(equal)}", "dim"), screen.reading, 2))
-    if not rows:
-        return
-    explained = "difference: second − first, ± half its 95 % interval"
-    if min(answer.runs) == 1:
-        explained += " (noise of steps, drift between two seeds)"
-    if "at the end" not in hide:
-        last = max(answer.steps[2] // 4, 30)
-        explained += f"; at the end: over the last {last} steps"
-    explained += "; ≠: beyond chance, given how many metrics are compared"
-    if answer.differing:
-        explained += "; since: the first step that differs"
-        explained += "" if "since_then" in hide else ", since_then: the difference from there on"
-    console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
+    if equal := ", ".join(one.name for one in answer.equal):
+        console.print(wrapped(Text(f"equal: {equal}", "dim"), screen.reading, 2))
+    meanings = {
+        "at the end": f"over the last {max(answer.steps[2] // 4, 30)} steps",
+        "since": "the first step that differs",
+        "since_then": "the difference from there on",
+    }
+    differences = [f"{row['difference']} {row['at the end']}" for row in rows]
+    about = [
+        f"{name}: {meaning}" for name, meaning in meanings.items() if rows and name not in hide
+    ]
+    about += [_MARKS[one] for one in _MARKS if any(one in each for each in differences)]
+    if about:
+        console.print(wrapped(Text("; ".join(about), "dim"), screen.reading, 2))
+
+
+_MARKS = {
+    "(×": "(× …): the factor is beyond chance, not the difference",
+    "(drifts": "(drifts): it grows over all these steps",
+}
+"""What is noted of a difference whose interval contains 0 → what it means."""
 
 
 def _listed(named: Sequence[str]) -> str:
@@ -176,7 +188,7 @@ def _listed(named: Sequence[str]) -> str:
 
 
 def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
-    """A difference with half its interval, or what differs where that interval contains 0.
+    """A difference with half its interval, and what differs where that interval contains 0.
 
     Where it is beyond its interval only from a step on, ``since`` says so. ``first``: the first
     step that is compared.
@@ -187,9 +199,10 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
         else (one.difference, one.low, one.factor, one.differs, one.drifts)
     )
     half = value - low
+    why = ""
     if differs and abs(value) <= half and one.since in (None, first):
-        return "drifts steadily" if drifts or not factor else f"× {factor:.3g}"
-    return _with_half(value, half)
+        why = " (drifts)" if drifts or not factor else f" (× {factor:.3g})"
+    return _with_half(value, half) + why
 
 
 def _signed(value: float) -> str:
