@@ -464,13 +464,10 @@ def differing(count: int) -> list[dict[str, Any]]:
 def test_no_answer_depends_on_what_is_evaluated_together(tmp_path) -> None:
     """A record is judged with its neighbours of one layout, or alone in its file."""
     rows = [row | {"id": at} for at, row in enumerate(differing(24))]
-    together = answer("verify", write(tmp_path / "all.jsonl", rows), "--causes", "5")["records"]
+    unsearched = "--causes", "0"  # what is found in one record is tried on those after it
+    together = answer("verify", write(tmp_path / "all.jsonl", rows), *unsearched)["records"]
     for at, (row, found) in some([*enumerate(zip(rows, together, strict=True))], 8):
-        (alone,) = answer("verify", write(tmp_path / "all.jsonl", [row]))["records"]
-        for first in filter(None, (alone["first"], found["first"])):
-            searched = ("cause", "causes", "searched", "located", "mistakes", "pattern")
-            for key in (*searched, "stages", "stage"):
-                del first[key]
+        (alone,) = answer("verify", write(tmp_path / "all.jsonl", [row]), *unsearched)["records"]
         assert alone == found | {"line": 1}, at
     assert 16 < sum(not row["agrees"] for row in together) < 24
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -76,15 +76,34 @@ _UNIFORM = KNOWN - {"num_items_in_batch", "batch_num_tokens"}
 """All hyperparameters but the counts that differ from micro-batch to micro-batch."""
 
 
+class Kept(dict[Hashable, Any]):
+    """Sums by response of a chunk in memory, which a later search needs again.
+
+    Args:
+        most: sums that are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def keep(self, wanted: Hashable, found: object) -> None:
+        """Keeps sums, if there is room."""
+        if len(self) < self._most:
+            self[wanted] = found
+
+
 class Pass(Accumulator[None]):
     """Adds up the chunks of a pass over the data, in ``add``.
 
     Attributes:
         base: the plan that is searched around; a record that it cannot use is bad.
+        known: what an earlier search has of the chunk that is added next; None where nothing is.
         together: bytes of text in a chunk.
     """
 
     base: Evaluator | None = None
+    known: Kept | None = None
     together = 1 << 22
     settings: ClassVar[tuple[str, ...]] = ("base", "together")
 
@@ -112,6 +131,8 @@ def _with_base(make: Callable[[], A], base: Evaluator) -> A:
 
 _KEPT = 1 << 20
 """Tokens, and responses, that are kept in memory: 30 MB, where a file is read some ten times."""
+_SUMS = 1 << 21
+"""Sums of responses that are kept for a later search: 32 MB where they have both signs."""
 _CHUNKS = 64
 """Chunks that are kept in memory, each of other columns or settings."""
 _START = 8192
@@ -203,10 +224,15 @@ class InMemory:
         """How long a pass takes, in tokens."""
         return sum(_START + _size(one.batch) for one in self.chunks)
 
+    @cached_property
+    def _kept(self) -> Sequence[Kept]:
+        responses = sum(one.batch.responses.count for one in self.chunks)
+        return [Kept(_SUMS // max(responses, 1)) for _ in self.chunks]
+
     def fold(self, make: Callable[[], A]) -> A:
         """Adds up all chunks."""
         result = make()
-        for chunk in self.chunks:
+        for chunk, result.known in zip(self.chunks, self._kept, strict=True):
             result.add(chunk, None)
         return result
 

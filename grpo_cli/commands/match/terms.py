@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.match.question import Kept
 from grpo_cli.commands.match.space.options import (
     DIRECT,
     Key,
@@ -49,7 +50,9 @@ class Terms:
         left_out: the corrections that took tokens out of a denominator, or of the KL.
     """
 
-    def __init__(self, options: Options, chunk: Chunk, measured: Measured) -> None:
+    def __init__(
+        self, options: Options, chunk: Chunk, measured: Measured, kept: Kept | None
+    ) -> None:
         self._options = options
         self._counted = chunk
         self._chunk = replace(chunk, varied={})  # records differ in counts, which weights read
@@ -60,6 +63,7 @@ class Terms:
         self._penalised: dict[Key, Inputs] = {}
         self._ratios: dict[Key, Ratio] = {}
         self._advantages: dict[Key, F64 | PerToken] = {}
+        self._kept = Kept(0) if kept is None else kept
         self._kls: dict[Key, F64] = {}
 
     def weights(self) -> tuple[F64, NDArray[np.int64], F64, F64]:
@@ -109,7 +113,20 @@ class Terms:
         of_responses = [np.ones(count), -np.ones(count)] if both else [np.where(losing, -1.0, 1.0)]
         signs = [(one, self.batch.responses.spread(one)) for one in of_responses]
 
+        keys, side = [*self._options.policies.numbers], "" if both else losing.tobytes()
+
         def of_signs(at: int) -> F64:
+            known = self._kept.get((keys[at], side))
+            if known is None:
+                before, self.left_out = self.left_out, set()
+                known = computed(at), self.left_out
+                self.left_out = before
+                self._kept.keep((keys[at], side), known)
+            self.left_out |= known[1]
+            found: F64 = known[0]
+            return found
+
+        def computed(at: int) -> F64:
             objective = self._chunk.objective(self._options.policies.plans[at])
             inputs, found = self._inputs, np.full((len(signs), count), np.nan)
             with suppress(InputError, HyperparameterError):
@@ -228,6 +245,8 @@ class Terms:
         weighed = _weighs_kl(objective)
         correction = (key(objective.correction), advantage_key(objective)) if weighed else None
         same = key(objective.kl, "beta"), key(objective.ratio), correction
+        if same not in self._kls and same in self._kept:
+            self._kls[same] = self._kept[same]
         if same not in self._kls:
             self._set_ratio(self._inputs, objective)
             weight = self._kl_weight(objective) if weighed else None
@@ -236,6 +255,7 @@ class Terms:
                 raise missing("log_ratio_ref", objective.kl, "kl")
             values = kl.value if weight is None else weight * kl.value
             self._kls[same] = self.batch.responses.sum(values)
+            self._kept.keep(same, self._kls[same])
         return self._kls[same]
 
     def _kl_weight(self, objective: Objective) -> F64 | None:

@@ -215,6 +215,20 @@ class Compared:
         """The tokens that count, cut into records."""
         return self.batch.record_tokens
 
+    def any(self, tokens: Flags) -> Flags:
+        """[M] whether any token of a record is one of some, [N]."""
+        found: Flags = largest(tokens, self.tokens) > 0.0
+        return found
+
+    def count(self, tokens: Flags) -> I64:
+        """[M] how many tokens of a record are some, [N]."""
+        return self.tokens.sum(tokens.astype(np.int64))
+
+    def loud(self, gradient: F64, times: float = 1.0) -> Flags:
+        """[N] the gradients that are larger than so many times what is 0 but for rounding."""
+        found: Flags = np.abs(gradient) > self.tokens.spread(times * self.quiets)
+        return found
+
     def near(self, found: F64, expected: F64) -> Flags:
         """[N] which gradients agree, on the scale of a record's largest, but for their rounding."""
         room = max(self.tolerance.rtol, 1e-6) * largest(np.abs(expected), self.tokens)
