@@ -14,11 +14,13 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match.question import Kept
 from grpo_cli.commands.match.space.options import (
     DIRECT,
+    POLICY,
     Key,
     Options,
     advantage_key,
     correction_key,
     key,
+    policy_key,
 )
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics
@@ -113,21 +115,21 @@ class Terms:
         of_responses = [np.ones(count), -np.ones(count)] if both else [np.where(losing, -1.0, 1.0)]
         signs = [(one, self.batch.responses.spread(one)) for one in of_responses]
 
-        keys, side = [*self._options.policies.numbers], "" if both else losing.tobytes()
+        side = b"" if both else losing.tobytes()
 
         def of_signs(at: int) -> F64:
-            known = self._kept.get((keys[at], side))
-            if known is None:
+            objective = self._chunk.objective(self._options.policies.plans[at])
+            wanted = policy_key(*(getattr(objective, stage) for stage in POLICY)), side
+            if (known := self._kept.get(wanted)) is None:
                 before, self.left_out = self.left_out, set()
-                known = computed(at), self.left_out
+                known = computed(objective), self.left_out
                 self.left_out = before
-                self._kept.keep((keys[at], side), known)
+                self._kept.keep(wanted, known)
             self.left_out |= known[1]
             found: F64 = known[0]
             return found
 
-        def computed(at: int) -> F64:
-            objective = self._chunk.objective(self._options.policies.plans[at])
+        def computed(objective: Objective) -> F64:
             inputs, found = self._inputs, np.full((len(signs), count), np.nan)
             with suppress(InputError, HyperparameterError):
                 self._set_ratio(inputs, objective)
@@ -245,8 +247,8 @@ class Terms:
         weighed = _weighs_kl(objective)
         correction = (key(objective.correction), advantage_key(objective)) if weighed else None
         same = key(objective.kl, "beta"), key(objective.ratio), correction
-        if same not in self._kls and same in self._kept:
-            self._kls[same] = self._kept[same]
+        if same in self._kept:
+            return self._kept[same]
         if same not in self._kls:
             self._set_ratio(self._inputs, objective)
             weight = self._kl_weight(objective) if weighed else None
