@@ -76,23 +76,6 @@ _UNIFORM = KNOWN - {"num_items_in_batch", "batch_num_tokens"}
 """All hyperparameters but the counts that differ from micro-batch to micro-batch."""
 
 
-class Kept(dict[Hashable, Any]):
-    """Sums by response of a chunk in memory, which a later search needs again.
-
-    Args:
-        most: sums that are kept.
-    """
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-
-    def keep(self, wanted: Hashable, found: object) -> None:
-        """Keeps sums, if there is room."""
-        if len(self) < self._most:
-            self[wanted] = found
-
-
 class Pass(Accumulator[None]):
     """Adds up the chunks of a pass over the data, in ``add``.
 
@@ -103,7 +86,7 @@ class Pass(Accumulator[None]):
     """
 
     base: Evaluator | None = None
-    known: Kept | None = None
+    known: dict[Hashable, Any] | None = None
     together = 1 << 22
     settings: ClassVar[tuple[str, ...]] = ("base", "together")
 
@@ -131,8 +114,8 @@ def _with_base(make: Callable[[], A], base: Evaluator) -> A:
 
 _KEPT = 1 << 20
 """Tokens, and responses, that are kept in memory: 30 MB, where a file is read some ten times."""
-_SUMS = 1 << 21
-"""Sums of responses that are kept for a later search: 32 MB where they have both signs."""
+_RESPONSES = 1 << 14
+"""Responses whose sums are kept for a later search."""
 _CHUNKS = 64
 """Chunks that are kept in memory, each of other columns or settings."""
 _START = 8192
@@ -225,14 +208,14 @@ class InMemory:
         return sum(_START + _size(one.batch) for one in self.chunks)
 
     @cached_property
-    def _kept(self) -> Sequence[Kept]:
-        responses = sum(one.batch.responses.count for one in self.chunks)
-        return [Kept(_SUMS // max(responses, 1)) for _ in self.chunks]
+    def _known(self) -> Sequence[dict[Hashable, Any] | None]:
+        few = sum(one.batch.responses.count for one in self.chunks) <= _RESPONSES
+        return [{} if few else None for _ in self.chunks]
 
     def fold(self, make: Callable[[], A]) -> A:
         """Adds up all chunks."""
         result = make()
-        for chunk, result.known in zip(self.chunks, self._kept, strict=True):
+        for chunk, result.known in zip(self.chunks, self._known, strict=True):
             result.add(chunk, None)
         return result
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.question import Kept
 from grpo_cli.commands.match.space.options import (
     DIRECT,
     POLICY,
@@ -41,6 +41,8 @@ _MANY = 1 << 18
 """Tokens from which on memory matters more than ratios that are computed again."""
 
 
+_MOST_KNOWN = 256
+"""Sums of a chunk that are kept for a later search: 64 MB of the responses that have any."""
 _CLAMPED = ("token", "sequence", "product")
 """Ratios whose ``log_ratio_clamp`` does nothing where no token's log ratio exceeds it."""
 
@@ -53,7 +55,11 @@ class Terms:
     """
 
     def __init__(
-        self, options: Options, chunk: Chunk, measured: Measured, kept: Kept | None
+        self,
+        options: Options,
+        chunk: Chunk,
+        measured: Measured,
+        known: dict[Key, Any] | None,
     ) -> None:
         self._options = options
         self._counted = chunk
@@ -65,8 +71,8 @@ class Terms:
         self._penalised: dict[Key, Inputs] = {}
         self._ratios: dict[Key, Ratio] = {}
         self._advantages: dict[Key, F64 | PerToken] = {}
-        self._kept = Kept(0) if kept is None else kept
-        self._kls: dict[Key, F64] = {}
+        self._known: dict[Key, Any] = {} if known is None else known
+        self._most_known = 0 if known is None else _MOST_KNOWN
 
     def weights(self) -> tuple[F64, NDArray[np.int64], F64, F64]:
         """[C, R] distinct weights; [W] which of them, divisor and count of each aggregation."""
@@ -120,11 +126,12 @@ class Terms:
         def of_signs(at: int) -> F64:
             objective = self._chunk.objective(self._options.policies.plans[at])
             wanted = policy_key(*(getattr(objective, stage) for stage in POLICY)), side
-            if (known := self._kept.get(wanted)) is None:
+            if (known := self._known.get(wanted)) is None:
                 before, self.left_out = self.left_out, set()
                 known = computed(objective), self.left_out
                 self.left_out = before
-                self._kept.keep(wanted, known)
+                if len(self._known) < self._most_known:
+                    self._known[wanted] = known
             self.left_out |= known[1]
             found: F64 = known[0]
             return found
@@ -247,18 +254,16 @@ class Terms:
         weighed = _weighs_kl(objective)
         correction = (key(objective.correction), advantage_key(objective)) if weighed else None
         same = key(objective.kl, "beta"), key(objective.ratio), correction
-        if same in self._kept:
-            return self._kept[same]
-        if same not in self._kls:
+        if same not in self._known:
             self._set_ratio(self._inputs, objective)
             weight = self._kl_weight(objective) if weighed else None
             kl: Kl | None = self._inputs.call(objective.kl, "kl")
             if kl is None:  # left out here, though the first record has a reference
                 raise missing("log_ratio_ref", objective.kl, "kl")
             values = kl.value if weight is None else weight * kl.value
-            self._kls[same] = self.batch.responses.sum(values)
-            self._kept.keep(same, self._kls[same])
-        return self._kls[same]
+            self._known[same] = self.batch.responses.sum(values)
+        found: F64 = self._known[same]
+        return found
 
     def _kl_weight(self, objective: Objective) -> F64 | None:
         """[N] what a correction multiplies the KL by; a mask may depend on the advantages."""

@@ -24,15 +24,11 @@ def places(records: Flags) -> list[int]:
     return found
 
 
-def gradients(case: Case) -> tuple[F64, F64]:
-    """[N] yours, and the computed ones."""
+def parts(case: Case) -> tuple[F64, F64, F64, F64]:
+    """[N] your gradients, the computed ones, and these of the policy term and of the others."""
     assert case.gradient is not None
-    return case.gradient, case.breakdown.gradient
-
-
-def parts(case: Case) -> tuple[F64, F64]:
-    """The gradients of the policy term, and of the others."""
-    return case.policy_gradient, case.without_policy.gradient
+    rest = case.without_policy.gradient
+    return case.gradient, case.breakdown.gradient, case.policy_gradient, rest
 
 
 def everywhere(case: Case) -> tuple[str, ...]:
@@ -50,7 +46,7 @@ _NOTHING = 1e-6
 
 def by_one_factor(case: Case, left: Flags) -> Iterator[Found]:
     """Looks for one factor of all gradients, or one for each of two terms."""
-    (policy, rest), (wanted, ours) = parts(case), gradients(case)
+    wanted, ours, policy, rest = parts(case)
     for at in places(left & ~case.any(case.loud(wanted))):
         words = "all of your gradients are 0"
         yield at, (words, "advantage", "loss", "mask", "ratio", "surrogate")
@@ -81,10 +77,9 @@ def _by_two_factors(case: Case, a: float, b: float) -> tuple[str, ...]:
     """Words and stages where the policy term is a times, and the others b times the computed."""
     name = "KL" if case.breakdown.term(KL) is not None else "other"
     policy = f"your policy term is the computed one times {a:.5g}"
-    others = f"your {name} term is the computed one times {b:.5g}"
-    if abs(b) <= _NOTHING:
-        others = f"your gradient has no {name} term"
+    none = f"your gradient has no {name} term" if abs(b) <= _NOTHING else ""
     if abs(a - 1.0) <= 1e-4:
+        others = none or f"your {name} term is the computed one times {b:.5g}"
         return f"the policy term agrees, and {others}", "kl", "mask", "entropy"
     if abs(a) <= 1e-4:
         lost = ("advantage", "ratio", "surrogate", "correction", "mask")
@@ -92,15 +87,12 @@ def _by_two_factors(case: Case, a: float, b: float) -> tuple[str, ...]:
     if abs(b - 1.0) <= 1e-4:
         stages = ("advantage", "surrogate", *everywhere(case), "aggregate")
         return f"the KL agrees, and {policy}", *dict.fromkeys(stages)
+    others = none or f"your KL is the computed one times {b:.5g}"
     return f"{policy}, and {others}", "aggregate", "kl", "advantage"
 
 
 _Cut = tuple[I64, Flags | bool]
 """[N] the cell of each token, none of two records; and [M] the records that are cut so."""
-
-
-def _signs(case: Case) -> _Cut:
-    return 2 * case.tokens.index + (case.breakdown.advantage > 0), True
 
 
 def _groups(case: Case) -> _Cut:
@@ -115,6 +107,12 @@ def _trajectories(case: Case) -> _Cut | None:
     return None if found is None else (case.batch.responses.spread(found), True)
 
 
+def _after(case: Case) -> _Cut:
+    responses = case.batch.responses
+    after = responses.spread(responses.lengths) - 1 - responses.positions
+    return case.tokens.spread(case.tokens.starts) + after, True
+
+
 def turns(case: Case) -> _Cut | None:
     """The tokens by their turns, where a trajectory has several; None without any."""
     if case.batch.turn_ids is None and case.batch.trajectories is None:
@@ -124,16 +122,13 @@ def turns(case: Case) -> _Cut | None:
     return spread(np.arange(order.turns.count)), case.any(spread(order.number > 0))
 
 
-def _after(case: Case) -> _Cut:
-    """The tokens by their positions from the end of their responses."""
-    responses = case.batch.responses
-    after = responses.spread(responses.lengths) - 1 - responses.positions
-    return case.tokens.spread(case.tokens.starts) + after, True
-
-
 POLICY = ("advantage", "aggregate")
 _CELLS: Sequence[tuple[str, Callable[[Case], _Cut | None], tuple[str, ...]]] = (
-    ("sign of the advantage", _signs, ("surrogate", "advantage")),
+    (
+        "sign of the advantage",
+        lambda case: (2 * case.tokens.index + (case.breakdown.advantage > 0), True),
+        ("surrogate", "advantage"),
+    ),
     ("group", _groups, POLICY),
     ("trajectory", _trajectories, POLICY),
     ("response", lambda case: (case.batch.responses.index, True), POLICY),
@@ -145,7 +140,7 @@ _CELLS: Sequence[tuple[str, Callable[[Case], _Cut | None], tuple[str, ...]]] = (
 
 def by_cells(case: Case, left: Flags) -> Iterator[Found]:
     """Looks for the coarsest cut of the tokens in which each part has one factor."""
-    (policy, rest), (wanted, ours) = parts(case), gradients(case)
+    wanted, ours, policy, rest = parts(case)
     both = case.any(case.loud(rest))
     for name, cells, own in _CELLS:
         if (cut := cells(case)) is None:

@@ -230,7 +230,7 @@ _PLACES: Sequence[tuple[str, Callable[[Case], Flags], tuple[str, ...]]] = (
 
 def _in_one_place(case: Case, left: Flags, *, exactly: bool) -> Iterator[Found]:
     """Looks for a place that has all tokens that differ; or has them, and none that agree."""
-    wanted, ours = factors.gradients(case)
+    wanted, ours = factors.parts(case)[:2]
     wrong, seen = ~case.agreeing_gradients, case.loud(ours)
     count, lost = case.count(wrong), ~case.any(wrong & case.loud(wanted))
     others, differing = _of_others(case, wrong), _differing(case)
@@ -255,7 +255,7 @@ def _without_some(case: Case, left: Flags) -> Iterator[Found]:
 
     Where these are whole responses they may have no advantage; else they are masked or rejected.
     """
-    wanted, ours = factors.gradients(case)
+    wanted, ours = factors.parts(case)[:2]
     rows, seen = case.batch.responses, case.loud(ours, 3.0)
     lost = seen & ~case.loud(wanted)
     kept = seen & ~lost
@@ -323,7 +323,7 @@ def _edges(case: Case, tokens: Flags) -> tuple[F64, F64]:
 
 def _by_token(case: Case, left: Flags) -> Iterator[Found]:
     """Says what is left: each token has a factor of its own, or the KL adds one."""
-    (policy, rest), (wanted, ours) = factors.parts(case), factors.gradients(case)
+    wanted, ours, policy, rest = factors.parts(case)
     rows, records, wrong = case.batch.responses, case.batch.records, ~case.agreeing_gradients
     other_sign, has_rest = (
         case.any(wrong & (np.sign(wanted) != np.sign(ours))),

@@ -109,9 +109,11 @@ def suspects(judged: Iterable[object]) -> dict[int, Suspect]:
         if not isinstance(one, Judged) or one.record is None:
             continue
         record, plan, tolerance = one.record, one.plan, one.within
-        free = {*COUNTS} - plan.uniform
-        rest = {name: x for name, x in record.hyperparameters.items() if name not in free}
-        own = plan, tolerance, layout(replace(record, hyperparameters=rest)), record.mask is None
+        bare, free = record, {*COUNTS} - plan.uniform
+        if not free.isdisjoint(record.hyperparameters):
+            rest = {name: x for name, x in record.hyperparameters.items() if name not in free}
+            bare = replace(record, hyperparameters=rest)
+        own = plan, tolerance, layout(bare), record.mask is None
         if group is None or own != kind or room <= 0:
             group, kind, room = _Group(plan, tolerance), own, _TOKENS
         found[id(one)] = Suspect(record, one.wanted, group)
