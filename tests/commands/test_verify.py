@@ -478,15 +478,14 @@ def test_where_a_record_differs_does_not_depend_on_how_large_others_are(tmp_path
     for at, made in enumerate(differing(6)):
         kept = {name: made[name] for name in ("log_probs_new", "log_probs_old")}
         advantages = [size * 10.0 ** (-5 * (at % 4)) for size in (1.0, -0.8, 0.6, -1.2)]
-        record = {**kept, "id": at, "advantages": advantages}
-        gradient = [row.copy() for row in evaluate(record, beta=0.0).gradient]
+        one = {**kept, "id": at, "advantages": advantages}
+        gradient = [row.copy() for row in evaluate(one, beta=0.0).gradient]
         for number, row in enumerate(gradient):
             if at % 3 == 0:
                 row[-1] = 0.0
             else:
                 row *= 1.0 + number if at % 3 == 1 else random.uniform(0.5, 2.0, len(row))
-        record["expected"] = {"gradient": [row.tolist() for row in gradient]}
-        rows.append(record)
+        rows.append({**one, "expected": {"gradient": [row.tolist() for row in gradient]}})
     flags = ("--beta", "0", "--causes", "0")
     together = answer("verify", write(tmp_path / "all.jsonl", rows), *flags)["records"]
     for row, found in zip(rows, together, strict=True):
@@ -498,10 +497,10 @@ def test_where_a_record_differs_does_not_depend_on_how_large_others_are(tmp_path
 def test_a_missing_kl_has_no_factor_that_rounding_made(tmp_path) -> None:
     """Where the policy term is off by a factor as well, what is left of the KL is 0."""
     rows = []
-    for record in differing(6):
-        gradient = evaluate({**record, "expected": None}, beta=0.0).gradient
-        expected = [[0.9 * value for value in row.tolist()] for row in gradient]
-        rows.append({**record, "mask": None, "expected": {"gradient": expected}})
+    for row in differing(6):
+        gradient = evaluate({**row, "expected": None}, beta=0.0).gradient
+        expected = {"gradient": [[0.9 * value for value in one.tolist()] for one in gradient]}
+        rows.append({**row, "mask": None, "expected": expected})
     found = answer("verify", write(tmp_path / "some.jsonl", rows), "--causes", "0")
     for row in found["records"]:
         assert "times 0.9" in row["first"]["pattern"]
