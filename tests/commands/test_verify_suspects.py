@@ -16,6 +16,7 @@ from files import expressions, some
 from grpo_cli import evaluate
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE
+from grpo_cli.commands.verify.causes.located import located
 from grpo_cli.commands.verify.causes.search import TIERS
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.expected import read_expectations
@@ -77,6 +78,7 @@ def test_causes_are_tried_on_many_records_as_on_each(mistake, masked) -> None:
     wanted = [read_expectations(one)[0] for one in records]
     cases = [Case.of([one], [own], row, within) for one, own in zip(records, wanted, strict=True)]
     together = Case.of(records, wanted, row, within)
+    assert located(together) == [located(case)[0] for case in cases]
     tried = fitting = 0
     for source in (source for tier in TIERS for source, _ in tier):
         causes = []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -81,10 +81,12 @@ class Pass(Accumulator[None]):
 
     Attributes:
         base: the plan that is searched around; a record that it cannot use is bad.
+        known: what an earlier search has of the chunk that is added next; None where nothing is.
         together: bytes of text in a chunk.
     """
 
     base: Evaluator | None = None
+    known: dict[Hashable, Any] | None = None
     together = 1 << 22
     settings: ClassVar[tuple[str, ...]] = ("base", "together")
 
@@ -112,6 +114,8 @@ def _with_base(make: Callable[[], A], base: Evaluator) -> A:
 
 _KEPT = 1 << 20
 """Tokens, and responses, that are kept in memory: 30 MB, where a file is read some ten times."""
+_RESPONSES = 1 << 14
+"""Responses whose sums are kept for a later search."""
 _CHUNKS = 64
 """Chunks that are kept in memory, each of other columns or settings."""
 _START = 8192
@@ -203,10 +207,15 @@ class InMemory:
         """How long a pass takes, in tokens."""
         return sum(_START + _size(one.batch) for one in self.chunks)
 
+    @cached_property
+    def _known(self) -> Sequence[dict[Hashable, Any] | None]:
+        few = sum(one.batch.responses.count for one in self.chunks) <= _RESPONSES
+        return [{} if few else None for _ in self.chunks]
+
     def fold(self, make: Callable[[], A]) -> A:
         """Adds up all chunks."""
         result = make()
-        for chunk in self.chunks:
+        for chunk, result.known in zip(self.chunks, self._known, strict=True):
             result.add(chunk, None)
         return result
 

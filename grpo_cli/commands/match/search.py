@@ -118,8 +118,9 @@ class Search:
         if work <= _LARGE:
             depths.remove(Depth.QUICK)
         for depth in depths:
-            run = self._search(questions, sample, depth)
-            if run.sure or (depth is Depth.PLAIN and run.matches and settled):
+            enough = depth is Depth.PLAIN and settled
+            run = self._search(questions, sample, depth, last=enough or depth is depths[-1])
+            if run.sure or (enough and run.matches):
                 return run
         if depths[-1] is not Depth.WIDE:
             text = f"{_NOT_SEARCHED[depths[-1]]}; --where selects fewer records"
@@ -127,7 +128,7 @@ class Search:
         unknown = "epsilon" not in given and work <= _LARGE and not run.sure
         # if chance gives a number of so many digits, no ε could be named either
         if unknown and run.chance(min(FINE.values())) < RARE:
-            fine = self._search(questions, sample, Depth.FINE)
+            fine = self._search(questions, sample, Depth.FINE, last=True)
             run = fine if fine.sure else run
         doubtful = DOUBTFUL & questions[0].first.settings.keys() - self.base.flags.keys()
         if not run.matches and doubtful and not self.doubted and work <= _LARGE:
@@ -136,17 +137,25 @@ class Search:
                 return other
         return run
 
-    def _search(self, questions: Sequence[Question], sample: Sample, depth: Depth) -> Run:
+    def _search(
+        self, questions: Sequence[Question], sample: Sample, depth: Depth, *, last: bool
+    ) -> Run:
+        """One space asked; what only chance gives is confirmed by the last search alone."""
         first = questions[0].first
         large = sum(question.data.work for question in questions) > _LARGE
         space = build(self.base, sample, self.betas, depth, large=large, doubted=self.doubted)
         run = Run(space, factors_of(self.base, first), self.base.batch)
         for question in questions:
             run.ask(question)
+        found = [*run.candidates()]
+        lengths = [*with_length(run, questions[-1].target, Families(first, space.same))]
+        needed = last or lengths or any(question.others for question in questions)
+        if not needed and all(one.chance >= RARE for one in found):
+            run.close()
+            return run
         run.unmodified = self._unmodified(run)
         rows = [one for one in run.unmodified[1:] if one is not None]
-        run.matches = self._confirm(run, questions, [*run.candidates()], rows)
-        lengths = [*with_length(run, questions[-1].target, Families(first, space.same))]
+        run.matches = self._confirm(run, questions, found, rows)
         plainer = (
             [one for one in lengths if one.bits + _PLAINER < run.matches[0].bits]
             if run.sure

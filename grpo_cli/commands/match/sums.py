@@ -149,7 +149,7 @@ class Sums(Pass):
         """Adds a chunk's records."""
         del found
         with np.errstate(all="ignore"):
-            terms = Terms(self._options, chunk, self._measured)
+            terms = Terms(self._options, chunk, self._measured, self.known)
             classes, member, divisors, counted = terms.weights()
             self.counted += counted
             self._add_policies(terms, classes, member, divisors)

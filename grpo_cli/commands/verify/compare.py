@@ -85,11 +85,7 @@ class Column(NamedTuple):
 
     def worst(self, values: F64 | Flags) -> F64:
         """[M] the largest of numbers ≥ 0 in each record, [n]; 0 without any."""
-        found, filled = np.zeros(len(self.counts)), self.counts > 0
-        if len(values):
-            starts = np.cumsum(self.counts) - self.counts
-            found[filled] = np.fmax.reduceat(values, starts[filled])
-        return np.fmax(found, 0.0)
+        return largest(values, Segments(self.counts))
 
     @property
     def absent(self) -> Flags:
@@ -172,6 +168,14 @@ def tolerances(rtol: float | None, atol: float | None, metrics: float | None) ->
     return Tolerance(
         usual.rtol if rtol is None else rtol, atol, usual.metrics if metrics is None else metrics
     )
+
+
+def largest(values: F64 | Flags, cut: Segments) -> F64:
+    """[S] the largest of numbers ≥ 0 in each segment; 0 without any."""
+    found, filled = np.zeros(cut.count), cut.lengths > 0
+    if cut.total:
+        found[filled] = np.fmax.reduceat(values, cut.starts[filled])
+    return np.fmax(found, 0.0)
 
 
 def column_of(

@@ -15,7 +15,7 @@ import numpy as np
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.verify.answer import Replayed, Verdict, Verified, agree
 from grpo_cli.commands.verify.batches import RECORD, UNITS, Losses, read_batches, unit_of
-from grpo_cli.commands.verify.causes.located import UNKNOWN, located
+from grpo_cli.commands.verify.causes.located import UNKNOWN
 from grpo_cli.commands.verify.causes.search import Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import LOGGED_DECIMALS, Tolerance, digits_of
@@ -344,7 +344,7 @@ class Verification:
             words = tuple(cause.words for cause in found.causes)
             where = found.where or UNKNOWN
             if found.where is None and (self._whole or words not in self._answers):
-                where = located(suspect.case)
+                where = suspect.located
         self._answers.add(words)
         for_all = any(cause.for_all for cause in found.causes)
         return Finding(

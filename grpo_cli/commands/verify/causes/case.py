@@ -11,6 +11,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Batch, Segments
 from grpo_cli.commands.verify.causes.compared import Compared
+from grpo_cli.commands.verify.compare import largest
 from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
@@ -103,28 +104,29 @@ class Case(Compared):
         """[R] the advantage that explains each response's gradient; NaN where none can be solved.
 
         Every surrogate of the family is proportional to A on either side of 0, so the gradient with
-        A = 1 and with A = −1 says what any A gives. None where a response is explained by no A.
+        A = 1 and with A = −1 says what any A gives. NaN as well in a record with a response that no
+        A explains; None where each record has one.
         """
         wanted, a = self.expected_policy_gradient, self.breakdown.response_advantage
         if wanted is None or a is None or self.gradient is None:
             return None
         responses = self.batch.responses
-        noise = self.tolerance.rtol * float(np.abs(self.gradient).max(initial=0.0))
+        noise = self.tolerance.rtol * largest(np.abs(self.gradient), self.tokens)
         solved, left = np.full(responses.count, np.nan), np.full(responses.count, np.inf)
         for sign, slope in zip((1.0, -1.0), self.unit_slopes, strict=True):
             square = responses.sum(slope * slope)
             size = responses.sum(slope * wanted) / np.where(square > 0, square, 1.0)
-            misfit = np.abs(wanted - responses.spread(size) * slope)
-            parts = np.split(misfit, responses.starts[1:])
-            worst = np.array([part.max(initial=0.0) for part in parts])
+            worst = largest(np.abs(wanted - responses.spread(size) * slope), responses)
             better = (size >= 0) & (square > 0) & (worst < left)
             solved, left = np.where(better, sign * size, solved), np.where(better, worst, left)
-        filled = responses.lengths > 0
-        return solved if (left[filled & np.isfinite(left)] <= 3.0 * noise).all() else None
+        records = self.batch.records
+        off = (responses.lengths > 0) & np.isfinite(left) & (left > records.spread(3.0 * noise))
+        refused = largest(off, records) > 0.0
+        return None if refused.all() else np.where(records.spread(refused), np.nan, solved)
 
     @cached_property
-    def other_advantages(self) -> bool:
-        """Whether an advantage per response may give the gradient that is expected.
+    def other_advantages(self) -> Flags:
+        """[M] whether an advantage per response may give the gradient that is expected.
 
         Not where the policy term is |A| times what it is for A = ±1, and no multiple of either
         comes near the gradient of a response: whatever is in its place, it is not the advantage.
@@ -132,17 +134,18 @@ class Case(Compared):
         own, wanted = self.breakdown.response_advantage, self.expected_policy_gradient
         read = {*self.objective.correction.choice.columns, *self.objective.aggregate.choice.columns}
         if own is None or wanted is None or self.objective.kl_in_reward:
-            return True
+            return np.ones(len(self.records), dtype=np.bool_)
         if read & {"advantage", "response_advantage"}:
-            return True
+            return np.ones(len(self.records), dtype=np.bool_)
         gain, loss = self.unit_slopes
         each = self.batch.responses.spread(own)
-        if not np.allclose(
-            np.where(each > 0, gain, -loss) * each, self.policy_gradient, rtol=1e-6, atol=1e-12
-        ):
-            return True
+        scaled = np.where(each > 0, gain, -loss) * each
+        far = ~np.isclose(scaled, self.policy_gradient, rtol=1e-6, atol=1e-12)
         fits = self._multiple(wanted, gain) | self._multiple(wanted, loss)
-        return bool(fits.all())
+        found: Flags = (largest(far, self.tokens) > 0.0) | (
+            largest(~fits, self.batch.records) == 0.0
+        )
+        return found
 
     @cached_property
     def other_weights(self) -> bool:
@@ -160,18 +163,21 @@ class Case(Compared):
         square = responses.sum(slope * slope)
         size = responses.sum(slope * wanted) / np.where(square > 0, square, 1.0)
         off = np.abs(wanted - responses.spread(size) * slope)
-        room = 4.0 * self._room * responses.spread(np.sqrt(responses.lengths))
-        return responses.sum((~(off <= room)).astype(np.int64)) == 0
+        room = 4.0 * self.batch.records.spread(self._rooms) * np.sqrt(responses.lengths)
+        return largest(~(off <= responses.spread(room)), responses) == 0.0
 
     @cached_property
-    def _room(self) -> float:
-        """How far off a gradient is at most that agrees."""
+    def _rooms(self) -> F64:
+        """[M] how far off a record's gradients are at most that agree."""
         column = self.gradient_column
         assert column is not None
-        top = float(np.abs(column.values).max(initial=0.0))
-        slack = 0.0 if column.slack is None else float(np.max(column.slack, initial=0.0))
-        absolute = float(np.max(self.tolerance.absolute(column), initial=0.0))
-        return absolute + self.tolerance.rtol * top + slack
+        absolute = self.tolerance.absolute(column) + np.zeros_like(column.values)
+        slack = 0.0 if column.slack is None else column.worst(column.slack)
+        return (
+            column.worst(absolute)
+            + self.tolerance.rtol * column.worst(np.abs(column.values))
+            + slack
+        )
 
     @cached_property
     def expected_policy_gradient(self) -> F64 | None:

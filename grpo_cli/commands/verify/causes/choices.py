@@ -304,7 +304,7 @@ def others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
         if neutral != ("/" not in name):
             continue
         per_response = choice.function.__annotations__.get("return") == "F64"  # as it says
-        if stage == "advantage" and per_response and not case.other_advantages:
+        if stage == "advantage" and per_response and not case.other_advantages.all():
             continue
         bound = bound_to(name, choice, known)
         if bound is None:

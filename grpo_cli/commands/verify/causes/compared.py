@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Batch, Segments
+from grpo_cli.batch import F64, I64, Batch, Cut, Segments
 from grpo_cli.commands.verify.compare import (
     NOISE_OF_SUMS,
     Column,
@@ -18,6 +18,7 @@ from grpo_cli.commands.verify.compare import (
     column_of,
     deciding,
     digits_of,
+    largest,
 )
 from grpo_cli.commands.verify.expected import Expectation, Flags
 from grpo_cli.engine.chunk import Chunk
@@ -119,12 +120,19 @@ class Compared:
 
     @cached_property
     def gradient_column(self) -> Column | None:
-        """The expected gradient per token; None where it is not given."""
+        """The expected gradient per token; None where it is not given.
+
+        Raises:
+            ValueError: where it is finite in some records alone.
+        """
         for column in self.columns:
             is_gradient = column.key in ("gradient", "loss_gradient")
-            per_token = column.expectation.level == "token"
-            if is_gradient and per_token and np.isfinite(column.values).all():
-                return column
+            if is_gradient and column.expectation.level == "token":
+                finite = column.worst(~np.isfinite(column.values)) == 0.0
+                if finite.all():
+                    return column
+                if finite.any():
+                    raise ValueError("the gradients of some records are finite alone")
         return None
 
     @cached_property
@@ -192,17 +200,43 @@ class Compared:
         value = float(self.losses[0])
         return None if np.isnan(value) else value
 
-    @cached_property
+    @property
     def quiet(self) -> float:
         """What a gradient is no larger than where it is 0 but for rounding."""
-        return 1e-4 * float(np.abs(self.breakdown.gradient).max(initial=0.0))
+        return float(self.quiets[0])
+
+    @cached_property
+    def quiets(self) -> F64:
+        """[M] it of each record."""
+        return 1e-4 * largest(np.abs(self.breakdown.gradient), self.tokens)
+
+    @cached_property
+    def tokens(self) -> Segments:
+        """The tokens that count, cut into records."""
+        return self.batch.record_tokens
+
+    def any(self, tokens: Flags) -> Flags:
+        """[M] whether any token of a record is one of some, [N]."""
+        found: Flags = largest(tokens, self.tokens) > 0.0
+        return found
+
+    def count(self, tokens: Flags) -> I64:
+        """[M] how many tokens of a record are some, [N]."""
+        return self.tokens.sum(tokens.astype(np.int64))
+
+    def loud(self, gradient: F64, times: float = 1.0) -> Flags:
+        """[N] the gradients that are larger than so many times what is 0 but for rounding."""
+        found: Flags = np.abs(gradient) > self.tokens.spread(times * self.quiets)
+        return found
 
     def near(self, found: F64, expected: F64) -> Flags:
-        """Which gradients agree, on the scale of the largest expected, but for their rounding."""
-        size, column = float(np.abs(expected).max(initial=0.0)), self.gradient_column
-        rounded = column is not None and column.slack is not None
-        slack = column.slack[self.mask] if rounded else 0.0  # type: ignore[union-attr,index]
-        return np.abs(found - expected) <= max(self.tolerance.rtol, 1e-6) * size + slack
+        """[N] which gradients agree, on the scale of a record's largest, but for their rounding."""
+        room = max(self.tolerance.rtol, 1e-6) * largest(np.abs(expected), self.tokens)
+        column, allowed = self.gradient_column, self.tokens.spread(room)
+        if column is not None and column.slack is not None:
+            allowed = allowed + column.slack[self.mask]
+        near: Flags = np.abs(found - expected) <= allowed
+        return near
 
     @cached_property
     def agreeing_gradients(self) -> Flags:
@@ -323,20 +357,28 @@ class Compared:
         """A number of the record; of several [R] that of each one's responses."""
         if len(self.records) == 1:
             return number(self)
-        numbers, batch, weight = [], self.batch, self.breakdown.correction
-        cuts = batch.cuts(range(len(self.records) + 1))
-        for one, cut in zip(self.records, cuts, strict=True):
-            own = Batch(  # all that is read, and the record
-                Segments(batch.responses.lengths[cut.responses]),
-                Segments(np.array(cut.counts[2:3])),
-                batch.groups[cut.responses] - cut.groups.start,
-                cut.counts[1],
-                rewards=None if batch.rewards is None else batch.rewards[cut.responses],
-            )
-            rejected = None if weight is None else weight[cut.tokens]
-            alone = replace(self.breakdown, batch=own, correction=rejected)
-            numbers.append(number(type(self)([one], alone, (), self.tolerance)))
+        numbers = [number(self.alone(at)) for at in range(len(self.records))]
         return self.batch.records.spread(np.array(numbers))
+
+    def alone(self, at: int) -> Self:
+        """A record, and of its batch and evaluation what counts are read from."""
+        if len(self.records) == 1:
+            return self
+        batch, weight, cut = self.batch, self.breakdown.correction, self._cuts[at]
+        own = Batch(
+            Segments(batch.responses.lengths[cut.responses]),
+            Segments(np.array(cut.counts[2:3])),
+            batch.groups[cut.responses] - cut.groups.start,
+            cut.counts[1],
+            rewards=None if batch.rewards is None else batch.rewards[cut.responses],
+        )
+        rejected = None if weight is None else weight[cut.tokens]
+        evaluated = replace(self.breakdown, batch=own, correction=rejected)
+        return type(self)([self.records[at]], evaluated, (), self.tolerance)
+
+    @cached_property
+    def _cuts(self) -> list[Cut]:
+        return [*self.batch.cuts(range(len(self.records) + 1))]
 
 
 COUNTS = ("num_items_in_batch", "batch_num_tokens")

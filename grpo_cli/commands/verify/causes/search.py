@@ -125,7 +125,7 @@ def explained(case: Case) -> Explained:
     if is_undefined(case):
         causes = undefined(case)
         return Explained(Located("" if causes else NOTHING), causes[:MOST])
-    where = located(case)
+    (where,) = located(case)
     inside = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
     if inside.causes or inside.possible or not where.stages:
         return inside._replace(where=where)

@@ -330,7 +330,7 @@ def _off(tables: _Tables, formula: Formula, wanted: F64) -> float:
 def statistics(case: Case) -> Iterator[Cause]:
     """Yields formulas that differ in the fewest parts; of gradients, those that they speak for."""
     mine, rewards = case.breakdown.response_advantage, own_rewards(case)
-    if mine is None or rewards is None or not case.other_advantages:
+    if mine is None or rewards is None or not case.other_advantages.all():
         return
     tables = _Tables(case)
     own, found = _own(tables, mine), case.effective_advantages

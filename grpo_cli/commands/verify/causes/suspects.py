@@ -13,6 +13,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, Cause
 from grpo_cli.commands.verify.causes.compared import COUNTS
+from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.expected import Expectation
 from grpo_cli.commands.verify.judging import Judged
@@ -39,6 +40,13 @@ class _Group:
             if self.records[1:]:
                 return Case.of(self.records, self.wanted, self.plan, self.tolerance)
         return None
+
+    @cached_property
+    def located(self) -> Sequence[Located]:
+        """[M] where the numbers of each differ; none where that has to be asked of each alone."""
+        with suppress(*IMPOSSIBLE):
+            return [] if self.case is None else located(self.case)
+        return []
 
     def misfit(self, cause: Cause, at: int) -> float:
         """How far off a record is with a cause; NaN where that has to be tried on it alone."""
@@ -78,6 +86,11 @@ class Suspect:
         return Suspect(self._record, self._wanted, group)
 
     @property
+    def located(self) -> Located:
+        """Where its numbers differ, and what that follows."""
+        return self._group.located[self._at] if self._group.located else located(self.case)[0]
+
+    @property
     def key(self) -> Hashable:
         """That of what it is evaluated as."""
         return (self._group.case or self.case).key
@@ -96,9 +109,11 @@ def suspects(judged: Iterable[object]) -> dict[int, Suspect]:
         if not isinstance(one, Judged) or one.record is None:
             continue
         record, plan, tolerance = one.record, one.plan, one.within
-        free = {*COUNTS} - plan.uniform
-        rest = {name: x for name, x in record.hyperparameters.items() if name not in free}
-        own = plan, tolerance, layout(replace(record, hyperparameters=rest)), record.mask is None
+        bare, free = record, {*COUNTS} - plan.uniform
+        if not free.isdisjoint(record.hyperparameters):
+            rest = {name: x for name, x in record.hyperparameters.items() if name not in free}
+            bare = replace(record, hyperparameters=rest)
+        own = plan, tolerance, layout(bare), record.mask is None
         if group is None or own != kind or room <= 0:
             group, kind, room = _Group(plan, tolerance), own, _TOKENS
         found[id(one)] = Suspect(record, one.wanted, group)
