@@ -113,8 +113,8 @@ def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
     if not most or (most < len(shared) and most < max(_NEARLY * len(shared), _MANY)):
         return False
     for one, some in shared:
-        if some:
-            one.causes, one.rows = some, ()
+        if named := [cause for cause in some if cause.least <= counts[cause.mistake]]:
+            one.causes, one.rows = named, ()
     return True
 
 

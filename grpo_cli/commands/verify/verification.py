@@ -16,7 +16,7 @@ from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipp
 from grpo_cli.commands.verify.answer import Replayed, Verdict, Verified, agree
 from grpo_cli.commands.verify.batches import RECORD, UNITS, Losses, read_batches, unit_of
 from grpo_cli.commands.verify.causes.located import UNKNOWN, located
-from grpo_cli.commands.verify.causes.search import Explained, Memory
+from grpo_cli.commands.verify.causes.search import MOST, Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.compare import LOGGED_DECIMALS, Tolerance, digits_of
 from grpo_cli.commands.verify.expected import METRIC
@@ -353,7 +353,7 @@ class Verification:
             where=where,
             causes=() if for_all else found.causes,
             of_all=found.causes if for_all else (),
-            possible=[cause.words for cause in found.possible],
+            possible=[cause.words for cause in found.possible[:MOST]],
             searched=searched is not None,
         )
 

@@ -28,6 +28,7 @@ from grpo_cli.commands.verify.causes import (
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT, Cause, Source
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, located
+from grpo_cli.commands.verify.causes.rounding import ROUNDED, coarsest_format
 from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
 from grpo_cli.objective.breakdown import Breakdown
@@ -116,21 +117,39 @@ class Explained(NamedTuple):
     causes: Sequence[Cause] = ()
     possible: Sequence[Cause] = ()
 
+    @property
+    def is_rounding(self) -> bool:
+        """Whether the rounding of the log-probs explains the difference, and no mistake has to."""
+        return self.where is not None and self.where.words.startswith(ROUNDED)
+
 
 def explained(case: Case) -> Explained:
     """Searches the stages where a record is wrong, then the others, for what explains all of it.
 
     Of several that fit, those that fit best by orders of magnitude, the most common mistake first.
+    Where nothing does, those that the rounding of the log-probs leaves open.
     """
     if is_undefined(case):
         causes = undefined(case)
         return Explained(Located("" if causes else NOTHING), causes[:MOST])
     where = located(case)
+    found = _in_stages(case, where)
+    rounded = replace(case, of_rounded=True)
+    if not found.causes and rounded.loss_room > case.loss_room:
+        if rounded.is_rounding:
+            form, room = coarsest_format(case.breakdown), f"{rounded.loss_room:.1g}"
+            return Explained(Located(f"{ROUNDED} of the log-probs ({form}) explains: ±{room}"))
+        again = _in_stages(rounded, where)
+        found = again if again.causes or not found.possible else found
+    return found._replace(where=where)
+
+
+def _in_stages(case: Case, where: Located) -> Explained:
+    """What is found in the stages where a record is wrong, or else in the others."""
     inside = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
     if inside.causes or inside.possible or not where.stages:
-        return inside._replace(where=where)
-    others = _searched(case, lambda cause: cause.stage not in where.stages)
-    return others._replace(where=where)
+        return inside
+    return _searched(case, lambda cause: cause.stage not in where.stages)
 
 
 def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
@@ -207,7 +226,7 @@ def _searched(
         if any(off <= max(DIGITS, alone) for off, cause in fitting.values() if not cause.equal):
             break
     least = min((off for off, _ in fitting.values()), default=0.0)
-    enough = max(DIGITS, BETTER * least)
+    enough = max(DIGITS, BETTER * least, alone if case.of_rounded else 0.0)
     best = [cause for off, cause in fitting.values() if off <= enough]
     if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
@@ -216,7 +235,7 @@ def _searched(
     best.sort(key=lambda cause: not cause.is_common)
     where = UNKNOWN
     if case.has_one_number and matches_by_chance(case, losses) > by_chance:
-        return Explained(where, (), best[:MOST])
+        return Explained(where, (), best[: _PERHAPS if case.of_rounded else MOST])
     named = [cause for cause in best if not cause.equal]
     return Explained(where, named[:MOST], () if named else best[:MOST])
 
@@ -249,6 +268,11 @@ def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
 
 _KEPT = 3
 """Answers remembered."""
+_PERHAPS = 24
+"""Causes that the rounding of the log-probs leaves open, of which other records tell the right one;
+"""
+_ENOUGH = 4
+"""so many of them."""
 _SOLVED_FROM = 3
 """Records that a number which they share is solved from."""
 
@@ -298,11 +322,13 @@ class Memory:
         case = suspect.case
         found, key = explained(case), case.key
         self._searches += 1
+        if found.is_rounding:
+            return found
         if any(cause.for_all for cause in found.causes):
             self._for_all += [(key, found.causes)]
             return found
         if all(cause.unnamed for cause in found.causes) and not is_undefined(case):
-            self._unexplained.append(case)
+            self._unexplained.append(replace(case, of_rounded=True))
             of_all = self._of_all(case, rows)
             if found.causes:  # a number that nobody types may be a product of two mistakes
                 of_all = [one._replace(for_all=False) for one in of_all] or found.causes
@@ -310,7 +336,9 @@ class Memory:
         if found.causes and not found.causes[0].for_all:
             self._known = [(key, found.causes), *self._known][:_KEPT]
         elif not is_undefined(case):
-            perhaps = [one._replace(for_all=True) for one in found.possible if not one.equal]
+            least = _ENOUGH if len(found.possible) > MOST else 1
+            some = (one for one in found.possible if not one.equal)
+            perhaps = [one._replace(for_all=True, least=least) for one in some]
             self._for_all += [(key, some) for some in (perhaps, found.causes) if some]
         return found
 
