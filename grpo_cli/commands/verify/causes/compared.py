@@ -288,10 +288,10 @@ class Compared:
         return self._digit_rooms + of_inputs
 
     @property
-    def is_rounding(self) -> bool:
-        """Whether a loss differs by no more than its rounding, with some margin."""
+    def rooms_off(self) -> float:
+        """How many times its room a lone loss is off."""
         off = abs(float(self.breakdown.record_objective[0]) - float(self.losses[0]))
-        return off <= 4.0 / 3.0 * self.loss_room
+        return off / self.loss_room if self.loss_room else np.inf
 
     @cached_property
     def _digit_rooms(self) -> F64:

@@ -35,8 +35,8 @@ def log_prob_formats(values: F64, records: Segments) -> list[str]:
 def loss_rooms(breakdown: Breakdown) -> F64:
     """[M] by how much the loss of each record may be off, since its log-probs were rounded.
 
-    It is three standard deviations of Σ slope·error, where errors are spread evenly over half a unit
-    of the last decimal; the slopes by π_old and by the reference are no larger than by π_θ.
+    It is three standard deviations of Σ slope·error, with errors spread evenly over half a unit of
+    the last decimal; the slopes by π_old and by the reference are no larger than by π_θ.
     """
     batch, records = breakdown.batch, breakdown.batch.record_tokens
     squares, is_rounded = np.zeros(records.count), np.zeros(records.count, dtype=np.bool_)

@@ -100,6 +100,12 @@ PAIRED = 4
 FITS = 1e-4
 """What an answer to another record may leave here."""
 
+_IS_ROUNDING, _IS_SEEN = 4.0 / 3.0, 5.0
+"""How many times what its rounding leaves open a loss is off: at most, and where a cause shows."""
+
+_COARSE = 1e-3
+"""The relative rounding of a loss from which on numbers that fit many records may be chance."""
+
 BETTER = 10.0
 """A cause that fits so many times better than another explains what the other misses."""
 
@@ -136,11 +142,14 @@ def explained(case: Case) -> Explained:
     found = _in_stages(case, where)
     rounded = replace(case, of_rounded=True)
     if not found.causes and rounded.loss_room > case.loss_room:
-        if rounded.is_rounding:
+        if rounded.rooms_off <= _IS_ROUNDING:
             form, room = coarsest_format(case.breakdown), f"{rounded.loss_room:.1g}"
             return Explained(Located(f"{ROUNDED} of the log-probs ({form}) explains: ±{room}"))
-        again = _in_stages(rounded, where)
-        found = again if again.causes or not found.possible else found
+        if rounded.rooms_off >= _IS_SEEN:
+            again = _in_stages(rounded, where)
+            if rounded.rounding > _COARSE:
+                again = again._replace(causes=[x for x in again.causes if not x.for_all])
+            found = again if again.causes or not found.possible else found
     return found._replace(where=where)
 
 
@@ -328,8 +337,12 @@ class Memory:
             self._for_all += [(key, found.causes)]
             return found
         if all(cause.unnamed for cause in found.causes) and not is_undefined(case):
-            self._unexplained.append(replace(case, of_rounded=True))
-            of_all = self._of_all(case, rows)
+            rounded = replace(case, of_rounded=True)
+            self._unexplained.append(rounded)
+            is_coarse = rounded.loss_room > case.loss_room and (
+                rounded.rooms_off < _IS_SEEN or rounded.rounding > _COARSE
+            )
+            of_all = () if is_coarse else self._of_all(case, rows)
             if found.causes:  # a number that nobody types may be a product of two mistakes
                 of_all = [one._replace(for_all=False) for one in of_all] or found.causes
             found = found._replace(causes=of_all)
