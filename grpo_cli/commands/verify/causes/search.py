@@ -139,18 +139,24 @@ def explained(case: Case) -> Explained:
         causes = undefined(case)
         return Explained(Located("" if causes else NOTHING), causes[:MOST])
     where = located(case)
-    found = _in_stages(case, where)
-    rounded = replace(case, of_rounded=True)
-    if not found.causes and rounded.loss_room > case.loss_room:
+    found, rounded = _in_stages(case, where), replace(case, of_rounded=True)
+    is_rounded = rounded.loss_room > case.loss_room
+    if is_rounded and rounded.rounding > _COARSE:
+        found = _without_solved(found)
+    if not found.causes and is_rounded:
         if rounded.rooms_off <= _IS_ROUNDING:
             form, room = coarsest_format(case.breakdown), f"{rounded.loss_room:.1g}"
             return Explained(Located(f"{ROUNDED} of the log-probs ({form}) explains: ±{room}"))
         if rounded.rooms_off >= _IS_SEEN:
             again = _in_stages(rounded, where)
-            if rounded.rounding > _COARSE:
-                again = again._replace(causes=[x for x in again.causes if not x.for_all])
+            again = _without_solved(again) if rounded.rounding > _COARSE else again
             found = again if again.causes or not found.possible else found
     return found._replace(where=where)
+
+
+def _without_solved(found: Explained) -> Explained:
+    """What is found, without numbers that were solved for, which fit every coarse record."""
+    return found._replace(causes=[cause for cause in found.causes if not cause.for_all])
 
 
 def _in_stages(case: Case, where: Located) -> Explained:
