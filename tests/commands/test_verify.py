@@ -402,7 +402,8 @@ def test_no_more_is_said_of_records_that_are_not_searched(tmp_path) -> None:
         assert [first["cause"] for first in firsts] == [None] * 4
         assert all(first["pattern"].startswith("3 of 3 gradients differ") for first in firsts)
         note = (
-            f"a cause was searched for in {most} of 4 differing records (--causes 4 searches all)"
+            f"no cause was searched for in {4 - most} of 4 differing records "
+            "(--causes 4 searches all)"
         )
         assert (note in result.stderr) is (most < 4)
         table = run("verify", path, "-v", "dr", "--causes", most).stdout
@@ -620,12 +621,11 @@ def test_the_cause_of_a_record_is_first_the_one_that_explains_all(tmp_path: Path
 def test_a_sum_that_agrees_by_the_absolute_tolerance_alone_is_noted(tmp_path: Path) -> None:
     loss = evaluate(TRL, "grpo").loss
     path = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss + 3e-6}}])
-    near = "1 record agrees: its loss is near 0; differences that float32 rounding explains"
     assert abs(loss) < 0.03
-    said = f"note: {near} are allowed (--atol 0 allows only --rtol)\n"
+    said = "note: 1 record agrees only by the absolute tolerance, 3e-06 × the sum of |terms|"
     assert said in run("verify", path).stderr
     exact = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss}}])
-    assert "near 0" not in run("verify", exact).stderr
+    assert "tolerance" not in run("verify", exact).stderr
 
 
 def test_a_policy_term_that_is_not_negated_beside_a_right_kl() -> None:

@@ -236,3 +236,49 @@ def test_where_a_group_has_the_kl_alone_the_sign_of_beta_is_named(records) -> No
     every = verify(made, "grpo")
     assert [text.split(":")[0] for text in every.causes] == dead[:1]
     assert every.explained == len(made)
+
+
+# ---- log-probs that were rounded after the loss was computed -------------------------------------
+
+
+def rounded_records(places: int, count: int = 8, **setting: Any) -> list[dict[str, Any]]:
+    """Records whose losses are of exact log-probs, which then have so many decimals."""
+    random = np.random.default_rng(20260301)
+    made = []
+    for at in range(count):
+        old = [-random.gamma(2.0, 0.9, size) for size in random.integers(5, 15, 6)]
+        columns = {"log_probs_old": old}
+        for name, spread in (("log_probs_new", 0.13), ("log_probs_ref", 0.2)):
+            columns[name] = [np.minimum(x + random.normal(0, spread, len(x)), -1e-3) for x in old]
+        record: dict[str, Any] = {"id": at, "rewards": [0.0, 0.1, 0.3, 0.3, 0.5, 0.1 * (at % 5)]}
+        exact = {name: [part.tolist() for part in parts] for name, parts in columns.items()}
+        record["expected"] = {"loss": evaluate(record | exact, "grpo", **setting).loss}
+        short = {name: [part.round(places).tolist() for part in x] for name, x in columns.items()}
+        made.append(record | short)
+    return made
+
+
+@pytest.mark.parametrize("places", [6, 5])
+def test_a_cause_is_named_within_what_rounded_log_probs_leave_open(places: int) -> None:
+    answer = verify(rounded_records(places, std_eps=1e-3), "grpo", std_eps=1e-8)
+    assert answer.causes == ("std_eps 0.001 instead of 1e-08",)
+    assert answer.explained == answer.differing >= 6
+
+
+def test_a_right_loss_of_coarse_log_probs_has_no_cause_but_their_rounding() -> None:
+    answer = verify(rounded_records(3), "grpo")
+    firsts = [row.first for row in answer.records if row.first is not None]
+    assert firsts
+    assert not answer.causes
+    assert all("rounding of the log-probs (3 decimals)" in (one.pattern or "") for one in firsts)
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_plain_factor_comes_before_two_mistakes(times: int) -> None:
+    records = rounded_records(6)
+    for record in records:
+        record["expected"]["loss"] *= times
+    answer = verify(records, "grpo")
+    words = f"off by a constant factor: yours is the computed loss times {times}"
+    assert answer.causes == (words,)
+    assert answer.explained == 8

@@ -22,7 +22,7 @@ from grpo_cli.commands.match.fit import (
     rough_bits,
     scan,
 )
-from grpo_cli.commands.match.question import Exact, Question
+from grpo_cli.commands.match.question import Exact, Question, unbound
 from grpo_cli.commands.match.space.changes import LENGTH, Change, changed
 from grpo_cli.commands.match.space.space import Index, Space
 from grpo_cli.commands.match.sums import add_up, measure
@@ -413,7 +413,11 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
         return []
     own = chunk.objective(first.plan)
     valued = probe.Valued(_without_eps(own))
-    clipped = has - {"ratios"} if first.unbound else has  # those of the data bind no ε
+    each = [
+        unbound(chunk.objective(x.plan), x.totals.reached) for x in (first, *others) if x.totals
+    ]
+    free = next(filter(None, each), {})
+    clipped = has - {"ratios"} if free else has  # those of the data bind no ε
     missing = frozenset(probe.FEATURES.keys() - clipped)
     needed: set[str] = set()
     constants: set[float] = set()
@@ -427,8 +431,8 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
     if chunk.advantages_given:
         chosen -= {"spreads"}  # of rewards, which nothing is made of
     words = dict(probe.FEATURES)
-    if "ratios" in has:  # only not beyond each bound
-        bounds = " and ".join(first.unbound)
+    if "ratios" in has and free:  # only not beyond each bound
+        bounds = " and ".join(free)
         words["ratios"] = (
             f"ratios beyond the clip of {bounds} (a later epoch over the same rollouts)"
         )

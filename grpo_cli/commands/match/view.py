@@ -65,13 +65,18 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     if answer.consistent is not None and answer.consistent_words:
         (name, *_) = answer.consistent.variants
         entries.sort(key=lambda same: not any(name in one.variants for one in same))
-    most = len(entries) if chosen().full else _SHOWN
-    for same in entries[:most]:
+    rest = []
+    if not chosen().full:
+        likely = [same for same in entries if answer.reproduced or any(map(_is_plain, same))]
+        rest = [same for same in entries if same not in likely[:_SHOWN]]
+        entries = likely[:_SHOWN]
+    for same in entries:
         _print(console, screen, same)
-    if len(entries) > most:
-        more = f"{len(entries) - most} less likely values fit too (--full)"
-        console.print(Text(f"\n… {more}", "dim"))
-        mark(console, "convention", sum(map(len, entries[most:])))
+    if rest:
+        less, more = ("less likely ", " too") if entries else ("", " by chance")
+        fit = "value fits" if len(rest) == 1 else "values fit"
+        console.print(Text(f"\n… {len(rest)} {less}{fit}{more} (--full)", "dim"))
+        mark(console, "convention", sum(map(len, rest)))
     _print_advice(console, screen, answer)
 
 
@@ -89,6 +94,11 @@ def _print_advice(console: Console, screen: Screen, answer: Matched) -> None:
     for one in answer.tell_apart:
         console.print(wrapped(Text(f"  {one}"), screen.reading, 4))
         mark(console, "hint")
+
+
+def _is_plain(found: Convention) -> bool:
+    """Whether a convention is a variant as it is: where chance gives some, no other is worth it."""
+    return bool(found.variants) and found.factor == 1.0 and not found.sign_flipped
 
 
 def _is_near(found: Convention, target: float) -> bool:

@@ -394,6 +394,8 @@ def half_steps(name: str, values: F64) -> F64:
     """How far each number may be from what it was rounded from; 0 without a format."""
     if not name:
         return np.zeros_like(values)
+    if name == "float32":
+        return 0.5 * np.spacing(np.abs(values).astype(np.float32)).astype(np.float64)
     if name not in HALF:
         return np.full_like(values, 0.5 * 10.0 ** -int(name.split()[0]))
     return 0.5 * HALF[name](np.where(np.isfinite(values), values, 0.0))

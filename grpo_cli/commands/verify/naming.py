@@ -77,7 +77,7 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
     """Chooses what is named: what explains all records, then what explains the most, then others.
 
     A mistake that was found in one record is named of others that it explains, in place of a row,
-    which one number may agree with by chance.
+    which one number may agree with by chance; but not more records than the mistake explains.
     """
     if any(one.of_all for one in findings):
         shared = [
@@ -90,8 +90,10 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
     most = max(counts.values(), default=0)
     known = {cause.words: cause for one in findings for cause in one.causes}
     tried = [known[words] for words, count in counts.items() if count == most][:MOST]
+    kept = shared_rows(findings)[0] if shared_rows(findings)[1] > most else ()
     for one in findings if most < len(findings) else ():
-        if one.suspect is not None and (most > 1 or one.rows):
+        is_kept = not {*kept}.isdisjoint(one.rows)
+        if one.suspect is not None and (most > 1 or one.rows) and not is_kept:
             own = {cause.words for cause in one.causes}
             more = [x for x in tried if x.words not in own and fits(x, one.suspect)]
             if more:
@@ -102,8 +104,11 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
         if one.suspect is not None and not (one.causes or one.rows or one.possible):
             with suppress(*IMPOSSIBLE):  # by which round factor it is off with that
                 made = replace(one.suspect.case, breakdown=tried[0].evaluate(one.suspect.case))
-                if words := ratio_words(made):
+                if (words := ratio_words(made)) and not words.endswith(" times 1"):
                     one.where = Located(f"{words} with this: {tried[0].words}")
+    everywhere = Counter(name for one in findings for name in one.mistakes)
+    for one in findings:
+        one.causes = sorted(one.causes, key=lambda cause: -everywhere[cause.mistake])
 
 
 def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
@@ -113,8 +118,8 @@ def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
     if not most or (most < len(shared) and most < max(_NEARLY * len(shared), _MANY)):
         return False
     for one, some in shared:
-        if some:
-            one.causes, one.rows = some, ()
+        if named := [cause for cause in some if cause.least <= counts[cause.mistake]]:
+            one.causes, one.rows = named, ()
     return True
 
 

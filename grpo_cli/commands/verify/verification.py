@@ -16,9 +16,14 @@ from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipp
 from grpo_cli.commands.verify.answer import Replayed, Verdict, Verified, agree
 from grpo_cli.commands.verify.batches import RECORD, UNITS, Losses, read_batches, unit_of
 from grpo_cli.commands.verify.causes.located import UNKNOWN
-from grpo_cli.commands.verify.causes.search import Explained, Memory
+from grpo_cli.commands.verify.causes.search import MOST, Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
-from grpo_cli.commands.verify.compare import LOGGED_DECIMALS, Tolerance, digits_of
+from grpo_cli.commands.verify.compare import (
+    LOGGED_DECIMALS,
+    NOISE_OF_SUMS,
+    Tolerance,
+    digits_of,
+)
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
 from grpo_cli.commands.verify.naming import Finding, choose, shared_causes, shared_rows
@@ -36,7 +41,7 @@ from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL
 
 _AGAIN = 50
-"""Differing records with a cause, and without, that are kept until others have been searched."""
+"""Differing records with a cause, with a row, and without, kept until others were searched."""
 _NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
 _NOTHING = (
     'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
@@ -170,12 +175,13 @@ class Verification:
         self._rows: Sequence[str] = ()
         self._rows_left = most
         self._differing = 0
-        self._kept: Counter[bool] = Counter()
+        self._kept: Counter[tuple[bool, bool]] = Counter()
         self.without_expected = 0
         self._logged: dict[str, None] = {}
         self._acting: set[tuple[str, bool]] = set()
         self.undefined = 0
         self.by_scale = 0
+        self._named = False
         self._words: dict[Hashable, str] = {}
         self.rows_taken: Counter[str] = Counter()
         self.ignored: dict[str, None] = {}
@@ -195,6 +201,7 @@ class Verification:
         verdicts = tuple(one.verdict() if isinstance(one, Finding) else one for one in items)
         within = self._within or self._empty.tolerance()
         causes, explained = shared_causes(findings)
+        self._named = bool(causes)
         self._rows, agreeing = shared_rows(findings)
         found = Verified(
             ok=all(verdict.agrees for verdict in verdicts),
@@ -288,7 +295,7 @@ class Verification:
             rows = self._giving(("grpo",), record, verdict, within)
             found.rows, self._rows = rows, [*self._rows, *rows]
         self._differing += 1
-        known = bool(found.causes or found.of_all or rows)
+        known = bool(found.causes or found.of_all), bool(rows)
         self._kept[known] += 1
         if self._kept[known] <= _AGAIN:
             found.suspect = suspect.alone
@@ -353,7 +360,7 @@ class Verification:
             where=where,
             causes=() if for_all else found.causes,
             of_all=found.causes if for_all else (),
-            possible=[cause.words for cause in found.possible],
+            possible=[cause.words for cause in found.possible[:MOST]],
             searched=searched is not None,
         )
 
@@ -416,8 +423,9 @@ class Verification:
             within = self._empty.tolerance()
             why = " only by the absolute tolerance"
             if within.atol is None:
-                near = "its loss is" if self.by_scale == 1 else "their losses are"
-                why = f": {near} near 0; differences that float32 rounding explains are allowed"
+                why += f", {within.rtol * NOISE_OF_SUMS:g} × the sum of |terms|"
+            if self._named:
+                why += ", and may have the cause of those that differ"
             yield f"{records}{why} (--atol 0 allows only --rtol)"
         if ignored := [key for key in self.ignored if self._is_said(key)]:
             yield f"not compared: {', '.join(ignored)}"
@@ -430,9 +438,9 @@ class Verification:
             records = f"{self._counted(count)} ({self.first_metrics[key]})"
             yield f"{key} differs in {records}; metrics do not change the verdict"
         if left := self._memory.left_out:
+            records = f"{left} of {self._counted(self._differing, 'differing ')}"
             enough = self._memory.enough
-            records = f"{enough - left} of {self._counted(enough, 'differing ')}"
-            yield f"a cause was searched for in {records} (--causes {enough} searches all)"
+            yield f"no cause was searched for in {records} (--causes {enough} searches all)"
 
     def _is_said(self, key: str) -> bool:
         """Whether a note tells of a key: without --full not of a metric, which decides nothing."""

@@ -19,6 +19,7 @@ from grpo_cli.commands.verify.answer import (
 )
 from grpo_cli.commands.verify.batches import UNITS
 from grpo_cli.commands.verify.causes.located import DIFFERS, HINT, LOOK
+from grpo_cli.commands.verify.causes.rounding import ROUNDED
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.objective.signature import choices_in
 from grpo_cli.terminal.display import chosen
@@ -146,8 +147,8 @@ def _paragraph(
     where, _, stages = where.partition(LOOK)
     where = "" if where == DIFFERS else where
     found = _listed(causes) or ["not recognised" if first.searched else "not searched (--causes)"]
-    if in_verdict and {*in_verdict} <= {*causes}:
-        found = [] if everywhere else ["see above"]
+    if (everywhere and in_verdict and {*in_verdict} <= {*causes}) or where.startswith(ROUNDED):
+        found = []
     if first.agrees_with:
         changes = _changes(first.agrees_with[0], row)
         since = f" ({changes})" if changes else ""

@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Cut, Segments
+from grpo_cli.commands.verify.causes.rounding import loss_rooms
 from grpo_cli.commands.verify.compare import (
     NOISE_OF_SUMS,
     Column,
@@ -43,12 +44,14 @@ class Compared:
         breakdown: what they evaluate to.
         columns: everything that they expect and that the objective has.
         tolerance: when two numbers agree.
+        of_rounded: whether a loss may be off by what the rounding of the log-probs leaves open.
     """
 
     records: Sequence[Record]
     breakdown: Breakdown
     columns: Sequence[Column]
     tolerance: Tolerance
+    of_rounded: bool = False
 
     @classmethod
     def of(
@@ -248,7 +251,8 @@ class Compared:
         """[M] the relative tolerance that another evaluation needs; infinite where it disagrees.
 
         It has to leave at most a tenth of what is to be explained; a thousandth of it where only
-        a loss is recorded, since many mistakes come near to any one number.
+        a loss is recorded, since many mistakes come near to any one number, or what its rounding
+        leaves open.
         """
         most = np.zeros(len(self.records))
         for column in self.in_order:
@@ -257,8 +261,11 @@ class Compared:
             if found is None or agree is None or not agree.any():
                 return np.full_like(most, np.inf)
             most = np.where(agree, np.maximum(most, self._needs(column, found)), np.inf)
-        rest = np.where(self._have_one_number & (self._roundings == 0.0), LONE, REST)
-        return np.where(most <= rest * self._own_misfits, most, np.inf)
+        own, rounding = self._own_misfits, self.roundings
+        rest = REST * own
+        lone = np.where(own <= rounding, rounding, np.clip(rounding, LONE * own, rest))
+        rest = np.where(self._have_one_number & ~self._are_short, lone, rest)
+        return np.where(most <= rest, most, np.inf)
 
     def misfit(self, again: Breakdown) -> float:
         """It of the one record."""
@@ -311,15 +318,32 @@ class Compared:
     @cached_property
     def _loss_rooms(self) -> F64:
         """[M] it of each record."""
+        of_inputs = loss_rooms(self.breakdown) if self.of_rounded and self.is_loss_alone else 0.0
+        return self._digit_rooms + of_inputs
+
+    @property
+    def rooms_off(self) -> float:
+        """How many times its room a lone loss is off."""
+        off = abs(float(self.breakdown.record_objective[0]) - float(self.losses[0]))
+        return off / self.loss_room if self.loss_room else np.inf
+
+    @cached_property
+    def _digit_rooms(self) -> F64:
+        """[M] by how much the digits of a loss leave it open."""
         return np.array([_room(value) for value in self.losses.tolist()])
+
+    @property
+    def _are_short(self) -> Flags:
+        """[M] the records whose loss has few digits."""
+        return self._digit_rooms > 0.0
 
     @property
     def rounding(self) -> float:
         """It as a relative tolerance."""
-        return float(self._roundings[0])
+        return float(self.roundings[0])
 
     @cached_property
-    def _roundings(self) -> F64:
+    def roundings(self) -> F64:
         """[M] it of each record."""
         size = np.abs(np.nan_to_num(self.losses)) + NOISE_OF_SUMS * self.breakdown.record_scale
         return self._loss_rooms / np.where(size > 0.0, size, 1.0)

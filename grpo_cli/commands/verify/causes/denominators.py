@@ -495,16 +495,26 @@ def named_factors(case: Case) -> Iterator[Cause]:
 
 
 def accumulated(case: Case) -> Iterator[Cause]:
-    """Yields micro-batches, each of whose losses is an n-th, where the record says no number."""
+    """Yields micro-batches, each of whose losses is an n-th, where the record says no number.
+
+    And the loss times a small n that is no count of the record.
+    """
     found, room = _loss_factor(case), max(case.tolerance.rtol, case.rounding)
-    if found is None or case.gradient is not None or any(_stated(case, _ACCUMULATION[:1])):
+    if found is None or case.gradient is not None:
         return
-    for count in _MICRO_BATCHES:
+    for count in _MICRO_BATCHES if not any(_stated(case, _ACCUMULATION[:1])) else ():
         if abs(found * count - 1.0) <= room:
             words = f"loss ÷ {count}: gradient accumulation of {count}"
             yield Cause("accumulation-missing", words, partial(everything_times, factor=1 / count))
+    sizes = np.bincount(case.batch.groups).tolist()
+    counts = {*sizes, *(value for _, value in (*_stated(case, _ACCUMULATION), *_counts(case)))}
+    for count in _TIMES_LOSS if case.is_loss_alone else ():
+        if abs(found / count - 1.0) <= room and count not in counts:
+            words = f"off by a constant factor: yours is the computed loss times {count}"
+            yield Cause("factor", words, partial(everything_times, factor=count), by_record=True)
 
 
+_TIMES_LOSS = range(2, 11)
 _MICRO_BATCHES = range(2, 65)
 
 

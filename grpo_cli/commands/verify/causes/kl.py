@@ -62,7 +62,7 @@ def penalties(case: Case) -> Iterator[Cause]:
             yield catalogued("kl-of-old.engine", partial(_to, column="log_probs_rollout"))
         if case.batch.log_probs_old is not None:
             yield catalogued("kl-from-old", _from_old)
-    yield from weights(own)
+    yield from weights(case)
     if case.batch.log_probs_ref is not None and "log_ratio_ref" in own.choice.columns:
         for called, estimate in _ESTIMATES.items():
             words = f"KL estimator {called} instead of {own.name}, d = log π_θ − log π_ref"
@@ -79,7 +79,7 @@ def usual(case: Case) -> Iterator[Cause]:
     own = case.objective.kl
     if not (own.choice.in_reward or own.choice.absent) and case.objective.beta:
         yield dropped(own)
-        yield from weights(own)
+        yield from weights(case)
         yield from estimators(own, ("k1", "k2", "k3"))
 
 
@@ -147,12 +147,17 @@ def _where_kept(case: Case) -> Breakdown:
     return case.with_terms(lambda term: case.counted(term, kept), KL)
 
 
-def weights(own: Bound) -> Iterator[Cause]:
+_OF_TRL = " (as TRL before 1.10, or with use_bias_correction_kl off)"
+
+
+def weights(case: Case) -> Iterator[Cause]:
     """Yields the KL weighted by the ratio or not, and with its weight detached."""
-    words = "KL's weight detached: no gradient flows through the ratio"
+    own, words = case.objective.kl, "KL's weight detached: no gradient flows through the ratio"
     if own.values.get("kl_weight") == "ratio":
         plain = Bound(own.name, own.choice, {**own.values, "kl_weight": "none"})
-        yield catalogued("kl-weight.plain", partial(Case.evaluated, kl=plain))
+        cause = catalogued("kl-weight.plain", partial(Case.evaluated, kl=plain))
+        of_trl = case.objective.name.startswith("trl/")
+        yield cause._replace(words=cause.words + _OF_TRL) if of_trl else cause
         weighted = own
     else:
         weighted = _weighted(own)

@@ -28,6 +28,7 @@ from grpo_cli.commands.verify.causes import (
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT, Cause, Source
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, located
+from grpo_cli.commands.verify.causes.rounding import ROUNDED, coarsest_format
 from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
 from grpo_cli.objective.breakdown import Breakdown
@@ -99,6 +100,12 @@ PAIRED = 4
 FITS = 1e-4
 """What an answer to another record may leave here."""
 
+_IS_ROUNDING, _IS_SEEN = 4.0 / 3.0, 5.0
+"""How many times what its rounding leaves open a loss is off: at most, and where a cause shows."""
+
+_COARSE = 1e-3
+"""The relative rounding of a loss from which on numbers that fit many records may be chance."""
+
 BETTER = 10.0
 """A cause that fits so many times better than another explains what the other misses."""
 
@@ -116,21 +123,48 @@ class Explained(NamedTuple):
     causes: Sequence[Cause] = ()
     possible: Sequence[Cause] = ()
 
+    @property
+    def is_rounding(self) -> bool:
+        """Whether the rounding of the log-probs explains the difference, and no mistake has to."""
+        return self.where is not None and self.where.words.startswith(ROUNDED)
+
 
 def explained(case: Case) -> Explained:
     """Searches the stages where a record is wrong, then the others, for what explains all of it.
 
     Of several that fit, those that fit best by orders of magnitude, the most common mistake first.
+    Where nothing does, those that the rounding of the log-probs leaves open.
     """
     if is_undefined(case):
         causes = undefined(case)
         return Explained(Located("" if causes else NOTHING), causes[:MOST])
     (where,) = located(case)
+    found, rounded = _in_stages(case, where), replace(case, of_rounded=True)
+    is_rounded = rounded.loss_room > case.loss_room
+    if is_rounded and rounded.rounding > _COARSE:
+        found = _without_solved(found)
+    if not found.causes and is_rounded:
+        if rounded.rooms_off <= _IS_ROUNDING:
+            form, room = coarsest_format(case.breakdown), f"{rounded.loss_room:.1g}"
+            return Explained(Located(f"{ROUNDED} of the log-probs ({form}) explains: ±{room}"))
+        if rounded.rooms_off >= _IS_SEEN:
+            again = _in_stages(rounded, where)
+            again = _without_solved(again) if rounded.rounding > _COARSE else again
+            found = again if again.causes or not found.possible else found
+    return found._replace(where=where)
+
+
+def _without_solved(found: Explained) -> Explained:
+    """What is found, without numbers that were solved for, which fit every coarse record."""
+    return found._replace(causes=[cause for cause in found.causes if not cause.for_all])
+
+
+def _in_stages(case: Case, where: Located) -> Explained:
+    """What is found in the stages where a record is wrong, or else in the others."""
     inside = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
     if inside.causes or inside.possible or not where.stages:
-        return inside._replace(where=where)
-    others = _searched(case, lambda cause: cause.stage not in where.stages)
-    return others._replace(where=where)
+        return inside
+    return _searched(case, lambda cause: cause.stage not in where.stages)
 
 
 def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
@@ -207,7 +241,7 @@ def _searched(
         if any(off <= max(DIGITS, alone) for off, cause in fitting.values() if not cause.equal):
             break
     least = min((off for off, _ in fitting.values()), default=0.0)
-    enough = max(DIGITS, BETTER * least)
+    enough = max(DIGITS, BETTER * least, alone if case.of_rounded else 0.0)
     best = [cause for off, cause in fitting.values() if off <= enough]
     if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
@@ -216,7 +250,7 @@ def _searched(
     best.sort(key=lambda cause: not cause.is_common)
     where = UNKNOWN
     if case.has_one_number and matches_by_chance(case, losses) > by_chance:
-        return Explained(where, (), best[:MOST])
+        return Explained(where, (), best[: _PERHAPS if case.of_rounded else MOST])
     named = [cause for cause in best if not cause.equal]
     return Explained(where, named[:MOST], () if named else best[:MOST])
 
@@ -249,6 +283,11 @@ def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
 
 _KEPT = 3
 """Answers remembered."""
+_PERHAPS = 24
+"""Causes that the rounding of the log-probs leaves open, of which other records tell the right one;
+"""
+_ENOUGH = 4
+"""so many of them."""
 _SOLVED_FROM = 3
 """Records that a number which they share is solved from."""
 
@@ -298,19 +337,27 @@ class Memory:
         case = suspect.case
         found, key = explained(case), case.key
         self._searches += 1
+        if found.is_rounding:
+            return found
         if any(cause.for_all for cause in found.causes):
             self._for_all += [(key, found.causes)]
             return found
         if all(cause.unnamed for cause in found.causes) and not is_undefined(case):
-            self._unexplained.append(case)
-            of_all = self._of_all(case, rows)
+            rounded = replace(case, of_rounded=True)
+            self._unexplained.append(rounded)
+            is_coarse = rounded.loss_room > case.loss_room and (
+                rounded.rooms_off < _IS_SEEN or rounded.rounding > _COARSE
+            )
+            of_all = () if is_coarse else self._of_all(case, rows)
             if found.causes:  # a number that nobody types may be a product of two mistakes
                 of_all = [one._replace(for_all=False) for one in of_all] or found.causes
             found = found._replace(causes=of_all)
         if found.causes and not found.causes[0].for_all:
             self._known = [(key, found.causes), *self._known][:_KEPT]
         elif not is_undefined(case):
-            perhaps = [one._replace(for_all=True) for one in found.possible if not one.equal]
+            least = _ENOUGH if len(found.possible) > MOST else 1
+            some = (one for one in found.possible if not one.equal)
+            perhaps = [one._replace(for_all=True, least=least) for one in some]
             self._for_all += [(key, some) for some in (perhaps, found.causes) if some]
         return found
 

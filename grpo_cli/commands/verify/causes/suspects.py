@@ -38,7 +38,8 @@ class _Group:
         """The records as one case; None where there is one, or they expect other things."""
         with suppress(*IMPOSSIBLE):
             if self.records[1:]:
-                return Case.of(self.records, self.wanted, self.plan, self.tolerance)
+                found = Case.of(self.records, self.wanted, self.plan, self.tolerance)
+                return replace(found, of_rounded=True)
         return None
 
     @cached_property
@@ -79,6 +80,10 @@ class Suspect:
         """The record alone."""
         return Case.of([self._record], [self._wanted], self._group.plan, self._group.tolerance)
 
+    @cached_property
+    def _rounded(self) -> Case:
+        return replace(self.case, of_rounded=True)
+
     @property
     def alone(self) -> Suspect:
         """It without its group, which is then not kept."""
@@ -96,9 +101,11 @@ class Suspect:
         return (self._group.case or self.case).key
 
     def misfit(self, cause: Cause) -> float:
-        """How far off it is with a cause; infinite where it does not agree."""
-        found = self._group.misfit(cause, self._at)
-        return cause.misfit(self.case) if np.isnan(found) else found
+        """How far off it is with a cause, beyond its rounding; infinite where it does not agree."""
+        found, case, at = self._group.misfit(cause, self._at), self._group.case, self._at
+        if case is None or np.isnan(found):
+            found, case, at = cause.misfit(self._rounded), self._rounded, 0
+        return max(found - float(case.roundings[at]), 0.0)
 
 
 def suspects(judged: Iterable[object]) -> dict[int, Suspect]:
