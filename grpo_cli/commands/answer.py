@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from io import BytesIO
 from itertools import accumulate
 from math import isfinite
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from grpo_cli.errors import did_you_mean
 from grpo_cli.terminal.numbers import aligned, counted, markup, shown, visible
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from grpo_cli.terminal.screen import Screen
 
 
 class Answer:
@@ -93,11 +89,11 @@ class Answer:
 
 
 class Printed(Answer):
-    """An answer that Python prints, and a notebook shows, as its command prints it."""
+    """An answer that Python and notebooks print as its command: by ``draw`` of the room's view."""
 
-    def draw(self, console: Console, screen: Screen) -> None:
-        """Prints what the command prints."""
-        raise NotImplementedError
+    def view(self) -> Any:
+        """The module that prints the answer: it imports this class, and so is imported late."""
+        return import_module(f"{type(self).__module__.rpartition('.')[0]}.view")
 
     def __str__(self) -> str:
         """What the command prints into a pipe, and how many notices there are."""
@@ -105,15 +101,15 @@ class Printed(Answer):
 
         screen = screen_of(BytesIO())
         console = screen.console()
-        self.draw(console, screen)
+        self.view().draw(console, screen, self)
         return "\n".join([written(console).strip("\n"), *notice_line(self.notices)])
 
     def _repr_html_(self) -> str:
         lines = "\n".join(map(markup, str(self).splitlines()))
-        return f"<pre>{lines}</pre>"
+        return f"<div><pre>{lines}</pre></div>"
 
 
-_OF_VIEWS = ("draw", "fields", "of_views", "table")
+_OF_VIEWS = ("fields", "of_views", "table", "view")
 
 
 def _refuse_truth(answer: Answer) -> NoReturn:

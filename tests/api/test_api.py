@@ -725,7 +725,7 @@ def test_every_answer_with_rows_is_a_table_of_arrow(found: Any, columns: list[st
         (lambda: evaluate(RUN, batch="step"), [">⋮<", ">mean of the batches<"]),
         (
             lambda: trend(RUN),
-            ["<pre>step 30: ", "last good step: 29", "fix: divide", "\n  29 ", "▁"],
+            ["<div><pre>step 30: ", "last good step: 29", "fix: divide", "\n  29 ", "▁"],
         ),
         (lambda: trend(SAMPLES / "run/healthy.jsonl.gz"), ["no fault found", "kl k3"]),
         (lambda: grpo_cli.explain([ONE], "dr"), ["\nwhy\n", "1  advantages", "4  sum"]),

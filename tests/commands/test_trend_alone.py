@@ -124,7 +124,7 @@ def test_what_a_log_says_is_one_event_with_a_fix(tmp_path: Path) -> None:
     assert shown.startswith("step 51: the log-probs of engine and trainer diverged fix: ")
     for part in (
         "last good step: 50",
-        "rose at step 51",
+        "before → after: ",
         "fix: compare precision",
         "only records show",
     ):

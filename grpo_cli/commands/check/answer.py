@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_cli.commands.answer import Answer, Printed, what_was_counted
 from grpo_cli.commands.frames import Frames
 from grpo_cli.errors import InputError
 from grpo_cli.objective.mismatch import Attribution
 from grpo_cli.terminal.numbers import counted
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from grpo_cli.terminal.screen import Screen
 
 
 @dataclass(frozen=True)
@@ -112,12 +107,6 @@ class Checked(Frames, Printed):
         """The headline and the table, and which findings are left out of it."""
         left = (f"… {many:,} more {code} (limit=0 for all)" for code, many in self.more.items())
         return "\n".join([super().__repr__(), *left])
-
-    def draw(self, console: Console, screen: Screen) -> None:
-        """Prints what the command prints."""
-        from grpo_cli.commands.check.view import print_findings
-
-        print_findings(console, screen, self, most=3)
 
     @property
     def conclusion(self) -> tuple[str, str]:

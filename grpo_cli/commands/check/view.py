@@ -52,6 +52,11 @@ _SIDES = {
 _STYLES = {"error": "bold red", "warning": "bold magenta", "info": "bold cyan"}
 
 
+def draw(console: Console, screen: Screen, answer: Checked) -> None:
+    """Prints the first findings of each code."""
+    print_findings(console, screen, answer, most=3)
+
+
 def print_findings(
     console: Console,
     screen: Screen,

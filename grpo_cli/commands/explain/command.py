@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from grpo_cli.commands.explain.choice import print_choice
 from grpo_cli.commands.explain.explain import describe_topic, explain
 from grpo_cli.commands.explain.logged import print_log
 from grpo_cli.commands.explain.variant import print_variant
+from grpo_cli.commands.explain.view import draw
 from grpo_cli.commands.help.words import print_word
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import ObjectiveOptions
@@ -56,7 +58,7 @@ def explain_topic(
     last_step, full = objective.batch is None, chosen().full
     found = explain(plan, source, last_step=last_step, full=full)
     above = page.above(source.other(plan))
-    page.write(found, found.draw, above=above, notes=source.notes(plan))
+    page.write(found, partial(draw, found=found), above=above, notes=source.notes(plan))
     return finish(source, plan, as_json=page.json, quiet=page.quiet, printed=above)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,11 +34,6 @@ from grpo_cli.variants import NAMES, STAGES
 from grpo_cli.variants.plan import Plan, plan
 from grpo_cli.vectors import describe
 from grpo_cli.vectors.case import FILES
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from grpo_cli.terminal.screen import Screen
 
 
 @dataclass(frozen=True)
@@ -76,13 +71,6 @@ class Explained(Printed):
     def table(self) -> list[Mapping[str, str]]:
         """The reasons, the decisive first."""
         return [*self.why]
-
-    def draw(self, console: Console, screen: Screen) -> None:
-        """Prints what the command prints."""
-        from grpo_cli.commands.explain.view import print_why, print_worked
-
-        print_why(console, screen, self)
-        print_worked(console, screen, self.record, self.total)
 
     def fields(self) -> dict[str, Any]:
         """The JSON, without a batch where there is only one."""

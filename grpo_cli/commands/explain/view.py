@@ -37,6 +37,12 @@ from grpo_cli.terminal.screen import Screen
 Entry = Mapping[str, Any]
 
 
+def draw(console: Console, screen: Screen, found: Explained) -> None:
+    """Prints the reasons, then the arithmetic."""
+    print_why(console, screen, found)
+    print_worked(console, screen, found.record, found.total)
+
+
 def print_why(console: Console, screen: Screen, found: Explained) -> None:
     """Prints the loss, what J is made of, and the reasons."""
     total, parts = found.total, found.parts

@@ -236,9 +236,8 @@ class Trend(Frames, Printed):
 
     def __str__(self) -> str:
         """What the command prints into a pipe, and how many notices there are."""
-        from grpo_cli.commands.trend.view import print_answer
-
         stream = BytesIO()
+        print_answer = self.view().print_answer
         print_answer(stream, self, None, (), plot=False, limit=None, quiet=False, brief=False)
         return "\n".join([stream.getvalue().decode().strip("\n"), *notice_line(self.notices)])
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_cli.commands.answer import Answer, Printed
 from grpo_cli.commands.frames import Frames
 from grpo_cli.commands.verify.batches import UNITS, unit_of
 from grpo_cli.terminal.numbers import counted, is_round, shown
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from grpo_cli.terminal.screen import Screen
 
 _RUNS = 3
 """Runs of differing steps that a verdict names."""
@@ -156,12 +151,6 @@ class Verified(Frames, Printed):
     records: Sequence[Verdict]
 
     of_views = ("is_of_another_row", "places", "unit")
-
-    def draw(self, console: Console, screen: Screen) -> None:
-        """Prints what the command prints."""
-        from grpo_cli.commands.verify.view import print_verification
-
-        print_verification(console, screen, self)
 
     @property
     def factor(self) -> float | None:

@@ -22,7 +22,7 @@ from grpo_cli.commands.verify.answer import Verdict
 from grpo_cli.commands.verify.compare import tolerances
 from grpo_cli.commands.verify.judging import Judging
 from grpo_cli.commands.verify.verification import verified
-from grpo_cli.commands.verify.view import print_verification
+from grpo_cli.commands.verify.view import draw
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import failures
 
@@ -111,7 +111,7 @@ def verify(
             raise run.nothing()
         page.write(
             answer,
-            lambda console, screen: print_verification(console, screen, answer),
+            lambda console, screen: draw(console, screen, answer),
             rows=map(_flat, answer.records),
             notes=[] if page.quiet else run.notes(),
         )

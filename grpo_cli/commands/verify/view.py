@@ -29,7 +29,7 @@ from grpo_cli.terminal.screen import Screen
 from grpo_cli.variants import changed
 
 
-def print_verification(console: Console, screen: Screen, answer: Verified) -> None:
+def draw(console: Console, screen: Screen, answer: Verified) -> None:
     """Prints the verdict on all records, then the first that differs; with --full all of them.
 
     If one mistake does not explain them all, the first record of each of three is printed.
