@@ -532,7 +532,7 @@ def test_what_check_names_in_the_worst_record(kind: str, tmp_path: Path) -> None
     likely = next(one for one in document["findings"] if one["metric"] == first["metrics"][0])
     later = f"at step {likely['worst_step']}: "  # where the step at which it began has it not
     named = [one.removeprefix(later) for one in first["check"]]
-    words = shlex.split(likely["cause"])
+    words = shlex.split(likely["command"], comments=True)
     begun = likely["worst"] | {"source": words[2], "record": words[words.index("--record") + 1]}
     by_code = {one.partition(": ")[0]: one for one in named_by_check(begun)}
     codes = [one.partition(": ")[0] for one in named_by_check(likely["worst"])]
