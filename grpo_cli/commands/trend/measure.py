@@ -65,7 +65,7 @@ def _given_advantages(batch: Batch) -> F64 | None:
     return found
 
 
-def _prints(batch: Batch) -> I64:
+def _hashes(batch: Batch) -> I64:
     """[R] a number that responses with equal log-probs share; 0 of none.
 
     The engine's, where there are any: equal tokens of two forward passes differ by rounding.
@@ -86,7 +86,7 @@ def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> St
     rows = {
         "reward": np.array(rewards, dtype=np.float64),
         "length": np.array(lengths, dtype=np.int64),
-        "print": np.zeros(len(rewards), dtype=np.int64),
+        "hash": np.zeros(len(rewards), dtype=np.int64),
         "group": np.zeros(len(rewards), dtype=np.int64),
     } | dict.fromkeys(("advantage", "log_ratio", "gradient"), unknown)
     columns = {("row", name): Ragged(widths, values) for name, values in rows.items()}
@@ -138,7 +138,7 @@ class ChunkSums:
             "gradient": (
                 unknown if breakdown is None or not breakdown.shared else _gradients(breakdown)
             ),
-            "print": _prints(batch),
+            "hash": _hashes(batch),
             "group": batch.groups - responses.spread(groups.starts),
         }
         self.sums = StepSums(

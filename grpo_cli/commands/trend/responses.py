@@ -24,7 +24,7 @@ class Responses:
         self.rewards, self.lengths, self._gradients, self._advantages = (
             rows[name] for name in ("reward", "length", "gradient", "advantage")
         )
-        self._prints = rows["print"]
+        self._hashes = rows["hash"]
         self._groups, self._labels, self._moves = rows["group"], rows["label"], rows["log_ratio"]
         self._count = self.rewards.widths
 
@@ -195,11 +195,11 @@ class Responses:
     def copies(self) -> F64:
         """The share of responses that have the log-probs of an earlier one of the step."""
         steps = np.repeat(np.arange(len(self._count)), self._count)
-        order = np.lexsort((self._prints.values, steps))
-        prints = self._prints.values[order]
+        order = np.lexsort((self._hashes.values, steps))
+        hashes = self._hashes.values[order]
         again = np.zeros(len(order))
-        again[1:] = (np.diff(prints) == 0) & (np.diff(steps) == 0) & (prints[1:] != 0)
-        known = self._prints._replace(values=self._prints.values != 0).reduced(np.logical_or, 0)
+        again[1:] = (np.diff(hashes) == 0) & (np.diff(steps) == 0) & (hashes[1:] != 0)
+        known = self._hashes._replace(values=self._hashes.values != 0).reduced(np.logical_or, 0)
         return np.where(known, means(Ragged(self._count, again)), NO_NUMBER)
 
     @property

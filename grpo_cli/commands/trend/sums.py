@@ -41,7 +41,7 @@ _ROWS = {
     "log_ratio": "f8",
     "length": "i8",
     "gradient": "f8",
-    "print": "i8",
+    "hash": "i8",
     "group": "i8",
     "label": "O",
 }
