@@ -80,6 +80,20 @@ def test_of_causes_that_fit_the_first_record_the_one_that_fits_all_is_named() ->
     assert "other denominator: aggregate prompt-mean instead of token-mean" in alone.causes
 
 
+def test_a_constant_length_of_all_records_is_named() -> None:
+    """It is the padded width of most of them, and more differ than are asked again."""
+    random = np.random.default_rng(5)
+    rows = [record(random, (4,)) for _ in range(300)]
+    wide = [max(map(len, row["log_probs_new"])) == 13 for row in rows]
+    narrow = [row for row, is_wide in zip(rows, wide, strict=True) if not is_wide]
+    rows = [row for row, is_wide in zip(rows, wide, strict=True) if is_wide][:60]
+    rows = [*rows[:30], *narrow[:2], *rows[30:], *narrow[2:4]]
+    losses = [-float(np.concatenate(clipped(row)).sum()) / (4 * 13) for row in rows]
+    found = verified(rows, losses, beta=0.0)
+    assert found.explained == len(rows) == 64
+    assert "responses × 13, in all records" in found.causes[0]
+
+
 def test_a_cause_of_a_lone_number_of_one_of_many_records_is_only_possible() -> None:
     random = np.random.default_rng(8)
     rows = [record(random, (4,)) for _ in range(8)]

@@ -352,14 +352,17 @@ class Verification:
             where = found.where or UNKNOWN
             if found.where is None and (self._whole or words not in self._answers):
                 where = suspect.located
+            for_all = any(cause.for_all for cause in found.causes)
+            of_all = found.causes if for_all else ()
+            if not for_all and self._kept[bool(found.causes), False] >= _AGAIN:
+                of_all = self._memory.for_all(suspect)  # now, as it is not kept to be asked later
         self._answers.add(words)
-        for_all = any(cause.for_all for cause in found.causes)
         return Finding(
             verdict,
             verdict.first,
             where=where,
             causes=() if for_all else found.causes,
-            of_all=found.causes if for_all else (),
+            of_all=of_all,
             possible=[cause.words for cause in found.possible[:MOST]],
             searched=searched is not None,
         )

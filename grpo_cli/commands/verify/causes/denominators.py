@@ -297,6 +297,22 @@ def _of_loss(case: Case) -> Iterator[Cause]:
             yield from _causes(case, form, divisor, np.ones(1))
 
 
+def shared_length(cases: Sequence[Case]) -> Iterator[Cause]:
+    """Yields the whole L of which Σ of all tokens / (R · L) is the loss of all records."""
+    if any(not case.loss or case.gradient is not None for case in cases):
+        return
+    one, numerator = (lambda _: 1.0), _FORMS[""][1]
+    sums = [float(_with_weights(case, numerator, one).record_objective[0]) for case in cases]
+    pairs = zip(sums, cases, strict=True)
+    found = np.array([of / (case.loss or np.nan) / _count(case) for of, case in pairs])
+    length, rooms = float(np.round(found[0])), [max(1e-4, case.rounding) for case in cases]
+    if length < 1.0 or (np.abs(found - length) > np.array(rooms) * length).any():
+        return
+    words = f"another denominator: your loss {_divided('')}responses × {length:g}, in all records"
+    made = partial(_with_weights, numerator=numerator, divisor=lambda case: _count(case) * length)
+    yield Cause("constant-length", f"{words}; {_own(cases[0])}", made, for_all=True)
+
+
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
     """Yields the weights under every name that their denominator has here, else as a number."""
     own, numerator = _FORMS[form]

@@ -364,7 +364,9 @@ class Memory:
     def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
         """What explains a record that no mistake alone does, to be named if it explains all."""
         cases = self._unexplained
-        several = loss_settings.shared(cases), statistics.shared_std(cases[-_SOLVED_FROM:])
+        last = cases[-_SOLVED_FROM:]
+        lengths, std = denominators.shared_length(last), statistics.shared_std(last)
+        several = lengths, loss_settings.shared(cases), std
         with suppress(*IMPOSSIBLE):
             for cause in chain(*several) if len(cases) > 1 else ():
                 if _explains_all(cause, cases):
