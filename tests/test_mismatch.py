@@ -223,7 +223,7 @@ def test_check_says_how_large_it_is_and_what_explains_it(tmp_path):
     assert found == check(path).to_dict()["mismatch"]
     printed = " ".join(run("check", path).stdout.split())
     assert f"{found['rms']:.3g} nats RMS" in printed
-    assert "% of the KL is at the 4th quarter of responses (" in printed
+    assert "% of the KL is at the 4th quarter of responses" in printed
 
 
 @each("cause", ("turn", "version"))

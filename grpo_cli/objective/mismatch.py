@@ -42,8 +42,9 @@ _LEAST_SPARED, _LEAST_RUNS = 0.05, 8
 _NEARLY_ALL, _LEAST_RATE = 0.95, 0.1
 """The share of the KL that some steps have if the others have none, and of its mean by token."""
 _AHEAD = 5
-_PLACED = 2.0
-"""How much more the place of a response that differs most has to differ than the one spared."""
+_PLACED, _VARIANCE = 2.0, 0.01
+"""How much more the places that differ most have to differ than the others, and the share of the
+variance of k3 between places: one token or a minority of tokens makes as much uneven by chance."""
 _SETTLED = 4096
 _CACHED = 1 << 15
 """Tokens that are added together: arrays of so many stay in the cache, four times as fast."""
@@ -77,7 +78,8 @@ class Cause:
 
     Attributes:
         name: of the cause.
-        explains: the share of the KL that would go without it.
+        explains: the share of the KL that would go without it; 0 of places that do not differ by
+            far, or no more than a token explains.
         sigmas: by how many standard errors the spared tokens differ less; None of outliers and of
             rounding, which are no sample.
         kinds: of tokens, those that carry most of the KL first.
@@ -96,6 +98,10 @@ class Cause:
     def counts(self) -> bool:
         """Whether it explains a fifth and more, surely."""
         return self.explains >= _LEAST and (self.sigmas is None or self.sigmas >= _SIGMAS)
+
+    def is_as_much(self, other: Cause) -> bool:
+        """Whether it explains about as much as another, or more."""
+        return self.explains >= _ALIKE * other.explains
 
 
 @dataclass(frozen=True)
@@ -121,8 +127,8 @@ class Attribution:
     def first(self) -> Cause | None:
         """The cause that explains most; of causes that explain about as much the most special."""
         found = [one for one in self.causes if one.counts]
-        most = max((one.explains for one in found), default=0.0)
-        return next((one for one in found if one.explains >= _ALIKE * most), None)
+        most = max(found, key=lambda one: one.explains, default=None)
+        return next((one for one in found if most is not None and one.is_as_much(most)), None)
 
 
 _COLUMNS = 9
@@ -276,10 +282,12 @@ class Mismatch:
         count = int(self._counts.sum())
         squares, sizes = (tables["whole"][0] / count).tolist()
         kl = float(sum(sums[2] for sums in tables[POSITION].values()))
-        worst, outliers = _read_tail(self._counts)
+        worst, outliers, power = _read_tail(self._counts)
         steps = {at: float(sums[0]) for at, sums in tables.get("steps", {}).items()}
         causes = [outliers, self._rounding(kl, count, steps), _support(tables[SUPPORT])]
         causes += [_spared(cause, tables.get(cause, {})) for cause in (VERSION, TURN, POSITION)]
+        if causes[-1] is not None and not _differ_by_place(causes[-1], kl / count, power / count):
+            causes[-1] = replace(causes[-1], explains=0.0)
         causes.append(_begun(tables.get(STEP, {})))
         found = tuple(one for one in causes if one is not None)
         return Attribution(count, float(np.sqrt(squares)), sizes, kl / count, worst, found)
@@ -327,11 +335,18 @@ def _spared(cause: str, table: dict[int, F64]) -> Cause | None:
     if len(known) < 2 or not enough:
         return None
     spared = max(enough) if cause == VERSION else min(enough, key=lambda kind: enough[kind])
-    by_token = {kind: sums[2] / sums[0] for kind, sums in known.items() if kind in enough}
-    if cause == POSITION and max(by_token.values()) < _PLACED * by_token[spared]:
-        return None
     names = {kind: PLACES[kind] if cause == POSITION else f"{cause} {kind}" for kind in known}
     return _cause(cause, names, known, spared)
+
+
+def _differ_by_place(cause: Cause, mean: float, power: float) -> bool:
+    """Returns whether places differ in their k3, given its mean and the mean of its squares."""
+    odd = [one for one in cause.kinds if one.kl > mean]
+    tokens, share = sum(one.tokens for one in odd), sum(one.share for one in odd)
+    count = sum(one.tokens for one in cause.kinds)
+    between = sum(one.tokens * (one.kl - mean) ** 2 for one in cause.kinds) / count
+    far = share * (count - tokens) > _PLACED * (1.0 - share) * tokens
+    return far and between > _VARIANCE * (power - mean * mean)
 
 
 def _begun(table: dict[int, F64]) -> Cause | None:
@@ -460,8 +475,8 @@ def _level(kinds: list[F64]) -> tuple[float, float]:
     return (size / room, float(np.sqrt(variance)) / room) if room > 0.0 else (0.0, np.inf)
 
 
-def _read_tail(counts: I64) -> tuple[float, Cause | None]:
-    """The share of the KL in the worst tokens, and the outliers.
+def _read_tail(counts: I64) -> tuple[float, Cause | None, float]:
+    """The share of the KL in the worst tokens, the outliers, and Σ k3².
 
     Each token is taken to be in the middle of its bin.
     """
@@ -474,7 +489,7 @@ def _read_tail(counts: I64) -> tuple[float, Cause | None]:
     total, carried, before = n.sum(), n * kl, np.cumsum(n) - n
     whole = carried.sum()
     if not whole > 0.0:
-        return 0.0, None
+        return 0.0, None, 0.0
     taken = np.clip(max(_WORST * total, 1.0) - before, 0.0, n)
     bulk = float(size[np.searchsorted(before, (1.0 - _BULK) * total, side="right") - 1])
     bound = max(_FAR, _FAR_TIMES * bulk)
@@ -483,7 +498,8 @@ def _read_tail(counts: I64) -> tuple[float, Cause | None]:
         float(one) for one in ((taken * kl).sum(), carried[far].sum(), n[far].sum())
     )
     kind = Kind(f"over {bound:.2g} nats", int(among), share / max(among, 1.0), share / float(whole))
+    power = float(carried @ kl)
     if not among:
-        return worst / float(whole), None
+        return worst / float(whole), None, power
     spared = (float(whole) - share) / (float(total) - among) * float(total)
-    return worst / float(whole), Cause(OUTLIERS, 1.0 - spared / float(whole), None, (kind,))
+    return worst / float(whole), Cause(OUTLIERS, 1.0 - spared / float(whole), None, (kind,)), power

@@ -373,13 +373,13 @@ def test_an_engine_that_begins_on_policy_is_no_mismatch_from_a_step_on(noise, wa
     assert [one.severity for one in found if "explains" in one.evidence] == wanted
 
 
-def test_places_that_hardly_differ_are_not_named():
+@each("sizes", [[0.09] * 6 + [0.11] * 6, [0.085] * 3 + [0.1] * 8 + [0.06]])
+def test_places_that_hardly_differ_are_not_named(sizes):
     """Six standard errors are soon reached; who reads "mostly" expects more than a tenth."""
     draw, rows = np.random.default_rng(1), []
     for at in range(300):
         old = -draw.exponential(1.0, (24, 12)) - 0.01
-        size = np.where(np.arange(12) < 6, 0.09, 0.11)
-        engine = np.minimum(old + size * draw.normal(size=old.shape), 0.0)
+        engine = np.minimum(old + np.array(sizes) * draw.normal(size=old.shape), 0.0)
         rows.append({"log_probs_new": old.tolist(), "log_probs_rollout": engine.tolist()})
         rows[-1] |= {"rewards": [0.0, 1.0] * 12, "id": at}
     found = check(rows)
@@ -402,7 +402,46 @@ def test_a_token_that_carries_the_mismatch_explains_last_tokens():
     found = check(rows, limit=0).findings
     codes = {one.code for one in found if one.severity != "info"}
     assert codes == {"rollout-mismatch"}
-    assert any("mostly at '</s>'" in one.message for one in found)
+    assert any("'</s>'" in one.message for one in found)
+
+
+def test_a_token_that_differs_from_a_step_on_is_one_finding_and_no_position():
+    """The token is at no last place, so that the place explains most of the KL, and causes none."""
+    draw, rows = np.random.default_rng(3), []
+    for step in range(40):
+        old = -draw.exponential(0.8, (6, 10)) - 0.01
+        ids = draw.integers(1, 60, old.shape)
+        ids[:, -1] = 60
+        engine = old + draw.normal(0.0, 0.005, old.shape)
+        if step >= 20:
+            ids[:4, 4 + step % 3] = 0
+            engine[ids == 0] = old[ids == 0] - 1.5
+        row = {"log_probs_new": old.tolist(), "log_probs_old": old.tolist(), "step": step}
+        row |= {"log_probs_rollout": np.minimum(engine, 0.0).tolist(), "token_ids": ids.tolist()}
+        rows.append(row | {"rewards": [0.0, 1.0] * 3})
+    answer = check(rows, limit=0)
+    found = [one for one in answer.findings if one.severity != "info"]
+    assert [(one.code, one.step) for one in found] == [("rollout-mismatch", 20)]
+    assert answer.mismatch is not None
+    assert not any(one.counts for one in answer.mismatch.causes if one.name == "position")
+
+
+@each("tokens", [7, 14])
+@each("exchanged", ["log_probs_new", "log_probs_old"])
+def test_rows_that_were_exchanged_are_of_the_column_that_no_other_agrees_with(exchanged, tokens):
+    draw, rows = np.random.default_rng(4), []
+    for step in range(12):
+        new = -draw.exponential(1.0, (6, tokens)) - 0.01
+        old = np.minimum(new + draw.normal(0.0, 0.01, new.shape), 0.0)
+        engine = old if exchanged == "log_probs_new" else new
+        row = {"log_probs_new": new, "log_probs_old": old, "log_probs_rollout": engine.copy()}
+        row[exchanged][[0, 2]] = row[exchanged][[2, 0]]
+        rows.append({name: column.tolist() for name, column in row.items()})
+        rows[-1] |= {"rewards": [0.0, 1.0] * 3, "step": step}
+    found = [one for one in check(rows, limit=0).findings if one.code == "unrelated"]
+    assert len(found) >= (20 if tokens < 12 else 24)
+    assert {one.response for one in found} == {0, 2}
+    assert all(one.message.startswith(exchanged) for one in found)
 
 
 def test_a_constant_at_half_of_the_tokens_is_not_at_every_token():

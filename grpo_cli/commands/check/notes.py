@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from grpo_cli.commands.check.answer import MismatchFound, NotChecked
 from grpo_cli.commands.check.record_view import View, name_token
 from grpo_cli.commands.check.rule import Topic, table, topics
-from grpo_cli.objective.mismatch import TOKEN, Attribution, Cause, Kind, k3
+from grpo_cli.objective.mismatch import POSITION, TOKEN, Attribution, Cause, Kind, k3
 
 FEWER_THAN = "fewer than "
 """Begins the reason of a skipped rule if the input has too little of something, not no field."""
@@ -103,7 +103,7 @@ def not_checked(counts: Mapping[SkippedRules, int]) -> tuple[NotChecked, ...]:
     )
 
 
-_UNITS = {"rms": "nats RMS", "mean_abs": "nats mean |·|", "kl": "nats of KL"}
+_UNITS = {"rms": "nats RMS", "mean_abs": "nats mean size", "kl": "nats of KL"}
 
 
 class Floor(NamedTuple):
@@ -225,7 +225,12 @@ def judge(found: Attribution | None, sums: WordSums) -> MismatchFound | None:
     reaching = [one for one in floors() if getattr(found, one.measure) <= one.high]
     floor = reaching[0] if reaching else floors()[-1]
     word = None if reaching else _word_cause(found, sums)
-    found = found if word is None else replace(found, causes=(word, *found.causes))
+    if word is not None:
+        others = [
+            replace(one, explains=0.0) if one.name == POSITION and word.is_as_much(one) else one
+            for one in found.causes
+        ]
+        found = replace(found, causes=(word, *others))
     return MismatchFound(
         **vars(found),
         named=None if found.first is None else found.first.name,

@@ -59,7 +59,7 @@ _OF_GROWING = ("temperature", "last-token", "mean-weight", "outliers", "rollout-
 """What weights that grow older in the engine lead to in single records."""
 _BY_UPDATES = (("temperature", "alone", _COMMON), ("drift", "alone", _COMMON), ("drift", "", 0.05))
 """Code, kind and share of records up to which it may be what one update did to some prompts."""
-_SMALL = 0.1
+_SMALL, _MOST = 0.1, 0.5
 _HUNDRED = 100
 _OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
@@ -213,7 +213,12 @@ class Check(Accumulator[Any]):
             if all(2 * one.get("responses", 0) < one.get("of", 0) for one in ends):
                 self.findings.drop("last-token")  # it ends the minority of the responses
         if mismatch is not None and (grown or not mismatch.normal):
-            self._add_located(self._find_uneven_mismatch(mismatch), 0)
+            uneven = [*self._find_uneven_mismatch(mismatch)]
+            if any(
+                one.severity is None and one.evidence["explains"] > _MOST for _, one, _ in uneven
+            ):
+                self.findings.drop("rollout-mismatch")  # of samples, which have the same cause
+            self._add_located(uneven, 0)
         *others, last = self.lengths[len(self.lengths) * 3 // 4 :].tolist()
         if last <= _PILED_UP * sum(others) / max(len(others), 1):
             self.findings.drop("length-cap", "lengths")

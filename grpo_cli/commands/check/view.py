@@ -7,12 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.check.answer import (
-    Checked,
-    Finding,
-    MismatchFound,
-    NotChecked,
-)
+from grpo_cli.commands.check.answer import Checked, Finding, MismatchFound, NotChecked
 from grpo_cli.commands.check.notes import FEWER_THAN
 from grpo_cli.commands.check.rule import table
 from grpo_cli.commands.check.rules.formulas import ANOTHER
@@ -48,6 +43,9 @@ _NATURES = (OUTLIERS, PRECISION, SUPPORT)
 """What a finding on the log-probs says better."""
 _SIDES = {
     f"{one} surer": f"at tokens of which the {one} is surer" for one in ("rollout", "trainer")
+} | {
+    "1st quarter": "at the 1st quarter of responses, without the first token",
+    "4th quarter": "at the 4th quarter of responses, without the last token",
 }
 _STYLES = {"error": "bold red", "warning": "bold magenta", "info": "bold cyan"}
 
@@ -94,7 +92,10 @@ def print_findings(
             words = f"engine against trainer: {size:.3g} nats RMS, normal for {setting}"
             console.print(wrapped(Text(words), screen.reading, 2))
         else:
-            for words in mismatch_lines(answer.mismatch, _of_mismatch(answer.findings)):
+            uneven = any("explains" in one.evidence for one in answer.findings)
+            codes = _of_mismatch(answer.findings)
+            brief = uneven and not chosen().full
+            for words in mismatch_lines(answer.mismatch, codes, brief=brief):
                 console.print(wrapped(Text(words), screen.reading, 4))
             console.print()
     if answer.advantages and not quiet:
@@ -140,7 +141,8 @@ def _print_kind(
 ) -> None:
     severity, code = rows[0].severity, rows[0].code
     at = "" if rows[0].step is None else f" at step {rows[0].step}"
-    count = f": {len(rows) + more:,} findings, the first{at} ({rest})" if more else ""
+    least = "at least " if code == "unrelated" else ""  # no short response is judged alone
+    count = f": {least}{len(rows) + more:,} findings, the first{at} ({rest})" if more else ""
     console.print(Text.assemble((severity, _STYLES[severity]), " ", (code, "bold"), count))
     if more:  # the first of each kind
         rows = [*{row.advice: row for row in reversed(rows)}.values()][::-1]
@@ -166,20 +168,25 @@ def _of_mismatch(findings: Sequence[Finding]) -> Iterable[str]:
     return dict.fromkeys(one.code for one in severe or found)
 
 
-def mismatch_lines(found: MismatchFound, codes: Iterable[str] = ()) -> list[str]:
+def mismatch_lines(
+    found: MismatchFound, codes: Iterable[str] = (), *, brief: bool = False
+) -> list[str]:
     """Says how large a mismatch is, whether that is normal, and what explains it.
 
     Args:
         found: the mismatch.
         codes: of findings that were printed before it, and may explain it.
+        brief: whether a finding that was printed before it says what explains it.
     """
     named = " and ".join(codes)
     size = (
-        f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean |·| {found.mean_abs:.3g}, "
+        f"log π_old − log π_rollout: {found.rms:.3g} nats RMS, mean size {found.mean_abs:.3g}, "
         f"KL {found.kl:.3g} per token; the 0.1% of tokens that differ most carry {found.worst:.0%} "
         "of the KL"
     )
     lines = [size] if named and not found.normal else [size, f"  {found.floor}; {found.source}"]
+    if brief:
+        return lines
     causes = sorted(found.causes, key=lambda one: (one.name != found.named, -one.explains))
     for cause in causes:
         if cause.counts and not (named and cause.name in _NATURES):
@@ -235,7 +242,7 @@ def _not_checked(skipped: Sequence[NotChecked], records: int) -> str:
 def _place(row: Finding) -> str:
     line = "" if row.line is None else f":{row.line}"
     of_pair = not row.evidence.keys().isdisjoint(("column", "columns"))  # maybe of small records
-    others = row.evidence.get("records", 1) - 1 if of_pair else 0
+    records = row.evidence.get("records", 1) if of_pair else 1
     parts = [f"{visible(row.source)}{line}"] if row.source else []
     parts.append(f"record {shown(row.record)}")
     parts += [
@@ -243,5 +250,5 @@ def _place(row: Finding) -> str:
         for name in ("response", "token")
         if getattr(row, name) is not None
     ]
-    several = f" (judged together with {counted(others, 'other short record')})" if others else ""
+    several = f" ({records:,} records judged together: each is short)" if records > 1 else ""
     return ", ".join(parts) + several

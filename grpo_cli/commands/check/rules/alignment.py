@@ -263,7 +263,12 @@ def _describe_shift(
     return Finding(
         {"lag": 1 if ahead else -1, "share": wins / tokens, "tokens": tokens},
         **place,
-        words={"where": "next" if ahead else "previous", "since": since, "kept": kept},
+        words={
+            "where": "next" if ahead else "previous",
+            "side": "right" if ahead else "left",
+            "since": since,
+            "kept": kept,
+        },
         by_training=pair.to_reference,
     )
 
@@ -404,20 +409,22 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
 
 
 _MOVED_NATS, _MOVED_TIMES, _MOST_TRIED = 0.25, 10.0, 2
+_LEAST_FIT = 0.01
 
 
 def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
     """Yields responses of which one column is that of another response of the record.
 
     The columns differ by a quarter of a nat per token, and by a tenth of that if one is compared
-    with the other response's. Of records in which most responses differ so much, as where a column
-    was not reordered with the batch, the first are compared; long training moves all of a record.
+    with the other response's. Those of fewer than 12 tokens are so much nearer, in one record, that
+    chance gives it once in a million (Chernoff). The column that agrees with a third one is not the
+    one that was moved. Of records in which most responses differ so much, as where a column was not
+    reordered with the batch, the first are compared; long training moves all of a record.
     """
     rows, records = pair.view.responses, pair.view.records
-    size = rows.mean(pair.size)
-    far = (size > _MOVED_NATS) & (rows.lengths >= _UNRELATED_TOKENS_ALONE)
-    tried = Counter[int]()
-    for row in np.flatnonzero(far).tolist():
+    size, clear = rows.mean(pair.size), pair.view.count_tokens(pair.size > _MOVED_NATS)
+    tried, chances, found = Counter[int](), np.zeros(records.count), list[tuple[int, Finding]]()
+    for row in np.flatnonzero(size > _MOVED_NATS).tolist():
         record = int(records.index[row])
         part = pair.view.rows_of(record)
         tried[record] += bool(size[row] < _MOVED_TIMES * np.median(size[part]))
@@ -428,15 +435,29 @@ def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
             for other in range(part.start, part.stop)
             for at, fit in enumerate(_compare_rows(pair, row, other))
         ]
-        fit, other, at = min(fits)
+        right = _find_right_column(pair, row, size[row])
+        fit, other, at = min(one for one in fits if right is None or one[2] == right)
         if other != row and fit * _MOVED_TIMES < size[row]:
-            name, reference = pair.keys[1 - at], pair.keys[at]
-            yield Finding(
-                {"own": size[row], "other": other - part.start, "fit": fit},
-                **pair.view.at(row),
-                kind="row",
-                words={"column": name, "reference": reference},
-            )
+            chances[record] += clear[row] * (1.0 + math.log(max(fit / size[row], _LEAST_FIT)))
+            evidence = {"own": size[row], "other": other - part.start, "fit": fit}
+            words = {"column": pair.keys[1 - at], "reference": pair.keys[at]}
+            found.append((row, Finding(evidence, **pair.view.at(row), kind="row", words=words)))
+    for row, finding in found:
+        sure = chances[finding.record] < _UNRELATED_CHANCE
+        if sure or rows.lengths[row] >= _UNRELATED_TOKENS_ALONE:
+            yield finding
+
+
+def _find_right_column(pair: Pair, row: int, size: float) -> int | None:
+    """Returns which column of a response a third one agrees with, a tenth as far from it."""
+    start, tokens = pair.view.responses.starts[row], pair.view.responses.lengths[row]
+    part, found = slice(start, start + tokens), set[int]()
+    for name in pair.view.log_probs.keys() - {*pair.names}:
+        third = pair.view.log_probs[name][part]
+        near = [np.abs(third - one[part]).mean() for one in (pair.first, pair.second)]
+        if min(near) * _MOVED_TIMES < size:
+            found.add(int(np.argmin(near)))
+    return next(iter(found)) if len(found) == 1 else None
 
 
 def _compare_rows(pair: Pair, row: int, other: int) -> Iterator[float]:
@@ -446,7 +467,8 @@ def _compare_rows(pair: Pair, row: int, other: int) -> Iterator[float]:
     own, others = (slice(at, at + tokens) for at in rows.starts[[row, other]].tolist())
     for first, second in ((pair.first, pair.second), (pair.second, pair.first)):
         near = np.abs(first[others] - second[own])
-        yield float(near.mean()) if tokens >= _UNRELATED_TOKENS_ALONE else math.inf
+        whole = tokens >= min(rows.lengths[row], _UNRELATED_TOKENS_ALONE)
+        yield float(near.mean()) if tokens and whole else math.inf
 
 
 def _can_correlate(pair: Pair, p: F64, q: F64) -> NDArray[np.bool_]:

@@ -359,28 +359,30 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
 def find_uneven_mismatch(found: MismatchFound) -> Iterator[tuple[Finding, int | None]]:
     """Yields that most of a mismatch is at a word, places of responses, or steps; from which step.
 
-    Of a mismatch of which the place or the step explains a fifth or more, by six standard errors.
-    It is an info where the mismatch became smaller.
+    One finding, of the cause that explains a fifth or more, by six standard errors. It is an info
+    where the mismatch became smaller.
     The first tokens from older weights, of a prefix cache: huggingface/trl#6007.
     """
-    since = next((one.step for one in found.causes if one.name == STEP and one.counts), None)
-    for cause in found.causes:
-        if not cause.counts or cause.name not in (TOKEN, POSITION, STEP):
-            continue
-        if cause.name == POSITION and found.named not in (POSITION, STEP):
-            continue
-        odd = [kind for kind in cause.kinds if kind.kl > found.kl]
-        tokens = sum(kind.tokens for kind in odd)
-        carried = sum(kind.kl * kind.tokens for kind in odd)
-        others = sum(kind.tokens for kind in cause.kinds) - tokens
-        whole = sum(kind.kl * kind.tokens for kind in cause.kinds)
-        *names, last = (one.name for one in sorted(odd, key=lambda one: _PLACE.get(one.name, 0)))
-        listed = f"{', '.join(names)} and {last}" if names else last
-        rest = (whole - carried) / max(others, 1)
-        finding = Finding(
-            {"explains": cause.explains, "tokens": tokens, "kl": carried / tokens},
-            kind="growing" if cause.grows else cause.name,
-            severity="info" if cause.name == STEP and cause.step is None else None,
-            words={"step": cause.step, "where": listed, "others": others, "rest": rest},
-        )
-        yield finding, since if cause.name == TOKEN else cause.step
+    causes = {one.name: one for one in found.causes if one.counts}
+    listed = [causes[name] for name in (TOKEN, POSITION, STEP) if name in causes]
+    cause = next((one for one in listed if one.name == found.named), None)
+    cause = cause or next((one for one in listed if one.name != POSITION), None)
+    if cause is None:
+        return
+    step = causes[STEP].step if STEP in causes else None
+    odd = [kind for kind in cause.kinds if kind.kl > found.kl]
+    tokens, others = (sum(kind.tokens for kind in kinds) for kinds in (odd, cause.kinds))
+    carried, whole = (sum(one.kl * one.tokens for one in kinds) for kinds in (odd, cause.kinds))
+    *names, last = (one.name for one in sorted(odd, key=lambda one: _PLACE.get(one.name, 0)))
+    where = f"{', '.join(names)} and {last}" if names else last
+    begun = cause.name != STEP and step is not None
+    since, changed = f", from step {step} on", f"; and at what changed at step {step}"
+    rest = (whole - carried) / max(others - tokens, 1)
+    words = {"step": step, "where": where, "others": others - tokens, "rest": rest}
+    finding = Finding(
+        {"explains": cause.explains, "tokens": tokens, "kl": carried / tokens},
+        kind="growing" if cause.grows else cause.name,
+        severity="info" if cause.name == STEP and step is None else None,
+        words=words | {"since": since * begun, "changed": changed * begun},
+    )
+    yield finding, step
