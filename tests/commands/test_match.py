@@ -464,6 +464,33 @@ def test_what_bounds_large_ratios_is_distinguished_by_larger_ones(tmp_path, name
         assert (found.match_count > 1, larger) == (equal, equal)
 
 
+def within_the_clip() -> list[dict[str, Any]]:
+    """A record with ratios other than 1, all within the clip of every row."""
+    made = record(11, [4, 4], [1.0, 0.0])
+    off = zip(made["log_probs_old"], (0.01, 0.02), strict=True)
+    made["log_probs_new"] = [[x - less for x in row] for row, less in off]
+    return [made]
+
+
+def test_ratios_within_the_clip_do_not_distinguish_clips() -> None:
+    """Two rows that differ in their clip alone: the advice is on ratios, not on other columns."""
+    stages = {"kl": "none", "aggregate": "token-mean", "advantage": "group-std", "ratio": "token"}
+    records = within_the_clip()
+    loss = evaluate(records, "dapo", stages=stages).loss
+    found = match(records, loss=f"{loss:.12g}", stages=stages)
+    assert any(one.startswith("ratios beyond the clip of epsilon") for one in found.tell_apart)
+    assert not any("other than 1" in one for one in found.tell_apart)
+
+
+def test_changed_variants_that_chance_gives_are_shown_with_full_alone(tmp_path) -> None:
+    path = write(tmp_path / "clip", within_the_clip())
+    few = ("--kl", "none", "--ratio", "token", "--advantage", "group-std", "--epsilon", "0.2")
+    words = ("match", path, "--loss=0.02", *few)
+    assert "no match beyond chance" in " ".join(run(*words).stdout.split())
+    changed = ["changed: " in run(*words, *more).stdout for more in ((), ("--full",))]
+    assert changed == [False, True]
+
+
 def test_formulas_are_one_if_they_are_so_outside_of_all_their_bounds() -> None:
     """NeMo-RL's dapo has a dual clip at 10: no ratio of usual data, nor of the probe, is beyond."""
     stages = {"kl": "none", "aggregate": "token-mean", "ratio": "token"}

@@ -273,6 +273,17 @@ def test_a_right_loss_of_coarse_log_probs_has_no_cause_but_their_rounding() -> N
     assert all("rounding of the log-probs (3 decimals)" in (one.pattern or "") for one in firsts)
 
 
+def test_a_column_that_is_coarser_than_another_was_so_in_training() -> None:
+    """Its rounding moves no loss: what writes a record rounds all columns."""
+    for name in ("log_probs_new", "log_probs_old", "log_probs_ref"):
+        records = rounded_records(17, count=1)
+        for record in records:
+            record[name] = [[round(x, 3) for x in row] for row in record[name]]
+            record["expected"]["loss"] = evaluate(record, "grpo", epsilon_high=0.1).loss
+        answer = verify(records, "grpo")
+        assert any("0.1" in words for words in answer.causes), name
+
+
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_plain_factor_comes_before_two_mistakes(times: int) -> None:
     records = rounded_records(6)

@@ -212,3 +212,23 @@ def test_losses_that_are_those_of_grpo_itself_are_said_to_be() -> None:
         row["expected"] = {"loss": evaluate(row, "grpo", batch="record").loss}
     found = verify(rows, "dr")
     assert (found.agrees_with, found.agreeing) == (("grpo",), 5)
+
+
+def test_a_mistake_that_records_share_comes_first_in_each() -> None:
+    """No clip fits the first record as well, where the clip binds every token beyond it."""
+    made = []
+    for at, first in enumerate((1.5, 0.6, 0.7)):
+        ratios = [[first, 1.5, 1.0], [1.0, 0.7, 1.1 + 0.01 * at]]
+        wanted = [
+            sum(max(r * a, min(max(r, 0.8), 1.2) * a) for r in row) / len(row)
+            for row, a in zip(ratios, (1.0, -0.7), strict=True)
+        ]
+        new = (np.log(ratios) - 2.0).tolist()
+        record = {"id": at, "log_probs_new": new, "log_probs_old": [[-2.0] * 3] * 2}
+        record["advantages"] = [1.0, -0.7]
+        made.append(record | {"expected": {"loss": -sum(wanted) / 2}})
+    found = verify(made, "grpo", stages={"kl": "none"}, epsilon=0.2)
+    firsts = [row.first for row in found.records if row.first is not None]
+    assert [one.mistakes[0] for one in firsts] == ["clip-greater"] * 3
+    assert [row["mistake"] for row in found.table()] == ["clip-greater"] * 3
+    assert "clip-unused" in firsts[0].mistakes

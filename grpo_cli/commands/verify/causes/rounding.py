@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
@@ -36,25 +38,31 @@ def loss_rooms(breakdown: Breakdown) -> F64:
     """[M] by how much the loss of each record may be off, since its log-probs were rounded.
 
     It is three standard deviations of Σ slope·error, with errors spread evenly over half a unit of
-    the last decimal; the slopes by π_old and by the reference are no larger than by π_θ.
+    the last decimal; the slopes by π_old and by the reference are no larger than by π_θ. A column
+    that is coarser than another was so in training: what writes a record rounds them all.
     """
-    batch, records = breakdown.batch, breakdown.batch.record_tokens
-    squares, is_rounded = np.zeros(records.count), np.zeros(records.count, dtype=np.bool_)
-    for values in (getattr(batch, name) for name in _COLUMNS):
-        if values is None:
-            continue
-        formats = log_prob_formats(values, records)
-        is_rounded |= [form != "" for form in formats]
-        parts = zip(formats, np.split(values, records.starts[1:]), strict=True)
-        steps = np.concatenate([half_steps(form, part) for form, part in parts])
-        squares += records.sum((breakdown.gradient * steps) ** 2) / 3.0
+    records, each = breakdown.batch.record_tokens, _columns(breakdown)
+    if not each:
+        return np.zeros(records.count)
+    steps = np.min([_steps(log_prob_formats(x, records), x, records) for x in each], axis=0)
+    squares = len(each) * records.sum((breakdown.gradient * steps) ** 2) / 3.0
     rounded = _SIGMAS * np.sqrt(squares) + _FLOAT32 * breakdown.record_scale
-    return np.where(is_rounded, rounded, 0.0)
+    return np.where(records.sum(steps) > 0.0, rounded, 0.0)
 
 
-def coarsest_format(breakdown: Breakdown) -> str:
-    """The format of one record's log-probs that leaves the most open."""
-    batch = breakdown.batch
-    columns = [x for x in (getattr(batch, name) for name in _COLUMNS) if x is not None]
-    found = {log_prob_formats(x, batch.record_tokens)[0]: float(x.mean()) for x in columns}
-    return max(found, key=lambda form: half_steps(form, np.array([found[form]]))[0])
+def _columns(breakdown: Breakdown) -> list[F64]:
+    found = (getattr(breakdown.batch, name) for name in _COLUMNS)
+    return [values for values in found if values is not None]
+
+
+def _steps(formats: Sequence[str], values: F64, records: Segments) -> F64:
+    """[N] how far each log-prob may be from what it was rounded from."""
+    parts = zip(formats, np.split(values, records.starts[1:]), strict=True)
+    return np.concatenate([half_steps(form, part) for form, part in parts])
+
+
+def finest_format(breakdown: Breakdown) -> str:
+    """The format of one record's log-probs that leaves the least open."""
+    records = breakdown.batch.record_tokens
+    found = {log_prob_formats(x, records)[0]: x for x in _columns(breakdown)}
+    return min(found, key=lambda form: float(half_steps(form, found[form]).sum()))

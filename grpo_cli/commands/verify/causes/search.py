@@ -28,7 +28,7 @@ from grpo_cli.commands.verify.causes import (
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT, Cause, Source
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, located
-from grpo_cli.commands.verify.causes.rounding import ROUNDED, coarsest_format
+from grpo_cli.commands.verify.causes.rounding import ROUNDED, finest_format
 from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
 from grpo_cli.objective.breakdown import Breakdown
@@ -145,7 +145,7 @@ def explained(case: Case) -> Explained:
         found = _without_solved(found)
     if not found.causes and is_rounded:
         if rounded.rooms_off <= _IS_ROUNDING:
-            form, room = coarsest_format(case.breakdown), f"{rounded.loss_room:.1g}"
+            form, room = finest_format(case.breakdown), f"{rounded.loss_room:.1g}"
             return Explained(Located(f"{ROUNDED} of the log-probs ({form}) explains: ±{room}"))
         if rounded.rooms_off >= _IS_SEEN:
             again = _in_stages(rounded, where)
@@ -362,7 +362,10 @@ class Memory:
         return found
 
     def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
-        """What explains a record that no mistake alone does, to be named if it explains all."""
+        """What explains a record that no mistake alone does, to be named if it explains all.
+
+        One record is asked without the room of rounding, which too many pairs come within.
+        """
         cases = self._unexplained
         last = cases[-_SOLVED_FROM:]
         lengths, std = denominators.shared_length(last), statistics.shared_std(last)
@@ -374,7 +377,7 @@ class Memory:
         if not self._pairs_left:
             return ()
         self._pairs_left -= 1
-        return paired(self._unexplained, rows(case.record))
+        return paired(cases if len(cases) > 1 else [case], rows(case.record))
 
     def for_all(self, suspect: Suspect) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""
