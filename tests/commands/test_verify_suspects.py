@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import pytest
 from files import expressions, some
+from numpy.typing import NDArray
 
-from grpo_cli import evaluate
+from grpo_cli import evaluate, verify
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE
 from grpo_cli.commands.verify.causes.located import located
@@ -23,6 +24,7 @@ from grpo_cli.commands.verify.expected import read_expectations
 from grpo_cli.records import parse
 from grpo_cli.variants.plan import plan
 
+Numbers = NDArray[Any]
 ROW = "trl/dapo"
 MISTAKES: dict[str, dict[str, Any]] = {
     "response-mean": {"stages": {"aggregate": "response-mean"}},
@@ -38,6 +40,16 @@ MISTAKES: dict[str, dict[str, Any]] = {
 def record(
     random: np.random.Generator, at: int, mistake: str, *, masked: bool, row: str = ROW
 ) -> Any:
+    return read(drawn(random, at, mistake, masked=masked, row=row))
+
+
+def read(record: dict[str, Any]) -> Any:
+    return parse(orjson.loads(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)))
+
+
+def drawn(
+    random: np.random.Generator, at: int, mistake: str, *, masked: bool, row: str
+) -> dict[str, Any]:
     count = 3 + at % 3
     old = [random.uniform(-3, -0.1, length) for length in random.integers(2, 9, count)]
     made: dict[str, Any] = {
@@ -67,7 +79,7 @@ def record(
     loss = seen.loss * (1.0 if wrong else 1.5)
     loss = float(f"{loss:.5g}") if mistake == "typed" else loss
     made["expected"] = {"loss": loss, "gradient": gradient}
-    return parse(orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY)))
+    return made
 
 
 @np.errstate(all="ignore")
@@ -118,3 +130,94 @@ def suspects(row: str) -> Iterator[str]:
 def test_what_each_mistake_makes_of_a_record() -> None:
     path = Path(__file__).parent / "cases" / "suspects.txt"
     expressions(path, {"suspects": lambda row: [*suspects(row)]})
+
+
+# ---- what is said of gradients and losses that somebody changed ---------------------------------
+
+
+class Given(NamedTuple):
+    """What is known of the tokens of a record, each [N]."""
+
+    ratio: Numbers
+    clip: Numbers
+    a: Numbers
+    policy: Numbers
+    rest: Numbers
+    response: Numbers
+    length: Numbers
+    first: Numbers
+    last: Numbers
+    noise: Numbers
+
+    @classmethod
+    def of(cls, case: Case) -> Given:
+        b, rows = case.breakdown, case.batch.responses
+        return cls(
+            b.ratio,
+            b.clip,
+            b.advantage,
+            case.policy_gradient,
+            case.without_policy.gradient,
+            rows.index,
+            rows.spread(rows.lengths),
+            np.arange(rows.total) - rows.spread(rows.starts),
+            rows.spread(rows.starts + rows.lengths) - 1 - np.arange(rows.total),
+            np.random.default_rng(3).uniform(0.3, 1.9, rows.total),
+        )
+
+
+TOKENS: dict[str, Callable[[Given], Any]] = {
+    "all": lambda of: of.first >= 0,
+    "clipped": lambda of: of.clip != 0,
+    "ratio > 1.2": lambda of: of.ratio > 1.2,
+    "ratio < 0.8": lambda of: of.ratio < 0.8,
+    "ratio outside": lambda of: abs(of.ratio - 1.0) > 0.2,
+    "ratio > 1": lambda of: of.ratio > 1.0,
+    "ratio < 1": lambda of: of.ratio < 1.0,
+    "ratio > 1.1 with A > 0": lambda of: (of.ratio > 1.1) & (of.a > 0),
+    "ratio < 0.9 with A < 0": lambda of: (of.ratio < 0.9) & (of.a < 0),
+    "A > 0": lambda of: of.a > 0,
+    "A < 0": lambda of: of.a < 0,
+    "last": lambda of: of.last == 0,
+    "first": lambda of: of.first == 0,
+    "from the third on": lambda of: of.first >= 2,
+    "response 1": lambda of: of.response == 1,
+    "responses 0 and 3": lambda of: np.isin(of.response, (0, 3)),
+    "one token": lambda of: np.arange(len(of.a)) == 4,
+    "two tokens": lambda of: np.isin(np.arange(len(of.a)), (2, 9)),
+    "a third": lambda of: of.noise < 0.8,
+}
+WAYS: dict[str, Callable[[Given], Any]] = {
+    "no gradient": lambda of: 0.0 * of.policy,
+    "doubled": lambda of: 2.0 * (of.policy + of.rest),
+    "the other sign": lambda of: -of.policy + of.rest,
+    "the KL alone": lambda of: of.rest,
+    "no KL": lambda of: of.policy,
+    "1.7 KL": lambda of: of.policy + 1.7 * of.rest,
+    "noise": lambda of: of.noise * (of.policy + of.rest),
+    "noise of a response": lambda of: of.noise[of.response] * of.policy + of.rest,
+    "by length": lambda of: (of.policy + of.rest) * of.length / 5.0,
+    "KL by length": lambda of: of.policy + of.rest * of.length / 5.0,
+}
+
+
+def places(row: str) -> Iterator[str]:
+    """Where it is found that gradients differ, and in which stages, by what was done to some."""
+    own, within = plan(row, batch="record"), Tolerance()
+    made = drawn(np.random.default_rng(8), 5, "none", masked=False, row="grpo")
+    right = read(made)
+    of = Given.of(Case.of([right], [read_expectations(right)[0]], own, within))
+    ends = np.flatnonzero(of.last == 0)[:-1] + 1
+    names, records = [], []
+    for (tokens, which), (way, change), times in product(TOKENS.items(), WAYS.items(), (1.0, 1.5)):
+        gradient = times * np.where(which(of), change(of), of.policy + of.rest)
+        names.append(f"{tokens}, {way}, × {times:g}")
+        records.append(read(made | {"expected": {"gradient": np.split(gradient, ends)}}))
+    wanted = [read_expectations(each)[0] for each in records]
+    for name, found in zip(names, located(Case.of(records, wanted, own, within)), strict=True):
+        yield f"{name}: {found.words} [{', '.join(found.stages)}]"
+
+
+def test_where_changed_gradients_differ() -> None:
+    path = Path(__file__).parent / "cases" / "places.txt"
+    expressions(path, {"places": lambda row: [*places(row)]})
