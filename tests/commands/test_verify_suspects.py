@@ -112,10 +112,16 @@ def test_causes_are_tried_on_many_records_as_on_each(mistake, masked) -> None:
     assert fitting >= 3 or not MISTAKES[mistake]
 
 
-def suspects(row: str) -> Iterator[str]:
-    """The words of each mistake that is tried on a record, the loss and Σ n·∂J/∂log π_θ of it."""
-    made = record(np.random.default_rng(5), 2, "group-mean", masked=True, row=row)
-    case = Case.of([made], [read_expectations(made)[0]], plan(row, batch="record"), Tolerance())
+def suspects(row: str, *expected: str) -> Iterator[str]:
+    """The words of each mistake that is tried on a record, the loss and Σ n·∂J/∂log π_θ of it.
+
+    ``expected``: what the record expects. Default: its loss and its gradient.
+    """
+    made = drawn(np.random.default_rng(5), 2, "group-mean", masked=True, row=row)
+    for name in {*made["expected"]} - {*expected} if expected else ():
+        del made["expected"][name]
+    right = read(made)
+    case = Case.of([right], [read_expectations(right)[0]], plan(row, batch="record"), Tolerance())
     for source in (source for tier in TIERS for source, _ in tier):
         with suppress(*IMPOSSIBLE):
             for cause in source(case):
@@ -129,7 +135,7 @@ def suspects(row: str) -> Iterator[str]:
 @np.errstate(all="ignore")
 def test_what_each_mistake_makes_of_a_record() -> None:
     path = Path(__file__).parent / "cases" / "suspects.txt"
-    expressions(path, {"suspects": lambda row: [*suspects(row)]})
+    expressions(path, {"suspects": lambda *given: [*suspects(*given)]})
 
 
 # ---- what is said of gradients and losses that somebody changed ---------------------------------
@@ -221,3 +227,59 @@ def places(row: str) -> Iterator[str]:
 def test_where_changed_gradients_differ() -> None:
     path = Path(__file__).parent / "cases" / "places.txt"
     expressions(path, {"places": lambda row: [*places(row)]})
+
+
+# ---- what is named ------------------------------------------------------------------------------
+
+
+WRONG: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "ε 0.1": lambda _: {"epsilon_low": 0.1, "epsilon_high": 0.1},
+    "ε 0.2 to 0.28": lambda _: {"epsilon_high": 0.28},
+    "no lower bound": lambda _: {"epsilon_low": 1.0},
+    "no upper bound": lambda _: {"epsilon_high": 99.0},
+    "no bounds": lambda _: {"epsilon_low": 1.0, "epsilon_high": 99.0},
+    "β 0.1": lambda _: {"beta": 0.1},
+    "β 0.0123": lambda _: {"beta": 0.0123},
+    "no KL": lambda _: {"beta": 0.0},
+    "std + 0.01": lambda _: {"std_eps": 0.01},
+    "std of n": lambda _: {"std_ddof": 0},
+    "std of the batch": lambda _: {"stages": {"advantage": "batch-std"}},
+    "no std": lambda _: {"stages": {"advantage": "group-mean"}},
+    "leave one out": lambda _: {"stages": {"advantage": "leave-one-out"}},
+    "k1": lambda _: {"stages": {"kl": "k1"}},
+    "k2": lambda _: {"stages": {"kl": "k2"}},
+    "mean over tokens": lambda _: {"stages": {"aggregate": "token-mean"}},
+    "sum of tokens": lambda _: {"stages": {"aggregate": "token-sum"}},
+    "ratio of responses": lambda _: {"stages": {"ratio": "sequence"}},
+    "the engine's": lambda one: {"log_probs_old": one["log_probs_rollout"]},
+}
+
+
+def named(row: str, *wrongs: str, losses: int = 0, digits: int = 17) -> Iterator[str]:
+    """What is said of a record, or of so many losses alone, that something wrong gave."""
+    random, right = np.random.default_rng(4), []
+    for at in range(losses or 1):
+        one = drawn(random, at + 2, "none", masked=False, row="grpo")
+        right.append(orjson.loads(orjson.dumps(one, option=orjson.OPT_SERIALIZE_NUMPY)))
+    for wrong in wrongs or WRONG:
+        made = []
+        for one in right:
+            changes = WRONG[wrong](one)
+            columns = {name: value for name, value in changes.items() if name in one}
+            rest = {name: value for name, value in changes.items() if name not in one}
+            seen = evaluate(one | columns, row, batch="record", **rest)
+            expected = {"loss": float(f"{seen.loss:.{digits}g}")}
+            if not losses:
+                expected["gradient"] = seen.gradient
+            made.append(one | {"expected": expected})
+        found = verify(made, row, batch="record")
+        yield f"{wrong}: {found.differing} differ, {found.explained} explained"
+        yield from (f"    {cause}" for cause in found.causes)
+        for each in (each.first for each in found.records if each.first):
+            yield f"  {each.pattern} [{', '.join(each.located)}]"
+            yield from (f"    {cause}" for cause in (*each.causes, *each.possible))
+
+
+def test_what_is_named() -> None:
+    path = Path(__file__).parent / "cases" / "named.txt"
+    expressions(path, {"named": lambda *given, **more: [*named(*given, **more)]})
