@@ -62,6 +62,7 @@ def drawn(
         for name in ("log_probs_ref", "log_probs_rollout"):
             made[name] = [np.minimum(one + random.normal(0, 0.2, len(one)), 0) for one in old]
         made["entropies"] = [random.uniform(0.1, 2.0, len(one)) for one in old]
+        made["token_ids"] = [[*range(5, 4 + len(one)), 9 - at // 4] for at, one in enumerate(old)]
     if at:
         made["group_ids"] = [0, 0, *[1] * (count - 2)]
     if masked:
