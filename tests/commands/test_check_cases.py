@@ -17,10 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from files import each
+from files import each, expressions
 from planted import record
+from trials.strangers3.exam import FAULTS
+from trials.turns import faults as turn_faults
 
 from grpo_cli import check
+from grpo_cli.errors import InputError
 
 CASES = sorted((Path(__file__).parent / "cases" / "check").glob("*.txt"))
 
@@ -268,3 +271,37 @@ def test_log_probs_of_few_decimals_are_found_where_others_have_more(decimals):
     for one in made:  # all alike: nobody rounded one of them
         one["log_probs_new"] = [[round(x, 2) for x in row] for row in one["log_probs_new"]]
     assert "half-precision" not in check(made).counts
+
+
+# ---- all findings of faults of whole dumps -------------------------------------------------------
+
+
+def found_in(records: list[Any]) -> Iterator[str]:
+    """The findings of records, or the error that they are."""
+    try:
+        yield from (f"{one.code} {line_of(one)}" for one in check(records, limit=0).findings)
+    except InputError as error:
+        yield f"refused: {error}"
+
+
+def of_dumps(seed: int) -> Iterator[str]:
+    for name, fault in FAULTS.items():
+        for strength in fault.strengths:
+            yield f"{name}, {strength}"
+            records = fault.records(np.random.default_rng([seed, len(name)]), strength)
+            yield from (f"  {line}" for line in found_in(records))
+
+
+def of_turns(seed: int) -> Iterator[str]:
+    for fault in turn_faults.FAULTS:
+        for at, strength in enumerate(fault.strengths):
+            kind = fault.kinds[at % len(fault.kinds)]
+            yield f"{fault.name}, {strength}, {kind}"
+            random = np.random.default_rng([seed, at, len(fault.name)])
+            records = turn_faults.planted(fault, strength, kind, random, fault.name)
+            yield from (f"  {line}" for line in found_in(records))
+
+
+def test_all_findings_of_faults() -> None:
+    names = {"dumps": lambda seed: [*of_dumps(seed)], "turns": lambda seed: [*of_turns(seed)]}
+    expressions(Path(__file__).parent / "cases" / "faults.txt", names)

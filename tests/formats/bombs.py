@@ -112,7 +112,7 @@ def _parquet(**columns: object) -> bytes:
     return file.getvalue()
 
 
-def _lists(lengths: list[int], *inner: list[int]) -> object:
+def lists(lengths: list[int], *inner: list[int]) -> object:
     """A column of lists of zeros of these lengths, and of lists of these."""
     import pyarrow as pa
 
@@ -132,7 +132,7 @@ def _empty_lists(count: int) -> object:
     return pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), empty)
 
 
-def _arrow(*, packed: str | None = None, **columns: object) -> bytes:
+def arrow(*, packed: str | None = None, **columns: object) -> bytes:
     import pyarrow as pa
 
     file = io.BytesIO()
@@ -143,7 +143,7 @@ def _arrow(*, packed: str | None = None, **columns: object) -> bytes:
     return file.getvalue()
 
 
-def _nothing(count: int, *, of: str = "null") -> object:
+def nothing(count: int, *, of: str = "null") -> object:
     """A column of so many rows that takes no bytes."""
     import pyarrow as pa
 
@@ -187,26 +187,24 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "empty-lists.jsonl.gz": lambda: _gzipped(
         (b'{"log_probs_new": [', 1), (b"[],", 5 << 20), (b"[]]}\n", 1)
     ),
-    "one-list.parquet": lambda: _parquet(
-        log_probs_new=_lists([1], [2 * 10**7]), rewards=_lists([1])
-    ),
-    "one-row.parquet": lambda: _parquet(log_probs_new=_lists([2 * 10**7]), reward=[1.0]),
+    "one-list.parquet": lambda: _parquet(log_probs_new=lists([1], [2 * 10**7]), rewards=lists([1])),
+    "one-row.parquet": lambda: _parquet(log_probs_new=lists([2 * 10**7]), reward=[1.0]),
     "empty-lists.parquet": lambda: _parquet(
-        log_probs_new=_empty_lists(2 * 10**7), rewards=_lists([1])
+        log_probs_new=_empty_lists(2 * 10**7), rewards=lists([1])
     ),
     "rows.parquet": lambda: _parquet(
-        log_probs_new=_lists([1] * 5_000_000), reward=np.zeros(5_000_000)
+        log_probs_new=lists([1] * 5_000_000), reward=np.zeros(5_000_000)
     ),
     "text.parquet": lambda: _parquet(
-        log_probs_new=_lists([1] * 20_000),
+        log_probs_new=lists([1] * 20_000),
         reward=np.zeros(20_000),
         prompt=_dictionary(20_000, 50_000),
     ),
-    "nulls.arrow": lambda: _arrow(log_probs_new=_nothing(10**9), reward=_nothing(10**9)),
-    "lists-without-width.arrow": lambda: _arrow(log_probs_new=_nothing(10**9, of="list")),
-    "packed.arrow": lambda: _arrow(log_probs_new=_lists([2 * 10**7]), reward=[1.0], packed="zstd"),
-    "text.arrow": lambda: _arrow(
-        log_probs_new=_lists([1] * 20_000),
+    "nulls.arrow": lambda: arrow(log_probs_new=nothing(10**9), reward=nothing(10**9)),
+    "lists-without-width.arrow": lambda: arrow(log_probs_new=nothing(10**9, of="list")),
+    "packed.arrow": lambda: arrow(log_probs_new=lists([2 * 10**7]), reward=[1.0], packed="zstd"),
+    "text.arrow": lambda: arrow(
+        log_probs_new=lists([1] * 20_000),
         reward=np.zeros(20_000),
         prompt=_dictionary(20_000, 50_000),
     ),

@@ -16,7 +16,7 @@ import pytest
 from command import answer, run
 from files import each, some
 
-from formats import dumps
+from formats import bombs, dumps
 from formats.bombs import BOMBS, LIMIT
 from formats.dumps import NEW, OLD, REWARDS, lines
 
@@ -142,6 +142,28 @@ _REFUSED = ("--unpack ", "the file is damaged")
 
 _EACH = [*(("eval", name) for name in BOMBS), ("explain", "empty-lists.json.zst")]
 _LOGS = [("trend", name) for name in BOMBS if ".json" in name]  # they might be a trainer's log
+
+
+@each(
+    ("column", "packed", "size", "counted"),
+    [
+        (lambda: bombs.nothing(5000), None, "10K", "5,000 rows"),
+        (lambda: bombs.nothing(5000), None, "1M", ""),
+        (lambda: bombs.lists([5000]), None, "10K", "5,000 values in one batch"),
+        (lambda: bombs.lists([5000]), "zstd", "1M", ""),
+        (lambda: bombs.lists([200_000]), "zstd", "1M", "200,000 values in one batch"),
+        (lambda: bombs.lists([200_000]), "zstd", "16M", ""),
+        (lambda: ["x" * 200_000], "zstd", "100K", "bytes, unpacked,"),
+    ],
+)
+def test_what_an_arrow_file_holds_is_counted_before_it_is_read(
+    tmp_path, column, packed, size, counted
+) -> None:
+    (tmp_path / "in.arrow").write_bytes(bombs.arrow(packed=packed, x=column()))
+    code, words = said(tmp_path / "in.arrow", "--unpack", size)
+    assert code == 3
+    assert counted in words
+    assert ("--unpack" in words) == bool(counted)
 
 
 @pytest.mark.more
