@@ -588,6 +588,13 @@ def test_rare_steps_without_a_policy_gradient_are_named(dead: int, tmp_path: Pat
     words = f"all groups have equal rewards (no policy gradient) at 1 step ({STEP})"
     assert (words in verdict) == (dead == 1)
     assert ("all groups have equal rewards" in verdict) == (dead == 1)
+    rows = [
+        {"step": at, "log_probs": [[-1.0, -2.0], [-1.0]], "advantages": [float(at != STEP), -1.0]}
+        for at in range(STEPS)
+    ]
+    rows[STEP]["advantages"] = [0.0, 0.0]
+    verdict = trend(write(tmp_path / "b.jsonl", rows))["verdict"]
+    assert (f"gradient_norm is 0 at 1 step ({STEP})") in verdict
 
 
 @each("column", ["new", "rollout"])

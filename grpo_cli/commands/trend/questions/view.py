@@ -154,7 +154,7 @@ def print_comparison(
             f"after correcting for {len(answer.metrics)} comparisons."
         )
         if any(one.misses_0 and not one.is_marked for one in answer.metrics):
-            explained += " ? marks other intervals without 0; by chance 1 in 20 is."
+            explained += " ? marks other intervals that miss 0 (1 in 20 does by chance)."
         console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
     console.print()
     hide = [] if answer.has_end else ["at the end"]
