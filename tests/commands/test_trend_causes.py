@@ -539,6 +539,64 @@ def test_a_reference_that_always_was_the_old_policy_is_named(tmp_path: Path) -> 
     assert found["events"][0]["fix"].startswith("compute the reference with the initial weights")
 
 
+@each("sign", [0.0, -1.0])
+def test_updates_go_against_the_rewards_only_below_0(sign: float, tmp_path: Path) -> None:
+    """A correlation that falls to 0 is not one that has the opposite sign."""
+    rows = healthy()
+    for at, now in enumerate(rows):
+        follow = 1.0 if at < STEP else sign
+        noise = now["new"] - now["old"]
+        update = 0.2 * noise + 0.02 * follow * centred(now)[..., None]
+        now["new"] = np.minimum(now["old"] + update, -1e-5)
+    (event,) = trend(written(tmp_path / "a.jsonl", rows))["events"]
+    opposite = "the updates make responses with more reward less likely"
+    words, fix = (
+        (opposite, "find what reverses the sign")
+        if sign
+        else ("the updates no longer follow the rewards", "look for what gives the rewards")
+    )
+    assert (event["step"], event["metrics"][0]) == (STEP, "reward_ratio_corr")
+    assert event["summary"].startswith(f"step {STEP}: {words}")
+    assert event["fix"].startswith(fix)
+
+
+@each(("column", "fix"), [
+    ("ref", "compute the reference with the initial weights"),
+    ("old", "if the run's settings did not change, look for code"),
+    ("rollout", "if the run's settings did not change, look for code"),
+])  # fmt: skip
+def test_the_fix_is_of_the_column_that_was_overwritten(
+    column: str, fix: str, tmp_path: Path
+) -> None:
+    rows = healthy()
+    for now in rows[STEP:]:
+        now[column] = now["old" if column == "rollout" else "new"]
+    (event,) = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")["events"]
+    assert f"log_probs_{column} equals" in event["summary"]
+    assert event["fix"].startswith(fix)
+    assert ("log_probs_old has to be stored" in event["fix"]) == (column == "old")
+
+
+@each("dead", [1, 12])
+def test_rare_steps_without_a_policy_gradient_are_named(dead: int, tmp_path: Path) -> None:
+    rows = healthy()
+    for now in rows:
+        now["rewards"][:, :2] = 0.0, 1.0
+    for now in rows[STEP : STEP + 1] if dead == 1 else rows[:: STEPS // dead]:
+        now["rewards"] = np.repeat([[1.0], [0.0], [0.0], [1.0]], 8, axis=1)
+    verdict = trend(written(tmp_path / "a.jsonl", rows))["verdict"]
+    words = f"all groups have equal rewards (no policy gradient) at 1 step ({STEP})"
+    assert (words in verdict) == (dead == 1)
+    assert ("all groups have equal rewards" in verdict) == (dead == 1)
+    rows = [
+        {"step": at, "log_probs": [[-1.0, -2.0], [-1.0]], "advantages": [float(at != STEP), -1.0]}
+        for at in range(STEPS)
+    ]
+    rows[STEP]["advantages"] = [0.0, 0.0]
+    verdict = trend(write(tmp_path / "b.jsonl", rows))["verdict"]
+    assert (f"gradient_norm is 0 at 1 step ({STEP})") in verdict
+
+
 @each("column", ["new", "rollout"])
 def test_columns_that_are_always_equal_are_said(column: str, tmp_path: Path) -> None:
     rows = healthy()

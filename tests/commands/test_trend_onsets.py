@@ -161,6 +161,7 @@ def test_records_that_nobody_grouped_are_said_first(tmp_path: Path) -> None:
     told = f"{note}--group-by step,uid joins them"
     document = trend(path)
     assert document["verdict"].startswith(f"{told}; from step 0 on: gradient_norm is 0")
+    assert document["events"][0]["fix"] == "--group-by step,uid joins them"
     at = answer("trend", path, "-v", "dr", "--at", "0")
     for found in (document["findings"], at["findings"]):
         (sentence,) = [one["sentence"] for one in found if one["kind"] == "stuck"]

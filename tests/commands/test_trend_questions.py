@@ -96,7 +96,7 @@ def test_the_size_of_a_metric_can_be_computed_from_what_is_printed(folder: Path)
     path, words = folder / "run.jsonl", ("-v", "dr")
     whole, found = (answer("trend", path, *words, *more) for more in ((), ("--at", SINCE)))
     assert (found["verdict"], found["last_good_step"]) == (whole["verdict"], SINCE - 1)
-    assert f"({found['metrics'][0]['name']} " in whole["events"][0]["summary"]
+    assert f"(medians: {found['metrics'][0]['name']} " in whole["events"][0]["summary"]
     scales = {
         "x": np.array,
         "log x": np.log,
@@ -272,7 +272,7 @@ def test_a_few_steps_are_too_few_to_decide(tmp_path: Path) -> None:
         said = " ".join(run("trend", *words).stdout.split())
         few = "12 steps (48 to 59)" if largest else "30 steps (30 to 59)"
         assert few in said
-        assert ("To decide, 30 steps are needed" in said) == bool(largest)
+        assert ("too few to judge the metrics (30 are needed)" in said) == bool(largest)
         assert ("of the first run: kl, loss" in said) == bool(largest)
         assert "at the end" not in said
     write(second, [one | {"loss": one["loss"] + 1e-9} for one in steps])
@@ -296,12 +296,36 @@ def test_few_steps_decide_what_is_clear(tmp_path: Path) -> None:
     assert differs == {"length_mean": True, "loss": False}
     assert found["largest"] == ["loss"]
     said = " ".join(run("trend", *words).stdout.split())
-    assert "To decide on the other metrics, 30 steps are needed. Largest so far, " in said
+    assert "too few to judge the unmarked metrics (30 are needed). Largest so far, " in said
     losses = ({"loss": one["loss"]} for one in first)
     write(tmp_path / "b.jsonl", [one | loss for one, loss in zip(second, losses, strict=True)])
     said = run("trend", *words).stdout
     assert "equal: loss" in said
-    assert "To decide" not in said, "nothing is left to decide"
+    assert "too few to judge" not in said, "nothing is left to decide"
+
+
+def test_rounding_is_no_difference(tmp_path: Path) -> None:
+    """Neither a metric that differs by it, nor the largest difference so far."""
+    draw = np.random.default_rng(3)
+    first = [{"step": at, "loss": draw.normal(), "ess": 1.0, "kl": at + 1.0} for at in range(12)]
+    second = [
+        {"step": one["step"], "loss": one["loss"] * (1 + 4e-16), "ess": 1 - 2e-16, "kl": 9.0}
+        for one in first
+    ]
+    words = write(tmp_path / "a.jsonl", first), "--against", write(tmp_path / "b.jsonl", second)
+    found = answer("trend", *words)
+    assert not any(one["differs"] for one in found["metrics"])
+    assert found["largest"] == ["kl"]
+    assert "equal: loss, ess" in run("trend", *words).stdout
+
+
+def test_an_interval_that_misses_0_is_marked(tmp_path: Path) -> None:
+    """It does not remain after the correction, and must not read as no difference."""
+    found = [
+        Difference("reward_mean", 0.5, 0.7, 0.2, low, 0.3, 0.2, low, 0.3, differs, differs)
+        for low, differs in ((0.1, False), (-0.1, False), (0.1, True))
+    ]
+    assert [one.misses_0 and not one.is_marked for one in found] == [True, False, False]
 
 
 def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:
@@ -384,7 +408,7 @@ def test_the_last_good_step(folder: Path) -> None:
 @each(
     ("since", "factor", "drifts", "differs", "cell"),
     [
-        (0, 1.4, False, True, "+0.185 ±0.3 (× 1.4)"), (40, 1.4, False, True, "+0.185 ±0.3"),
+        (0, 1.4, False, True, "× 1.4"), (40, 1.4, False, True, "+0.185 ±0.3"),
         (0, 1.01, True, True, "+0.185 ±0.3 (drifts)"), (None, 1.4, False, False, "+0.185 ±0.3"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.events import AT_ONCE, Checked, Event, events
 from grpo_cli.commands.trend.findings import dated, findings, first_place
 from grpo_cli.commands.trend.logs import Log
-from grpo_cli.commands.trend.onsets import DRIFT, SHIFT
+from grpo_cli.commands.trend.onsets import DRIFT, SHIFT, STUCK
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.places import at_one_place
 from grpo_cli.commands.trend.questions.parts import PartSteps, carried_by
@@ -45,7 +45,7 @@ def trend_of(
     """
     ungrouped = None if run is None else run.ungrouped
     found = findings(steps, flags, ungrouped)
-    happened = events(found, steps)
+    happened = [_with_flag(event, ungrouped) for event in events(found, steps)]
     passes = passes_of(steps, found, flags)
     variant, signatures, compared, covered = "", list[str](), None, Coverage(steps, columns)
     if run is not None:
@@ -59,6 +59,14 @@ def trend_of(
     sentence = verdict(steps, happened, covered)
     found = sorted((one for event in happened for one in event.findings), key=lambda one: one.onset)
     return Trend(variant, signatures, steps, found, happened, sentence, covered, compared, passes)
+
+
+def _with_flag(event: Event, ungrouped: str | None) -> Event:
+    """The event; where nothing is learnt because records are not grouped, the flag is its fix."""
+    if ungrouped is None or event.first.kind != STUCK:
+        return event
+    fix = ungrouped.partition("; ")[2]
+    return replace(event, cause=Cause("", fix, is_certain=False, first=event.first))
 
 
 def _of_one_date(event: Event, steps: Steps, flags: Flags) -> Event:

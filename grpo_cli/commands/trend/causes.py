@@ -35,19 +35,17 @@ _OF_KL = {KL, "loss", "gradient_norm"}
 """What changes with the reference alone."""
 _OF_COLUMNS = ("mismatch.mean_abs", "mismatch.k3", "mismatch.p999", "ratio_p999", "ess")
 """What shows that log-probs of a column changed against another's."""
-EQUAL_COLUMNS = {
-    "ess": (1.0, "log_probs_old equals log_probs_new at all tokens"),
-    KL: (0.0, "log_probs_ref equals log_probs_new at all tokens"),
-    "mismatch.mean_abs": (0.0, "log_probs_rollout equals the trainer's log-probs at all tokens"),
-}
-"""The value of a metric that says so, and what it says."""
-_OVERWRITTEN = (
-    "if the run's settings did not change, look for code that writes one column over the other: "
-    "log_probs_old has to be stored before the update"
-)
 _SETTINGS = "if the settings were not changed on purpose, compare them before and after that step"
 _OPPOSITE = "the advantages have the opposite sign of the rewards"
 _SIGN = "find what reversed the sign of the advantages: training makes right answers less likely"
+_OF_UPDATES = "reward_ratio_corr"
+_REVERSED = "the updates make responses with more reward less likely"
+_SIGN_OF_LOSS = (
+    "find what reverses the sign of the loss or of the advantages (optimisers minimise the loss "
+    "−J), or gives rewards to other responses"
+)
+_SURE = 3.0
+"""Standard errors from which on a mean is below 0."""
 _FOLLOWS = 0.8
 """The least correlation of advantages that follow the rewards."""
 _CORRUPT = "look at these tokens in the trainer's dump; leave that step out"
@@ -59,6 +57,21 @@ _INITIAL = (
     "compute the reference with the initial weights: look for an adapter that is no longer "
     "disabled, a reference that is synchronised at every step, or a column that is copied"
 )
+_OVERWRITTEN = (
+    "if the run's settings did not change, look for code that writes one column over the other: "
+)
+EQUAL_COLUMNS = {
+    "ess": (
+        *(1.0, "log_probs_old equals log_probs_new at all tokens"),
+        f"{_OVERWRITTEN}log_probs_old has to be stored before the update",
+    ),
+    KL: (0.0, "log_probs_ref equals log_probs_new at all tokens", _INITIAL),
+    "mismatch.mean_abs": (
+        *(0.0, "log_probs_rollout equals the trainer's log-probs at all tokens"),
+        f"{_OVERWRITTEN}log_probs_rollout has to be what the engine returned",
+    ),
+}
+"""The value of a metric that says so, what it says, and what to do."""
 _SYNC = (
     "update the engine's weights more often, or mask old responses: the mismatch grows from step "
     "to step and is gone after each update of the weights"
@@ -175,12 +188,24 @@ def _opposite_advantages(found: Sequence[Finding], _: Steps) -> Cause | None:
     return None
 
 
-def _telling_metric(found: Sequence[Finding], _: Steps) -> Cause | None:
+def _telling_metric(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Updates that follow the rewards with the sign turned, or responses that have one length."""
-    for one in _named(found, "reward_ratio_corr", "at_longest", "copies", "unmoved"):
+    for one in _named(found, _OF_UPDATES, "at_longest", "copies", "unmoved"):
         if one.row is not None:
-            return Cause(meaning(one.row, one.direction), one.row.fix, first=one, has_reason=True)
+            words, fix = meaning(one.row, one.direction), one.row.fix
+            if one.row.name == _OF_UPDATES and _is_negative(one, steps):
+                words, fix = _REVERSED, _SIGN_OF_LOSS
+            return Cause(words, fix, first=one, has_reason=True)
     return None
+
+
+def _is_negative(finding: Finding, steps: Steps) -> bool:
+    """Whether the mean of a metric since a finding's onset is below 0 beyond chance."""
+    at, end = steps.numbers.index(finding.onset), finding.end
+    since = steps.metrics[finding.metric][at : None if end is None else steps.numbers.index(end)]
+    since = since[~np.isnan(since)][:FUTURE]
+    error = since.std(ddof=1) / math.sqrt(len(since)) if len(since) > 1 else math.inf
+    return bool(since.mean() < -_SURE * error)
 
 
 def _no_reward(found: Sequence[Finding], _: Steps) -> Cause | None:
@@ -194,11 +219,11 @@ def _no_reward(found: Sequence[Finding], _: Steps) -> Cause | None:
 
 def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Two columns that differed are equal from a step on; of no gradient the policy is the old."""
-    for name, (value, words) in EQUAL_COLUMNS.items():
+    for name, (value, words, fix) in EQUAL_COLUMNS.items():
         still = name == "ess" and any(_named(found, "gradient_norm", "groups_equal"))
         for one in () if still else _named(found, name):
             if one.kind == SHIFT and one.after == value and not steps.logged:
-                return Cause(words, _OVERWRITTEN, first=one)
+                return Cause(words, fix, first=one)
     return None
 
 

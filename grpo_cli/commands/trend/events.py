@@ -193,9 +193,7 @@ class Event(Answer):
 
         "step 18: the policy moved away from the reference (medians: kl_k3 0.0056 → 0.148)".
         """
-        given = bool(self.cause and self.cause.numbers)
-        medians = given or all(one.kind in LEVELS for one in self._listed)
-        moved = f" ({'medians: ' * medians}{moved})" if (moved := self._moved) else ""
+        moved = f" ({'medians: ' * self._has_medians}{moved})" if (moved := self._moved) else ""
         return f"{self.title}{moved}{self.until}{self._then}{self._likely}"
 
     @property
@@ -215,7 +213,9 @@ class Event(Answer):
             "likely cause": self.guess,
             "where": self.part,
             "fix": self.fix,
-            "before → after" if "→" in self._moved else "value": self._moved,
+            f"{'medians ' * self._has_medians}before → after"
+            if "→" in self._moved
+            else "value": self._moved,
             "then": self._then.removeprefix("; then "),
         }
         return [(name, text) for name, text in rows.items() if text]
@@ -255,6 +255,12 @@ class Event(Answer):
     def _moved(self) -> str:
         """What the metrics were before and are since."""
         return (self.cause and self.cause.numbers) or _listed(self._listed)
+
+    @property
+    def _has_medians(self) -> bool:
+        """Whether the numbers of ``_moved`` are medians."""
+        given = bool(self.cause and self.cause.numbers)
+        return given or all(one.kind in LEVELS for one in self._listed[:_NAMED])
 
     @property
     def until(self) -> str:

@@ -258,8 +258,9 @@ def _finding(
     ended, through = (
         None if change.end is None else numbers[series.places[change.end - back]] for back in (0, 1)
     )
-    until = "" if through is None else f", through step {through}"
     levels = _levels(series, change)
+    named = [numbers[at] for at in levels.places[-1:]]  # the sentence has it
+    until = "" if through in (None, *named) else f", through step {through}"
     first = steps[farthest if change.kind == TREND else begun]  # which shows no more than others
     return Finding(
         series.name,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.causes import EQUAL_COLUMNS
 from grpo_cli.commands.trend.events import SURE, Event, events
@@ -23,7 +23,7 @@ from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.terminal.numbers import brief
 
 _SAID = 4
-"""Steps that are named where a limit is passed."""
+"""Steps that are named of those at which a limit is passed, or no group has a gradient."""
 _OTHERS = 3
 """Events after the first that the verdict names."""
 _NAMED = 8
@@ -55,6 +55,27 @@ def moves(steps: Steps) -> Iterator[str]:
         change, error = mean_change(first, last)
         if abs(change) > max(_MOVED * error, _LEAST_MOVED * max(abs(begun), abs(ended))):
             yield f"{name} {brief(begun)} → {brief(ended)}"
+
+
+def _dead_steps(steps: Steps) -> Iterator[str]:
+    """The steps, if they are rare, at which no group has a policy gradient, or the gradient is 0.
+
+    Healthy steps may be so by chance: this is information.
+    """
+    for name, dead, words in _DEAD:
+        values = steps.series_of(name)
+        at = np.flatnonzero([] if values is None else values == dead)
+        if 0 < len(at) <= max(len(steps) // _RARE, 1):
+            yield f"{words} at {_named_steps(at, steps)}"
+            return
+
+
+_DEAD = (
+    ("groups_equal", 1.0, "all groups have equal rewards (no policy gradient)"),
+    ("gradient_norm", 0.0, "gradient_norm is 0"),
+)
+_RARE = 20
+"""One step of so many may be dead to be rare."""
 
 
 def _differing_losses(steps: Steps) -> Iterator[str]:
@@ -99,10 +120,14 @@ def _passed(name: str, limit: Limit, steps: Steps) -> str:
     """The steps at which a metric passed a published limit, in words; "" where none did."""
     values = steps.metrics[name]
     passed = np.flatnonzero(values > limit.bound if limit.above else values < limit.bound)
-    numbers = [f"{steps.numbers[at]:,}" for at in passed[:_SAID].tolist()]
-    more = ", …" if len(passed) > _SAID else ""
-    count = f"{len(passed)} step{'' if len(passed) == 1 else 's'} ({', '.join(numbers)}{more})"
-    return f"{name} passed {limit.bound:g} at {count}" if len(passed) else ""
+    return f"{name} passed {limit.bound:g} at {_named_steps(passed, steps)}" if len(passed) else ""
+
+
+def _named_steps(places: I64, steps: Steps) -> str:
+    """How many steps, and the numbers of the first."""
+    numbers = [f"{steps.numbers[at]:,}" for at in places[:_SAID].tolist()]
+    more = ", …" if len(places) > _SAID else ""
+    return f"{len(places)} step{'' if len(places) == 1 else 's'} ({', '.join(numbers)}{more})"
 
 
 class Coverage:
@@ -148,7 +173,7 @@ class Coverage:
         ]
         self._equal = [
             words
-            for name, (value, words) in EQUAL_COLUMNS.items()
+            for name, (value, words, _) in EQUAL_COLUMNS.items()
             if not steps.logged and not (on_policy and name == "ess") and counts.get(name)
             if (steps.metrics[name][~np.isnan(steps.metrics[name])] == value).all()
         ]
@@ -178,6 +203,7 @@ class Coverage:
         return [
             f"no fault found in {series} over {self.steps:,} steps",
             *(one.summary for one in moved),
+            *_dead_steps(self._run),
             *_differing_losses(self._run),
             *limits,
             *([f"means, first {size} → last {size} steps: {ends}"] if ends else []),

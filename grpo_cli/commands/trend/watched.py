@@ -273,8 +273,8 @@ TABLE = (
     Watch(
         "reward_ratio_corr", "", "", "correlation", (Limit(-0.5, above=False),), jumps=DOWN,
         span=(-1.0, 1.0),
-        fix="find what reverses the sign of the loss or of the advantages (optimisers minimise "
-            "the loss −J), or gives rewards to other responses",
+        fix="look for what gives the rewards, advantages or log-probs of a response to another: "
+            "code that sorts, gathers or joins rows",
     ),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0,
           fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
@@ -370,7 +370,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("clip_low", "clip_high"), _CLIPPED),
     "reward_length_corr": ("within groups, longer responses got more reward", ""),
     "reward_advantage_corr": ("", "the advantages no longer follow the rewards"),
-    "reward_ratio_corr": ("", "the updates make responses with more reward less likely"),
+    "reward_ratio_corr": ("", "the updates no longer follow the rewards"),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
     "loss_difference": ("your loss and grpo's loss of the same records diverged",) * 2,
     "kl_k3": ("the KL from the reference rose", "the KL from the reference fell"),

@@ -49,6 +49,8 @@ _STEP, _NEAR_0, _WANDERS = 12.4, 4.0, 0.4
 """Andrews' 1 % point (1993) for one break at an unknown place, in variances; the most of these that
 the mean before it may be away from 0; the least correlation of neighbours of what wanders."""
 
+_ROUNDING = 1e-12
+"""The share of a metric's size up to which a difference is rounding."""
 _NEAR = 5
 """Steps around the beginning of a difference within which a change of one side is that change."""
 
@@ -99,6 +101,22 @@ class Difference(Answer):
     drifts: bool = False
     drifts_at_end: bool = False
 
+    @property
+    def is_equal(self) -> bool:
+        """Whether the interval has nothing but what rounding leaves."""
+        size = max(abs(self.first), abs(self.second))
+        return max(abs(self.low), abs(self.high)) <= _ROUNDING * size
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it differs, over all steps or over the last."""
+        return self.differs or self.differs_at_end
+
+    @property
+    def misses_0(self) -> bool:
+        """Whether the interval misses 0, which of 20 metrics one does by chance."""
+        return not (self.is_equal or self.low <= 0.0 <= self.high)
+
 
 @dataclass(frozen=True)
 class RunComparison(Frames, Answer):
@@ -141,8 +159,8 @@ class RunComparison(Frames, Answer):
         runs = f", {mine} runs against {yours}" if mine + yours > 2 else ""
         words = f"Compared: {count:,} steps ({first} to {last}){runs}, against the {spread}."
         if self.too_few and len(self.differing) + len(self.equal) < len(self.metrics):
-            others = " on the other metrics" if self.differing else ""
-            words += f" To decide{others}, {_LEAST_END} steps are needed."
+            which = "unmarked metrics" if self.differing else "metrics"
+            words += f" {count} steps are too few to judge the {which} ({_LEAST_END} are needed)."
         if self.largest:
             named = ", ".join(self.largest)
             words += f" Largest so far, in standard deviations of the first run: {named}."
@@ -156,12 +174,12 @@ class RunComparison(Frames, Answer):
     @property
     def differing(self) -> list[Difference]:
         """The metrics that differ, over all steps or over the last."""
-        return [one for one in self.metrics if one.differs or one.differs_at_end]
+        return [one for one in self.metrics if one.is_marked]
 
     @property
     def equal(self) -> list[Difference]:
-        """The metrics that are equal at each step, as far as their interval shows."""
-        return [one for one in self.metrics if one.low == one.high == 0.0]
+        """The metrics that are equal, but for rounding, as far as their interval shows."""
+        return [one for one in self.metrics if one.is_equal]
 
     @property
     def has_end(self) -> bool:
@@ -235,7 +253,9 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
         for name, both in found.items()
     ]
     early = common[0]
-    rows.sort(key=lambda one: (not (one.differs or one.differs_at_end), one.since or early))
+    rows.sort(
+        key=lambda one: (not one.is_marked, one.is_marked or not one.misses_0, one.since or early)
+    )
     notes += [
         f"the {side} run was resumed: the last pass over each step is compared"
         for side, runs in sides.items()
@@ -247,7 +267,7 @@ def compare_runs(first: Sequence[Steps], second: Sequence[Steps]) -> RunComparis
         for one in runs
         for name, broken in one.not_finite.items()
     ]
-    undecided = [one for one in rows if not (one.differs or one.differs_at_end)]
+    undecided = [one for one in rows if not (one.is_marked or one.is_equal)]
     sizes = {
         one.name: abs(one.difference) / spreads[one.name] for one in undecided if spreads[one.name]
     }
@@ -309,6 +329,8 @@ def _difference(
     scale = "log" if by_factor else "linear"
     # one group more or less is a spike where a share is 0 else
     spikes = 0.0 if watch is None or watch.scale == "share" else watch.spikes
+    largest = max(np.abs(mine).max(), np.abs(yours).max())
+    rounding = np.abs(yours.mean(axis=0) - mine.mean(axis=0)).max() <= _ROUNDING * largest
     begun = [] if seeds else _beginnings(left, right, scale, spikes)
     of_sides = [] if seeds or watch is None else changes([(watch, mine[0]), (watch, yours[0])])
     place = None if seeds or begun else _step_of(right[0] - left[0])
@@ -328,12 +350,13 @@ def _difference(
         drifts.append(not (beyond or seeds) and is_steady_slope(rows[-last:], level))
         by = float(yours[:, -last:].mean() / mine[:, -last:].mean()) if by_factor else None
         factors.append(by)
-        found.append((value, value - half, value + half, beyond or drifts[-1]))
+        differs = not rounding and (beyond or drifts[-1])
+        found.append((value, value - half, value + half, differs))
     whole, end = found
     means = float(mine.mean()), float(yours.mean())
     row = Difference(name, *means, *whole[:3], *end[:3], whole[3], end[3])
     row = replace(row, factor=factors[0], end_factor=factors[1])
-    if not (row.differs or row.differs_at_end):
+    if not row.is_marked:
         return row
     row = replace(row, drifts=drifts[0], drifts_at_end=drifts[1])
     first = (lasting or begun)[:1]

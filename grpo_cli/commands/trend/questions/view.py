@@ -25,7 +25,8 @@ from grpo_cli.terminal.screen import Screen
 
 _LEAST_ROWS, _MOST_ROWS = 5, 20
 _MOST_PARTS, _MOST_NAMED = 12, 4
-_INTERNAL = ("name", "scale", "spread")
+_INTERNAL = ("name", "scale", "spread", "size")
+_SIZE = "change, in σ"
 _MIXED = 0.05
 """Of the responses: the least change of a part's share that is shown."""
 
@@ -46,9 +47,11 @@ def print_step_answer(
     rows = rows[: min(max(unusual, _LEAST_ROWS), _MOST_ROWS)]
     rest = len(answer.metrics) - len(rows)
     more = f"; {rest} more metrics: --json" if rest else ""
-    explained = "findings first, then the largest size; before, after: medians of the steps before "
-    explained += f"and after; size: difference from before, in robust standard deviations{more}"
-    table = [{"metric": one.name, **one.fields()} for one in rows]
+    explained = (
+        "findings first, then the largest change; before, after: medians of the steps before "
+    )
+    explained += f"and after; {_SIZE}: from before, in robust standard deviations{more}"
+    table = [{"metric": one.name, **one.fields(), _SIZE: one.size} for one in rows]
     _print_rows(console, screen, table, spare=("after",), hide=_INTERNAL, note=explained)
     if answer.findings:
         console.print()
@@ -134,7 +137,7 @@ def print_comparison(
         console.print(wrapped(Text(words), screen.reading, 2))
     rows = [
         {
-            "metric": f"≠ {one.name}" if one in answer.differing else f"  {one.name}",
+            "metric": f"{'≠' if one.is_marked else '?' if one.misses_0 else ' '} {one.name}",
             "first": one.first,
             "second": one.second,
             "difference": with_error(one, first),
@@ -146,11 +149,12 @@ def print_comparison(
         if one not in answer.equal
     ]
     if rows:
-        explained = "difference: second − first ± half its 95 % interval"
-        if min(answer.runs) == 1:
-            explained += " (noise of steps, drift between two seeds)"
-        many = f"{len(answer.metrics)} metrics are compared"
-        explained += f"; ≠: beyond chance, given that {many} (without ≠ an interval may miss 0)"
+        explained = (
+            "difference: second − first. ± is a 95 % interval. ≠ marks differences that remain "
+            f"after correcting for {len(answer.metrics)} comparisons."
+        )
+        if any(one.misses_0 and not one.is_marked for one in answer.metrics):
+            explained += " ? marks other intervals that miss 0 (1 in 20 does by chance)."
         console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
     console.print()
     hide = [] if answer.has_end else ["at the end"]
@@ -175,7 +179,7 @@ def print_comparison(
 
 
 _MARKS = {
-    "(×": "(× …): the factor is beyond chance, not the difference",
+    "×": "×: second / first, which is beyond chance where the difference is not",
     "(drifts": "(drifts): it grows over all these steps",
 }
 """What is noted of a difference whose interval contains 0 → what it means."""
@@ -199,10 +203,9 @@ def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
         else (one.difference, one.low, one.factor, one.differs, one.drifts)
     )
     half = value - low
-    why = ""
-    if differs and abs(value) <= half and one.since in (None, first):
-        why = " (drifts)" if drifts or not factor else f" (× {factor:.3g})"
-    return _with_half(value, half) + why
+    if not differs or abs(value) > half or one.since not in (None, first):
+        return _with_half(value, half)
+    return f"{_with_half(value, half)} (drifts)" if drifts or not factor else f"× {factor:.3g}"
 
 
 def _signed(value: float) -> str:
@@ -273,6 +276,6 @@ def _share(value: float | None) -> str:
 
 
 _SHOWN: Mapping[str, Callable[[Any], str]] = {
-    "size": _size,
+    **dict.fromkeys(("size", _SIZE), _size),
     **dict.fromkeys(("share", "weight_before", "weight_after"), _share),
 }
