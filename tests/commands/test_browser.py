@@ -641,6 +641,7 @@ def test_a_run_says_nothing_twice_and_is_one_column(browser, grpo, tmp_path, wid
         "[...document.querySelector('.event').children].map((x) => x.getBoundingClientRect().left)"
     )
     assert max(lefts) - min(lefts) < 1
+    assert browser.run("document.querySelector('.summary a').textContent") in headings
     browser.run("document.querySelector('.summary a').click()")
     browser.run("new Promise((done) => setTimeout(done, 150))")
     assert browser.run("scrollY") > 0

@@ -30,17 +30,8 @@ from grpo_cli.terminal.numbers import markup, shown
 from grpo_cli.terminal.palette import STEPS
 
 _SCRIPTS = (
-    *(
-        "codec.js",
-        "quantities.js",
-        "words.js",
-        "strip.js",
-        "sorts.js",
-        "responses.js",
-        "record.js",
-        "tip.js",
-    ),
-    *("charts.js", "run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
+    *("codec.js", "quantities.js", "words.js", "strip.js", "sorts.js", "responses.js", "record.js"),
+    *("tip.js", "charts.js", "run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
 )
 
 
@@ -77,8 +68,7 @@ def html(
     yield f"<title>{markup(title)}</title>\n"
     yield f"<style>\n{_asset('style.css')}</style></head>\n"
     yield f"<body>\n<header><h1>{markup(title)}</h1><p>{markup(place)}</p>\n"
-    yield "</header>\n"
-    yield "<main>\n"
+    yield "</header>\n<main>\n"
     yield from still
     yield '<noscript><p class="hint">The rest needs JavaScript.</p></noscript></main>\n'
     words = re.sub(r"([|,])", r"\1<wbr>", markup(signature))

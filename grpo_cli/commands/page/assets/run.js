@@ -18,7 +18,7 @@ class RunView {
     this.element = make(
       "article.run",
       {},
-      this.verdict(),
+      ...this.verdict(),
       run.alone ? make("p.hint", {}, sentences([run.alone], run)) : null,
       ...this.findings(),
       ...this.parts(),
@@ -62,11 +62,11 @@ class RunView {
   // The likely cause, the fix, the last good step and the other events below a title that says what happened.
   verdict() {
     const { verdict, facts, findings, events, outlook, against } = this.run;
-    if (against) return make("p.verdict", {}, sentences([verdict], this.run)); // the title is about the other run
+    const title = against ? make("p.verdict", {}, sentences([verdict.split("; ")[0]], this.run)) : null; // the page's is about the other run
     const rows = [...facts, ...outlook.map((words) => ["", words])];
     const wrong = findings.some(({ severity }) => severity === "warning");
     const content = (name, words) => (name === "also" ? link(`#event-${events.findIndex(({ title }) => title === words)}`, words) : words);
-    return make(wrong ? "dl.summary.wrong" : "dl.summary", {}, ...rows.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, content(name, words))]));
+    return [title, make(wrong ? "dl.summary.wrong" : "dl.summary", {}, ...rows.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, content(name, words))]))];
   }
 
   findings() {
@@ -86,17 +86,16 @@ class RunView {
 
   // Its main finding, the others in their order, its title, cause and fix unless the summary has them, and what check says of its worst record.
   event({ title, main, facts, check, commands }, findings, before) {
-    const summed = main && !this.run.against;
     const own = commands.filter((one) => !before.includes(one));
     const ordered = families([...findings].sort((a, b) => (b === findings[0]) - (a === findings[0]) || a.onset - b.onset));
     const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
     const [first, ...rest] = ordered.map(([one, ...others]) => this.finding(one, one === findings[0], others));
     const more = `${findings.length - ordered[0].length} more, by step`;
-    const words = [...(summed ? [] : facts), ...check.map(checkWords)];
+    const words = [...(main ? [] : facts), ...check.map(checkWords)];
     return make(
       "section.event",
       { id: `event-${findings[0].event}` },
-      summed ? null : make("h3", {}, make("b", {}, title)),
+      main ? null : make("h3", {}, make("b", {}, title)),
       make("ul.findings", {}, first),
       rest.length ? make("details", { open }, make("summary", {}, more), make("ul.findings", {}, ...rest)) : null,
       ...words.map(([name, text]) => make("p", {}, make("b", {}, `${name}: `), text)),
