@@ -623,8 +623,8 @@ def test_a_run_says_nothing_twice_and_is_one_column(browser, grpo, tmp_path, wid
         rewards = (draw.random(8) < (0.5 if step < 45 else 0.0)).astype(float).tolist()
         logs = {"log_probs": new.tolist(), "old_log_probs": old.tolist()}
         rows.append(logs | {"step": step, "rewards": rewards})
-    out = tmp_path / "run.html"
-    assert grpo("report", str(write(tmp_path / "a.jsonl", rows)), "-o", str(out)).exit_code == 0
+    run, out = str(write(tmp_path / "a.jsonl", rows)), tmp_path / "run.html"
+    assert grpo("report", run, "-o", str(out)).exit_code == 0
     browser.size(width)
     browser.open(out)
     title, *headings = browser.run(
@@ -645,6 +645,9 @@ def test_a_run_says_nothing_twice_and_is_one_column(browser, grpo, tmp_path, wid
     browser.run("document.querySelector('.summary a').click()")
     browser.run("new Promise((done) => setTimeout(done, 150))")
     assert browser.run("scrollY") > 0
+    assert grpo("report", run, "--against", run, "-o", str(out)).exit_code == 0
+    browser.open(out)
+    assert {*browser.run(named)} == {"likely cause", "fix", "last good step", "also"}
     assert browser.problems == []
 
 
