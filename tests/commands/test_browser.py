@@ -144,9 +144,12 @@ def test_a_scale_ends_at_what_occurs_and_no_button_leads_nowhere(browse, dump):
     assert "1.04" in scale
     assert "≥" not in scale, "no token is above the largest ratio"
     buttons = "[...document.querySelectorAll('.jumps button')].map((one) => one.innerText)"
-    assert tab.run(buttons) == ["fold all", "‹ extreme", "extreme ›"], "nothing is clipped"
+    titles = buttons.replace("innerText", "title.split(' (')[0]")
+    ways = ["previous extreme token", "next extreme token"]
+    assert tab.run(titles)[1:] == ways, "nothing is clipped"
     browse(DATA, "--record", "grpo/3")
-    assert "clipped ›" in tab.run(buttons)
+    assert {"previous clipped token", "next clipped token", *ways} <= {*tab.run(titles)}
+    assert tab.run(buttons)[-2:] == ["previous", "next"]
 
 
 def test_the_colour_is_the_number_s(browse, grpo):
@@ -411,7 +414,7 @@ def test_charts_zoom_together_and_are_found_by_name(browse_run):
     left, top, wide = tab.run(f"(({{left, top, width}}) => [left, top, width])({box})")
 
     def place(step: float) -> tuple[float, float]:
-        return left + 62 + step / 39 * (wide - 70), top + 50
+        return left + 70 + step / 39 * (wide - 78), top + 50
 
     ends = "[...document.querySelectorAll('.controls [type=number]')].map(({ value }) => +value)"
     assert tab.run(ends) == [0, 39]
@@ -607,3 +610,64 @@ def test_each_event_of_a_run_has_its_last_good_step(browser, grpo, tmp_path):
         key = browser.run("document.querySelector('.key').textContent")
         assert "last good steps (11, 23), one before each event" in key
     assert browser.problems == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_run_says_nothing_twice_and_is_one_column(browser, grpo, tmp_path, width):
+    """The policy moves at step 20, and the rewards fall at step 45."""
+    draw = np.random.default_rng(0)
+    rows = []
+    for step in range(60):
+        new = -draw.exponential(1.0, (8, 40)) - 0.1
+        old = np.minimum(new + draw.normal(0, 0.002 if step < 20 else 0.5, new.shape), 0.0)
+        rewards = (draw.random(8) < (0.5 if step < 45 else 0.0)).astype(float).tolist()
+        logs = {"log_probs": new.tolist(), "old_log_probs": old.tolist()}
+        rows.append(logs | {"step": step, "rewards": rewards})
+    run, out = str(write(tmp_path / "a.jsonl", rows)), tmp_path / "run.html"
+    assert grpo("report", run, "-o", str(out)).exit_code == 0
+    browser.size(width)
+    browser.open(out)
+    title, *headings = browser.run(
+        "[...document.querySelectorAll('h1, .event h3')].map((one) => one.textContent)"
+    )
+    assert headings
+    assert title.lower().strip(".") not in [one.lower() for one in headings]
+    named = "[...document.querySelectorAll('.summary dt')].map((one) => one.textContent)"
+    assert {*browser.run(named)} == {"likely cause", "fix", "last good step", "also"}
+    visible = "[...document.querySelectorAll('.event li')].filter((one) => one.checkVisibility())"
+    sentences = browser.run(f"{visible}.map((one) => one.textContent)")
+    assert re.search(r"(rose|fell): median [\d.e-]+ before", sentences[0]), "on a phone too"
+    lefts = browser.run(
+        "[...document.querySelector('.event').children].map((x) => x.getBoundingClientRect().left)"
+    )
+    assert max(lefts) - min(lefts) < 1
+    assert browser.run("document.querySelector('.summary a').textContent") in headings
+    browser.run("document.querySelector('.summary a').click()")
+    browser.run("new Promise((done) => setTimeout(done, 150))")
+    assert browser.run("scrollY") > 0
+    assert grpo("report", run, "--against", run, "-o", str(out)).exit_code == 0
+    browser.open(out)
+    assert {*browser.run(named)} == {"likely cause", "fix", "last good step", "also"}
+    assert browser.problems == []
+
+
+def test_no_line_ends_within_a_number(browse_run):
+    tab, _, _ = browse_run
+    broken = """(() => {
+      const walk = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+      const found = [];
+      while (walk.nextNode()) for (const one of walk.currentNode.data.matchAll(/[\\d.]+e-\\d+/g)) {
+        const range = new Range();
+        range.setStart(walk.currentNode, one.index);
+        range.setEnd(walk.currentNode, one.index + one[0].length);
+        found.push([one[0], range.getClientRects().length]);
+      }
+      return found; })()"""
+    words = "make('p', {}, 'kl 5.06e-05, '.repeat(40))"
+    tab.run(f"document.querySelector('.summary dd').replaceChildren({words})")
+    for width in range(340, 420, 7):
+        tab.size(width)
+        found = tab.run(broken)
+        assert len(found) >= 40
+        assert [one for one in found if one[1] > 1] == []
+    tab.size(1400)

@@ -30,17 +30,8 @@ from grpo_cli.terminal.numbers import markup, shown
 from grpo_cli.terminal.palette import STEPS
 
 _SCRIPTS = (
-    *(
-        "codec.js",
-        "quantities.js",
-        "words.js",
-        "strip.js",
-        "sorts.js",
-        "responses.js",
-        "record.js",
-        "tip.js",
-    ),
-    *("charts.js", "run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
+    *("codec.js", "quantities.js", "words.js", "strip.js", "sorts.js", "responses.js", "record.js"),
+    *("tip.js", "charts.js", "run.js", "step.js", "toolbar.js", "jumps.js", "page.js", "route.js"),
 )
 
 
@@ -77,11 +68,11 @@ def html(
     yield f"<title>{markup(title)}</title>\n"
     yield f"<style>\n{_asset('style.css')}</style></head>\n"
     yield f"<body>\n<header><h1>{markup(title)}</h1><p>{markup(place)}</p>\n"
-    yield "</header>\n"
-    yield "<main>\n"
+    yield "</header>\n<main>\n"
     yield from still
     yield '<noscript><p class="hint">The rest needs JavaScript.</p></noscript></main>\n'
     words = re.sub(r"([|,])", r"\1<wbr>", markup(signature))
+    words = re.sub(r"\d[\d.]*e-\d+", r'<span class="level">\g<0></span>', words)
     yield f"<footer><code>{markup(command)}</code><code>{words}</code></footer>\n"
     started = json.dumps(settings, allow_nan=False).replace("<", "\\u003c")
     for name, data in (("settings", started), *blocks):
@@ -107,18 +98,15 @@ def still_record(picture: Picture) -> Iterator[str]:
     yield still_totals({name: picture.record[name] for name in _TOTALS})
     for response in picture.responses[:1]:
         clips = response.row["tokens"]["clip"]
-        words = zip(response.texts[:_STILL], response.values.tolist(), clips, strict=False)
+        texts = ("\n".join(map(markup, one.split("\n"))) for one in response.texts[:_STILL])
+        words = zip(texts, response.values.tolist(), clips, strict=False)
         tokens = "".join(
-            f'<bdi class="t s{picture.step(value) + STEPS} {clip or ""}">{_lines(text)}</bdi>'
+            f'<bdi class="t s{picture.step(value) + STEPS} {clip or ""}">{text}</bdi>'
             f"{'' if response.named else ' '}"
             for text, value, clip in words
         )
         yield f"<h2>Responses</h2>\n<h3><b>{markup(response.title)}</b></h3>\n"
         yield f'<div class="tokens">{tokens}</div>\n'
-
-
-def _lines(text: str) -> str:
-    return "\n".join(map(markup, text.split("\n")))
 
 
 _TOTALS = ("objective", "loss", "policy", "kl", "gradient_norm", "clip_fraction", "tokens")

@@ -13,6 +13,7 @@ from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens, worst_in
 from grpo_cli.commands.trend.answer import of_steps
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
+from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.legend import legend, unit
 from grpo_cli.commands.trend.metrics import metric
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
@@ -179,13 +180,12 @@ def _head(answer: Trend) -> dict[str, Any]:
     """What the page's script reads of a run without kept groups."""
     steps, events, main = answer.steps, answer.events, main_event(answer.events)
     columns, last = {name: metric(name) for name in known(steps)}, answer.last_good_step
-    words = "" if last is None else f"{last:,} ({len(steps):,} steps in all)"
-    good = [("last good step", words)] if words else []
+    good = [] if last is None else [("last good step", f"{last:,} ({len(steps):,} steps in all)")]
     return {
         "verdict": answer.verdict,
         "facts": [("", one) for one in answer.verdict.split("; ")[1:]]
         if main is None
-        else [*main.facts, *good, *(("also", o.title) for o in other_events(events))],
+        else [*_facts(main), *good, *(("also", o.title) for o in other_events(events))],
         "outlook": [one.sentence for one in answer.passes],
         "steps": steps.numbers,
         "files": steps.files,
@@ -212,7 +212,8 @@ def _head(answer: Trend) -> dict[str, Any]:
         "events": [
             {
                 "title": event.title,
-                "facts": [one for one in event.facts if one[0] in NAMED and event is not main],
+                "main": event is main,
+                "facts": _facts(event),
                 "check": [event.rest_of(one) for one in event.checked],
                 "fix": event.fix,
                 "last_good": last_good_step(steps, [event]),
@@ -220,11 +221,17 @@ def _head(answer: Trend) -> dict[str, Any]:
             }
             for event in events
         ],
-        "last_good": answer.last_good_step,
+        "last_good": last,
         "log": None if answer.log is None else _log(steps, answer.log),
         "kept": {},
         "groups": {},
     }
+
+
+def _facts(event: Event) -> list[tuple[str, str]]:
+    """Its likely cause, part and fix, and the numbers that its findings do not give."""
+    of_cause = event.cause.numbers if event.cause else ""
+    return [(name, text) for name, text in event.facts if name in NAMED or text == of_cause]
 
 
 def _color(finding: Finding) -> str | None:

@@ -1,6 +1,6 @@
 // Charts of series over steps. All of them have one range of steps and one step under the pointer.
 
-const [LEFT, RIGHT, TALL, FOOT] = [62, 8, 112, 18];
+const [LEFT, RIGHT, TALL, FOOT] = [70, 8, 112, 18];
 
 // The least width of a chart, and the gap to the next, as in the style sheet.
 const [LEAST_WIDE, GAP] = [290, 22];

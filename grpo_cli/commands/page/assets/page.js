@@ -84,7 +84,7 @@ class Page {
   // Which of several records is shown, and its heading.
   choice({ records, left_out: more, ranked }, at) {
     const { title, place, signature } = records[at];
-    const write = (where, words) => (document.querySelector(where).textContent = words);
+    const write = (where, words) => document.querySelector(where).replaceChildren(...unbroken(words));
     document.title = ranked ? ranked.title : title;
     write("h1", document.title);
     write("header p", ranked ? place.replace(/:\d+$/, "") : place);
@@ -107,7 +107,7 @@ class Page {
     const cells = ({ name, numbers }, at) => [link(`#record-${at}`, name), ...numbers.map((value) => number(value))];
     fill(table, ["record", "reward", "loss alone", "responses", "tokens", "clip fraction", "gradient norm"], records.map(cells));
     const list = make("details", { open: records.length <= MANY ? "" : null }, make("summary", {}, make("b", {}, "Records, each evaluated alone")), make("div.wide", {}, table));
-    const hints = ranked.notes.map((note) => make("p.hint", {}, `${note}.`));
+    const hints = ranked.notes.map((note) => make("p.hint", {}, `${capital(note)}.`));
     return make("section.batch", {}, make("dl.totals", {}, ...totals), ...hints, list, this.rankedTokens(ranked));
   }
 
@@ -123,7 +123,7 @@ class Page {
       return [way, shown(response), shown(position), ...(worded ? [token] : []), ...numbers.map(value)];
     };
     fill(table, ["record", "response", "position", ...(worded ? ["token"] : []), ...names], rows.map(cells));
-    const words = make("b", {}, `${heading[0].toUpperCase()}${heading.slice(1)}`);
+    const words = make("b", {}, capital(heading));
     return make("details", { open: "" }, make("summary", {}, words), make("div.wide", {}, table));
   }
 

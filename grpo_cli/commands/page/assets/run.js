@@ -2,7 +2,7 @@
 
 const WHY = { onset: "a finding begins", worst: "worst step of a finding", before: "step before a finding", end: "first or last step", sampled: "random step", all: "" };
 
-// So many pixels wide, the findings of an event are folded but for the first.
+// Up to so many pixels wide, the findings of an event are folded but for the main one.
 const NARROW = 600;
 
 class RunView {
@@ -18,7 +18,7 @@ class RunView {
     this.element = make(
       "article.run",
       {},
-      this.verdict(),
+      ...this.verdict(),
       run.alone ? make("p.hint", {}, sentences([run.alone], run)) : null,
       ...this.findings(),
       ...this.parts(),
@@ -59,13 +59,14 @@ class RunView {
     return make("div.controls", {}, make("label", {}, "find ", this.search), make("label", {}, "steps ", this.ends[0], " to ", this.ends[1]), this.all);
   }
 
-  // The likely cause, the fix, the numbers and the last good step below a title that says what happened.
+  // The likely cause, the fix, the last good step and the other events below a title that says what happened.
   verdict() {
-    const { verdict, facts, findings, outlook, against } = this.run;
-    if (against) return make("p.verdict", {}, sentences([verdict], this.run)); // the title is about the other run
+    const { verdict, facts, findings, events, outlook, against } = this.run;
+    const title = against ? make("p.verdict", {}, sentences([verdict.split("; ")[0]], this.run)) : null; // the page's is about the other run
     const rows = [...facts, ...outlook.map((words) => ["", words])];
     const wrong = findings.some(({ severity }) => severity === "warning");
-    return make(wrong ? "dl.summary.wrong" : "dl.summary", {}, ...rows.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, words)]));
+    const content = (name, words) => (name === "also" ? link(`#event-${events.findIndex(({ title }) => title === words)}`, words) : words);
+    return [title, make(wrong ? "dl.summary.wrong" : "dl.summary", {}, ...rows.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, content(name, words))]))];
   }
 
   findings() {
@@ -74,32 +75,31 @@ class RunView {
     const of = (wanted) => findings.filter(({ severity }) => severity === wanted);
     const [wrong, moved] = [of("warning"), of("info")];
     const shownEvents = events.map((event, at) => [event, wrong.filter((one) => one.event === at)]).filter(([, found]) => found.length);
+    shownEvents.sort(([a], [b]) => b.main - a.main); // below its summary
     const words = `${moved.length} other ${moved.length === 1 ? "change, not a fault by itself" : "changes, not faults by themselves"}`;
     return [
       make("h2", {}, "Findings"),
-      ...shownEvents.map(([event, found], at) => this.event(event, found, shownEvents[at - 1]?.[0].commands ?? [], shownEvents.length > 1)),
+      ...shownEvents.map(([event, found], at) => this.event(event, found, shownEvents[at - 1]?.[0].commands ?? [])),
       moved.length ? make("details", {}, make("summary", {}, words), make("ul.findings", {}, ...moved.map((one) => this.finding(one)))) : "",
     ];
   }
 
-  // Its cause and fix unless the summary has them, what check says of its worst record, and its findings in their order.
-  event({ title, facts, check, commands }, findings, before, named) {
+  // Its main finding, the others in their order, its title, cause and fix unless the summary has them, and what check says of its worst record.
+  event({ title, main, facts, check, commands }, findings, before) {
     const own = commands.filter((one) => !before.includes(one));
-    const ordered = families([...findings].sort((a, b) => a.onset - b.onset));
+    const ordered = families([...findings].sort((a, b) => (b === findings[0]) - (a === findings[0]) || a.onset - b.onset));
     const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
-    const list = make("ul.findings", {}, ...ordered.map(([one, ...others]) => this.finding(one, one === findings[0], others)));
-    const words = [...facts, ...check.map(checkWords)];
+    const [first, ...rest] = ordered.map(([one, ...others]) => this.finding(one, one === findings[0], others));
+    const more = `${findings.length - ordered[0].length} more, by step`;
+    const words = [...(main ? [] : facts), ...check.map(checkWords)];
     return make(
       "section.event",
-      {},
-      named ? make("h3", {}, make("b", {}, title)) : null,
-      make("div", {}, ordered.length > 1 ? make("details", { open }, make("summary", {}, `${findings.length} findings, by step`), list) : list),
-      make(
-        "div",
-        {},
-        ...words.map(([name, text]) => make("p", {}, make("b", {}, `${name}: `), text)),
-        ...own.map(commandLine),
-      ),
+      { id: `event-${findings[0].event}` },
+      main ? null : make("h3", {}, make("b", {}, title)),
+      make("ul.findings", {}, first),
+      rest.length ? make("details", { open }, make("summary", {}, more), make("ul.findings", {}, ...rest)) : null,
+      ...words.map(([name, text]) => make("p", {}, make("b", {}, `${name}: `), text)),
+      ...own.map(commandLine),
     );
   }
 
@@ -213,7 +213,7 @@ class RunView {
 // A metric's name, as nll, keeps its small letter.
 const sentences = (parts, { metrics }) =>
   parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, (word) => begun(word, metrics))}.`).join(" ");
-const begun = (word, metrics) => (metrics.some(({ name }) => name === word) ? word : `${word[0].toUpperCase()}${word.slice(1)}`);
+const begun = (word, metrics) => (metrics.some(({ name }) => name === word) ? word : capital(word));
 
 // Findings of one step by the first part of their names, in the order of the first of each.
 function families(findings) {
@@ -230,7 +230,9 @@ const levels = ({ metric, before, after }) => `${metric} ${[before, after].filte
 // What check says, without the name of the rule, and of which record.
 function checkWords(words) {
   const [, when = "", text, record] = words.match(/^(at step \d+: )?(?:[a-z][a-z-]*: )?([^]*?)(?: \(record (.*)\))?$/);
-  return [`grpo check${record === undefined ? "" : `, record ${record}`}`, when + text];
+  const same = text.match(/^\((.*)\)$/); // all else is in the likely cause
+  const says = `grpo check${same ? " says the same" : ""}${record === undefined ? "" : `${same ? " of" : ","} record ${record}`}`;
+  return [says, when + (same ? same[1] : text)];
 }
 
 // A command, below what it shows.
@@ -263,22 +265,21 @@ function link(href, words) {
 function keptSentence(run, steps) {
   if (!steps.length) return "This page is made from a log. A page made from records (grpo report FOLDER -o run.html) also has groups and tokens.";
   if (!Object.keys(run.groups).length) return "The page has no groups of responses: the records have no log-probs.";
-  const counts = {};
-  for (const why of Object.values(run.kept).map((one) => KEPT[one])) counts[why] = (counts[why] ?? 0) + 1;
-  const parts = [];
-  if (steps.length === run.steps.length) parts.push(`The page has the groups of all ${shown(steps.length)} steps.`);
-  else {
-    const why = Object.entries(counts).map(([words, count]) => `${shown(count)} ${words}`);
-    parts.push(`The page has the series of all ${shown(run.steps.length)} steps and the groups of ${shown(steps.length)}: ${why.join(", ")}.`);
-  }
+  const [ends, random] = ["end", "sampled"].map((why) => steps.filter((step) => run.kept[step] === why));
+  const found = steps.length > ends.length + random.length;
+  const why = [
+    ...(found ? ["those with findings or just before one"] : []),
+    ...(ends.length ? [`step${ends.length > 1 ? "s" : ""} ${ends.map((step) => shown(step)).join(" and ")}`] : []),
+    ...(random.length ? [`${shown(random.length)} random step${random.length > 1 ? "s" : ""} (grey)`] : []),
+  ].map((words, at, { length }) => (at && at === length - 1 ? `and ${words}` : words)).join(", ");
+  const all = steps.length === run.steps.length;
+  const parts = [all ? `Groups of all ${shown(steps.length)} steps.` : `Groups of ${shown(steps.length)} of the ${shown(run.steps.length)} steps: ${why}.`];
   const tokens = Object.values(run.groups).some((groups) => groups.some(({ block }) => block));
-  if (tokens) parts.push(`In each step it has the tokens of the worst groups and of ${shown(run.sampled)} random groups (seed ${run.seed}).`);
+  if (tokens) parts.push(`Tokens of the worst groups of each step and of ${shown(run.sampled)} random ones (seed ${run.seed}).`);
   else if (!run.lost) parts.push("The page has no tokens: the records have no log-probs to evaluate.");
   if (run.lost) parts.push(`${shown(run.lost)} of these groups have no tokens: the page stores at most ${shown(run.most)} tokens, and those of findings (--tokens).`);
   return parts.join(" ");
 }
-
-const KEPT = { onset: "of findings", before: "of findings", worst: "of findings", end: "first or last", sampled: "random", all: "others" };
 
 // The group of a step that a place is in; −1 where the page does not have it.
 function groupOf(run, step, place) {

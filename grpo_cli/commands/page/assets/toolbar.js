@@ -28,6 +28,10 @@ class Toolbar {
       return select;
     };
     const button = (words, title, action) => make("button", { type: "button", title, onclick: action }, words);
+    const ways = (what, keys, go) => {
+      const way = (words, key, direction) => button(words, `${words} ${what} (${key})`, () => go(direction));
+      return make("span.ways", {}, `${what} `, way("previous", keys[1], -1), way("next", keys[0], 1));
+    };
     this.colorSelect = choice(
       "colour by",
       record.quantities.map(({ name }) => [name, name.replaceAll("_", " ")]),
@@ -42,9 +46,8 @@ class Toolbar {
     );
     this.legend = make("span.legend");
     const ofClipped = [
-      button("most clipped", "the response with the most clipped tokens (m)", () => page.jumps.mostClipped()),
-      button("‹ clipped", "previous clipped token (p)", () => page.jumps.nextClipped(-1)),
-      button("clipped ›", "next clipped token (n)", () => page.jumps.nextClipped(1)),
+      button("most clipped response", "the response with the most clipped tokens (m)", () => page.jumps.mostClipped()),
+      ways("clipped token", "np", (direction) => page.jumps.nextClipped(direction)),
     ];
     this.clipped = record.clip.some((side) => side);
     this.element.replaceChildren(
@@ -56,8 +59,7 @@ class Toolbar {
         {},
         button("fold all", "fold or unfold all responses (F)", () => page.foldAll()),
         ...(this.clipped ? ofClipped : []),
-        button("‹ extreme", "the next less extreme token (i)", () => page.jumps.nextOutlier(-1)),
-        button("extreme ›", "the next most extreme token (o)", () => page.jumps.nextOutlier(1)),
+        ways("extreme token", "oi", (direction) => page.jumps.nextOutlier(direction)),
       ),
       make("details.keys", {}, make("summary", {}, "keys"), this.keys()),
     );

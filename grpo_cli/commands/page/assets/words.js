@@ -29,9 +29,16 @@ function make(kind, attributes = {}, ...children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value !== false && value !== null) element.setAttribute(name, value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+  element.append(...children.flatMap((child) => (typeof child === "string" ? unbroken(child) : child ?? [])));
   return element;
 }
+
+// Text in which no line ends within a number: browsers may break 5e-05 after its hyphen.
+function unbroken(text) {
+  return text.split(/(-?\d[\d.]*e-\d+)/).map((part, at) => (at % 2 ? make("span.level", {}, document.createTextNode(part)) : part));
+}
+
+const capital = (words) => `${words[0].toUpperCase()}${words.slice(1)}`;
 
 // A number in few digits; sorting and pointing have all of them.
 const number = (value, digits = 4) => (typeof value === "number" ? make("data", { value, title: String(value) }, shown(value, digits)) : shown(value));
