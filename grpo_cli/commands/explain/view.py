@@ -102,7 +102,10 @@ _HEADERS = {
 }
 _ADDED = ("surrogate", "kl", "entropy", "contribution")
 _MOST = 8
-_LISTED = 20
+"""Responses of which rewards, advantages and sums are listed without ``--full``."""
+_GROUPS = 4
+_TOKENS = 10
+"""Groups, and tokens of responses, that a screen has room for."""
 
 
 def print_worked(console: Console, screen: Screen, record: Entry, total: Entry) -> None:
@@ -112,7 +115,7 @@ def print_worked(console: Console, screen: Screen, record: Entry, total: Entry) 
     console.print(wrapped(Text(_title(record, total), "bold"), screen.width, 2))
     _heading(console, "1  advantages")
     _step(console, screen, record["stages"]["advantage"])
-    listed = record["groups"] if chosen().full else record["groups"][:_LISTED]
+    listed = record["groups"] if chosen().full else record["groups"][:_GROUPS]
     for group in listed:
         for line in _group(group, len(record["groups"])):
             console.print(wrapped(Text(f"  {line}"), screen.width, 6))
@@ -172,9 +175,9 @@ def print_worked(console: Console, screen: Screen, record: Entry, total: Entry) 
 
 
 def _largest(responses: Sequence[Entry]) -> Iterator[Entry]:
-    """The responses with the largest gradients, in order: one, or up to ``_LISTED`` tokens."""
+    """The responses with the largest gradients, in order: one, or up to ``_TOKENS`` tokens."""
     kept: set[int] = set()
-    room = _LISTED
+    room = _TOKENS
     for one in sorted(responses, key=lambda one: -one["gradient_norm"]):
         room -= len(one["tokens"])
         if room >= 0 or not kept:
@@ -275,7 +278,7 @@ def _added(
 
 def _print_responses(console: Console, screen: Screen, record: Entry, parts: Sequence[str]) -> None:
     order = sorted(record["responses"], key=lambda one: -abs(one["contribution"]))
-    listed = sorted(one["index"] for one in order[: None if chosen().full else _LISTED])
+    listed = sorted(one["index"] for one in order[: None if chosen().full else _MOST])
     rows = [record["responses"][at] for at in listed]
     rest = sorted({*range(len(parts))} - {*listed})
     places = len(parts[0].partition(".")[2])

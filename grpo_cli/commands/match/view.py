@@ -81,18 +81,14 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
 
 
 def _print_advice(console: Console, screen: Screen, answer: Matched) -> None:
-    """What the conventions share, and what data would distinguish them; at the end of a screen."""
+    """What would distinguish the conventions; ``--full`` with what they share."""
     if answer.match_count < 2 or not answer.reproduced:
         return
-    console.print()
-    for line in _common(answer):
+    lines = [*_common(answer)]
+    if lines:
+        console.print()
+    for line in lines:
         console.print(wrapped(Text(line), screen.reading, 2))
-        mark(console, "hint")
-    if not answer.tell_apart:
-        return
-    console.print(Text("\nto distinguish them, use data with", "bold"))
-    for one in answer.tell_apart:
-        console.print(wrapped(Text(f"  {one}"), screen.reading, 4))
         mark(console, "hint")
 
 
@@ -200,19 +196,16 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
 
 
 def _common(answer: Matched) -> Iterator[str]:
-    """Which stages all matches share, their choices in the others, and what decides."""
-    parts = []
-    for stage, choices in answer.differing.items():
-        names = [*dict.fromkeys(one.partition("[")[0] for one in choices)]
-        found = names if len(names) > 1 else choices
-        more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-        *first, last = [*found[:_SHOWN], *more]
-        parts.append(f"{stage} ({', '.join(first)} or {last})")
-    shared = [":".join(both) for both in answer.shared.items() if both != ("ent", "none")]
-    if shared:
-        yield f"all have {', '.join(shared)}"
-    if parts:
-        yield f"they differ in {', '.join(parts)}"
+    """With ``--full`` the choices that all share and those that differ; then what decides."""
+    if chosen().full:
+        shared = [":".join(both) for both in answer.shared.items() if both != ("ent", "none")]
+        if shared:
+            yield f"all have {', '.join(shared)}"
+        differing = answer.differing.items()
+        if parts := [f"{stage} ({' or '.join(choices)})" for stage, choices in differing]:
+            yield f"they differ in {', '.join(parts)}"
+    if answer.tell_apart:
+        yield f"to distinguish them, use data with {'; '.join(answer.tell_apart)}"
     if answer.entry_count > 1:
         yield f"to decide between the {answer.entry_count} values, give {_MORE}"
 
@@ -220,13 +213,12 @@ def _common(answer: Matched) -> Iterator[str]:
 def _chance(answer: Matched) -> str:
     """How probable such a match is by chance; or how many are expected, where that is likely."""
     expected = answer.matches[0].hits_expected or 0.0
-    first = "as simple as the first" if answer.match_count > 1 else "as simple as this"
     percent = -100.0 * math.expm1(-expected)
     some = f"about {float(f'{percent:.2g}'):g}%" if percent >= 0.01 else "less than 0.01%"
-    by_chance = f"chance alone gives a match {first} with a probability of {some}"
+    by_chance = f"a match this simple happens by chance in {some} of cases"
     if expected >= 1.0:
         number = shown(float(f"{expected:.2g}"))
-        by_chance = f"about {number} matches {first} are expected by chance"
+        by_chance = f"about {number} matches this simple are expected by chance"
     if not answer.by_chance:
         return by_chance
     digits = (answer.rtol or 0.0) * abs(answer.target)
@@ -254,7 +246,11 @@ def _released(answer: Matched) -> Iterator[str]:
         asked = _flags(nearest) if " " in _flags(nearest) else ""
         none = "no variant with these flags" if asked else "no unmodified variant"
         name = asked or nearest.variants[0]
-        yield f"{none} gives this number; the nearest is {name} with {shown(nearest.value)}"
+        near = ""
+        if abs(nearest.difference) <= _NEAR * abs(answer.target):
+            near = f"; the nearest is {name} with {shown(nearest.value)}"
+        if near or answer.matches:
+            yield f"{none} gives this number{near}"
     if recorded:
         name = recorded.variants[0]
         gives_it = name in agree or abs(recorded.difference) <= answer.tolerance
