@@ -38,13 +38,7 @@ Entry = Mapping[str, Any]
 
 
 def draw(console: Console, screen: Screen, found: Explained) -> None:
-    """Prints the reasons, then the arithmetic."""
-    print_why(console, screen, found)
-    print_worked(console, screen, found.record, found.total)
-
-
-def print_why(console: Console, screen: Screen, found: Explained) -> None:
-    """Prints the loss, what J is made of, and the reasons."""
+    """Prints the loss, what J is made of, and the reasons; then the arithmetic."""
     total, parts = found.total, found.parts
     loss = shown_among(total["loss"], total["gradient_norm"])
     counts = ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
@@ -58,6 +52,7 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     console.print(Text("\nwhy", "bold"))
     for reason in found.why:
         console.print(wrapped(Text(f"  · {reason['text']}"), width, 4))
+    _print_worked(console, screen, found.record, total)
 
 
 _PARTS = {
@@ -103,12 +98,11 @@ _HEADERS = {
 _ADDED = ("surrogate", "kl", "entropy", "contribution")
 _MOST = 8
 """Responses of which rewards, advantages and sums are listed without ``--full``."""
-_GROUPS = 4
-_TOKENS = 10
+_GROUPS, _TOKENS = 4, 10
 """Groups, and tokens of responses, that a screen has room for."""
 
 
-def print_worked(console: Console, screen: Screen, record: Entry, total: Entry) -> None:
+def _print_worked(console: Console, screen: Screen, record: Entry, total: Entry) -> None:
     """Prints a record's advantages, tokens, sums and denominator; ``total`` is of its batch."""
     records = total["records"]
     console.print()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import compress, groupby
 
 from rich.console import Console
 from rich.text import Text
@@ -40,7 +40,6 @@ _NO_CLIP = {
 _OF_LENGTH = re.compile(
     r"^(\S*\bdr\S*)(?: --aggregate token-sum-norm)? -p (max_completion_length)=(\S+)$"
 )
-_WITH_LENGTH = r"\1 with \2 \3"
 """Dr. GRPO divided by a length as well, which its authors' code does."""
 
 
@@ -67,7 +66,9 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         entries.sort(key=lambda same: not any(name in one.variants for one in same))
     rest = []
     if not chosen().full:
-        likely = [same for same in entries if answer.reproduced or any(map(_is_plain, same))]
+        plain = {*_agreeing(answer, flipped=False)}  # where chance gives some, no other is worth it
+        fits = [answer.reproduced or any(plain & {*one.variants} for one in x) for x in entries]
+        likely = [*compress(entries, fits)]
         rest = [same for same in entries if same not in likely[:_SHOWN]]
         entries = likely[:_SHOWN]
     for same in entries:
@@ -77,24 +78,11 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         fit = "value fits" if len(rest) == 1 else "values fit"
         console.print(Text(f"\n… {len(rest)} {less}{fit}{more} (--full)", "dim"))
         mark(console, "convention", sum(map(len, rest)))
-    _print_advice(console, screen, answer)
-
-
-def _print_advice(console: Console, screen: Screen, answer: Matched) -> None:
-    """What would distinguish the conventions; ``--full`` with what they share."""
-    if answer.match_count < 2 or not answer.reproduced:
-        return
-    lines = [*_common(answer)]
-    if lines:
-        console.print()
-    for line in lines:
+    advice = [*_advice(answer)] if answer.match_count > 1 and answer.reproduced else []
+    console.print("\n" * bool(advice), end="")
+    for line in advice:
         console.print(wrapped(Text(line), screen.reading, 2))
         mark(console, "hint")
-
-
-def _is_plain(found: Convention) -> bool:
-    """Whether a convention is a variant as it is: where chance gives some, no other is worth it."""
-    return bool(found.variants) and found.factor == 1.0 and not found.sign_flipped
 
 
 def _is_near(found: Convention, target: float) -> bool:
@@ -106,7 +94,7 @@ def _label(found: Convention) -> str:
     """A convention in short: a variant that has it, or the flags that make it."""
     signs = ["−"] if found.sign_flipped else []
     factor = found.factor_meaning
-    name = found.variants[0] if found.variants else _OF_LENGTH.sub(_WITH_LENGTH, _flags(found))
+    name = found.variants[0] if found.variants else _OF_LENGTH.sub(r"\1 with \2 \3", _flags(found))
     return " ".join([*signs, name, *([factor] if factor else [])])
 
 
@@ -195,7 +183,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield _MISTAKE, ""
 
 
-def _common(answer: Matched) -> Iterator[str]:
+def _advice(answer: Matched) -> Iterator[str]:
     """With ``--full`` the choices that all share and those that differ; then what decides."""
     if chosen().full:
         shared = [":".join(both) for both in answer.shared.items() if both != ("ent", "none")]
@@ -243,12 +231,10 @@ def _released(answer: Matched) -> Iterator[str]:
     elif any(one.replaced for one in answer.matches[:1]):
         yield f"unmodified except for settings of the records: {_changed(answer.matches[0])}"
     elif nearest and not agree and abs(nearest.difference) > answer.tolerance:
-        asked = _flags(nearest) if " " in _flags(nearest) else ""
-        none = "no variant with these flags" if asked else "no unmodified variant"
-        name = asked or nearest.variants[0]
-        near = ""
-        if abs(nearest.difference) <= _NEAR * abs(answer.target):
-            near = f"; the nearest is {name} with {shown(nearest.value)}"
+        name = _flags(nearest) or nearest.variants[0]
+        none = "no variant with these flags" if " " in name else "no unmodified variant"
+        near = f"; the nearest is {name} with {shown(nearest.value)}"
+        near = near if _is_near(nearest, answer.target) else ""
         if near or answer.matches:
             yield f"{none} gives this number{near}"
     if recorded:
@@ -260,8 +246,7 @@ def _released(answer: Matched) -> Iterator[str]:
 
 
 def _agreeing(answer: Matched, *, flipped: bool) -> list[str]:
-    found = [one for one in answer.matches if one.factor == 1.0]
-    found = [one for one in found if one.sign_flipped is flipped]
+    found = [x for x in answer.matches if x.factor == 1.0 and x.sign_flipped is flipped]
     return [name for one in found for name in one.variants]
 
 

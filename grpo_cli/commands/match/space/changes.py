@@ -106,10 +106,7 @@ def strangeness(row: str, frameworks: Sequence[str], recorded: str = "") -> floa
 
 
 def familiarity(row: str, frameworks: Sequence[str], recorded: str) -> tuple[bool, float, int]:
-    """Sorts the names of one convention: of papers, then of frameworks as the catalogue has them.
-
-    Names of the frameworks that the records resemble, and the recorded row, come before these.
-    """
+    """Sorts names of a convention: recorded, of the records' frameworks, papers, the catalogue."""
     name = row.partition("@")[0]
     room = name.partition("/")[0]
     other = not is_recorded(row, recorded)
@@ -117,7 +114,6 @@ def familiarity(row: str, frameworks: Sequence[str], recorded: str) -> tuple[boo
 
 
 _ROOMS = [*dict.fromkeys(name.partition("/")[0] for name in VARIANTS if "/" in name)]
-"""Frameworks in the order of the catalogue."""
 
 
 def is_recorded(row: str, recorded: str) -> bool:
