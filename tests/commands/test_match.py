@@ -110,8 +110,15 @@ def test_the_std_of_a_batch_has_other_settings_too(path) -> None:
 
 
 def test_the_nearest_row_is_named_with_the_flags_that_it_has(path, without_mistakes) -> None:
-    words = ("match", path, "--loss=0.155", *FEW, "--advantage", "batch-std")
-    shown = " ".join(run(*words, "--rtol", "1e-9").stdout.split())
+    """If it is within 0.1 % of the number."""
+    flags = (*FEW, "--advantage", "batch-std", "--rtol", "1e-9")
+    found = json.loads(run("match", path, "--loss=0.155", *flags, "--json").stdout)
+    nearest = found["released"]["nearest"]["value"]
+    far, shown = (
+        " ".join(run("match", path, f"--loss={nearest * times!r}", *flags).stdout.split())
+        for times in (1.01, 1.0005)
+    )
+    assert "the nearest is" not in far
     name, _, rest = shown.partition("the nearest is ")[2].partition(" with ")
     assert " --advantage batch-std" in name
     own = run("eval", path, "-v", *name.split(), "--level", "batch", "--only", "loss").stdout
@@ -124,8 +131,18 @@ def test_a_row_whose_masks_are_off_is_changed_too(path) -> None:
     loss = evaluate(path, "ms-swift/grpo", stages={"surrogate": "unclipped"}).loss
     shown = run("match", path, f"--loss={loss:.8g}", "--kl", "k3").stdout
     assert shown.startswith("ms-swift/grpo --surrogate unclipped"), shown
-    before = shown.partition("probability of a match")[0]
+    before = shown.partition("a match this simple")[0]
     assert not before.count("\nany epsilon")  # which it has not
+
+
+def test_of_names_of_one_formula_the_best_known_comes_first(known) -> None:
+    """TRL's of an earlier release before ms-swift's; the command evaluates the name that leads."""
+    loss = evaluate(known, "trl/grpo@1.9.2").loss
+    first = match(known, loss=f"{loss:.12g}").matches[0]
+    assert first.variants[0] == "trl/grpo@1.9.2"
+    assert "ms-swift/grpo" in first.variants
+    assert first.signature.startswith("trl/grpo@1.9.2|")
+    assert " -v trl/grpo@1.9.2 " in first.command
 
 
 @pytest.mark.more

@@ -38,13 +38,7 @@ Entry = Mapping[str, Any]
 
 
 def draw(console: Console, screen: Screen, found: Explained) -> None:
-    """Prints the reasons, then the arithmetic."""
-    print_why(console, screen, found)
-    print_worked(console, screen, found.record, found.total)
-
-
-def print_why(console: Console, screen: Screen, found: Explained) -> None:
-    """Prints the loss, what J is made of, and the reasons."""
+    """Prints the loss, what J is made of, and the reasons; then the arithmetic."""
     total, parts = found.total, found.parts
     loss = shown_among(total["loss"], total["gradient_norm"])
     counts = ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))
@@ -58,6 +52,7 @@ def print_why(console: Console, screen: Screen, found: Explained) -> None:
     console.print(Text("\nwhy", "bold"))
     for reason in found.why:
         console.print(wrapped(Text(f"  · {reason['text']}"), width, 4))
+    _print_worked(console, screen, found.record, total)
 
 
 _PARTS = {
@@ -102,17 +97,19 @@ _HEADERS = {
 }
 _ADDED = ("surrogate", "kl", "entropy", "contribution")
 _MOST = 8
-_LISTED = 20
+"""Responses of which rewards, advantages and sums are listed without ``--full``."""
+_GROUPS, _TOKENS = 4, 10
+"""Groups, and tokens of responses, that a screen has room for."""
 
 
-def print_worked(console: Console, screen: Screen, record: Entry, total: Entry) -> None:
+def _print_worked(console: Console, screen: Screen, record: Entry, total: Entry) -> None:
     """Prints a record's advantages, tokens, sums and denominator; ``total`` is of its batch."""
     records = total["records"]
     console.print()
     console.print(wrapped(Text(_title(record, total), "bold"), screen.width, 2))
     _heading(console, "1  advantages")
     _step(console, screen, record["stages"]["advantage"])
-    listed = record["groups"] if chosen().full else record["groups"][:_LISTED]
+    listed = record["groups"] if chosen().full else record["groups"][:_GROUPS]
     for group in listed:
         for line in _group(group, len(record["groups"])):
             console.print(wrapped(Text(f"  {line}"), screen.width, 6))
@@ -172,9 +169,9 @@ def print_worked(console: Console, screen: Screen, record: Entry, total: Entry) 
 
 
 def _largest(responses: Sequence[Entry]) -> Iterator[Entry]:
-    """The responses with the largest gradients, in order: one, or up to ``_LISTED`` tokens."""
+    """The responses with the largest gradients, in order: one, or up to ``_TOKENS`` tokens."""
     kept: set[int] = set()
-    room = _LISTED
+    room = _TOKENS
     for one in sorted(responses, key=lambda one: -one["gradient_norm"]):
         room -= len(one["tokens"])
         if room >= 0 or not kept:
@@ -275,7 +272,7 @@ def _added(
 
 def _print_responses(console: Console, screen: Screen, record: Entry, parts: Sequence[str]) -> None:
     order = sorted(record["responses"], key=lambda one: -abs(one["contribution"]))
-    listed = sorted(one["index"] for one in order[: None if chosen().full else _LISTED])
+    listed = sorted(one["index"] for one in order[: None if chosen().full else _MOST])
     rows = [record["responses"][at] for at in listed]
     rest = sorted({*range(len(parts))} - {*listed})
     places = len(parts[0].partition(".")[2])

@@ -154,7 +154,11 @@ def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterat
     dead, groups, given = total["dead_groups"], total["groups"], facts.dead
     if groups and dead == groups and total["loss"]:
         zero = _no_advantage(groups, given)
-        yield _reason("all-dead", zero=zero, remedy=_remedy("; ", given, computes))
+        names = {"kl_penalty": "the KL", "entropy_bonus": "the entropy bonus"}
+        left = " and ".join(text for part, text in names.items() if facts.parts.get(part))
+        verb = "change" if " and " in left else "changes"
+        rest = f"only {left} {verb} the policy" if left else "rewards do not enter this loss"
+        yield _reason("all-dead", zero=zero, rest=rest, remedy=_remedy("; ", given, computes))
     if total["tokens"] and total["clip_fraction"] == 1.0:
         yield _reason("all-clipped")
     if 0 < dead < groups and total["tokens"]:

@@ -99,7 +99,7 @@ class PanelCommand(TyperCommand):
                     with formatter.section(HINTS.get(str(name), name)):
                         formatter.write_dl(records)
         elif count := sum(map(len, panels.values())):
-            formatter.write(f"\n{count} more options: {ctx.command_path} --help-all\n")
+            formatter.write(f"\n{ctx.command_path} --help-all shows {count} more options\n")
 
 
 _OF_HELP = ("-h", "--help", "--help-all", "--full", "--no-pager", "--color")

@@ -228,7 +228,7 @@ def convention(
         value=one.value,
         difference=one.difference,
         command=command(made, words, only, abs(one.times)),
-        variants=(*rows[:1], *sorted(rows[1:], key=lambda name: "@" in name)),
+        variants=tuple(rows),
         also=_also(one, chunk),
         factor=abs(one.times),
         factor_meaning=_meaning(one),

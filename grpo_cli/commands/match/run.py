@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,6 +31,7 @@ from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import InputError
 from grpo_cli.objective.objective import Objective
+from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 
 MOST = 30
@@ -104,9 +105,9 @@ class Families:
     eps of their std.
     """
 
-    def __init__(self, chunk: Chunk, same: Mapping[str, list[str]]) -> None:
+    def __init__(self, chunk: Chunk, space: Space) -> None:
         self._chunk = chunk
-        self._same = same
+        self._same, self._place = space.same, space.place
         self._heads: list[tuple[Candidate, probe.Valued]] = []
         self._probed: dict[object, probe.Valued] = {}
 
@@ -136,9 +137,12 @@ class Families:
         if one.plan.flags or one.times != first.times:
             first.also.append((one.plan, one.factor, names))
             return
-        if not first.rows:  # its command has to evaluate the row that it is called by
-            first.plan, first.measured = one.plan, one.measured
-        first.rows += [name for name in names if name not in first.rows]
+        before = first.rows[:1]
+        first.rows = sorted({*first.rows, *names}, key=self._place.__getitem__)
+        head = first.rows[0]
+        if [head] != before:  # its command has to evaluate the row that it is called by
+            first.plan = Plan(head, VARIANTS[head], one.plan.swapped, {}, one.plan.batch)
+            first.measured = one.measured
 
 
 def _is_one(*both: tuple[Candidate, probe.Valued], rare: bool = True) -> bool:
@@ -273,7 +277,7 @@ class Run:
         """The conventions that give all numbers, the likeliest first, each once."""
         assert self._keys is not None
         order, group, bits, value = self._sorted(self._keys)
-        families = Families(self._first, self.space.same)
+        families = Families(self._first, self.space)
         changed_row = self.space.at[_split(self._keys)[0]] > 0
         starts = np.flatnonzero(np.diff(group[order], prepend=-1))  # of groups, in their order
         place = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
@@ -365,7 +369,7 @@ class Run:
         values, own = self.scan.values, self.scan.values.own
         off = np.where(values.bits <= _PLAIN, np.abs(own - self._target.value), np.inf)
         found: list[Candidate] = []
-        families = Families(self._first, self.space.same)
+        families = Families(self._first, self.space)
         for at in np.argsort(off, kind="stable")[: 4 * NEAREST].tolist():
             if not np.isfinite(off[at]) or len(found) == NEAREST:
                 break

@@ -148,7 +148,7 @@ class Search:
         for question in questions:
             run.ask(question)
         found = [*run.candidates()]
-        lengths = [*with_length(run, questions[-1].target, Families(first, space.same))]
+        lengths = [*with_length(run, questions[-1].target, Families(first, space))]
         needed = last or lengths or any(question.others for question in questions)
         if not needed and all(one.chance >= RARE for one in found):
             run.close()

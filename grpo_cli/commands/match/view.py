@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import compress, groupby
 
 from rich.console import Console
 from rich.text import Text
@@ -40,7 +40,6 @@ _NO_CLIP = {
 _OF_LENGTH = re.compile(
     r"^(\S*\bdr\S*)(?: --aggregate token-sum-norm)? -p (max_completion_length)=(\S+)$"
 )
-_WITH_LENGTH = r"\1 with \2 \3"
 """Dr. GRPO divided by a length as well, which its authors' code does."""
 
 
@@ -67,7 +66,9 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         entries.sort(key=lambda same: not any(name in one.variants for one in same))
     rest = []
     if not chosen().full:
-        likely = [same for same in entries if answer.reproduced or any(map(_is_plain, same))]
+        plain = {*_agreeing(answer, flipped=False)}  # where chance gives some, no other is worth it
+        fits = [answer.reproduced or any(plain & {*one.variants} for one in x) for x in entries]
+        likely = [*compress(entries, fits)]
         rest = [same for same in entries if same not in likely[:_SHOWN]]
         entries = likely[:_SHOWN]
     for same in entries:
@@ -77,28 +78,11 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         fit = "value fits" if len(rest) == 1 else "values fit"
         console.print(Text(f"\n… {len(rest)} {less}{fit}{more} (--full)", "dim"))
         mark(console, "convention", sum(map(len, rest)))
-    _print_advice(console, screen, answer)
-
-
-def _print_advice(console: Console, screen: Screen, answer: Matched) -> None:
-    """What the conventions share, and what data would distinguish them; at the end of a screen."""
-    if answer.match_count < 2 or not answer.reproduced:
-        return
-    console.print()
-    for line in _common(answer):
+    advice = [*_advice(answer)] if answer.match_count > 1 and answer.reproduced else []
+    console.print("\n" * bool(advice), end="")
+    for line in advice:
         console.print(wrapped(Text(line), screen.reading, 2))
         mark(console, "hint")
-    if not answer.tell_apart:
-        return
-    console.print(Text("\nto distinguish them, use data with", "bold"))
-    for one in answer.tell_apart:
-        console.print(wrapped(Text(f"  {one}"), screen.reading, 4))
-        mark(console, "hint")
-
-
-def _is_plain(found: Convention) -> bool:
-    """Whether a convention is a variant as it is: where chance gives some, no other is worth it."""
-    return bool(found.variants) and found.factor == 1.0 and not found.sign_flipped
 
 
 def _is_near(found: Convention, target: float) -> bool:
@@ -110,7 +94,7 @@ def _label(found: Convention) -> str:
     """A convention in short: a variant that has it, or the flags that make it."""
     signs = ["−"] if found.sign_flipped else []
     factor = found.factor_meaning
-    name = found.variants[0] if found.variants else _OF_LENGTH.sub(_WITH_LENGTH, _flags(found))
+    name = found.variants[0] if found.variants else _OF_LENGTH.sub(r"\1 with \2 \3", _flags(found))
     return " ".join([*signs, name, *([factor] if factor else [])])
 
 
@@ -199,20 +183,17 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield _MISTAKE, ""
 
 
-def _common(answer: Matched) -> Iterator[str]:
-    """Which stages all matches share, their choices in the others, and what decides."""
-    parts = []
-    for stage, choices in answer.differing.items():
-        names = [*dict.fromkeys(one.partition("[")[0] for one in choices)]
-        found = names if len(names) > 1 else choices
-        more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-        *first, last = [*found[:_SHOWN], *more]
-        parts.append(f"{stage} ({', '.join(first)} or {last})")
-    shared = [":".join(both) for both in answer.shared.items() if both != ("ent", "none")]
-    if shared:
-        yield f"all have {', '.join(shared)}"
-    if parts:
-        yield f"they differ in {', '.join(parts)}"
+def _advice(answer: Matched) -> Iterator[str]:
+    """With ``--full`` the choices that all share and those that differ; then what decides."""
+    if chosen().full:
+        shared = [":".join(both) for both in answer.shared.items() if both != ("ent", "none")]
+        if shared:
+            yield f"all have {', '.join(shared)}"
+        differing = answer.differing.items()
+        if parts := [f"{stage} ({' or '.join(choices)})" for stage, choices in differing]:
+            yield f"they differ in {', '.join(parts)}"
+    if answer.tell_apart:
+        yield f"to distinguish them, use data with {'; '.join(answer.tell_apart)}"
     if answer.entry_count > 1:
         yield f"to decide between the {answer.entry_count} values, give {_MORE}"
 
@@ -220,13 +201,12 @@ def _common(answer: Matched) -> Iterator[str]:
 def _chance(answer: Matched) -> str:
     """How probable such a match is by chance; or how many are expected, where that is likely."""
     expected = answer.matches[0].hits_expected or 0.0
-    first = "as simple as the first" if answer.match_count > 1 else "as simple as this"
     percent = -100.0 * math.expm1(-expected)
     some = f"about {float(f'{percent:.2g}'):g}%" if percent >= 0.01 else "less than 0.01%"
-    by_chance = f"chance alone gives a match {first} with a probability of {some}"
+    by_chance = f"a match this simple happens by chance in {some} of cases"
     if expected >= 1.0:
         number = shown(float(f"{expected:.2g}"))
-        by_chance = f"about {number} matches {first} are expected by chance"
+        by_chance = f"about {number} matches this simple are expected by chance"
     if not answer.by_chance:
         return by_chance
     digits = (answer.rtol or 0.0) * abs(answer.target)
@@ -251,10 +231,12 @@ def _released(answer: Matched) -> Iterator[str]:
     elif any(one.replaced for one in answer.matches[:1]):
         yield f"unmodified except for settings of the records: {_changed(answer.matches[0])}"
     elif nearest and not agree and abs(nearest.difference) > answer.tolerance:
-        asked = _flags(nearest) if " " in _flags(nearest) else ""
-        none = "no variant with these flags" if asked else "no unmodified variant"
-        name = asked or nearest.variants[0]
-        yield f"{none} gives this number; the nearest is {name} with {shown(nearest.value)}"
+        name = _flags(nearest) or nearest.variants[0]
+        none = "no variant with these flags" if " " in name else "no unmodified variant"
+        near = f"; the nearest is {name} with {shown(nearest.value)}"
+        near = near if _is_near(nearest, answer.target) else ""
+        if near or answer.matches:
+            yield f"{none} gives this number{near}"
     if recorded:
         name = recorded.variants[0]
         gives_it = name in agree or abs(recorded.difference) <= answer.tolerance
@@ -264,8 +246,7 @@ def _released(answer: Matched) -> Iterator[str]:
 
 
 def _agreeing(answer: Matched, *, flipped: bool) -> list[str]:
-    found = [one for one in answer.matches if one.factor == 1.0]
-    found = [one for one in found if one.sign_flipped is flipped]
+    found = [x for x in answer.matches if x.factor == 1.0 and x.sign_flipped is flipped]
     return [name for one in found for name in one.variants]
 
 

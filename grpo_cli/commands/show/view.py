@@ -173,7 +173,7 @@ def _in_their_text(rows: Sequence[Row], around: int) -> list[Text]:
         if row["before"] is None:
             cells.append(Text(token_text(readable_token(row))))
             continue
-        token = Text(_one_line(readable_token(row)))
+        token = Text(token_text(_one_line(readable_token(row))))
         token.truncate(_AROUND[around], overflow="ellipsis")
         pad = " " * (widest - cell_len(before))
         cells.append(

@@ -105,6 +105,17 @@ def strangeness(row: str, frameworks: Sequence[str], recorded: str = "") -> floa
     return earlier + (2.0 if not room or _DERIVED.get(room) in frameworks else 4.0)
 
 
+def familiarity(row: str, frameworks: Sequence[str], recorded: str) -> tuple[bool, float, int]:
+    """Sorts names of a convention: recorded, of the records' frameworks, papers, the catalogue."""
+    name = row.partition("@")[0]
+    room = name.partition("/")[0]
+    other = not is_recorded(row, recorded)
+    return other, strangeness(name, frameworks), _ROOMS.index(room) if "/" in name else -1
+
+
+_ROOMS = [*dict.fromkeys(name.partition("/")[0] for name in VARIANTS if "/" in name)]
+
+
 def is_recorded(row: str, recorded: str) -> bool:
     """Whether a row is the one that the records name, in whatever release."""
     return row.partition("@")[0] == recorded.partition("@")[0]

@@ -181,6 +181,7 @@ class Space:
         grids: where the conventions come from.
         reasons: what could not be tried, and why.
         same: a row's name → the names of all rows that are the same on these records.
+        place: a row's name → its place among names of one convention.
         grid, at: [C] which grid, and which combination of it (flat over its four axes).
         policy, kl, weight: [C] numbers of options.
         beta: [C] the row's own β.
@@ -195,9 +196,10 @@ class Space:
     beta: F64
     bits: F64
 
-    def __init__(self, builder: _Builder, grids: Sequence[Grid]) -> None:
+    def __init__(self, builder: _Builder, grids: Sequence[Grid], names: Sequence[str]) -> None:
         self.options, self.grids = builder.options, grids
         self.reasons, self.same = builder.reasons, builder.same
+        self.place = {name: at for at, name in enumerate(names)}
         every = dict.fromkeys(one.axes for one in grids)
         combined = {axes: axes.combined(builder.most_changes) for axes in every}
         columns = [grid.columns(at, *combined[grid.axes]) for at, grid in enumerate(grids)]
@@ -249,7 +251,8 @@ def build(
     grids = [grid for row in rows if builder.is_new(row) for grid in builder.grids(row)]
     if not grids:
         raise InputError(next(iter(builder.reasons.values()), "no convention can be tried"))
-    return Space(builder, grids)
+    key = partial(tried.familiarity, frameworks=sample.frameworks, recorded=sample.recorded)
+    return Space(builder, grids, sorted(builder.same, key=key))
 
 
 class _Builder:
