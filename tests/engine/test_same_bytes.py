@@ -133,6 +133,22 @@ def test_where_reading_fails_all_before_is_there(
     assert "gone" in err[-1]
 
 
+@each("count", [12, 13])
+def test_environments_have_rewards_where_they_are_few_in_all_of_the_run(
+    cut: Cut, tmp_path: Path, count: int
+) -> None:
+    """However few a block has, and however many."""
+    path, row = tmp_path / "run.jsonl", {"rewards": [1, 0], "log_probs_new": [[-0.5], [-0.25]]}
+    rows = [
+        row | {"step": at // 20, "id": at, "task": f"t{at % (3 if at < 100 else count)}"}
+        for at in range(300)
+    ]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    _, out, _ = same_everywhere(cut, ["trend", str(path), "--json"], some(WAYS, 4))
+    names = {name for step in json.loads(out)["steps"] for name in step if "task=" in name}
+    assert len(names) == (12 if count == 12 else 0)
+
+
 def test_rows_of_a_group_stay_together(cut: Cut, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     grouped_rows(path, 200, 1_016)

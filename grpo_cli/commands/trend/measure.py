@@ -107,7 +107,6 @@ class ChunkSums:
         rewards: [R] as ``rewards_of`` has them.
         by: as ``--batch`` has it.
         logged: whether the sums of frameworks' metrics are wanted too.
-        fields: those of ``ENVIRONMENTS`` that have few values, each with a mean reward.
     """
 
     def __init__(
@@ -118,7 +117,6 @@ class ChunkSums:
         by: str = "input",
         *,
         logged: bool = False,
-        fields: Sequence[str] = (),
     ) -> None:
         self._chunk, batch, self._logged = chunk, chunk.batch, logged
         steps: Sequence[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
@@ -156,7 +154,7 @@ class ChunkSums:
             self.sums.functions[*functions] = int(self.sums.numbers.min())
         for name, values in functions.items():
             self._average(name, "responses", values, ~np.isnan(values))
-        for name, kept in environments(steps, batch.records.lengths, fields):
+        for name, kept in environments(steps, batch.records.lengths):
             if rewards is not None:
                 self._average(name, "responses", rewards, kept & ~np.isnan(rewards))
         shares = repetition(chunk)

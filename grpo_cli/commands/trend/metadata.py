@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from itertools import chain
+from itertools import chain, islice
 from operator import iconcat
 from typing import Any
 
@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.origins import RecordStep
-from grpo_cli.commands.trend.sums import EACH, NO_NUMBER, OF_ENVIRONMENT, Ragged, StepSums
+from grpo_cli.commands.trend.sums import (
+    EACH,
+    MOST_ENVIRONMENTS,
+    NO_NUMBER,
+    OF_ENVIRONMENT,
+    Ragged,
+    StepSums,
+)
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.records.parse.turns import is_version, is_whole, version_rows
 from grpo_cli.records.record import Texts
@@ -23,7 +30,7 @@ from grpo_cli.records.tables.cells import number_texts
 from grpo_cli.records.unread import ENDINGS, VERSIONS
 
 ENVIRONMENTS = ("env", "env_name", "data_source", "task")
-"""Fields of whose values each has a mean reward, where these are few."""
+"""Fields of whose values each has a mean reward, up to ``MOST_ENVIRONMENTS`` values."""
 _READ = frozenset((*ENDINGS, *VERSIONS, *ENVIRONMENTS, "meta", "loss", "expected"))
 
 _CUT_OFF = (True, "length", "max_tokens", "truncated")
@@ -134,22 +141,24 @@ def _versions(rows: list[Any], chunk: Chunk, number: int) -> Iterator[Any]:
 
 
 def environments(
-    steps: Sequence[RecordStep], counts: I64, fields: Sequence[str]
+    steps: Sequence[RecordStep], counts: I64
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """The name of each environment's series, and [R] which responses are of it.
 
+    Of a field with more values than are shown one more is enough to see that.
+
     Args:
-        steps: that of each record, with what ``metadata_of`` has of it.
+        steps: that of each record, with what ``metadata_of`` has of it, by record or response.
         counts: [M] the responses of each record.
-        fields: of the records, whose values are of a record or a list by response.
     """
-    for field in fields:
+    for field in ENVIRONMENTS:
         values: list[Any] = []
         for step, count in zip(steps, counts.tolist(), strict=True):
             value = (step.metadata or {}).get(field)
             each = value if isinstance(value, list) and len(value) == count else [value] * count
             values += each
-        for name in dict.fromkeys(one for one in values if isinstance(one, str)):
+        names = dict.fromkeys(one for one in values if isinstance(one, str))
+        for name in islice(names, MOST_ENVIRONMENTS + 1):
             yield f"{OF_ENVIRONMENT}{field}={name}", np.array([one == name for one in values])
 
 

@@ -16,7 +16,15 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.responses import Responses
-from grpo_cli.commands.trend.sums import DECILES, OF_ENVIRONMENT, Ragged, StepSums, quantiles
+from grpo_cli.commands.trend.sums import (
+    DECILES,
+    MOST_ENVIRONMENTS,
+    OF_ENVIRONMENT,
+    Ragged,
+    StepSums,
+    environments_by_field,
+    quantiles,
+)
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY
 
 Read = Callable[["StepValues"], F64]
@@ -327,7 +335,7 @@ def values(step: StepValues) -> dict[str, F64]:
         by_step = sorted(step.table.functions.items(), key=lambda one: one[1])
         for name in chain.from_iterable(names for names, _ in by_step):
             found[name + MEAN] = step.mean(name, name)
-        sums = step.table.family("sum")
-        for name in sorted(str(one) for one in sums if str(one).startswith(OF_ENVIRONMENT)):
-            found[name] = step.mean(name, name)
+        for names in environments_by_field(step.table):
+            if len(names) <= MOST_ENVIRONMENTS:
+                found |= {name: step.mean(name, name) for name in names}
     return found

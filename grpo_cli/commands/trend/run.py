@@ -55,8 +55,6 @@ PART_FIELDS = ("rank", *ENVIRONMENTS)
 """Fields of records of whose values one alone may have changed."""
 _MOST_IDS = 100_000
 """Ids that are kept: prompts recur in the order in which they came, so the first come again."""
-_MOST_ENVIRONMENTS = 12
-"""Values, beyond which those of a field have no mean reward each."""
 _MOST_PARTS = 256
 """Values, beyond which a field is no part of a run but a name of its records."""
 
@@ -171,9 +169,7 @@ class RunSums(Accumulator[Evaluated]):
             assumed = on_policy_by_default(breakdown)
             self.moved |= not assumed
             self.notices |= {NO_OLD: None} if assumed else {}
-        few = [name for name, one in self.fields.items() if len(one) <= _MOST_ENVIRONMENTS]
-        how: dict[str, Any] = {"logged": self.logged, "fields": [*{*few} & {*ENVIRONMENTS}]}
-        sums = ChunkSums(chunk, breakdown, rewards, plan.batch, **how).sums
+        sums = ChunkSums(chunk, breakdown, rewards, plan.batch, logged=self.logged).sums
         self.add_tables(shortened(sums))
 
     def _note_ids(self, found: Iterable[tuple[tuple[str, str], int]]) -> None:

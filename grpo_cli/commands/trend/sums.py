@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, chain, combinations, pairwise
+from itertools import accumulate, chain, combinations, groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ EACH = "rewards/"
 """Before the name of a reward function, as TRL logs it and its hook records it."""
 OF_ENVIRONMENT = "reward_mean/"
 """Before the field and the name of an environment whose mean reward it is."""
+MOST_ENVIRONMENTS = 12
+"""Values of a field, beyond which none of them has a mean reward."""
 DECILES = tuple(f"decile_{number}" for number in range(1, 11))
 COLUMNS = ("new", "old", "ref", "rollout")
 """The log-probs of a record."""
@@ -219,12 +221,24 @@ def joined(tables: Sequence[StepSums]) -> StepSums:
 
 
 def shortened(table: StepSums) -> StepSums:
-    """The table with no more numbers than its columns need."""
+    """The table with no more numbers than its columns need, and no more environments."""
+    more = {
+        name for names in environments_by_field(table) for name in names[MOST_ENVIRONMENTS + 1 :]
+    }
     columns = {
         key: _SHORTEN[key[0]](one) if key[0] in _SHORTEN and one.widths.max(initial=0) > 1 else one
         for key, one in table.columns.items()
+        if key[1] not in more
     }
     return replace(table, columns=columns)
+
+
+def environments_by_field(table: StepSums) -> Iterator[list[str]]:
+    """The names of the environments' series, those of a field together."""
+    sums = (str(name) for name in table.family("sum"))
+    found = sorted(name for name in sums if name.startswith(OF_ENVIRONMENT))
+    for _, names in groupby(found, key=lambda name: name.partition("=")[0]):
+        yield [*names]
 
 
 def _stacked(tables: Sequence[StepSums]) -> StepSums:
