@@ -90,7 +90,8 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
     most = max(counts.values(), default=0)
     known = {cause.words: cause for one in findings for cause in one.causes}
     tried = [known[words] for words, count in counts.items() if count == most][:MOST]
-    kept = shared_rows(findings)[0] if shared_rows(findings)[1] > most else ()
+    rows, agreeing = shared_rows(findings)
+    kept = rows if agreeing > most else ()
     for one in findings if most < len(findings) else ():
         is_kept = not {*kept}.isdisjoint(one.rows)
         if one.suspect is not None and (most > 1 or one.rows) and not is_kept:

@@ -310,6 +310,16 @@ class Compared:
         founds = ((each, self._found(each, again)) for each in others)
         return all(x is not None and self._agree(each, x)[0] for each, x in founds)
 
+    @cached_property
+    def rounded(self) -> Self:
+        """The records with the room that the rounding of their log-probs leaves open."""
+        return self if self.of_rounded else replace(self, of_rounded=True)
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the rounding of the log-probs leaves more of a lone loss open than its digits."""
+        return self.rounded.loss_room > float(self._digit_rooms[0])
+
     @property
     def loss_room(self) -> float:
         """By how much a rounded loss may be off; 0 where it has many digits."""

@@ -139,32 +139,30 @@ def explained(case: Case) -> Explained:
         causes = undefined(case)
         return Explained(Located("" if causes else NOTHING), causes[:MOST])
     (where,) = located(case)
-    found, rounded = _in_stages(case, where), replace(case, of_rounded=True)
-    is_rounded = rounded.loss_room > case.loss_room
-    if is_rounded and rounded.rounding > _COARSE:
-        found = _without_solved(found)
-    if not found.causes and is_rounded:
+    found, rounded = _in_stages(case, where), case.rounded
+    if not found.causes and case.is_rounded:
         if rounded.rooms_off <= _IS_ROUNDING:
             form, room = finest_format(case.breakdown), f"{rounded.loss_room:.1g}"
             return Explained(Located(f"{ROUNDED} of the log-probs ({form}) explains: ±{room}"))
         if rounded.rooms_off >= _IS_SEEN:
             again = _in_stages(rounded, where)
-            again = _without_solved(again) if rounded.rounding > _COARSE else again
             found = again if again.causes or not found.possible else found
     return found._replace(where=where)
 
 
-def _without_solved(found: Explained) -> Explained:
-    """What is found, without numbers that were solved for, which fit every coarse record."""
-    return found._replace(causes=[cause for cause in found.causes if not cause.for_all])
+def _is_coarse(case: Case) -> bool:
+    """Whether numbers that are solved for fit the record, since its rounding leaves so much."""
+    return case.is_rounded and case.rounded.rounding > _COARSE
 
 
 def _in_stages(case: Case, where: Located) -> Explained:
     """What is found in the stages where a record is wrong, or else in the others."""
-    inside = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
-    if inside.causes or inside.possible or not where.stages:
-        return inside
-    return _searched(case, lambda cause: cause.stage not in where.stages)
+    found = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
+    if where.stages and not (found.causes or found.possible):
+        found = _searched(case, lambda cause: cause.stage not in where.stages)
+    if _is_coarse(case):
+        found = found._replace(causes=[cause for cause in found.causes if not cause.for_all])
+    return found
 
 
 def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
@@ -343,12 +341,9 @@ class Memory:
             self._for_all += [(key, found.causes)]
             return found
         if all(cause.unnamed for cause in found.causes) and not is_undefined(case):
-            rounded = replace(case, of_rounded=True)
-            self._unexplained.append(rounded)
-            is_coarse = rounded.loss_room > case.loss_room and (
-                rounded.rooms_off < _IS_SEEN or rounded.rounding > _COARSE
-            )
-            of_all = () if is_coarse else self._of_all(case, rows)
+            self._unexplained.append(case.rounded)
+            is_hidden = case.is_rounded and case.rounded.rooms_off < _IS_SEEN
+            of_all = () if is_hidden or _is_coarse(case) else self._of_all(case, rows)
             if found.causes:  # a number that nobody types may be a product of two mistakes
                 of_all = [one._replace(for_all=False) for one in of_all] or found.causes
             found = found._replace(causes=of_all)

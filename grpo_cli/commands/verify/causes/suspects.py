@@ -38,8 +38,7 @@ class _Group:
         """The records as one case; None where there is one, or they expect other things."""
         with suppress(*IMPOSSIBLE):
             if self.records[1:]:
-                found = Case.of(self.records, self.wanted, self.plan, self.tolerance)
-                return replace(found, of_rounded=True)
+                return Case.of(self.records, self.wanted, self.plan, self.tolerance).rounded
         return None
 
     @cached_property
@@ -80,10 +79,6 @@ class Suspect:
         """The record alone."""
         return Case.of([self._record], [self._wanted], self._group.plan, self._group.tolerance)
 
-    @cached_property
-    def _rounded(self) -> Case:
-        return replace(self.case, of_rounded=True)
-
     @property
     def alone(self) -> Suspect:
         """It without its group, which is then not kept."""
@@ -104,7 +99,7 @@ class Suspect:
         """How far off it is with a cause, beyond its rounding; infinite where it does not agree."""
         found, case, at = self._group.misfit(cause, self._at), self._group.case, self._at
         if case is None or np.isnan(found):
-            found, case, at = cause.misfit(self._rounded), self._rounded, 0
+            found, case, at = cause.misfit(self.case.rounded), self.case.rounded, 0
         return max(found - float(case.roundings[at]), 0.0)
 
 
