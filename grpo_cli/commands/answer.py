@@ -97,7 +97,7 @@ class Printed(Answer):
 
     def __str__(self) -> str:
         """What the command prints into a pipe, and how many notices there are."""
-        from grpo_cli.terminal.screen import screen_of, written  # rich, which few answers need
+        from grpo_cli.terminal.screen import screen_of, written  # rich, slow to import
 
         screen = screen_of(BytesIO())
         console = screen.console()

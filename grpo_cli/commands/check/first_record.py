@@ -22,7 +22,7 @@ _BEYOND, _BELOW, _DOUBT, _LEAST_FILLED, _LITTLE = 20.0, -50.0, -0.3, 3, 0.3
 def first_error(chunk: Chunk) -> Iterator[str]:
     """Yields the first error of ``_RULES`` in the first record's first 16,384 tokens, if any.
 
-    A few reductions decide whether the rules of ``grpo check`` are loaded at all: they take 16 µs
+    Some reductions decide whether the rules of ``grpo check`` are loaded at all: they take 16 µs
     of a record of 154 tokens, where loading the rules takes 10 ms.
     """
     widths = chunk.batch.responses.lengths[: int(chunk.batch.records.lengths[0])]

@@ -209,8 +209,8 @@ class InMemory:
 
     @cached_property
     def _known(self) -> Sequence[dict[Hashable, Any] | None]:
-        few = sum(one.batch.responses.count for one in self.chunks) <= _RESPONSES
-        return [{} if few else None for _ in self.chunks]
+        are_kept = sum(one.batch.responses.count for one in self.chunks) <= _RESPONSES
+        return [{} if are_kept else None for _ in self.chunks]
 
     def fold(self, make: Callable[[], A]) -> A:
         """Adds up all chunks."""

@@ -174,7 +174,7 @@ def compare_decimals(view: View) -> Kinds:
     rows = np.flatnonzero(view.lengths)
     middles = (view.responses.starts + view.lengths // 2)[rows]
     unrounded = np.zeros(len(view.counts), dtype=np.bool_)
-    for values in view.log_probs.values():  # at a few tokens, which decide it in most inputs
+    for values in view.log_probs.values():  # at one token a response, enough for most
         unrounded[view.records.index[rows[_are_off(values[middles], _MORE - 1)]]] = True
     for most in range(_MORE - 1, -1, -1) if (several & ~unrounded).any() else ():
         rounded = decimals == most + 1

@@ -215,8 +215,8 @@ class Chart {
     const place = at ?? last;
     const others = (metric.others ?? []).map((values) => values[place]).filter((one) => one !== null);
     const value = metric.values[place];
-    const [own, ...beside] = [value, ...others].map((one) => shown(one, others.length ? 3 : 4));
-    this.value.textContent = `step ${run.steps[place]}: ${own}${beside.map((one) => ` (${one})`).join("")}`;
+    const [own, ...rest] = [value, ...others].map((one) => shown(one, others.length ? 3 : 4));
+    this.value.textContent = `step ${run.steps[place]}: ${own}${rest.map((one) => ` (${one})`).join("")}`;
     this.cursor.setAttribute("transform", `translate(${this.x(place)} 0)`);
     this.cursor.style.display = at === null ? "none" : "";
     this.cursor.lastChild.setAttribute("cy", value === null ? -9 : this.y(value));

@@ -74,9 +74,9 @@ class Page {
     if (known && group === null) {
       const steps = Object.keys(run.kept).map(Number).sort((a, b) => a - b);
       const at = steps.indexOf(step);
-      const beside = (place, words) => parts.push(Object.assign(link(`#step-${steps[place]}`, words), { className: "beside" }));
-      if (at > 0) beside(at - 1, `‹ step ${steps[at - 1]}`);
-      if (at + 1 < steps.length) beside(at + 1, `step ${steps[at + 1]} ›`);
+      const neighbour = (place, words) => parts.push(Object.assign(link(`#step-${steps[place]}`, words), { className: "neighbour" }));
+      if (at > 0) neighbour(at - 1, `‹ step ${steps[at - 1]}`);
+      if (at + 1 < steps.length) neighbour(at + 1, `step ${steps[at + 1]} ›`);
     }
     this.path.replaceChildren(...parts);
   }
@@ -240,7 +240,7 @@ class Page {
     this.tell();
   }
 
-  // On paper stands what is unfolded, all of it.
+  // On paper is what is unfolded, all of it.
   print() {
     this.printing = true;
     this.tip.hide();

@@ -67,7 +67,7 @@ function alignPoints(cells) {
   for (const cell of numbers) cell.append(" ".repeat(most - places(cell)));
 }
 
-// Columns of text, which stands at the left.
+// Columns of text, aligned left.
 const TEXTS = new Set(["token", "record", "metric", "series", "what it is", "there − here", "there − here since then", "worst in"]);
 
 // Sorts by a column, numbers from the largest on and words from the first on; the second time the other way.
