@@ -366,6 +366,16 @@ def test_some_records_have_advantages_by_token(tmp_path) -> None:
         match(path, loss=loss, **flags)
 
 
+def test_a_penalty_in_the_reward_may_be_0_in_the_first_record(tmp_path) -> None:
+    """At the first step of a run the policy is the reference, later it is not."""
+    first, *more = telling()
+    same = dict.fromkeys(("log_probs_old", "log_probs_rollout"), first["log_probs_ref"])
+    path = str(write(tmp_path / "a", [first | same, *more]))
+    loss = evaluate(path, "openrlhf/reinforce_baseline").loss
+    found = match(path, loss=loss, variant="openrlhf/reinforce_baseline")
+    assert found.matches[0].value == loss
+
+
 # ---- digits and chance --------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from grpo_cli.commands.match.space.changes import Change, changed
@@ -191,7 +191,11 @@ class Sample:
         """
         if wanted not in self._per_response:
             objective = self.record.objective(changed(row, *changes))
-            evaluated = evaluate(self.record.batch, objective)
+            batch = self.record.batch
+            if objective.kl_in_reward and batch.log_probs_ref is not None:
+                # In a first step π_θ is π_ref: a penalty of 0, which leaves one advantage.
+                batch = replace(batch, log_probs_ref=batch.log_probs_ref - 1.0)
+            evaluated = evaluate(batch, objective)
             self._per_response[wanted] = evaluated.response_advantage is not None
         return self._per_response[wanted]
 
