@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -45,12 +44,6 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> str:
 def losses(known: str) -> dict[str, float]:
     """Each row's loss on the records whose hyperparameters are known."""
     return {row.variant: row.loss for row in compare(known, "all").variants}
-
-
-@pytest.fixture
-def without_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing fits, mistakes are looked for, a second each time: one test is about them."""
-    monkeypatch.setattr("grpo_cli.commands.match.slips.find_mistakes", lambda *_: ())
 
 
 # ---- rows, changes, numbers ---------------------------------------------------------------------
@@ -109,7 +102,7 @@ def test_the_std_of_a_batch_has_other_settings_too(path) -> None:
     assert found.matches[0].difference == pytest.approx(0.0, abs=1e-9)
 
 
-def test_the_nearest_row_is_named_with_the_flags_that_it_has(path, without_mistakes) -> None:
+def test_the_nearest_row_is_named_with_the_flags_that_it_has(path) -> None:
     """If it is within 0.1 % of the number."""
     flags = (*FEW, "--advantage", "batch-std", "--rtol", "1e-9")
     found = json.loads(run("match", path, "--loss=0.155", *flags, "--json").stdout)
@@ -131,8 +124,6 @@ def test_a_row_whose_masks_are_off_is_changed_too(path) -> None:
     loss = evaluate(path, "ms-swift/grpo", stages={"surrogate": "unclipped"}).loss
     shown = run("match", path, f"--loss={loss:.8g}", "--kl", "k3").stdout
     assert shown.startswith("ms-swift/grpo --surrogate unclipped"), shown
-    before = shown.partition("a match this simple")[0]
-    assert not before.count("\nany epsilon")  # which it has not
 
 
 def test_of_names_of_one_formula_the_best_known_comes_first(known) -> None:
@@ -260,18 +251,16 @@ CISPO = {"kl": "none", "advantage": "group-std", "aggregate": "token-mean", "rat
         ("dr", {"aggregate": "token-sum-norm"}, {"max_completion_length": 256},
          {"stages": {"aggregate": "token-sum-norm", "kl": "none"}, "epsilon": 0.2},
          "-p max_completion_length=256"),
-        ("dr", {"aggregate": "token-sum-norm"}, {"max_completion_length": 211},
-         {"epsilon": 0.2, "stages": {"kl": "none"}}, "-p max_completion_length=211"),
         ("bnpo", {"kl": "none"}, {"epsilon": 0.15},
          {"stages": CISPO}, "--epsilon-low 0.15"),
-        ("cispo", {}, {"epsilon": 0.33}, {"stages": CISPO}, "--epsilon-low 0.33"),
+        ("cispo", {}, {"epsilon": 0.3}, {"stages": CISPO}, "--epsilon-low 0.3"),
         ("trl/dr_grpo", {}, {"max_completion_length": 24}, {"epsilon": 0.2},  # not 768 × 32
          "-v trl/dr_grpo -p max_completion_length=24 --level batch --only loss"),
         ("trl/dr_grpo", {}, {"max_completion_length": 23},  # which grpo, the default, does not use
          {"epsilon": 0.2, "max_completion_length": 23}, "-p max_completion_length=23"),
         # ε that differ below and above, and no KL at all, as recipes have them
-        ("grpo", PROMPTS, {"epsilon_low": 0.2, "epsilon_high": 0.24, "beta": 0.001},
-         {"stages": PROMPTS, "beta": 0.001}, "--epsilon-high 0.24"),
+        ("grpo", PROMPTS, {"epsilon_low": 0.2, "epsilon_high": 0.25, "beta": 0.001},
+         {"stages": PROMPTS, "beta": 0.001}, "--epsilon-high 0.25"),
         ("grpo", PROMPTS, {"epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.0},
          {"stages": PROMPTS}, "-v"),
         ("grpo", PROMPTS | {"ratio": "sequence"},
@@ -286,25 +275,6 @@ def test_hyperparameters_are_solved_for_or_searched(
     found = match(path, loss=f"{loss:.10g}", **asked)
     assert found.reproduced
     assert any(words in one.command and one.value == loss for one in found.matches)
-
-
-@pytest.mark.more
-def test_a_length_of_two_steps_is_one_and_of_few_digits_none(tmp_path, without_mistakes) -> None:
-    """The words name Dr. GRPO and the length; what chance gives is not named."""
-    dr = {"variant": "dr", "stages": {"aggregate": "token-sum-norm"}, "epsilon": 0.2}
-    records = [record(at, [9, 4, 7], [0.2, 0.0, 1.1]) | {"epsilon": 0.2} for at in (4, 5)]
-    steps, lengths = [], (211, 211, 207)
-    for step, (one, length) in enumerate(zip([*records, records[1]], lengths, strict=True)):
-        loss = float(f"{evaluate([one], **dr, max_completion_length=length).loss:.8g}")
-        steps.append(one | {"step": step, "loss": loss})
-    same, other = write(tmp_path / "same", steps[:2]), write(tmp_path / "other", steps[::2])
-    found = run("match", str(same), "--logged", "loss=loss", "--kl", "none")
-    assert "dr with max_completion_length 211 gives the loss" in found.stdout
-    known = {"stages": PLAIN["pair"] | PLAIN["kl"], "epsilon": 0.2}  # so none is doubted
-    found = match(str(other), logged="loss=loss", **known)
-    assert not any("max_completion_length" in one.command for one in found.matches)
-    rough = match(steps[:1], loss=f"{steps[0]['loss']:.3g}", **known)
-    assert not rough.reproduced
 
 
 def test_the_other_sign_the_objective_and_noise_of_float32(path) -> None:
@@ -341,7 +311,7 @@ def test_a_variant_that_is_named_is_the_only_one_tried(tmp_path) -> None:
     assert any("only grpo was tried" in one for one in found.notices)
 
 
-def test_entropies_are_a_part_of_the_number(tmp_path, without_mistakes) -> None:
+def test_entropies_are_a_part_of_the_number(tmp_path) -> None:
     one = record(3, [4, 6, 5], [1.0, 0.0, 0.5])
     one["entropies"] = [[0.5 + 0.1 * t for t in range(len(row))] for row in one["log_probs_old"]]
     path = str(write(tmp_path / "a", [one]))
@@ -374,14 +344,14 @@ def test_some_records_have_advantages_by_token(tmp_path) -> None:
     ("text", "half"),
     some([("0.0256", 5e-5), ("0.02560", 5e-6), ("-1.20e-3", 5e-6), ("12", 0.5), ("3.", 0.5)], 3),
 )
-def test_the_tolerance_follows_from_the_digits(path, text, half, without_mistakes) -> None:
+def test_the_tolerance_follows_from_the_digits(path, text, half) -> None:
     found = match(path, loss=text, stages=NARROW | PLAIN["advantage"], epsilon=0.2)
     assert half < found.tolerance == pytest.approx(half, rel=1e-3)  # more: a float32's rounding
     assert found.rtol == pytest.approx(half / abs(float(text)))
 
 
 @pytest.mark.more
-def test_chance_is_how_often_numbers_are_hit(path, without_mistakes) -> None:
+def test_chance_is_how_often_numbers_are_hit(path) -> None:
     """Of some numbers, and falls with their digits."""
     draw = np.random.default_rng(7)
     stages = PLAIN["pair"] | PLAIN["kl"]
@@ -400,7 +370,7 @@ def test_chance_is_how_often_numbers_are_hit(path, without_mistakes) -> None:
 
 
 @pytest.mark.more
-def test_the_nearest_say_what_would_make_them_fit(path, without_mistakes) -> None:
+def test_the_nearest_say_what_would_make_them_fit(path) -> None:
     found = match(path, loss="123.456789", stages=NARROW, epsilon=0.2)
     assert not found.matches
     off = [abs(one.difference) for one in found.nearest]
@@ -495,7 +465,7 @@ def test_ratios_within_the_clip_do_not_distinguish_clips() -> None:
     records = within_the_clip()
     loss = evaluate(records, "dapo", stages=stages).loss
     found = match(records, loss=f"{loss:.12g}", stages=stages)
-    assert any(one.startswith("ratios beyond the clip of epsilon") for one in found.tell_apart)
+    assert any(one.startswith("ratios beyond the clip (") for one in found.tell_apart)
     assert not any("other than 1" in one for one in found.tell_apart)
 
 
@@ -533,7 +503,7 @@ def test_values_that_few_digits_leave_are_distinguished_by_more(known, losses) -
 # ---- as users run it ----------------------------------------------------------------------------
 
 
-def test_records_that_a_plan_cannot_evaluate_are_left_out(tmp_path, without_mistakes) -> None:
+def test_records_that_a_plan_cannot_evaluate_are_left_out(tmp_path) -> None:
     """With --on-error skip, as by eval; else a note says why nothing was found."""
     rows = telling(hyperparameters=KNOWN)
     path = write(tmp_path / "some", [*rows, {**rows[0], "rewards": None}])
@@ -624,7 +594,6 @@ def test_large_inputs_are_searched_narrowly_first(losses, known, monkeypatch) ->
     monkeypatch.undo()
     small = match(known, loss=loss)
     assert large.tried < small.tried
-    assert large.matches[0].any_from == small.matches[0].any_from
 
 
 def logged(tmp_path: Path, rows: list[dict[str, Any]], *words: str) -> Any:
@@ -707,7 +676,7 @@ def test_what_only_some_records_have_a_reference_for_is_noted(tmp_path) -> None:
 
 
 @pytest.mark.more
-def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path, without_mistakes) -> None:
+def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path) -> None:
     records = telling(hyperparameters=KNOWN | {"gradient_accumulation_steps": 1})
     for one in records:
         one["framework"] = {"name": "trl", "loss_type": "dr_grpo"}
@@ -723,82 +692,13 @@ def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path, without_mistak
     rows, _, gives = rest.partition("the records name trl/dr_grpo, which gives ")
     assert "trl/dr_grpo" in rows
     assert gives.split()[1] == "instead"
-    same = ("--epsilon-low", 0.2, "--epsilon-high", 0.28, "--beta", 0.04)  # so none is doubted
+    same = ("--epsilon-low", 0.2, "--epsilon-high", 0.28, "--beta", 0.04)
     found = answer("match", path, f"--loss={1.0137 * number:.6g}", *same)
     nearest, recorded = found["released"]["nearest"], found["released"]["recorded"]
     assert recorded["value"] == number
     assert evaluate(path, nearest["variants"][0]).loss == nearest["value"]
     off = min(abs(value - found["target"]) for value in values.values())
     assert off == abs(nearest["difference"])
-
-
-def reaching(up: float, down: float, gain_down: float = -0.9, loss_up: float = 0.7) -> Any:
-    """Log ratios of A > 0 go up to one, of A < 0 down to the other."""
-    moves = [[up, 0.05, gain_down, 0.02], [down, loss_up, -0.1]]
-    old = [[-1.0] * 4, [-1.0] * 3]
-    new = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(old, moves, strict=True)]
-    return [{"log_probs_new": new, "log_probs_old": old, "rewards": [1.0, 0.0], "beta": 0.0}]
-
-
-BOTH = {"epsilon_low": 1 - math.exp(-0.3), "epsilon_high": math.exp(0.1) - 1}
-
-
-@pytest.mark.more
-@each(
-    ("variant", "rows", "flags", "wanted"),
-    some([
-        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35}, BOTH),
-        ("dapo", reaching(0.1, -0.3), {"epsilon_low": 0.3, "epsilon_high": 0.28}, BOTH),
-        ("dapo", reaching(0.1, -0.3), {"epsilon_low": 0.25, "epsilon_high": 0.28},
-         {"epsilon_high": BOTH["epsilon_high"]}),
-        ("dapo", reaching(0.6, -0.6), {"epsilon": 0.2}, {}),
-        ("dapo", reaching(-0.1, 0.2, loss_up=0.3), {"epsilon": 0.2},
-         {"epsilon_low": 1 - math.exp(-0.1), "epsilon_high": math.exp(0.05) - 1}),
-        ("cispo", reaching(0.1, -0.3), {"epsilon_low": 0.7, "epsilon_high": 2.0},
-         {"epsilon_low": 1 - math.exp(-0.9), "epsilon_high": math.exp(0.7) - 1}),
-        ("sapo", reaching(0.1, -0.3), {}, {}),
-        # a cap on A < 0: where it acts, ε_high may matter to it
-        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35, "delta": 1.5},
-         {"epsilon_low": BOTH["epsilon_low"]}),
-        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35, "delta": 2.5}, BOTH),
-        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35, "dual_clip": 1.5},
-         {"epsilon_low": BOTH["epsilon_low"]}),
-    ], 5),
-)  # fmt: skip
-def test_an_epsilon_that_clips_nothing_is_left_open(variant, rows, flags, wanted) -> None:
-    """From which on, by the ratios that are reached on either side."""
-    made = [rows[0] | {"hyperparameters": {}}]
-    said = {name: value for name, value in flags.items() if name not in ("delta", "dual_clip")}
-    kept = {name: value for name, value in flags.items() if name not in said}
-    both = {"epsilon_low": said.get("epsilon"), "epsilon_high": said.get("epsilon")} | said
-    both = {name: value for name, value in both.items() if value is not None and name != "epsilon"}
-    stages = {"kl": "none", "aggregate": "token-mean", "ratio": "token", "advantage": "group-std"}
-    stages |= {"surrogate": "clip"} if kept else {}
-    loss = evaluate(made, variant, stages=stages, **both, **kept).loss
-    found = match(made, loss=repr(loss), stages=stages, **kept)
-    if wanted:
-        open_ones = [one.any_from for one in found.matches if one.any_from]
-        assert any(one == pytest.approx(wanted) for one in open_ones), open_ones
-    else:
-        named = [one for one in found.matches if f"{variant}|" in one.signature]
-        assert not any(one.any_from for one in named)
-
-
-def test_an_open_epsilon_is_shown_unless_it_is_given(tmp_path) -> None:
-    path = write(tmp_path / "still", reaching(0.1, -0.3))
-    loss = evaluate(str(path), "dapo", epsilon_low=0.3, epsilon_high=0.28).loss
-    words = ("match", path, f"--loss={loss!r}", "--kl", "none", "--aggregate", "token-mean")
-    for low, same in ((BOTH["epsilon_low"] + 1e-12, True), (BOTH["epsilon_low"] - 1e-3, False)):
-        again = evaluate(str(path), "dapo", epsilon_low=low, epsilon_high=0.28).loss
-        assert (again == pytest.approx(loss, rel=1e-13)) is same
-    shown = " ".join(run(*words).stdout.split())
-    edges = (
-        "any epsilon_low ≥ 0.2592 and any epsilon_high ≥ 0.1052 clips nothing and gives the same"
-    )
-    assert shown.count(edges) == shown.count("any epsilon_high") == 1
-    result = run(*words, "--epsilon-low", "0.3", "--json")
-    assert result.exit_code == 0
-    assert not any(one["any_from"] for one in json.loads(result.stdout)["matches"])
 
 
 # ---- which row is named --------------------------------------------------------------------------
@@ -903,7 +803,7 @@ def test_clipped_tokens_are_asked_for_where_nothing_is_clipped(tmp_path) -> None
     path = write(tmp_path / "run.jsonl", [row])
     found = match(str(path), loss=evaluate(row, "dapo").loss, stages=NARROW)
     assert found.match_count > 1
-    assert any(one.startswith("ratios beyond the clip of epsilon_low") for one in found.tell_apart)
+    assert any(one.startswith("ratios beyond the clip (") for one in found.tell_apart)
 
 
 # ---- what the records say may not be what was computed -------------------------------------------
@@ -920,29 +820,10 @@ def clipped(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.more
 @each(
     ("flags", "words"),
-    [
-        ({"epsilon": 0.1}, "--epsilon-high 0.1 --epsilon-low 0.1"),
-        ({"beta": 0.1}, "--beta 0.1"),
-    ],
-)
-def test_settings_that_the_records_give_are_doubted_where_nothing_fits(
-    clipped: str, flags: dict[str, float], words: str
-) -> None:
-    loss = evaluate(clipped, "grpo", **flags).loss
-    found = match(clipped, loss=repr(loss), stages=USUAL)
-    assert found.reproduced
-    assert any(f"-v grpo {words}" in one.command for one in found.matches)
-
-
-@pytest.mark.more
-@each(
-    ("flags", "words"),
     [({"epsilon_high": 1e16}, "no upper clip"), ({"epsilon_low": 1.0}, "no lower clip")],
 )
-@pytest.mark.parametrize("settings", [{}, {"epsilon": 0.2}])
-def test_a_clip_of_one_side_is_found_with_another_std_eps(tmp_path, flags, words, settings) -> None:
-    """Also where the records say ε, which the other side has."""
-    rows = str(write(tmp_path / "rows", telling(**settings)))
+def test_a_clip_of_one_side_is_found_with_another_std_eps(tmp_path, flags, words) -> None:
+    rows = str(write(tmp_path / "rows", telling()))
     own = {"epsilon_low": 0.2, "epsilon_high": 0.2, "std_eps": 1e-4, "beta": 0.0} | flags
     loss = evaluate(rows, "grpo", **own).loss
     found = run("match", rows, f"--loss={loss:.10g}", "-v", "grpo").stdout
@@ -957,9 +838,7 @@ def test_a_row_keeps_its_own_epsilon_where_the_records_give_another(tmp_path) ->
     logged = evaluate(str(rows), "dapo", epsilon_high=0.28).loss
     found = match(str(rows), loss=f"{logged:.10g}").matches[0]
     assert found.command.split(" -v ")[1].startswith("dapo --epsilon-high 0.28 --level")
-    assert (found.value, found.replaced) == (logged, {"epsilon_high": 0.2})
-    said = run("match", str(rows), f"--loss={logged:.10g}").stdout
-    assert "dapo with its own ε (the records give 0.2)" in " ".join(said.split())
+    assert found.value == logged
 
 
 @pytest.mark.more
@@ -970,35 +849,6 @@ def test_a_missing_mean_over_responses_is_called_that(clipped: str) -> None:
 
 
 # ---- mistakes ----------------------------------------------------------------------------------
-
-
-def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> None:
-    """The loss of two groups with max for min, which no choice of stages gives."""
-    draw = np.random.default_rng(5)
-    rows, losses = [], []
-    for _ in range(2):
-        old = -draw.uniform(0.2, 2.0, (4, 5))
-        new = np.minimum(old + draw.normal(0.0, 0.3, (4, 5)), -0.001)
-        advantages = np.array([1.5, -0.5, -0.5, -0.5])
-        columns = {"log_probs_new": new.tolist(), "log_probs_old": old.tolist()}
-        rows.append(columns | {"advantages": advantages.tolist(), "beta": 0.0})
-        ratio, a = np.exp(new - old), advantages[:, None]
-        losses.append(-np.maximum(ratio * a, np.clip(ratio, 0.8, 1.2) * a).mean())
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    few = ("--kl", "none", "--ratio", "token", "--aggregate", "response-mean", "--epsilon", "0.2")
-    words = ("match", path, f"--loss={float(np.mean(losses))!r}", *few)
-    found = answer(*words)
-    assert not found["reproduced"]
-    assert [(one["variant"], one["mistake"]) for one in found["mistakes"]] == [
-        ("grpo", "clip-greater")
-    ]
-    shown = " ".join(run(*words).stdout.split())
-    assert "but grpo with this mistake does: max instead of min" in shown
-    stages = {"kl": "none", "ratio": "token", "aggregate": "response-mean"}
-    exact = match(str(path), loss=repr(float(np.mean(losses))), stages=stages, epsilon=0.2)
-    assert "by chance" not in exact.headline
-    assert "by chance, grpo with a mistake" in replace(exact, tolerance=5e-4, rtol=1e-2).headline
 
 
 @pytest.mark.more
@@ -1063,9 +913,7 @@ MEANS = [*product(["tokens", "records", "responses"], [False, True])]
 
 @pytest.mark.more
 @pytest.mark.parametrize(("over", "weighted"), some(MEANS, 2))
-def test_a_logged_kl_may_be_another_mean_than_the_objectives(
-    over: str, weighted: bool, without_mistakes: None
-) -> None:
+def test_a_logged_kl_may_be_another_mean_than_the_objectives(over: str, weighted: bool) -> None:
     """TRL logs the mean over micro-batches of token means."""
     rows = kl_records()
     each = [k3_of(row, weighted=weighted) for row in rows]
@@ -1103,9 +951,7 @@ def test_a_logged_kl_may_be_another_mean_than_the_objectives(
         1,
     ),
 )
-def test_what_a_number_besides_the_loss_is(
-    other: dict[str, Any], words: str, without_mistakes: None
-) -> None:
+def test_what_a_number_besides_the_loss_is(other: dict[str, Any], words: str) -> None:
     """Where it fits nothing, no convention is found; of few digits, it may be several means."""
     rows = kl_records()
     loss = evaluate(rows, "grpo").loss
@@ -1116,7 +962,7 @@ def test_what_a_number_besides_the_loss_is(
 
 
 @pytest.mark.more
-def test_a_kl_of_several_steps_is_one_mean_in_all(tmp_path: Path, without_mistakes: None) -> None:
+def test_a_kl_of_several_steps_is_one_mean_in_all(tmp_path: Path) -> None:
     rows = []
     for step, row in enumerate(kl_records()):
         tokens = [x for some in k3_of(row) for x in some]

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Frames
-from grpo_cli.commands.verify.compare import FLOAT32_LOSS
-from grpo_cli.hyperparameters import Value
-from grpo_cli.mistakes import causes
 from grpo_cli.objective.signature import choices_in
 from grpo_cli.terminal.numbers import shown
-
-BY_CHANCE = 0.05
-"""A mistake of which more hits than this are expected by chance may be one of them."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +29,6 @@ class Convention(Answer):
         bits: the cost of its changes; each bit halves the prior probability.
         hits_expected: how many equally simple conventions give such a number by chance.
         would_need: the ``factor`` or the ``beta`` with which it would fit.
-        any_from: ε → the value from which on any gives the same number.
-        replaced: what the records put in the place of the variant's own hyperparameters, where
-            the convention keeps its own, as DAPO's ε of 0.2 and 0.28.
     """
 
     entry: int
@@ -55,8 +45,6 @@ class Convention(Answer):
     bits: float
     hits_expected: float | None
     would_need: Mapping[str, float]
-    any_from: Mapping[str, float]
-    replaced: Mapping[str, Value]
 
     @property
     def name(self) -> str:
@@ -81,15 +69,6 @@ class Released(Answer):
     nearest: Convention | None
     recorded: Convention | None
     changes: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Mistaken(Answer):
-    """A mistake that gives the number: the variant, the mistake's name, and its description."""
-
-    variant: str
-    mistake: str
-    words: str
 
 
 @dataclass(frozen=True)
@@ -147,7 +126,6 @@ class Matched(Frames, Answer):
         tried: how many conventions were tried.
         released: the unmodified rows.
         not_tried: what was not tried → why.
-        mistakes: mistakes that give the number, if no convention does.
         others: the other numbers, if the first match, or ``loss_alone``, does not give all.
         loss_alone: the convention that gives only the loss, if none gives all numbers.
     """
@@ -171,11 +149,10 @@ class Matched(Frames, Answer):
     tried: int
     released: Released
     not_tried: Mapping[str, str]
-    mistakes: Sequence[Mistaken] = ()
     others: Sequence[OtherNumber] = ()
     loss_alone: Convention | None = None
 
-    of_views = ("consistent_words", "mistakes_by_chance", "other_sentences")
+    of_views = ("consistent_words", "other_sentences")
 
     @property
     def _stages(self) -> Mapping[str, Sequence[str]]:
@@ -223,25 +200,11 @@ class Matched(Frames, Answer):
         return [one.sentence for one in self.others if not one.agrees]
 
     @property
-    def mistakes_by_chance(self) -> float:
-        """How many mistakes give the number by chance.
-
-        Numbers of mistakes are about as far from the logged one as that is from 0.
-        """
-        size = abs(self.target)  # not that of conventions, whose terms may be far larger
-        room = min(self.tolerance, max(self.rtol or math.inf, FLOAT32_LOSS) * size)
-        return len(causes()) * min(2.0 * room / size, 1.0)
-
-    @property
     def headline(self) -> str:
         """Whether the number was reproduced, and by which convention."""
         if self.consistent_words:
             return self.consistent_words
         number = f"{self.target_of} {self.target!r}"
-        if self.mistakes:
-            first = self.mistakes[0]
-            sure = "" if self.mistakes_by_chance <= BY_CHANCE else "by chance, "
-            return f"{number}: {sure}{first.variant} with a mistake: {first.words}"
         if self.loss_alone is not None:
             return f"{number}: {self.loss_alone.name} gives it; {'; '.join(self.other_sentences)}"
         if not self.matches:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
-from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched, Released
+from grpo_cli.commands.match.answer import Convention, Matched, Released
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.logged import TARGETS, read_questions
-from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
-from grpo_cli.commands.match.run import RARE, REFERENCE, Candidate, Run, entries
+from grpo_cli.commands.match.question import LoggedNumber, Question, Stream
+from grpo_cli.commands.match.run import REFERENCE, Candidate, Run, entries
 from grpo_cli.commands.match.search import TOO_LARGE, Search
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
@@ -19,7 +18,6 @@ from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
-from grpo_cli.hyperparameters import Value
 from grpo_cli.terminal.numbers import shell_line, shown
 from grpo_cli.variants import changed
 from grpo_cli.variants.plan import Plan, plan
@@ -90,18 +88,7 @@ def ask(
         source.notices[note] = None
     for one in run.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
-    answer = result(run, questions, words)
-    is_small = isinstance(questions[0].data, InMemory) and not source.skipped
-    fits = run.sure or answer.consistent is not None
-    if fits or target is None or others or not is_small or plan.batch != "input":
-        return answer
-    from grpo_cli.commands.match.slips import find_mistakes  # not loaded where a convention fits
-
-    mistaken = replace(answer, mistakes=find_mistakes(plan, source, target))
-    if run.matches:
-        likelier = min(RARE if run.reproduced else BY_CHANCE, run.matches[0].chance)
-        return answer if mistaken.mistakes_by_chance > likelier else mistaken
-    return mistaken
+    return result(run, questions, words)
 
 
 def _evaluate(plan: Plan, source: Reader) -> None:
@@ -237,8 +224,6 @@ def convention(
         bits=one.bits,
         hits_expected=None if math.isnan(one.chance) else one.chance,
         would_need=dict(one.needs),
-        any_from=dict(one.unbound),
-        replaced=_replaced(one.plan, chunk),
     )
 
 
@@ -252,14 +237,6 @@ def _also(first: Candidate, chunk: Chunk) -> tuple[str, ...]:
         every = [name for name in names if not alone or name not in alone]
         found += [" ".join([*sign, name, *flags, *meaning]) for name in every]
     return tuple(dict.fromkeys(found))
-
-
-def _replaced(made: Plan, chunk: Chunk) -> dict[str, Value]:
-    """What the records give in the place of values of the row's own that nothing else changed."""
-    own, given = made.row.surrogate.values, chunk.settings
-    if made.swapped or any(own.get(name, ...) != value for name, value in made.flags.items()):
-        return {}
-    return {name: given[name] for name in made.flags if name in given and given[name] != own[name]}
 
 
 def _meaning(one: Candidate) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -38,7 +37,7 @@ _OVER = {
 """What a mean is over; of records, each a micro-batch, the token means."""
 
 
-def agrees(one: Candidate, other: LoggedNumber) -> bool:
+def _has(one: Candidate, other: LoggedNumber) -> bool:
     """Whether a convention has a number; a gradient may be scaled as the loss is, or not."""
     value = own_value(one, other.name)
     scales = (1.0, abs(one.times)) if other.name == "gradient_norm" else (1.0,)
@@ -47,7 +46,12 @@ def agrees(one: Candidate, other: LoggedNumber) -> bool:
 
 def all_agree(one: Candidate, question: Question) -> bool:
     """Whether a convention also gives all the numbers that are not the loss."""
-    return all(agrees(one, other) for other in question.others)
+    return all(_has(one, other) for other in question.others)
+
+
+def agrees(one: Candidate, question: Question) -> bool:
+    """Whether a convention also gives all the numbers that are neither the loss nor a KL."""
+    return all(_has(one, other) for other in question.others if other.name != KL)
 
 
 def _is_near(value: float, other: LoggedNumber) -> bool:
@@ -81,16 +85,18 @@ def means_of(question: Question) -> Mapping[str, float]:
     return {words: one.row()[KL] for words, one in every if one is not None}
 
 
-def fitting(question: Question, means: Mapping[str, float]) -> list[str]:
-    """The means that are the logged KL, the usual first."""
-    logged = [other for other in question.others if other.name == KL]
-    return [words for words, value in means.items() if all(_is_near(value, x) for x in logged)]
-
-
-def without_kl(question: Question) -> Question:
-    """The question without a logged KL."""
-    others = [other for other in question.others if other.name != KL]
-    return replace(question, others=others)
+def common_means(questions: Sequence[Question], means: Sequence[Mapping[str, float]]) -> list[str]:
+    """The means that are the logged KL of every question, the usual first."""
+    logged = [[x for x in question.others if x.name == KL] for question in questions]
+    return [
+        words
+        for words in means[-1]
+        if all(
+            _is_near(each[words], x)
+            for each, numbers in zip(means, logged, strict=True)
+            for x in numbers
+        )
+    ]
 
 
 def others_of(
@@ -106,7 +112,7 @@ def others_of(
     """
     found = []
     for other in question.others:
-        own, agree = own_value(one, other.name), agrees(one, other)
+        own, agree = own_value(one, other.name), _has(one, other)
         meaning = logged = ""
         also: list[str] = []
         if other.name == KL and own is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from grpo_cli.batch import F64, Batch
+from grpo_cli.batch import Batch
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator, usable
@@ -22,7 +21,6 @@ from grpo_cli.engine.references import References
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.hyperparameters import KNOWN
-from grpo_cli.objective.objective import Objective
 from grpo_cli.records import DecodedChunk
 from grpo_cli.records.packed import LARGEST
 
@@ -242,18 +240,11 @@ class Question:
 
 # ---- totals, as grpo eval gives them -------------------------------------------------------------
 
-LOW, HIGH = "epsilon_low", "epsilon_high"
-
 
 @dataclass
 class Exact(Totals):
-    """Totals, how far the ratios go on either side, and which records have a reference.
+    """Totals, and which records have a reference."""
 
-    Attributes:
-        reached: [2, 2] the least and the greatest ρ of tokens with A > 0, and of those with A < 0.
-    """
-
-    reached: F64 = field(default_factory=lambda: np.array([[math.inf, -math.inf]] * 2))
     references: References = field(default_factory=References)
 
     def merge(self, other: Totals) -> None:
@@ -266,45 +257,6 @@ class Exact(Totals):
         if isinstance(other, Exact):
             self.references.merge(other.references)
             self.references.check()
-            self.reach(other.reached)
-
-    def reach(self, other: F64) -> None:
-        """Adds what the ratios of other records reach."""
-        (low, high), (other_low, other_high) = self.reached.T, other.T
-        self.reached = np.stack([np.minimum(low, other_low), np.maximum(high, other_high)], axis=1)
-
-
-def edges(ratio: F64, advantage: F64) -> F64:
-    """[2, 2] the least and the greatest ρ of tokens with A > 0, and of those with A < 0."""
-    found = np.empty((2, 2))
-    for side, chosen in zip(found, (advantage > 0, advantage < 0), strict=True):
-        side[0] = ratio.min(where=chosen, initial=np.inf)
-        side[1] = ratio.max(where=chosen, initial=-np.inf)
-    return found
-
-
-def unbound(objective: Objective, reached: F64) -> dict[str, float]:
-    """ε → the value from which on any gives the same number, if the objective's own is above it.
-
-    PPO's clip holds ρ from above where A > 0, and from below where A < 0; a weight's window (CISPO)
-    both on either side. Where δ or the dual clip acts, ε_high may matter to it and is left out.
-    """
-    window, values = objective.surrogate.choice.window, objective.surrogate.values
-    if window is None:
-        return {}
-    (bottom, top), (bottom_of_losses, top_of_losses) = reached.tolist()
-    if window == "weight":
-        bottom, top = min(bottom, bottom_of_losses), max(top, top_of_losses)
-        bottom_of_losses = bottom
-    found = {LOW: 1.0 - bottom_of_losses, HIGH: top - 1.0}
-    caps = [cap for name in ("delta", "dual_clip") if isinstance(cap := values.get(name), float)]
-    if any(cap <= max(top, top_of_losses) for cap in caps):
-        del found[HIGH]
-    return {
-        name: max(edge, 0.0)
-        for name, edge in found.items()
-        if isinstance(own := values.get(name), float) and own >= edge
-    }
 
 
 def exactly(evaluators: Sequence[Evaluator], data: Data) -> list[Exact | None]:
@@ -335,10 +287,7 @@ class ExactTotals(Pass):
                 totals.references.add(chunk, evaluator.plan, evaluator.objective(chunk))
                 totals.references.check()
                 with np.errstate(all="ignore"):
-                    made = evaluator.evaluate(chunk)
-                    totals.add(made)
-                    totals.reach(edges(made.ratio, made.advantage))
-                    del made  # before the next plan's columns are made
+                    totals.add(evaluator.evaluate(chunk))
             except GrpoError:
                 self.found[at] = None
 

@@ -22,13 +22,14 @@ from grpo_cli.commands.match.fit import (
     rough_bits,
     scan,
 )
-from grpo_cli.commands.match.question import Exact, Question, unbound
+from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.space.changes import LENGTH, Change, changed
 from grpo_cli.commands.match.space.space import Index, Space
 from grpo_cli.commands.match.sums import add_up, measure
 from grpo_cli.commands.match.terms import Measured
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.objective import Objective
 from grpo_cli.variants import VARIANTS
@@ -71,9 +72,7 @@ class Candidate:
         value: its number; exact once it was evaluated.
         difference: ``value`` less the target.
         needs: what would have to be true for it to fit, where it does not.
-        unbound: ε → the value from which on any gives the same number, as nothing is clipped.
         totals: its totals, once it was evaluated.
-        changed: of a published row the changed one that is the same but for rare ratios.
     """
 
     plan: Plan
@@ -88,9 +87,7 @@ class Candidate:
     value: float = math.nan
     difference: float = math.nan
     needs: dict[str, float] = field(default_factory=dict)
-    unbound: dict[str, float] = field(default_factory=dict)
-    totals: Exact | None = None
-    changed: Candidate | None = None
+    totals: Totals | None = None
 
     @property
     def times(self) -> float:
@@ -125,10 +122,6 @@ class Families:
         first = one if head is None else head[0]
         if not one.plan.swapped:
             self._name(first, one)
-            if first.rows and first.changed is None:
-                others = (each for each in self._heads if not each[0].rows)
-                like = (each for each in others if _is_one((first, valued), each, rare=False))
-                first.changed = next((each for each, _ in like), None)
         return head is None
 
     def _name(self, first: Candidate, one: Candidate) -> None:
@@ -145,19 +138,10 @@ class Families:
             first.measured = one.measured
 
 
-def _is_one(*both: tuple[Candidate, probe.Valued], rare: bool = True) -> bool:
-    """Whether two conventions give one number on any data, or on any without rare ratios."""
+def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
+    """Whether two conventions give one number on any data."""
     (one, mine), (other, theirs) = both
-    return probe.alike(mine, theirs, one.times / other.times, rare=rare)
-
-
-def published_first(found: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates, published rows before what is the same but for rare ratios."""
-    result: list[Candidate] = []
-    for one in found:
-        at = result.index(one.changed) if one.changed in result else len(result)
-        result.insert(at, one)
-    return result
+    return probe.alike(mine, theirs, one.times / other.times)
 
 
 def _without_eps(objective: Objective) -> Objective:
@@ -186,8 +170,7 @@ class Run:
         nearest: where none does, the nearest plain ones, nearest first.
         tell_apart: what data would distinguish the matches.
         unmodified: the rows themselves.
-        others: what the first match has in the place of the other numbers, where it has not all of
-            them as its own.
+        others: what the first match has in the place of the other numbers, if it has not all.
         loss_alone: what gives the losses and not the other numbers, where nothing gives all.
         reasons: why some conventions were not tried.
         tried: conventions that were tried; ``fitting``: of these, under all their names, those that
@@ -417,11 +400,8 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
         return []
     own = chunk.objective(first.plan)
     valued = probe.Valued(_without_eps(own))
-    each = [
-        unbound(chunk.objective(x.plan), x.totals.reached) for x in (first, *others) if x.totals
-    ]
-    free = next(filter(None, each), {})
-    clipped = has - {"ratios"} if free else has  # those of the data bind no ε
+    free = first.totals is not None and not first.totals.row().get("clip_fraction")
+    clipped = has - {"ratios"} if free else has  # those of the data are not clipped
     missing = frozenset(probe.FEATURES.keys() - clipped)
     needed: set[str] = set()
     constants: set[float] = set()
@@ -435,11 +415,8 @@ def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) ->
     if chunk.advantages_given:
         chosen -= {"spreads"}  # of rewards, which nothing is made of
     words = dict(probe.FEATURES)
-    if "ratios" in has and free:  # only not beyond each bound
-        bounds = " and ".join(free)
-        words["ratios"] = (
-            f"ratios beyond the clip of {bounds} (a later epoch over the same rollouts)"
-        )
+    if "ratios" in has and free:
+        words["ratios"] = "ratios beyond the clip (a later epoch over the same rollouts)"
     if constants:
         words["large"] = (
             f"ratios above {max(constants):g} where the advantage is negative (a later epoch over "

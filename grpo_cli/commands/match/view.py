@@ -10,9 +10,8 @@ from itertools import compress, groupby
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched
+from grpo_cli.commands.match.answer import Convention, Matched
 from grpo_cli.commands.match.space.changes import UNBOUND
-from grpo_cli.mistakes import causes
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import is_round, shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
@@ -25,10 +24,6 @@ _MISTAKE = (
     "if your own code computed the number, the code may have a mistake: grpo verify looks for it "
     'in the loss of each record, or better the gradient of each token ("expected": {"loss": X, '
     '"loss_gradient": [[…]]})'
-)
-_WHERE = (
-    "grpo verify says where the mistake is, if the records hold the number "
-    '("expected": {"loss": X})'
 )
 _MORE = "more digits or more numbers (--kl, --gradient-norm, --logged)"
 _ALSO = 2
@@ -48,8 +43,6 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     for line, style in _head(answer):
         console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
         mark(console, "hint")
-    if answer.mistakes:
-        return
     if not answer.matches:
         if answer.loss_alone is not None:
             _print(console, screen, [answer.loss_alone])
@@ -98,16 +91,6 @@ def _label(found: Convention) -> str:
     return " ".join([*signs, name, *([factor] if factor else [])])
 
 
-def _changed(found: Convention) -> str:
-    """The row and its changes in words: its own ε where the records give another, or flags."""
-    if not found.replaced:
-        return f"changed: {_flags(found)}"
-    ends = {"epsilon_low", "epsilon_high"} >= found.replaced.keys()
-    what = "ε" if ends else ", ".join(found.replaced)
-    values = dict.fromkeys(f"{value}" for value in found.replaced.values())
-    return f"{_flags(found).split()[0]} with its own {what} (the records give {', '.join(values)})"
-
-
 def _flags(found: Convention) -> str:
     """The row, and the flags that change it."""
     flags = found.command.partition(" -v ")[2].partition(" --level ")[0]
@@ -126,23 +109,6 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
     words = answer.consistent_words
     fit = f"{answer.fitting:,} of {answer.tried:,} conventions give the {target}"
     by_chance = f"no match beyond chance: {fit} (±{answer.tolerance:.2g})"
-    if answer.mistakes:
-        number = by_chance if count else f"no convention gives the {target} ({tried})"
-        one, *rest = answer.mistakes
-        if answer.mistakes_by_chance > BY_CHANCE:
-            yield number, "bold magenta"
-            some = f"{float(f'{answer.mistakes_by_chance:.2g}'):g} of {len(causes())} mistakes"
-            yield f"{one.variant} with a mistake comes as near: {one.words}", ""
-            yield f"about {some} come as near by chance: give {_MORE}", ""
-            return
-        does = f"{number}, but {one.variant} with this mistake does"
-        if answer.reproduced:
-            likelier = f"{one.variant} with this mistake is likelier"
-            does = f"{_label(answer.matches[0])} gives the {target} ({tried}); {likelier}"
-        yield f"{does}: {one.words}", "bold magenta"
-        yield from ((f"  or: {other.words}", "") for other in rest)
-        yield _WHERE, ""
-        return
     if not count:
         loss = answer.loss_alone
         but = f"; {_label(loss)} gives the {answer.target_of}" if loss is not None else ""
@@ -171,12 +137,6 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
         yield f"{first}{also} ({tried})", style
     yield from ((line, "") for line in answer.other_sentences)
     yield from ((line, "") for line in _released(answer) if not words)
-    clipped = next((one for one in answer.matches if one.any_from), None)
-    if clipped is not None and answer.reproduced:  # rounded up: no less than the edge
-        edges = clipped.any_from.items()
-        ways = [f"any {name} ≥ {math.ceil(edge * 1e4) / 1e4:.4f}" for name, edge in edges]
-        row = "" if clipped is answer.matches[0] else f"with {_label(clipped)}, "
-        yield f"{row}{' and '.join(ways)} clips nothing and gives the same number", ""
     if count:
         yield _chance(answer), "" if answer.by_chance else "dim"
     elif answer.loss_alone is None:
@@ -228,8 +188,6 @@ def _released(answer: Matched) -> Iterator[str]:
         more = f" and {len(flipped) - _NAMES} more" if len(flipped) > _NAMES else ""
         names = ", ".join(flipped[:_NAMES])
         yield f"unmodified variants that give it with the other sign: {names}{more}"
-    elif any(one.replaced for one in answer.matches[:1]):
-        yield f"unmodified except for settings of the records: {_changed(answer.matches[0])}"
     elif nearest and not agree and abs(nearest.difference) > answer.tolerance:
         name = _flags(nearest) or nearest.variants[0]
         none = "no variant with these flags" if " " in name else "no unmodified variant"
@@ -262,7 +220,7 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     if found.variants and len(rows) == 1:
         head.append(f"  {rows.pop()}", "cyan")
     elif not found.variants:
-        head.append(f"  {_changed(found)}", "cyan")
+        head.append(f"  changed: {_flags(found)}", "cyan")
     if found.sign_flipped:
         head.append("  sign flipped", "magenta")
     if found.factor_meaning:
