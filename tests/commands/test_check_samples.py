@@ -236,20 +236,6 @@ def test_what_a_fault_causes_elsewhere_is_not_said_again(displaced) -> None:
     assert codes == {"shifted"} | ({"rollout-mismatch"} if displaced == 1 else set())
 
 
-@each(("copied", "number", "wanted"), [(40, 40, [0]), (30, 40, [0]), (12, 40, [])])
-def test_copies_that_chance_could_give_once_are_found_together(copied, number, wanted):
-    """Eight tokens of some 0.9 nats each: one in a thousand is repeated by chance."""
-    draw, made = np.random.default_rng(7), []
-    for at in range(number):
-        column = draw.uniform(-1.1, -0.7, (4, 8))
-        if at < copied:
-            column[2] = column[1]
-        made.append({"log_probs_new": column.tolist(), "rewards": [0.0, 1.0, 0.0, 1.0]})
-    found = [one for one in check(made).findings if one.code == "duplicate"]
-    assert [one.record for one in found] == wanted
-    assert all(one.evidence["records"] == copied for one in found)
-
-
 @each(("repeats", "counted"), [([5] * 6, 24), ([1, 6, 3, 1, 8, 2], 15), ([1] * 6, 0)])
 def test_ends_of_an_unknown_vocabulary_that_are_repeated_are_padding(repeats, counted):
     """Half of the responses end in one id, which is nowhere else; their lengths differ anyway."""

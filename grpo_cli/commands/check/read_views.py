@@ -22,7 +22,7 @@ from grpo_cli.records.packed import Packed, join_packed
 from grpo_cli.records.parse.assemble import layout, pack_record
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.settings import settings_of
-from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS, TRAJECTORIES
+from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 
 _LAST_STEP = 1 << 40
 _TOGETHER = 1 << 22
@@ -70,17 +70,14 @@ def _place(raw: Raw, value: dict[str, Any]) -> Place:
     name = record_id(value)
     passes = () if value.get("mini_batch") else ("num_iterations", "ppo_epochs")
     differing = raw.row.keys() - value.keys() if raw.rows else set()
-    mixed = next((key for key in (*PROMPT_IDS, *PROMPTS) if key in differing), "")
     step = next((value[key] for key in STEP_FIELDS if key in value), None)
-    turns = mixed and not {"trajectory_ids", *TRAJECTORIES}.isdisjoint(raw.row)
     return Place(
         raw.number if name is None else name,
         raw.source,
         raw.line,
         raw.number,
         claims=next((f"{one} 1" for one in passes if one in value and value[one] == 1), ""),
-        mixed=mixed,
-        prompts=[row.value.get(mixed) for row in raw.rows] if turns else (),
+        mixed=next((key for key in (*PROMPT_IDS, *PROMPTS) if key in differing), ""),
         step=step if type(step) is int and 0 <= step <= _LAST_STEP else -1,
     )
 

@@ -26,30 +26,19 @@ _LONG, _FLAT = 8, 3
 _TURNED = 0.3
 _FILLER_TIMES = 3.0
 _RARE = -4.0
-_CERTAIN_TOKENS, _CERTAIN_SHARE = 48, 0.97
-
-
-@rule("filler")
-def find_certain_tokens(view: View) -> Iterator[Finding]:
-    """Finds records whose columns are all 0.0, probability 1, at 97 of 100 tokens.
-
-    Nothing is sampled there: a policy at temperature 0, or columns that were never computed.
-    """
-    if not view.log_probs:
-        return
-    zero = np.logical_and.reduce([column == 0.0 for column in view.log_probs.values()])
-    count = view.count(zero)
-    found = (view.tokens >= _CERTAIN_TOKENS) & (count >= _CERTAIN_SHARE * view.tokens)
-    for record in np.flatnonzero(found).tolist():
-        evidence = {"column": next(iter(view.log_probs)), "value": 0.0}
-        counts = {"tokens": count[record], "of": view.tokens[record]}
-        yield Finding(evidence | counts, record, kind="certain")
-    yield from _find_flat_columns(view)
-    yield from _find_floors(view)
+_CERTAIN_SHARE = 0.97
 
 
 _FLOOR_TOKENS, _FLOOR_SHARE, _HIGHEST_FLOOR = 10, 0.02, -0.5
 _DISTINCT, _LOWER = 0.5, 0.6
+
+
+@rule("filler")
+def find_constants(view: View) -> Iterator[Finding]:
+    """Finds columns that are one value in each response, or that were clamped."""
+    if view.log_probs:
+        yield from _find_flat_columns(view)
+        yield from _find_floors(view)
 
 
 def _find_floors(view: View) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.answer import MismatchFound
 from grpo_cli.commands.check.pair import LEAST_TOKENS, Pair
-from grpo_cli.commands.check.record_view import LOG_PROBS, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
 from grpo_cli.objective.mismatch import PLACES, POSITION, STEP, TOKEN, k3
@@ -35,27 +35,7 @@ def find_extreme_ratios(pair: Pair) -> Iterator[Finding]:
         yield Finding(
             evidence | {"log_ratio": pair.log_ratio[at], "zeros": zeros},
             **pair.view.place(at),
-            kind="pair",
             words={"filled": f"; {zeros:,} of them are exactly 0.0" if zeros else ""},
-        )
-
-
-@rule("extreme-ratio")
-def find_extreme_given_ratios(view: View) -> Iterator[Finding]:
-    """Finds given ratios beyond e^±20."""
-    ratios = view.columns.get("ratios")
-    if ratios is None:
-        return
-    with np.errstate(divide="ignore", invalid="ignore"):
-        bad = ~(np.abs(np.log(ratios)) <= _EXTREME)
-    for record in np.flatnonzero(view.count(bad)).tolist():
-        part = view.tokens_of(record)
-        ratio = ratios[part][np.argmax(bad[part])]
-        yield Finding(
-            {"tokens": bad[part].sum(), "of": part.stop - part.start, "ratio": ratio},
-            **view.first_token(record, bad),
-            kind="given",
-            words={"name": view.key("ratios")},
         )
 
 
@@ -113,43 +93,7 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
         )
 
 
-# ---- the reference's weights ---------------------------------------------------------------------
-
-_ENGINE_NOISE, _FAR, _TIMES = 0.02, 0.02, 4.0
-_AHEAD = 3
-"""The last step that an engine which samples ahead may do with the initial weights."""
-
-
-@rule("reference", "pair")
-def find_engines_with_reference_weights(pair: Pair) -> Iterator[Finding]:
-    """Finds an engine that agrees with the reference, and neither with the policy.
-
-    Engine and reference differ by 0.02 nats at most, as with equal weights (``floors.json``), and
-    by a quarter of what either differs from the old and the new policy. Those two are nearer to
-    each other: where they are not, one of them is at fault.
-    """
-    columns = pair.view.log_probs
-    if len(columns) < len(LOG_PROBS):
-        return
-    new, old, reference, engine = (columns[name] for name in LOG_PROBS)
-
-    def differ(first: F64, second: F64) -> F64:
-        return pair.means(np.abs(first - second))[1]
-
-    near, moved = differ(engine, reference), differ(new, old)
-    far, other = (np.minimum(differ(one, new), differ(one, old)) for one in (engine, reference))
-    least = np.maximum(np.maximum(_FAR, _TIMES * near), moved)
-    hit = (near <= _ENGINE_NOISE) & (np.minimum(far, other) > least)
-    for sample in np.flatnonzero(hit & (pair.samples.lengths >= LEAST_TOKENS)).tolist():
-        if 0 <= pair.place(sample).step <= _AHEAD:
-            continue
-        yield Finding(
-            {"to_reference": near[sample], "to_policy": far[sample]},
-            pair.record(sample),
-            kind="engine",
-            words={"engine": pair.keys[1], "reference": pair.view.key("log_probs_ref")},
-        )
-
+# ---- the old weights -----------------------------------------------------------------------------
 
 _OFF, _NEARER, _NEARER_AT = 0.01, 5.0, 0.65
 _OFF_ALONE, _COMMON = 0.05, 0.9
@@ -191,48 +135,6 @@ def find_odd_old_log_probs(pair: Pair) -> Iterator[Finding]:
                 pair.record(sample),
                 kind=name.removeprefix("log_probs_"),
                 words={"other": pair.view.key(name)},
-            )
-
-
-# ---- outliers ------------------------------------------------------------------------------------
-
-_OUTLIER_TOKENS = 100
-_OUTLIER_NATS = 3.8
-_OUTLIER_ALONE = 8.0
-"""A single token that differs by less may be an expert that was routed elsewhere."""
-_OUTLIER_TIMES = 12.0
-_OUTLIER_MIDDLING = 0.5
-_OUTLIER_SHARE = 0.02
-
-
-@rule("outliers", "pair")
-def find_outliers(pair: Pair) -> Iterator[Finding]:
-    """Finds samples in which at most 1 token of 50 differs by over 3.8 nats, the others hardly.
-
-    "Hardly": 98 % are below a twelfth of that, and no more tokens are between half a nat and that
-    than above it. Mixtures of experts, which route some tokens differently, have errors of all
-    sizes.
-    """
-    far = pair.size > _OUTLIER_NATS
-    every = pair.count(far)
-    some = (every > 0) & (every <= _OUTLIER_SHARE * pair.samples.lengths)
-    for sample in np.flatnonzero(some & (pair.samples.lengths >= _OUTLIER_TOKENS)).tolist():
-        part = pair.tokens(sample)
-        size = pair.size[part]
-        near = float(np.quantile(size, 0.98))
-        out = size > max(_OUTLIER_NATS, _OUTLIER_TIMES * near)
-        middling = np.count_nonzero(size > max(_OUTLIER_MIDDLING, 3.0 * near)) - int(out.sum())
-        if out.any() and middling <= out.sum():
-            at = part.start + int(np.argmax(size))
-            tokens = np.count_nonzero(out)
-            rows = pair.view.responses
-            ends = np.isin(np.flatnonzero(out) + part.start, rows.starts + rows.lengths - 1)
-            where = " at the last token of responses" if ends.all() else ""
-            yield Finding(
-                {"tokens": tokens, "of": len(size), "worst": pair.log_ratio[at], "p98": near},
-                **pair.view.place(at),
-                severity="warning" if tokens > 1 or size.max() > _OUTLIER_ALONE else "info",
-                words={"where": where, "size": size.max()},
             )
 
 
