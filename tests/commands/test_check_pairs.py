@@ -237,6 +237,17 @@ def test_an_update_may_move_late_tokens_of_some_records(column, records, driftin
     assert [one.severity for one in found] == [severity] * drifting
 
 
+@each(("step", "severity"), [(1, []), (9, ["warning"] * 4)])
+def test_an_engine_that_samples_ahead_has_the_initial_weights_at_first(step, severity):
+    rows, draw = policies(10), np.random.default_rng(0)
+    for row in rows:
+        ref = np.array(row["log_probs_ref"])
+        engine = np.minimum(ref + 0.002 * draw.normal(size=ref.shape), -1e-6)
+        row |= {"log_probs_rollout": engine.tolist(), "step": step}
+    found = check(rows, limit=0).findings
+    assert [one.severity for one in found if one.code == "reference"] == severity
+
+
 @each("change", [-0.9, 0.9, -1.6])
 def test_one_word_that_the_engine_scores_differently_is_no_temperature(change):
     """It is rarer than others, so that all tokens have a slope; the others alone have none."""

@@ -251,6 +251,8 @@ CISPO = {"kl": "none", "advantage": "group-std", "aggregate": "token-mean", "rat
         ("dr", {"aggregate": "token-sum-norm"}, {"max_completion_length": 256},
          {"stages": {"aggregate": "token-sum-norm", "kl": "none"}, "epsilon": 0.2},
          "-p max_completion_length=256"),
+        ("dr", {"aggregate": "token-sum-norm"}, {"max_completion_length": 211},
+         {"epsilon": 0.2, "stages": {"kl": "none"}}, "-p max_completion_length=211"),
         ("bnpo", {"kl": "none"}, {"epsilon": 0.15},
          {"stages": CISPO}, "--epsilon-low 0.15"),
         ("cispo", {}, {"epsilon": 0.3}, {"stages": CISPO}, "--epsilon-low 0.3"),
@@ -561,7 +563,7 @@ def test_a_command_says_nothing_that_its_row_and_the_records_say_anyway(tmp_path
 
 @pytest.mark.more
 def test_files_processes_and_streams_give_the_same_answer(tmp_path, monkeypatch) -> None:
-    """Each file is a piece of work of its own; also where records are not kept in memory."""
+    """Each file is a piece of work of its own; and there is a limit of what is read."""
     rows = [record(seed, [3, 7, 5], [1.0, 0.0, 0.3]) for seed in range(12)]
     whole = write(tmp_path / "all", rows)
     parts = [write(tmp_path / f"part{at}", rows[at : at + 4]) for at in (0, 4, 8)]
@@ -578,8 +580,8 @@ def test_files_processes_and_streams_give_the_same_answer(tmp_path, monkeypatch)
     for jobs in (1, 2):
         assert said(*parts, "--jobs", jobs) == base
     assert said(stdin=whole.read_text()) == base
-    monkeypatch.setattr("grpo_cli.commands.match.question._KEPT", 0)
-    assert said(*parts) == base
+    monkeypatch.setattr("grpo_cli.commands.match.question._MOST", 100)
+    assert "match reads at most 100 tokens; --where" in run("match", *words, whole).stderr
 
 
 @pytest.mark.more

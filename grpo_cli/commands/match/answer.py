@@ -8,7 +8,6 @@ from typing import Any
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Frames
-from grpo_cli.objective.signature import choices_in
 from grpo_cli.terminal.numbers import shown
 
 
@@ -155,22 +154,6 @@ class Matched(Frames, Answer):
     of_views = ("consistent_words", "other_sentences")
 
     @property
-    def _stages(self) -> Mapping[str, Sequence[str]]:
-        """Stage → the choices that the matches have there, each once; a term times 0 is none."""
-        each = [choices_in(one.signature) for one in self.matches]
-        return {name: [*dict.fromkeys(one.get(name, "none") for one in each)] for name in _STAGES}
-
-    @property
-    def shared(self) -> Mapping[str, str]:
-        """Stage → the choice that all matches have."""
-        return {name: found[0] for name, found in self._stages.items() if len(found) == 1}
-
-    @property
-    def differing(self) -> Mapping[str, Sequence[str]]:
-        """Stage → the choices in which the matches differ."""
-        return {name: found for name, found in self._stages.items() if len(found) > 1}
-
-    @property
     def consistent(self) -> Convention | None:
         """The row that the records name, where it gives the numbers to their digits."""
         recorded = self.released.recorded
@@ -234,7 +217,6 @@ class Matched(Frames, Answer):
         ]
 
 
-_STAGES = ("adv", "ratio", "surrogate", "kl", "corr", "agg", "ent")
 _ALSO = 2
 _ENTRIES = 5
 """Values that a prompt lists; ``matches`` has all."""

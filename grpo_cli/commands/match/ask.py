@@ -9,7 +9,7 @@ from contextlib import suppress
 from grpo_cli.commands.match.answer import Convention, Matched, Released
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.logged import TARGETS, read_questions
-from grpo_cli.commands.match.question import LoggedNumber, Question, Stream
+from grpo_cli.commands.match.question import LoggedNumber, Question, load
 from grpo_cli.commands.match.run import REFERENCE, Candidate, Run, entries
 from grpo_cli.commands.match.search import TOO_LARGE, Search
 from grpo_cli.engine import Reader
@@ -60,9 +60,8 @@ def ask(
         questions, conditions = read_questions(source, at, rtol, others, base)
         words += [word for pair in conditions if pair[1] not in options for word in pair]
     else:
-        stream = Stream(source, base)
-        first = stream.first()
-        questions = [Question(target, stream.loaded(), first, others)]
+        first, data = load(source, base)
+        questions = [Question(target, data, first, others)]
     try:
         run = Search(plan, betas, source.facts.named or "").answer(questions)
     except InputError:

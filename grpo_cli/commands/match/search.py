@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpo_cli.commands.match.fit import FLOAT32, factors_of
+from grpo_cli.commands.match.lengths import with_length
 from grpo_cli.commands.match.logged import agrees, all_agree, common_means, means_of, others_of
 from grpo_cli.commands.match.question import LoggedNumber, Question, exactly
 from grpo_cli.commands.match.run import (
     RARE,
     Candidate,
+    Families,
     Run,
     Unmodified,
     distinguishing,
@@ -30,6 +32,8 @@ from grpo_cli.variants.plan import Plan
 
 _FAR = 12.0
 """Bits beyond a sure convention's from which on another one is not named."""
+_PLAINER = 6.0
+"""Bits from which on a solved length is named in place of what is no chance either."""
 _ALIKE = 2.0
 """Conventions within so many bits are equally simple: of these the nearest is named first."""
 _LARGE = 1 << 18
@@ -89,13 +93,19 @@ class Search:
         for question in questions:
             run.ask(question)
         found = [*run.candidates()]
-        needed = last or any(question.others for question in questions)
+        families = Families(first, space)
+        solved = with_length(run, questions[0].target, families) if len(questions) == 1 else ()
+        lengths = [*solved]
+        needed = last or lengths or any(question.others for question in questions)
         if not needed and all(one.chance >= RARE for one in found):
             run.close()
             return run
         run.unmodified = self._unmodified(run)
         rows = [one for one in run.unmodified[1:] if one is not None]
         run.matches = self._confirm(run, questions, found, rows)
+        most = run.matches[0].bits - _PLAINER if run.sure else math.inf
+        if lengths := [one for one in lengths if one.bits < most]:
+            run.matches = self._confirm(run, questions, lengths, ()) or run.matches
         if not run.reproduced:
             run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
         if not run.matches:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
-from grpo_cli.commands.match.question import Data, Pass
+from grpo_cli.commands.match.question import Data
 from grpo_cli.commands.match.space.options import DIRECT, Key, Options, key
 from grpo_cli.commands.match.terms import Measured, Terms, distinct
 from grpo_cli.engine.chunk import Chunk
@@ -23,7 +23,6 @@ from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.errors import GrpoError
 from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.inputs import Inputs
-from grpo_cli.variants.plan import Plan
 
 # ---- features of the data ------------------------------------------------------------------------
 
@@ -44,11 +43,6 @@ class Features:
             known = self.ranges.setdefault(name, set())
             if len(known) < 2 and len(every := values(batch)):
                 known.update((every.min().item(), every.max().item()))
-
-    def merge(self, other: Features) -> None:
-        """Adds other records."""
-        for name, values in other.ranges.items():
-            self.ranges[name] = self.ranges.get(name, set()) | values
 
     @property
     def names(self) -> set[str]:
@@ -96,10 +90,13 @@ _NUMBERS = 1 << 21
 
 def add_up(options: Options, measured: Measured, data: Data) -> Sums:
     """The sums of all options over the data."""
-    return data.fold(partial(Sums, options, measured))
+    sums = Sums(options, measured)
+    for chunk in data.chunks:
+        sums.add(chunk)
+    return sums
 
 
-class Sums(Pass):
+class Sums:
     """Over the input, for W aggregations, before the denominators that count.
 
     Attributes:
@@ -115,12 +112,8 @@ class Sums(Pass):
         references: whether records have a reference; both where only some have.
     """
 
-    settings = (*Pass.settings, "_options", "_measured")
-
     def __init__(self, options: Options, measured: Measured) -> None:
         self._options, self._measured = options, measured
-        if options.directs.plans:  # hundreds of columns of tokens
-            self.together = 1 << 20
         weights = len(options.weights.plans)
         self.policy, self.size = np.zeros((2, len(options.pairs), weights))
         self.direct = np.zeros((len(options.directs.plans), weights))
@@ -132,24 +125,10 @@ class Sums(Pass):
         self.features = Features()
         self.references: set[bool] = set()
 
-    def merge(self, later: Sums) -> None:
-        """Adds other records."""
-        for name in ("policy", "size", "direct", "kl", "entropy", "counted"):
-            total, more = getattr(self, name), getattr(later, name)
-            if self.records:
-                total += more
-            else:  # arrays from another process cannot be written to
-                setattr(self, name, np.require(more, requirements="W"))
-        self.records += later.records
-        self.left_out |= later.left_out
-        self.features.merge(later.features)
-        self.references |= later.references
-
-    def add(self, chunk: Chunk, found: None) -> None:
+    def add(self, chunk: Chunk) -> None:
         """Adds a chunk's records."""
-        del found
         with np.errstate(all="ignore"):
-            terms = Terms(self._options, chunk, self._measured, self.known)
+            terms = Terms(self._options, chunk, self._measured)
             classes, member, divisors, counted = terms.weights()
             self.counted += counted
             self._add_policies(terms, classes, member, divisors)
@@ -212,23 +191,10 @@ def measure(options: Options, data: Data) -> Measured:
     plans = dict(enumerate(options.advantages.plans))
     plans |= {DIRECT + at: plan for at, plan in enumerate(options.directs.plans)}
     plans = {at: one for at, one in plans.items() if one.batch == "input" and one.wants_moments}
-    return data.fold(partial(_Statistics, plans)).found if plans else {}
-
-
-class _Statistics(Pass):
-    """The statistics of the whole input that plans need, by the plans' numbers."""
-
-    settings = (*Pass.settings, "_plans")
-
-    def __init__(self, plans: Mapping[int, Plan]) -> None:
-        self._plans = plans
-        self.found: dict[int, BatchStatistics] = {}
-
-    def add(self, chunk: Chunk, found: None) -> None:
-        """Adds a chunk's statistics; plans with one sample share them."""
-        del found
-        known: dict[object, BatchStatistics] = {}
-        for at, plan in self._plans.items():
+    found: dict[int, BatchStatistics] = {at: BatchStatistics() for at in plans}
+    for chunk in data.chunks:
+        known: dict[object, BatchStatistics] = {}  # plans with one sample share them
+        for at, plan in plans.items():
             evaluator = Evaluator(plan)
             with suppress(GrpoError):
                 objective = evaluator.objective(chunk)
@@ -238,9 +204,5 @@ class _Statistics(Pass):
                 same = bound.choice.measure, values, penalty
                 if same not in known:
                     known[same] = evaluator.measure(chunk)
-                self.found.setdefault(at, BatchStatistics()).merge(known[same])
-
-    def merge(self, later: _Statistics) -> None:
-        """Adds the statistics of other records."""
-        for at, moments in later.found.items():
-            self.found.setdefault(at, BatchStatistics()).merge(moments)
+                found[at].merge(known[same])
+    return found

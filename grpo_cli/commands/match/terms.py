@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +13,11 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.space.options import (
     DIRECT,
-    POLICY,
     Key,
     Options,
     advantage_key,
     correction_key,
     key,
-    policy_key,
 )
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics
@@ -41,8 +38,6 @@ _MANY = 1 << 18
 """Tokens from which on memory matters more than ratios that are computed again."""
 
 
-_MOST_KNOWN = 256
-"""Sums of a chunk that are kept for a later search: 64 MB of the responses that have any."""
 _CLAMPED = ("token", "sequence", "product")
 """Ratios whose ``log_ratio_clamp`` does nothing where no token's log ratio exceeds it."""
 
@@ -54,13 +49,7 @@ class Terms:
         left_out: the corrections that took tokens out of a denominator, or of the KL.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        chunk: Chunk,
-        measured: Measured,
-        known: dict[Key, Any] | None,
-    ) -> None:
+    def __init__(self, options: Options, chunk: Chunk, measured: Measured) -> None:
         self._options = options
         self._counted = chunk
         self._chunk = replace(chunk, varied={})  # records differ in counts, which weights read
@@ -71,8 +60,7 @@ class Terms:
         self._penalised: dict[Key, Inputs] = {}
         self._ratios: dict[Key, Ratio] = {}
         self._advantages: dict[Key, F64 | PerToken] = {}
-        self._known: dict[Key, Any] = {} if known is None else known
-        self._most_known = 0 if known is None else _MOST_KNOWN
+        self._kls: dict[Key, F64] = {}
 
     def weights(self) -> tuple[F64, NDArray[np.int64], F64, F64]:
         """[C, R] distinct weights; [W] which of them, divisor and count of each aggregation."""
@@ -121,22 +109,8 @@ class Terms:
         of_responses = [np.ones(count), -np.ones(count)] if both else [np.where(losing, -1.0, 1.0)]
         signs = [(one, self.batch.responses.spread(one)) for one in of_responses]
 
-        side = b"" if both else losing.tobytes()
-
         def of_signs(at: int) -> F64:
             objective = self._chunk.objective(self._options.policies.plans[at])
-            wanted = policy_key(*(getattr(objective, stage) for stage in POLICY)), side
-            if (known := self._known.get(wanted)) is None:
-                before, self.left_out = self.left_out, set()
-                known = computed(objective), self.left_out
-                self.left_out = before
-                if len(self._known) < self._most_known:
-                    self._known[wanted] = known
-            self.left_out |= known[1]
-            found: F64 = known[0]
-            return found
-
-        def computed(objective: Objective) -> F64:
             inputs, found = self._inputs, np.full((len(signs), count), np.nan)
             with suppress(InputError, HyperparameterError):
                 self._set_ratio(inputs, objective)
@@ -242,7 +216,7 @@ class Terms:
         """[R] Σ c·s with the advantage that is set."""
         # The correction first: where it fails, no surrogate was evaluated in vain.
         correction: Correction | None = inputs.call(objective.correction, "correction")
-        if leaves_out(correction, of_kl=not _weighs_kl(objective)):
+        if leaves_out(correction):
             self.left_out.add(correction_key(objective.correction))
         surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
         values = surrogate.value if correction is None else correction.weight * surrogate.value
@@ -251,41 +225,23 @@ class Terms:
 
     def _kl(self, objective: Objective) -> F64:
         """[R] Σ k."""
-        weighed = _weighs_kl(objective)
-        correction = (key(objective.correction), advantage_key(objective)) if weighed else None
-        same = key(objective.kl, "beta"), key(objective.ratio), correction
-        if same not in self._known:
+        same = key(objective.kl, "beta"), key(objective.ratio)
+        if same not in self._kls:
             self._set_ratio(self._inputs, objective)
-            weight = self._kl_weight(objective) if weighed else None
             kl: Kl | None = self._inputs.call(objective.kl, "kl")
             if kl is None:  # left out here, though the first record has a reference
                 raise missing("log_ratio_ref", objective.kl, "kl")
-            values = kl.value if weight is None else weight * kl.value
-            self._known[same] = self.batch.responses.sum(values)
-        found: F64 = self._known[same]
-        return found
-
-    def _kl_weight(self, objective: Objective) -> F64 | None:
-        """[N] what a correction multiplies the KL by; a mask may depend on the advantages."""
-        inputs = self._inputs
-        inputs["moments"] = moments(self.batch, objective, None)
-        self._set_advantage(inputs, inputs.call(objective.advantage, "advantage"))
-        correction: Correction | None = inputs.call(objective.correction, "correction")
-        return None if correction is None else correction.kl_weight
+            self._kls[same] = self.batch.responses.sum(kl.value)
+        return self._kls[same]
 
 
-def _weighs_kl(objective: Objective) -> bool:
-    """Whether the search weighs the KL as the correction does."""
-    return objective.correction.name.startswith("ms-swift/")
-
-
-def leaves_out(correction: Correction | None, *, of_kl: bool) -> bool:
+def leaves_out(correction: Correction | None) -> bool:
     """Whether a correction takes tokens out of a denominator, or of the KL."""
     if correction is None:
         return False
     kept, weight = correction.kept, correction.kl_weight
     left_out = kept is not None and not kept.all()
-    return left_out or (of_kl and weight is not None and not (weight == 1.0).all())
+    return left_out or (weight is not None and not (weight == 1.0).all())
 
 
 def distinct(rows: Iterable[F64]) -> tuple[NDArray[np.int64], F64]:

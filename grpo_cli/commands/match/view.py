@@ -144,14 +144,7 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
 
 
 def _advice(answer: Matched) -> Iterator[str]:
-    """With ``--full`` the choices that all share and those that differ; then what decides."""
-    if chosen().full:
-        shared = [":".join(both) for both in answer.shared.items() if both != ("ent", "none")]
-        if shared:
-            yield f"all have {', '.join(shared)}"
-        differing = answer.differing.items()
-        if parts := [f"{stage} ({' or '.join(choices)})" for stage, choices in differing]:
-            yield f"they differ in {', '.join(parts)}"
+    """What decides between the matches."""
     if answer.tell_apart:
         yield f"to distinguish them, use data with {'; '.join(answer.tell_apart)}"
     if answer.entry_count > 1:

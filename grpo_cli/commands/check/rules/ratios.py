@@ -10,7 +10,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.answer import MismatchFound
 from grpo_cli.commands.check.pair import LEAST_TOKENS, Pair
-from grpo_cli.commands.check.record_view import View
+from grpo_cli.commands.check.record_view import LOG_PROBS, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
 from grpo_cli.objective.mismatch import PLACES, POSITION, STEP, TOKEN, k3
@@ -93,7 +93,43 @@ def find_ratio_noise(pair: Pair) -> Iterator[Finding]:
         )
 
 
-# ---- the old weights -----------------------------------------------------------------------------
+# ---- the reference's weights ---------------------------------------------------------------------
+
+_ENGINE_NOISE, _FAR, _TIMES = 0.02, 0.02, 4.0
+_AHEAD = 3
+"""The last step that an engine which samples ahead may do with the initial weights."""
+
+
+@rule("reference", "pair")
+def find_engines_with_reference_weights(pair: Pair) -> Iterator[Finding]:
+    """Finds an engine that agrees with the reference, and neither with the policy.
+
+    Engine and reference differ by 0.02 nats at most, as with equal weights (``floors.json``), and
+    by a quarter of what either differs from the old and the new policy. Those two are nearer to
+    each other: where they are not, one of them is at fault.
+    """
+    columns = pair.view.log_probs
+    if len(columns) < len(LOG_PROBS):
+        return
+    new, old, reference, engine = (columns[name] for name in LOG_PROBS)
+
+    def differ(first: F64, second: F64) -> F64:
+        return pair.means(np.abs(first - second))[1]
+
+    near, moved = differ(engine, reference), differ(new, old)
+    far, other = (np.minimum(differ(one, new), differ(one, old)) for one in (engine, reference))
+    least = np.maximum(np.maximum(_FAR, _TIMES * near), moved)
+    hit = (near <= _ENGINE_NOISE) & (np.minimum(far, other) > least)
+    for sample in np.flatnonzero(hit & (pair.samples.lengths >= LEAST_TOKENS)).tolist():
+        if 0 <= pair.place(sample).step <= _AHEAD:
+            continue
+        yield Finding(
+            {"to_reference": near[sample], "to_policy": far[sample]},
+            pair.record(sample),
+            kind="engine",
+            words={"engine": pair.keys[1], "reference": pair.view.key("log_probs_ref")},
+        )
+
 
 _OFF, _NEARER, _NEARER_AT = 0.01, 5.0, 0.65
 _OFF_ALONE, _COMMON = 0.05, 0.9

@@ -458,10 +458,7 @@ class _Builder:
             return _NONE
         weighted = "ratio" in bound.choice.columns and bound.values.get("kl_weight") != "none"
         ratio = key(stages.bound("ratio", weighing)) if weighted else None
-        correction, weighing_it = stages.bound("correction", kl), None
-        if correction.name.startswith("ms-swift/"):
-            weighing_it = correction_key(correction), key(stages.bound("advantage", kl))
-        wanted = key(bound, "beta" if self.options.solve else ""), ratio, weighing_it
+        wanted = key(bound, "beta" if self.options.solve else ""), ratio
         detail = "weighted" if weighted else ""
         return self.options.kls.number(wanted, stages.row, kl, weighing, detail=detail)
 
