@@ -394,104 +394,6 @@ def test_the_nearest_say_what_would_make_them_fit(path) -> None:
 
 # ---- what would distinguish them ----------------------------------------------------------------
 
-BARE = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}
-FOUR = {"log_probs_new": [[-1.0]] * 4}
-PAIRS = [0, 0, 1, 1]
-WORDS = {
-    "lengths": "responses of unequal lengths",
-    "sizes": "groups of unequal sizes",
-    "ratios": "ratios other than 1, some beyond the clip (a later epoch over the same rollouts)",
-    "spreads": "rewards whose spread differs between groups, without a group mean of 0",
-    "rollout": "log_probs_rollout that differ from log_probs_old",
-}
-
-
-def lacking(*records: dict[str, Any]) -> set[str]:
-    """What the data are said to lack, of many conventions that give a number."""
-    said = {"hyperparameters": {name: KNOWN[name] for name in ("epsilon_low", "epsilon_high")}}
-    rows = [one | said for one in records]
-    stages = {"kl": "none", "ratio": "token", "surrogate": "clip"}
-    found = match(rows, loss=f"{evaluate(rows, stages=stages).loss or 0.5:.2g}", stages=stages)
-    assert found.match_count > 1
-    return {name for name, words in WORDS.items() if words in found.tell_apart}
-
-
-@pytest.mark.more
-@each(
-    ("records", "has"),
-    some([
-        ([BARE], set()),
-        ([BARE | {"log_probs_new": [[-1.0], [-2.0, -1.0]]}], {"lengths"}),
-        ([BARE, BARE | {"log_probs_new": [[-1.0], [-2.0, -1.0]]}], {"lengths"}),
-        ([BARE | {"log_probs_old": [[-1.0], [-2.5]]}], {"ratios"}),
-        ([FOUR | {"rewards": [1.0, 0.0, 0.0, 0.5], "groups": PAIRS}], {"spreads"}),
-        ([FOUR | {"rewards": [1.0, 0.0, 0.0, 1.0000001], "groups": PAIRS}], set()),
-        ([FOUR | {"rewards": [1.0, 0.0, 0.0, 1.0], "groups": [0, 0, 0, 1]}], {"sizes", "spreads"}),
-        ([BARE, BARE | {"rewards": [0.5, 0.0]}], {"spreads"}),
-    ], 3),
-)  # fmt: skip
-def test_what_would_tell_conventions_apart_is_what_the_data_lack(records, has) -> None:
-    """All records have a part in it, not those of the first chunk alone."""
-    found = lacking(*records)
-    assert not found & has
-    assert found
-
-
-@each("name", some(["dual-clip", "two-sided"], 1))
-def test_what_bounds_large_ratios_is_distinguished_by_larger_ones(tmp_path, name) -> None:
-    """Ratios up to e are beyond the clip, but not beyond what the row bounds where A < 0."""
-    base = record(5, [3, 5, 4, 2], [1.0, 0.0, 0.5, 0.0], hyperparameters={"epsilon": 0.2})
-    fixed = {"kl": "none", "aggregate": "token-mean", "advantage": "group-std", "ratio": "token"}
-    for step, equal in ((1.0, True), (1.8, False)):
-        away = [[step * (-1) ** at for at in range(len(row))] for row in base["log_probs_old"]]
-        new = [[min(x, -2.0) for x in row] for row in base["log_probs_new"]]
-        old = [[x - y for x, y in zip(*rows, strict=True)] for rows in zip(new, away, strict=True)]
-        rows = [base | {"log_probs_new": new, "log_probs_old": old}]
-        loss = evaluate(rows, name, stages=fixed).loss
-        found = match(rows, loss=f"{loss:.12g}", stages=fixed)
-        larger = any(one.startswith("ratios above 4 where") for one in found.tell_apart)
-        assert (found.match_count > 1, larger) == (equal, equal)
-
-
-def within_the_clip() -> list[dict[str, Any]]:
-    """A record with ratios other than 1, all within the clip of every row."""
-    made = record(11, [4, 4], [1.0, 0.0])
-    off = zip(made["log_probs_old"], (0.01, 0.02), strict=True)
-    made["log_probs_new"] = [[x - less for x in row] for row, less in off]
-    return [made]
-
-
-def test_ratios_within_the_clip_do_not_distinguish_clips() -> None:
-    """Two rows that differ in their clip alone: the advice is on ratios, not on other columns."""
-    stages = {"kl": "none", "aggregate": "token-mean", "advantage": "group-std", "ratio": "token"}
-    records = within_the_clip()
-    loss = evaluate(records, "dapo", stages=stages).loss
-    found = match(records, loss=f"{loss:.12g}", stages=stages)
-    assert any(one.startswith("ratios beyond the clip (") for one in found.tell_apart)
-    assert not any("other than 1" in one for one in found.tell_apart)
-
-
-def test_changed_variants_that_chance_gives_are_shown_with_full_alone(tmp_path) -> None:
-    path = write(tmp_path / "clip", within_the_clip())
-    few = ("--kl", "none", "--ratio", "token", "--advantage", "group-std", "--epsilon", "0.2")
-    words = ("match", path, "--loss=0.02", *few)
-    assert "no match beyond chance" in " ".join(run(*words).stdout.split())
-    changed = ["changed: " in run(*words, *more).stdout for more in ((), ("--full",))]
-    assert changed == [False, True]
-
-
-def test_formulas_are_one_if_they_are_so_outside_of_all_their_bounds() -> None:
-    """NeMo-RL's dapo has a dual clip at 10: no ratio of usual data, nor of the probe, is beyond."""
-    stages = {"kl": "none", "aggregate": "token-mean", "ratio": "token"}
-    row = {"log_probs_new": [[-1.0, -2.0], [-1.5], [-0.5]], "advantages": [1.0, -0.9, -0.1]}
-    row |= {"log_probs_old": [[-1.2, -1.4], [-1.6], [-2.1]]}
-    found = match([row], loss=evaluate([row], "dapo").loss, stages=stages)
-    assert any("dual_clip=10" in one.signature for one in found.matches)
-    assert any(one.startswith("ratios above 10 where") for one in found.tell_apart)
-    far = [row | {"log_probs_old": [[-1.2, -1.4], [-4.0], [-2.1]]}]  # a ratio of 12, A < 0
-    values = {name: evaluate(far, name).loss for name in ("dapo", "nemo-rl/dapo")}
-    assert values["dapo"] != values["nemo-rl/dapo"]
-
 
 def test_values_that_few_digits_leave_are_distinguished_by_more(known, losses) -> None:
     words = ("match", known, f"--loss={losses['dapo']:.5g}", "--kl", "none")
@@ -573,7 +475,7 @@ def test_files_processes_and_streams_give_the_same_answer(tmp_path, monkeypatch)
     def said(*files: object, **more: Any) -> Any:
         found = answer("match", *words, *files, **more)
         matches = [(one["signature"], one["value"], one["factor"]) for one in found["matches"]]
-        return matches, found["tried"], found["tell_apart"], found["not_tried"]
+        return matches, found["tried"], found["not_tried"]
 
     base = said(whole)
     assert any(signature.startswith("lite-ppo|") for signature, _, _ in base[0])
@@ -795,19 +697,6 @@ def test_a_beta_is_solved_for_as_exactly_as_sums_are_rounded(tmp_path) -> None:
     assert all(abs(one.difference) <= found.tolerance for one in found.matches)
 
 
-@pytest.mark.more
-def test_clipped_tokens_are_asked_for_where_nothing_is_clipped(tmp_path) -> None:
-    """The ratios differ from 1, and no ε of a usual size binds one of them."""
-    row = record(3, [3, 5, 4, 2], [1.0, 0.0, 0.5, 0.0])
-    row["log_probs_new"] = [
-        [x - 0.01 * (-1) ** at for at, x in enumerate(old)] for old in row["log_probs_old"]
-    ]
-    path = write(tmp_path / "run.jsonl", [row])
-    found = match(str(path), loss=evaluate(row, "dapo").loss, stages=NARROW)
-    assert found.match_count > 1
-    assert any(one.startswith("ratios beyond the clip (") for one in found.tell_apart)
-
-
 # ---- what the records say may not be what was computed -------------------------------------------
 
 
@@ -947,7 +836,7 @@ def test_a_logged_kl_may_be_another_mean_than_the_objectives(over: str, weighted
             ({"clip_fraction": 0.7}, "not your 0.7"),
             (
                 {"kl": "0.07"},
-                f"your 0.07 is the mean over tokens of {K3}, or one of 10 other means",
+                f"your 0.07 is the mean over tokens of {K3}",
             ),
         ],
         1,
@@ -959,7 +848,7 @@ def test_what_a_number_besides_the_loss_is(other: dict[str, Any], words: str) ->
     loss = evaluate(rows, "grpo").loss
     found = match(rows, loss=loss, variant="grpo", stages=PENALISED, **other)
     assert words in found.headline
-    assert found.reproduced is ("other means" in words)
+    assert found.reproduced is (K3 in words)
     assert (found.loss_alone or found.matches[0]).name.startswith("grpo")
 
 

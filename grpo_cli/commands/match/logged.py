@@ -114,19 +114,12 @@ def others_of(
     for other in question.others:
         own, agree = own_value(one, other.name), _has(one, other)
         meaning = logged = ""
-        also: list[str] = []
         if other.name == KL and own is not None:
             same = (words for words, value in means.items() if abs(value - own) <= 1e-9 * abs(own))
             meaning = next(same, "")
-            logged, *also = [meaning] if agree else _like(meaning, fits) or [""]
-        found.append(OtherNumber(other.name, other.value, own, agree, meaning, logged, also))
+            logged = meaning if agree else next(iter(fits), "")
+        found.append(OtherNumber(other.name, other.value, own, agree, meaning, logged))
     return found
-
-
-def _like(meaning: str, fits: Sequence[str]) -> list[str]:
-    """The means, those of the estimator and the weight that a convention has first."""
-    own = meaning.rpartition(" of ")[2]
-    return sorted(fits, key=lambda words: words.rpartition(" of ")[2] != own)
 
 
 # ---- numbers that the records carry --------------------------------------------------------------

@@ -68,7 +68,6 @@ class Candidate:
         measured: which of the options' statistics of the whole input it needs; -1 for none.
         rows: the variants that are this convention.
         also: rows that are with hyperparameters or a factor, and the names of each row.
-        members: signatures of other ways to make this convention.
         value: its number; exact once it was evaluated.
         difference: ``value`` less the target.
         needs: what would have to be true for it to fit, where it does not.
@@ -83,7 +82,6 @@ class Candidate:
     measured: int = -1
     rows: list[str] = field(default_factory=list)
     also: list[tuple[Plan, Factor, Sequence[str]]] = field(default_factory=list)
-    members: list[str] = field(default_factory=list)
     value: float = math.nan
     difference: float = math.nan
     needs: dict[str, float] = field(default_factory=dict)
@@ -117,8 +115,6 @@ class Families:
         head = next((head for head in self._heads if _is_one((one, valued), head)), None)
         if head is None:
             self._heads.append((one, valued))
-        elif objective.signature not in head[0].members:
-            head[0].members.append(objective.signature)
         first = one if head is None else head[0]
         if not one.plan.swapped:
             self._name(first, one)
@@ -164,11 +160,9 @@ class Run:
         space: the conventions.
         factors: what a loss may have been multiplied by.
         measured: the statistics of each number's records.
-        has: the probe's features that the records of any number have.
         scan: the values of all conventions on the last number's records.
         matches: the conventions that give the numbers, the likeliest first.
         nearest: where none does, the nearest plain ones, nearest first.
-        tell_apart: what data would distinguish the matches.
         unmodified: the rows themselves.
         others: what the first match has in the place of the other numbers, if it has not all.
         loss_alone: what gives the losses and not the other numbers, where nothing gives all.
@@ -180,7 +174,6 @@ class Run:
     scan: Scan
     matches: Sequence[Candidate] = ()
     nearest: Sequence[Candidate] = ()
-    tell_apart: Sequence[str] = ()
     unmodified: Unmodified = (0, None, None)
     others: Sequence[OtherNumber] = ()
     loss_alone: Candidate | None = None
@@ -196,7 +189,6 @@ class Run:
         self._keys: NDArray[np.int64] | None = None
         self._chances: list[Chance] = []
         self.measured: list[Measured] = []
-        self.has: set[str] = set()
 
     def ask(self, question: Question) -> None:
         """Keeps the conventions that give this number too.
@@ -209,7 +201,6 @@ class Run:
         sums = add_up(self.space.options, measured, question.data)
         if not sums.records:
             raise InputError("no record can be read")
-        self.has |= sums.features.names
         penalised = self.space.grids[0].plan.swapped.get("kl") != "none"
         if penalised and len(sums.references) > 1:
             self.space.reasons.setdefault(REFERENCE, _MIXED)
@@ -388,47 +379,6 @@ def _split(keys: NDArray[np.int64]) -> tuple[Index, ...]:
     mask = (1 << _BITS) - 1
     parts = keys >> 2 * _BITS, (keys >> _BITS) & mask, keys & mask
     return tuple(part.astype(np.int32) for part in parts)
-
-
-def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) -> list[str]:
-    """What data would distinguish the first match from others of its value, in words.
-
-    Where no single feature does, any batch with those that this data lacks.
-    """
-    first, *others = [one for one, at in zip(matches, entries(matches), strict=True) if at == 0]
-    if not others:
-        return []
-    own = chunk.objective(first.plan)
-    valued = probe.Valued(_without_eps(own))
-    free = first.totals is not None and not first.totals.row().get("clip_fraction")
-    clipped = has - {"ratios"} if free else has  # those of the data are not clipped
-    missing = frozenset(probe.FEATURES.keys() - clipped)
-    needed: set[str] = set()
-    constants: set[float] = set()
-    for one in others[:19]:
-        if one.times == first.times:
-            other = chunk.objective(one.plan)
-            found = probe.distinguishing(valued, probe.Valued(_without_eps(other)), missing, needed)
-            needed |= found
-            constants |= _constants(own) ^ _constants(other)
-    chosen = needed or missing - {"rollout", "reference", "probable", "large"}
-    if chunk.advantages_given:
-        chosen -= {"spreads"}  # of rewards, which nothing is made of
-    words = dict(probe.FEATURES)
-    if "ratios" in has and free:
-        words["ratios"] = "ratios beyond the clip (a later epoch over the same rollouts)"
-    if constants:
-        words["large"] = (
-            f"ratios above {max(constants):g} where the advantage is negative (a later epoch over "
-            "the same rollouts)"
-        )
-    return [text for name, text in words.items() if name in chosen]
-
-
-def _constants(objective: Objective) -> set[float]:
-    """The ratios from which on its surrogate bounds what a negative advantage adds."""
-    values = (objective.surrogate.values.get(name) for name in ("delta", "dual_clip"))
-    return {one for one in values if isinstance(one, int | float)}
 
 
 _EQUAL = 1e-12

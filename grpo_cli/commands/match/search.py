@@ -22,7 +22,6 @@ from grpo_cli.commands.match.run import (
     Families,
     Run,
     Unmodified,
-    distinguishing,
 )
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Depth, build, known
@@ -110,8 +109,6 @@ class Search:
             run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
         if not run.matches:
             run.nearest = evaluate(questions[-1], run.measured[-1], run.near())
-        if len(run.matches) > 1:
-            run.tell_apart = distinguishing(run.matches, first, run.has)
         run.close()
         return run
 

@@ -6,80 +6,19 @@ term that is |A| times what it is for A = ±1 needs one look at the tokens, what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Batch
+from grpo_cli.batch import F64
 from grpo_cli.commands.match.question import Data
 from grpo_cli.commands.match.space.options import DIRECT, Key, Options, key
 from grpo_cli.commands.match.terms import Measured, Terms, distinct
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.errors import GrpoError
-from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.inputs import Inputs
-
-# ---- features of the data ------------------------------------------------------------------------
-
-
-@dataclass
-class Features:
-    """Which of ``probe.FEATURES`` the data has.
-
-    Attributes:
-        ranges: feature → the least and the greatest value; the data has it where they differ.
-    """
-
-    ranges: dict[str, set[float]] = field(default_factory=dict)
-
-    def add(self, batch: Batch) -> None:
-        """Adds records; features that are known to hold are skipped."""
-        for name, values in _VALUES.items():
-            known = self.ranges.setdefault(name, set())
-            if len(known) < 2 and len(every := values(batch)):
-                known.update((every.min().item(), every.max().item()))
-
-    @property
-    def names(self) -> set[str]:
-        """Those that hold on the data."""
-        return {name for name, values in self.ranges.items() if len(values) > 1}
-
-
-def _spreads(batch: Batch) -> F64:
-    """The range of the rewards (or else the advantages) in each group, but for rounding."""
-    values = Inputs(batch).get("rewards")
-    values = batch.advantages if values is None else values
-    if values is None:
-        return np.zeros(0)
-    return np.round(Groups(batch.groups, batch.group_count).ranges(values), 6)
-
-
-def _from_zero(column: str, batch: Batch) -> F64:
-    """A column that is 0 where nothing differs, and a 0."""
-    found = Inputs(batch).get(column)
-    return np.zeros(0) if found is None else np.append(found, 0.0)
-
-
-def _engine_difference(batch: Batch) -> F64:
-    if batch.log_probs_rollout is None or batch.log_probs_old is None:
-        return np.zeros(0)
-    return np.append(batch.log_probs_rollout - batch.log_probs_old, 0.0)
-
-
-_VALUES: Mapping[str, Callable[[Batch], NDArray[np.generic]]] = {
-    "lengths": lambda batch: batch.responses.lengths,
-    "sizes": lambda batch: np.bincount(batch.groups),
-    "spreads": _spreads,
-    "ratios": partial(_from_zero, "token_log_ratio"),
-    "reference": partial(_from_zero, "log_ratio_ref"),
-    "rollout": _engine_difference,
-}
-
 
 _NUMBERS = 1 << 21
 """Sums of responses that are in memory at a time."""
@@ -108,7 +47,6 @@ class Sums:
         counted: [W] what the denominators count.
         records: how many.
         left_out: the corrections that took tokens out of a denominator, or of the KL.
-        features: which of the probe's features the records have.
         references: whether records have a reference; both where only some have.
     """
 
@@ -122,7 +60,6 @@ class Sums:
         self.counted = np.zeros(weights)
         self.records = 0
         self.left_out: set[Key] = set()
-        self.features = Features()
         self.references: set[bool] = set()
 
     def add(self, chunk: Chunk) -> None:
@@ -138,7 +75,6 @@ class Sums:
                 (self.entropy, _by_class(terms.entropies(), classes)),
             ):
                 into += rows[:, member] / divisors
-            self.features.add(chunk.batch)
         self.references.add(chunk.has_reference)
         self.records += chunk.batch.records.count
         self.left_out |= terms.left_out

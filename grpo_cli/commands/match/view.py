@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress, groupby
 
@@ -11,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.match.answer import Convention, Matched
-from grpo_cli.commands.match.space.changes import UNBOUND
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import is_round, shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
@@ -26,16 +24,11 @@ _MISTAKE = (
     '"loss_gradient": [[…]]})'
 )
 _MORE = "more digits or more numbers (--kl, --gradient-norm, --logged)"
-_ALSO = 2
-_NO_CLIP = {
-    f"--{name.replace('_', '-')} {bound:g}": f"no {side} clip"
-    for (name, bound), side in zip(UNBOUND.items(), ("lower", "upper"), strict=True)
-}
-"""Flags of an ε that clips nothing → what they mean."""
-_OF_LENGTH = re.compile(
-    r"^(\S*\bdr\S*)(?: --aggregate token-sum-norm)? -p (max_completion_length)=(\S+)$"
+_DECIDING = (
+    "to distinguish those that are equal, use a batch with responses of unequal lengths, rewards "
+    "of several spreads and clipped ratios (a later epoch over the same rollouts)"
 )
-"""Dr. GRPO divided by a length as well, which its authors' code does."""
+_ALSO = 2
 
 
 def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
@@ -83,61 +76,13 @@ def _is_near(found: Convention, target: float) -> bool:
     return any(_needed(found.would_need)) or abs(found.difference) <= _NEAR * abs(target)
 
 
-def _label(found: Convention) -> str:
-    """A convention in short: a variant that has it, or the flags that make it."""
-    signs = ["−"] if found.sign_flipped else []
-    factor = found.factor_meaning
-    name = found.variants[0] if found.variants else _OF_LENGTH.sub(r"\1 with \2 \3", _flags(found))
-    return " ".join([*signs, name, *([factor] if factor else [])])
-
-
-def _flags(found: Convention) -> str:
-    """The row, and the flags that change it."""
-    flags = found.command.partition(" -v ")[2].partition(" --level ")[0]
-    sides = [words for flag, words in _NO_CLIP.items() if f"{flag} " in f"{flags} "]
-    return f"{flags} ({' or '.join(sides)})" if sides else flags
-
-
 def _head(answer: Matched) -> Iterator[tuple[str, str]]:
-    count, entries = answer.match_count, answer.entry_count
-    target = f"{answer.target_of} {answer.target!r}"
-    numbers, _ = answer.questions
-    numbers -= len(answer.other_sentences) if count else 0
-    if numbers > 1:
-        target += f" and {numbers - 1} more number{'' if numbers == 2 else 's'}"
-    tried = f"{answer.tried:,} tried, ±{answer.tolerance:.2g}"
     words = answer.consistent_words
-    fit = f"{answer.fitting:,} of {answer.tried:,} conventions give the {target}"
-    by_chance = f"no match beyond chance: {fit} (±{answer.tolerance:.2g})"
-    if not count:
-        loss = answer.loss_alone
-        but = f"; {_label(loss)} gives the {answer.target_of}" if loss is not None else ""
-        yield f"no convention gives the {target}{but} ({tried})", "bold magenta"
-    elif words:
-        yield words, "bold green"
-    elif not answer.reproduced:
-        yield by_chance, "bold magenta"
-    else:
-        first, style = f"{_label(answer.matches[0])} gives the {target}", "bold green"
-        names = len(answer.matches[0].variants)
-        also = f"; {names} names are this formula" if names > 1 else ""
-        if count > 1:
-            others = (
-                "1 other formula also gives"
-                if count == 2
-                else f"{count - 1} other formulas also give"
-            )
-            also += f"; {others} it on this data"
-        if entries > 1:
-            first = f"ambiguous: {count} conventions fit the {target}"
-            also = f", with {entries} different values; the first is {_label(answer.matches[0])}"
-            style = "bold magenta"
-        if entries == 1 and answer.by_chance:
-            first, style = f"{first}, possibly by chance", "bold magenta"
-        yield f"{first}{also} ({tried})", style
+    sure = answer.reproduced and answer.entry_count == 1 and not answer.by_chance
+    yield answer.verdict, "bold green" if words or sure else "bold magenta"
     yield from ((line, "") for line in answer.other_sentences)
     yield from ((line, "") for line in _released(answer) if not words)
-    if count:
+    if answer.match_count:
         yield _chance(answer), "" if answer.by_chance else "dim"
     elif answer.loss_alone is None:
         yield _MISTAKE, ""
@@ -145,8 +90,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
 
 def _advice(answer: Matched) -> Iterator[str]:
     """What decides between the matches."""
-    if answer.tell_apart:
-        yield f"to distinguish them, use data with {'; '.join(answer.tell_apart)}"
+    if answer.entry_count < answer.match_count:
+        yield _DECIDING
     if answer.entry_count > 1:
         yield f"to decide between the {answer.entry_count} values, give {_MORE}"
 
@@ -182,7 +127,7 @@ def _released(answer: Matched) -> Iterator[str]:
         names = ", ".join(flipped[:_NAMES])
         yield f"unmodified variants that give it with the other sign: {names}{more}"
     elif nearest and not agree and abs(nearest.difference) > answer.tolerance:
-        name = _flags(nearest) or nearest.variants[0]
+        name = nearest.flags or nearest.variants[0]
         none = "no variant with these flags" if " " in name else "no unmodified variant"
         near = f"; the nearest is {name} with {shown(nearest.value)}"
         near = near if _is_near(nearest, answer.target) else ""
@@ -213,7 +158,7 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     if found.variants and len(rows) == 1:
         head.append(f"  {rows.pop()}", "cyan")
     elif not found.variants:
-        head.append(f"  changed: {_flags(found)}", "cyan")
+        head.append(f"  changed: {found.flags}", "cyan")
     if found.sign_flipped:
         head.append("  sign flipped", "magenta")
     if found.factor_meaning:
@@ -230,7 +175,7 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     for at, line in enumerate(rows if found.variants else ()):
         console.print(wrapped(Text(f"  {line}", "cyan"), screen.width, 4))
         mark(console, "convention", min(at, 1))
-    others = [_label(one) for one in same[1:] if one not in alike]
+    others = [one.name for one in same[1:] if one not in alike]
     for words, names in (("equal on any data:", found.also), ("equal on this data:", others)):
         if names:
             most = len(names) if chosen().full else _ALSO
