@@ -48,9 +48,8 @@ def with_length(run: Run, target: LoggedNumber, families: Families) -> Iterator[
             if chance >= MANY or listed == _LISTED:
                 break
             plan = run.space.plan(int(some[at]), Change({}, {LENGTH: int(length[at])}))
-            policy = run.space.options.advantage_of(int(run.space.policy[some[at]]))
             factor = Factor(float(np.sign(number[at] * target.value)))
-            one = Candidate(plan, factor, float(bits[at]), measured=policy, chance=chance)
+            one = Candidate(plan, factor, float(bits[at]), chance=chance)
             one.size = float(size[at] * LENGTHS[0] / length[at])
             if families.add(one):
                 listed += 1

@@ -80,8 +80,7 @@ def means_of(question: Question) -> Mapping[str, float]:
         for weight, words in (("none", ""), ("ratio", ", weighted by the ratio"))
         for over, (aggregate, batch) in _OVER.items()
     }
-    totals = exactly([*map(Evaluator, plans.values())], question.data)
-    every = zip(plans, totals, strict=True)
+    every = ((words, exactly(plan, question.data)) for words, plan in plans.items())
     return {words: one.row()[KL] for words, one in every if one is not None}
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator, usable
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator, usable
 from grpo_cli.engine.fold import Accumulator, fold
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.references import References
@@ -20,6 +21,7 @@ from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.hyperparameters import KNOWN
 from grpo_cli.records import DecodedChunk
 from grpo_cli.records.packed import LARGEST
+from grpo_cli.variants.plan import Plan
 
 _PARTS = re.compile(r"[+-]?(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
 
@@ -125,6 +127,23 @@ class Data:
     """Records in memory."""
 
     chunks: Sequence[Chunk]
+    _statistics: dict[Hashable, BatchStatistics] = field(default_factory=dict)
+
+    def evaluator(self, plan: Plan) -> Evaluator:
+        """Evaluates a plan, with the statistics of all records where it needs some."""
+        return Evaluator(plan, self.statistics(plan))
+
+    def statistics(self, plan: Plan) -> BatchStatistics | None:
+        """The statistics of all records that a plan needs; None where it needs none."""
+        if plan.batch != "input" or not plan.wants_moments:
+            return None
+        if plan.key not in self._statistics:
+            evaluator, found = Evaluator(plan), BatchStatistics()
+            for chunk in self.chunks:
+                with suppress(GrpoError):
+                    found.merge(evaluator.measure(chunk))
+            self._statistics[plan.key] = found
+        return self._statistics[plan.key]
 
     @property
     def work(self) -> float:
@@ -163,16 +182,12 @@ class Question:
     others: Sequence[LoggedNumber] = ()
 
 
-def exactly(evaluators: Sequence[Evaluator], data: Data) -> list[Totals | None]:
+def exactly(plan: Plan, data: Data) -> Totals | None:
     """The totals that ``grpo eval`` gives, to the bit; None where it gives an error."""
-    return [_total(one, data) for one in evaluators]
-
-
-def _total(evaluator: Evaluator, data: Data) -> Totals | None:
-    totals, references = Totals(evaluator.plan.batch), References()
+    evaluator, totals, references = data.evaluator(plan), Totals(plan.batch), References()
     try:
         for chunk in data.chunks:
-            references.add(chunk, evaluator.plan, evaluator.objective(chunk))
+            references.add(chunk, plan, evaluator.objective(chunk))
             references.check()
             with np.errstate(all="ignore"):
                 totals.add(evaluator.evaluate(chunk))

@@ -25,8 +25,7 @@ from grpo_cli.commands.match.fit import (
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.space.changes import LENGTH, Change, changed
 from grpo_cli.commands.match.space.space import Index, Space
-from grpo_cli.commands.match.sums import add_up, measure
-from grpo_cli.commands.match.terms import Measured
+from grpo_cli.commands.match.sums import add_up
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.totals import Totals
@@ -65,7 +64,6 @@ class Candidate:
         bits: what it costs; of its cheapest name.
         size: the magnitude that its number is made of.
         chance: conventions of no more bits that hit such a number by chance.
-        measured: which of the options' statistics of the whole input it needs; -1 for none.
         rows: the variants that are this convention.
         also: rows that are with hyperparameters or a factor, and the names of each row.
         value: its number; exact once it was evaluated.
@@ -79,7 +77,6 @@ class Candidate:
     bits: float = 0.0
     size: float = 0.0
     chance: float = math.nan
-    measured: int = -1
     rows: list[str] = field(default_factory=list)
     also: list[tuple[Plan, Factor, Sequence[str]]] = field(default_factory=list)
     value: float = math.nan
@@ -131,7 +128,6 @@ class Families:
         head = first.rows[0]
         if [head] != before:  # its command has to evaluate the row that it is called by
             first.plan = Plan(head, VARIANTS[head], one.plan.swapped, {}, one.plan.batch)
-            first.measured = one.measured
 
 
 def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
@@ -159,7 +155,6 @@ class Run:
     Attributes:
         space: the conventions.
         factors: what a loss may have been multiplied by.
-        measured: the statistics of each number's records.
         scan: the values of all conventions on the last number's records.
         matches: the conventions that give the numbers, the likeliest first.
         nearest: where none does, the nearest plain ones, nearest first.
@@ -188,7 +183,6 @@ class Run:
         self._times = np.array([one.times for one in factors])
         self._keys: NDArray[np.int64] | None = None
         self._chances: list[Chance] = []
-        self.measured: list[Measured] = []
 
     def ask(self, question: Question) -> None:
         """Keeps the conventions that give this number too.
@@ -196,15 +190,13 @@ class Run:
         Raises:
             InputError: where no record can be read.
         """
-        measured = measure(self.space.options, question.data)
-        self.measured.append(measured)
-        sums = add_up(self.space.options, measured, question.data)
+        sums = add_up(self.space.options, question.data)
         if not sums.records:
             raise InputError("no record can be read")
         penalised = self.space.grids[0].plan.swapped.get("kl") != "none"
         if penalised and len(sums.references) > 1:
             self.space.reasons.setdefault(REFERENCE, _MIXED)
-        self.scan = scan(self.space, sums, self._batch, question, measured)
+        self.scan = scan(self.space, sums, self._batch, question)
         self._target, self._first = question.target, question.first
         self._chances.append(Chance(self.scan.values, self.factors, question.target))
         keys = _keys(hits(self.scan.values, self.factors, question.target), self.scan)
@@ -311,14 +303,13 @@ class Run:
 
     def _candidate(self, convention: int, factor: int = 0, beta: int = 0) -> Candidate:
         more = [Change({}, {"beta": float(GRID[beta - 1])})] if beta else []
-        measured = self.space.options.advantage_of(int(self.space.policy[convention]))
         plan, scale = self.space.plan(convention, *more), self.factors[factor]
         length, times = plan.flags.get(LENGTH), abs(scale.times)
         tried = LENGTH not in self.space.grids[0].plan.flags and plan.row.kl_aggregate is None
         if tried and times > 1.0 and isinstance(length, int | float) and not length % times:
             plan = changed(plan, Change({}, {LENGTH: length / times}))  # which is the same
             scale = next(one for one in self.factors if one.times == scale.times / times)
-        return Candidate(plan, scale, measured=measured)
+        return Candidate(plan, scale)
 
     # ---- what comes near -------------------------------------------------------------------------
 

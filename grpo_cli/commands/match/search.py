@@ -25,8 +25,6 @@ from grpo_cli.commands.match.run import (
 )
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Depth, build, known
-from grpo_cli.commands.match.terms import Measured
-from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.variants.plan import Plan
 
 _FAR = 12.0
@@ -108,7 +106,7 @@ class Search:
         if not run.reproduced:
             run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
         if not run.matches:
-            run.nearest = evaluate(questions[-1], run.measured[-1], run.near())
+            run.nearest = evaluate(questions[-1], run.near())
         run.close()
         return run
 
@@ -141,36 +139,35 @@ class Search:
             rows: candidates that get their numbers in the same pass, and are not listed.
         """
         kept, like = found, found
-        *before, last = zip(questions, run.measured, strict=True)
-        for question, measured in before:
+        *before, last = questions
+        for question in before:
             if question.others:
-                confirmed = evaluate(question, measured, like)
+                confirmed = evaluate(question, like)
                 like = [one for one in confirmed if agrees(one, question)]
                 kept = [one for one in kept if one in like and all_agree(one, question)]
-        question, measured = last
-        confirmed = evaluate(question, measured, [*found, *rows])
-        giving = [one for one in confirmed if one not in rows and _gives(one, question)]
-        like = [one for one in giving if one in like and agrees(one, question)]
-        matches = [one for one in like if one in kept and all_agree(one, question)]
+        confirmed = evaluate(last, [*found, *rows])
+        giving = [one for one in confirmed if one not in rows and _gives(one, last)]
+        like = [one for one in giving if one in like and agrees(one, last)]
+        matches = [one for one in like if one in kept and all_agree(one, last)]
         if giving and not matches:
             means = [*map(means_of, questions)]
             fits = common_means(questions, means)
             matches = like if fits else []
             first = (matches or giving)[0]
             if first.chance < RARE:
-                run.others = others_of(first, question, means[-1], fits)
+                run.others = others_of(first, last, means[-1], fits)
                 run.loss_alone = None if matches else first
         if any(question.others for question in questions):
             for one in matches:
                 one.chance *= len(matches) / (len(found) + 1)
-        return without_chance(matches, question.target)
+        return without_chance(matches, last.target)
 
 
-def evaluate(question: Question, measured: Measured, found: Sequence[Candidate]) -> list[Candidate]:
+def evaluate(question: Question, found: Sequence[Candidate]) -> list[Candidate]:
     """The candidates with their numbers on a question's records, of those that can be evaluated."""
-    evaluators = [Evaluator(one.plan, measured.get(one.measured)) for one in found]
     kept = []
-    for one, total in zip(found, exactly(evaluators, question.data), strict=True):
+    for one in found:
+        total = exactly(one.plan, question.data)
         if total is not None and math.isfinite(total.objective):
             one.totals = total
             one.value = one.times * (question.target.sign * total.objective) + 0.0

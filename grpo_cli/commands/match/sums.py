@@ -7,18 +7,15 @@ term that is |A| times what it is for A = ±1 needs one look at the tokens, what
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.question import Data
-from grpo_cli.commands.match.space.options import DIRECT, Key, Options, key
-from grpo_cli.commands.match.terms import Measured, Terms, distinct
+from grpo_cli.commands.match.space.options import Key, Options
+from grpo_cli.commands.match.terms import Terms, distinct
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.errors import GrpoError
 
 _NUMBERS = 1 << 21
 """Sums of responses that are in memory at a time."""
@@ -27,9 +24,9 @@ _NUMBERS = 1 << 21
 # ---- sums ----------------------------------------------------------------------------------------
 
 
-def add_up(options: Options, measured: Measured, data: Data) -> Sums:
+def add_up(options: Options, data: Data) -> Sums:
     """The sums of all options over the data."""
-    sums = Sums(options, measured)
+    sums = Sums(options, data)
     for chunk in data.chunks:
         sums.add(chunk)
     return sums
@@ -41,7 +38,6 @@ class Sums:
     Attributes:
         policy: [pairs, W] Σ w·P; nan where it cannot be evaluated.
         size: [pairs, W] the magnitude that it is made of.
-        direct: [D, W] Σ w·P of direct terms.
         kl: [K, W].
         entropy: [E, W].
         counted: [W] what the denominators count.
@@ -50,11 +46,10 @@ class Sums:
         references: whether records have a reference; both where only some have.
     """
 
-    def __init__(self, options: Options, measured: Measured) -> None:
-        self._options, self._measured = options, measured
+    def __init__(self, options: Options, data: Data) -> None:
+        self._options, self._data = options, data
         weights = len(options.weights.plans)
         self.policy, self.size = np.zeros((2, len(options.pairs), weights))
-        self.direct = np.zeros((len(options.directs.plans), weights))
         self.kl = np.zeros((len(options.kls.plans), weights))
         self.entropy = np.zeros((len(options.entropies.plans), weights))
         self.counted = np.zeros(weights)
@@ -65,12 +60,11 @@ class Sums:
     def add(self, chunk: Chunk) -> None:
         """Adds a chunk's records."""
         with np.errstate(all="ignore"):
-            terms = Terms(self._options, chunk, self._measured)
+            terms = Terms(self._options, chunk, self._data)
             classes, member, divisors, counted = terms.weights()
             self.counted += counted
             self._add_policies(terms, classes, member, divisors)
             for into, rows in (
-                (self.direct, terms.directs(classes)),
                 (self.kl, _by_class(terms.kls(), classes)),
                 (self.entropy, _by_class(terms.entropies(), classes)),
             ):
@@ -117,28 +111,3 @@ def _products(advantages: F64, values: F64, classes: F64) -> F64:
     for s in wrong:
         products[:, (advantages[:, broken[s]] > 0).any(axis=1), s] = np.nan
     return products
-
-
-# ---- statistics of the whole input ---------------------------------------------------------------
-
-
-def measure(options: Options, data: Data) -> Measured:
-    """The statistics of the whole input that some advantages need, by their numbers."""
-    plans = dict(enumerate(options.advantages.plans))
-    plans |= {DIRECT + at: plan for at, plan in enumerate(options.directs.plans)}
-    plans = {at: one for at, one in plans.items() if one.batch == "input" and one.wants_moments}
-    found: dict[int, BatchStatistics] = {at: BatchStatistics() for at in plans}
-    for chunk in data.chunks:
-        known: dict[object, BatchStatistics] = {}  # plans with one sample share them
-        for at, plan in plans.items():
-            evaluator = Evaluator(plan)
-            with suppress(GrpoError):
-                objective = evaluator.objective(chunk)
-                bound = objective.advantage
-                values = tuple(bound.values[name] for name in bound.choice.measured.hyperparameters)
-                penalty = key(objective.kl) if objective.kl_in_reward else None
-                same = bound.choice.measure, values, penalty
-                if same not in known:
-                    known[same] = evaluator.measure(chunk)
-                found[at].merge(known[same])
-    return found

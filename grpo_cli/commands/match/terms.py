@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -11,29 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.match.question import Data
 from grpo_cli.commands.match.space.options import (
-    DIRECT,
     Key,
     Options,
-    advantage_key,
     correction_key,
     key,
 )
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import BatchStatistics
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.inputs import Inputs, missing, take_penalty
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, of_tokens
+from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate
 from grpo_cli.objective.statistics import moments
 from grpo_cli.variants.plan import Plan
 
 Flags = NDArray[np.bool_]
-Measured = Mapping[int, BatchStatistics]
-"""The statistics of the whole input, by the numbers of the advantages that need them."""
-
-
 _MANY = 1 << 18
 """Tokens from which on memory matters more than ratios that are computed again."""
 
@@ -49,17 +43,16 @@ class Terms:
         left_out: the corrections that took tokens out of a denominator, or of the KL.
     """
 
-    def __init__(self, options: Options, chunk: Chunk, measured: Measured) -> None:
+    def __init__(self, options: Options, chunk: Chunk, data: Data) -> None:
         self._options = options
         self._counted = chunk
         self._chunk = replace(chunk, varied={})  # records differ in counts, which weights read
-        self._measured = measured
+        self._data = data
         self.batch = chunk.batch
         self.left_out: set[Key] = set()
         self._inputs = Inputs(chunk.batch)
         self._penalised: dict[Key, Inputs] = {}
         self._ratios: dict[Key, Ratio] = {}
-        self._advantages: dict[Key, F64 | PerToken] = {}
         self._kls: dict[Key, F64] = {}
 
     def weights(self) -> tuple[F64, NDArray[np.int64], F64, F64]:
@@ -85,8 +78,8 @@ class Terms:
     def advantages(self) -> Iterator[F64]:
         """[R] each, by response."""
 
-        def one(at: int, objective: Objective) -> F64:
-            found = self._advantage(at, objective)
+        def one(plan: Plan, objective: Objective) -> F64:
+            found = self._advantage(plan, objective)
             if isinstance(found, PerToken):
                 raise UsageError(
                     "match: some records give advantages per token, but the first record does "
@@ -122,23 +115,10 @@ class Terms:
 
         return distinct(map(of_signs, policies))
 
-    def directs(self, classes: F64) -> F64:
-        """[D, C] Σ w·c·s with their own advantages, by the weights [C, R]."""
-        plans = self._options.directs.plans
-        found = np.full((len(plans), len(classes)), np.nan)
-        for at in self._options.directs_by_policy:
-            objective = self._chunk.objective(plans[at])
-            with suppress(InputError, HyperparameterError):
-                inputs = self._inputs_of(objective)
-                self._set_ratio(inputs, objective)
-                self._set_advantage(inputs, self._advantage(DIRECT + at, objective))
-                found[at] = classes @ self._policy_sums(inputs, objective)
-        return found
-
     def kls(self) -> Iterator[F64]:
         """[R] Σ k, or β·Σ k, of each."""
 
-        def one(_: int, objective: Objective) -> F64:
+        def one(_: Plan, objective: Objective) -> F64:
             beta = 1.0 if self._options.solve else objective.beta
             return beta * self._kl(objective) if beta else np.zeros(self.batch.responses.count)
 
@@ -147,7 +127,7 @@ class Terms:
     def entropies(self) -> Iterator[F64]:
         """[R] coefficient · Σ H of each."""
 
-        def one(_: int, objective: Objective) -> F64:
+        def one(_: Plan, objective: Objective) -> F64:
             assert objective.entropy is not None
             values = self._inputs.call(objective.entropy, "entropy")
             bonus: F64 = objective.entropy_coef * self.batch.responses.sum(values)
@@ -156,12 +136,12 @@ class Terms:
         return self._rows(self._options.entropies.plans, one)
 
     def _rows(
-        self, plans: Sequence[Plan], compute: Callable[[int, Objective], F64]
+        self, plans: Sequence[Plan], compute: Callable[[Plan, Objective], F64]
     ) -> Iterator[F64]:
         """[R] of each plan; nan where the records lack what it needs."""
-        for at, plan in enumerate(plans):
+        for plan in plans:
             try:
-                yield compute(at, self._chunk.objective(plan))
+                yield compute(plan, self._chunk.objective(plan))
             except (InputError, HyperparameterError):
                 yield np.full(self.batch.responses.count, np.nan)
 
@@ -178,18 +158,12 @@ class Terms:
             self._penalised[same] = inputs
         return self._penalised[same]
 
-    def _advantage(self, at: int, objective: Objective) -> F64 | PerToken:
-        wanted = advantage_key(objective)
-        if wanted not in self._advantages:
-            inputs, measured = self._inputs_of(objective), self._measured.get(at)
-            whole = None if measured is None else measured.single(self.batch)
-            inputs["moments"] = moments(self.batch, objective, whole)
-            self._advantages[wanted] = inputs.call(objective.advantage, "advantage")
-        return self._advantages[wanted]
-
-    def _set_advantage(self, inputs: Inputs, given: F64 | PerToken) -> None:
-        inputs["advantage"] = of_tokens(given, self.batch.responses)
-        inputs["response_advantage"] = None if isinstance(given, PerToken) else given
+    def _advantage(self, plan: Plan, objective: Objective) -> F64 | PerToken:
+        inputs, statistics = self._inputs_of(objective), self._data.statistics(plan)
+        whole = None if statistics is None else statistics.single(self.batch)
+        inputs["moments"] = moments(self.batch, objective, whole)
+        found: F64 | PerToken = inputs.call(objective.advantage, "advantage")
+        return found
 
     def _set_ratio(self, inputs: Inputs, objective: Objective) -> None:
         bound = objective.ratio

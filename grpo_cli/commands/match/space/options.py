@@ -22,8 +22,8 @@ POLICY = ("ratio", "surrogate", "correction")
 """The stages of a policy term."""
 _MASKS = ("trl/masks", "ms-swift/off-policy-mask")
 """Corrections that keep all tokens as they are where their switches are off."""
-DIRECT = 1 << 24
-"""Added to the number of a policy term that is evaluated with its advantages."""
+ALONE = 1 << 24
+"""In the place of a policy term's number: its rows are evaluated one by one."""
 
 
 # ---- what identifies an option -------------------------------------------------------------------
@@ -94,7 +94,6 @@ class Options:
         advantages: an advantage per response, less a KL in the reward.
         policies: ratio, surrogate and correction, for A = 1 and for A = −1.
         pairs: (advantage, policy) → number, of those that conventions combine.
-        directs: policy terms that are evaluated with their advantages.
         kls: KL estimates, with the ratio or correction that weighs them.
         weights: aggregations, with their stages.
         entropies: entropy bonuses.
@@ -104,7 +103,6 @@ class Options:
     advantages: Table = field(default_factory=Table)
     policies: Table = field(default_factory=Table)
     pairs: dict[tuple[int, int], int] = field(default_factory=dict)
-    directs: Table = field(default_factory=Table)
     kls: Table = field(default_factory=Table)
     weights: Table = field(default_factory=Table)
     entropies: Table = field(default_factory=Table)
@@ -129,20 +127,6 @@ class Options:
         for advantages, policies in self.combined:
             for start in range(0, len(policies), most):
                 yield advantages, policies[start : start + most]
-
-    @cached_property
-    def directs_by_policy(self) -> list[int]:
-        """The numbers of the direct policy terms; those that differ in advantages alone adjoin."""
-        policies = [repr(key[1]) for key in self.directs.numbers]  # type: ignore[index]
-        return sorted(range(len(policies)), key=policies.__getitem__)
-
-    @cached_property
-    def _advantages(self) -> list[int]:
-        return [advantage for advantage, _ in self.pairs]
-
-    def advantage_of(self, policy: int) -> int:
-        """The number under which the statistics are that a policy's advantages need."""
-        return policy if policy >= DIRECT else self._advantages[policy]
 
 
 # ---- rows and changes on a record ----------------------------------------------------------------

@@ -20,7 +20,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match.space import changes as tried
 from grpo_cli.commands.match.space.changes import NO_CHANGE, Change, changed, checked
 from grpo_cli.commands.match.space.options import (
-    DIRECT,
+    ALONE,
     POLICY,
     Key,
     Options,
@@ -47,8 +47,6 @@ _NONE, _CANNOT = -1, -2
 """In the place of an option's number: it has none, or it cannot be evaluated."""
 _EPSILON = ("epsilon_high", "epsilon_low")
 _MOST_CHANGES = 2
-_USUAL = 1.0
-"""Bits up to which ε is tried in what has to be evaluated with its own advantages."""
 _COSTLY = 9.0
 """Bits from which ε is not searched together with other changes."""
 
@@ -128,7 +126,7 @@ class Grid:
         own_bits: what the row itself costs.
         axes: advantage, policy, KL and aggregation changes.
         policy, kl, weight: [A, P], [K, P], [W] the numbers of their options, −2 for one that is not
-            tried; the number of a direct policy begins at ``DIRECT``.
+            tried.
         kl_weight, entropy, entropy_weight: the row's own; −1 for none.
         beta: [K] the row's own β.
     """
@@ -365,7 +363,7 @@ class _Builder:
         )
 
     def _policies(self, stages: Stages, axes: Axes, *, all_tokens: bool) -> Index:
-        """[A, P] numbers of pairs, or of direct policies; −2 for what is not tried."""
+        """[A, P] numbers of pairs; −2 for what is not tried."""
         advantages, pairs = axes.advantages, axes.pairs
         policies = self._numbered(stages, POLICY, pairs, self._policy)
         numbers = self._numbered(stages, ("advantage", "kl"), advantages, self._advantage)
@@ -381,14 +379,8 @@ class _Builder:
             known.setdefault(pair, len(known))
             for pair in zip(numbers[rows].tolist(), policies[columns].tolist(), strict=True)
         ]
-        # what has to be evaluated with its own advantages
-        bits = np.add.outer(advantages.bits, pairs.bits)
-        worth = (count == 0) & (bits <= _USUAL if all_tokens else True)
-        if self._depth is not Depth.QUICK:
-            for a, p in np.argwhere(can & ~by_sign & worth).tolist():
-                both = advantages.changes[a], pairs.changes[p]
-                wanted = stages.advantage_key(both[0]), policy_key(*stages.policy(both[1]))
-                found[a, p] = DIRECT + self.options.directs.number(wanted, stages.row, *both)
+        if can[0, 0] and not by_sign[0, 0] and self._depth is not Depth.QUICK:
+            found[0, 0] = ALONE  # the row without a change
         return found
 
     # ---- numbers of options ----------------------------------------------------------------------
