@@ -181,20 +181,6 @@ def test_what_is_no_number_is_the_fault_of_the_program_of_its_column(column, adv
     assert advice in found.advice
 
 
-@pytest.mark.parametrize(("lengths", "wrong"), [((4, 4, 4, 4, 2), False), ((2, 3, 4, 4, 3), True)])
-def test_a_word_in_which_cut_responses_end_is_no_end_of_text(grpo, dump, lengths, wrong):
-    """Three responses end in 16, one in 16 and 17; they are cut if none of the three is shorter."""
-    ends = [[16], [16], [16], [16, 17], [9]]
-    ids = [
-        [*range(20 + 10 * row, 20 + 10 * row + length - len(end)), *end]
-        for row, (length, end) in enumerate(zip(lengths, ends, strict=True))
-    ]
-    column = [[-0.5 - 0.1 * place for place in range(len(row))] for row in ids]
-    made = {"log_probs_new": column, "rewards": [1.0, 0.0, 1.0, 0.0, 1.0], "token_ids": ids}
-    lines = grpo("check", str(dump(json.dumps(made) + "\n"))).stdout
-    assert ("error padding-id" in lines) is wrong
-
-
 def test_the_foot_says_why_records_were_not_compared(grpo, dump):
     """A warning may explain log-probs as well as an error."""
     draw = random.Random(3)

@@ -7,7 +7,6 @@ were those that a definition of the rule, written apart from it, gave for each c
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -34,25 +33,6 @@ def test_entropies_are_judged_over_the_whole_file():
     tokens = [len(part) for row in rows for part in row["log_probs_new"]]
     assert found.evidence["tokens"] == sum(tokens)
     assert abs(found.evidence["factor"] - 0.5) < 4 * found.evidence["standard_error"] < 0.05
-
-
-def test_a_cap_of_log_probs_is_no_temperature_and_full_padding_no_early_mask():
-    """Columns that are capped at -1e-4, and padding that is not zero."""
-    draw = np.random.default_rng(1)
-    found: Counter[str] = Counter()
-    for _ in range(40):
-        lengths = draw.integers(30, 35, 8)
-        old = -draw.exponential(0.3, (8, lengths.max())) - 0.01
-        new = np.minimum(old + draw.normal(0.0, 0.3, old.shape), -1e-4)
-        mask = np.arange(lengths.max()) < lengths[:, None]
-        record = {
-            "log_probs_new": new.tolist(),
-            "log_probs_old": old.tolist(),
-            "mask": mask.astype(int).tolist(),
-            "rewards": draw.random(8).tolist(),
-        }
-        found += Counter(one.code for one in check([record]).findings)
-    assert not found.keys() & {"temperature", "mask"}
 
 
 @each(

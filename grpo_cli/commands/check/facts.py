@@ -43,10 +43,9 @@ class Facts:
 
     Attributes:
         kinds: by the formula of their advantages ("formulas"), their order ("orders"), whether
-            their reference is the policy ("references") and whether they have rewards or advantages
-            ("rewards") kinds of groups or records.
-        sizes: size of groups → how many, of records whose groups are all of that size.
-        first: size → the first such record.
+            their reference is the policy ("references"), whether they have rewards or advantages
+            ("rewards"), and the size of their groups where it is one ("sizes") kinds of groups or
+            records.
         references: how many records have a reference that is the policy to the last bit ("equal",
             "moved" where the old log-probs differ from both) or not ("differing"); and how many
             have old log-probs of the trainer, not of the engine that sampled ("trained").
@@ -58,8 +57,6 @@ class Facts:
     """
 
     kinds: defaultdict[str, Kinds] = field(default_factory=lambda: defaultdict(Kinds))
-    sizes: Counter[int] = field(default_factory=Counter)
-    first: dict[int, Place] = field(default_factory=dict)
     references: Counter[str] = field(default_factory=Counter)
     referred: Place | None = None
     steps: tuple[str, ...] = ()
@@ -76,8 +73,6 @@ class Facts:
                 self.entropies[source].merge(entropies)
             else:
                 self.entropies[source] = entropies
-        self.sizes += later.sizes
-        self.first = later.first | self.first
         self.references += later.references
         self.referred = self.referred or later.referred
         self.steps = tuple(dict.fromkeys(self.steps + later.steps))[:STEPS]
@@ -150,11 +145,10 @@ def collect_marks(view: View) -> Marks:
         facts.references, facts.steps, equal = _compare_references(view, new)
         facts.kinds["references"] = Kinds.of(equal, place)
         facts.referred = view.places[0] if facts.references else None
-    for record, sizes in count_sizes(view).items():
-        if len(sizes) == 1:
-            (size,) = sizes
-            facts.sizes += sizes
-            facts.first.setdefault(size, view.places[record])
+    alike = {record: one for record, one in count_sizes(view).items() if len(one) == 1}
+    owners = [record for record, one in alike.items() for _ in range(one.total())]
+    sizes = np.array([size for one in alike.values() for size in one.elements()], np.int64)
+    facts.kinds["sizes"] = Kinds.of(sizes, lambda at: view.places[owners[at]])
     if key:
         single = np.ones(len(view.counts), dtype=np.bool_)
         np.logical_and.at(single, view.records.index[view.first_members], view.sizes == 1)

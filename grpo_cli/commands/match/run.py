@@ -70,6 +70,7 @@ class Candidate:
         difference: ``value`` less the target.
         needs: what would have to be true for it to fit, where it does not.
         totals: its totals, once it was evaluated.
+        changed: of a published row the changed one that is the same but for rare ratios.
     """
 
     plan: Plan
@@ -83,6 +84,7 @@ class Candidate:
     difference: float = math.nan
     needs: dict[str, float] = field(default_factory=dict)
     totals: Totals | None = None
+    changed: Candidate | None = None
 
     @property
     def times(self) -> float:
@@ -115,6 +117,10 @@ class Families:
         first = one if head is None else head[0]
         if not one.plan.swapped:
             self._name(first, one)
+            if first.rows and first.changed is None:
+                others = (each for each in self._heads if not each[0].rows)
+                like = (each for each in others if _is_one((first, valued), each, rare=False))
+                first.changed = next((each for each, _ in like), None)
         return head is None
 
     def _name(self, first: Candidate, one: Candidate) -> None:
@@ -130,10 +136,19 @@ class Families:
             first.plan = Plan(head, VARIANTS[head], one.plan.swapped, {}, one.plan.batch)
 
 
-def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
-    """Whether two conventions give one number on any data."""
+def _is_one(*both: tuple[Candidate, probe.Valued], rare: bool = True) -> bool:
+    """Whether two conventions give one number on any data, or on any without rare ratios."""
     (one, mine), (other, theirs) = both
-    return probe.alike(mine, theirs, one.times / other.times)
+    return probe.alike(mine, theirs, one.times / other.times, rare=rare)
+
+
+def published_first(found: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, published rows before what is the same but for rare ratios."""
+    result: list[Candidate] = []
+    for one in found:
+        at = result.index(one.changed) if one.changed in result else len(result)
+        result.insert(at, one)
+    return result
 
 
 def _without_eps(objective: Objective) -> Objective:

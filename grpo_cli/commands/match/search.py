@@ -22,6 +22,7 @@ from grpo_cli.commands.match.run import (
     Families,
     Run,
     Unmodified,
+    published_first,
 )
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Depth, build, known
@@ -107,6 +108,7 @@ class Search:
             run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
         if not run.matches:
             run.nearest = evaluate(questions[-1], run.near())
+        run.matches = published_first(run.matches)
         run.close()
         return run
 

@@ -244,9 +244,8 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     first: no policy goes on after it. An unknown id is padding if several responses end in a run
     of it after one other id, and both occur nowhere else; or if the runs, one of a single token,
     fill all of them up to the record's longest; or if half of the responses end in it, at different
-    lengths, and so in an end of text; or if one response goes on after what is the last token, and
-    only that, of most others. A loop of one token is none of these: a policy writes its word
-    elsewhere too, if not in this record.
+    lengths, and so in an end of text. A loop of one token is none of these: a policy writes its
+    word elsewhere too, if not in this record.
     """
     ids = view.counted_ids
     if ids is None or not len(ids):
@@ -255,9 +254,7 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     rows = view.responses
     at = edges(rows, end=True)
     last, runs = ids[at], equal_runs(rows, ids, end=True)
-    unknown = np.maximum(
-        _count_unknown_padding(view, ids, last, runs), _goes_on_after_the_end(view, ids, last)
-    )
+    unknown = _count_unknown_padding(view, ids, last, runs)
     for word in np.unique(last[unknown > 0]).tolist():
         if runs[last == word].sum() < _AT_ENDS * np.count_nonzero(ids == word):
             unknown[last == word] = 0
@@ -351,41 +348,6 @@ def _count_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> I64:
         if filled or (len(own) >= max(_MANY, _OFTEN * len(rows)) and np.ptp(own) > 0):
             found = np.where(mine, runs - 1, found)
     return found
-
-
-def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]:
-    """Returns [R] whether one token follows the token that ends most responses of a record."""
-    found = np.zeros(len(last), dtype=np.bool_)
-    at = edges(view.responses, end=True)
-    before = np.where(view.lengths > 1, ids[np.maximum(at - 1, 0)], -1)
-    end, most = _usual_values(view.records, last)
-    odd = (before == view.records.spread(end)) & (last != view.records.spread(end))
-    several = (view.counts > _MANY) & (most >= np.maximum(_MANY, 0.5 * view.counts))
-    for record in np.flatnonzero(several & (view.count_rows(odd) > 0)).tolist():
-        rows, mine = view.rows_of(record), ids[view.tokens_of(record)]
-        count = np.count_nonzero(odd[rows])
-        only_last = np.count_nonzero(mine == end[record]) == most[record] + count
-        finished = view.lengths[rows][last[rows] == end[record]]  # if all are cut it is any word
-        only_last &= finished.min() < view.lengths[rows].max()
-        strange = np.isin(mine, last[rows][odd[rows]])
-        found[rows] = odd[rows] & only_last & (np.count_nonzero(strange) == count)
-    return found
-
-
-def _usual_values(segments: Segments, values: I64) -> tuple[I64, I64]:
-    """Returns [S] the most frequent value of each segment, the least of several; and its count."""
-    order = np.lexsort((values, segments.index))
-    sorted_values, index = values[order], segments.index[order]
-    begins = np.flatnonzero(
-        (np.diff(sorted_values, prepend=-1) != 0) | (np.diff(index, prepend=-1) != 0)
-    )
-    counts = np.diff(begins, append=len(values))
-    best = np.lexsort((-counts, index[begins]))  # stable: lower values first
-    first = best[np.flatnonzero(np.diff(index[begins][best], prepend=-1))]
-    usual, most = (np.zeros(segments.count, dtype=np.int64) for _ in range(2))
-    usual[index[begins][first]] = sorted_values[begins][first]
-    most[index[begins][first]] = counts[first]
-    return usual, most
 
 
 @rule("end-of-text")

@@ -146,7 +146,8 @@ class InputMemory:
                 yield code, finding, place
         for finding, place in find_scattered_advantages(facts.kinds["orders"], facts.advantages):
             yield "advantages", finding, place
-        if self._lone is not None and not facts.sizes and True in facts.kinds["rewards"].spans:
+        sizes = facts.kinds["sizes"].spans
+        if self._lone is not None and not sizes and True in facts.kinds["rewards"].spans:
             place, marks = self._lone
             for finding in find_lone_rows(self._prompts, marks):
                 yield "torn-group", finding, place
@@ -155,9 +156,10 @@ class InputMemory:
             yield "mask", finding, facts.masked.place[0]
         for entropies in facts.entropies.values():
             yield from judge_entropies(entropies)
-        if len(facts.sizes) > 1 and not uneven_found:
-            rarest = min(facts.sizes, key=facts.sizes.__getitem__)
-            yield "uneven-groups", describe_uneven(facts.sizes), facts.first[rarest]
+        if len(sizes) > 1 and not uneven_found:
+            counts = Counter({size: span.total for size, span in sizes.items()})
+            rarest = min(counts, key=counts.__getitem__)
+            yield "uneven-groups", describe_uneven(counts), sizes[rarest].place
 
 
 def _remember(memory: OrderedDict[Any, Any], key: object, value: object) -> None:

@@ -141,8 +141,6 @@ _BIAS, _ERRORS, _WITHIN = 0.02, 4.0, 0.1
 _SURE, _TEMPERED = 0.3, 0.8
 _STRAIGHT, _SPREAD, _SLOPES = 0.8, 1.2, (0.6, 1.1)
 _FLAT, _MANY_TOKENS = 0.4, 256
-_UNSURE, _ALIKE = 0.5, 0.05
-"""Nats of entropy from which a token is unsure, and how far a factor may differ at the others."""
 
 
 @dataclass
@@ -185,18 +183,6 @@ class Entropies:
     def error(self) -> float:
         """The standard error of the factor."""
         return _factor(*(self[name] for name in _PRODUCTS))[1]
-
-    def is_alike(self, wanted: float) -> bool:
-        """Whether sure and unsure tokens both have a factor; those sampled hotter do not."""
-        whole = [self[name] for name in ("tokens", *_PRODUCTS)]
-        unsure = [self[f"unsure {name}"] for name in ("tokens", *_PRODUCTS)]
-        for tokens, *sums in (unsure, [a - b for a, b in zip(whole, unsure, strict=True)]):
-            if tokens < _LEAST_TOKENS or sums[1] <= 0.0:
-                continue
-            factor, error = _factor(*sums)
-            if abs(factor / wanted - 1.0) > _ALIKE + _ERRORS * error / wanted:
-                return False
-        return True
 
     @property
     def slope(self) -> float:
@@ -244,11 +230,7 @@ class Entropies:
         straight = _SLOPES[0] < self.slope < _SLOPES[1] and self.correlation >= _TOGETHER
         if not straight or room > _WITHIN:
             return []
-        return [
-            base
-            for base, per in PER_NAT.items()
-            if abs(self.factor * per - 1.0) <= room and self.is_alike(1.0 / per)
-        ]
+        return [base for base, per in PER_NAT.items() if abs(self.factor * per - 1.0) <= room]
 
 
 _PRODUCTS = ("c", "H", "cc", "cH", "HH")
@@ -278,9 +260,6 @@ def collect_entropies(view: View) -> Entropies | None:
     columns = {"tokens": kept, "c": cost, "H": entropy, "taken": taken, "x": x, "y": y}
     for one, other in ("cc", "cH", "HH", "xx", "xy", "yy"):
         columns[one + other] = columns[one] * columns[other]
-    unsure = entropy >= _UNSURE
-    for name in ("tokens", *_PRODUCTS):
-        columns[f"unsure {name}"] = np.where(unsure, columns[name], 0.0)
     columns |= {name: np.where(kept, column, 0.0) for name, column in view.log_probs.items()}
     inside = (np.diff(view.responses.index) == 0) & kept[1:]
     for of, own, others in (
