@@ -21,7 +21,6 @@ from grpo_cli.commands.check.rules.formulas import (
     compare_orders,
     count_advantages,
 )
-from grpo_cli.commands.check.rules.responses import MaskedRows, count_masked
 from grpo_cli.commands.check.rules.rewards import count_sizes
 from grpo_cli.commands.check.rules.values import Entropies, collect_entropies
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
@@ -52,7 +51,6 @@ class Facts:
         referred: the first record of those that have a reference.
         steps: the steps of these records, three at most.
         entropies: by file those of its tokens, against their log-probs.
-        masked: the lengths of responses that a mask drops whole, and of others.
         advantages: how many responses have which, as given and by formulas of the rewards.
     """
 
@@ -61,7 +59,6 @@ class Facts:
     referred: Place | None = None
     steps: tuple[str, ...] = ()
     entropies: dict[str, Entropies] = field(default_factory=dict)
-    masked: MaskedRows = field(default_factory=MaskedRows)
     advantages: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def merge(self, later: Facts) -> None:
@@ -76,7 +73,6 @@ class Facts:
         self.references += later.references
         self.referred = self.referred or later.referred
         self.steps = tuple(dict.fromkeys(self.steps + later.steps))[:STEPS]
-        self.masked.merge(later.masked)
         self.advantages.update(later.advantages)
 
 
@@ -117,7 +113,6 @@ def collect_marks(view: View) -> Marks:
     has = any(one in view.packed.columns or view.has_field(one) for one in SCORES)
     facts.kinds["rewards"] = Kinds.of(np.full(len(view.counts), has), place)
     facts.advantages = count_advantages(view)
-    facts.masked = count_masked(view)
     if entropies is not None:
         facts.entropies[entropies.place.source] = entropies
     if view.advantages is not None and view.summed is not None:

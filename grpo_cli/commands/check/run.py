@@ -63,7 +63,6 @@ _OF_SHUFFLED = ("sign", "order", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
 _STANDS_FOR = {
     "torn-group": ("singleton-group", ""),
-    "mask": ("mask", "whole"),
 }
 """What is found of the whole input → the code and kind that it replaces in single records."""
 

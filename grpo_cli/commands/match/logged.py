@@ -6,6 +6,7 @@ micro-batches of token means, weighted by the ratio where its loss is, verl a me
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -91,7 +92,7 @@ def common_means(questions: Sequence[Question], means: Sequence[Mapping[str, flo
         words
         for words in means[-1]
         if all(
-            _is_near(each[words], x)
+            _is_near(each.get(words, math.nan), x)
             for each, numbers in zip(means, logged, strict=True)
             for x in numbers
         )

@@ -19,7 +19,6 @@ from grpo_cli.commands.check.rules.formulas import (
     find_scattered_advantages,
     find_shuffled_rewards,
 )
-from grpo_cli.commands.check.rules.responses import find_random_drops
 from grpo_cli.commands.check.rules.rewards import describe_uneven
 from grpo_cli.commands.check.rules.values import judge_entropies
 
@@ -151,9 +150,6 @@ class InputMemory:
             place, marks = self._lone
             for finding in find_lone_rows(self._prompts, marks):
                 yield "torn-group", finding, place
-        for finding in find_random_drops(facts.masked):
-            assert facts.masked.place is not None
-            yield "mask", finding, facts.masked.place[0]
         for entropies in facts.entropies.values():
             yield from judge_entropies(entropies)
         if len(sizes) > 1 and not uneven_found:

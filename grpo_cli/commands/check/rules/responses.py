@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
-from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, special_ids
 from grpo_cli.commands.trend.metadata import cut_off
@@ -54,84 +52,17 @@ def _is_zero(view: View) -> NDArray[np.bool_]:
 def find_mask_faults(view: View) -> Iterator[Finding]:
     """Finds masks of whole responses, of a token too much, and with holes (tool results).
 
-    Whole responses are masked by right where they were cut (overlong filtering), so all of a
-    record are a warning only if their texts, up to padding of 0.0, differ in length.
+    Whole responses are masked by right where they were cut (overlong filtering).
     """
     if view.mask is None:
         return
     empty = (view.lengths == 0) & (view.widths > 0)
     taken = view.count_rows(empty)
-    lengths = view.widths - runs(view.written, _is_zero(view), end=True)
     for record in np.flatnonzero(taken).tolist():
-        count, own = view.counts[record], lengths[view.rows_of(record)]
-        yield Finding(
-            {"empty": taken[record], "of": count},
-            **view.first_row(record, empty),
-            kind="all" if taken[record] == count and np.ptp(own) > 0 else "whole",
-            words={"least": own.min(), "most": own.max()},
-        )
+        evidence = {"empty": taken[record], "of": view.counts[record]}
+        yield Finding(evidence, **view.first_row(record, empty), kind="whole")
     yield from _find_counted_padding(view)
     yield from _find_holes(view)
-
-
-@dataclass
-class MaskedRows:
-    """Responses that masks drop whole and that do not say that they were cut, of one input.
-
-    Attributes:
-        dropped, kept: length → how many responses.
-        records: how many records have some; ``place`` is the first, with the response's index.
-    """
-
-    dropped: Counter[int] = field(default_factory=Counter)
-    kept: Counter[int] = field(default_factory=Counter)
-    place: tuple[Place, int] | None = None
-
-    def merge(self, later: MaskedRows) -> None:
-        """Adds those of records that follow."""
-        self.dropped += later.dropped
-        self.kept += later.kept
-        self.place = self.place or later.place
-
-
-def count_masked(view: View) -> MaskedRows:
-    """Returns the lengths of responses that masks drop whole and of others."""
-    if view.mask is None:
-        return MaskedRows()
-    declared = [cut_off(value) or () for value in view.values]
-    lengths = view.widths - runs(view.written, _is_zero(view), end=True)
-    empty = (view.lengths == 0) & (lengths > 0)
-    cut = np.zeros(len(empty), dtype=np.bool_)
-    for record, endings in enumerate(declared):
-        rows = view.rows_of(record)
-        cut[rows] = endings if len(endings) == view.counts[record] else any(endings)
-    whole = np.bincount(view.groups, empty, len(view.sizes)) == view.sizes  # as of dead groups
-    dropped = empty & ~cut & ~whole[view.groups]
-    found = MaskedRows(
-        Counter(lengths[dropped].tolist()), Counter(view.lengths[view.lengths > 0].tolist())
-    )
-    if dropped.any():
-        at = view.at(int(np.argmax(dropped)))
-        found.place = view.places[at["record"]], at["response"]
-    return found
-
-
-_MANY_DROPPED, _SHORTER = 8, 0.25
-
-
-def find_random_drops(rows: MaskedRows) -> Iterator[Finding]:
-    """Yields responses that a mask drops whole though they are no longer than others.
-
-    Of 8 or more, a quarter are shorter than half of those that count: overlong filtering drops the
-    longest.
-    """
-    kept, dropped = (sorted(one.elements()) for one in (rows.kept, rows.dropped))
-    if rows.place is None or not kept or len(dropped) < _MANY_DROPPED:
-        return
-    shorter = sum(one < kept[len(kept) // 2] for one in dropped)
-    if shorter >= _SHORTER * len(dropped):
-        evidence = {"empty": len(dropped), "of": len(dropped) + len(kept), "shorter": shorter}
-        yield Finding(evidence, response=rows.place[1], kind="several")
 
 
 def _find_counted_padding(view: View) -> Iterator[Finding]:
@@ -289,7 +220,6 @@ def find_retokenised(view: View) -> Iterator[Finding]:
 
 _LONGEST_PHRASE = 8
 _LOOP_TOKENS, _LOOP_TIMES = 16, 4
-_WRITTEN_TOKENS = 16
 
 
 @rule("repetition")
@@ -328,11 +258,10 @@ def find_loops(view: View) -> Iterator[Finding]:
 def find_cut_responses(view: View) -> Iterator[Finding]:
     """Finds records many of whose responses have exactly the greatest length: they were cut.
 
-    At least 3 and a tenth of the responses, if no other record's are longer; not all of them,
-    unless most of their last ids differ, which no end of text has. Or 1 and a tenth if that length
-    is the record's max_completion_length. Tokens of tools within a response count, as they do for
-    the engine. If a record says how its responses ended (finish_reasons, truncated), the responses
-    that were cut are those that it names.
+    At least 3 and a tenth of the responses, if no other record's are longer, and not all of them.
+    Or 1 and a tenth if that length is the record's max_completion_length. Tokens of tools within a
+    response count, as they do for the engine. If a record says how its responses ended
+    (finish_reasons, truncated), the responses that were cut are those that it names.
     """
     declared = [cut_off(value) for value in view.values]
     for record, endings in enumerate(declared):
@@ -347,21 +276,6 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
     for record in np.flatnonzero(likely).tolist():
         count, of, length = int(hits[record]), int(view.counts[record]), int(longest[record])
         named = limits[record] == length
-        every = 3 <= of == count and not named and _end_differently(view, record)
-        if named or every or 3 <= count < of:
+        if named or 3 <= count < of:
             evidence = {"responses": count, "of": of, "length": length, "named": named}
-            ends = ", and end in different tokens" if every else ""
-            kind = "limit" if named else "lengths"
-            yield Finding(evidence, record, kind=kind, words={"ends": ends})
-
-
-def _end_differently(view: View, record: int) -> bool:
-    """Returns whether a record's responses, of one span, have ids and most end in different ones.
-
-    Short data may be an example that somebody wrote.
-    """
-    rows, ids = view.rows_of(record), view.counted_ids
-    if ids is None or view.spans[rows].max() < _WRITTEN_TOKENS:
-        return False
-    last = ids[edges(view.responses, end=True)[rows]].tolist()
-    return 2 * max(Counter(last).values()) <= len(last)
+            yield Finding(evidence, record, kind="limit" if named else "lengths")
