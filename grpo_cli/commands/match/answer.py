@@ -28,7 +28,6 @@ class Convention(Answer):
         sign_flipped: whether the number has the other sign.
         bits: the cost of its changes; each bit halves the prior probability.
         hits_expected: how many equally simple conventions give such a number by chance.
-        would_need: the ``factor`` or the ``beta`` with which it would fit.
     """
 
     entry: int
@@ -43,7 +42,6 @@ class Convention(Answer):
     sign_flipped: bool
     bits: float
     hits_expected: float | None
-    would_need: Mapping[str, float]
 
     @property
     def flags(self) -> str:
@@ -120,7 +118,6 @@ class Matched(Frames, Answer):
         fitting: how many of those that were tried do, under all their names, listed or not.
         chance_hits: conventions, of all that were tried, that hit such numbers by chance.
         by_chance, reproduced: whether the first may be a chance hit; whether it is more than that.
-        nearest: the nearest conventions, if none matches.
         tried: how many conventions were tried.
         released: the unmodified rows.
         not_tried: what was not tried → why.
@@ -141,7 +138,6 @@ class Matched(Frames, Answer):
     chance_hits: float
     by_chance: bool
     reproduced: bool
-    nearest: Sequence[Convention]
     tried: int
     released: Released
     not_tried: Mapping[str, str]
@@ -217,8 +213,8 @@ class Matched(Frames, Answer):
         return f"{first.name} gives the {target}{chance}{also} {tried}"
 
     def table(self) -> list[dict[str, Any]]:
-        """A convention of each value that fits, the likeliest first; else the nearest."""
-        entries = {one.entry: one for one in reversed([*(self.matches or self.nearest)])}
+        """A convention of each value that fits, the likeliest first."""
+        entries = {one.entry: one for one in reversed([*self.matches])}
         return [
             {
                 "value": one.value,

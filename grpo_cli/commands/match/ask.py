@@ -74,8 +74,7 @@ def ask(
             if not run.tried:
                 raise
             source.notices[f"{error}; --on-error skip leaves such records out"] = None
-    found = [*run.matches, *run.nearest]
-    left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
+    left_out = [one.plan for one in run.matches if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
     for name in (REFERENCE, TOO_LARGE):
         if name in run.reasons:
@@ -165,7 +164,7 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
     rows, nearest_row, recorded = run.unmodified
     matches, named = conventions(run.matches), evaluated(recorded)
     changes = _changes(named, matches[0]) if named and matches else ()
-    sizes = [one.size for one in (*run.matches, *run.nearest)]
+    sizes = [one.size for one in run.matches]
     return Matched(
         target=target.value,
         target_of=target.name,
@@ -180,7 +179,6 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
         chance_hits=run.chance(),
         by_chance=run.by_chance,
         reproduced=run.reproduced,
-        nearest=conventions(run.nearest),
         tried=run.tried,
         released=Released(rows, evaluated(nearest_row), named, tuple(changes)),
         not_tried=dict(run.reasons),
@@ -219,7 +217,6 @@ def convention(
         sign_flipped=flipped,
         bits=one.bits,
         hits_expected=None if math.isnan(one.chance) else one.chance,
-        would_need=dict(one.needs),
     )
 
 

@@ -107,7 +107,7 @@ def match_number(
     page.write(
         made,
         lambda console, screen: print_matches(console, screen, made),
-        rows=made.matches or made.nearest,
+        rows=made.matches,
         beyond="cut",
         notes=source.notes() | pooled,
     )

@@ -35,7 +35,6 @@ from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 
 MOST = 30
-NEAREST = 5
 RARE = 0.01
 """Hits by chance below which a convention is named: well below 1."""
 MANY = 0.05
@@ -44,8 +43,6 @@ none was hit below it, and 9 below 0.3."""
 _NAMES = 12
 """Changed conventions of one value that are compared on the probe; unmodified rows all are."""
 _CANDIDATES = 200
-_PLAIN = 8.0
-"""Bits of the nearest, at most."""
 _TOGETHER = 1 << 16
 """Hits at a time, so that intermediate arrays take little memory."""
 REFERENCE = "log_probs_ref"
@@ -68,7 +65,6 @@ class Candidate:
         also: rows that are with hyperparameters or a factor, and the names of each row.
         value: its number; exact once it was evaluated.
         difference: ``value`` less the target.
-        needs: what would have to be true for it to fit, where it does not.
         totals: its totals, once it was evaluated.
         changed: of a published row the changed one that is the same but for rare ratios.
     """
@@ -82,7 +78,6 @@ class Candidate:
     also: list[tuple[Plan, Factor, Sequence[str]]] = field(default_factory=list)
     value: float = math.nan
     difference: float = math.nan
-    needs: dict[str, float] = field(default_factory=dict)
     totals: Totals | None = None
     changed: Candidate | None = None
 
@@ -172,7 +167,6 @@ class Run:
         factors: what a loss may have been multiplied by.
         scan: the values of all conventions on the last number's records.
         matches: the conventions that give the numbers, the likeliest first.
-        nearest: where none does, the nearest plain ones, nearest first.
         unmodified: the rows themselves.
         others: what the first match has in the place of the other numbers, if it has not all.
         loss_alone: what gives the losses and not the other numbers, where nothing gives all.
@@ -183,7 +177,6 @@ class Run:
 
     scan: Scan
     matches: Sequence[Candidate] = ()
-    nearest: Sequence[Candidate] = ()
     unmodified: Unmodified = (0, None, None)
     others: Sequence[OtherNumber] = ()
     loss_alone: Candidate | None = None
@@ -326,7 +319,7 @@ class Run:
             scale = next(one for one in self.factors if one.times == scale.times / times)
         return Candidate(plan, scale)
 
-    # ---- what comes near -------------------------------------------------------------------------
+    # ---- rows without a change ------------------------------------------------------------------
 
     def bare(self) -> dict[str, int]:
         """Each row's name, and its convention without a change; nearest to the number first."""
@@ -343,26 +336,6 @@ class Run:
         one = self._candidate(convention)
         one.rows = list(names)
         return one
-
-    def near(self) -> list[Candidate]:
-        """The plain conventions that come nearest, and what would make them fit."""
-        values, own = self.scan.values, self.scan.values.own
-        off = np.where(values.bits <= _PLAIN, np.abs(own - self._target.value), np.inf)
-        found: list[Candidate] = []
-        families = Families(self._first, self.space)
-        for at in np.argsort(off, kind="stable")[: 4 * NEAREST].tolist():
-            if not np.isfinite(off[at]) or len(found) == NEAREST:
-                break
-            one = self._candidate(int(self.scan.order[self.scan.starts[at]]))
-            one.bits, one.chance = float(values.bits[at]), float("nan")
-            if own[at]:
-                one.needs["factor"] = self._target.value / float(own[at])
-            if values.kl[at]:
-                needed = (values.policy[at] - self._target.value) / values.kl[at]
-                one.needs["beta"] = float(needed)
-            if families.add(one):
-                found.append(one)
-        return found
 
 
 def _keys(found: NDArray[np.int64], scanned: Scan) -> NDArray[np.int64]:

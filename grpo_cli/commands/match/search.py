@@ -106,8 +106,6 @@ class Search:
             run.matches = self._confirm(run, questions, lengths, ()) or run.matches
         if not run.reproduced:
             run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
-        if not run.matches:
-            run.nearest = evaluate(questions[-1], run.near())
         run.matches = published_first(run.matches)
         run.close()
         return run

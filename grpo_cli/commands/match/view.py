@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress, groupby
 
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from grpo_cli.commands.match.answer import Convention, Matched
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import is_round, shown, visible
+from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
@@ -39,12 +39,6 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     if not answer.matches:
         if answer.loss_alone is not None:
             _print(console, screen, [answer.loss_alone])
-            return
-        near = [one for one in answer.nearest if _is_near(one, answer.target)]
-        if near:
-            console.print(Text("\nthe nearest simple conventions", "bold"))
-        for found in near:
-            _print(console, screen, [found])
         return
     entries = [list(same) for _, same in groupby(answer.matches, key=lambda one: one.entry)]
     if answer.consistent is not None and answer.consistent_words:
@@ -69,11 +63,6 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     for line in advice:
         console.print(wrapped(Text(line), screen.reading, 2))
         mark(console, "hint")
-
-
-def _is_near(found: Convention, target: float) -> bool:
-    """Whether a convention nearly gives the number, or would with one change."""
-    return any(_needed(found.would_need)) or abs(found.difference) <= _NEAR * abs(target)
 
 
 def _head(answer: Matched) -> Iterator[tuple[str, str]]:
@@ -130,7 +119,7 @@ def _released(answer: Matched) -> Iterator[str]:
         name = nearest.flags or nearest.variants[0]
         none = "no variant with these flags" if " " in name else "no unmodified variant"
         near = f"; the nearest is {name} with {shown(nearest.value)}"
-        near = near if _is_near(nearest, answer.target) else ""
+        near = near if abs(nearest.difference) <= _NEAR * abs(answer.target) else ""
         if near or answer.matches:
             yield f"{none} gives this number{near}"
     if recorded:
@@ -169,8 +158,6 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
             signature = Text(f"  {visible(one.signature)}")
             console.print(wrapped(signature, screen.edge, 4, bars=True))
         console.print(as_command(f"  {one.command}", screen.edge), style="dim")
-    for line in _needed(found.would_need):
-        console.print(wrapped(Text(f"  {line}", "magenta"), screen.width, 4))
     mark(console, "convention")
     for at, line in enumerate(rows if found.variants else ()):
         console.print(wrapped(Text(f"  {line}", "cyan"), screen.width, 4))
@@ -183,14 +170,3 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
             line = f"  {words} {'; '.join(names[:most])}{more}"
             console.print(wrapped(Text(line), screen.width, 4))
             mark(console, "convention", len(names) if names is others else 0)
-
-
-def _needed(needs: Mapping[str, float]) -> Iterator[str]:
-    ways = []
-    if needs.get("beta", -1.0) > 0:
-        ways.append(f"with β = {needs['beta']:.6g}")
-    factor = needs.get("factor", 1.0)  # a number of more digits gives any other
-    if abs(factor - 1.0) > _NEAR and (is_round(factor) or is_round(1.0 / factor)):
-        ways.append(f"multiplied by {needs['factor']:.6g}")
-    if ways:
-        yield f"{', or '.join(ways)}, this gives your number"

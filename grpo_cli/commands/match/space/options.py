@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -194,17 +194,6 @@ class Stages:
         self._record, self._bound = sample.record, sample.bound
         self._values = {**own_values(row.variant), **sample.record.settings, **row.flags}
         self._flags = tuple(row.flags.items())
-
-    def context(self, stages: Sequence[str], takes: Collection[str]) -> Key:
-        """What changes of these stages that set these hyperparameters find in the row."""
-        own = [(getattr(self.objective, stage), getattr(self.row.row, stage)) for stage in stages]
-        reads = self.row.row.reads
-        return (
-            tuple([bound.key for both in own for bound in both]),
-            tuple([self._values.get(name, ...) for name in takes]),
-            None if reads is None else reads.intersection(takes),
-            self._flags,
-        )
 
     def advantage_key(self, one: Change) -> Key:
         """Identifies its advantages with a change."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache, cached_property, partial, reduce
+from functools import cache, partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,6 @@ from grpo_cli.commands.match.space import changes as tried
 from grpo_cli.commands.match.space.changes import NO_CHANGE, Change, changed, checked
 from grpo_cli.commands.match.space.options import (
     ALONE,
-    POLICY,
     Key,
     Options,
     Sample,
@@ -37,7 +36,6 @@ from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.inputs import missing
 from grpo_cli.objective.pipeline import estimates_kl
-from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.registry import bind
 
@@ -88,14 +86,6 @@ class Axis:
 
     def __len__(self) -> int:
         return len(self.changes)
-
-    @cached_property
-    def takes(self) -> set[str]:
-        """The hyperparameters that its changes set, or that what they put into a row takes."""
-        stages = {(stage, name) for one in self.changes for stage, name in one.stages.items()}
-        choices = [STAGES[stage].choices[name] for stage, name in stages]
-        flags = {name for one in self.changes for name in one.flags}
-        return flags.union(*(choice.hyperparameters for choice in choices))
 
 
 class Axes(NamedTuple):
@@ -247,7 +237,6 @@ class _Builder:
         self.reasons: dict[str, str] = {}
         self.same: dict[str, list[str]] = {}
         self._rows: dict[Key, list[str]] = {}
-        self._known_numbers: dict[Key, Index] = {}
         # Rows share the changes and the axes that are made for them.
         self._axis, self._own = cache(Axis), cache(_own_values)
         self._epsilons = cache(_epsilons)
@@ -345,7 +334,7 @@ class _Builder:
         all_tokens = keeps_tokens(objective.correction)
         policy = self._policies(stages, axes, all_tokens=all_tokens)
         kl = np.array([self._kls_of(stages, one, pairs) for one in kls], np.int32)
-        weight = self._numbered(stages, ("aggregate",), axes.weights, self._weight)
+        weight = self._numbers(axes.weights.changes, partial(self._weight, stages))
         if not all_tokens:  # only the row's own
             weight = np.where(np.arange(len(weight)) > 0, _CANNOT, weight)
         entropy = objective.entropy if objective.entropy_coef else None
@@ -365,8 +354,8 @@ class _Builder:
     def _policies(self, stages: Stages, axes: Axes, *, all_tokens: bool) -> Index:
         """[A, P] numbers of pairs; −2 for what is not tried."""
         advantages, pairs = axes.advantages, axes.pairs
-        policies = self._numbered(stages, POLICY, pairs, self._policy)
-        numbers = self._numbered(stages, ("advantage", "kl"), advantages, self._advantage)
+        policies = self._numbers(pairs.changes, partial(self._policy, stages))
+        numbers = self._numbers(advantages.changes, partial(self._advantage, stages))
         if self._lacking:
             self.reasons.setdefault("given", self._lacking)
         count = np.add.outer(advantages.counts, pairs.counts)
@@ -385,24 +374,8 @@ class _Builder:
 
     # ---- numbers of options ----------------------------------------------------------------------
 
-    def _numbered(
-        self,
-        stages: Stages,
-        names: Sequence[str],
-        axis: Axis,
-        number: Callable[[Stages, Change], int],
-    ) -> Index:
-        """[n] the number of each change's option; rows whose options are the same share them."""
-        wanted = axis, stages.context(names, axis.takes), stages.row.wants_moments
-        if wanted not in self._known_numbers:
-            found = np.array(self._numbers(axis.changes, partial(number, stages)), np.int32)
-            if "advantage" in names and (found == _CANNOT).any():
-                return found  # another stage of the row may be the reason
-            self._known_numbers[wanted] = found
-        return self._known_numbers[wanted]
-
-    def _numbers(self, changes: Sequence[Change], number: Callable[[Change], int]) -> list[int]:
-        """The number of each change's option; −2, and a reason, where it cannot be evaluated."""
+    def _numbers(self, changes: Sequence[Change], number: Callable[[Change], int]) -> Index:
+        """[n] the number of each change's option; −2, and a reason, where it has none."""
         found = []
         for one in changes:
             try:
@@ -411,7 +384,7 @@ class _Builder:
                 name = " ".join(one.stages.values()) or "the variant's own"
                 self.reasons.setdefault(name, str(error))
                 found.append(_CANNOT)
-        return found
+        return np.array(found, np.int32)
 
     def _advantage(self, stages: Stages, one: Change) -> int:
         """The advantage's number; −1 where tokens have their own."""
