@@ -26,7 +26,7 @@ EPSILONS: Mapping[tuple[float, float], float] = {
     (0.2, 0.3): 4.0,
     **{(0.2, high): 6.0 for high in (0.22, 0.25, 0.4)},
     **{(one, one): 4.0 for one in (0.1, 0.15, 0.25, 0.28, 0.3, 0.4, 0.5)},
-    **{(one, one): 9.0 for one in (0.0001, 0.001, 0.01, 0.05, 1.0)},
+    **{(one, one): 9.0 for one in (0.0001, 0.001, 0.01, 0.02, 0.05, 1.0)},
     (0.2, UNBOUND["epsilon_high"]): 5.0,
     **{(UNBOUND["epsilon_low"], high): 6.0 for high in (0.2, 0.28)},
 }
