@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_cli.commands.match.answer import OtherNumber
 from grpo_cli.commands.match.fit import FLOAT32
-from grpo_cli.commands.match.question import Data, LoggedNumber, Question, exactly
+from grpo_cli.commands.match.question import Data, LoggedNumber, Question, by_response, exactly
 from grpo_cli.commands.match.run import Candidate
 from grpo_cli.commands.verify.causes.kl import with_alias
 from grpo_cli.engine import Reader
@@ -174,7 +174,7 @@ def read_questions(
                 for other, number in carried.items()
                 if number is not None
             ]
-            questions.append(Question(target, Data(good), good[0], [*others, *more]))
+            questions.append(Question(target, Data(by_response(good)), good[0], [*others, *more]))
             last = members
         if len(questions) == _MOST:
             break

@@ -122,6 +122,26 @@ class _Loaded(Accumulator[None]):
             )
 
 
+def by_response(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """The chunks, with advantages by response where all tokens of each response have one.
+
+    verl writes them by token. Where any response has several, all stay as they are.
+    """
+    found = [*map(_by_response, chunks)]
+    alike = all(one.batch.token_advantages is None for one in found)
+    return found if alike else [*chunks]
+
+
+def _by_response(chunk: Chunk) -> Chunk:
+    rows, values = chunk.batch.responses, chunk.batch.token_advantages
+    if values is None or not len(values):
+        return chunk
+    own = np.where(rows.lengths > 0, values[np.minimum(rows.starts, len(values) - 1)], 0.0)
+    if (values != rows.spread(own)).any():
+        return chunk
+    return replace(chunk, batch=replace(chunk.batch, advantages=own, token_advantages=None))
+
+
 @dataclass(frozen=True)
 class Data:
     """Records in memory."""
@@ -161,7 +181,7 @@ def load(reader: Reader, base: Evaluator) -> tuple[Chunk, Data]:
     """
     for part in usable(reader.chunks(), base):
         if isinstance(part, Chunk):
-            return part, Data(fold(reader, partial(_Loaded, base)).kept)
+            return part, Data(by_response(fold(reader, partial(_Loaded, base)).kept))
         reader.bad(part)
     raise InputError("no record can be read")
 

@@ -64,7 +64,7 @@ class Search:
 
         The more there is to evaluate, the less is searched.
         """
-        sample = Sample(questions[0].first, self.recorded)
+        sample = Sample(questions[0], self.recorded)
         work = sum(question.data.work for question in questions)
         given = known(self.base, questions[0].first)
         settled = "epsilon" in given and ("beta" in given or bool(self.betas))

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from grpo_cli.commands.match.question import Question, by_response
 from grpo_cli.commands.match.space.changes import Change, changed
-from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
@@ -144,8 +144,11 @@ class Sample:
         bound: what changes put in the place of rows' stages.
     """
 
-    def __init__(self, first: Chunk, recorded: str = "") -> None:
-        self.record = record = first.alone(0)
+    def __init__(self, question: Question, recorded: str = "") -> None:
+        first, record = question.first, question.first.alone(0)
+        if question.data.chunks and question.data.chunks[0].batch.token_advantages is None:
+            (record,) = by_response([record])
+        self.record = record
         self.recorded = recorded
         (whole,) = record.records
         self.width = max([*whole.widths, *first.batch.responses.lengths.tolist()])
