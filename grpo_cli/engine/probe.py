@@ -1,14 +1,12 @@
-"""A small made-up batch on which conventions differ, and which of its features that takes.
+"""A small made-up batch on which conventions differ.
 
-Two conventions that give one number here are the same convention under two names. Two that give one
-number on the user's data but not here differ in something that the data lack: taking one property
-after the other away from this batch shows what.
+Two conventions that give one number here are the same convention under two names.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -20,20 +18,6 @@ from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.pipeline import evaluate
 
-FEATURES: Mapping[str, str] = {
-    "lengths": "responses of unequal lengths",
-    "sizes": "groups of unequal sizes",
-    "ratios": "ratios other than 1, some beyond the clip (a later epoch over the same rollouts)",
-    "large": "larger ratios (a later epoch over the same rollouts)",
-    "reference": "log_probs_ref that differ from the policy's log-probs, and β > 0",
-    "spreads": "rewards whose spread differs between groups, without a group mean of 0",
-    "rollout": "log_probs_rollout that differ from log_probs_old",
-    "probable": "tokens whose probability changed more (a later epoch over the same rollouts)",
-}
-"""Features of batches, and how they are named where a batch lacks them."""
-
-_INSIDE = 1.0
-"""The largest |log ratio| where it is no ``large`` one: below the constants of dual clips."""
 _TAIL = 2.0
 """The largest |log ratio|, nats, where no bound of an objective is beyond it."""
 _SIZES = ([3, 5], [2, 4])
@@ -41,30 +25,26 @@ _SIZES = ([3, 5], [2, 4])
 
 
 @cache
-def probe(
-    lacking: frozenset[str] = frozenset(), tail: float = _TAIL, *, probable: bool = False
-) -> Batch:
-    """The batch, without some of its features.
+def probe(*, plain: bool = False, tail: float = _TAIL, probable: bool = False) -> Batch:
+    """The batch.
 
     Args:
-        lacking: names of ``FEATURES``; it always lacks what ``probable`` gives it.
+        plain: whether responses have one length, and the rewards of groups one spread.
         tail: the largest |log ratio|, nats; every seventh token has it on either side.
         probable: whether tokens are so probable that what bounds the change of a probability
             (DPPO) acts; their log ratios end where a probability would be 1.
     """
-    sizes = [[4, 4], [4, 4]] if "sizes" in lacking else [*_SIZES]
-    flat = [size for record in sizes for size in record]
+    flat = [size for record in _SIZES for size in record]
     count = sum(flat)
     random = np.random.default_rng(20240115)
     lengths = np.array([1 + (5 * at) % 9 for at in range(count)], dtype=np.int64)
-    if "lengths" in lacking:
+    if plain:
         lengths = np.full(count, 4, dtype=np.int64)
     responses = Segments(lengths)
     old = -random.gamma(2.0, 0.6, responses.total) - 2.0 * tail - 2.0
-    most = min(tail, _INSIDE) if "large" in lacking else tail
-    new = old if "ratios" in lacking else old + _steps(random, responses.total, most, 1)
-    ref = new if "reference" in lacking else new + _steps(random, responses.total, tail, 3)
-    engine = old if "rollout" in lacking else old + _steps(random, responses.total, tail, 5)
+    new = old + _steps(random, responses.total, tail, 1)
+    ref = new + _steps(random, responses.total, tail, 3)
+    engine = old + _steps(random, responses.total, tail, 5)
     if probable:
         up = 2.0 * tail + 2.0
         old, new, ref, engine = (np.minimum(one + up, -0.01) for one in (old, new, ref, engine))
@@ -73,9 +53,10 @@ def probe(
     _, trajectories = np.unique(groups * count + pairs // 2, return_inverse=True)
     turn_ids = responses.positions // 2
     turns = cut_turns(responses, turn_ids, None).count
+    rewards = _rewards(groups, plain=plain)
     return Batch(
         responses=responses,
-        records=Segments(np.array([sum(record) for record in sizes], dtype=np.int64)),
+        records=Segments(np.array([sum(record) for record in _SIZES], dtype=np.int64)),
         groups=groups,
         group_count=len(flat),
         log_probs_new=new,
@@ -83,8 +64,8 @@ def probe(
         log_probs_ref=ref,
         log_probs_rollout=engine,
         entropies=random.gamma(2.0, 0.5, responses.total),
-        rewards=_rewards(groups, lacking),
-        advantages=_rewards(groups, lacking) - 0.3,
+        rewards=rewards,
+        advantages=rewards - 0.3,
         turn_ids=turn_ids,
         turn_rewards=np.arange(turns) * 7 % 5 / 5.0,
         state_ids=(np.arange(turns) * 5 % 3).astype(np.float64),
@@ -100,21 +81,15 @@ def _steps(random: np.random.Generator, count: int, tail: float, offset: int) ->
     return steps
 
 
-def _rewards(groups: I64, lacking: Collection[str]) -> F64:
+def _rewards(groups: I64, *, plain: bool) -> F64:
     place = np.arange(len(groups))
     binary = (place % 3 == 0).astype(np.float64)
-    return binary if "spreads" in lacking else (binary + 0.21 * (place % 4)) * (1.0 + groups)
+    return binary if plain else (binary + 0.21 * (place % 4)) * (1.0 + groups)
 
 
-def value(
-    objective: Objective,
-    lacking: frozenset[str] = frozenset(),
-    *,
-    probable: bool = False,
-    tail: float = _TAIL,
-) -> float | None:
+def value(objective: Objective, **given: Any) -> float | None:
     """J on the probe; None where the objective needs something that the probe has not."""
-    batch = probe(lacking, tail, probable=probable)
+    batch = probe(**given)
     try:
         made = evaluate(batch, objective)
     except (InputError, HyperparameterError):
@@ -158,34 +133,13 @@ def alike(left: Valued, right: Valued, times: float = 1.0, *, rare: bool = True)
     On three probes, and with ``rare`` ratios, outside of every bound that either has: two formulas
     of the same pieces are one where all of the pieces are.
     """
-    lacking = frozenset({"lengths", "spreads"})
-    given: list[dict[str, Any]] = [{}, {"lacking": lacking}, {"probable": True}]
+    given: list[dict[str, Any]] = [{}, {"plain": True}, {"probable": True}]
     given += [{"tail": tail} for tail in sorted(left.tails | right.tails) if rare]
     for each in given:
         mine, theirs = left.value(**each), right.value(**each)
         if not same(None if mine is None else times * mine, theirs):
             return False
     return True
-
-
-def distinguishing(
-    left: Valued, right: Valued, missing: frozenset[str], known: Collection[str] = ()
-) -> set[str]:
-    """The missing features, but for those known, of which each makes two objectives differ."""
-
-    def agree(lacking: frozenset[str], *, probable: bool = False) -> bool:
-        return same(*(one.value(lacking=lacking, probable=probable) for one in (left, right)))
-
-    tried = missing.difference(known)
-    found = {one for one in tried - {"probable", "large"} if not agree(missing - {one})}
-    further = "probable" in tried and agree(missing) and not agree(missing, probable=True)
-    some = missing - {"ratios"}
-    if "large" in tried and agree(some) and not agree(some - {"large"}):
-        found.add("large")
-    beyond = left.tails | right.tails if "large" in tried else ()
-    if any(not same(left.value(tail=tail), right.value(tail=tail)) for tail in beyond):
-        found.add("large")
-    return found | ({"probable"} if further else set())
 
 
 Gradient = tuple[F64, F64]

@@ -181,20 +181,6 @@ def test_what_is_no_number_is_the_fault_of_the_program_of_its_column(column, adv
     assert advice in found.advice
 
 
-@pytest.mark.parametrize(("lengths", "wrong"), [((4, 4, 4, 4, 2), False), ((2, 3, 4, 4, 3), True)])
-def test_a_word_in_which_cut_responses_end_is_no_end_of_text(grpo, dump, lengths, wrong):
-    """Three responses end in 16, one in 16 and 17; they are cut if none of the three is shorter."""
-    ends = [[16], [16], [16], [16, 17], [9]]
-    ids = [
-        [*range(20 + 10 * row, 20 + 10 * row + length - len(end)), *end]
-        for row, (length, end) in enumerate(zip(lengths, ends, strict=True))
-    ]
-    column = [[-0.5 - 0.1 * place for place in range(len(row))] for row in ids]
-    made = {"log_probs_new": column, "rewards": [1.0, 0.0, 1.0, 0.0, 1.0], "token_ids": ids}
-    lines = grpo("check", str(dump(json.dumps(made) + "\n"))).stdout
-    assert ("error padding-id" in lines) is wrong
-
-
 def test_the_foot_says_why_records_were_not_compared(grpo, dump):
     """A warning may explain log-probs as well as an error."""
     draw = random.Random(3)
@@ -229,48 +215,6 @@ def test_rewards_in_another_order_than_the_advantages_are_one_error(change, kind
     assert len({one.partition(":")[0] for one in found}) == len(kinds)
     assert all(any(kind in one for kind in kinds) for one in found)
     assert len(found) == 1 or kinds != {"in different orders"}
-
-
-@each(
-    ("rewards", "own", "wanted"),
-    [
-        ([1.0], 0.7, "warning"),  # the mean of one reward is the reward
-        ([1.0], 0.0, ""),
-        ([0.8], 0.8, "info"),  # as verl leaves it
-    ],
-)
-@pytest.mark.parametrize("joined", [False, True])
-def test_an_advantage_of_a_group_of_one_is_found_where_others_subtract_their_mean(
-    rewards, own, wanted, joined
-):
-    made = departing(range(0))[:6]
-    column = [[-1.3, -0.2, -0.7]]
-    lone = {"id": "lone", "log_probs_new": column, "rewards": rewards, "advantages": [own]}
-    if joined:
-        names = ("log_probs_new", "rewards", "advantages")
-        whole = {name: [*made[0][name], *lone[name]] for name in names}
-        made = [whole | {"group_ids": [0] * 8 + [1]}]
-    else:
-        made.insert(3, lone)
-    found = [one for one in check(made).findings if one.code == "advantages"]
-    places = [(8 if joined else 0, wanted)] if wanted else []
-    assert [(one.response, one.severity) for one in found] == places
-    torn = [{**one, "advantages": [0.1 + x for x in one["advantages"]]} for one in made]
-    assert all(" group of one " not in one.message for one in check(torn).findings)
-
-
-@pytest.mark.parametrize("decimals", [2, 4, 6])
-def test_log_probs_of_few_decimals_are_found_where_others_have_more(decimals):
-    made = departing(range(0))[:6]
-    of = made[2]["log_probs_new"]
-    made[2]["log_probs_new"] = [[round(x, decimals) for x in row] for row in of]
-    found = [one for one in check(made).findings if one.code == "half-precision"]
-    assert [(one.record, one.evidence["decimals"]) for one in found] == [(2, decimals)][
-        : decimals < 5
-    ]
-    for one in made:  # all alike: nobody rounded one of them
-        one["log_probs_new"] = [[round(x, 2) for x in row] for row in one["log_probs_new"]]
-    assert "half-precision" not in check(made).counts
 
 
 # ---- all findings of faults of whole dumps -------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 import orjson
@@ -13,7 +11,7 @@ from command import run
 from files import each
 from planted import DUMPS, write
 
-from grpo_cli.commands.check.rule import FUNCTIONS, ORDER, relations, sentences, table
+from grpo_cli.commands.check.rule import FUNCTIONS, ORDER, sentences, table
 
 # ---- the first record, and rules as such ---------------------------------------------------------
 
@@ -120,47 +118,7 @@ def test_what_is_repeated_at_the_bounds_of_its_rule(tmp_path, one, other, found,
     assert told_of(tmp_path, *((other, one) if exchanged else (one, other))) == found
 
 
-# ---- each pair of columns has a rule, or a reason why it has none --------------------------------
-
-
-GIVEN = relations()
-COLUMNS = [*GIVEN["columns"]]
-LOG_PROBS = [name for name in COLUMNS if name.startswith("log_probs_")]
-
-
-def spread(words: str) -> list[str]:
-    """The columns of a list in which ``log_probs`` is each of the four."""
-    found = []
-    for word in words.split():
-        found += LOG_PROBS if word == "log_probs" else [word]
-    assert {*found} <= {*COLUMNS}, words
-    return found
-
-
-def pair(one: str, other: str) -> tuple[str, ...]:
-    return tuple(sorted((one, other), key=COLUMNS.index))
-
-
-def related(words: str) -> set[tuple[str, ...]]:
-    """The pairs that a rule tests: a single column with itself, several each with each other."""
-    parts = [spread(word) for word in words.split()]
-    if len(parts) == 1:
-        return {(one, one) for one in parts[0]}
-    every = ((a, b) for one, two in combinations(parts, 2) for a in one for b in two)
-    return {pair(a, b) for a, b in every if a != b}
-
-
-def test_every_pair_of_columns_has_a_relation_or_a_reason():
-    tested = {one for rule in table() for words in rule.columns for one in related(words)}
-    reasons: Counter[tuple[str, ...]] = Counter()
-    for row in GIVEN["no_relation"]:
-        pairs = {pair(a, b) for a in spread(row["columns"]) for b in spread(row["with"])}
-        new = pairs - tested - {*reasons}
-        assert new, f"a reason that no pair needs: {row}"
-        reasons.update(new)
-    every = {*combinations_with_replacement(COLUMNS, 2)}
-    missing = every - tested - {*reasons}
-    assert not missing, sorted(missing)
+# ---- the table of rules --------------------------------------------------------------------------
 
 
 def test_every_relation_is_whole_and_has_a_function():
@@ -169,7 +127,6 @@ def test_every_relation_is_whole_and_has_a_function():
     meanings: dict[str, str] = {}
     for rule in table():
         assert rule.columns, rule.code
-        assert rule.holds, rule.code
         assert rule.breaks.endswith("."), rule.code
         assert {*rule.severities} <= {*ORDER}, rule.code
         mine = [one for name, one in sentences().items() if name.partition(".")[0] == rule.code]

@@ -7,7 +7,6 @@ were those that a definition of the rule, written apart from it, gave for each c
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -34,59 +33,6 @@ def test_entropies_are_judged_over_the_whole_file():
     tokens = [len(part) for row in rows for part in row["log_probs_new"]]
     assert found.evidence["tokens"] == sum(tokens)
     assert abs(found.evidence["factor"] - 0.5) < 4 * found.evidence["standard_error"] < 0.05
-    varied = [
-        {**row, "entropies": [[-math.log(10) * x for x in part] for part in row["log_probs_new"]]}
-        for row in rows
-    ]
-    assert any(one.code == "log-base" for one in check(varied).findings)
-
-
-@each("kind", ["sound", "hotter", "shuffled", "base 2", "base 10"])
-def test_a_base_is_distinguished_from_other_causes(kind):
-    """Tokens sampled at 1.5 cost 1.4 times their entropy, as in base 2, but not the sure ones.
-
-    Entropies of other tokens, none of which is sure, do not rise with −log p.
-    """
-    draw, rows = np.random.default_rng(11), []
-    for _ in range(30):
-        sharp = [0.6, 0.8, 1.0, 1.2] if kind == "shuffled" else [1.0, 2.5, 5.0, 8.0]
-        logits = draw.choice(sharp, (128, 1), p=[0.15, 0.25, 0.3, 0.3])
-        logits = logits * draw.normal(size=(128, 40))
-        log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-        heat = 1.5 if kind == "hotter" else 1.0
-        taken = np.argmax(logits / heat + draw.gumbel(size=logits.shape), axis=1)
-        unit = {"base 2": math.log(2), "base 10": math.log(10)}.get(kind, 1.0)
-        new = (log_p[np.arange(128), taken] / unit).reshape(4, 32)
-        entropies = -(np.exp(log_p) * log_p).sum(axis=1).reshape(4, 32)
-        if kind == "shuffled":
-            entropies = math.log(2) * draw.permutation(entropies.ravel()).reshape(4, 32)
-        row = {"log_probs_new": new.tolist(), "entropies": entropies.tolist()}
-        rows.append(row | {"rewards": [0.0, 1.0, 0.0, 1.0]})
-    found = [one for one in check(rows).findings if one.code in ("entropies", "log-base")]
-    codes = {"sound": [], "hotter": ["entropies"], "shuffled": ["entropies"]}.get(
-        kind, ["log-base"]
-    )
-    assert [one.code for one in found] == codes
-    assert all(f"base {one.evidence['base']}" == kind for one in found if one.code == "log-base")
-
-
-def test_a_cap_of_log_probs_is_no_temperature_and_full_padding_no_early_mask():
-    """Columns that are capped at -1e-4, and padding that is not zero."""
-    draw = np.random.default_rng(1)
-    found: Counter[str] = Counter()
-    for _ in range(40):
-        lengths = draw.integers(30, 35, 8)
-        old = -draw.exponential(0.3, (8, lengths.max())) - 0.01
-        new = np.minimum(old + draw.normal(0.0, 0.3, old.shape), -1e-4)
-        mask = np.arange(lengths.max()) < lengths[:, None]
-        record = {
-            "log_probs_new": new.tolist(),
-            "log_probs_old": old.tolist(),
-            "mask": mask.astype(int).tolist(),
-            "rewards": draw.random(8).tolist(),
-        }
-        found += Counter(one.code for one in check([record]).findings)
-    assert not found.keys() & {"temperature", "mask"}
 
 
 @each(
@@ -97,7 +43,7 @@ def test_a_cap_of_log_probs_is_no_temperature_and_full_padding_no_early_mask():
         (
             "rollout",
             math.log(2),
-            "log_probs_rollout was scaled, or all other columns are in base 2",
+            "log_probs_rollout was scaled: ",
         ),
         ("rollout", 1 / math.log(2), "log_probs_rollout is in base 2: "),
         ("old", 1 / math.log(2), "log_probs_old is in base 2: "),
@@ -231,20 +177,6 @@ def test_a_row_of_another_response_is_named_with_its_response(column):
     assert f"log_probs_{column} of this response is that of response 4" in found[0].message
 
 
-@each("even", [True, False])
-def test_a_reference_that_is_less_sure_is_noted_where_it_is_evenly(even):
-    """As with another temperature; training makes policies surer, each token by another share."""
-    draw, rows = np.random.default_rng(0), policies(11)
-    for row in rows:
-        odds = draw.normal(0.0, 0.1, (8, 30)) - np.log(draw.uniform(0.02, 0.2, (8, 30)))
-        share = 0.05 * np.ones((8, 30)) if even else draw.normal(0.05, 0.04, (8, 30))
-        for name, scaled in {"new": odds, "ref": odds * (1.0 - share)}.items():
-            row[f"log_probs_{name}"] = (-np.log1p(np.exp(-scaled))).tolist()
-        del row["log_probs_old"], row["log_probs_rollout"], row["entropies"]
-    codes = {one.code for one in check(rows, limit=0).findings}
-    assert ("sharper" in codes) == even
-
-
 def test_responses_that_were_not_reordered_with_the_batch_are_named():
     rows = policies(7)
     rows[1]["log_probs_rollout"] = np.roll(rows[1]["log_probs_rollout"], 1, axis=0).tolist()
@@ -360,17 +292,6 @@ def test_advantages_of_sparse_rewards_in_another_order_are_found(change, severe)
     # another function of 0 and 1 may give as many of each in three groups, and not in a fourth
     rows[3]["advantages"] = scored(np.eye(8)[1] + np.eye(8)[4], change)["advantages"]
     assert not any("different orders" in one.message for one in check(rows).findings)
-
-
-def test_two_responses_that_exchanged_their_advantages_are_found():
-    """2 of 28 pairs are reversed, which a penalty might explain, but all advantages are known."""
-    rewards = [0.1, 0.2, 0.35, 0.4, 0.55, 0.6, 0.7, 0.9]
-    exchanged = scored(rewards, lambda given: given[[0, 1, 3, 2, 4, 5, 6, 7]])
-    (found,) = (one for one in check([exchanged]).findings if one.severity != "info")
-    assert (found.code, found.severity, found.response) == ("advantages", "error", 2)
-    assert found.evidence == {"responses": 2, "of": 8}
-    shaped = scored(rewards, lambda given: given + 0.02 * np.arange(8) * (-1) ** np.arange(8))
-    assert not worst([shaped])
 
 
 def test_advantages_of_other_groups_are_found_and_a_wrong_sign_is_none():

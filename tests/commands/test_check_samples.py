@@ -187,23 +187,6 @@ def test_rows_that_share_a_prompt_and_no_group(given) -> None:
     assert not any(one.code == "torn-group" for one in check(others).findings)
 
 
-@each("dropped", ["any", "longest", "a group"])
-def test_masks_that_drop_responses_at_random(dropped) -> None:
-    """Overlong filtering drops the longest, others whole groups: an info of each record."""
-    draw, rows = np.random.default_rng(4), []
-    for _ in range(12):
-        lengths = draw.integers(5, 40, 4)
-        hit = {int(np.argmax(lengths)) if dropped == "longest" else int(draw.integers(4))}
-        hit = {2, 3} if dropped == "a group" else hit
-        new = [(-draw.exponential(0.8, n) - 0.01).tolist() for n in lengths]
-        mask = [[int(at not in hit)] * n for at, n in enumerate(lengths.tolist())]
-        row = {"log_probs_new": new, "mask": mask, "rewards": [0.0, 1.0, 0.0, 0.0]}
-        rows.append(row | ({"group_ids": [0, 0, 1, 1]} if dropped == "a group" else {}))
-    found = [one for one in check(rows).findings if one.code == "mask"]
-    assert {one.severity for one in found} == {"warning" if dropped == "any" else "info"}
-    assert len(found) == 1 or dropped != "any"
-
-
 @each("kind", ["random", "permuted", "trained"])
 def test_references_of_other_inputs(kind) -> None:
     """A policy may have moved far from its reference, and still is sure of the same tokens."""
@@ -234,20 +217,6 @@ def test_what_a_fault_causes_elsewhere_is_not_said_again(displaced) -> None:
         rows.append(row | {"rewards": [0.0, 1.0, 0.0, 1.0]})
     codes = {one.code for one in check(rows).findings if one.severity != "info"}
     assert codes == {"shifted"} | ({"rollout-mismatch"} if displaced == 1 else set())
-
-
-@each(("copied", "number", "wanted"), [(40, 40, [0]), (30, 40, [0]), (12, 40, [])])
-def test_copies_that_chance_could_give_once_are_found_together(copied, number, wanted):
-    """Eight tokens of some 0.9 nats each: one in a thousand is repeated by chance."""
-    draw, made = np.random.default_rng(7), []
-    for at in range(number):
-        column = draw.uniform(-1.1, -0.7, (4, 8))
-        if at < copied:
-            column[2] = column[1]
-        made.append({"log_probs_new": column.tolist(), "rewards": [0.0, 1.0, 0.0, 1.0]})
-    found = [one for one in check(made).findings if one.code == "duplicate"]
-    assert [one.record for one in found] == wanted
-    assert all(one.evidence["records"] == copied for one in found)
 
 
 @each(("repeats", "counted"), [([5] * 6, 24), ([1, 6, 3, 1, 8, 2], 15), ([1] * 6, 0)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -45,12 +44,6 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> str:
 def losses(known: str) -> dict[str, float]:
     """Each row's loss on the records whose hyperparameters are known."""
     return {row.variant: row.loss for row in compare(known, "all").variants}
-
-
-@pytest.fixture
-def without_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing fits, mistakes are looked for, a second each time: one test is about them."""
-    monkeypatch.setattr("grpo_cli.commands.match.slips.find_mistakes", lambda *_: ())
 
 
 # ---- rows, changes, numbers ---------------------------------------------------------------------
@@ -109,7 +102,7 @@ def test_the_std_of_a_batch_has_other_settings_too(path) -> None:
     assert found.matches[0].difference == pytest.approx(0.0, abs=1e-9)
 
 
-def test_the_nearest_row_is_named_with_the_flags_that_it_has(path, without_mistakes) -> None:
+def test_the_nearest_row_is_named_with_the_flags_that_it_has(path) -> None:
     """If it is within 0.1 % of the number."""
     flags = (*FEW, "--advantage", "batch-std", "--rtol", "1e-9")
     found = json.loads(run("match", path, "--loss=0.155", *flags, "--json").stdout)
@@ -131,8 +124,6 @@ def test_a_row_whose_masks_are_off_is_changed_too(path) -> None:
     loss = evaluate(path, "ms-swift/grpo", stages={"surrogate": "unclipped"}).loss
     shown = run("match", path, f"--loss={loss:.8g}", "--kl", "k3").stdout
     assert shown.startswith("ms-swift/grpo --surrogate unclipped"), shown
-    before = shown.partition("a match this simple")[0]
-    assert not before.count("\nany epsilon")  # which it has not
 
 
 def test_of_names_of_one_formula_the_best_known_comes_first(known) -> None:
@@ -216,13 +207,12 @@ def test_changes_of_every_axis_are_found(path, axis, changed, flags, bits) -> No
 
 
 @pytest.mark.more
-@each("stages", [{}, {"aggregate": "token-sum"}])
-def test_policies_that_need_their_own_advantages_are_found(tmp_path, stages) -> None:
+def test_policies_that_need_their_own_advantages_are_found(tmp_path) -> None:
     """What BAPO clips depends on the signs of all: no sum for A = 1 and another for A = −1 do."""
     lengths, rewards = [6, 9, 5, 7], [1.0, 0.0, 0.4, 0.1]
     records = [record(at, lengths, rewards, hyperparameters=KNOWN) for at in (1, 2)]
     path, fixed = str(write(tmp_path / "bapo", records)), {"kl": "none", "ratio": "token"}
-    first = match(path, loss=evaluate(path, "bapo", stages=fixed | stages).loss, stages=fixed)
+    first = match(path, loss=evaluate(path, "bapo", stages=fixed).loss, stages=fixed)
     first = first.matches[0]
     assert "bapo" in first.signature
     assert first.difference == 0.0
@@ -264,14 +254,14 @@ CISPO = {"kl": "none", "advantage": "group-std", "aggregate": "token-mean", "rat
          {"epsilon": 0.2, "stages": {"kl": "none"}}, "-p max_completion_length=211"),
         ("bnpo", {"kl": "none"}, {"epsilon": 0.15},
          {"stages": CISPO}, "--epsilon-low 0.15"),
-        ("cispo", {}, {"epsilon": 0.33}, {"stages": CISPO}, "--epsilon-low 0.33"),
+        ("cispo", {}, {"epsilon": 0.3}, {"stages": CISPO}, "--epsilon-low 0.3"),
         ("trl/dr_grpo", {}, {"max_completion_length": 24}, {"epsilon": 0.2},  # not 768 × 32
          "-v trl/dr_grpo -p max_completion_length=24 --level batch --only loss"),
         ("trl/dr_grpo", {}, {"max_completion_length": 23},  # which grpo, the default, does not use
          {"epsilon": 0.2, "max_completion_length": 23}, "-p max_completion_length=23"),
         # ε that differ below and above, and no KL at all, as recipes have them
-        ("grpo", PROMPTS, {"epsilon_low": 0.2, "epsilon_high": 0.24, "beta": 0.001},
-         {"stages": PROMPTS, "beta": 0.001}, "--epsilon-high 0.24"),
+        ("grpo", PROMPTS, {"epsilon_low": 0.2, "epsilon_high": 0.25, "beta": 0.001},
+         {"stages": PROMPTS, "beta": 0.001}, "--epsilon-high 0.25"),
         ("grpo", PROMPTS, {"epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.0},
          {"stages": PROMPTS}, "-v"),
         ("grpo", PROMPTS | {"ratio": "sequence"},
@@ -286,25 +276,6 @@ def test_hyperparameters_are_solved_for_or_searched(
     found = match(path, loss=f"{loss:.10g}", **asked)
     assert found.reproduced
     assert any(words in one.command and one.value == loss for one in found.matches)
-
-
-@pytest.mark.more
-def test_a_length_of_two_steps_is_one_and_of_few_digits_none(tmp_path, without_mistakes) -> None:
-    """The words name Dr. GRPO and the length; what chance gives is not named."""
-    dr = {"variant": "dr", "stages": {"aggregate": "token-sum-norm"}, "epsilon": 0.2}
-    records = [record(at, [9, 4, 7], [0.2, 0.0, 1.1]) | {"epsilon": 0.2} for at in (4, 5)]
-    steps, lengths = [], (211, 211, 207)
-    for step, (one, length) in enumerate(zip([*records, records[1]], lengths, strict=True)):
-        loss = float(f"{evaluate([one], **dr, max_completion_length=length).loss:.8g}")
-        steps.append(one | {"step": step, "loss": loss})
-    same, other = write(tmp_path / "same", steps[:2]), write(tmp_path / "other", steps[::2])
-    found = run("match", str(same), "--logged", "loss=loss", "--kl", "none")
-    assert "dr with max_completion_length 211 gives the loss" in found.stdout
-    known = {"stages": PLAIN["pair"] | PLAIN["kl"], "epsilon": 0.2}  # so none is doubted
-    found = match(str(other), logged="loss=loss", **known)
-    assert not any("max_completion_length" in one.command for one in found.matches)
-    rough = match(steps[:1], loss=f"{steps[0]['loss']:.3g}", **known)
-    assert not rough.reproduced
 
 
 def test_the_other_sign_the_objective_and_noise_of_float32(path) -> None:
@@ -341,7 +312,7 @@ def test_a_variant_that_is_named_is_the_only_one_tried(tmp_path) -> None:
     assert any("only grpo was tried" in one for one in found.notices)
 
 
-def test_entropies_are_a_part_of_the_number(tmp_path, without_mistakes) -> None:
+def test_entropies_are_a_part_of_the_number(tmp_path) -> None:
     one = record(3, [4, 6, 5], [1.0, 0.0, 0.5])
     one["entropies"] = [[0.5 + 0.1 * t for t in range(len(row))] for row in one["log_probs_old"]]
     path = str(write(tmp_path / "a", [one]))
@@ -384,14 +355,14 @@ def test_a_penalty_in_the_reward_may_be_0_in_the_first_record(tmp_path) -> None:
     ("text", "half"),
     some([("0.0256", 5e-5), ("0.02560", 5e-6), ("-1.20e-3", 5e-6), ("12", 0.5), ("3.", 0.5)], 3),
 )
-def test_the_tolerance_follows_from_the_digits(path, text, half, without_mistakes) -> None:
+def test_the_tolerance_follows_from_the_digits(path, text, half) -> None:
     found = match(path, loss=text, stages=NARROW | PLAIN["advantage"], epsilon=0.2)
     assert half < found.tolerance == pytest.approx(half, rel=1e-3)  # more: a float32's rounding
     assert found.rtol == pytest.approx(half / abs(float(text)))
 
 
 @pytest.mark.more
-def test_chance_is_how_often_numbers_are_hit(path, without_mistakes) -> None:
+def test_chance_is_how_often_numbers_are_hit(path) -> None:
     """Of some numbers, and falls with their digits."""
     draw = np.random.default_rng(7)
     stages = PLAIN["pair"] | PLAIN["kl"]
@@ -409,126 +380,7 @@ def test_chance_is_how_often_numbers_are_hit(path, without_mistakes) -> None:
     assert by_digits[0] > 10 * by_digits[1] > 100 * by_digits[2]
 
 
-@pytest.mark.more
-def test_the_nearest_say_what_would_make_them_fit(path, without_mistakes) -> None:
-    found = match(path, loss="123.456789", stages=NARROW, epsilon=0.2)
-    assert not found.matches
-    off = [abs(one.difference) for one in found.nearest]
-    assert off == sorted(off)
-    assert len(off) == 5
-    for one in found.nearest:
-        assert one.bits <= 8.0
-        assert one.value * one.would_need["factor"] == pytest.approx(123.456789)
-    stages = {"aggregate": "response-mean", "surrogate": "clip", "ratio": "token"}
-    made = evaluate(path, stages=stages, beta=0.0371, epsilon=0.2).loss + 3e-9
-    found = match(path, loss=f"{made:.12g}", stages=stages, epsilon=0.2)
-    needing = [one for one in found.nearest if one.would_need.get("beta", -1.0) > 0]
-    for one in needing:
-        words = shlex.split(one.command)[1:]
-        again = run(*words, "--beta", repr(one.would_need["beta"]))
-        assert float(again.stdout) == pytest.approx(made, rel=1e-9)
-    assert needing
-
-
 # ---- what would distinguish them ----------------------------------------------------------------
-
-BARE = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}
-FOUR = {"log_probs_new": [[-1.0]] * 4}
-PAIRS = [0, 0, 1, 1]
-WORDS = {
-    "lengths": "responses of unequal lengths",
-    "sizes": "groups of unequal sizes",
-    "ratios": "ratios other than 1, some beyond the clip (a later epoch over the same rollouts)",
-    "spreads": "rewards whose spread differs between groups, without a group mean of 0",
-    "rollout": "log_probs_rollout that differ from log_probs_old",
-}
-
-
-def lacking(*records: dict[str, Any]) -> set[str]:
-    """What the data are said to lack, of many conventions that give a number."""
-    said = {"hyperparameters": {name: KNOWN[name] for name in ("epsilon_low", "epsilon_high")}}
-    rows = [one | said for one in records]
-    stages = {"kl": "none", "ratio": "token", "surrogate": "clip"}
-    found = match(rows, loss=f"{evaluate(rows, stages=stages).loss or 0.5:.2g}", stages=stages)
-    assert found.match_count > 1
-    return {name for name, words in WORDS.items() if words in found.tell_apart}
-
-
-@pytest.mark.more
-@each(
-    ("records", "has"),
-    some([
-        ([BARE], set()),
-        ([BARE | {"log_probs_new": [[-1.0], [-2.0, -1.0]]}], {"lengths"}),
-        ([BARE, BARE | {"log_probs_new": [[-1.0], [-2.0, -1.0]]}], {"lengths"}),
-        ([BARE | {"log_probs_old": [[-1.0], [-2.5]]}], {"ratios"}),
-        ([FOUR | {"rewards": [1.0, 0.0, 0.0, 0.5], "groups": PAIRS}], {"spreads"}),
-        ([FOUR | {"rewards": [1.0, 0.0, 0.0, 1.0000001], "groups": PAIRS}], set()),
-        ([FOUR | {"rewards": [1.0, 0.0, 0.0, 1.0], "groups": [0, 0, 0, 1]}], {"sizes", "spreads"}),
-        ([BARE, BARE | {"rewards": [0.5, 0.0]}], {"spreads"}),
-    ], 3),
-)  # fmt: skip
-def test_what_would_tell_conventions_apart_is_what_the_data_lack(records, has) -> None:
-    """All records have a part in it, not those of the first chunk alone."""
-    found = lacking(*records)
-    assert not found & has
-    assert found
-
-
-@each("name", some(["dual-clip", "two-sided"], 1))
-def test_what_bounds_large_ratios_is_distinguished_by_larger_ones(tmp_path, name) -> None:
-    """Ratios up to e are beyond the clip, but not beyond what the row bounds where A < 0."""
-    base = record(5, [3, 5, 4, 2], [1.0, 0.0, 0.5, 0.0], hyperparameters={"epsilon": 0.2})
-    fixed = {"kl": "none", "aggregate": "token-mean", "advantage": "group-std", "ratio": "token"}
-    for step, equal in ((1.0, True), (1.8, False)):
-        away = [[step * (-1) ** at for at in range(len(row))] for row in base["log_probs_old"]]
-        new = [[min(x, -2.0) for x in row] for row in base["log_probs_new"]]
-        old = [[x - y for x, y in zip(*rows, strict=True)] for rows in zip(new, away, strict=True)]
-        rows = [base | {"log_probs_new": new, "log_probs_old": old}]
-        loss = evaluate(rows, name, stages=fixed).loss
-        found = match(rows, loss=f"{loss:.12g}", stages=fixed)
-        larger = any(one.startswith("ratios above 4 where") for one in found.tell_apart)
-        assert (found.match_count > 1, larger) == (equal, equal)
-
-
-def within_the_clip() -> list[dict[str, Any]]:
-    """A record with ratios other than 1, all within the clip of every row."""
-    made = record(11, [4, 4], [1.0, 0.0])
-    off = zip(made["log_probs_old"], (0.01, 0.02), strict=True)
-    made["log_probs_new"] = [[x - less for x in row] for row, less in off]
-    return [made]
-
-
-def test_ratios_within_the_clip_do_not_distinguish_clips() -> None:
-    """Two rows that differ in their clip alone: the advice is on ratios, not on other columns."""
-    stages = {"kl": "none", "aggregate": "token-mean", "advantage": "group-std", "ratio": "token"}
-    records = within_the_clip()
-    loss = evaluate(records, "dapo", stages=stages).loss
-    found = match(records, loss=f"{loss:.12g}", stages=stages)
-    assert any(one.startswith("ratios beyond the clip of epsilon") for one in found.tell_apart)
-    assert not any("other than 1" in one for one in found.tell_apart)
-
-
-def test_changed_variants_that_chance_gives_are_shown_with_full_alone(tmp_path) -> None:
-    path = write(tmp_path / "clip", within_the_clip())
-    few = ("--kl", "none", "--ratio", "token", "--advantage", "group-std", "--epsilon", "0.2")
-    words = ("match", path, "--loss=0.02", *few)
-    assert "no match beyond chance" in " ".join(run(*words).stdout.split())
-    changed = ["changed: " in run(*words, *more).stdout for more in ((), ("--full",))]
-    assert changed == [False, True]
-
-
-def test_formulas_are_one_if_they_are_so_outside_of_all_their_bounds() -> None:
-    """NeMo-RL's dapo has a dual clip at 10: no ratio of usual data, nor of the probe, is beyond."""
-    stages = {"kl": "none", "aggregate": "token-mean", "ratio": "token"}
-    row = {"log_probs_new": [[-1.0, -2.0], [-1.5], [-0.5]], "advantages": [1.0, -0.9, -0.1]}
-    row |= {"log_probs_old": [[-1.2, -1.4], [-1.6], [-2.1]]}
-    found = match([row], loss=evaluate([row], "dapo").loss, stages=stages)
-    assert any("dual_clip=10" in one.signature for one in found.matches)
-    assert any(one.startswith("ratios above 10 where") for one in found.tell_apart)
-    far = [row | {"log_probs_old": [[-1.2, -1.4], [-4.0], [-2.1]]}]  # a ratio of 12, A < 0
-    values = {name: evaluate(far, name).loss for name in ("dapo", "nemo-rl/dapo")}
-    assert values["dapo"] != values["nemo-rl/dapo"]
 
 
 def test_values_that_few_digits_leave_are_distinguished_by_more(known, losses) -> None:
@@ -543,7 +395,7 @@ def test_values_that_few_digits_leave_are_distinguished_by_more(known, losses) -
 # ---- as users run it ----------------------------------------------------------------------------
 
 
-def test_records_that_a_plan_cannot_evaluate_are_left_out(tmp_path, without_mistakes) -> None:
+def test_records_that_a_plan_cannot_evaluate_are_left_out(tmp_path) -> None:
     """With --on-error skip, as by eval; else a note says why nothing was found."""
     rows = telling(hyperparameters=KNOWN)
     path = write(tmp_path / "some", [*rows, {**rows[0], "rewards": None}])
@@ -601,7 +453,7 @@ def test_a_command_says_nothing_that_its_row_and_the_records_say_anyway(tmp_path
 
 @pytest.mark.more
 def test_files_processes_and_streams_give_the_same_answer(tmp_path, monkeypatch) -> None:
-    """Each file is a piece of work of its own; also where records are not kept in memory."""
+    """Each file is a piece of work of its own; and there is a limit of what is read."""
     rows = [record(seed, [3, 7, 5], [1.0, 0.0, 0.3]) for seed in range(12)]
     whole = write(tmp_path / "all", rows)
     parts = [write(tmp_path / f"part{at}", rows[at : at + 4]) for at in (0, 4, 8)]
@@ -611,15 +463,15 @@ def test_files_processes_and_streams_give_the_same_answer(tmp_path, monkeypatch)
     def said(*files: object, **more: Any) -> Any:
         found = answer("match", *words, *files, **more)
         matches = [(one["signature"], one["value"], one["factor"]) for one in found["matches"]]
-        return matches, found["tried"], found["tell_apart"], found["not_tried"]
+        return matches, found["tried"], found["not_tried"]
 
     base = said(whole)
     assert any(signature.startswith("lite-ppo|") for signature, _, _ in base[0])
     for jobs in (1, 2):
         assert said(*parts, "--jobs", jobs) == base
     assert said(stdin=whole.read_text()) == base
-    monkeypatch.setattr("grpo_cli.commands.match.question._KEPT", 0)
-    assert said(*parts) == base
+    monkeypatch.setattr("grpo_cli.commands.match.question._MOST", 100)
+    assert "match reads at most 100 tokens; --where" in run("match", *words, whole).stderr
 
 
 @pytest.mark.more
@@ -634,7 +486,6 @@ def test_large_inputs_are_searched_narrowly_first(losses, known, monkeypatch) ->
     monkeypatch.undo()
     small = match(known, loss=loss)
     assert large.tried < small.tried
-    assert large.matches[0].any_from == small.matches[0].any_from
 
 
 def logged(tmp_path: Path, rows: list[dict[str, Any]], *words: str) -> Any:
@@ -685,7 +536,7 @@ def test_records_of_one_step_and_one_number_are_one_question(tmp_path, rows, cou
     result = logged(tmp_path, [carrying(*row) for row in rows], *words_of)
     found = json.loads(result.stdout)
     assert found["questions"] == [count, count]
-    assert f" {words} " in (found["matches"] or found["nearest"])[0]["command"]
+    assert f" {words} " in found["released"]["nearest"]["command"]
 
 
 def test_records_of_a_step_may_differ_in_what_they_say(tmp_path) -> None:
@@ -717,7 +568,7 @@ def test_what_only_some_records_have_a_reference_for_is_noted(tmp_path) -> None:
 
 
 @pytest.mark.more
-def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path, without_mistakes) -> None:
+def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path) -> None:
     records = telling(hyperparameters=KNOWN | {"gradient_accumulation_steps": 1})
     for one in records:
         one["framework"] = {"name": "trl", "loss_type": "dr_grpo"}
@@ -733,82 +584,13 @@ def test_the_verdict_says_what_the_unmodified_rows_give(tmp_path, without_mistak
     rows, _, gives = rest.partition("the records name trl/dr_grpo, which gives ")
     assert "trl/dr_grpo" in rows
     assert gives.split()[1] == "instead"
-    same = ("--epsilon-low", 0.2, "--epsilon-high", 0.28, "--beta", 0.04)  # so none is doubted
+    same = ("--epsilon-low", 0.2, "--epsilon-high", 0.28, "--beta", 0.04)
     found = answer("match", path, f"--loss={1.0137 * number:.6g}", *same)
     nearest, recorded = found["released"]["nearest"], found["released"]["recorded"]
     assert recorded["value"] == number
     assert evaluate(path, nearest["variants"][0]).loss == nearest["value"]
     off = min(abs(value - found["target"]) for value in values.values())
     assert off == abs(nearest["difference"])
-
-
-def reaching(up: float, down: float, gain_down: float = -0.9, loss_up: float = 0.7) -> Any:
-    """Log ratios of A > 0 go up to one, of A < 0 down to the other."""
-    moves = [[up, 0.05, gain_down, 0.02], [down, loss_up, -0.1]]
-    old = [[-1.0] * 4, [-1.0] * 3]
-    new = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(old, moves, strict=True)]
-    return [{"log_probs_new": new, "log_probs_old": old, "rewards": [1.0, 0.0], "beta": 0.0}]
-
-
-BOTH = {"epsilon_low": 1 - math.exp(-0.3), "epsilon_high": math.exp(0.1) - 1}
-
-
-@pytest.mark.more
-@each(
-    ("variant", "rows", "flags", "wanted"),
-    some([
-        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35}, BOTH),
-        ("dapo", reaching(0.1, -0.3), {"epsilon_low": 0.3, "epsilon_high": 0.28}, BOTH),
-        ("dapo", reaching(0.1, -0.3), {"epsilon_low": 0.25, "epsilon_high": 0.28},
-         {"epsilon_high": BOTH["epsilon_high"]}),
-        ("dapo", reaching(0.6, -0.6), {"epsilon": 0.2}, {}),
-        ("dapo", reaching(-0.1, 0.2, loss_up=0.3), {"epsilon": 0.2},
-         {"epsilon_low": 1 - math.exp(-0.1), "epsilon_high": math.exp(0.05) - 1}),
-        ("cispo", reaching(0.1, -0.3), {"epsilon_low": 0.7, "epsilon_high": 2.0},
-         {"epsilon_low": 1 - math.exp(-0.9), "epsilon_high": math.exp(0.7) - 1}),
-        ("sapo", reaching(0.1, -0.3), {}, {}),
-        # a cap on A < 0: where it acts, ε_high may matter to it
-        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35, "delta": 1.5},
-         {"epsilon_low": BOTH["epsilon_low"]}),
-        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35, "delta": 2.5}, BOTH),
-        ("dapo", reaching(0.1, -0.3), {"epsilon": 0.35, "dual_clip": 1.5},
-         {"epsilon_low": BOTH["epsilon_low"]}),
-    ], 5),
-)  # fmt: skip
-def test_an_epsilon_that_clips_nothing_is_left_open(variant, rows, flags, wanted) -> None:
-    """From which on, by the ratios that are reached on either side."""
-    made = [rows[0] | {"hyperparameters": {}}]
-    said = {name: value for name, value in flags.items() if name not in ("delta", "dual_clip")}
-    kept = {name: value for name, value in flags.items() if name not in said}
-    both = {"epsilon_low": said.get("epsilon"), "epsilon_high": said.get("epsilon")} | said
-    both = {name: value for name, value in both.items() if value is not None and name != "epsilon"}
-    stages = {"kl": "none", "aggregate": "token-mean", "ratio": "token", "advantage": "group-std"}
-    stages |= {"surrogate": "clip"} if kept else {}
-    loss = evaluate(made, variant, stages=stages, **both, **kept).loss
-    found = match(made, loss=repr(loss), stages=stages, **kept)
-    if wanted:
-        open_ones = [one.any_from for one in found.matches if one.any_from]
-        assert any(one == pytest.approx(wanted) for one in open_ones), open_ones
-    else:
-        named = [one for one in found.matches if f"{variant}|" in one.signature]
-        assert not any(one.any_from for one in named)
-
-
-def test_an_open_epsilon_is_shown_unless_it_is_given(tmp_path) -> None:
-    path = write(tmp_path / "still", reaching(0.1, -0.3))
-    loss = evaluate(str(path), "dapo", epsilon_low=0.3, epsilon_high=0.28).loss
-    words = ("match", path, f"--loss={loss!r}", "--kl", "none", "--aggregate", "token-mean")
-    for low, same in ((BOTH["epsilon_low"] + 1e-12, True), (BOTH["epsilon_low"] - 1e-3, False)):
-        again = evaluate(str(path), "dapo", epsilon_low=low, epsilon_high=0.28).loss
-        assert (again == pytest.approx(loss, rel=1e-13)) is same
-    shown = " ".join(run(*words).stdout.split())
-    edges = (
-        "any epsilon_low ≥ 0.2592 and any epsilon_high ≥ 0.1052 clips nothing and gives the same"
-    )
-    assert shown.count(edges) == shown.count("any epsilon_high") == 1
-    result = run(*words, "--epsilon-low", "0.3", "--json")
-    assert result.exit_code == 0
-    assert not any(one["any_from"] for one in json.loads(result.stdout)["matches"])
 
 
 # ---- which row is named --------------------------------------------------------------------------
@@ -903,19 +685,6 @@ def test_a_beta_is_solved_for_as_exactly_as_sums_are_rounded(tmp_path) -> None:
     assert all(abs(one.difference) <= found.tolerance for one in found.matches)
 
 
-@pytest.mark.more
-def test_clipped_tokens_are_asked_for_where_nothing_is_clipped(tmp_path) -> None:
-    """The ratios differ from 1, and no ε of a usual size binds one of them."""
-    row = record(3, [3, 5, 4, 2], [1.0, 0.0, 0.5, 0.0])
-    row["log_probs_new"] = [
-        [x - 0.01 * (-1) ** at for at, x in enumerate(old)] for old in row["log_probs_old"]
-    ]
-    path = write(tmp_path / "run.jsonl", [row])
-    found = match(str(path), loss=evaluate(row, "dapo").loss, stages=NARROW)
-    assert found.match_count > 1
-    assert any(one.startswith("ratios beyond the clip of epsilon_low") for one in found.tell_apart)
-
-
 # ---- what the records say may not be what was computed -------------------------------------------
 
 
@@ -930,29 +699,10 @@ def clipped(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.more
 @each(
     ("flags", "words"),
-    [
-        ({"epsilon": 0.1}, "--epsilon-high 0.1 --epsilon-low 0.1"),
-        ({"beta": 0.1}, "--beta 0.1"),
-    ],
-)
-def test_settings_that_the_records_give_are_doubted_where_nothing_fits(
-    clipped: str, flags: dict[str, float], words: str
-) -> None:
-    loss = evaluate(clipped, "grpo", **flags).loss
-    found = match(clipped, loss=repr(loss), stages=USUAL)
-    assert found.reproduced
-    assert any(f"-v grpo {words}" in one.command for one in found.matches)
-
-
-@pytest.mark.more
-@each(
-    ("flags", "words"),
     [({"epsilon_high": 1e16}, "no upper clip"), ({"epsilon_low": 1.0}, "no lower clip")],
 )
-@pytest.mark.parametrize("settings", [{}, {"epsilon": 0.2}])
-def test_a_clip_of_one_side_is_found_with_another_std_eps(tmp_path, flags, words, settings) -> None:
-    """Also where the records say ε, which the other side has."""
-    rows = str(write(tmp_path / "rows", telling(**settings)))
+def test_a_clip_of_one_side_is_found_with_another_std_eps(tmp_path, flags, words) -> None:
+    rows = str(write(tmp_path / "rows", telling()))
     own = {"epsilon_low": 0.2, "epsilon_high": 0.2, "std_eps": 1e-4, "beta": 0.0} | flags
     loss = evaluate(rows, "grpo", **own).loss
     found = run("match", rows, f"--loss={loss:.10g}", "-v", "grpo").stdout
@@ -967,9 +717,7 @@ def test_a_row_keeps_its_own_epsilon_where_the_records_give_another(tmp_path) ->
     logged = evaluate(str(rows), "dapo", epsilon_high=0.28).loss
     found = match(str(rows), loss=f"{logged:.10g}").matches[0]
     assert found.command.split(" -v ")[1].startswith("dapo --epsilon-high 0.28 --level")
-    assert (found.value, found.replaced) == (logged, {"epsilon_high": 0.2})
-    said = run("match", str(rows), f"--loss={logged:.10g}").stdout
-    assert "dapo with its own ε (the records give 0.2)" in " ".join(said.split())
+    assert found.value == logged
 
 
 @pytest.mark.more
@@ -980,35 +728,6 @@ def test_a_missing_mean_over_responses_is_called_that(clipped: str) -> None:
 
 
 # ---- mistakes ----------------------------------------------------------------------------------
-
-
-def test_a_mistake_is_named_where_no_convention_gives_the_number(tmp_path) -> None:
-    """The loss of two groups with max for min, which no choice of stages gives."""
-    draw = np.random.default_rng(5)
-    rows, losses = [], []
-    for _ in range(2):
-        old = -draw.uniform(0.2, 2.0, (4, 5))
-        new = np.minimum(old + draw.normal(0.0, 0.3, (4, 5)), -0.001)
-        advantages = np.array([1.5, -0.5, -0.5, -0.5])
-        columns = {"log_probs_new": new.tolist(), "log_probs_old": old.tolist()}
-        rows.append(columns | {"advantages": advantages.tolist(), "beta": 0.0})
-        ratio, a = np.exp(new - old), advantages[:, None]
-        losses.append(-np.maximum(ratio * a, np.clip(ratio, 0.8, 1.2) * a).mean())
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    few = ("--kl", "none", "--ratio", "token", "--aggregate", "response-mean", "--epsilon", "0.2")
-    words = ("match", path, f"--loss={float(np.mean(losses))!r}", *few)
-    found = answer(*words)
-    assert not found["reproduced"]
-    assert [(one["variant"], one["mistake"]) for one in found["mistakes"]] == [
-        ("grpo", "clip-greater")
-    ]
-    shown = " ".join(run(*words).stdout.split())
-    assert "but grpo with this mistake does: max instead of min" in shown
-    stages = {"kl": "none", "ratio": "token", "aggregate": "response-mean"}
-    exact = match(str(path), loss=repr(float(np.mean(losses))), stages=stages, epsilon=0.2)
-    assert "by chance" not in exact.headline
-    assert "by chance, grpo with a mistake" in replace(exact, tolerance=5e-4, rtol=1e-2).headline
 
 
 @pytest.mark.more
@@ -1073,9 +792,7 @@ MEANS = [*product(["tokens", "records", "responses"], [False, True])]
 
 @pytest.mark.more
 @pytest.mark.parametrize(("over", "weighted"), some(MEANS, 2))
-def test_a_logged_kl_may_be_another_mean_than_the_objectives(
-    over: str, weighted: bool, without_mistakes: None
-) -> None:
+def test_a_logged_kl_may_be_another_mean_than_the_objectives(over: str, weighted: bool) -> None:
     """TRL logs the mean over micro-batches of token means."""
     rows = kl_records()
     each = [k3_of(row, weighted=weighted) for row in rows]
@@ -1107,26 +824,24 @@ def test_a_logged_kl_may_be_another_mean_than_the_objectives(
             ({"clip_fraction": 0.7}, "not your 0.7"),
             (
                 {"kl": "0.07"},
-                f"your 0.07 is the mean over tokens of {K3}, or one of 10 other means",
+                f"your 0.07 is the mean over tokens of {K3}",
             ),
         ],
         1,
     ),
 )
-def test_what_a_number_besides_the_loss_is(
-    other: dict[str, Any], words: str, without_mistakes: None
-) -> None:
+def test_what_a_number_besides_the_loss_is(other: dict[str, Any], words: str) -> None:
     """Where it fits nothing, no convention is found; of few digits, it may be several means."""
     rows = kl_records()
     loss = evaluate(rows, "grpo").loss
     found = match(rows, loss=loss, variant="grpo", stages=PENALISED, **other)
     assert words in found.headline
-    assert found.reproduced is ("other means" in words)
+    assert found.reproduced is (K3 in words)
     assert (found.loss_alone or found.matches[0]).name.startswith("grpo")
 
 
 @pytest.mark.more
-def test_a_kl_of_several_steps_is_one_mean_in_all(tmp_path: Path, without_mistakes: None) -> None:
+def test_a_kl_of_several_steps_is_one_mean_in_all(tmp_path: Path) -> None:
     rows = []
     for step, row in enumerate(kl_records()):
         tokens = [x for some in k3_of(row) for x in some]

@@ -287,7 +287,7 @@ def _give_what_they_claim(answer: bytes) -> None:
     """Each command of an answer prints the number that the answer has for it."""
     document = json.loads(answer)
     released = [one for one in document["released"].values() if isinstance(one, dict)]
-    found = [*document["matches"], *document["nearest"], *released]
+    found = [*document["matches"], *released]
     assert document["matches"]
     for one in found:
         command, _, factor = one["command"].partition(" | awk ")

@@ -7,7 +7,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.kinds import Kinds
-from grpo_cli.commands.check.record_view import LOG_PROBS, Place, View
+from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rules.formulas import (
     compare_formulas,
     compare_orders,
     count_advantages,
 )
-from grpo_cli.commands.check.rules.responses import MaskedRows, count_masked
-from grpo_cli.commands.check.rules.rewards import compare_rewards, count_sizes
-from grpo_cli.commands.check.rules.values import Entropies, collect_entropies, compare_decimals
+from grpo_cli.commands.check.rules.rewards import count_sizes
+from grpo_cli.commands.check.rules.values import Entropies, collect_entropies
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 
 _TEXT = (str, list, dict, np.ndarray)
 COPY_CHANCE = math.log(1e-6)
+SCORES = ("rewards", "advantages", "token_rewards", "turn_rewards")
 _HASH_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
@@ -36,74 +36,29 @@ STEPS = 3
 learning rate of 0 (warm-up)."""
 
 
-class Copies(NamedTuple):
-    """Records that hold a copy of one of their own responses, to the last bit.
-
-    Attributes:
-        records: how many there are.
-        doubtful: those of which no copy is beyond chance by itself.
-        of: how many records have several responses of one group.
-        expected: how many records would hold copies by chance, at most.
-        place: of the first.
-    """
-
-    records: int = 0
-    doubtful: int = 0
-    of: int = 0
-    expected: float = 0.0
-    place: Place | None = None
-
-    def join(self, later: Copies) -> Copies:
-        """Returns these and those of records that follow."""
-        return Copies(
-            self.records + later.records,
-            self.doubtful + later.doubtful,
-            self.of + later.of,
-            self.expected + later.expected,
-            self.place or later.place,
-        )
-
-
-COLUMNS = dict.fromkeys(LOG_PROBS[1:], ()) | {
-    "log_probs_old": ("ratios",),
-    "rewards": ("advantages", "token_rewards", "turn_rewards"),
-}
-"""Columns that all records have, or none; and those that may be there in their place."""
-
-
 @dataclass
 class Facts:
     """Sums over records, which merge in the order of the input.
 
     Attributes:
         kinds: by the formula of their advantages ("formulas"), their order ("orders"), whether
-            their rewards are equal ("dead"), the decimals of their log-probs ("decimals") and
-            whether their reference is the policy ("references") kinds of groups or records, and by
-            the name of a column whether records have it.
-        sizes: size of groups → how many, of records whose groups are all of that size.
-        first: size → the first such record.
+            their reference is the policy ("references"), whether they have rewards or advantages
+            ("rewards"), and the size of their groups where it is one ("sizes") kinds of groups or
+            records.
         references: how many records have a reference that is the policy to the last bit ("equal",
             "moved" where the old log-probs differ from both) or not ("differing"); and how many
             have old log-probs of the trainer, not of the engine that sampled ("trained").
         referred: the first record of those that have a reference.
         steps: the steps of these records, three at most.
-        keys: the user's keys of the columns.
         entropies: by file those of its tokens, against their log-probs.
-        masked: the lengths of responses that a mask drops whole, and of others.
-        copies: records with copies of their own responses.
         advantages: how many responses have which, as given and by formulas of the rewards.
     """
 
     kinds: defaultdict[str, Kinds] = field(default_factory=lambda: defaultdict(Kinds))
-    sizes: Counter[int] = field(default_factory=Counter)
-    first: dict[int, Place] = field(default_factory=dict)
     references: Counter[str] = field(default_factory=Counter)
     referred: Place | None = None
     steps: tuple[str, ...] = ()
-    keys: dict[str, str] = field(default_factory=dict)
     entropies: dict[str, Entropies] = field(default_factory=dict)
-    masked: MaskedRows = field(default_factory=MaskedRows)
-    copies: Copies = field(default_factory=Copies)
     advantages: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def merge(self, later: Facts) -> None:
@@ -115,14 +70,9 @@ class Facts:
                 self.entropies[source].merge(entropies)
             else:
                 self.entropies[source] = entropies
-        self.sizes += later.sizes
-        self.first = later.first | self.first
         self.references += later.references
         self.referred = self.referred or later.referred
         self.steps = tuple(dict.fromkeys(self.steps + later.steps))[:STEPS]
-        self.keys |= later.keys
-        self.masked.merge(later.masked)
-        self.copies = self.copies.join(later.copies)
         self.advantages.update(later.advantages)
 
 
@@ -160,12 +110,9 @@ def collect_marks(view: View) -> Marks:
     marks = Marks(list(view.places), view.counts.tolist(), "advantages" in view.names, key)
     facts, entropies = marks.facts, collect_entropies(view)
     facts.kinds["formulas"], facts.kinds["orders"] = compare_formulas(view), compare_orders(view)
-    facts.kinds["dead"], facts.kinds["decimals"] = compare_rewards(view), compare_decimals(view)
-    for name, others in COLUMNS.items():
-        has = any(one in view.packed.columns or view.has_field(one) for one in (name, *others))
-        facts.kinds[name] = Kinds.of(np.full(len(view.counts), has), place)
-    facts.keys, facts.advantages = dict(view.names), count_advantages(view)
-    facts.masked = count_masked(view)
+    has = any(one in view.packed.columns or view.has_field(one) for one in SCORES)
+    facts.kinds["rewards"] = Kinds.of(np.full(len(view.counts), has), place)
+    facts.advantages = count_advantages(view)
     if entropies is not None:
         facts.entropies[entropies.place.source] = entropies
     if view.advantages is not None and view.summed is not None:
@@ -182,7 +129,6 @@ def collect_marks(view: View) -> Marks:
             sums = view.responses.sum(new)
             rows = np.flatnonzero(sums < COPY_CHANCE)
             several = np.flatnonzero((view.records.sum(sums) < COPY_CHANCE) & (view.counts > 1))
-        facts.copies = _count_copies(view, digests, sums)
         whole = next(_fold([digests], view.records))[several]
         marks.digests = [
             (at, None, one) for at, one in zip(several.tolist(), whole.tolist(), strict=True)
@@ -194,11 +140,10 @@ def collect_marks(view: View) -> Marks:
         facts.references, facts.steps, equal = _compare_references(view, new)
         facts.kinds["references"] = Kinds.of(equal, place)
         facts.referred = view.places[0] if facts.references else None
-    for record, sizes in count_sizes(view).items():
-        if len(sizes) == 1:
-            (size,) = sizes
-            facts.sizes += sizes
-            facts.first.setdefault(size, view.places[record])
+    alike = {record: one for record, one in count_sizes(view).items() if len(one) == 1}
+    owners = [record for record, one in alike.items() for _ in range(one.total())]
+    sizes = np.array([size for one in alike.values() for size in one.elements()], np.int64)
+    facts.kinds["sizes"] = Kinds.of(sizes, lambda at: view.places[owners[at]])
     if key:
         single = np.ones(len(view.counts), dtype=np.bool_)
         np.logical_and.at(single, view.records.index[view.first_members], view.sizes == 1)
@@ -208,31 +153,6 @@ def collect_marks(view: View) -> Marks:
             marks.step_key, step = _step_of(value)
             marks.labels += [(record, (step, label)) for label in dict.fromkeys(labels)]
     return marks
-
-
-def _count_copies(view: View, digests: NDArray[np.uint64], sums: F64) -> Copies:
-    """Counts records with copies, and how many chance gives.
-
-    The next sample of a group is equal to one of log-prob L with probability e^L. Here it is
-    e^(L/2), as if a lower temperature than that of the log-probs had sampled.
-    """
-    order = np.lexsort((digests, view.groups))
-    equal = (np.diff(digests[order]) == 0) & (np.diff(view.groups[order]) == 0)
-    rows = order[1:][equal & (view.lengths[order[1:]] > 0)]
-    copied, sure = np.zeros((2, len(view.counts)), dtype=np.bool_)
-    copied[view.records.index[rows]] = True
-    sure[view.records.index[rows[sums[rows] < COPY_CHANCE]]] = True
-    pairs = (view.sizes[view.groups] - 1) / 2.0
-    chance = view.records.sum(pairs * np.exp(np.minimum(np.nan_to_num(sums), 0.0) / 2.0))
-    several = view.count_rows(pairs > 0.0) > 0
-    places = (view.places[at] for at in np.flatnonzero(copied).tolist())
-    return Copies(
-        int(copied.sum()),
-        int((copied & ~sure).sum()),
-        int(several.sum()),
-        float(np.minimum(chance, 1.0)[several].sum()),
-        next(places, None),
-    )
 
 
 def _note_prompts(view: View, marks: Marks) -> None:

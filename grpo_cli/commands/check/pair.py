@@ -63,7 +63,7 @@ class Scale:
 
     def __init__(self, first: F64, second: F64) -> None:
         self._columns = first, second
-        self._kept = are_clear(first, second) & ~_at_cap(first) & ~_at_cap(second)
+        self._kept = are_clear(first, second)
 
     @cached_property
     def _clear(self) -> tuple[F64, F64]:
@@ -177,23 +177,6 @@ def _fit_slope(x: F64, y: F64) -> tuple[float, float]:
     x = x - x.mean() if len(x) else x
     power = float(x @ x)
     return float(x @ y) / power if power > 0.0 else 0.0, power
-
-
-_CAP_TOKENS = 10
-
-
-def _at_cap(column: F64) -> NDArray[np.bool_]:
-    """Returns which tokens have the largest value, if a cap cut them off.
-
-    So many have it, and at most half as many the next value, as rounding would have them.
-    """
-    capped: NDArray[np.bool_] = column == column.max(initial=-np.inf)
-    number = np.count_nonzero(capped)
-    if number >= _CAP_TOKENS:
-        rest = column[~capped]
-        if 2 * np.count_nonzero(rest == rest.max(initial=-np.inf)) <= number:
-            return capped
-    return np.zeros_like(capped)
 
 
 def are_clear(first: F64, second: F64) -> NDArray[np.bool_]:

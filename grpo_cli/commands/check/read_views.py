@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,13 +14,12 @@ from grpo_cli.engine.chunk import located
 from grpo_cli.engine.packing import packed_runs
 from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw, Record, find_faults, record
-from grpo_cli.records.choose.rows import responses_of
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.packed import Packed, join_packed
 from grpo_cli.records.parse.assemble import layout, pack_record
 from grpo_cli.records.parse.record import record_id
 from grpo_cli.records.settings import settings_of
-from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS, TRAJECTORIES
+from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 
 _LAST_STEP = 1 << 40
 _TOGETHER = 1 << 22
@@ -70,17 +67,14 @@ def _place(raw: Raw, value: dict[str, Any]) -> Place:
     name = record_id(value)
     passes = () if value.get("mini_batch") else ("num_iterations", "ppo_epochs")
     differing = raw.row.keys() - value.keys() if raw.rows else set()
-    mixed = next((key for key in (*PROMPT_IDS, *PROMPTS) if key in differing), "")
     step = next((value[key] for key in STEP_FIELDS if key in value), None)
-    turns = mixed and not {"trajectory_ids", *TRAJECTORIES}.isdisjoint(raw.row)
     return Place(
         raw.number if name is None else name,
         raw.source,
         raw.line,
         raw.number,
         claims=next((f"{one} 1" for one in passes if one in value and value[one] == 1), ""),
-        mixed=mixed,
-        prompts=[row.value.get(mixed) for row in raw.rows] if turns else (),
+        mixed=next((key for key in (*PROMPT_IDS, *PROMPTS) if key in differing), ""),
         step=step if type(step) is int and 0 <= step <= _LAST_STEP else -1,
     )
 
@@ -144,11 +138,7 @@ def _read(raw: Raw) -> Record | InputError:
 
 
 def _faults(raw: Raw, first: InputError) -> list[InputError]:
-    """Returns the errors of a bad record in the order of its lines, at most one of a response.
-
-    Rows that were joined are read alone; of one object the response to blame is left out, and the
-    rest read again.
-    """
+    """Returns the errors of a bad record in the order of its lines, those of joined rows too."""
     found = [first]
     if len(raw.rows) > 1:
         others = (
@@ -157,9 +147,6 @@ def _faults(raw: Raw, first: InputError) -> list[InputError]:
             if row.line != first.line or not first.path.startswith(row.prefix)
         )
         found += filter(None, map(_fault, others))
-    elif raw.origin is None and isinstance(raw.plain(), dict):
-        with suppress(InputError):
-            found += islice(_by_leaving_out(raw, first), _MOST_AGAIN)
     return sorted(found, key=lambda one: one.line or 0)
 
 
@@ -170,34 +157,3 @@ def _fault(raw: Raw) -> InputError | None:
         return found
     faults = find_faults([found])
     return located(faults[0], found) if faults else None
-
-
-def _by_leaving_out(raw: Raw, error: InputError) -> Iterator[InputError]:
-    """Yields the errors of an object without the responses that errors are of."""
-    value = raw.plain()
-    rows = [*range(responses_of(raw))]
-    keys = {*read_fields(value).names.values()}
-    while error.path.startswith(raw.prefix):
-        found = _RESPONSE.match(error.path.removeprefix(raw.prefix))
-        if found is None or int(found[2]) not in rows or len(rows) < 2:
-            return
-        at = rows.index(int(found[2]))
-        value = {
-            key: [*one[:at], *one[at + 1 :]]
-            if key in keys and isinstance(one, list) and len(one) == len(rows)
-            else one
-            for key, one in value.items()
-        }
-        del rows[at]
-        again = _fault(replace(raw, kept=value, arrays=False))
-        if again is None:
-            return
-        error = again
-        error.path = _RESPONSE.sub(lambda at: f"{at[1]}[{rows[int(at[2])]}]", error.path, count=1)
-        yield error
-
-
-_MOST_AGAIN = 20
-"""How often a bad object is read again: each time costs as much as the first."""
-_RESPONSE = re.compile(r"(.*?[^\[\]]+)\[(\d+)\]")
-"""The key and the response at the beginning of a path, such as ``rewards[3]``."""

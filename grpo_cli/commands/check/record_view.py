@@ -46,7 +46,6 @@ class Place(NamedTuple):
         number: its 0-based number in the file.
         claims: the setting by which it claims to be on policy; empty if it does not.
         mixed: the key of the prompts, if rows that were put together differ in it; else empty.
-        prompts: those of the rows, where they differ and are turns of trajectories.
         step: of the training, where it is a whole number; else -1.
     """
 
@@ -56,7 +55,6 @@ class Place(NamedTuple):
     number: int
     claims: str = ""
     mixed: str = ""
-    prompts: Sequence[Any] = ()
     step: int = -1
 
 

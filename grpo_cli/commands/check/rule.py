@@ -90,8 +90,7 @@ class Rule:
             input. After the first finding in a sample the other rules on pairs are skipped there.
         severities: the severities that its findings can have, the usual one first.
         columns: the columns that are related, each with each other; a single one with itself.
-        holds: what is true of a correct dump.
-        breaks: what is wrong where it is not, in one sentence.
+        breaks: what is wrong where it does not hold, in one sentence.
         topic: what it needs.
         explains: whether the log-probs of a record are not compared after such a finding, unless
             it is an info.
@@ -107,7 +106,6 @@ class Rule:
     scope: Scope
     severities: tuple[Severity, ...]
     columns: tuple[str, ...]
-    holds: str
     breaks: str
     topic: Topic
     rank: int
@@ -167,7 +165,7 @@ def rule(code: str, scope: Scope = "record") -> Callable[[Find], Find]:
 
 @cache
 def relations() -> Mapping[str, Any]:
-    """Returns ``relations.json``: columns, relations, topics, and why other columns have none."""
+    """Returns ``relations.json``: topics and relations."""
     found: Mapping[str, Any] = _load("relations.json")
     return found
 

@@ -29,10 +29,8 @@ from grpo_cli.commands.check.record_view import Place, Tokens, View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
 from grpo_cli.commands.check.rules.formulas import (
     FORMULAS,
-    are_centred,
     compare_formulas,
     count_formulas,
-    count_tilted,
     find_changed_formulas,
 )
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
@@ -52,21 +50,19 @@ responses were cut; lengths that end by themselves have no peak there."""
 _COMMON = 0.25
 """The share of records from which on a fault explains others of the input."""
 _CAUSES = ("padding-id", "shifted", "last-token", "filler")
-_OTHER_CAUSES = {("outliers", "warning"), ("constant-log-ratio", "warning")}
-_EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
+_OTHER_CAUSE = ("constant-log-ratio", "warning")
+_EFFECTS = ("unrelated", "mean-weight", "drift", "rollout-mismatch")
 """What the causes lead to in records that are too short to show the cause."""
-_OF_GROWING = ("temperature", "last-token", "mean-weight", "outliers", "rollout-mismatch")
+_OF_GROWING = ("temperature", "last-token", "mean-weight", "rollout-mismatch")
 """What weights that grow older in the engine lead to in single records."""
 _BY_UPDATES = (("temperature", "alone", _COMMON), ("drift", "alone", _COMMON), ("drift", "", 0.05))
 """Code, kind and share of records up to which it may be what one update did to some prompts."""
 _SMALL, _MOST = 0.1, 0.5
 _HUNDRED = 100
-_OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
+_OF_SHUFFLED = ("sign", "order", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
 _STANDS_FOR = {
-    "dead-group": ("dead-group", ""),
     "torn-group": ("singleton-group", ""),
-    "mask": ("mask", "whole"),
 }
 """What is found of the whole input → the code and kind that it replaces in single records."""
 
@@ -124,7 +120,6 @@ class Check(Accumulator[Any]):
         self.sizes.update(records=count, responses=rows.count, tokens=rows.total)
         self.skipped_rules += count_skipped(view)
         self.formulas += count_formulas(view)
-        self.sizes["tilted"] += count_tilted(view)
         self._marks.append(collect_marks(view))
         self._note_lengths(np.bincount(view.spans, minlength=1), self.findings)
         explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
@@ -224,13 +219,6 @@ class Check(Accumulator[Any]):
             self.findings.drop("length-cap", "lengths")
         if self.findings.count_by(0, 2)["advantages", "error"]:
             self.findings.drop("advantages", "departed")
-        kinds = self.findings.count_by(0, 1)
-        if kinds["advantages", "constant"] <= self.sizes["tilted"]:
-            self.findings.drop("advantages", "constant")
-        torn = self.findings.count_by(0)["torn-group"]
-        for kind in ("single", "single-reward"):
-            if torn or not are_centred(self.formulas, kinds["advantages", kind]):
-                self.findings.drop("advantages", kind)
 
     def _lower_single_base(self) -> None:
         """Makes an info of a base that one record of a hundred shows: an update gives one too."""
@@ -274,7 +262,7 @@ class Check(Accumulator[Any]):
         if mismatch.named == TOKEN:
             explaining.discard("last-token")  # which may be that token
         for code, severity in self.findings.count_by(0, 2):
-            if (severity == "error" and code in explaining) or (code, severity) in _OTHER_CAUSES:
+            if (severity == "error" and code in explaining) or (code, severity) == _OTHER_CAUSE:
                 return
         for finding, step in find_uneven_mismatch(mismatch):
             first = next(iter(self._compared))

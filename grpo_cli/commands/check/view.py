@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -106,10 +107,7 @@ def print_findings(
         )
         console.print(wrapped(Text(f"advantages: {'; '.join(listed)}"), screen.reading, 2))
     if answer.not_checked and not quiet:
-        if chosen().full:
-            words = _not_checked(answer.not_checked, answer.records)
-        else:
-            words = _shortly_not_checked(answer.not_checked, screen.reading)
+        words = _not_checked(answer.not_checked, math.inf if chosen().full else screen.reading)
         console.print(wrapped(Text(words, "dim"), screen.reading, 2))
     if answer.not_compared and not quiet:
         whole = answer.not_compared == answer.records
@@ -207,7 +205,7 @@ def mismatch_lines(
     return lines
 
 
-def _shortly_not_checked(skipped: Sequence[NotChecked], width: int) -> str:
+def _not_checked(skipped: Sequence[NotChecked], width: float) -> str:
     """Lists skipped rules and what each needs, as many as two lines have room for."""
     line = f"{counted(len(skipped), 'check')} skipped: "
     for at, row in enumerate(skipped):
@@ -219,24 +217,6 @@ def _shortly_not_checked(skipped: Sequence[NotChecked], width: int) -> str:
             return f"{line}… {rest + 1} more (--full)"
         line += f"{part}, " if rest else part
     return line
-
-
-def _not_checked(skipped: Sequence[NotChecked], records: int) -> str:
-    """Lists skipped rules and the missing fields, those of all records first."""
-    by_count: dict[int, dict[str, list[str]]] = {}
-    for row in sorted(skipped, key=lambda row: -row.records):
-        # of many alternatives the first two
-        names = [" or ".join(each if len(each) < 4 else each[:2]) for each in row.missing]
-        without = ", ".join(one if one.startswith(FEWER_THAN) else f"no {one}" for one in names)
-        about = row.about + (f" except {row.partly}" if row.partly else "")
-        by_count.setdefault(row.records, {}).setdefault(without, []).append(about)
-    parts = []
-    for count, reasons in by_count.items():
-        where = "" if records == 1 else f"in {'all ' if count == records else f'{count:,} of '}"
-        whole = f"{where}{records:,} records: " if where else ""
-        listed = [f"{', '.join(abouts)} ({without})" for without, abouts in reasons.items()]
-        parts.append(f"{whole}{', '.join(listed)}")
-    return f"skipped checks{':' if records == 1 else ''} {'; '.join(parts)}"
 
 
 def _place(row: Finding) -> str:

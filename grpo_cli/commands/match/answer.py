@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Frames
-from grpo_cli.commands.verify.compare import FLOAT32_LOSS
-from grpo_cli.hyperparameters import Value
-from grpo_cli.mistakes import causes
-from grpo_cli.objective.signature import choices_in
-from grpo_cli.terminal.numbers import shown
-
-BY_CHANCE = 0.05
-"""A mistake of which more hits than this are expected by chance may be one of them."""
+from grpo_cli.commands.match.space.changes import UNBOUND
+from grpo_cli.terminal.numbers import counted, shown
 
 
 @dataclass(frozen=True)
@@ -32,13 +26,8 @@ class Convention(Answer):
         also: variants that become it with other hyperparameters or a factor.
         factor, factor_meaning: what the loss is multiplied by, and why trainers do that.
         sign_flipped: whether the number has the other sign.
-        same: signatures of other ways to make this convention.
         bits: the cost of its changes; each bit halves the prior probability.
         hits_expected: how many equally simple conventions give such a number by chance.
-        would_need: the ``factor`` or the ``beta`` with which it would fit.
-        any_from: ε → the value from which on any gives the same number.
-        replaced: what the records put in the place of the variant's own hyperparameters, where
-            the convention keeps its own, as DAPO's ε of 0.2 and 0.28.
     """
 
     entry: int
@@ -51,21 +40,23 @@ class Convention(Answer):
     factor: float
     factor_meaning: str | None
     sign_flipped: bool
-    same: Sequence[str]
     bits: float
     hits_expected: float | None
-    would_need: Mapping[str, float]
-    any_from: Mapping[str, float]
-    replaced: Mapping[str, Value]
+
+    @property
+    def flags(self) -> str:
+        """The row, and the flags that change it."""
+        flags = self.command.partition(" -v ")[2].partition(" --level ")[0]
+        sides = [words for flag, words in _NO_CLIP.items() if f"{flag} " in f"{flags} "]
+        return f"{flags} ({' or '.join(sides)})" if sides else flags
 
     @property
     def name(self) -> str:
-        """The first variants that are this convention, or the one of which it is a change."""
-        if not self.variants:
-            return f"{self.signature.partition('|')[0]} (changed)"
-        first, *also = self.variants
-        more = f" and {len(also) - _ALSO} more" if len(also) > _ALSO else ""
-        return f"{first} (also {', '.join(also[:_ALSO])}{more})" if also else first
+        """A variant that it is, or the flags that make it."""
+        sign, factor = "− " * self.sign_flipped, self.factor_meaning
+        changed = self.flags or f"{self.signature.partition('|')[0]} (changed)"
+        name = self.variants[0] if self.variants else _OF_LENGTH.sub(r"\1 with \2 \3", changed)
+        return f"{sign}{name} {factor}" if factor else f"{sign}{name}"
 
 
 @dataclass(frozen=True)
@@ -84,15 +75,6 @@ class Released(Answer):
 
 
 @dataclass(frozen=True)
-class Mistaken(Answer):
-    """A mistake that gives the number: the variant, the mistake's name, and its description."""
-
-    variant: str
-    mistake: str
-    words: str
-
-
-@dataclass(frozen=True)
 class OtherNumber(Answer):
     """A number that was logged with the loss and that the first match does not give.
 
@@ -102,7 +84,6 @@ class OtherNumber(Answer):
         agrees: whether both are equal.
         value_is, logged_is: of a KL, which mean either is: "the mean over tokens of k3"; "" for
             none that is usual.
-        also: the other usual means that are the logged KL to its digits.
     """
 
     name: str
@@ -111,7 +92,6 @@ class OtherNumber(Answer):
     agrees: bool
     value_is: str
     logged_is: str
-    also: Sequence[str] = ()
 
     @property
     def sentence(self) -> str:
@@ -120,10 +100,7 @@ class OtherNumber(Answer):
         own += f" ({self.value_is})" if self.value_is else ""
         yours = f"your {shown(self.logged)}"
         if self.logged_is:
-            also = f", or one of {len(self.also)} other means that fit" if self.also else ""
-            if len(self.also) == 1:
-                also = f", or {self.also[0]}"
-            return f"its {self.name} is {own}; {yours} is {self.logged_is}{also}"
+            return f"its {self.name} is {own}; {yours} is {self.logged_is}"
         of_kl = f", and {yours} is none of its usual means" if self.name == "kl" else ""
         return f"its {self.name} is {own}{of_kl or f', not {yours}'}"
 
@@ -135,19 +112,15 @@ class Matched(Frames, Answer):
     Attributes:
         target, target_of, tolerance, rtol: the logged number, its name, how far off it may be:
             by its digits, and by what sums in float32 are rounded.
-        targets: name → every logged number.
         questions: how many numbers were given, and of how many records or steps.
         matches: the conventions that give all numbers, the likeliest entry first.
         ambiguous: whether several do; ``match_count`` is how many, in ``entry_count`` entries.
         fitting: how many of those that were tried do, under all their names, listed or not.
         chance_hits: conventions, of all that were tried, that hit such numbers by chance.
         by_chance, reproduced: whether the first may be a chance hit; whether it is more than that.
-        tell_apart: what data would distinguish the matches.
-        nearest: the nearest conventions, if none matches.
         tried: how many conventions were tried.
         released: the unmodified rows.
         not_tried: what was not tried → why.
-        mistakes: mistakes that give the number, if no convention does.
         others: the other numbers, if the first match, or ``loss_alone``, does not give all.
         loss_alone: the convention that gives only the loss, if none gives all numbers.
     """
@@ -156,7 +129,6 @@ class Matched(Frames, Answer):
     target_of: str
     tolerance: float
     rtol: float | None
-    targets: Mapping[str, float]
     questions: Sequence[int]
     matches: Sequence[Convention]
     ambiguous: bool
@@ -166,32 +138,13 @@ class Matched(Frames, Answer):
     chance_hits: float
     by_chance: bool
     reproduced: bool
-    tell_apart: Sequence[str]
-    nearest: Sequence[Convention]
     tried: int
     released: Released
     not_tried: Mapping[str, str]
-    mistakes: Sequence[Mistaken] = ()
     others: Sequence[OtherNumber] = ()
     loss_alone: Convention | None = None
 
-    of_views = ("consistent_words", "mistakes_by_chance", "other_sentences")
-
-    @property
-    def _stages(self) -> Mapping[str, Sequence[str]]:
-        """Stage → the choices that the matches have there, each once; a term times 0 is none."""
-        each = [choices_in(one.signature) for one in self.matches]
-        return {name: [*dict.fromkeys(one.get(name, "none") for one in each)] for name in _STAGES}
-
-    @property
-    def shared(self) -> Mapping[str, str]:
-        """Stage → the choice that all matches have."""
-        return {name: found[0] for name, found in self._stages.items() if len(found) == 1}
-
-    @property
-    def differing(self) -> Mapping[str, Sequence[str]]:
-        """Stage → the choices in which the matches differ."""
-        return {name: found for name, found in self._stages.items() if len(found) > 1}
+    of_views = ("consistent_words", "other_sentences", "verdict")
 
     @property
     def consistent(self) -> Convention | None:
@@ -223,43 +176,45 @@ class Matched(Frames, Answer):
         return [one.sentence for one in self.others if not one.agrees]
 
     @property
-    def mistakes_by_chance(self) -> float:
-        """How many mistakes give the number by chance.
-
-        Numbers of mistakes are about as far from the logged one as that is from 0.
-        """
-        size = abs(self.target)  # not that of conventions, whose terms may be far larger
-        room = min(self.tolerance, max(self.rtol or math.inf, FLOAT32_LOSS) * size)
-        return len(causes()) * min(2.0 * room / size, 1.0)
+    def headline(self) -> str:
+        """The verdict, and what the other numbers are."""
+        others = [] if self.consistent_words else self.other_sentences
+        return "; ".join([self.verdict, *others])
 
     @property
-    def headline(self) -> str:
+    def verdict(self) -> str:
         """Whether the number was reproduced, and by which convention."""
+        count, entries, alone = self.match_count, self.entry_count, self.loss_alone
+        target = f"{self.target_of} {self.target!r}"
+        more = self.questions[0] - 1 - (len(self.other_sentences) if count else 0)
+        if more > 0:
+            target += f" and {counted(more, 'more number')}"
+        tried = f"({self.tried:,} tried, ±{self.tolerance:.2g})"
         if self.consistent_words:
             return self.consistent_words
-        number = f"{self.target_of} {self.target!r}"
-        if self.mistakes:
-            first = self.mistakes[0]
-            sure = "" if self.mistakes_by_chance <= BY_CHANCE else "by chance, "
-            return f"{number}: {sure}{first.variant} with a mistake: {first.words}"
-        if self.loss_alone is not None:
-            return f"{number}: {self.loss_alone.name} gives it; {'; '.join(self.other_sentences)}"
-        if not self.matches:
-            return f"{number}: no convention of {self.tried:,} gives it"
-        match, count = self.matches[0], self.match_count
-        sure = "" if self.reproduced else "by chance, "
-        others = ""
+        if not count:
+            but = f"; {alone.name} gives the {self.target_of}" if alone is not None else ""
+            return f"no convention gives the {target}{but} {tried}"
+        if not self.reproduced:
+            fit = f"{self.fitting:,} of {self.tried:,} conventions give the {target}"
+            return f"no match beyond chance: {fit} (±{self.tolerance:.2g})"
+        first = self.matches[0]
+        if entries > 1:
+            return (
+                f"ambiguous: {count} conventions fit the {target}, with {entries} different "
+                f"values; the first is {first.name} {tried}"
+            )
+        chance = ", possibly by chance" if self.by_chance else ""
+        names = len(first.variants)
+        also = f"; {names} names are this formula" if names > 1 else ""
         if count > 1:
-            values = "are equal on this data"
-            if self.entry_count > 1:
-                values = f"have {self.entry_count} different values"
-            others = f"; {count} conventions fit and {values}"
-        found = f"{number}: {sure}{match.name} gives {match.value!r}{others}"
-        return "; ".join([found, *self.other_sentences])
+            give = "formula also gives" if count == 2 else "formulas also give"
+            also += f"; {count - 1} other {give} it on this data"
+        return f"{first.name} gives the {target}{chance}{also} {tried}"
 
     def table(self) -> list[dict[str, Any]]:
-        """A convention of each value that fits, the likeliest first; else the nearest."""
-        entries = {one.entry: one for one in reversed([*(self.matches or self.nearest)])}
+        """A convention of each value that fits, the likeliest first."""
+        entries = {one.entry: one for one in reversed([*self.matches])}
         return [
             {
                 "value": one.value,
@@ -271,7 +226,16 @@ class Matched(Frames, Answer):
         ]
 
 
-_STAGES = ("adv", "ratio", "surrogate", "kl", "corr", "agg", "ent")
-_ALSO = 2
+_NO_CLIP = {
+    f"--{name.replace('_', '-')} {bound:g}": f"no {side} clip"
+    for (name, bound), side in zip(UNBOUND.items(), ("lower", "upper"), strict=True)
+}
+"""Flags of an ε that clips nothing → what they mean."""
+_OF_LENGTH = re.compile(
+    r"^(\S*\bdr\S*)(?: --aggregate token-sum-norm)? -p (max_completion_length)=(\S+)$"
+)
+"""Dr. GRPO divided by a length as well, which its authors' code does."""
+
+
 _ENTRIES = 5
 """Values that a prompt lists; ``matches`` has all."""

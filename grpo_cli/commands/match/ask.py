@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
-from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched, Released
+from grpo_cli.commands.match.answer import Convention, Matched, Released
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.logged import TARGETS, read_questions
-from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, Stream
-from grpo_cli.commands.match.run import RARE, REFERENCE, Candidate, Run, entries
+from grpo_cli.commands.match.question import LoggedNumber, Question, load
+from grpo_cli.commands.match.run import REFERENCE, Candidate, Run, entries
 from grpo_cli.commands.match.search import TOO_LARGE, Search
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
@@ -19,7 +18,6 @@ from grpo_cli.engine.evaluation import Evaluation
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
-from grpo_cli.hyperparameters import Value
 from grpo_cli.terminal.numbers import shell_line, shown
 from grpo_cli.variants import changed
 from grpo_cli.variants.plan import Plan, plan
@@ -62,9 +60,8 @@ def ask(
         questions, conditions = read_questions(source, at, rtol, others, base)
         words += [word for pair in conditions if pair[1] not in options for word in pair]
     else:
-        stream = Stream(source, base)
-        first = stream.first()
-        questions = [Question(target, stream.loaded(), first, others)]
+        first, data = load(source, base)
+        questions = [Question(target, data, first, others)]
     try:
         run = Search(plan, betas, source.facts.named or "").answer(questions)
     except InputError:
@@ -77,8 +74,7 @@ def ask(
             if not run.tried:
                 raise
             source.notices[f"{error}; --on-error skip leaves such records out"] = None
-    found = [*run.matches, *run.nearest]
-    left_out = [one.plan for one in found if one.totals and lacks_kl(one.totals.signed)]
+    left_out = [one.plan for one in run.matches if one.totals and lacks_kl(one.totals.signed)]
     source.notices.update(without_kl(left_out))
     for name in (REFERENCE, TOO_LARGE):
         if name in run.reasons:
@@ -90,18 +86,7 @@ def ask(
         source.notices[note] = None
     for one in run.matches:
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
-    answer = result(run, questions, words)
-    is_small = isinstance(questions[0].data, InMemory) and not source.skipped
-    fits = run.sure or answer.consistent is not None
-    if fits or target is None or others or not is_small or plan.batch != "input":
-        return answer
-    from grpo_cli.commands.match.slips import find_mistakes  # not loaded where a convention fits
-
-    mistaken = replace(answer, mistakes=find_mistakes(plan, source, target))
-    if run.matches:
-        likelier = min(RARE if run.reproduced else BY_CHANCE, run.matches[0].chance)
-        return answer if mistaken.mistakes_by_chance > likelier else mistaken
-    return mistaken
+    return result(run, questions, words)
 
 
 def _evaluate(plan: Plan, source: Reader) -> None:
@@ -179,13 +164,12 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
     rows, nearest_row, recorded = run.unmodified
     matches, named = conventions(run.matches), evaluated(recorded)
     changes = _changes(named, matches[0]) if named and matches else ()
-    sizes = [one.size for one in (*run.matches, *run.nearest)]
+    sizes = [one.size for one in run.matches]
     return Matched(
         target=target.value,
         target_of=target.name,
         tolerance=target.half + FLOAT32 * max([abs(target.value), *sizes]),
         rtol=target.rtol if math.isfinite(target.rtol) else None,
-        targets={one.name: one.value for one in (target, *last.others)},
         questions=(sum(1 + len(one.others) for one in questions), len(questions)),
         matches=matches,
         ambiguous=len(run.matches) > 1,
@@ -195,8 +179,6 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
         chance_hits=run.chance(),
         by_chance=run.by_chance,
         reproduced=run.reproduced,
-        tell_apart=tuple(run.tell_apart),
-        nearest=conventions(run.nearest),
         tried=run.tried,
         released=Released(rows, evaluated(nearest_row), named, tuple(changes)),
         not_tried=dict(run.reasons),
@@ -233,12 +215,8 @@ def convention(
         factor=abs(one.times),
         factor_meaning=_meaning(one),
         sign_flipped=flipped,
-        same=tuple(dict.fromkeys(one.members)),
         bits=one.bits,
         hits_expected=None if math.isnan(one.chance) else one.chance,
-        would_need=dict(one.needs),
-        any_from=dict(one.unbound),
-        replaced=_replaced(one.plan, chunk),
     )
 
 
@@ -252,14 +230,6 @@ def _also(first: Candidate, chunk: Chunk) -> tuple[str, ...]:
         every = [name for name in names if not alone or name not in alone]
         found += [" ".join([*sign, name, *flags, *meaning]) for name in every]
     return tuple(dict.fromkeys(found))
-
-
-def _replaced(made: Plan, chunk: Chunk) -> dict[str, Value]:
-    """What the records give in the place of values of the row's own that nothing else changed."""
-    own, given = made.row.surrogate.values, chunk.settings
-    if made.swapped or any(own.get(name, ...) != value for name, value in made.flags.items()):
-        return {}
-    return {name: given[name] for name in made.flags if name in given and given[name] != own[name]}
 
 
 def _meaning(one: Candidate) -> str | None:

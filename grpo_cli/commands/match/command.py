@@ -79,10 +79,10 @@ def match_number(
     Also tried: variants as earlier releases had them, the flipped sign, and the factors
     of gradient accumulation and data parallelism. If β is unknown, solves for it, and
     for max_completion_length where no usual length fits; if ε is unknown, tries the
-    usual ε, then every ε of two digits. The tolerance is at least the rounding of
-    float32. A convention is likely if it has at most two changes, or is a variant of the
-    framework whose field names the records use. A match by chance does not exit with 1
-    if it is the variant that the records name.
+    usual ε. The tolerance is at least the rounding of float32. A convention is likely if
+    it has at most two changes, or is a variant of the framework whose field names the
+    records use. A match by chance does not exit with 1 if it is the variant that the
+    records name.
     """  # noqa: D301 - \b is for the help's formatter
     for place in files or ():
         if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", str(place)) and not Path(place).exists():
@@ -107,7 +107,7 @@ def match_number(
     page.write(
         made,
         lambda console, screen: print_matches(console, screen, made),
-        rows=made.matches or made.nearest,
+        rows=made.matches,
         beyond="cut",
         notes=source.notes() | pooled,
     )

@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.question import LoggedNumber, Question, exactly
 from grpo_cli.commands.match.space.changes import BETAS, STEPS
-from grpo_cli.commands.match.space.options import DIRECT
+from grpo_cli.commands.match.space.options import ALONE
 from grpo_cli.commands.match.space.space import Index, Space
 from grpo_cli.commands.match.sums import Sums
-from grpo_cli.commands.match.terms import Measured
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.objective.terms import KL
 from grpo_cli.variants.plan import Plan
 
@@ -249,7 +247,7 @@ class Scan:
         return len(self.order)
 
 
-def scan(space: Space, sums: Sums, batch: str, question: Question, measured: Measured) -> Scan:
+def scan(space: Space, sums: Sums, batch: str, question: Question) -> Scan:
     """The values of all conventions: what has one policy term, one KL and one β is one value."""
     policy, kl, size = (np.empty(len(space.bits)) for _ in range(3))
     for start in range(0, len(space.bits), _BLOCK):
@@ -257,7 +255,7 @@ def scan(space: Space, sums: Sums, batch: str, question: Question, measured: Mea
         policy[part], kl[part], size[part] = _values(space, sums, batch, part)
     policy *= question.target.sign
     kl *= question.target.sign
-    _evaluate_dropping(space, sums, question, measured, (policy, kl))
+    _evaluate_alone(space, sums, question, (policy, kl, size))
     finite = np.flatnonzero(np.isfinite(policy) & np.isfinite(kl)).astype(np.int32)
     order, starts = _sorted(space, (policy, kl, size), finite)
     firsts = order[starts[:-1]]
@@ -274,15 +272,10 @@ def _values(space: Space, sums: Sums, batch: str, part: slice) -> tuple[F64, F64
     if batch == "record":
         counted[:] = max(sums.records, 1)
     weight = space.weight[part]
-    direct = space.policy[part] >= DIRECT
-    pair = np.where(direct, 0, space.policy[part])
-    alone = np.where(direct, space.policy[part] - DIRECT, 0)
+    pair = np.where(space.policy[part] == ALONE, 0, space.policy[part])
     some = len(sums.policy) > 0
     policy = sums.policy[pair, weight] if some else np.zeros(len(weight))
     size = sums.size[pair, weight] if some else np.zeros(len(weight))
-    if len(sums.direct):
-        policy = np.where(direct, sums.direct[alone, weight], policy)
-        size = np.where(direct, np.abs(policy), size)
     policy, size = policy / counted[weight], size / counted[weight]
     own = space.own(part)
     kl_weight, entropy_weight = (
@@ -332,37 +325,29 @@ def _hashed(space: Space, columns: tuple[F64, F64, F64], chosen: Index) -> NDArr
     return hashed
 
 
-# ---- corrections that take tokens out of a denominator, or of the KL -----------------------------
+# ---- what no sums give ---------------------------------------------------------------------------
 
 
-def _evaluate_dropping(
-    space: Space, sums: Sums, question: Question, measured: Measured, j: tuple[F64, F64]
-) -> None:
-    """Replaces the values of conventions whose correction drops tokens of these records.
+def _evaluate_alone(space: Space, sums: Sums, question: Question, j: tuple[F64, F64, F64]) -> None:
+    """Evaluates rows that sums by response do not give, one by one, as ``grpo eval`` does.
 
-    The sums have the weights of all tokens. So rows with such corrections are evaluated one by
-    one, and what else has them is not tried.
+    Those whose policy term depends on the advantages in another way than by their size, and those
+    whose correction drops tokens of these records, where the sums have the weights of all tokens.
+    What else has such a term is not tried.
 
     Args:
         space: the conventions.
         sums: over the question's records.
         question: the number and its records.
-        measured: the statistics of its records.
-        j: [C] J, or the loss, without what β multiplies, and that: changed in place.
+        j: [C] J, or the loss, without what β multiplies, that, and of what magnitude J is made:
+            changed in place.
     """
-    wrong = _dropping(space, sums)
-    if not wrong.any():
-        return
-    policy, kl = j
-    rows = np.flatnonzero(wrong & (space.at == 0)).tolist()
-    policy[wrong] = np.nan
+    alone = (space.policy == ALONE) | _dropping(space, sums)
+    policy, kl, size = j
+    policy[alone] = np.nan
     sign = question.target.sign
-    numbers = [space.options.advantage_of(int(space.policy[row])) for row in rows]
-    evaluators = [
-        Evaluator(space.plan(row), measured.get(number))
-        for row, number in zip(rows, numbers, strict=True)
-    ]
-    for row, total in zip(rows, exactly(evaluators, question.data), strict=True):
+    for row in np.flatnonzero(alone & (space.at == 0)).tolist():
+        total = exactly(space.plan(row), question.data)
         if total is not None:
             parts = total.parts()
             penalty = parts.pop(KL, 0.0)
@@ -370,6 +355,7 @@ def _evaluate_dropping(
             solved = space.options.solve and beta != 0.0
             kl[row] = -sign * penalty / beta if solved else 0.0
             policy[row] = sign * (sum(parts.values()) + (0.0 if solved else penalty))
+            size[row] = np.abs([*parts.values(), penalty]).sum()
 
 
 def _dropping(space: Space, sums: Sums) -> NDArray[np.bool_]:
@@ -377,8 +363,5 @@ def _dropping(space: Space, sums: Sums) -> NDArray[np.bool_]:
     options = space.options
     policies = [one[2] in sums.left_out for one in options.policies.numbers]  # type: ignore[index]
     pairs = np.array([policies[policy] for _, policy in options.pairs] or [False])
-    alone = [one[1][2] in sums.left_out for one in options.directs.numbers]  # type: ignore[index]
-    directs = np.array(alone or [False])
-    direct = space.policy >= DIRECT
-    of_pair = pairs[np.where(direct, 0, space.policy)]
-    return np.where(direct, directs[np.where(direct, space.policy - DIRECT, 0)], of_pair)
+    found: NDArray[np.bool_] = pairs[np.where(space.policy == ALONE, 0, space.policy)]
+    return found

@@ -15,10 +15,8 @@ from grpo_cli.commands.match.space.space import Index
 
 _MOST = 1e6
 """The longest L."""
-_STEPS, _OF_STEPS = np.array([64.0, 100.0, 1.0]), np.array([3.0, 3.0, 7.0])
-"""What L is a multiple of, and the bits that it costs beyond those of a usual L."""
-_FLIPPED = 2.0
-"""Bits of the other sign."""
+_UNUSUAL, _FLIPPED = 7.0, 2.0
+"""Bits that L costs beyond those of a usual one, and of the other sign."""
 _PLAIN = 12.0
 """Bits of a convention with a usual L, at most."""
 _LISTED = 12
@@ -28,35 +26,31 @@ _ROUNDING = 1e-14
 def with_length(run: Run, target: LoggedNumber, families: Families) -> Iterator[Candidate]:
     """Yields conventions that give the number with an integer L, the likeliest first.
 
-    The chance of each is how many as plain come so near to the number with an L as round; what
-    chance may well give is left out.
+    The chance of each is how many as plain come so near to the number with an integer; what chance
+    may well give is left out.
     """
     some = _conventions(run)
     if not target.value or not len(some):
         return
-    number, size = run.scan.every[some][:, None], _sizes(run, some)[:, None]
+    number, size = run.scan.every[some], _sizes(run, some)
     exact = np.abs(number * LENGTHS[0] / target.value)
     exact = np.where((exact >= 0.5) & (exact <= _MOST), exact, np.nan)
-    length = _STEPS * np.maximum(np.round(exact / _STEPS), 1.0)
+    length = np.maximum(np.round(exact), 1.0)
     off = np.abs(exact / length - 1.0)
-    bits = run.space.bits[some][:, None] + _OF_STEPS
-    bits = bits + np.where(number * target.value < 0.0, _FLIPPED, 0.0)
-    once = np.unique(np.round(np.log(exact[:, 0]), 9), return_index=True)[1]
+    bits = run.space.bits[some] + _UNUSUAL + np.where(number * target.value < 0.0, _FLIPPED, 0.0)
+    once = np.unique(np.round(np.log(exact), 9), return_index=True)[1]
     exactly = target.rtol + _ROUNDING + 0.0 * exact
     listed = 0
     for room in (exactly, exactly + FLOAT32 * size / np.abs(number)):
-        share = np.nan_to_num(np.minimum(2.0 * room * exact / _STEPS, 1.0))[once]
-        fitting = np.argwhere(off <= room)
-        for at, step in sorted(fitting.tolist(), key=lambda pair: float(bits[*pair])):
-            chance = float(share[bits[once] <= bits[at, step]].sum())
+        share = np.nan_to_num(np.minimum(2.0 * room * exact, 1.0))[once]
+        for at in sorted(np.flatnonzero(off <= room).tolist(), key=lambda at: float(bits[at])):
+            chance = float(share[bits[once] <= bits[at]].sum())
             if chance >= MANY or listed == _LISTED:
                 break
-            own = Change({}, {LENGTH: int(length[at, step])})
-            plan = run.space.plan(int(some[at]), own)
-            policy = run.space.options.advantage_of(int(run.space.policy[some[at]]))
-            factor = Factor(float(np.sign(number[at, 0] * target.value)))
-            one = Candidate(plan, factor, float(bits[at, step]), measured=policy, chance=chance)
-            one.size = float(size[at, 0] * LENGTHS[0] / length[at, step])
+            plan = run.space.plan(int(some[at]), Change({}, {LENGTH: int(length[at])}))
+            factor = Factor(float(np.sign(number[at] * target.value)))
+            one = Candidate(plan, factor, float(bits[at]), chance=chance)
+            one.size = float(size[at] * LENGTHS[0] / length[at])
             if families.add(one):
                 listed += 1
                 yield one

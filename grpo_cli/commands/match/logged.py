@@ -6,15 +6,15 @@ micro-batches of token means, weighted by the ratio where its loss is, verl a me
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from grpo_cli.commands.match.answer import OtherNumber
 from grpo_cli.commands.match.fit import FLOAT32
-from grpo_cli.commands.match.question import InMemory, LoggedNumber, Question, exactly
+from grpo_cli.commands.match.question import Data, LoggedNumber, Question, by_response, exactly
 from grpo_cli.commands.match.run import Candidate
 from grpo_cli.commands.verify.causes.kl import with_alias
 from grpo_cli.engine import Reader
@@ -38,7 +38,7 @@ _OVER = {
 """What a mean is over; of records, each a micro-batch, the token means."""
 
 
-def agrees(one: Candidate, other: LoggedNumber) -> bool:
+def _has(one: Candidate, other: LoggedNumber) -> bool:
     """Whether a convention has a number; a gradient may be scaled as the loss is, or not."""
     value = own_value(one, other.name)
     scales = (1.0, abs(one.times)) if other.name == "gradient_norm" else (1.0,)
@@ -47,7 +47,12 @@ def agrees(one: Candidate, other: LoggedNumber) -> bool:
 
 def all_agree(one: Candidate, question: Question) -> bool:
     """Whether a convention also gives all the numbers that are not the loss."""
-    return all(agrees(one, other) for other in question.others)
+    return all(_has(one, other) for other in question.others)
+
+
+def agrees(one: Candidate, question: Question) -> bool:
+    """Whether a convention also gives all the numbers that are neither the loss nor a KL."""
+    return all(_has(one, other) for other in question.others if other.name != KL)
 
 
 def _is_near(value: float, other: LoggedNumber) -> bool:
@@ -76,21 +81,22 @@ def means_of(question: Question) -> Mapping[str, float]:
         for weight, words in (("none", ""), ("ratio", ", weighted by the ratio"))
         for over, (aggregate, batch) in _OVER.items()
     }
-    totals = exactly([*map(Evaluator, plans.values())], question.data)
-    every = zip(plans, totals, strict=True)
+    every = ((words, exactly(plan, question.data)) for words, plan in plans.items())
     return {words: one.row()[KL] for words, one in every if one is not None}
 
 
-def fitting(question: Question, means: Mapping[str, float]) -> list[str]:
-    """The means that are the logged KL, the usual first."""
-    logged = [other for other in question.others if other.name == KL]
-    return [words for words, value in means.items() if all(_is_near(value, x) for x in logged)]
-
-
-def without_kl(question: Question) -> Question:
-    """The question without a logged KL."""
-    others = [other for other in question.others if other.name != KL]
-    return replace(question, others=others)
+def common_means(questions: Sequence[Question], means: Sequence[Mapping[str, float]]) -> list[str]:
+    """The means that are the logged KL of every question, the usual first."""
+    logged = [[x for x in question.others if x.name == KL] for question in questions]
+    return [
+        words
+        for words in means[-1]
+        if all(
+            _is_near(each.get(words, math.nan), x)
+            for each, numbers in zip(means, logged, strict=True)
+            for x in numbers
+        )
+    ]
 
 
 def others_of(
@@ -106,21 +112,14 @@ def others_of(
     """
     found = []
     for other in question.others:
-        own, agree = own_value(one, other.name), agrees(one, other)
+        own, agree = own_value(one, other.name), _has(one, other)
         meaning = logged = ""
-        also: list[str] = []
         if other.name == KL and own is not None:
             same = (words for words, value in means.items() if abs(value - own) <= 1e-9 * abs(own))
             meaning = next(same, "")
-            logged, *also = [meaning] if agree else _like(meaning, fits) or [""]
-        found.append(OtherNumber(other.name, other.value, own, agree, meaning, logged, also))
+            logged = meaning if agree else next(iter(fits), "")
+        found.append(OtherNumber(other.name, other.value, own, agree, meaning, logged))
     return found
-
-
-def _like(meaning: str, fits: Sequence[str]) -> list[str]:
-    """The means, those of the estimator and the weight that a convention has first."""
-    own = meaning.rpartition(" of ")[2]
-    return sorted(fits, key=lambda words: words.rpartition(" of ")[2] != own)
 
 
 # ---- numbers that the records carry --------------------------------------------------------------
@@ -175,7 +174,7 @@ def read_questions(
                 for other, number in carried.items()
                 if number is not None
             ]
-            questions.append(Question(target, InMemory(good), good[0], [*others, *more]))
+            questions.append(Question(target, Data(by_response(good)), good[0], [*others, *more]))
             last = members
         if len(questions) == _MOST:
             break

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, ClassVar, TypeVar
+from functools import partial
 
 import numpy as np
 
-from grpo_cli.batch import F64, Batch
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator, usable
+from grpo_cli.engine.evaluator import BatchStatistics, Evaluator, usable
 from grpo_cli.engine.fold import Accumulator, fold
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.references import References
 from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.hyperparameters import KNOWN
-from grpo_cli.objective.objective import Objective
 from grpo_cli.records import DecodedChunk
 from grpo_cli.records.packed import LARGEST
-
-A = TypeVar("A", bound="Pass")
+from grpo_cli.variants.plan import Plan
 
 _PARTS = re.compile(r"[+-]?(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
 
@@ -76,24 +71,30 @@ _UNIFORM = KNOWN - {"num_items_in_batch", "batch_num_tokens"}
 """All hyperparameters but the counts that differ from micro-batch to micro-batch."""
 
 
-class Pass(Accumulator[None]):
-    """Adds up the chunks of a pass over the data, in ``add``.
+_MOST = 1 << 24
+"""Tokens that are read at most: half a gigabyte."""
+_START = 8192
+"""Tokens that are evaluated in the time that a chunk takes to start."""
+
+
+class _Loaded(Accumulator[None]):
+    """The chunks of the input, without what only a report shows.
 
     Attributes:
         base: the plan that is searched around; a record that it cannot use is bad.
-        known: what an earlier search has of the chunk that is added next; None where nothing is.
-        together: bytes of text in a chunk.
+        kept: the chunks.
     """
 
-    base: Evaluator | None = None
-    known: dict[Hashable, Any] | None = None
-    together = 1 << 22
-    settings: ClassVar[tuple[str, ...]] = ("base", "together")
+    settings = ("base",)
+
+    def __init__(self, base: Evaluator) -> None:
+        self.base = base
+        self.kept: list[Chunk] = []
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together."""
         return chunks(
-            decoded, make_records=None, uniform=_UNIFORM, together=self.together, in_order=False
+            decoded, make_records=None, uniform=_UNIFORM, together=1 << 21, in_order=False
         )
 
     def evaluate(self, chunk: Chunk) -> None:
@@ -102,126 +103,87 @@ class Pass(Accumulator[None]):
         Raises:
             InputError: where it cannot.
         """
-        if self.base is not None:
-            self.base.check(chunk)
-
-
-def _with_base(make: Callable[[], A], base: Evaluator) -> A:
-    made = make()
-    made.base = base
-    return made
-
-
-_KEPT = 1 << 20
-"""Tokens, and responses, that are kept in memory: 30 MB, where a file is read some ten times."""
-_RESPONSES = 1 << 14
-"""Responses whose sums are kept for a later search."""
-_CHUNKS = 64
-"""Chunks that are kept in memory, each of other columns or settings."""
-_START = 8192
-"""Tokens that are evaluated in the time that a chunk takes to start."""
-
-
-class Loaded(Pass):
-    """The chunks of the input, without what only a report shows, and how many tokens they have.
-
-    Attributes:
-        kept: the chunks; empty where ``full`` says that there are too many, or too many tokens.
-        tokens, count: of all chunks, kept or not.
-    """
-
-    def __init__(self) -> None:
-        self.kept: list[Chunk] = []
-        self.tokens = self.count = 0
-        self.full = False
+        self.base.check(chunk)
 
     def add(self, chunk: Chunk, found: None) -> None:
         """Keeps a chunk."""
         del found
-        self._add([replace(chunk, records=(), packed=())], _size(chunk.batch), 1)
+        self._keep([replace(chunk, records=(), packed=())])
 
-    def merge(self, later: Loaded) -> None:
+    def merge(self, later: _Loaded) -> None:
         """Keeps the chunks of other records."""
-        self.full |= later.full
-        self._add(later.kept, later.tokens, later.count)
+        self._keep(later.kept)
 
-    def _add(self, kept: Sequence[Chunk], tokens: int, count: int) -> None:
-        self.tokens, self.count = self.tokens + tokens, self.count + count
-        self.full |= self.tokens > _KEPT
-        self.kept += kept
-        self.full |= len(self.kept) > _CHUNKS
-        if self.full:
-            self.kept = []
+    def _keep(self, more: Sequence[Chunk]) -> None:
+        self.kept += more
+        if sum(one.batch.responses.total for one in self.kept) > _MOST:
+            self.error = InputError(
+                f"match reads at most {_MOST:,} tokens; --where selects fewer records"
+            )
 
 
-def _size(batch: Batch) -> int:
-    return batch.responses.total + batch.responses.count
+def by_response(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """The chunks, with advantages by response where all tokens of each response have one.
 
-
-@dataclass(frozen=True)
-class Stream:
-    """The files of a command, which are read once for each pass.
-
-    Attributes:
-        reader: reads them.
-        base: as in ``Pass``.
-        work: how long a pass takes, in tokens.
+    verl writes them by token. Where any response has several, all stay as they are.
     """
+    found = [*map(_by_response, chunks)]
+    alike = all(one.batch.token_advantages is None for one in found)
+    return found if alike else [*chunks]
 
-    reader: Reader
-    base: Evaluator
-    work: float = 0.0
 
-    def fold(self, make: Callable[[], A]) -> A:
-        """Reads the files, in as many processes as the reader has; ``make`` travels there."""
-        return fold(self.reader, partial(_with_base, make, self.base))
-
-    def loaded(self) -> Data:
-        """The records in memory, if there is room for them."""
-        found = self.fold(Loaded)
-        if found.kept:
-            return InMemory(found.kept)
-        return replace(self, work=found.tokens + float(_START) * found.count)
-
-    def first(self) -> Chunk:
-        """The first chunk.
-
-        Raises:
-            InputError: where no record can be read; at a bad record, unless these are skipped.
-        """
-        for part in usable(self.reader.chunks(), self.base):
-            if isinstance(part, Chunk):
-                return part
-            self.reader.bad(part)
-        raise InputError("no record can be read")
+def _by_response(chunk: Chunk) -> Chunk:
+    rows, values = chunk.batch.responses, chunk.batch.token_advantages
+    if values is None or not len(values):
+        return chunk
+    own = np.where(rows.lengths > 0, values[np.minimum(rows.starts, len(values) - 1)], 0.0)
+    if (values != rows.spread(own)).any():
+        return chunk
+    return replace(chunk, batch=replace(chunk.batch, advantages=own, token_advantages=None))
 
 
 @dataclass(frozen=True)
-class InMemory:
+class Data:
     """Records in memory."""
 
     chunks: Sequence[Chunk]
+    _statistics: dict[Hashable, BatchStatistics] = field(default_factory=dict)
 
-    @cached_property
+    def evaluator(self, plan: Plan) -> Evaluator:
+        """Evaluates a plan, with the statistics of all records where it needs some."""
+        return Evaluator(plan, self.statistics(plan))
+
+    def statistics(self, plan: Plan) -> BatchStatistics | None:
+        """The statistics of all records that a plan needs; None where it needs none."""
+        if plan.batch != "input" or not plan.wants_moments:
+            return None
+        if plan.key not in self._statistics:
+            evaluator, found = Evaluator(plan), BatchStatistics()
+            for chunk in self.chunks:
+                with suppress(GrpoError):
+                    found.merge(evaluator.measure(chunk))
+            self._statistics[plan.key] = found
+        return self._statistics[plan.key]
+
+    @property
     def work(self) -> float:
         """How long a pass takes, in tokens."""
-        return sum(_START + _size(one.batch) for one in self.chunks)
-
-    @cached_property
-    def _known(self) -> Sequence[dict[Hashable, Any] | None]:
-        are_kept = sum(one.batch.responses.count for one in self.chunks) <= _RESPONSES
-        return [{} if are_kept else None for _ in self.chunks]
-
-    def fold(self, make: Callable[[], A]) -> A:
-        """Adds up all chunks."""
-        result = make()
-        for chunk, result.known in zip(self.chunks, self._known, strict=True):
-            result.add(chunk, None)
-        return result
+        sizes = (one.batch.responses for one in self.chunks)
+        return sum(_START + one.total + one.count for one in sizes)
 
 
-Data = Stream | InMemory
-"""Records that can be read several times."""
+def load(reader: Reader, base: Evaluator) -> tuple[Chunk, Data]:
+    """The first chunk, with its records, and all records.
+
+    Raises:
+        InputError: where no record can be read; at a bad record, unless these are skipped; and
+            where there are too many.
+    """
+    for part in usable(reader.chunks(), base):
+        if isinstance(part, Chunk):
+            return part, Data(by_response(fold(reader, partial(_Loaded, base)).kept))
+        reader.bad(part)
+    raise InputError("no record can be read")
 
 
 @dataclass(frozen=True)
@@ -240,113 +202,15 @@ class Question:
     others: Sequence[LoggedNumber] = ()
 
 
-# ---- totals, as grpo eval gives them -------------------------------------------------------------
-
-LOW, HIGH = "epsilon_low", "epsilon_high"
-
-
-@dataclass
-class Exact(Totals):
-    """Totals, how far the ratios go on either side, and which records have a reference.
-
-    Attributes:
-        reached: [2, 2] the least and the greatest ρ of tokens with A > 0, and of those with A < 0.
-    """
-
-    reached: F64 = field(default_factory=lambda: np.array([[math.inf, -math.inf]] * 2))
-    references: References = field(default_factory=References)
-
-    def merge(self, other: Totals) -> None:
-        """Adds the totals of other records.
-
-        Raises:
-            InputError: where only some of the records have a reference that the plan needs.
-        """
-        super().merge(other)
-        if isinstance(other, Exact):
-            self.references.merge(other.references)
-            self.references.check()
-            self.reach(other.reached)
-
-    def reach(self, other: F64) -> None:
-        """Adds what the ratios of other records reach."""
-        (low, high), (other_low, other_high) = self.reached.T, other.T
-        self.reached = np.stack([np.minimum(low, other_low), np.maximum(high, other_high)], axis=1)
-
-
-def edges(ratio: F64, advantage: F64) -> F64:
-    """[2, 2] the least and the greatest ρ of tokens with A > 0, and of those with A < 0."""
-    found = np.empty((2, 2))
-    for side, chosen in zip(found, (advantage > 0, advantage < 0), strict=True):
-        side[0] = ratio.min(where=chosen, initial=np.inf)
-        side[1] = ratio.max(where=chosen, initial=-np.inf)
-    return found
-
-
-def unbound(objective: Objective, reached: F64) -> dict[str, float]:
-    """ε → the value from which on any gives the same number, if the objective's own is above it.
-
-    PPO's clip holds ρ from above where A > 0, and from below where A < 0; a weight's window (CISPO)
-    both on either side. Where δ or the dual clip acts, ε_high may matter to it and is left out.
-    """
-    window, values = objective.surrogate.choice.window, objective.surrogate.values
-    if window is None:
-        return {}
-    (bottom, top), (bottom_of_losses, top_of_losses) = reached.tolist()
-    if window == "weight":
-        bottom, top = min(bottom, bottom_of_losses), max(top, top_of_losses)
-        bottom_of_losses = bottom
-    found = {LOW: 1.0 - bottom_of_losses, HIGH: top - 1.0}
-    caps = [cap for name in ("delta", "dual_clip") if isinstance(cap := values.get(name), float)]
-    if any(cap <= max(top, top_of_losses) for cap in caps):
-        del found[HIGH]
-    return {
-        name: max(edge, 0.0)
-        for name, edge in found.items()
-        if isinstance(own := values.get(name), float) and own >= edge
-    }
-
-
-def exactly(evaluators: Sequence[Evaluator], data: Data) -> list[Exact | None]:
+def exactly(plan: Plan, data: Data) -> Totals | None:
     """The totals that ``grpo eval`` gives, to the bit; None where it gives an error."""
-    return data.fold(partial(ExactTotals, evaluators)).found if evaluators else []
-
-
-class ExactTotals(Pass):
-    """The totals of plans.
-
-    Attributes:
-        found: the totals of each plan; None where it cannot be evaluated.
-    """
-
-    settings = (*Pass.settings, "_evaluators")
-
-    def __init__(self, evaluators: Sequence[Evaluator]) -> None:
-        self._evaluators = evaluators
-        self.found: list[Exact | None] = [Exact(one.plan.batch) for one in evaluators]
-
-    def add(self, chunk: Chunk, found: None) -> None:
-        """Adds a chunk's records to the totals of each plan."""
-        del found
-        for at, (evaluator, totals) in enumerate(zip(self._evaluators, self.found, strict=True)):
-            if totals is None:
-                continue
-            try:
-                totals.references.add(chunk, evaluator.plan, evaluator.objective(chunk))
-                totals.references.check()
-                with np.errstate(all="ignore"):
-                    made = evaluator.evaluate(chunk)
-                    totals.add(made)
-                    totals.reach(edges(made.ratio, made.advantage))
-                    del made  # before the next plan's columns are made
-            except GrpoError:
-                self.found[at] = None
-
-    def merge(self, later: ExactTotals) -> None:
-        """Adds the totals of other records."""
-        for at, (totals, part) in enumerate(zip(self.found, later.found, strict=True)):
-            self.found[at] = None
-            if totals is not None and part is not None:
-                with suppress(InputError):
-                    totals.merge(part)
-                    self.found[at] = totals
+    evaluator, totals, references = data.evaluator(plan), Totals(plan.batch), References()
+    try:
+        for chunk in data.chunks:
+            references.add(chunk, plan, evaluator.objective(chunk))
+            references.check()
+            with np.errstate(all="ignore"):
+                totals.add(evaluator.evaluate(chunk))
+    except GrpoError:
+        return None
+    return totals

@@ -22,20 +22,19 @@ from grpo_cli.commands.match.fit import (
     rough_bits,
     scan,
 )
-from grpo_cli.commands.match.question import Exact, Question, unbound
+from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.space.changes import LENGTH, Change, changed
 from grpo_cli.commands.match.space.space import Index, Space
-from grpo_cli.commands.match.sums import add_up, measure
-from grpo_cli.commands.match.terms import Measured
+from grpo_cli.commands.match.sums import add_up
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
+from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.objective.objective import Objective
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 
 MOST = 30
-NEAREST = 5
 RARE = 0.01
 """Hits by chance below which a convention is named: well below 1."""
 MANY = 0.05
@@ -44,8 +43,6 @@ none was hit below it, and 9 below 0.3."""
 _NAMES = 12
 """Changed conventions of one value that are compared on the probe; unmodified rows all are."""
 _CANDIDATES = 200
-_PLAIN = 8.0
-"""Bits of the nearest, at most."""
 _TOGETHER = 1 << 16
 """Hits at a time, so that intermediate arrays take little memory."""
 REFERENCE = "log_probs_ref"
@@ -64,14 +61,10 @@ class Candidate:
         bits: what it costs; of its cheapest name.
         size: the magnitude that its number is made of.
         chance: conventions of no more bits that hit such a number by chance.
-        measured: which of the options' statistics of the whole input it needs; -1 for none.
         rows: the variants that are this convention.
         also: rows that are with hyperparameters or a factor, and the names of each row.
-        members: signatures of other ways to make this convention.
         value: its number; exact once it was evaluated.
         difference: ``value`` less the target.
-        needs: what would have to be true for it to fit, where it does not.
-        unbound: ε → the value from which on any gives the same number, as nothing is clipped.
         totals: its totals, once it was evaluated.
         changed: of a published row the changed one that is the same but for rare ratios.
     """
@@ -81,15 +74,11 @@ class Candidate:
     bits: float = 0.0
     size: float = 0.0
     chance: float = math.nan
-    measured: int = -1
     rows: list[str] = field(default_factory=list)
     also: list[tuple[Plan, Factor, Sequence[str]]] = field(default_factory=list)
-    members: list[str] = field(default_factory=list)
     value: float = math.nan
     difference: float = math.nan
-    needs: dict[str, float] = field(default_factory=dict)
-    unbound: dict[str, float] = field(default_factory=dict)
-    totals: Exact | None = None
+    totals: Totals | None = None
     changed: Candidate | None = None
 
     @property
@@ -120,8 +109,6 @@ class Families:
         head = next((head for head in self._heads if _is_one((one, valued), head)), None)
         if head is None:
             self._heads.append((one, valued))
-        elif objective.signature not in head[0].members:
-            head[0].members.append(objective.signature)
         first = one if head is None else head[0]
         if not one.plan.swapped:
             self._name(first, one)
@@ -142,7 +129,6 @@ class Families:
         head = first.rows[0]
         if [head] != before:  # its command has to evaluate the row that it is called by
             first.plan = Plan(head, VARIANTS[head], one.plan.swapped, {}, one.plan.batch)
-            first.measured = one.measured
 
 
 def _is_one(*both: tuple[Candidate, probe.Valued], rare: bool = True) -> bool:
@@ -179,15 +165,10 @@ class Run:
     Attributes:
         space: the conventions.
         factors: what a loss may have been multiplied by.
-        measured: the statistics of each number's records.
-        has: the probe's features that the records of any number have.
         scan: the values of all conventions on the last number's records.
         matches: the conventions that give the numbers, the likeliest first.
-        nearest: where none does, the nearest plain ones, nearest first.
-        tell_apart: what data would distinguish the matches.
         unmodified: the rows themselves.
-        others: what the first match has in the place of the other numbers, where it has not all of
-            them as its own.
+        others: what the first match has in the place of the other numbers, if it has not all.
         loss_alone: what gives the losses and not the other numbers, where nothing gives all.
         reasons: why some conventions were not tried.
         tried: conventions that were tried; ``fitting``: of these, under all their names, those that
@@ -196,8 +177,6 @@ class Run:
 
     scan: Scan
     matches: Sequence[Candidate] = ()
-    nearest: Sequence[Candidate] = ()
-    tell_apart: Sequence[str] = ()
     unmodified: Unmodified = (0, None, None)
     others: Sequence[OtherNumber] = ()
     loss_alone: Candidate | None = None
@@ -212,8 +191,6 @@ class Run:
         self._times = np.array([one.times for one in factors])
         self._keys: NDArray[np.int64] | None = None
         self._chances: list[Chance] = []
-        self.measured: list[Measured] = []
-        self.has: set[str] = set()
 
     def ask(self, question: Question) -> None:
         """Keeps the conventions that give this number too.
@@ -221,16 +198,13 @@ class Run:
         Raises:
             InputError: where no record can be read.
         """
-        measured = measure(self.space.options, question.data)
-        self.measured.append(measured)
-        sums = add_up(self.space.options, measured, question.data)
+        sums = add_up(self.space.options, question.data)
         if not sums.records:
             raise InputError("no record can be read")
-        self.has |= sums.features.names
         penalised = self.space.grids[0].plan.swapped.get("kl") != "none"
         if penalised and len(sums.references) > 1:
             self.space.reasons.setdefault(REFERENCE, _MIXED)
-        self.scan = scan(self.space, sums, self._batch, question, measured)
+        self.scan = scan(self.space, sums, self._batch, question)
         self._target, self._first = question.target, question.first
         self._chances.append(Chance(self.scan.values, self.factors, question.target))
         keys = _keys(hits(self.scan.values, self.factors, question.target), self.scan)
@@ -337,16 +311,15 @@ class Run:
 
     def _candidate(self, convention: int, factor: int = 0, beta: int = 0) -> Candidate:
         more = [Change({}, {"beta": float(GRID[beta - 1])})] if beta else []
-        measured = self.space.options.advantage_of(int(self.space.policy[convention]))
         plan, scale = self.space.plan(convention, *more), self.factors[factor]
         length, times = plan.flags.get(LENGTH), abs(scale.times)
         tried = LENGTH not in self.space.grids[0].plan.flags and plan.row.kl_aggregate is None
         if tried and times > 1.0 and isinstance(length, int | float) and not length % times:
             plan = changed(plan, Change({}, {LENGTH: length / times}))  # which is the same
             scale = next(one for one in self.factors if one.times == scale.times / times)
-        return Candidate(plan, scale, measured=measured)
+        return Candidate(plan, scale)
 
-    # ---- what comes near -------------------------------------------------------------------------
+    # ---- rows without a change ------------------------------------------------------------------
 
     def bare(self) -> dict[str, int]:
         """Each row's name, and its convention without a change; nearest to the number first."""
@@ -363,26 +336,6 @@ class Run:
         one = self._candidate(convention)
         one.rows = list(names)
         return one
-
-    def near(self) -> list[Candidate]:
-        """The plain conventions that come nearest, and what would make them fit."""
-        values, own = self.scan.values, self.scan.values.own
-        off = np.where(values.bits <= _PLAIN, np.abs(own - self._target.value), np.inf)
-        found: list[Candidate] = []
-        families = Families(self._first, self.space)
-        for at in np.argsort(off, kind="stable")[: 4 * NEAREST].tolist():
-            if not np.isfinite(off[at]) or len(found) == NEAREST:
-                break
-            one = self._candidate(int(self.scan.order[self.scan.starts[at]]))
-            one.bits, one.chance = float(values.bits[at]), float("nan")
-            if own[at]:
-                one.needs["factor"] = self._target.value / float(own[at])
-            if values.kl[at]:
-                needed = (values.policy[at] - self._target.value) / values.kl[at]
-                one.needs["beta"] = float(needed)
-            if families.add(one):
-                found.append(one)
-        return found
 
 
 def _keys(found: NDArray[np.int64], scanned: Scan) -> NDArray[np.int64]:
@@ -405,53 +358,6 @@ def _split(keys: NDArray[np.int64]) -> tuple[Index, ...]:
     mask = (1 << _BITS) - 1
     parts = keys >> 2 * _BITS, (keys >> _BITS) & mask, keys & mask
     return tuple(part.astype(np.int32) for part in parts)
-
-
-def distinguishing(matches: Sequence[Candidate], chunk: Chunk, has: set[str]) -> list[str]:
-    """What data would distinguish the first match from others of its value, in words.
-
-    Where no single feature does, any batch with those that this data lacks.
-    """
-    first, *others = [one for one, at in zip(matches, entries(matches), strict=True) if at == 0]
-    if not others:
-        return []
-    own = chunk.objective(first.plan)
-    valued = probe.Valued(_without_eps(own))
-    each = [
-        unbound(chunk.objective(x.plan), x.totals.reached) for x in (first, *others) if x.totals
-    ]
-    free = next(filter(None, each), {})
-    clipped = has - {"ratios"} if free else has  # those of the data bind no ε
-    missing = frozenset(probe.FEATURES.keys() - clipped)
-    needed: set[str] = set()
-    constants: set[float] = set()
-    for one in others[:19]:
-        if one.times == first.times:
-            other = chunk.objective(one.plan)
-            found = probe.distinguishing(valued, probe.Valued(_without_eps(other)), missing, needed)
-            needed |= found
-            constants |= _constants(own) ^ _constants(other)
-    chosen = needed or missing - {"rollout", "reference", "probable", "large"}
-    if chunk.advantages_given:
-        chosen -= {"spreads"}  # of rewards, which nothing is made of
-    words = dict(probe.FEATURES)
-    if "ratios" in has and free:  # only not beyond each bound
-        bounds = " and ".join(free)
-        words["ratios"] = (
-            f"ratios beyond the clip of {bounds} (a later epoch over the same rollouts)"
-        )
-    if constants:
-        words["large"] = (
-            f"ratios above {max(constants):g} where the advantage is negative (a later epoch over "
-            "the same rollouts)"
-        )
-    return [text for name, text in words.items() if name in chosen]
-
-
-def _constants(objective: Objective) -> set[float]:
-    """The ratios from which on its surrogate bounds what a negative advantage adds."""
-    values = (objective.surrogate.values.get(name) for name in ("delta", "dual_clip"))
-    return {one for one in values if isinstance(one, int | float)}
 
 
 _EQUAL = 1e-12

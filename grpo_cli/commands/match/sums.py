@@ -6,86 +6,16 @@ term that is |A| times what it is for A = ±1 needs one look at the tokens, what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, Batch
-from grpo_cli.commands.match.question import Data, Pass
-from grpo_cli.commands.match.space.options import DIRECT, Key, Options, key
-from grpo_cli.commands.match.terms import Measured, Terms, distinct
+from grpo_cli.batch import F64
+from grpo_cli.commands.match.question import Data
+from grpo_cli.commands.match.space.options import Key, Options
+from grpo_cli.commands.match.terms import Terms, distinct
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.errors import GrpoError
-from grpo_cli.objective.arithmetic.groups import Groups
-from grpo_cli.objective.inputs import Inputs
-from grpo_cli.variants.plan import Plan
-
-# ---- features of the data ------------------------------------------------------------------------
-
-
-@dataclass
-class Features:
-    """Which of ``probe.FEATURES`` the data has.
-
-    Attributes:
-        ranges: feature → the least and the greatest value; the data has it where they differ.
-    """
-
-    ranges: dict[str, set[float]] = field(default_factory=dict)
-
-    def add(self, batch: Batch) -> None:
-        """Adds records; features that are known to hold are skipped."""
-        for name, values in _VALUES.items():
-            known = self.ranges.setdefault(name, set())
-            if len(known) < 2 and len(every := values(batch)):
-                known.update((every.min().item(), every.max().item()))
-
-    def merge(self, other: Features) -> None:
-        """Adds other records."""
-        for name, values in other.ranges.items():
-            self.ranges[name] = self.ranges.get(name, set()) | values
-
-    @property
-    def names(self) -> set[str]:
-        """Those that hold on the data."""
-        return {name for name, values in self.ranges.items() if len(values) > 1}
-
-
-def _spreads(batch: Batch) -> F64:
-    """The range of the rewards (or else the advantages) in each group, but for rounding."""
-    values = Inputs(batch).get("rewards")
-    values = batch.advantages if values is None else values
-    if values is None:
-        return np.zeros(0)
-    return np.round(Groups(batch.groups, batch.group_count).ranges(values), 6)
-
-
-def _from_zero(column: str, batch: Batch) -> F64:
-    """A column that is 0 where nothing differs, and a 0."""
-    found = Inputs(batch).get(column)
-    return np.zeros(0) if found is None else np.append(found, 0.0)
-
-
-def _engine_difference(batch: Batch) -> F64:
-    if batch.log_probs_rollout is None or batch.log_probs_old is None:
-        return np.zeros(0)
-    return np.append(batch.log_probs_rollout - batch.log_probs_old, 0.0)
-
-
-_VALUES: Mapping[str, Callable[[Batch], NDArray[np.generic]]] = {
-    "lengths": lambda batch: batch.responses.lengths,
-    "sizes": lambda batch: np.bincount(batch.groups),
-    "spreads": _spreads,
-    "ratios": partial(_from_zero, "token_log_ratio"),
-    "reference": partial(_from_zero, "log_ratio_ref"),
-    "rollout": _engine_difference,
-}
-
 
 _NUMBERS = 1 << 21
 """Sums of responses that are in memory at a time."""
@@ -94,72 +24,51 @@ _NUMBERS = 1 << 21
 # ---- sums ----------------------------------------------------------------------------------------
 
 
-def add_up(options: Options, measured: Measured, data: Data) -> Sums:
+def add_up(options: Options, data: Data) -> Sums:
     """The sums of all options over the data."""
-    return data.fold(partial(Sums, options, measured))
+    sums = Sums(options, data)
+    for chunk in data.chunks:
+        sums.add(chunk)
+    return sums
 
 
-class Sums(Pass):
+class Sums:
     """Over the input, for W aggregations, before the denominators that count.
 
     Attributes:
         policy: [pairs, W] Σ w·P; nan where it cannot be evaluated.
         size: [pairs, W] the magnitude that it is made of.
-        direct: [D, W] Σ w·P of direct terms.
         kl: [K, W].
         entropy: [E, W].
         counted: [W] what the denominators count.
         records: how many.
         left_out: the corrections that took tokens out of a denominator, or of the KL.
-        features: which of the probe's features the records have.
         references: whether records have a reference; both where only some have.
     """
 
-    settings = (*Pass.settings, "_options", "_measured")
-
-    def __init__(self, options: Options, measured: Measured) -> None:
-        self._options, self._measured = options, measured
-        if options.directs.plans:  # hundreds of columns of tokens
-            self.together = 1 << 20
+    def __init__(self, options: Options, data: Data) -> None:
+        self._options, self._data = options, data
         weights = len(options.weights.plans)
         self.policy, self.size = np.zeros((2, len(options.pairs), weights))
-        self.direct = np.zeros((len(options.directs.plans), weights))
         self.kl = np.zeros((len(options.kls.plans), weights))
         self.entropy = np.zeros((len(options.entropies.plans), weights))
         self.counted = np.zeros(weights)
         self.records = 0
         self.left_out: set[Key] = set()
-        self.features = Features()
         self.references: set[bool] = set()
 
-    def merge(self, later: Sums) -> None:
-        """Adds other records."""
-        for name in ("policy", "size", "direct", "kl", "entropy", "counted"):
-            total, more = getattr(self, name), getattr(later, name)
-            if self.records:
-                total += more
-            else:  # arrays from another process cannot be written to
-                setattr(self, name, np.require(more, requirements="W"))
-        self.records += later.records
-        self.left_out |= later.left_out
-        self.features.merge(later.features)
-        self.references |= later.references
-
-    def add(self, chunk: Chunk, found: None) -> None:
+    def add(self, chunk: Chunk) -> None:
         """Adds a chunk's records."""
-        del found
         with np.errstate(all="ignore"):
-            terms = Terms(self._options, chunk, self._measured, self.known)
+            terms = Terms(self._options, chunk, self._data)
             classes, member, divisors, counted = terms.weights()
             self.counted += counted
             self._add_policies(terms, classes, member, divisors)
             for into, rows in (
-                (self.direct, terms.directs(classes)),
                 (self.kl, _by_class(terms.kls(), classes)),
                 (self.entropy, _by_class(terms.entropies(), classes)),
             ):
                 into += rows[:, member] / divisors
-            self.features.add(chunk.batch)
         self.references.add(chunk.has_reference)
         self.records += chunk.batch.records.count
         self.left_out |= terms.left_out
@@ -202,45 +111,3 @@ def _products(advantages: F64, values: F64, classes: F64) -> F64:
     for s in wrong:
         products[:, (advantages[:, broken[s]] > 0).any(axis=1), s] = np.nan
     return products
-
-
-# ---- statistics of the whole input ---------------------------------------------------------------
-
-
-def measure(options: Options, data: Data) -> Measured:
-    """The statistics of the whole input that some advantages need, by their numbers."""
-    plans = dict(enumerate(options.advantages.plans))
-    plans |= {DIRECT + at: plan for at, plan in enumerate(options.directs.plans)}
-    plans = {at: one for at, one in plans.items() if one.batch == "input" and one.wants_moments}
-    return data.fold(partial(_Statistics, plans)).found if plans else {}
-
-
-class _Statistics(Pass):
-    """The statistics of the whole input that plans need, by the plans' numbers."""
-
-    settings = (*Pass.settings, "_plans")
-
-    def __init__(self, plans: Mapping[int, Plan]) -> None:
-        self._plans = plans
-        self.found: dict[int, BatchStatistics] = {}
-
-    def add(self, chunk: Chunk, found: None) -> None:
-        """Adds a chunk's statistics; plans with one sample share them."""
-        del found
-        known: dict[object, BatchStatistics] = {}
-        for at, plan in self._plans.items():
-            evaluator = Evaluator(plan)
-            with suppress(GrpoError):
-                objective = evaluator.objective(chunk)
-                bound = objective.advantage
-                values = tuple(bound.values[name] for name in bound.choice.measured.hyperparameters)
-                penalty = key(objective.kl) if objective.kl_in_reward else None
-                same = bound.choice.measure, values, penalty
-                if same not in known:
-                    known[same] = evaluator.measure(chunk)
-                self.found.setdefault(at, BatchStatistics()).merge(known[same])
-
-    def merge(self, later: _Statistics) -> None:
-        """Adds the statistics of other records."""
-        for at, moments in later.found.items():
-            self.found.setdefault(at, BatchStatistics()).merge(moments)

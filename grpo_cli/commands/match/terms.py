@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.match.question import Data
 from grpo_cli.commands.match.space.options import (
-    DIRECT,
-    POLICY,
     Key,
     Options,
-    advantage_key,
     correction_key,
     key,
-    policy_key,
 )
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import BatchStatistics
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.inputs import Inputs, missing, take_penalty
 from grpo_cli.objective.objective import Objective
-from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate, of_tokens
+from grpo_cli.objective.results import Correction, Kl, PerToken, Ratio, Surrogate
 from grpo_cli.objective.statistics import moments
 from grpo_cli.variants.plan import Plan
 
 Flags = NDArray[np.bool_]
-Measured = Mapping[int, BatchStatistics]
-"""The statistics of the whole input, by the numbers of the advantages that need them."""
-
-
 _MANY = 1 << 18
 """Tokens from which on memory matters more than ratios that are computed again."""
 
 
-_MOST_KNOWN = 256
-"""Sums of a chunk that are kept for a later search: 64 MB of the responses that have any."""
 _CLAMPED = ("token", "sequence", "product")
 """Ratios whose ``log_ratio_clamp`` does nothing where no token's log ratio exceeds it."""
 
@@ -54,25 +43,17 @@ class Terms:
         left_out: the corrections that took tokens out of a denominator, or of the KL.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        chunk: Chunk,
-        measured: Measured,
-        known: dict[Key, Any] | None,
-    ) -> None:
+    def __init__(self, options: Options, chunk: Chunk, data: Data) -> None:
         self._options = options
         self._counted = chunk
         self._chunk = replace(chunk, varied={})  # records differ in counts, which weights read
-        self._measured = measured
+        self._data = data
         self.batch = chunk.batch
         self.left_out: set[Key] = set()
         self._inputs = Inputs(chunk.batch)
         self._penalised: dict[Key, Inputs] = {}
         self._ratios: dict[Key, Ratio] = {}
-        self._advantages: dict[Key, F64 | PerToken] = {}
-        self._known: dict[Key, Any] = {} if known is None else known
-        self._most_known = 0 if known is None else _MOST_KNOWN
+        self._kls: dict[Key, F64] = {}
 
     def weights(self) -> tuple[F64, NDArray[np.int64], F64, F64]:
         """[C, R] distinct weights; [W] which of them, divisor and count of each aggregation."""
@@ -97,8 +78,8 @@ class Terms:
     def advantages(self) -> Iterator[F64]:
         """[R] each, by response."""
 
-        def one(at: int, objective: Objective) -> F64:
-            found = self._advantage(at, objective)
+        def one(plan: Plan, objective: Objective) -> F64:
+            found = self._advantage(plan, objective)
             if isinstance(found, PerToken):
                 raise UsageError(
                     "match: some records give advantages per token, but the first record does "
@@ -121,22 +102,8 @@ class Terms:
         of_responses = [np.ones(count), -np.ones(count)] if both else [np.where(losing, -1.0, 1.0)]
         signs = [(one, self.batch.responses.spread(one)) for one in of_responses]
 
-        side = b"" if both else losing.tobytes()
-
         def of_signs(at: int) -> F64:
             objective = self._chunk.objective(self._options.policies.plans[at])
-            wanted = policy_key(*(getattr(objective, stage) for stage in POLICY)), side
-            if (known := self._known.get(wanted)) is None:
-                before, self.left_out = self.left_out, set()
-                known = computed(objective), self.left_out
-                self.left_out = before
-                if len(self._known) < self._most_known:
-                    self._known[wanted] = known
-            self.left_out |= known[1]
-            found: F64 = known[0]
-            return found
-
-        def computed(objective: Objective) -> F64:
             inputs, found = self._inputs, np.full((len(signs), count), np.nan)
             with suppress(InputError, HyperparameterError):
                 self._set_ratio(inputs, objective)
@@ -148,23 +115,10 @@ class Terms:
 
         return distinct(map(of_signs, policies))
 
-    def directs(self, classes: F64) -> F64:
-        """[D, C] Σ w·c·s with their own advantages, by the weights [C, R]."""
-        plans = self._options.directs.plans
-        found = np.full((len(plans), len(classes)), np.nan)
-        for at in self._options.directs_by_policy:
-            objective = self._chunk.objective(plans[at])
-            with suppress(InputError, HyperparameterError):
-                inputs = self._inputs_of(objective)
-                self._set_ratio(inputs, objective)
-                self._set_advantage(inputs, self._advantage(DIRECT + at, objective))
-                found[at] = classes @ self._policy_sums(inputs, objective)
-        return found
-
     def kls(self) -> Iterator[F64]:
         """[R] Σ k, or β·Σ k, of each."""
 
-        def one(_: int, objective: Objective) -> F64:
+        def one(_: Plan, objective: Objective) -> F64:
             beta = 1.0 if self._options.solve else objective.beta
             return beta * self._kl(objective) if beta else np.zeros(self.batch.responses.count)
 
@@ -173,7 +127,7 @@ class Terms:
     def entropies(self) -> Iterator[F64]:
         """[R] coefficient · Σ H of each."""
 
-        def one(_: int, objective: Objective) -> F64:
+        def one(_: Plan, objective: Objective) -> F64:
             assert objective.entropy is not None
             values = self._inputs.call(objective.entropy, "entropy")
             bonus: F64 = objective.entropy_coef * self.batch.responses.sum(values)
@@ -182,12 +136,12 @@ class Terms:
         return self._rows(self._options.entropies.plans, one)
 
     def _rows(
-        self, plans: Sequence[Plan], compute: Callable[[int, Objective], F64]
+        self, plans: Sequence[Plan], compute: Callable[[Plan, Objective], F64]
     ) -> Iterator[F64]:
         """[R] of each plan; nan where the records lack what it needs."""
-        for at, plan in enumerate(plans):
+        for plan in plans:
             try:
-                yield compute(at, self._chunk.objective(plan))
+                yield compute(plan, self._chunk.objective(plan))
             except (InputError, HyperparameterError):
                 yield np.full(self.batch.responses.count, np.nan)
 
@@ -204,18 +158,12 @@ class Terms:
             self._penalised[same] = inputs
         return self._penalised[same]
 
-    def _advantage(self, at: int, objective: Objective) -> F64 | PerToken:
-        wanted = advantage_key(objective)
-        if wanted not in self._advantages:
-            inputs, measured = self._inputs_of(objective), self._measured.get(at)
-            whole = None if measured is None else measured.single(self.batch)
-            inputs["moments"] = moments(self.batch, objective, whole)
-            self._advantages[wanted] = inputs.call(objective.advantage, "advantage")
-        return self._advantages[wanted]
-
-    def _set_advantage(self, inputs: Inputs, given: F64 | PerToken) -> None:
-        inputs["advantage"] = of_tokens(given, self.batch.responses)
-        inputs["response_advantage"] = None if isinstance(given, PerToken) else given
+    def _advantage(self, plan: Plan, objective: Objective) -> F64 | PerToken:
+        inputs, statistics = self._inputs_of(objective), self._data.statistics(plan)
+        whole = None if statistics is None else statistics.single(self.batch)
+        inputs["moments"] = moments(self.batch, objective, whole)
+        found: F64 | PerToken = inputs.call(objective.advantage, "advantage")
+        return found
 
     def _set_ratio(self, inputs: Inputs, objective: Objective) -> None:
         bound = objective.ratio
@@ -242,7 +190,7 @@ class Terms:
         """[R] Σ c·s with the advantage that is set."""
         # The correction first: where it fails, no surrogate was evaluated in vain.
         correction: Correction | None = inputs.call(objective.correction, "correction")
-        if leaves_out(correction, of_kl=not _weighs_kl(objective)):
+        if leaves_out(correction):
             self.left_out.add(correction_key(objective.correction))
         surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
         values = surrogate.value if correction is None else correction.weight * surrogate.value
@@ -251,41 +199,23 @@ class Terms:
 
     def _kl(self, objective: Objective) -> F64:
         """[R] Σ k."""
-        weighed = _weighs_kl(objective)
-        correction = (key(objective.correction), advantage_key(objective)) if weighed else None
-        same = key(objective.kl, "beta"), key(objective.ratio), correction
-        if same not in self._known:
+        same = key(objective.kl, "beta"), key(objective.ratio)
+        if same not in self._kls:
             self._set_ratio(self._inputs, objective)
-            weight = self._kl_weight(objective) if weighed else None
             kl: Kl | None = self._inputs.call(objective.kl, "kl")
             if kl is None:  # left out here, though the first record has a reference
                 raise missing("log_ratio_ref", objective.kl, "kl")
-            values = kl.value if weight is None else weight * kl.value
-            self._known[same] = self.batch.responses.sum(values)
-        found: F64 = self._known[same]
-        return found
-
-    def _kl_weight(self, objective: Objective) -> F64 | None:
-        """[N] what a correction multiplies the KL by; a mask may depend on the advantages."""
-        inputs = self._inputs
-        inputs["moments"] = moments(self.batch, objective, None)
-        self._set_advantage(inputs, inputs.call(objective.advantage, "advantage"))
-        correction: Correction | None = inputs.call(objective.correction, "correction")
-        return None if correction is None else correction.kl_weight
+            self._kls[same] = self.batch.responses.sum(kl.value)
+        return self._kls[same]
 
 
-def _weighs_kl(objective: Objective) -> bool:
-    """Whether the search weighs the KL as the correction does."""
-    return objective.correction.name.startswith("ms-swift/")
-
-
-def leaves_out(correction: Correction | None, *, of_kl: bool) -> bool:
+def leaves_out(correction: Correction | None) -> bool:
     """Whether a correction takes tokens out of a denominator, or of the KL."""
     if correction is None:
         return False
     kept, weight = correction.kept, correction.kl_weight
     left_out = kept is not None and not kept.all()
-    return left_out or (of_kl and weight is not None and not (weight == 1.0).all())
+    return left_out or (weight is not None and not (weight == 1.0).all())
 
 
 def distinct(rows: Iterable[F64]) -> tuple[NDArray[np.int64], F64]:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress, groupby
 
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.match.answer import BY_CHANCE, Convention, Matched
-from grpo_cli.commands.match.space.changes import UNBOUND
-from grpo_cli.mistakes import causes
+from grpo_cli.commands.match.answer import Convention, Matched
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import is_round, shown, visible
+from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
@@ -26,21 +23,12 @@ _MISTAKE = (
     'in the loss of each record, or better the gradient of each token ("expected": {"loss": X, '
     '"loss_gradient": [[…]]})'
 )
-_WHERE = (
-    "grpo verify says where the mistake is, if the records hold the number "
-    '("expected": {"loss": X})'
-)
 _MORE = "more digits or more numbers (--kl, --gradient-norm, --logged)"
-_ALSO = 2
-_NO_CLIP = {
-    f"--{name.replace('_', '-')} {bound:g}": f"no {side} clip"
-    for (name, bound), side in zip(UNBOUND.items(), ("lower", "upper"), strict=True)
-}
-"""Flags of an ε that clips nothing → what they mean."""
-_OF_LENGTH = re.compile(
-    r"^(\S*\bdr\S*)(?: --aggregate token-sum-norm)? -p (max_completion_length)=(\S+)$"
+_DECIDING = (
+    "to distinguish those that are equal, use a batch with responses of unequal lengths, rewards "
+    "of several spreads and clipped ratios (a later epoch over the same rollouts)"
 )
-"""Dr. GRPO divided by a length as well, which its authors' code does."""
+_ALSO = 2
 
 
 def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
@@ -48,17 +36,9 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     for line, style in _head(answer):
         console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
         mark(console, "hint")
-    if answer.mistakes:
-        return
     if not answer.matches:
         if answer.loss_alone is not None:
             _print(console, screen, [answer.loss_alone])
-            return
-        near = [one for one in answer.nearest if _is_near(one, answer.target)]
-        if near:
-            console.print(Text("\nthe nearest simple conventions", "bold"))
-        for found in near:
-            _print(console, screen, [found])
         return
     entries = [list(same) for _, same in groupby(answer.matches, key=lambda one: one.entry)]
     if answer.consistent is not None and answer.consistent_words:
@@ -85,115 +65,22 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         mark(console, "hint")
 
 
-def _is_near(found: Convention, target: float) -> bool:
-    """Whether a convention nearly gives the number, or would with one change."""
-    return any(_needed(found.would_need)) or abs(found.difference) <= _NEAR * abs(target)
-
-
-def _label(found: Convention) -> str:
-    """A convention in short: a variant that has it, or the flags that make it."""
-    signs = ["−"] if found.sign_flipped else []
-    factor = found.factor_meaning
-    name = found.variants[0] if found.variants else _OF_LENGTH.sub(r"\1 with \2 \3", _flags(found))
-    return " ".join([*signs, name, *([factor] if factor else [])])
-
-
-def _changed(found: Convention) -> str:
-    """The row and its changes in words: its own ε where the records give another, or flags."""
-    if not found.replaced:
-        return f"changed: {_flags(found)}"
-    ends = {"epsilon_low", "epsilon_high"} >= found.replaced.keys()
-    what = "ε" if ends else ", ".join(found.replaced)
-    values = dict.fromkeys(f"{value}" for value in found.replaced.values())
-    return f"{_flags(found).split()[0]} with its own {what} (the records give {', '.join(values)})"
-
-
-def _flags(found: Convention) -> str:
-    """The row, and the flags that change it."""
-    flags = found.command.partition(" -v ")[2].partition(" --level ")[0]
-    sides = [words for flag, words in _NO_CLIP.items() if f"{flag} " in f"{flags} "]
-    return f"{flags} ({' or '.join(sides)})" if sides else flags
-
-
 def _head(answer: Matched) -> Iterator[tuple[str, str]]:
-    count, entries = answer.match_count, answer.entry_count
-    target = f"{answer.target_of} {answer.target!r}"
-    numbers, _ = answer.questions
-    numbers -= len(answer.other_sentences) if count else 0
-    if numbers > 1:
-        target += f" and {numbers - 1} more number{'' if numbers == 2 else 's'}"
-    tried = f"{answer.tried:,} tried, ±{answer.tolerance:.2g}"
     words = answer.consistent_words
-    fit = f"{answer.fitting:,} of {answer.tried:,} conventions give the {target}"
-    by_chance = f"no match beyond chance: {fit} (±{answer.tolerance:.2g})"
-    if answer.mistakes:
-        number = by_chance if count else f"no convention gives the {target} ({tried})"
-        one, *rest = answer.mistakes
-        if answer.mistakes_by_chance > BY_CHANCE:
-            yield number, "bold magenta"
-            some = f"{float(f'{answer.mistakes_by_chance:.2g}'):g} of {len(causes())} mistakes"
-            yield f"{one.variant} with a mistake comes as near: {one.words}", ""
-            yield f"about {some} come as near by chance: give {_MORE}", ""
-            return
-        does = f"{number}, but {one.variant} with this mistake does"
-        if answer.reproduced:
-            likelier = f"{one.variant} with this mistake is likelier"
-            does = f"{_label(answer.matches[0])} gives the {target} ({tried}); {likelier}"
-        yield f"{does}: {one.words}", "bold magenta"
-        yield from ((f"  or: {other.words}", "") for other in rest)
-        yield _WHERE, ""
-        return
-    if not count:
-        loss = answer.loss_alone
-        but = f"; {_label(loss)} gives the {answer.target_of}" if loss is not None else ""
-        yield f"no convention gives the {target}{but} ({tried})", "bold magenta"
-    elif words:
-        yield words, "bold green"
-    elif not answer.reproduced:
-        yield by_chance, "bold magenta"
-    else:
-        first, style = f"{_label(answer.matches[0])} gives the {target}", "bold green"
-        names = len(answer.matches[0].variants)
-        also = f"; {names} names are this formula" if names > 1 else ""
-        if count > 1:
-            others = (
-                "1 other formula also gives"
-                if count == 2
-                else f"{count - 1} other formulas also give"
-            )
-            also += f"; {others} it on this data"
-        if entries > 1:
-            first = f"ambiguous: {count} conventions fit the {target}"
-            also = f", with {entries} different values; the first is {_label(answer.matches[0])}"
-            style = "bold magenta"
-        if entries == 1 and answer.by_chance:
-            first, style = f"{first}, possibly by chance", "bold magenta"
-        yield f"{first}{also} ({tried})", style
+    sure = answer.reproduced and answer.entry_count == 1 and not answer.by_chance
+    yield answer.verdict, "bold green" if words or sure else "bold magenta"
     yield from ((line, "") for line in answer.other_sentences)
     yield from ((line, "") for line in _released(answer) if not words)
-    clipped = next((one for one in answer.matches if one.any_from), None)
-    if clipped is not None and answer.reproduced:  # rounded up: no less than the edge
-        edges = clipped.any_from.items()
-        ways = [f"any {name} ≥ {math.ceil(edge * 1e4) / 1e4:.4f}" for name, edge in edges]
-        row = "" if clipped is answer.matches[0] else f"with {_label(clipped)}, "
-        yield f"{row}{' and '.join(ways)} clips nothing and gives the same number", ""
-    if count:
+    if answer.match_count:
         yield _chance(answer), "" if answer.by_chance else "dim"
     elif answer.loss_alone is None:
         yield _MISTAKE, ""
 
 
 def _advice(answer: Matched) -> Iterator[str]:
-    """With ``--full`` the choices that all share and those that differ; then what decides."""
-    if chosen().full:
-        shared = [":".join(both) for both in answer.shared.items() if both != ("ent", "none")]
-        if shared:
-            yield f"all have {', '.join(shared)}"
-        differing = answer.differing.items()
-        if parts := [f"{stage} ({' or '.join(choices)})" for stage, choices in differing]:
-            yield f"they differ in {', '.join(parts)}"
-    if answer.tell_apart:
-        yield f"to distinguish them, use data with {'; '.join(answer.tell_apart)}"
+    """What decides between the matches."""
+    if answer.entry_count < answer.match_count:
+        yield _DECIDING
     if answer.entry_count > 1:
         yield f"to decide between the {answer.entry_count} values, give {_MORE}"
 
@@ -228,13 +115,11 @@ def _released(answer: Matched) -> Iterator[str]:
         more = f" and {len(flipped) - _NAMES} more" if len(flipped) > _NAMES else ""
         names = ", ".join(flipped[:_NAMES])
         yield f"unmodified variants that give it with the other sign: {names}{more}"
-    elif any(one.replaced for one in answer.matches[:1]):
-        yield f"unmodified except for settings of the records: {_changed(answer.matches[0])}"
     elif nearest and not agree and abs(nearest.difference) > answer.tolerance:
-        name = _flags(nearest) or nearest.variants[0]
+        name = nearest.flags or nearest.variants[0]
         none = "no variant with these flags" if " " in name else "no unmodified variant"
         near = f"; the nearest is {name} with {shown(nearest.value)}"
-        near = near if _is_near(nearest, answer.target) else ""
+        near = near if abs(nearest.difference) <= _NEAR * abs(answer.target) else ""
         if near or answer.matches:
             yield f"{none} gives this number{near}"
     if recorded:
@@ -262,7 +147,7 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     if found.variants and len(rows) == 1:
         head.append(f"  {rows.pop()}", "cyan")
     elif not found.variants:
-        head.append(f"  {_changed(found)}", "cyan")
+        head.append(f"  changed: {found.flags}", "cyan")
     if found.sign_flipped:
         head.append("  sign flipped", "magenta")
     if found.factor_meaning:
@@ -273,13 +158,11 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
             signature = Text(f"  {visible(one.signature)}")
             console.print(wrapped(signature, screen.edge, 4, bars=True))
         console.print(as_command(f"  {one.command}", screen.edge), style="dim")
-    for line in _needed(found.would_need):
-        console.print(wrapped(Text(f"  {line}", "magenta"), screen.width, 4))
     mark(console, "convention")
     for at, line in enumerate(rows if found.variants else ()):
         console.print(wrapped(Text(f"  {line}", "cyan"), screen.width, 4))
         mark(console, "convention", min(at, 1))
-    others = [_label(one) for one in same[1:] if one not in alike]
+    others = [one.name for one in same[1:] if one not in alike]
     for words, names in (("equal on any data:", found.also), ("equal on this data:", others)):
         if names:
             most = len(names) if chosen().full else _ALSO
@@ -287,14 +170,3 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
             line = f"  {words} {'; '.join(names[:most])}{more}"
             console.print(wrapped(Text(line), screen.width, 4))
             mark(console, "convention", len(names) if names is others else 0)
-
-
-def _needed(needs: Mapping[str, float]) -> Iterator[str]:
-    ways = []
-    if needs.get("beta", -1.0) > 0:
-        ways.append(f"with β = {needs['beta']:.6g}")
-    factor = needs.get("factor", 1.0)  # a number of more digits gives any other
-    if abs(factor - 1.0) > _NEAR and (is_round(factor) or is_round(1.0 / factor)):
-        ways.append(f"multiplied by {needs['factor']:.6g}")
-    if ways:
-        yield f"{', or '.join(ways)}, this gives your number"

@@ -26,30 +26,19 @@ _LONG, _FLAT = 8, 3
 _TURNED = 0.3
 _FILLER_TIMES = 3.0
 _RARE = -4.0
-_CERTAIN_TOKENS, _CERTAIN_SHARE = 48, 0.97
-
-
-@rule("filler")
-def find_certain_tokens(view: View) -> Iterator[Finding]:
-    """Finds records whose columns are all 0.0, probability 1, at 97 of 100 tokens.
-
-    Nothing is sampled there: a policy at temperature 0, or columns that were never computed.
-    """
-    if not view.log_probs:
-        return
-    zero = np.logical_and.reduce([column == 0.0 for column in view.log_probs.values()])
-    count = view.count(zero)
-    found = (view.tokens >= _CERTAIN_TOKENS) & (count >= _CERTAIN_SHARE * view.tokens)
-    for record in np.flatnonzero(found).tolist():
-        evidence = {"column": next(iter(view.log_probs)), "value": 0.0}
-        counts = {"tokens": count[record], "of": view.tokens[record]}
-        yield Finding(evidence | counts, record, kind="certain")
-    yield from _find_flat_columns(view)
-    yield from _find_floors(view)
+_CERTAIN_SHARE = 0.97
 
 
 _FLOOR_TOKENS, _FLOOR_SHARE, _HIGHEST_FLOOR = 10, 0.02, -0.5
 _DISTINCT, _LOWER = 0.5, 0.6
+
+
+@rule("filler")
+def find_constants(view: View) -> Iterator[Finding]:
+    """Finds columns that are one value in each response, or that were clamped."""
+    if view.log_probs:
+        yield from _find_flat_columns(view)
+        yield from _find_floors(view)
 
 
 def _find_floors(view: View) -> Iterator[Finding]:
@@ -164,7 +153,7 @@ def _agree_elsewhere(size: F64, hit: NDArray[np.bool_], values: F64, other: F64)
 # ---- shifts --------------------------------------------------------------------------------------
 
 _SHIFT_SHARE = 0.6
-_SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE, _SHIFT_SIGMAS_END = 4.0, 5.0, 6.0
+_SHIFT_SIGMAS, _SHIFT_SIGMAS_ALONE = 4.0, 5.0
 
 
 @rule("shifted", "pair")
@@ -174,9 +163,8 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
     A sign test per token: is |a_t − b_{t+k}| smaller than |a_t − b_t|, for k = ±1? Of columns in
     step that is rare, of unrelated ones it is a coin's toss, of displaced ones it is the rule.
     Reported where it holds for more than 3 of 5 tokens and is 4 standard deviations beyond a
-    coin (one in 30,000), over all the responses, or else in single ones beyond 5, or beyond 6 from
-    some token on, as after a retokenised turn. No assumption on the distribution; ties do not
-    count. Fewer than 17 tokens are never so far from a coin.
+    coin (one in 30,000), over all the responses, or else in single ones beyond 5. No assumption on
+    the distribution; ties do not count. Fewer than 17 tokens are never so far from a coin.
     """
     for ahead in (True, False):
         by_token = _find_nearer(pair, ahead=ahead)
@@ -191,43 +179,6 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
                 counts = wins[response], counted[response]
                 yield _describe_shift(pair, *counts, pair.view.at(response), ahead=ahead)
                 found[pair.rows.index[response]] = True
-        if wins.max(initial=0) < _SHIFT_SIGMAS_END**2:
-            continue  # fewer are no 6 standard deviations
-        if found.any():
-            rest = pair.samples.spread(~found)
-            by_token = rest & by_token[0], rest & by_token[1]
-        yield from _find_shifted_ends(pair, *by_token, ahead=ahead)
-
-
-def _find_shifted_ends(
-    pair: Pair, nearer: NDArray[np.bool_], either: NDArray[np.bool_], *, ahead: bool
-) -> Iterator[Finding]:
-    """Yields the first response of each sample that is displaced from some token on."""
-    rows = pair.view.responses
-    before = _sum_before(2 * nearer.view(np.int8) - either.view(np.int8))
-    some, whole = rows.lengths > 0, before[rows.starts + rows.lengths]
-    most = whole[some] - np.minimum.reduceat(before, rows.starts[some])
-    if (most < _SHIFT_SIGMAS_END**2).all():
-        return
-    excess = rows.spread(whole) - before[:-1]
-    tokens = np.flatnonzero(excess >= _SHIFT_SIGMAS_END**2)
-    before = _sum_before(either.view(np.int8))
-    counted = rows.spread(before[rows.starts + rows.lengths]) - before[:-1]
-    wins = (excess + counted) // 2
-    tokens = tokens[_exceeds_coin(wins[tokens], counted[tokens], _SHIFT_SIGMAS_END)]
-    _, first = np.unique(pair.samples.index[tokens], return_index=True)
-    for token in tokens[first].tolist():
-        response = rows.index[token]
-        inside = tokens[rows.index[tokens] == response]
-        token = int(inside[np.argmax(excess[inside])])
-        yield _describe_shift(
-            pair, wins[token], counted[token], pair.view.place(token), ahead=ahead
-        )
-
-
-def _sum_before(values: NDArray[np.int8]) -> I64:
-    """Returns [N + 1] the sum of the values before each token, and of all."""
-    return np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
 
 
 def _find_nearer(pair: Pair, *, ahead: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -258,17 +209,10 @@ def _exceeds_coin(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> N
 def _describe_shift(
     pair: Pair, wins: int, tokens: int, place: dict[str, Any], *, ahead: bool
 ) -> Finding:
-    since = f" from token {place['token']} on" if place.get("token") else ""
-    kept = ", or keep the sampled ids instead of encoding the text again" if since else ""
     return Finding(
         {"lag": 1 if ahead else -1, "share": wins / tokens, "tokens": tokens},
         **place,
-        words={
-            "where": "next" if ahead else "previous",
-            "side": "right" if ahead else "left",
-            "since": since,
-            "kept": kept,
-        },
+        words={"where": "next" if ahead else "previous", "side": "right" if ahead else "left"},
         by_training=pair.to_reference,
     )
 

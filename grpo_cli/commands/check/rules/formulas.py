@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,6 @@ from grpo_cli.commands.check.rule import Finding, Placed, rule
 
 LEAST_PAIRS, LEAST_REVERSED = 10, 3
 """Pairs of which some are reversed; where all are, these are enough."""
-
-
-def count_tilted(view: View) -> int:
-    """Returns how many records of one group have advantages on a line that is not their group's.
-
-    It rises over the rewards, its mean is not 0, and its scale is not the std of the group. What
-    was whitened over a batch has such lines; some have the std of their group by chance. Where a
-    constant was added to advantages over their own group's std, all have that.
-    """
-    lines = view.lines
-    if lines is None:
-        return 0
-    groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
-    tilted = groups[view.records.index[view.first_members]] == 1
-    tilted &= (lines.slope > 0.0) & (lines.left <= SHIFT) & (lines.offset > SHIFT)
-    return int(np.count_nonzero(tilted & ~lines.have_own_std()))
 
 
 ANOTHER = "another function of the rewards"
@@ -66,12 +50,6 @@ def _formulas_of(view: View) -> NDArray[np.intp]:
 def count_formulas(view: View) -> Counter[str]:
     """Counts the groups of several responses by the formula that their advantages follow."""
     return Counter(FORMULAS[at] for at in _formulas_of(view).tolist() if at >= 0)
-
-
-def are_centred(formulas: Mapping[str, int], least: int) -> bool:
-    """Whether so many groups of an input, and nearly all of its groups, subtract their own mean."""
-    _, another, baseline, *centred = (formulas.get(one, 0) for one in FORMULAS)
-    return sum(centred) >= max(least, 1) and another + baseline <= _MOST_OTHER * sum(centred)
 
 
 def compare_formulas(view: View) -> Kinds:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.trend.metadata import cut_off
 from grpo_cli.engine.padding import look_padded, runs
 
 
@@ -52,7 +51,7 @@ def find_padding(view: View) -> Iterator[Finding]:
     leads to them (``_loops``). Runs of different tokens (by id or string) are text. A value that
     is not 0.0 is padding. Runs of 0.0 are if those of several responses are of one token, or if
     all responses have one length, as padded ones do, and the runs differ. Otherwise they may as
-    well be words that the policy is sure of, and are an info.
+    well be words that the policy is sure of.
     """
     columns = list(view.log_probs.values())
     if not columns or not len(columns[0]):
@@ -109,7 +108,7 @@ def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Findi
         or (part.ids is not None and _is_padding_by_id(part, runs, end=end))
         or (np.ptp(part.responses.lengths) == 0 and len(set(runs.tolist())) > 1)
     )
-    if part.ids is not None and not certain:
+    if not certain:
         return
     yield Finding(
         {
@@ -122,7 +121,6 @@ def _find_padding_in_record(part: _PaddedRecord, *, end: bool) -> Iterator[Findi
         },
         part.record,
         at,
-        kind="certain" if certain else "possible",
         words={"begin": "end" if end else "begin"},
     )
 
@@ -213,7 +211,6 @@ _SEVERAL = 2
 _MANY, _OFTEN = 3, 0.5
 _AT_ENDS = 0.95
 """A policy that loops writes its words elsewhere too: 2 and 8 of 10 were, where this was seen."""
-_FINISHED, _PHRASES, _OPEN = 0.87, 16, 8
 
 
 def special_ids(view: View) -> tuple[frozenset[int], frozenset[int]]:
@@ -247,9 +244,8 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     first: no policy goes on after it. An unknown id is padding if several responses end in a run
     of it after one other id, and both occur nowhere else; or if the runs, one of a single token,
     fill all of them up to the record's longest; or if half of the responses end in it, at different
-    lengths, and so in an end of text; or if one response goes on after what is the last token, and
-    only that, of most others. A loop of one token is none of these: a policy writes its word
-    elsewhere too, if not in this record.
+    lengths, and so in an end of text. A loop of one token is none of these: a policy writes its
+    word elsewhere too, if not in this record.
     """
     ids = view.counted_ids
     if ids is None or not len(ids):
@@ -258,9 +254,7 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     rows = view.responses
     at = edges(rows, end=True)
     last, runs = ids[at], equal_runs(rows, ids, end=True)
-    unknown = np.maximum(
-        _count_unknown_padding(view, ids, last, runs), _goes_on_after_the_end(view, ids, last)
-    )
+    unknown = _count_unknown_padding(view, ids, last, runs)
     for word in np.unique(last[unknown > 0]).tolist():
         if runs[last == word].sum() < _AT_ENDS * np.count_nonzero(ids == word):
             unknown[last == word] = 0
@@ -356,60 +350,19 @@ def _count_unknown_padding(view: View, ids: I64, last: I64, runs: I64) -> I64:
     return found
 
 
-def _goes_on_after_the_end(view: View, ids: I64, last: I64) -> NDArray[np.bool_]:
-    """Returns [R] whether one token follows the token that ends most responses of a record."""
-    found = np.zeros(len(last), dtype=np.bool_)
-    at = edges(view.responses, end=True)
-    before = np.where(view.lengths > 1, ids[np.maximum(at - 1, 0)], -1)
-    end, most = _usual_values(view.records, last)
-    odd = (before == view.records.spread(end)) & (last != view.records.spread(end))
-    several = (view.counts > _MANY) & (most >= np.maximum(_MANY, 0.5 * view.counts))
-    for record in np.flatnonzero(several & (view.count_rows(odd) > 0)).tolist():
-        rows, mine = view.rows_of(record), ids[view.tokens_of(record)]
-        count = np.count_nonzero(odd[rows])
-        only_last = np.count_nonzero(mine == end[record]) == most[record] + count
-        finished = view.lengths[rows][last[rows] == end[record]]  # if all are cut it is any word
-        only_last &= finished.min() < view.lengths[rows].max()
-        strange = np.isin(mine, last[rows][odd[rows]])
-        found[rows] = odd[rows] & only_last & (np.count_nonzero(strange) == count)
-    return found
-
-
-def _usual_values(segments: Segments, values: I64) -> tuple[I64, I64]:
-    """Returns [S] the most frequent value of each segment, the least of several; and its count."""
-    order = np.lexsort((values, segments.index))
-    sorted_values, index = values[order], segments.index[order]
-    begins = np.flatnonzero(
-        (np.diff(sorted_values, prepend=-1) != 0) | (np.diff(index, prepend=-1) != 0)
-    )
-    counts = np.diff(begins, append=len(values))
-    best = np.lexsort((-counts, index[begins]))  # stable: lower values first
-    first = best[np.flatnonzero(np.diff(index[begins][best], prepend=-1))]
-    usual, most = (np.zeros(segments.count, dtype=np.int64) for _ in range(2))
-    usual[index[begins][first]] = sorted_values[begins][first]
-    most[index[begins][first]] = counts[first]
-    return usual, most
-
-
 @rule("end-of-text")
 def find_masked_ends(view: View) -> Iterator[Finding]:
-    """Finds responses whose end of text is masked, or missing, after the last token that counts.
+    """Finds responses whose end of text is masked, after the last token that counts.
 
     The end of text is known by its id. It is masked in several responses; or in one, where it
-    counts in others and padding of another id follows. It is missing where seven of eight
-    responses have it, and one does not that is shorter than another one of its group: it was
-    not cut, nor does it end in a loop. In an unknown vocabulary it is the first masked token of
-    responses of several lengths, if that is one id in all of them, and occurs nowhere else except
-    as the last token that counts.
+    counts in others and padding of another id follows. In an unknown vocabulary it is the first
+    masked token of responses of several lengths, if that is one id in all of them, and occurs
+    nowhere else except as the last token that counts.
     """
     ids, written = view.ids, view.written
-    if ids is None:
+    if ids is None or view.mask is None:
         return
     ends, _ = special_ids(view)
-    yield from _find_missing_ends(view, ids, ends)
-    yield from _find_open_ends(view, ids)
-    if view.mask is None:
-        return
     last = np.full(written.count, -1)
     kept = np.flatnonzero(view.mask)
     np.maximum.at(last, written.index[kept], kept)
@@ -438,58 +391,5 @@ def find_masked_ends(view: View) -> Iterator[Finding]:
             {"responses": count[record], "of": view.counts[record], "token_id": first[row]},
             **view.at(row),
             token=int(last[row] + 1 - written.starts[row]),
-            kind="masked",
             words={"word": view.word(int(first[row]))},
         )
-
-
-def _find_missing_ends(view: View, ids: I64, ends: frozenset[int]) -> Iterator[Finding]:
-    """Yields the records with a few responses that end in no end of text and were not cut."""
-    at = np.maximum(view.written.starts + view.widths - 1, 0)
-    if view.mask is not None or not len(ids):
-        return
-    finished = np.isin(ids[at], list(ends)) & (view.widths > 0)
-    most = view.count_rows(finished)
-    unfinished = (most < view.counts) & (most >= _FINISHED * view.counts)
-    longest = view.by_group(np.where(finished, view.widths, 0), np.maximum)[view.groups]
-    for record in np.flatnonzero(unfinished).tolist():
-        part, endings = view.rows_of(record), cut_off(view.values[record]) or ()
-        odd = ~finished[part] & (view.widths < longest)[part] & (view.widths[part] > _PHRASES)
-        for row in np.flatnonzero(odd).tolist():
-            start, stop = (int(at[part][row]) + step for step in (-_PHRASES, 0))
-            phrase = {*ids[start:stop].tolist()}
-            if not phrase & {int(ids[stop]), *ends} and not any(endings[row : row + 1]):
-                yield Finding(
-                    {"finished": most[record], "of": view.counts[record]},
-                    **view.at(part.start + row),
-                    token=int(view.widths[part][row]) - 1,
-                    kind="missing",
-                    words={"word": view.word(int(ids[stop]))},
-                )
-                break
-
-
-def _find_open_ends(view: View, ids: I64) -> Iterator[Finding]:
-    """Yields the records whose responses have lengths of all kinds, but end in no token together.
-
-    Of those shorter than the longest of their group, which was cut at most, fewer than seven of
-    eight end in the usual last token.
-    """
-    if not len(ids) or view.turned:
-        return
-    last = ids[np.maximum(view.written.starts + view.widths - 1, 0)]
-    longest = view.by_group(view.widths.astype(np.float64), np.maximum)[view.groups]
-    short = (view.widths < longest) & (view.widths > 0)
-    for record in np.flatnonzero(view.count_rows(short) >= _OPEN).tolist():
-        part = view.rows_of(record)
-        masked = view.mask is not None and (view.lengths < view.widths)[part].any()
-        if masked or cut_off(view.values[record]) is not None:
-            continue
-        mine = last[part][short[part]]
-        words, counts = np.unique(mine, return_counts=True)
-        if counts.max() >= _FINISHED * len(mine):
-            continue
-        count = len(mine) - (int(counts.max()) if counts.max() > 2 else 0)
-        odd = short & (last != words[counts.argmax()])
-        evidence = {"responses": count, "of": len(mine)}
-        yield Finding(evidence, **view.first_row(record, odd), kind="open")

@@ -10,18 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.commands.check.facts import COLUMNS, COPY_CHANCE, STEPS, Copies, Facts, Marks
+from grpo_cli.commands.check.facts import COPY_CHANCE, STEPS, Facts, Marks
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.record_view import Place, View
-from grpo_cli.commands.check.rule import Finding, Placed, Severity, rule
+from grpo_cli.commands.check.rule import Finding, Placed, rule
 from grpo_cli.commands.check.rules.formulas import (
     find_changed_formulas,
     find_scattered_advantages,
     find_shuffled_rewards,
 )
-from grpo_cli.commands.check.rules.responses import find_random_drops
-from grpo_cli.commands.check.rules.rewards import describe_uneven, find_dead_ends
-from grpo_cli.commands.check.rules.values import find_rounded_records, judge_entropies
+from grpo_cli.commands.check.rules.rewards import describe_uneven
+from grpo_cli.commands.check.rules.values import judge_entropies
 
 _SECOND_CHANCE = math.log(1e-2)
 
@@ -138,9 +137,6 @@ class InputMemory:
             key = f"{marks.step_key},{marks.label_key}" if several else marks.label_key
             for finding in find_torn_groups(label, first, key, marks, self._torn_count):
                 yield "torn-group", finding, place
-        for finding in find_pooled_copies(facts.copies):
-            assert facts.copies.place is not None
-            yield "duplicate", finding, facts.copies.place
         if facts.referred is not None:
             for finding in find_equal_references(facts.references, len(facts.steps)):
                 yield "reference", finding, facts.referred
@@ -149,21 +145,17 @@ class InputMemory:
                 yield code, finding, place
         for finding, place in find_scattered_advantages(facts.kinds["orders"], facts.advantages):
             yield "advantages", finding, place
-        for name in COLUMNS:
-            for finding, place in find_missing_columns(name, facts.kinds[name], facts.keys):
-                yield "missing-column", finding, place
-        if self._lone is not None and not facts.sizes and True in facts.kinds["rewards"].spans:
+        sizes = facts.kinds["sizes"].spans
+        if self._lone is not None and not sizes and True in facts.kinds["rewards"].spans:
             place, marks = self._lone
             for finding in find_lone_rows(self._prompts, marks):
                 yield "torn-group", finding, place
-        for finding in find_random_drops(facts.masked):
-            assert facts.masked.place is not None
-            yield "mask", finding, facts.masked.place[0]
         for entropies in facts.entropies.values():
             yield from judge_entropies(entropies)
-        if len(facts.sizes) > 1 and not uneven_found:
-            rarest = min(facts.sizes, key=facts.sizes.__getitem__)
-            yield "uneven-groups", describe_uneven(facts.sizes), facts.first[rarest]
+        if len(sizes) > 1 and not uneven_found:
+            counts = Counter({size: span.total for size, span in sizes.items()})
+            rarest = min(counts, key=counts.__getitem__)
+            yield "uneven-groups", describe_uneven(counts), sizes[rarest].place
 
 
 def _remember(memory: OrderedDict[Any, Any], key: object, value: object) -> None:
@@ -179,20 +171,6 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     response, first = copies[0]
     evidence = {"responses": len(copies), "of": of, "first": first}
     yield Finding(evidence, response=response, kind="copies")
-
-
-def find_pooled_copies(copies: Copies) -> Iterator[Finding]:
-    """Yields that more records hold copies than chance gives once in a million (Chernoff's bound).
-
-    Where chance could give the copies of most such records, each by itself.
-    """
-    count, expected = copies.records, max(copies.expected, 1e-300)
-    if count > expected and 2 * copies.doubtful > count:
-        log_chance = count - expected + count * math.log(expected / count)
-        if log_chance < COPY_CHANCE:
-            yield Finding(
-                {"records": count, "of": copies.of, "expected": copies.expected}, kind="pooled"
-            )
 
 
 @rule("torn-group", "input")
@@ -239,21 +217,6 @@ def find_missing_scores(records: Kinds) -> Iterator[Placed]:
         yield Finding({}), records.end.place
 
 
-@rule("missing-column", "input")
-def find_missing_columns(name: str, records: Kinds, keys: Mapping[str, str]) -> Iterator[Placed]:
-    """Yields that records lack a column that others have.
-
-    An error where no loss is defined: without rewards, or with the KL of some records alone.
-    Records on policy may lack old log-probs, and others may have been sampled by the trainer.
-    """
-    if len(records.spans) > 1:
-        lack, key = records.spans[False], keys.get(name, name)
-        evidence = {"column": name, "records": lack.total, "of": records.count}
-        optional = name in ("log_probs_old", "log_probs_rollout")
-        severity: Severity = "warning" if optional else "error"
-        yield Finding(evidence, severity=severity, words={"name": key}), lack.place
-
-
 @rule("reference", "input")
 def find_equal_references(records: Counter[str], steps: int) -> Iterator[Finding]:
     """Yields a reference that is the policy to the last bit in three steps, or after an update.
@@ -284,8 +247,6 @@ def find_moved_references(records: Kinds) -> Iterator[Placed]:
 _KINDS: tuple[tuple[str, str, Callable[[Kinds], Iterator[Placed]]], ...] = (
     ("reference", "references", find_moved_references),
     ("no-scores", "rewards", find_missing_scores),
-    ("dead-group", "dead", find_dead_ends),
-    ("half-precision", "decimals", find_rounded_records),
     ("advantages", "formulas", find_changed_formulas),
     ("advantages", "orders", find_shuffled_rewards),
 )

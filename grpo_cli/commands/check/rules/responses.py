@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
-from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.padding import edges, special_ids
 from grpo_cli.commands.trend.metadata import cut_off
 from grpo_cli.engine.padding import runs
-from grpo_cli.records.unread import PROMPT_IDS, SAMPLED_IDS, is_list
+from grpo_cli.records.unread import SAMPLED_IDS, is_list
 
 # ---- masks ---------------------------------------------------------------------------------------
 
-_LEAST_DISPLACED, _MOST_DISPLACED = 3, 0.6
 _LEAST_INVERTED = 12
 """Tokens that count and are all exactly 0.0. Words that the policy is sure of are never so many."""
 _LEAST_ROWS = 3
 """Responses that must agree, where one may be an accident."""
 _COLUMNS, _PADDING_CHANCE = 2, math.log(1e-6)
-_MASKED_TOKENS, _MASKED_SHARE = 8, 0.2
-_POLICY = ("assistant", "model", "policy", "agent")
 
 
 @rule("inverted-mask")
@@ -55,127 +50,19 @@ def _is_zero(view: View) -> NDArray[np.bool_]:
 
 @rule("mask")
 def find_mask_faults(view: View) -> Iterator[Finding]:
-    """Finds masks of whole responses, displaced masks, and masks with holes (tool results).
+    """Finds masks of whole responses, of a token too much, and with holes (tool results).
 
-    Whole responses are masked by right where they were cut (overlong filtering), so all of a
-    record are a warning only if their texts, up to padding of 0.0, differ in length.
-    A mask is displaced if, in 3 of 5 responses, the token before it has a log-prob and
-    the last one that counts has 0.0, as padding has; or the token after it is the last that has
-    one, and the first that counts has 0.0. If that first one has a log-prob, the last token may be
-    masked on purpose. Where there are ids, those say so.
+    Whole responses are masked by right where they were cut (overlong filtering).
     """
     if view.mask is None:
         return
     empty = (view.lengths == 0) & (view.widths > 0)
     taken = view.count_rows(empty)
-    lengths = view.widths - runs(view.written, _is_zero(view), end=True)
     for record in np.flatnonzero(taken).tolist():
-        count, own = view.counts[record], lengths[view.rows_of(record)]
-        yield Finding(
-            {"empty": taken[record], "of": count},
-            **view.first_row(record, empty),
-            kind="all" if taken[record] == count and np.ptp(own) > 0 else "whole",
-            words={"least": own.min(), "most": own.max()},
-        )
-    yield from _find_displaced_masks(view)
+        evidence = {"empty": taken[record], "of": view.counts[record]}
+        yield Finding(evidence, **view.first_row(record, empty), kind="whole")
     yield from _find_counted_padding(view)
     yield from _find_holes(view)
-
-
-@dataclass
-class MaskedRows:
-    """Responses that masks drop whole and that do not say that they were cut, of one input.
-
-    Attributes:
-        dropped, kept: length → how many responses.
-        records: how many records have some; ``place`` is the first, with the response's index.
-    """
-
-    dropped: Counter[int] = field(default_factory=Counter)
-    kept: Counter[int] = field(default_factory=Counter)
-    place: tuple[Place, int] | None = None
-
-    def merge(self, later: MaskedRows) -> None:
-        """Adds those of records that follow."""
-        self.dropped += later.dropped
-        self.kept += later.kept
-        self.place = self.place or later.place
-
-
-def count_masked(view: View) -> MaskedRows:
-    """Returns the lengths of responses that masks drop whole and of others."""
-    if view.mask is None:
-        return MaskedRows()
-    declared = [cut_off(value) or () for value in view.values]
-    lengths = view.widths - runs(view.written, _is_zero(view), end=True)
-    empty = (view.lengths == 0) & (lengths > 0)
-    cut = np.zeros(len(empty), dtype=np.bool_)
-    for record, endings in enumerate(declared):
-        rows = view.rows_of(record)
-        cut[rows] = endings if len(endings) == view.counts[record] else any(endings)
-    whole = np.bincount(view.groups, empty, len(view.sizes)) == view.sizes  # as of dead groups
-    dropped = empty & ~cut & ~whole[view.groups]
-    found = MaskedRows(
-        Counter(lengths[dropped].tolist()), Counter(view.lengths[view.lengths > 0].tolist())
-    )
-    if dropped.any():
-        at = view.at(int(np.argmax(dropped)))
-        found.place = view.places[at["record"]], at["response"]
-    return found
-
-
-_MANY_DROPPED, _SHORTER = 8, 0.25
-
-
-def find_random_drops(rows: MaskedRows) -> Iterator[Finding]:
-    """Yields responses that a mask drops whole though they are no longer than others.
-
-    Of 8 or more, a quarter are shorter than half of those that count: overlong filtering drops the
-    longest.
-    """
-    kept, dropped = (sorted(one.elements()) for one in (rows.kept, rows.dropped))
-    if rows.place is None or not kept or len(dropped) < _MANY_DROPPED:
-        return
-    shorter = sum(one < kept[len(kept) // 2] for one in dropped)
-    if shorter >= _SHORTER * len(dropped):
-        evidence = {"empty": len(dropped), "of": len(dropped) + len(kept), "shorter": shorter}
-        yield Finding(evidence, response=rows.place[1], kind="several")
-
-
-def _find_displaced_masks(view: View) -> Iterator[Finding]:
-    assert view.mask is not None
-    kept = np.flatnonzero(view.mask)
-    if not view.log_probs or not len(kept) or view.ids is not None:
-        return
-    filled = ~_is_zero(view)
-    starts, ends = view.written.starts, view.written.starts + view.widths
-    begin, end = ends.copy(), starts.copy()
-    np.minimum.at(begin, view.written.index[kept], kept)
-    np.maximum.at(end, view.written.index[kept], kept + 1)
-
-    def has(tokens: I64) -> NDArray[np.bool_]:
-        inside = (tokens >= starts) & (tokens < ends)
-        return inside & filled.take(tokens, mode="clip")
-
-    usable = (end > begin) & ((end < ends) | (begin > starts))
-    rows = view.count_rows(usable)
-    lags = {
-        "late": usable & has(begin - 1) & has(begin) & ~has(end - 1),
-        "early": usable & ~has(begin - 1) & ~has(begin) & has(end) & ~has(end + 1),
-        "last": usable & ~has(begin - 1) & has(begin) & has(end) & ~has(end + 1),
-    }
-    padded = view.count_rows(usable & has(end + 1)) > 0  # with numbers, which say no length
-    for word, shifted in lags.items():
-        count = view.count_rows(shifted)
-        some = (rows >= _LEAST_DISPLACED) & (count >= _MOST_DISPLACED * rows)
-        some &= ~padded | (word == "late")
-        for record in np.flatnonzero(some).tolist():
-            yield Finding(
-                {"responses": count[record], "of": rows[record], "shift": word},
-                **view.first_row(record, shifted),
-                kind=word,
-                words={"mask": view.key("mask")},
-            )
 
 
 def _find_counted_padding(view: View) -> Iterator[Finding]:
@@ -223,65 +110,22 @@ def _find_holes(view: View) -> Iterator[Finding]:
         yield Finding(evidence, **(place | {"token": place["token"] + 1}), kind="holes")
 
 
-@rule("mask-roles")
-def find_masked_turns(view: View) -> Iterator[Finding]:
-    """Finds responses whose policy tokens count in part, while many others are masked.
-
-    Roles say which are the policy's; a template's tokens are between them. Without roles, all
-    responses of several turns must have masked turns before one that counts. Responses that are
-    masked as a whole were filtered. Masks that keep the last turn alone: modelscope/ms-swift#7838.
-    """
-    if view.mask is None or not ({"roles", "turn_ids"} & view.names.keys()):
-        return
-    rows, roles = view.written, view.strings("roles")
-    if roles is not None:
-        own = np.isin(roles, _POLICY)
-        masked = rows.sum((own & ~view.mask).astype(np.int64))
-        least = np.maximum(_MASKED_TOKENS, _MASKED_SHARE * rows.sum(own.astype(np.int64)))
-        hit = (masked > least) & (view.lengths > 0)
-        required = np.full(len(view.counts), 1)
-    else:
-        turns = view.packed.columns["turn_ids"]
-        last, kept = np.full(rows.count, -np.inf), np.flatnonzero(view.mask)
-        np.maximum.at(last, rows.index[kept], turns[kept])
-        earlier = turns < rows.spread(last)
-        counted = rows.sum((earlier & view.mask).astype(np.int64))
-        masked = rows.sum((earlier & ~view.mask).astype(np.int64))
-        several = (masked + counted > 0) & (view.lengths > 0)
-        hit = several & (counted == 0)
-        required = np.maximum(_LEAST_ROWS, view.count_rows(several))
-    hits = view.count_rows(hit)
-    for record in np.flatnonzero((hits > 0) & (hits >= required)).tolist():
-        mine = view.rows_of(record)
-        yield Finding(
-            {"tokens": masked[mine][hit[mine]].sum(), "responses": hits[record]},
-            **view.first_row(record, hit),
-            words={"of": view.counts[record]},
-        )
-
-
 # ---- prompts -------------------------------------------------------------------------------------
 
 _PROMPT_CHANCE = math.log(1e-9)
 _ABSOLUTE, _RELATIVE = 0.01, 0.02
-_TAIL = 6
 
 
 @rule("prompt-included")
 def find_prompts(view: View) -> Iterator[Finding]:
     """Finds responses that begin with their prompt.
 
-    If the record has prompt_ids (prompt_tokens, prompt_token_ids), a response's ids begin with
-    them, or with the last six or more. Otherwise all responses of a group begin with the same
-    tokens, although they were drawn independently: G samples agree on a beginning of log-prob L
-    with probability e^((G−1)·L), and below 1e-9 it is found. A beginning that the policy always
-    writes (a <think> tag) has L near 0.
+    All responses of a group begin with the same tokens, although they were drawn independently: G
+    samples agree on a beginning of log-prob L with probability e^((G−1)·L), and below 1e-9 it is
+    found. A beginning that the policy always writes (a <think> tag) has L near 0.
     Tokens are compared by id or string, else by log-probs within 2 % and 0.01, which is more than
     two kernels differ on one prompt.
     """
-    given = [*_find_given_prompts(view)]
-    yield from given
-    found = {finding.record for finding in given}
     new = view.columns.get("log_probs_new")
     if new is None or not len(new):
         return
@@ -289,8 +133,7 @@ def find_prompts(view: View) -> Iterator[Finding]:
     words: Any = new if ids is None else ids
     for group in _groups_that_start_alike(view, words).tolist():
         members = view.members(group)
-        record = int(view.records.index[members[0]])
-        shared = 0 if record in found else _common_prefix_length(view, words, members)
+        shared = _common_prefix_length(view, words, members)
         if not shared or (view.lengths[members] == shared).all():
             continue
         begun = new[view.responses.starts[members][:, None] + np.arange(shared)]
@@ -302,7 +145,6 @@ def find_prompts(view: View) -> Iterator[Finding]:
                 {"tokens": shared, "responses": len(members), "log_probability": chance},
                 **view.at(int(members[0])),
                 token=0,
-                kind="alike",
             )
 
 
@@ -338,43 +180,6 @@ def _common_prefix_length(view: View, words: Any, members: I64) -> int:
             return at + int(np.argmax(differs))
         at, step = at + width, 2 * step
     return size
-
-
-def _find_given_prompts(view: View) -> Iterator[Finding]:
-    key = next((key for key in PROMPT_IDS if key in view.values[0]), None)
-    if key is None or view.counted_ids is None or "token_ids" not in view.names:
-        return
-    for record, value in enumerate(view.values):
-        prompts = value.get(key)
-        if not isinstance(prompts, list) or not prompts:
-            continue
-        nested = isinstance(prompts[0], list)
-        rows, count = view.rows_of(record), int(view.counts[record])
-        groups = view.groups[rows]
-        by_group = nested and len(prompts) < count and len(prompts) == np.ptp(groups) + 1
-        for row in range(count):
-            number = int(groups[row] - groups.min()) if by_group else min(row, len(prompts) - 1)
-            prompt = prompts[number] if nested else prompts
-            if not isinstance(prompt, list):
-                continue
-            at = int(view.responses.starts[rows.start + row])
-            size = min(len(prompt), int(view.lengths[rows.start + row]))
-            shared = _shared_tail(prompt, view.counted_ids[at : at + size].tolist())
-            if shared:
-                words = {"whole": "the" if shared == len(prompt) else "the last"}
-                evidence = {"tokens": shared, "key": key}
-                yield Finding(evidence, record, row, 0, kind="given", words=words)
-                break
-
-
-def _shared_tail(prompt: list[Any], begun: list[int]) -> int:
-    """Returns how many of a prompt's last tokens begin a response: all, or at least 6."""
-    sizes = [size for size in range(1, len(begun) + 1) if begun[size - 1] == prompt[-1]]
-    for size in reversed(sizes):
-        least = 2 if size == len(prompt) else _TAIL
-        if size >= least and prompt[-size] == begun[0] and prompt[-size:] == begun[:size]:
-            return size
-    return 0
 
 
 # ---- ids that were sampled -----------------------------------------------------------------------
@@ -415,7 +220,6 @@ def find_retokenised(view: View) -> Iterator[Finding]:
 
 _LONGEST_PHRASE = 8
 _LOOP_TOKENS, _LOOP_TIMES = 16, 4
-_WRITTEN_TOKENS = 16
 
 
 @rule("repetition")
@@ -454,11 +258,10 @@ def find_loops(view: View) -> Iterator[Finding]:
 def find_cut_responses(view: View) -> Iterator[Finding]:
     """Finds records many of whose responses have exactly the greatest length: they were cut.
 
-    At least 3 and a tenth of the responses, if no other record's are longer; not all of them,
-    unless most of their last ids differ, which no end of text has. Or 1 and a tenth if that length
-    is the record's max_completion_length. Tokens of tools within a response count, as they do for
-    the engine. If a record says how its responses ended (finish_reasons, truncated), the responses
-    that were cut are those that it names.
+    At least 3 and a tenth of the responses, if no other record's are longer, and not all of them.
+    Or 1 and a tenth if that length is the record's max_completion_length. Tokens of tools within a
+    response count, as they do for the engine. If a record says how its responses ended
+    (finish_reasons, truncated), the responses that were cut are those that it names.
     """
     declared = [cut_off(value) for value in view.values]
     for record, endings in enumerate(declared):
@@ -473,21 +276,6 @@ def find_cut_responses(view: View) -> Iterator[Finding]:
     for record in np.flatnonzero(likely).tolist():
         count, of, length = int(hits[record]), int(view.counts[record]), int(longest[record])
         named = limits[record] == length
-        every = 3 <= of == count and not named and _end_differently(view, record)
-        if named or every or 3 <= count < of:
+        if named or 3 <= count < of:
             evidence = {"responses": count, "of": of, "length": length, "named": named}
-            ends = ", and end in different tokens" if every else ""
-            kind = "limit" if named else "lengths"
-            yield Finding(evidence, record, kind=kind, words={"ends": ends})
-
-
-def _end_differently(view: View, record: int) -> bool:
-    """Returns whether a record's responses, of one span, have ids and most end in different ones.
-
-    Short data may be an example that somebody wrote.
-    """
-    rows, ids = view.rows_of(record), view.counted_ids
-    if ids is None or view.spans[rows].max() < _WRITTEN_TOKENS:
-        return False
-    last = ids[edges(view.responses, end=True)[rows]].tolist()
-    return 2 * max(Counter(last).values()) <= len(last)
+            yield Finding(evidence, record, kind="limit" if named else "lengths")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rule import Finding, Placed, rule
+from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
-
-_NEAR = 1e-5
-"""Below this spread the std of a group is less than the eps that some framework adds to it."""
 
 
 def _scores(view: View) -> tuple[str, F64, F64, F64] | None:
@@ -46,30 +41,6 @@ def are_dead(view: View) -> NDArray[np.bool_]:
     return found & ~(view.by_group(np.abs(view.advantages), np.maximum) > 0.0)
 
 
-def compare_rewards(view: View) -> Kinds:
-    """Returns which of the groups of several responses are dead."""
-    several = np.flatnonzero(view.sizes > 1)
-    records = view.records.index[view.first_members[several]].tolist()
-    return Kinds.of(are_dead(view)[several], lambda at: view.places[records[at]])
-
-
-_END_CHANCE = math.log(1e-6)
-
-
-@rule("dead-group", "input")
-def find_dead_ends(groups: Kinds) -> Iterator[Placed]:
-    """Yields that all groups from a record on are dead, which are too many for chance.
-
-    With the share of dead groups before them (Laplace's) there are so many once in a million.
-    """
-    end = groups.end
-    if end is None or not end.kind:
-        return
-    before, dead = end.first, groups.spans[True].total - end.total
-    if end.total * math.log((dead + 1) / (before + 2)) < _END_CHANCE:
-        yield Finding({"groups": end.total, "before": dead, "of": before}, kind="end"), end.place
-
-
 @rule("dead-group")
 def find_dead_groups(view: View) -> Iterator[Finding]:
     """Finds groups whose rewards are all equal, so that all their advantages are 0.
@@ -87,31 +58,6 @@ def find_dead_groups(view: View) -> Iterator[Finding]:
         every = "both" if size == 2 else f"all {size}"
         evidence = {"size": size, "value": scores[1][first]}
         yield Finding(evidence, **place, words={"every": every, "name": scores[0]})
-
-
-@rule("near-dead-group")
-def find_near_dead_groups(view: View) -> Iterator[Finding]:
-    """Finds rewards so nearly equal that eps, or rounding alone, decides the advantages.
-
-    The spread is above 0 and at most 1e-5 (relative to the rewards where they are above 1): under
-    the std_eps of 1e-4 that TRL adds, above the 1e-9 of others, so that |A| is 0.001 or 1.
-    Two estimators of one framework differed a hundredfold there: verl#6348.
-    """
-    scores = _scores(view)
-    if scores is None or ("advantages" in view.names and view.rewards is not None):
-        return
-    name, values, low, high = scores
-    size = 1.0 if view.rewards is None else np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
-    near = (view.sizes > 1) & (high - low > 0.0) & (high - low <= _NEAR * size)
-    for group in np.flatnonzero(near).tolist():
-        members = values[view.members(group)]
-        spread, std = float(high[group] - low[group]), float(members.std(ddof=1))
-        advantages = {f"eps_{eps:g}": spread / (std + eps) for eps in (1e-4, 1e-6, 1e-8)}
-        yield Finding(
-            {"size": len(members), "spread": spread, "std": std, "advantages": advantages},
-            **view.at(int(view.first_members[group])),
-            words={"name": name},
-        )
 
 
 @rule("singleton-group")
@@ -151,27 +97,23 @@ def find_mixed_prompts(view: View) -> Iterator[Finding]:
     """Finds groups whose responses answer different prompts.
 
     A rank whose prompts differed within a group: huggingface/trl#2803. Where a trajectory's turns
-    are responses, each has a prompt of its own: there it is an info, and only if no prompt is in
-    all trajectories of the group (microsoft/agent-lightning#489).
+    are responses, each has a prompt of its own.
     """
     keys = [key for key in (*PROMPT_IDS, *PROMPTS) if key in view.values[0]]
     for record, value in enumerate(view.values):
         place, mine = view.places[record], view.rows_of(record)
         count = int(view.counts[record])
-        named = {key: value.get(key) for key in keys}
-        if place.mixed and record not in view.turned:
-            yield Finding({"key": place.mixed}, record)
+        if record in view.turned:
             continue
         if place.mixed:
-            named = {place.mixed: place.prompts}
-        for key, prompts in named.items():
+            yield Finding({"key": place.mixed}, record)
+            continue
+        for key in keys:
+            prompts = value.get(key)
             if not isinstance(prompts, list) or len(prompts) != count or not prompts:
                 continue
             if not isinstance(prompts[0], str | list):
                 continue  # one prompt: its messages
-            if record in view.turned:
-                yield from _find_unshared_prompts(view, record, key, prompts)
-                break
             first: dict[int, Any] = {}
             pairs = zip(view.groups[mine].tolist(), prompts, strict=True)
             odd = [
@@ -180,21 +122,6 @@ def find_mixed_prompts(view: View) -> Iterator[Finding]:
             if odd and len(first) < len(prompts):
                 yield Finding({"key": key, "responses": len(odd)}, **view.at(mine.start + odd[0]))
             break
-
-
-def _find_unshared_prompts(
-    view: View, record: int, key: str, prompts: Sequence[Any]
-) -> Iterator[Finding]:
-    """Yields the first group of trajectories none of whose prompts is in all of them."""
-    start = view.rows_of(record).start
-    shared: dict[int, set[str]] = {}
-    for one in view.turned[record]:
-        own = {str(prompts[row - start]) for row in one.rows.tolist()}
-        shared[one.group] = shared.get(one.group, own) & own
-        if not shared[one.group]:
-            at = view.at(int(one.rows[0]))
-            yield Finding({"key": key}, **at, kind="turns")
-            return
 
 
 @rule("uneven-groups")
@@ -210,25 +137,3 @@ def describe_uneven(counts: Counter[int]) -> Finding:
     sizes = {str(size): times for size, times in sorted(counts.items())}
     listed = ", ".join(f"{times} with {size}" for size, times in sizes.items())
     return Finding({"sizes": sizes}, words={"listed": listed})
-
-
-@rule("reward-scale")
-def find_reward_scales(view: View) -> Iterator[Finding]:
-    """Finds a reward function on a scale so large that the others hardly matter.
-
-    Its greatest |reward| is 2.5 times that of any other, and its spread twice; or 10 times.
-    """
-    if view.rewards is None or view.rewards.ndim < 2 or view.rewards.shape[1] < 2:
-        return
-    for record in range(view.records.count):
-        rows = np.nan_to_num(view.rewards[view.rows_of(record)])
-        sizes, spreads = np.abs(rows).max(axis=0), rows.std(axis=0)
-        second, most = np.argsort(sizes)[-2:].tolist()
-        times = float(sizes[most] / sizes[second]) if sizes[second] > 0.0 else math.inf
-        wider = float(spreads[most]) >= 2.0 * float(np.delete(spreads, most).max())
-        if sizes[second] > 0.0 and times >= 2.5 and (wider or times >= 10.0):
-            yield Finding(
-                {"function": most, "largest": sizes.tolist(), "spreads": spreads.tolist()},
-                record,
-                words={"reach": sizes[most], "times": times},
-            )

@@ -46,26 +46,25 @@ def find_log_bases(pair: Pair) -> Iterator[Finding]:
 
 
 def _describe_base(pair: Pair, sample: int, base: int, at: int, doubt: float) -> Finding:
-    """Returns the finding of a factor that is a base's, in which the one or the other may be."""
+    """Returns the finding of a factor that is a base's, or of a scale that is as large."""
     scale, names = pair.scales[sample], pair.keys
     factor, (slope, noise) = math.exp(scale.factor.median), scale.slope
     divided = _LIKE_BASE_2 if at == 0 else 1.0 / _LIKE_BASE_2
     wanted = PER_NAT[base] if at else 1.0 / PER_NAT[base]
     is_base, is_temperature = (abs(slope - one) <= noise for one in (wanted, divided))
     like_temperature = abs(factor / divided - 1.0) <= doubt and is_base <= is_temperature
-    excluded = like_temperature and is_base < is_temperature
     odd, words = _compare_with_others(pair, sample)
-    kind, name = "divided" if like_temperature else "pair", names[at]
-    if excluded or odd == 1 - at:
-        kind = "scaled" if excluded else "others"
-        name = " or ".join(names) if odd is None else names[odd]
+    scaled = like_temperature or odd == 1 - at
+    name = names[at] if odd is None else names[odd]
+    if scaled and odd is None:
+        name = " or ".join(names)
     evidence = {
-        "base": None if excluded else base,
-        "factor": slope if excluded else factor,
+        "base": None if scaled else base,
+        "factor": slope if is_base < is_temperature else factor,
         "culprit": pair.names[at if odd is None else odd],
     }
-    words |= {"base": base, "ln": math.log(base), "temperature": _LIKE_BASE_2, "name": name}
-    return Finding(evidence, pair.record(sample), kind=kind, words=words)
+    words |= {"base": base, "ln": math.log(base), "name": name}
+    return Finding(evidence, pair.record(sample), kind="scaled" if scaled else "", words=words)
 
 
 def _compare_with_others(pair: Pair, sample: int) -> tuple[int | None, dict[str, Any]]:
@@ -83,7 +82,7 @@ _STRAIGHT, _STRAIGHT_SHORT, _SHORT = 1.2, 0.7, 100
 """Fewer tokens may share a context, where older weights give a line as well."""
 _ALIKE, _NOISY = {False: 0.55, True: 0.35}, {False: 4.0, True: 1.5}
 """Spreads of the shares of sure tokens and about the line: between engines, and after updates."""
-_ENGINE_SHARE, _UPDATE_SHARE, _NOTABLE_SHARE = 0.02, 0.13, 0.04
+_ENGINE_SHARE, _UPDATE_SHARE = 0.02, 0.13
 _MOST_VANISHED = 0.02
 _CONSTANT_ALIKE = 0.2
 _MOST_SHARE = 1.5
@@ -142,33 +141,6 @@ def _is_temperature(pair: Pair, scale: Scale) -> bool:
     if not found or scale.offset.is_alike(_CONSTANT_ALIKE):
         return False  # one constant at all tokens
     return scale.vanished <= _MOST_VANISHED  # else words that top-p or top-k cut off
-
-
-@rule("sharper", "pair")
-def find_sharper_policies(pair: Pair) -> Iterator[Finding]:
-    """Finds sure tokens that are surer in one column, evenly, by 0.04 of their log-odds or more.
-
-    The share spreads by at most 0.55 of its median, as with a temperature, and
-    ``find_temperatures`` finds none, as between a policy and its reference: training may do it. It
-    makes policies unevenly surer in most healthy runs, which says nothing.
-    Logits of the reference that were not divided: huggingface/trl#3029.
-    """
-    for sample, scale in pair.scales.items():
-        even = scale.has_even_odds(_ALIKE[False]) and abs(scale.odds.median) > _NOTABLE_SHARE
-        if even and not _is_temperature(pair, scale):
-            share = scale.odds.median
-            first, second = pair.keys if share > 0.0 else pair.keys[::-1]
-            size = abs(share)
-            yield Finding(
-                {"share": share, "spread": scale.odds.spread, "tokens": scale.odds.number},
-                pair.record(sample),
-                words={
-                    "first": first,
-                    "second": second,
-                    "size": size,
-                    "temperature": (2.0 - size) / (2.0 + size),
-                },
-            )
 
 
 # ---- constants -----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ EPSILONS: Mapping[tuple[float, float], float] = {
     (0.2, 0.3): 4.0,
     **{(0.2, high): 6.0 for high in (0.22, 0.25, 0.4)},
     **{(one, one): 4.0 for one in (0.1, 0.15, 0.25, 0.28, 0.3, 0.4, 0.5)},
-    **{(one, one): 9.0 for one in (0.0001, 0.001, 0.01, 0.05, 1.0)},
+    **{(one, one): 9.0 for one in (0.0001, 0.001, 0.01, 0.02, 0.05, 1.0)},
     (0.2, UNBOUND["epsilon_high"]): 5.0,
     **{(UNBOUND["epsilon_low"], high): 6.0 for high in (0.2, 0.28)},
 }
@@ -35,14 +35,6 @@ EPSILONS: Mapping[tuple[float, float], float] = {
 0.2 is the default of TRL, verl, OpenRLHF, slime, SkyRL and NeMo-RL; 0.2 and 0.28 are DAPO's, and
 those of most recipes of verl, slime and NeMo-RL that set both.
 """
-
-_HUNDREDTHS = [at / 100 for at in range(1, 61)]
-FINE: Mapping[tuple[float, float], float] = {
-    **{(one, one): 7.0 for one in _HUNDREDTHS},
-    **{(0.2, high): 7.0 for high in _HUNDREDTHS},
-}
-"""ε of two digits, tried in unmodified rows and with one change where nothing else fits."""
-
 
 OF_SEQUENCES: Mapping[tuple[float, float], float] = {(3e-4, 4e-4): 2.0, (3e-4, 3e-4): 4.0}
 """Further ε where the ratio is a sequence's: the GSPO paper's, which all frameworks recommend."""
@@ -228,13 +220,6 @@ def advantages(
     return NO_CHANGE, *found, change("advantage", "raw", _RARE)
 
 
-def one_sided(row: Plan) -> list[Change]:
-    """No clip above, and none below, where records give ε and no flag does."""
-    if UNBOUND.keys() & row.flags.keys():
-        return []
-    return [Change({}, {name: value}, 1, _CHANGE) for name, value in UNBOUND.items()]
-
-
 def pairs(base: Plan) -> list[Change]:
     """Other ratios, other surrogates, and both."""
     ratios = [change("ratio", "token"), change("ratio", "sequence")]
@@ -263,7 +248,7 @@ def _weighted(name: str) -> Change:
 
 
 def aggregates(base: Plan, lengths: Sequence[int]) -> list[Change]:
-    """Other denominators: the neutral ones; a constant length, where none is known, as solved."""
+    """Other denominators: the neutral ones; a constant length, where none is known."""
     if "aggregate" in base.swapped:
         return _lengths(base.swapped["aggregate"], lengths, only_length=True)
     plain = ("response-mean", "token-mean", "token-sum", "prompt-mean", "sum")

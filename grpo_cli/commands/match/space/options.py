@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from grpo_cli.commands.match.question import Question, by_response
 from grpo_cli.commands.match.space.changes import Change, changed
-from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.objective import Objective
@@ -22,8 +22,8 @@ POLICY = ("ratio", "surrogate", "correction")
 """The stages of a policy term."""
 _MASKS = ("trl/masks", "ms-swift/off-policy-mask")
 """Corrections that keep all tokens as they are where their switches are off."""
-DIRECT = 1 << 24
-"""Added to the number of a policy term that is evaluated with its advantages."""
+ALONE = 1 << 24
+"""In the place of a policy term's number: its rows are evaluated one by one."""
 
 
 # ---- what identifies an option -------------------------------------------------------------------
@@ -94,7 +94,6 @@ class Options:
         advantages: an advantage per response, less a KL in the reward.
         policies: ratio, surrogate and correction, for A = 1 and for A = −1.
         pairs: (advantage, policy) → number, of those that conventions combine.
-        directs: policy terms that are evaluated with their advantages.
         kls: KL estimates, with the ratio or correction that weighs them.
         weights: aggregations, with their stages.
         entropies: entropy bonuses.
@@ -104,7 +103,6 @@ class Options:
     advantages: Table = field(default_factory=Table)
     policies: Table = field(default_factory=Table)
     pairs: dict[tuple[int, int], int] = field(default_factory=dict)
-    directs: Table = field(default_factory=Table)
     kls: Table = field(default_factory=Table)
     weights: Table = field(default_factory=Table)
     entropies: Table = field(default_factory=Table)
@@ -130,20 +128,6 @@ class Options:
             for start in range(0, len(policies), most):
                 yield advantages, policies[start : start + most]
 
-    @cached_property
-    def directs_by_policy(self) -> list[int]:
-        """The numbers of the direct policy terms; those that differ in advantages alone adjoin."""
-        policies = [repr(key[1]) for key in self.directs.numbers]  # type: ignore[index]
-        return sorted(range(len(policies)), key=policies.__getitem__)
-
-    @cached_property
-    def _advantages(self) -> list[int]:
-        return [advantage for advantage, _ in self.pairs]
-
-    def advantage_of(self, policy: int) -> int:
-        """The number under which the statistics are that a policy's advantages need."""
-        return policy if policy >= DIRECT else self._advantages[policy]
-
 
 # ---- rows and changes on a record ----------------------------------------------------------------
 
@@ -160,8 +144,11 @@ class Sample:
         bound: what changes put in the place of rows' stages.
     """
 
-    def __init__(self, first: Chunk, recorded: str = "") -> None:
-        self.record = record = first.alone(0)
+    def __init__(self, question: Question, recorded: str = "") -> None:
+        first, record = question.first, question.first.alone(0)
+        if question.data.chunks and question.data.chunks[0].batch.token_advantages is None:
+            (record,) = by_response([record])
+        self.record = record
         self.recorded = recorded
         (whole,) = record.records
         self.width = max([*whole.widths, *first.batch.responses.lengths.tolist()])
@@ -214,17 +201,6 @@ class Stages:
         self._record, self._bound = sample.record, sample.bound
         self._values = {**own_values(row.variant), **sample.record.settings, **row.flags}
         self._flags = tuple(row.flags.items())
-
-    def context(self, stages: Sequence[str], takes: Collection[str]) -> Key:
-        """What changes of these stages that set these hyperparameters find in the row."""
-        own = [(getattr(self.objective, stage), getattr(self.row.row, stage)) for stage in stages]
-        reads = self.row.row.reads
-        return (
-            tuple([bound.key for both in own for bound in both]),
-            tuple([self._values.get(name, ...) for name in takes]),
-            None if reads is None else reads.intersection(takes),
-            self._flags,
-        )
 
     def advantage_key(self, one: Change) -> Key:
         """Identifies its advantages with a change."""

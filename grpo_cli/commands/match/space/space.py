@@ -6,11 +6,11 @@ weights. So J of tens of thousands of conventions comes from some hundred vector
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache, cached_property, partial, reduce
+from functools import cache, partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +20,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match.space import changes as tried
 from grpo_cli.commands.match.space.changes import NO_CHANGE, Change, changed, checked
 from grpo_cli.commands.match.space.options import (
-    DIRECT,
-    POLICY,
+    ALONE,
     Key,
     Options,
     Sample,
@@ -37,7 +36,6 @@ from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.inputs import missing
 from grpo_cli.objective.pipeline import estimates_kl
-from grpo_cli.variants import STAGES
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.registry import bind
 
@@ -46,6 +44,7 @@ Index = NDArray[np.int32] | NDArray[np.int16]
 _NONE, _CANNOT = -1, -2
 """In the place of an option's number: it has none, or it cannot be evaluated."""
 _EPSILON = ("epsilon_high", "epsilon_low")
+_MOST_CHANGES = 2
 _COSTLY = 9.0
 """Bits from which ε is not searched together with other changes."""
 
@@ -55,25 +54,20 @@ class Depth(IntEnum):
 
     QUICK leaves out what needs all tokens again for each convention: other ratios and surrogates
     than a row's own, statistics of the whole input, advantages of tokens. PLAIN has all of that.
-    WIDE searches ε, and β in the reward, as well; FINE, ε of two digits, with one change at most.
+    WIDE searches ε as well.
     """
 
     QUICK = 0
     PLAIN = 1
     WIDE = 2
-    FINE = 3
 
 
-DOUBTFUL = frozenset({"epsilon_low", "epsilon_high", "beta"})
-"""What records give and a trainer may have computed with another value of."""
-
-
-def known(base: Plan, chunk: Chunk, *, doubted: bool = False) -> set[str]:
+def known(base: Plan, chunk: Chunk) -> set[str]:
     """The hyperparameters that flags or the first records give, so that they are not searched.
 
-    ε is "epsilon", below or above; it and β count as unknown where the records' are ``doubted``.
+    ε is "epsilon", below or above.
     """
-    given = base.flags.keys() | (chunk.settings.keys() - (DOUBTFUL if doubted else set()))
+    given = base.flags.keys() | chunk.settings.keys()
     return given | ({"epsilon"} if given & {*_EPSILON} else set())
 
 
@@ -93,14 +87,6 @@ class Axis:
     def __len__(self) -> int:
         return len(self.changes)
 
-    @cached_property
-    def takes(self) -> set[str]:
-        """The hyperparameters that its changes set, or that what they put into a row takes."""
-        stages = {(stage, name) for one in self.changes for stage, name in one.stages.items()}
-        choices = [STAGES[stage].choices[name] for stage, name in stages]
-        flags = {name for one in self.changes for name in one.flags}
-        return flags.union(*(choice.hyperparameters for choice in choices))
-
 
 class Axes(NamedTuple):
     """The changes of a grid, kind by kind."""
@@ -110,14 +96,10 @@ class Axes(NamedTuple):
     kls: Axis
     weights: Axis
 
-    def combined(self, most: int) -> tuple[Index, tuple[NDArray[np.int64], ...], F64]:
-        """[n] flat places of the combinations of changes, their places by axis, their bits.
-
-        Args:
-            most: changes that a combination may have.
-        """
+    def combined(self) -> tuple[Index, tuple[NDArray[np.int64], ...], F64]:
+        """[n] flat places of the combinations of changes, their places by axis, their bits."""
         count = reduce(np.add.outer, [axis.counts for axis in self])
-        at = np.flatnonzero(count <= most)
+        at = np.flatnonzero(count <= _MOST_CHANGES)
         places = np.unravel_index(at, count.shape)
         bits = np.where(count.ravel()[at] > 1, 1.0, 0.0)
         for axis, place in zip(self, places, strict=True):
@@ -134,7 +116,7 @@ class Grid:
         own_bits: what the row itself costs.
         axes: advantage, policy, KL and aggregation changes.
         policy, kl, weight: [A, P], [K, P], [W] the numbers of their options, −2 for one that is not
-            tried; the number of a direct policy begins at ``DIRECT``.
+            tried.
         kl_weight, entropy, entropy_weight: the row's own; −1 for none.
         beta: [K] the row's own β.
     """
@@ -201,7 +183,7 @@ class Space:
         self.reasons, self.same = builder.reasons, builder.same
         self.place = {name: at for at, name in enumerate(names)}
         every = dict.fromkeys(one.axes for one in grids)
-        combined = {axes: axes.combined(builder.most_changes) for axes in every}
+        combined = {axes: axes.combined() for axes in every}
         columns = [grid.columns(at, *combined[grid.axes]) for at, grid in enumerate(grids)]
         for name in [*columns[0]]:
             setattr(self, name, np.concatenate([one.pop(name) for one in columns]))
@@ -223,15 +205,7 @@ class Space:
         return checked(changed(grid.plan, *changes, *more))
 
 
-def build(
-    base: Plan,
-    sample: Sample,
-    betas: Sequence[float],
-    depth: Depth,
-    *,
-    large: bool = False,
-    doubted: bool = False,
-) -> Space:
+def build(base: Plan, sample: Sample, betas: Sequence[float], depth: Depth) -> Space:
     """The conventions that are tried on records like the sample.
 
     Args:
@@ -239,14 +213,11 @@ def build(
         sample: a record.
         betas: values of β to try.
         depth: how much is searched.
-        large: whether policy terms that need their own advantages are tried unmodified alone.
-        doubted: whether ε and β are searched although the records give them.
 
     Raises:
         InputError: where no convention can be tried.
     """
-    builder = _Builder(base, sample, betas, depth, known(base, sample.record, doubted=doubted))
-    builder.modifies_directs = depth is Depth.WIDE and not large
+    builder = _Builder(base, sample, betas, depth)
     rows = tried.rows(base, sample.frameworks, sample.recorded)
     grids = [grid for row in rows if builder.is_new(row) for grid in builder.grids(row)]
     if not grids:
@@ -258,23 +229,17 @@ def build(
 class _Builder:
     """Makes the grids of one row after the other, and numbers the options that they need."""
 
-    modifies_directs = False
-
-    def __init__(
-        self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth, given: set[str]
-    ) -> None:
+    def __init__(self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth) -> None:
+        given = known(base, sample.record)
         self._sample, self._depth, self._given = sample, depth, given
         self._asked = base.variant
         self.options = Options(solve="beta" not in given and not betas)
         self.reasons: dict[str, str] = {}
         self.same: dict[str, list[str]] = {}
         self._rows: dict[Key, list[str]] = {}
-        self._known_numbers: dict[Key, Index] = {}
         # Rows share the changes and the axes that are made for them.
         self._axis, self._own = cache(Axis), cache(_own_values)
-        usual = tried.FINE if depth is Depth.FINE else tried.EPSILONS
-        self._epsilons = cache(partial(_epsilons, usual))
-        self._penalised = cache(self._penalised_advantages)
+        self._epsilons = cache(_epsilons)
         constants = dict.fromkeys((sample.width, *tried.LENGTHS))
         lengths: Sequence[Any] = [] if tried.LENGTH in given else [*constants]
         if tried.LENGTH in base.flags.keys() - base.takes():  # for the other rows and changes
@@ -284,9 +249,7 @@ class _Builder:
         lacking = missing("advantages", bind("advantage", "given"), "advantage")
         fixed = sample.record.advantages_given or "advantage" in base.swapped or not rewards
         self._lacking = "" if fixed else str(lacking)
-        self.most_changes = 1 if depth is Depth.FINE else 2
-        bare = depth in (Depth.QUICK, Depth.FINE)
-        self._pairs = [NO_CHANGE] if bare else [NO_CHANGE, *tried.pairs(base)]
+        self._pairs = [NO_CHANGE, *(tried.pairs(base) if depth > Depth.QUICK else ())]
         self._betas = [Change({}, {"beta": beta}) for beta in betas]
         self._kls: list[Change] = []
         for kl in tried.kls(base):
@@ -312,7 +275,7 @@ class _Builder:
         try:
             stages = Stages(self._sample, row)
             objective = stages.objective
-            per_response = self._sample.per_response(advantage_key(objective), row)
+            self._sample.per_response(advantage_key(objective), row)
         except GrpoError as error:
             self.reasons.setdefault(row.variant, str(error))
             return
@@ -334,8 +297,7 @@ class _Builder:
         if not objective.kl_in_reward:
             yield self._grid(stages, advantages, pairs, [*own, *self._kls], aggregates)
             return
-        penalised = self._penalised(advantages, per_response=per_response)
-        yield self._grid(stages, penalised, pairs, own, aggregates)
+        yield self._grid(stages, advantages, pairs, own, aggregates)
         if self._kls:
             other = Stages(self._sample, changed(row, self._kls[0]))
             yield self._grid(other, advantages, pairs, self._kls, aggregates)
@@ -349,11 +311,7 @@ class _Builder:
 
     def _with_epsilons(self, stages: Stages, pairs: Sequence[Change]) -> Iterator[Change]:
         """The policy changes with each ε that is searched."""
-        if self._depth < Depth.WIDE:
-            return
-        if "epsilon" in self._given:
-            if stages.objective.surrogate.choice.window == "product":
-                yield from tried.one_sided(stages.row)
+        if self._depth < Depth.WIDE or "epsilon" in self._given:
             return
         for pair in pairs:
             if "surrogate" in pair.stages:
@@ -364,20 +322,6 @@ class _Builder:
             if taken:
                 long = stages.bound("ratio", pair).name.startswith("sequence")
                 yield from self._epsilons(pair, taken, of_sequences=long)
-
-    def _penalised_advantages(
-        self, every: tuple[Change, ...], *, per_response: bool
-    ) -> Sequence[Change]:
-        """Advantages where the KL is in the reward: some with other β, if none is known."""
-        if "beta" in self._given or self._depth is not Depth.WIDE:
-            return every
-        advantages = every[:4] if per_response else every[:1]
-        betas = [
-            Change({}, {"beta": beta}, 0, bits)
-            for beta, bits in tried.BETAS.items()
-            if bits <= 3.0 or beta in (0.002, 0.003, 0.03, 0.15, 0.2)
-        ]
-        return [*every, *(one.and_(beta) for beta in betas for one in advantages)]
 
     def _grid(self, stages: Stages, *changes: Sequence[Change]) -> Grid:
         """A row's grid of advantage, policy and KL changes, and of aggregations."""
@@ -390,7 +334,7 @@ class _Builder:
         all_tokens = keeps_tokens(objective.correction)
         policy = self._policies(stages, axes, all_tokens=all_tokens)
         kl = np.array([self._kls_of(stages, one, pairs) for one in kls], np.int32)
-        weight = self._numbered(stages, ("aggregate",), axes.weights, self._weight)
+        weight = self._numbers(axes.weights.changes, partial(self._weight, stages))
         if not all_tokens:  # only the row's own
             weight = np.where(np.arange(len(weight)) > 0, _CANNOT, weight)
         entropy = objective.entropy if objective.entropy_coef else None
@@ -408,14 +352,14 @@ class _Builder:
         )
 
     def _policies(self, stages: Stages, axes: Axes, *, all_tokens: bool) -> Index:
-        """[A, P] numbers of pairs, or of direct policies; −2 for what is not tried."""
+        """[A, P] numbers of pairs; −2 for what is not tried."""
         advantages, pairs = axes.advantages, axes.pairs
-        policies = self._numbered(stages, POLICY, pairs, self._policy)
-        numbers = self._numbered(stages, ("advantage", "kl"), advantages, self._advantage)
+        policies = self._numbers(pairs.changes, partial(self._policy, stages))
+        numbers = self._numbers(advantages.changes, partial(self._advantage, stages))
         if self._lacking:
             self.reasons.setdefault("given", self._lacking)
         count = np.add.outer(advantages.counts, pairs.counts)
-        can = (count <= self.most_changes) & (numbers > _CANNOT)[:, None] & (policies > _CANNOT)
+        can = (count <= _MOST_CHANGES) & (numbers > _CANNOT)[:, None] & (policies > _CANNOT)
         by_sign = can & (numbers >= 0)[:, None] & (policies >= 0) & all_tokens
         found = np.full(count.shape, _CANNOT, np.int32)
         rows, columns = np.nonzero(by_sign)
@@ -424,41 +368,14 @@ class _Builder:
             known.setdefault(pair, len(known))
             for pair in zip(numbers[rows].tolist(), policies[columns].tolist(), strict=True)
         ]
-        # what has to be evaluated with its own advantages
-        bits = np.add.outer(advantages.bits, pairs.bits)
-        if not all_tokens:
-            worth = count == 0
-        elif self.modifies_directs:
-            worth = (count <= 1) & (bits <= _COSTLY)
-        else:
-            worth = bits == 0.0
-        if self._depth is not Depth.QUICK:
-            for a, p in np.argwhere(can & ~by_sign & worth).tolist():
-                both = advantages.changes[a], pairs.changes[p]
-                wanted = stages.advantage_key(both[0]), policy_key(*stages.policy(both[1]))
-                found[a, p] = DIRECT + self.options.directs.number(wanted, stages.row, *both)
+        if can[0, 0] and not by_sign[0, 0] and self._depth is not Depth.QUICK:
+            found[0, 0] = ALONE  # the row without a change
         return found
 
     # ---- numbers of options ----------------------------------------------------------------------
 
-    def _numbered(
-        self,
-        stages: Stages,
-        names: Sequence[str],
-        axis: Axis,
-        number: Callable[[Stages, Change], int],
-    ) -> Index:
-        """[n] the number of each change's option; rows whose options are the same share them."""
-        wanted = axis, stages.context(names, axis.takes), stages.row.wants_moments
-        if wanted not in self._known_numbers:
-            found = np.array(self._numbers(axis.changes, partial(number, stages)), np.int32)
-            if "advantage" in names and (found == _CANNOT).any():
-                return found  # another stage of the row may be the reason
-            self._known_numbers[wanted] = found
-        return self._known_numbers[wanted]
-
-    def _numbers(self, changes: Sequence[Change], number: Callable[[Change], int]) -> list[int]:
-        """The number of each change's option; −2, and a reason, where it cannot be evaluated."""
+    def _numbers(self, changes: Sequence[Change], number: Callable[[Change], int]) -> Index:
+        """[n] the number of each change's option; −2, and a reason, where it has none."""
         found = []
         for one in changes:
             try:
@@ -467,7 +384,7 @@ class _Builder:
                 name = " ".join(one.stages.values()) or "the variant's own"
                 self.reasons.setdefault(name, str(error))
                 found.append(_CANNOT)
-        return found
+        return np.array(found, np.int32)
 
     def _advantage(self, stages: Stages, one: Change) -> int:
         """The advantage's number; −1 where tokens have their own."""
@@ -506,10 +423,7 @@ class _Builder:
             return _NONE
         weighted = "ratio" in bound.choice.columns and bound.values.get("kl_weight") != "none"
         ratio = key(stages.bound("ratio", weighing)) if weighted else None
-        correction, weighing_it = stages.bound("correction", kl), None
-        if correction.name.startswith("ms-swift/"):
-            weighing_it = correction_key(correction), key(stages.bound("advantage", kl))
-        wanted = key(bound, "beta" if self.options.solve else ""), ratio, weighing_it
+        wanted = key(bound, "beta" if self.options.solve else ""), ratio
         detail = "weighted" if weighted else ""
         return self.options.kls.number(wanted, stages.row, kl, weighing, detail=detail)
 
@@ -533,17 +447,11 @@ def _own_values(values: Sequence[tuple[str, Value]]) -> Sequence[Change]:
     return [Change({}, dict(values), 1, 1.0)] if values else []
 
 
-def _epsilons(
-    usual: Mapping[tuple[float, float], float],
-    pair: Change,
-    taken: Sequence[str],
-    *,
-    of_sequences: bool,
-) -> Sequence[Change]:
+def _epsilons(pair: Change, taken: Sequence[str], *, of_sequences: bool) -> Sequence[Change]:
     """A policy change with each ε that is searched; some are usual for a sequence's ratio alone."""
     found: dict[Key, Change] = {}
     further = tried.OF_SEQUENCES if of_sequences else {}
-    for (low, high), bits in (*usual.items(), *further.items()):
+    for (low, high), bits in (*tried.EPSILONS.items(), *further.items()):
         both = {"epsilon_low": low, "epsilon_high": high}
         flags = {name: both[name] for name in taken}
         if pair.bits + bits <= _COSTLY:

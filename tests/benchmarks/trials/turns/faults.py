@@ -109,35 +109,7 @@ def _last_mask(record: Record, every: list[Episode], strength: Strength, random:
     record["advantages"] = rows
 
 
-def _moved(record: Record, every: list[Episode], strength: Strength, random: Random) -> None:
-    """Advantages by turn begin some tokens late, or as if tools' tokens were not there."""
-    rows = []
-    for one, mask in zip(every, record["mask"], strict=True):
-        own = np.concatenate([[turn.advantage] * len(turn.ids) for turn in one.turns])
-        whole = np.concatenate(
-            [[turn.advantage] * (len(turn.ids) + len(turn.tool)) for turn in one.turns]
-        )
-        if strength == "tools":
-            row = np.concatenate((own, np.full(len(mask) - len(own), own[-1])))
-        else:
-            kept = np.flatnonzero(np.array(mask))
-            row = whole.copy()
-            late = np.concatenate((np.full(strength, own[0]), own))[: len(own)]
-            row[kept] = late
-        rows.append(rounded(row))
-    record["advantages"] = rows
-
-
 # ---- rewards -------------------------------------------------------------------------------------
-
-
-def _first(every: list[Episode], strength: Strength, random: Random) -> None:
-    for one in every:
-        rewards = [turn.reward for turn in one.turns]
-        if random.random() < strength and sum(rewards):
-            for turn in one.turns:
-                turn.reward = 0.0
-            one.turns[0].reward = one.reward
 
 
 def _penalised(record: Record, every: list[Episode], strength: Strength, random: Random) -> None:
@@ -200,25 +172,13 @@ def _again(record: Record, every: list[Episode], strength: Strength, random: Ran
             record["prompt_ids"][at] = prompt
 
 
-def _missing(every: list[Episode], strength: Strength, random: Random) -> None:
-    """Some trajectories lose a turn, not their last."""
-    several = [one for one in every if len(one.turns) > 2]
-    count = max(1, round(strength[0] * len(every)))
-    for one in [several[at] for at in random.permutation(len(several))[:count].tolist()]:
-        at = 0 if strength[1] == "first" else int(random.integers(1, len(one.turns) - 1))
-        del one.turns[at]
-
-
 EDITS: dict[str, Edit] = {
     "trajectories counted once per turn": _per_turn,
-    "outcome on the first turn": _first,
-    "turns missing": _missing,
 }
 """Faults that change episodes, before they are written."""
 AFTER: dict[str, After] = {
     "groups made of turns": _own_groups,
     "advantages under the last turn's mask": _last_mask,
-    "advantages by turn begin elsewhere": _moved,
     "the KL of tools' tokens in the rewards": _penalised,
     "the outcome on a tool's token": _on_tool,
     "tools' tokens count": _trained,
