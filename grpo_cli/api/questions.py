@@ -439,8 +439,8 @@ def trend(
         data: the run, as ``evaluate`` takes data; or a trainer's log, or several.
         variant: a variant's name or alias. Default: "grpo".
         at: a step, for its metrics, worst groups and tokens. Default: none.
-        by: a field, as "rank" or "env", to see which of its values carry the changes of the run, or
-            those ``at`` a step. Default: none.
+        by: a field, as "rank" or "env", to see which of its values carry the changes of the run.
+            Default: none.
         against: another run, whose metrics are compared with this one's. Default: none.
         step: the field that has a record's step; "file": each file is a step. Default: the first of
             the usual names that the records have.
@@ -476,7 +476,7 @@ def trend(
     objective = as_flags(None if variant == "grpo" else variant, stages or {}, values)
     asking = {"by": by, "at": at, "log": log, "against": against, "html": html}
     questions = [name for name, value in asking.items() if value is not None]
-    if len(questions) > 1 and questions != ["by", "at"]:
+    if len(questions) > 1:
         raise UsageError(f"{questions[1]} cannot be combined with {questions[0]}")
     logged, _ = read_finite(None if log is None else os.fspath(log), None)
     framework = framework_of(logged)
@@ -499,10 +499,9 @@ def trend(
     run = opened(data)
     if against is not None:
         both = run, opened(against)
-        compared = compare_runs(*(one.read_each() for one in both))
+        compared = compare_runs(*(one if isinstance(one, Steps) else one.read() for one in both))
         notes = (one.reader.notes(plan) for one in both if isinstance(one, Run))
-        also = (one.partition(", as RUN")[0] for one in compared.notes)  # flags as an example
-        return _noting(compared, *notes, also)
+        return _noting(compared, *notes, compared.notes)
     if isinstance(run, Steps) and {*questions} <= {"html"}:
         found = written(trend_of(None, run, Flags()), run)
         return _noting(found, unused(objective) | run.notices)
@@ -514,7 +513,7 @@ def trend(
     at = None if at is None else whole("at", at)
     answer: StepAnswer | PartsAnswer | None = None
     if by is not None:
-        answer = answer_of_parts(run, flags, by, at)
+        answer = answer_of_parts(run, flags, by)
     elif at is not None:
         answer = answer_of_step(run, flags, at)[0]
     if answer is not None:

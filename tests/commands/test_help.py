@@ -22,8 +22,7 @@ from grpo_cli.commands.explain.choice import is_choice
 from grpo_cli.commands.help.command import flags, look_up_flag
 from grpo_cli.commands.help.view import flag_pages
 from grpo_cli.commands.help.words import look_up
-from grpo_cli.commands.trend.legend import legend
-from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import METRICS, legend
 from grpo_cli.commands.trend.onsets import KINDS
 from grpo_cli.commands.trend.questions.at import FACTS
 from grpo_cli.commands.trend.questions.parts import PartChange

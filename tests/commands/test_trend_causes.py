@@ -45,7 +45,7 @@ def other_forward_pass(now: Columns, since: int, draw: Random) -> None:
         now["new"] = 1.6 * now["new"]
 
 
-def one_position(now: Columns, since: int, draw: Random) -> None:
+def one_token(now: Columns, since: int, draw: Random) -> None:
     now["new"][..., 3] -= 1.5
 
 
@@ -58,26 +58,12 @@ def noise_in(name: str, size: float) -> Callable[[Columns, int, Random], None]:
     return plant
 
 
-def noise_in_old_of_a_group(now: Columns, since: int, draw: Random) -> None:
-    moved = now["old"][1] + 0.4 * draw.normal(size=now["old"][1].shape)
-    now["old"][1] = np.minimum(moved, -1e-5)
-
-
-def exchange(name: str) -> Callable[[Columns, int, Random], None]:
-    return lambda now, since, draw: now.update({"old": now[name], name: now["old"]})
-
-
 def large_update(now: Columns, since: int, draw: Random) -> None:
     """Which the policy before the next update has too, and the engine."""
     now["new"] = 1.6 * now["new"]
     if since > 0:
         now["rollout"] = now["rollout"] + 0.6 * now["old"]
         now["old"] = 1.6 * now["old"]
-
-
-def stale(now: Columns, since: int, draw: Random) -> None:
-    noise = draw.normal(size=now["old"].shape)
-    now["rollout"] = np.minimum(now["rollout"] + 0.03 * (since % 5) * noise, -1e-5)
 
 
 def never_synced(now: Columns, since: int, draw: Random) -> None:
@@ -90,14 +76,6 @@ def ascending(now: Columns, since: int, draw: Random) -> None:
     now["new"] = np.minimum(now["new"] - 0.02 * centred(now)[..., None], -1e-5)
 
 
-def sampled_greedily(now: Columns, since: int, draw: Random) -> None:
-    """Likelier tokens in all columns, which get more reward."""
-    gain = -0.4 * now["old"]
-    for name in COLUMNS:
-        now[name] = np.minimum(now[name] + gain, -1e-5)
-    now["rewards"] = (draw.random((GROUPS, 8)) < 0.95).astype(float)
-
-
 def replaced(now: Columns, since: int, draw: Random) -> None:
     now["ref"] = np.minimum(now["ref"] - 0.6 * np.abs(draw.normal(size=now["old"].shape)), -1e-5)
 
@@ -106,29 +84,10 @@ def moved_little(now: Columns, since: int, draw: Random) -> None:
     now["new"] = np.minimum(now["old"] + 0.055 * draw.normal(size=now["old"].shape), -1e-5)
 
 
-def three_faults(now: Columns, since: int, draw: Random) -> None:
+def two_faults(now: Columns, since: int, draw: Random) -> None:
     now["rollout"] = 1.4 * now["rollout"]
     if since >= 10:
         now["rewards"] = (draw.random((GROUPS, 8)) < 0.02).astype(float)
-    if since >= 15:
-        now["epsilon"] = 0.02
-
-
-def settings_then_reference(now: Columns, since: int, draw: Random) -> None:
-    now["epsilon"] = 0.02
-    if since >= 4:
-        replaced(now, since, draw)
-
-
-def engine_then_rewards(now: Columns, since: int, draw: Random) -> None:
-    now["rollout"] = np.minimum(now["rollout"] + 0.1 * draw.normal(size=now["old"].shape), -1e-5)
-    if since >= 6:
-        now["rewards"] = (draw.random((GROUPS, 8)) < 0.02).astype(float)
-
-
-def rewards_of_the_prompt(now: Columns, since: int, draw: Random) -> None:
-    """The first response's, for all of its group."""
-    now["rewards"] = np.repeat(now["rewards"][:, :1], 8, axis=1)
 
 
 def copied(now: Columns, since: int, draw: Random) -> None:
@@ -148,8 +107,8 @@ def given(now: Columns) -> Any:
 PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] = {
     "the policy as reference": (
         lambda now, since, draw: now.update(ref=now["old"]),
-        r"step 24: log_probs_ref equals log_probs_old at all tokens; last good step 23; ",
-        "compute the reference with the initial weights",
+        r"step 24: the KL .* fell; likely: the reference was replaced by one nearer to ",
+        "if the reference was not replaced on purpose, ",
     ),
     "another reference": (
         replaced,
@@ -158,51 +117,33 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "one corrupt token": (
         corrupt,
-        r"step 24: .* for one step \(.* → .*\); likely: log_probs_old is far off at 1 of 512 tok",
-        "look at these tokens in the trainer's dump",
+        r"step 24: .* for one step; likely: outliers; ",
+        "look at these tokens",
     ),
-    "one position": (
-        one_position,
-        r"step 24: 80% of Σ .log ratio. is at position 3 of the responses and at token 't77' "
-        r"\(id 77\); ",
+    "one token": (
+        one_token,
+        r"step 24: 80% of Σ .log ratio. is at token 't77' \(id 77\); ",
         "look at these tokens",
     ),
     "another forward pass": (
         other_forward_pass,
-        "step 24: log_probs_new alone changed for one step; likely: log_probs_new is more peaked ",
+        r"step 24: the ratios .* moved away from 1 for one step; likely: log_probs_new is more pea",
         "divide the logits by the sampling temperature",
     ),
     "noise in old": (
         noise_in("old", 0.12),
-        r"step 24: log_probs_old alone changed; likely: log_probs_old alone is off, "
-        r".*RMS of old − rollout 0.005\d* → 0.1\d*, "
-        r"old − new 0.0\d+ → 0.1\d*, new − rollout 0.0299 → 0.0299",
-        "",
-    ),
-    "noise in old of one group": (
-        noise_in_old_of_a_group,
-        r"step 24: log_probs_old alone changed; likely: log_probs_old alone is ",
+        r"step 24: the log-probs of engine .* diverged; likely: log_probs_old alone is off, ",
         "",
     ),
     "noise in new": (
         noise_in("new", 0.3),
-        "step 24: log_probs_new alone changed; ",
-        "look at what computes log_probs_new ",
+        "step 24: the ratios π_θ/π_old moved away from 1; likely: the updates move the policy too ",
+        "lower the learning rate",
     ),
     "noise in rollout": (
         noise_in("rollout", 0.12),
         "step 24: the log-probs of engine and trainer diverged; ",
         "compare precision, temperature and weights of engine and trainer",
-    ),
-    "old and ref exchanged": (
-        exchange("ref"),
-        "step 24: log_probs_old and log_probs_ref were exchanged; ",
-        "look for code that stores one of them under the other's name",
-    ),
-    "new and old exchanged": (
-        exchange("new"),
-        "step 24: log_probs_old and log_probs_new were exchanged; ",
-        "look for code that stores one of them under the other's name",
     ),
     "a large update": (
         large_update,
@@ -215,11 +156,6 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         "step 24: the updates make responses with more reward less likely; last good step 23; ",
         "find what reverses the sign of the loss",
     ),
-    "another sampling temperature": (
-        sampled_greedily,
-        "step 24: −log π of the sampled tokens fell at once; last good step 2[23]; ",
-        "first compare the sampling temperature",
-    ),
     "another reward function": (
         lambda now, since, draw: now.update(rewards=now["rewards"] + 1.0),
         "step 24: the reward rose at once; last good step 23; ",
@@ -227,7 +163,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "all rewards equal": (
         lambda now, since, draw: now.update(rewards=np.ones((GROUPS, 8))),
-        r"step 24: the reward rose at once; .*reward_mean 0.\d+ → 1; all rewards of a ",
+        r"step 24: the reward rose at once; .*reward_mean 0.\d+ → 1, ",
         "read responses with high rewards",
     ),
     "a reward that rises over five steps": (
@@ -250,58 +186,16 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         "step 24: more responses are copies of others of the step; last good step 23; ",
         "look for a sampler or a loader that gives a response twice",
     ),
-    "old overwritten": (
-        lambda now, since, draw: now.update(old=now["new"]),
-        "step 24: log_probs_old equals log_probs_new at all tokens; last good step 23; ",
-        "if the run's settings did not change, look for code that writes one column over",
-    ),
-    "other settings": (
-        lambda now, since, draw: now.update(epsilon=0.02),
-        "step 24: the settings changed: epsilon 0.2 → 0.02; last good step 23; ",
-        "if the settings were not changed on purpose, compare them",
-    ),
-    "three faults": (
-        three_faults,
+    "two faults": (
+        two_faults,
         r"step 24: the log-probs of engine and trainer diverged; .*; also step 3[34]: the reward "
-        r"fell; step 39: the settings changed: epsilon 0.2 → 0.02; 44 steps",
+        r"fell; 44 steps",
         "",
-    ),
-    "other settings, then another reference": (
-        settings_then_reference,
-        "step 24: the settings changed: epsilon 0.2 → 0.02; last good step 23; also step 28: "
-        "the KL from the reference rose; ",
-        "",
-    ),
-    "the engine, then the rewards": (
-        engine_then_rewards,
-        "step 24: the log-probs of engine and trainer diverged; last good step 23; also "
-        "step 30: the reward fell; ",
-        "",
-    ),
-    "equal rewards in each group": (
-        rewards_of_the_prompt,
-        "step 24: all rewards of each group are equal; last good step 23; ",
-        "compare the rewards of one prompt's responses before and after that step",
     ),
     "the opposite sign": (
         lambda now, since, draw: now.update(advantages=-given(now)),
         "step 24: the advantages have the opposite sign of the rewards; last good step 23; ",
         "find what reversed the sign",
-    ),
-    "advantages without a std": (
-        lambda now, since, draw: now.update(advantages=centred(now) / 8),
-        r"step 24: the advantages are r − mean, times another factor in .* they are \(r − ",
-        "look at what changed here",
-    ),
-    "a schedule of settings": (
-        lambda now, since, draw: now.update(epsilon=0.2 + 0.001 * since),
-        "no fault found in ",
-        "",
-    ),
-    "a stale engine": (
-        stale,
-        r"step 25: the log-probs of engine and trainer diverged; likely: the engine ",
-        "update the engine's weights more often",
     ),
     "an engine without updates": (
         never_synced,
@@ -311,24 +205,16 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
 }
 
 
-@each("kind", [*some([*PLANTED], 3), "a copied step", "a frozen run", "healthy"])
+@each("kind", [*some([*PLANTED], 3), "healthy"])
 def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(7)
     rows = [sampled(draw, step) for step in range(STEPS)]
     plant, words, fix = PLANTED.get(kind, (None, "no fault found in ", ""))
     for since, now in enumerate(rows[STEP:]) if plant is not None else ():
         plant(now, since, draw)
-    if kind == "a copied step":
-        rows[STEP] = rows[STEP - 3]
-        words = "step 24: its records are those of step 21; 44 steps"
-        fix = "no other weights give equal "
-    if kind == "a frozen run":
-        rows[STEP:] = [rows[STEP - 1]] * (STEPS - STEP)
-        words = "from step 24 on: each step has the records of step 23; last good step 23; "
-        fix = "no other weights give equal "
     found = trend(write(tmp_path / "a.jsonl", (
         {"step": step, "id": f"{step}/{group}", "rewards": now["rewards"][group].tolist()}
-        | {"epsilon": now.get("epsilon", 0.2), "token_ids": IDS, "tokens": WORDS}
+        | {"token_ids": IDS, "tokens": WORDS}
         | {"advantages": now.get("advantages", given(now))[group].tolist()}
         | {f"log_probs_{name}": now[name][group].tolist() for name in COLUMNS}
         for step, now in enumerate(rows)
@@ -339,25 +225,6 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
     assert "".join(one["fix"] for one in found["events"]).startswith(fix)
     if "the reward rose" in words:
         assert "reward_mean" in found["events"][0]["metrics"]
-
-
-@each("ranks", [[2], [0, 1, 2, 3]])
-def test_the_rank_that_alone_changed_is_named(ranks: list[int], tmp_path: Path) -> None:
-    """As ``--by rank`` has it; where all changed, none is."""
-    draw = np.random.default_rng(7)
-    rows = [sampled(draw, step) for step in range(STEPS)]
-    for now in rows[STEP:]:
-        noise = 0.1 * draw.normal(size=now["old"].shape)
-        now["rollout"][ranks] = np.minimum((now["rollout"] + noise)[ranks], -1e-5)
-    path = write(tmp_path / "a.jsonl", (
-        {"step": step, "rank": rank, "rewards": now["rewards"][rank].tolist()}
-        | {f"log_probs_{name}": now[name][rank].tolist() for name in COLUMNS}
-        for step, now in enumerate(rows)
-        for rank in range(GROUPS)
-    ))  # fmt: skip
-    (event,) = trend(path)["events"]
-    assert ("only rank=2 changed" in event.get("part", "")) == (ranks == [2])
-    assert ("part" in event) == (ranks == [2])
 
 
 def test_check_of_the_worst_step_is_not_of_an_event_that_began_later(tmp_path: Path) -> None:
@@ -442,20 +309,6 @@ def test_shorter_responses_are_no_fault_where_the_reward_rises(gain: float, tmp_
     assert length["severity"] == ("info" if gain else "warning")
 
 
-def test_a_fall_within_a_step_is_no_drift(tmp_path: Path) -> None:
-    """Of a reward that rose before: what follows is nearly a slope against that trend."""
-    draw = np.random.default_rng(2)
-    right = [0.2 + 0.01 * step for step in range(STEP)] + [0.18 + 0.002 * at for at in range(20)]
-    rows = [
-        {"step": step, "log_probs_new": [[-1.0]] * 64, "rewards": row.tolist()}
-        for step, share in enumerate(right)
-        for row in [(draw.random(64) < share).astype(float)]
-    ]
-    found = trend(write(tmp_path / "a.jsonl", rows))["findings"]
-    kinds = {one["kind"] for one in found if one["metric"] == "reward_mean"}
-    assert kinds == {"shift"}
-
-
 def written(path: Path, rows: list[Columns], **more: Callable[[int, int], Any]) -> Path:
     """Steps as records of a group each, with fields made of their step and group."""
     return write(path, (
@@ -513,32 +366,6 @@ def test_the_limit_of_an_engine_that_is_behind_by_design_is_information(
     assert (event["step"], event["severity"]) == (lag, "info" if lag else "warning")
 
 
-@each("moved", [False, True])
-def test_a_loss_that_is_no_longer_grpo_s_is_named(moved: bool, tmp_path: Path) -> None:
-    """The rewards of the records are not those that it trained on; or the loss grows itself."""
-    rows = healthy()
-    first = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")["steps"]
-    for now in rows[STEP:]:
-        now["rewards"] = np.roll(now["rewards"], 1, axis=1) if moved else now["rewards"]
-    losses = [one["loss"] for one in first]
-    path = written(tmp_path / "b.jsonl", rows, loss=lambda step, _: losses[step])
-    found = trend(path, "-v", "grpo")
-    differ = [one for one in found["findings"] if one["metric"] == "loss_difference"]
-    assert [one["onset"] for one in differ] == [STEP] * moved
-    for one, before in zip(found["steps"], losses, strict=True):
-        assert one["loss_difference"] == pytest.approx(before - one["loss"], abs=1e-15)
-
-
-def test_a_reference_that_always_was_the_old_policy_is_named(tmp_path: Path) -> None:
-    rows = healthy()
-    for now in rows:
-        now["ref"] = now["old"]
-    found = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")
-    words = "from step 0 on: log_probs_ref equals log_probs_old at all tokens"
-    assert found["verdict"].startswith(words)
-    assert found["events"][0]["fix"].startswith("compute the reference with the initial weights")
-
-
 @each("sign", [0.0, -1.0])
 def test_updates_go_against_the_rewards_only_below_0(sign: float, tmp_path: Path) -> None:
     """A correlation that falls to 0 is not one that has the opposite sign."""
@@ -558,43 +385,6 @@ def test_updates_go_against_the_rewards_only_below_0(sign: float, tmp_path: Path
     assert (event["step"], event["metrics"][0]) == (STEP, "reward_ratio_corr")
     assert event["summary"].startswith(f"step {STEP}: {words}")
     assert event["fix"].startswith(fix)
-
-
-@each(("column", "fix"), [
-    ("ref", "compute the reference with the initial weights"),
-    ("old", "if the run's settings did not change, look for code"),
-    ("rollout", "if the run's settings did not change, look for code"),
-])  # fmt: skip
-def test_the_fix_is_of_the_column_that_was_overwritten(
-    column: str, fix: str, tmp_path: Path
-) -> None:
-    rows = healthy()
-    for now in rows[STEP:]:
-        now[column] = now["old" if column == "rollout" else "new"]
-    (event,) = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")["events"]
-    assert f"log_probs_{column} equals" in event["summary"]
-    assert event["fix"].startswith(fix)
-    assert ("log_probs_old has to be stored" in event["fix"]) == (column == "old")
-
-
-@each("dead", [1, 12])
-def test_rare_steps_without_a_policy_gradient_are_named(dead: int, tmp_path: Path) -> None:
-    rows = healthy()
-    for now in rows:
-        now["rewards"][:, :2] = 0.0, 1.0
-    for now in rows[STEP : STEP + 1] if dead == 1 else rows[:: STEPS // dead]:
-        now["rewards"] = np.repeat([[1.0], [0.0], [0.0], [1.0]], 8, axis=1)
-    verdict = trend(written(tmp_path / "a.jsonl", rows))["verdict"]
-    words = f"all groups have equal rewards (no policy gradient) at 1 step ({STEP})"
-    assert (words in verdict) == (dead == 1)
-    assert ("all groups have equal rewards" in verdict) == (dead == 1)
-    rows = [
-        {"step": at, "log_probs": [[-1.0, -2.0], [-1.0]], "advantages": [float(at != STEP), -1.0]}
-        for at in range(STEPS)
-    ]
-    rows[STEP]["advantages"] = [0.0, 0.0]
-    verdict = trend(write(tmp_path / "b.jsonl", rows))["verdict"]
-    assert (f"gradient_norm is 0 at 1 step ({STEP})") in verdict
 
 
 @each("column", ["new", "rollout"])
@@ -628,17 +418,3 @@ def test_a_mismatch_that_falls_did_not_diverge(tmp_path: Path) -> None:
     (event,) = [one for one in found["events"] if "mismatch.k3" in one["metrics"]]
     assert "came nearer" in event["summary"] or "equals the trainer" in event["summary"]
     assert not any("is exactly 0" in one["sentence"] for one in found["findings"])
-
-
-def test_an_update_that_moves_the_policy_is_no_column_that_changed_alone(tmp_path: Path) -> None:
-    """At one step log_probs_new is far from the old policy, which follows at the next step."""
-    rows, draw = healthy(), np.random.default_rng(3)
-    rows[STEP]["new"] = np.minimum(
-        rows[STEP]["old"] + 0.8 * draw.normal(size=rows[STEP]["old"].shape), -1e-5
-    )
-    for now in rows[STEP + 1 :]:
-        far = now["old"] + 0.9 * draw.normal(size=now["old"].shape)
-        now["ref"] = np.minimum(far, -1e-5)
-    found = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")
-    assert "log_probs_new alone changed" not in found["verdict"]
-    assert "step 24: the ratios π_θ/π_old moved away from 1 for one step" in found["verdict"]

@@ -79,12 +79,9 @@ def test_a_loss_that_differs_is_told_and_that_of_others_is_not_compared(tmp_path
 def test_what_differs_is_told_with_what_it_is(tmp_path: Path) -> None:
     log = state()
     log["kl"] = {step: 2 * value for step, value in log["kl"].items()}
-    nll = [one["nll"] for one in answer("trend", HEALTHY, *TRL)["steps"]]
-    log["completions/mean_length"] = dict(enumerate(nll, 1))
     log["reward"][31] += 0.5
     found = compared(HEALTHY, log_of(tmp_path / "trainer_state.json", log), *TRL)
     assert found["kl"]["because"] == "the log has 2 times grpo's value at every step"
-    assert found["completions/mean_length"]["because"] == "it equals nll"
     assert (found["reward"]["first"], found["reward"]["because"]) == (30, "")
 
 
@@ -92,12 +89,11 @@ def test_what_differs_is_told_with_what_it_is(tmp_path: Path) -> None:
 def test_a_series_under_another_name_is_compared(tmp_path: Path) -> None:
     """A length under an older name, and a KL that the objective has not."""
     steps = answer("trend", HEALTHY, "-v", "dapo")["steps"]
-    names = {"completion_length": "length_mean", "kl": "kl_k3", "reward_std": "reward_group_std"}
+    names = {"completion_length": "length_mean", "kl": "kl_k3"}
     log = {name: {at: one[of] for at, one in enumerate(steps)} for name, of in names.items()}
     log |= {"reward": {at: one["reward_mean"] for at, one in enumerate(steps)}, "lr": {0: 1e-6}}
     found = compared(HEALTHY, log_of(tmp_path / "trainer_state.json", log), "-v", "dapo")
-    assert {name for name, one in found.items() if one["agrees"]} == {*log} - {"reward_std", "lr"}
-    assert found["reward_std"]["because"] == "it equals reward_group_std"
+    assert {name for name, one in found.items() if one["agrees"]} == {*log} - {"lr"}
 
 
 def rewards(path: Path, values: Mapping[int, float], others: Mapping[str, Values]) -> Path:
@@ -139,7 +135,6 @@ def test_how_near_a_logged_number_must_be(
 
 TRIPLE = "the log has 3 times grpo's value at every step"
 OURS = {1: 2.0, 2: 3.0, 3: 5.0, 4: 4.0}
-Y = "it equals rewards/y/mean"
 
 
 @pytest.mark.more
@@ -149,15 +144,11 @@ Y = "it equals rewards/y/mean"
         (lambda value: 3 * value, {}, TRIPLE),
         (lambda value: 3 * value * (1 + 4e-5 * (value > 2)), {}, TRIPLE),
         (lambda value: 3 * value * (1 + 1.3e-4 * (value > 2)), {}, ""),
-        (lambda value: value + 9, {"x": {1: 1.0}, "y": {n: OURS[n] + 9 for n in OURS}}, Y),
-        (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2, 3)}}, Y),
-        (lambda value: value + 9, {"y": {n: OURS[n] + 9 for n in (1, 2)}}, ""),
-        (lambda value: float(value > 2), {"y": {n: float(OURS[n] > 2) for n in OURS}}, Y),
-        (lambda value: 7.0, {"y": dict.fromkeys(OURS, 7.0)}, ""),
+        (lambda value: value + 9, {}, ""),
     ],
 )
 def test_what_explains_a_difference(of: Any, others: Any, because: str, tmp_path: Path) -> None:
-    """One factor, within a ten-thousandth, or another column that varies; from three steps on.
+    """One factor, within a ten-thousandth, from three steps on.
 
     The log counts so many steps ahead, which a series that agrees tells.
     """
@@ -195,29 +186,6 @@ def test_a_factor_that_begins_at_a_step_is_named(tmp_path: Path) -> None:
     path = rewards(tmp_path / "a.jsonl", ours, {})
     one = compared(path, log_of(tmp_path / "trainer_state.json", log), "-v", "dr")["reward"]
     assert (one["first"], one["because"]) == (2, "the log has 2 times grpo's value from step 2 on")
-
-
-def test_a_mean_over_the_tokens_of_a_step_is_told_from_one_over_micro_batches(
-    tmp_path: Path,
-) -> None:
-    """Records are prompts here, and the trainer's micro-batch was the step."""
-    records, plain, weighted = [], {}, {}
-    for step in range(4):
-        made, rows = drawn_step(step)
-        records += [one | {"step": step} for one in made]
-        for kls, read in ((plain, READ["kl"]), (weighted, weighted_kl)):
-            kls[step] = mean([x for some in rows for x in each_token(some, read)])
-    path = write(tmp_path / "a.jsonl", records)
-    flags = ("-v", "trl/grpo", "--beta", "0.01", "--epsilon", "0.2", "-p")
-    for kls, weight in ((plain, "none"), (weighted, "token-ratio")):
-        log = log_of(tmp_path / "trainer_state.json", {"kl": kls})
-        one = compared(path, log, *flags, f"kl_weight={weight}")["kl"]
-        assert not one["agrees"]
-        assert one["because"].startswith("it equals the mean over all tokens of the step")
-
-
-def weighted_kl(new: float, old: float, ref: float, *_: float) -> float:
-    return math.exp(new - old) * (math.exp(ref - new) - (ref - new) - 1)
 
 
 @pytest.mark.more
@@ -491,8 +459,6 @@ def test_a_record_of_which_no_token_counts_is_in_no_mean_of_records(tmp_path: Pa
     ("text", "note"),
     [
         ("Step,Loss\n1,0.1\n2,abc\n3,x\n", "Loss is no number at step 2 ('abc'), and at 1 more"),
-        ("step;loss\n1;0.1\n1;0.2\n", "two rows have loss of step 1, the last counts"),
-        ("step,loss\n1,0.1,9\n2,0.2\n", "row 2 has more fields than the header"),
         ("step,Loss\n1,0.1\n2,\n", ""),
     ],
 )
@@ -606,20 +572,6 @@ def test_report_says_where_its_log_is_not_finite(tmp_path: Path) -> None:
     result = run("report", *words)
     note = f"note: {log}: kl is NaN at step 2; these steps are not compared"
     assert (result.exit_code, note in result.stderr) == (0, True)
-
-
-def test_a_resumed_run_is_not_finite_as_its_last_pass_is(tmp_path: Path) -> None:
-    """What the first pass had at a step that was trained again says nothing of the run."""
-    steps = [*range(1, 21), *range(11, 31)]
-    losses = [0.1 + step / 1000 for step in steps]
-    losses[11], losses[21] = math.inf, math.nan  # both of step 12
-    rows = [{"step": step, "loss": loss} for step, loss in zip(steps, losses, strict=True)]
-    log = write(tmp_path / "log.jsonl", rows)
-    [finding] = answer("trend", log)["findings"]
-    assert (finding["onset"], finding["sentence"]) == (12, "loss is NaN at step 12")
-    assert "loss is NaN at step 12;" in answer("explain", log)["meaning"][0]
-    note = f"note: {log}: loss is NaN at step 12; these steps are not compared"
-    assert note in run("trend", HEALTHY, *TRL, "--log", log).stderr
 
 
 # ---- a log alone ----------------------------------------------------------------------------
@@ -793,7 +745,7 @@ def test_what_changes_in_one_of_two_logs(tmp_path: Path) -> None:
         for name, (kl, loss) in zip(("first.json", "second.json"), runs, strict=True)
     )
     compared = answer("trend", first, "--against", second)["metrics"]
-    since = {one["name"]: one["since"] for one in compared if one["differs_at_end"]}
+    since = {one["name"]: one["since"] for one in compared if one["differs"]}
     assert since["loss"] == 60
     assert 59 <= since["kl"] <= 66
     found = {one["metric"]: one for one in answer("trend", second)["findings"]}
@@ -804,17 +756,6 @@ def test_what_changes_in_one_of_two_logs(tmp_path: Path) -> None:
     assert names[-1] == "num_tokens"
 
 
-def test_a_kl_that_fell_and_stays_lower_is_information(tmp_path: Path) -> None:
-    """One that only grows more slowly has no finding."""
-    draw = random.Random(8)
-    noise = [math.exp(0.2 * draw.gauss(0, 1)) for _ in range(100)]
-    for after, severities in ((0.45, ["info"]), (1.0, [])):
-        kl = [0.001 * min(at + 1, 60) * one for at, one in enumerate(noise)]
-        kl = [one * after if at >= 60 else one for at, one in enumerate(kl)]
-        found = alone(tmp_path, kl=kl)["findings"]
-        assert [one["severity"] for one in found] == severities
-
-
 @each("seed", [0, 1, 2, 3])
 def test_a_level_on_a_scale_with_a_trend_has_its_first_step(seed: int, tmp_path: Path) -> None:
     """Of a KL the share of the steps so far is compared, which falls while the KL is constant."""
@@ -822,30 +763,6 @@ def test_a_level_on_a_scale_with_a_trend_has_its_first_step(seed: int, tmp_path:
     rest = [abs(draw.gauss(0, 0.003)) for _ in range(60)]
     kl = [0.01 + 0.03 * max(0, at - 35) + one for at, one in enumerate(rest)]
     assert alone(tmp_path, kl=kl)["last_good_step"] == 35
-
-
-@pytest.mark.more
-def test_the_last_good_step_is_before_a_slow_rise(tmp_path: Path) -> None:
-    """Noise hides how it begins: the step that shows it is up to four after step 25."""
-    steps = np.arange(60)
-    good = []
-    for seed in range(12):
-        noise = 0.12 * np.random.default_rng(seed).normal(size=60)
-        kl = (2e-3 + 1e-4 * steps) * (1 + 0.3 * np.maximum(steps - 24, 0)) * np.exp(noise)
-        good.append(alone(tmp_path, kl=kl.tolist()).get("last_good_step"))
-    known = [one for one in good if one is not None]
-    assert len(known) > 9
-    assert sum(one <= 24 for one in known) >= 0.8 * len(known)
-    assert min(known) > 20
-
-
-@each("seed", [44, 62, 71, 81, 98, 109, 115, 184])
-def test_a_low_step_before_a_fall_is_not_its_beginning(seed: int, tmp_path: Path) -> None:
-    rewards = 0.5 + 0.05 * np.random.default_rng(seed).normal(size=60)
-    rewards[29] = 0.42
-    rewards[30:] -= 0.3
-    (event,) = alone(tmp_path, reward=rewards.tolist())["events"]
-    assert event["step"] == 30
 
 
 def test_what_follows_from_longer_responses_is_no_cause(tmp_path: Path) -> None:
@@ -881,41 +798,3 @@ def test_a_verdict_says_first_what_began_first(tmp_path: Path) -> None:
     assert event["summary"].startswith(said)
     assert event["summary"].endswith(f"; then entropy (step {onsets['entropy']})")
     assert onsets["kl"] < onsets["entropy"] - 1
-
-
-@each(
-    ("seed", "fall"),
-    [
-        *((seed, "linear") for seed in (1, 3, 4, 23)),
-        *((seed, "halves") for seed in (0, 1, 2)),
-        *((seed, "healthy") for seed in (0, 1, 2)),
-    ],
-)
-def test_a_fall_from_the_first_step_on_is_a_finding(seed: int, fall: str, tmp_path: Path) -> None:
-    """It has no step at which it began, and none before it that was good; a quarter is no fault."""
-    draw, at = np.random.default_rng(seed), np.arange(60)
-    entropy = {
-        "linear": 1.2 - 0.01 * at + draw.normal(0.0, 0.03, 60),
-        "halves": 0.65 * 0.5 ** (at / 15) * np.exp(draw.normal(0.0, 0.1, 60)),
-        "healthy": 1.2 * np.exp(-0.3 * at / 60 + draw.normal(0.0, 0.04, 60)),
-    }[fall]
-    rows = [f"{step + 1},{value:.5f},{0.5 + step / 200}" for step, value in enumerate(entropy)]
-    path = tmp_path / "metrics.csv"
-    path.write_text("\n".join(["step,entropy,reward", *rows]))
-    document = answer("trend", path)
-    assert (run("trend", path, "--fail-on", "findings").exit_code == 1) == (fall != "healthy")
-    if fall == "healthy":
-        assert document["verdict"].startswith("no fault found")
-        return
-    (found,) = document["findings"]
-    assert (found["kind"], found["onset"], found["severity"]) == ("trend", 1, "warning")
-    assert found["sentence"].startswith("entropy fell steadily from the first step on: ")
-    assert document["verdict"].startswith("from the first step on: the policy became too sure of ")
-    assert "last_good_step" not in document
-    if fall == "linear":
-        return
-    entropy[-8:] = entropy[:8]  # back
-    rows = [f"{step + 1},{value:.5f},{0.5 + step / 200}" for step, value in enumerate(entropy)]
-    path.write_text("\n".join(["step,entropy,reward", *rows]))
-    found = answer("trend", path)["findings"][0]
-    assert (found["kind"], found["end"]) == ("trend", 53)

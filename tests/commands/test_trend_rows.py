@@ -64,19 +64,6 @@ def test_what_is_ungrouped_is_said_alike(tmp_path: Path) -> None:
         assert "group of its own" not in run(*words, *joined).stderr
 
 
-@pytest.mark.parametrize("paid", [0.0, 0.05])
-def test_reward_and_length_that_rise_together(tmp_path: Path, paid: float) -> None:
-    path = write(tmp_path / "run.jsonl", rows(longer=1.0, paid=paid))
-    found = answer("trend", path)
-    (event,) = (one for one in found["events"] if "length_mean" in one["metrics"])
-    words = "reward and length rise together"
-    assert (words in event["summary"]) == ("what is rewarded" in event["fix"]) == bool(paid)
-    page = tmp_path / "run.html"
-    run("report", path, "-o", page)
-    title = page.read_text(encoding="utf-8").partition("<title>")[2].partition("</title>")[0]
-    assert (words in title) == bool(paid)
-
-
 @pytest.mark.parametrize("seed", some([7, 10, 12], 1))  # each some steps later without it
 def test_against_names_the_step_of_trend(tmp_path: Path, seed: int) -> None:
     """The difference of two noisy runs may show a change later than the run that changed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shlex
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from command import answer, run
 from files import each, in_blocks
-from trended import PLAIN, blocks, notes, steps, trend, write
+from trended import PLAIN, notes, steps, trend, write
 
 pytestmark = pytest.mark.more
 
@@ -195,135 +194,6 @@ def test_where_the_steps_of_a_file_go_back(
             assert said.startswith(f"{path}:{line}: the steps go back from {high} to {to}: the run")
 
 
-RESUMED = [*range(10), *range(6, 15)]
-
-
-@each(
-    ("numbers", "flags", "repeated"),
-    [
-        (RESUMED, (), {6: 9}),
-        (RESUMED, ("--one-run",), {}),
-        ([0, 1, 2, 3, 4, 5, 2, 3, 1, 2], (), {2: 5, 1: 3}),
-        ([0, 1, 2, 3, 4, 2, 3, 4], (), {2: 4}),  # to where it crashed before
-        ([0, 1, 2, 3, 0, 1, 2, 3, 4], (), {}),  # of two runs
-        ([0, 1, 5, 6, 7, 2, 3, 4, 8], (), {}),  # no step twice
-    ],
-)
-def test_a_run_that_was_resumed_is_not_added_to_what_it_repeats(
-    numbers: list[int], flags: Any, repeated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever the file is cut: each step is there once for each pass over it."""
-    rows = (PLAIN | {"step": step, "rewards": [at, 0.0]} for at, step in enumerate(numbers))
-    path = write(tmp_path / "a.jsonl", rows)
-    wanted: dict[tuple[int, int], list[float]] = {}
-    number = int(bool(repeated))
-    for at, step in enumerate(numbers):
-        number += bool(repeated and at and step < numbers[at - 1])
-        wanted.setdefault((number, step), []).append(at / 2)
-    for size in (1 << 22, 200):
-        in_blocks(monkeypatch, size)
-        result = run("trend", path, *flags, "-v", "dr", "--json", "--jobs", "1")
-        found = {
-            (one.get("pass", 0), one["step"]): one["reward_mean"]
-            for one in json.loads(result.stdout)["steps"]
-        }
-        assert found == {key: sum(each) / len(each) for key, each in sorted(wanted.items())}
-        told = [one for one in result.stderr.splitlines() if "was resumed at" in one]
-        wording = "the run was resumed at step {}: {} steps ({} to {}) were trained again"
-        assert len(told) == len(repeated)
-        for said, (to, high) in zip(told, repeated.items(), strict=True):
-            assert wording.format(to, high - to + 1, to, high) in said
-
-
-def test_what_a_pass_that_was_repeated_showed(tmp_path: Path) -> None:
-    """Neither its fall nor its NaN is of the run as it went on; both are findings of that pass.
-
-    In one process, in two, from a pipe, of a log and of its rows in two files; and the table, the
-    page and --against say so.
-    """
-    numbers = [*range(56), *range(40, 91)]
-    rows: list[dict[str, Any]] = []
-    for at, step in enumerate(numbers):
-        fell = 4.0 if 44 <= at < 56 else 0.0
-        rewards = [1.0 + 0.01 * (at * 7 % 5) - fell, 0.0]
-        rows.append(PLAIN | {"step": step, "rewards": rewards, "env": "a"})
-    rows[50] = rows[50] | {"log_probs": [[float("nan"), -1.0], [-1.0]]}
-    path = write(tmp_path / "a.jsonl", rows)
-    alone = write(tmp_path / "b.jsonl", [*rows[:40], *rows[56:]])
-    piped = answer("trend", "-", "-v", "dr", stdin=path.read_bytes())
-    plain, *found = (trend(alone), trend(path), trend(path, "--jobs", "2"), piped)
-    for one in found:
-        kept = [row for row in one["steps"] if row["step"] < 40 or row["pass"] == 2]
-        for row, wanted in zip(kept, plain["steps"], strict=True):
-            given = ("pass", "file", "worst", "left_out")
-            own = [{n: v for n, v in each.items() if n not in given} for each in (row, wanted)]
-            assert own[0] == own[1]
-        assert one["findings"] == plain["findings"]
-        (gone,) = one["passes"]
-        said = {(each["metric"], each["onset"]) for each in gone["findings"]}
-        assert {("reward_mean", 44), ("log_probs", 50)} <= said
-        assert (gone["pass"], gone["first_step"], gone["last_step"]) == (1, 40, 55)
-    assert "passes" not in plain
-    assert all("pass" not in row for row in plain["steps"])
-    parts = [trend(one, "--by", "env")["parts"] for one in (path, alone)]
-    assert parts[0] == parts[1]
-    logged = [{"step": one["step"], "reward": one["rewards"][0], "loss": 0.1} for one in rows]
-    log = write(tmp_path / "log.jsonl", [*logged, {"step": 30, "best": 1.0}])  # not a third pass
-    two = (write(tmp_path / "1.jsonl", logged[:56]), write(tmp_path / "2.jsonl", logged[56:]))
-    for files in ((log,), two):
-        one = answer("trend", *files)
-        assert not one["findings"]
-        assert [(row["pass"], row["step"]) for row in one["steps"] if "reward" in row] == [
-            *((1, step) for step in range(56)),
-            *((2, step) for step in range(40, 91)),
-        ]
-        assert [each["onset"] for each in one["passes"][0]["findings"]] == [44]
-    words = "steps 40 to 55 were trained twice: the run was resumed at step 40; the first"
-    shown = run("trend", path, "-v", "dr", "--fields", "reward_mean", "--limit", "0").stdout
-    assert words in " ".join(shown.split())
-    assert [line.split()[:2] for line in shown.splitlines()].count(["40", "2"]) == 1
-    table = run("trend", path, "-v", "dr", "--format", "csv").stdout.splitlines()
-    assert table[0].startswith("step,pass,file,")
-    page = blocks(run("report", path, "-v", "dr", "-o", "-").stdout)["run"]
-    assert page["outlook"][0].startswith(words)
-    assert page["others"] == ["pass 1, steps 40 to 55"]
-    reward = next(one for one in page["metrics"] if one["name"] == "reward_mean")
-    gone = {row["step"]: row["reward_mean"] for row in piped["steps"][40:56]}
-    before = [gone.get(step) for step in range(91)]
-    assert reward["others"] == [before]
-    compared = run("trend", path, "--against", alone, "-v", "dr")
-    assert "the first run was resumed: the last pass over each step is compared" in compared.stderr
-    assert "0 of " in compared.stdout
-
-
-@each(
-    ("lows", "told"),
-    [
-        ({}, None), ({0: 0.1, 1: 0.1, 2: 0.1, 3: 0.1}, None),
-        ({2: 0.1, 3: 0.1}, "change at step 2: 0.2 → 0.1"),
-        ({1: 0.1}, "change at step 1: 0.2 → 0.1"),  # and back
-        ({2: 0.1, 3: 0.3}, "change at step 2, and 1 more times: 0.2 → 0.1"),
-    ],
-)  # fmt: skip
-def test_settings_that_change(lows: dict[int, float], told: str | None, tmp_path: Path) -> None:
-    """At the first step that has them, whichever record is read first."""
-    rows = [
-        PLAIN | {"step": step, "hyperparameters": {"epsilon_low": lows.get(step, 0.2)}}
-        for step in range(4)
-    ]
-    for made in (rows, [rows[0], *rows[:0:-1]]):
-        said = [one for one in notes(write(tmp_path / "a.jsonl", made)) if "settings" in one]
-        when, _, values = (told or "").rpartition(": ")
-        wanted = [f"the objective's settings {when}: epsilon_low {values}"] if told else []
-        assert [one for one in said if "go back" not in one] == wanted
-
-
-def test_settings_that_differ_within_a_step(tmp_path: Path) -> None:
-    rows = [PLAIN | {"step": 2, "hyperparameters": {"epsilon_low": low}} for low in (0.2, 0.1)]
-    (said,) = notes(write(tmp_path / "a.jsonl", rows))
-    assert said.startswith("the objective's settings differ within step 2: ")
-
-
 def test_a_trend_that_takes_records_as_on_policy_says_so(tmp_path: Path) -> None:
     """And not where the ratio is one against the engine, which needs no log_probs_old."""
     note = "note: log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
@@ -437,37 +307,3 @@ def test_a_verdict_says_at_which_steps_a_published_limit_was_passed(tmp_path: Pa
     assert (
         "mismatch.mult passed 1.05 at 1 step (3)" in trend(write(tmp_path / "a", rows))["verdict"]
     )
-
-
-@each(("metric", "column"), [("nll", "log_probs"), ("entropy", "entropies")])
-def test_a_fall_is_shown_by_the_record_that_is_lowest(
-    metric: str, column: str, tmp_path: Path
-) -> None:
-    """−log π that rises is shown by a token; of the surest ones many tie."""
-    for falls in (False, True):
-        sizes = [(1.0, 1.2, 0.9) if (at < 20) == falls else (0.2, 0.3, 0.1) for at in range(40)]
-        rows = [
-            PLAIN | {"step": at, "log_probs": [[-(one + at % 5 / 100) for one in size]] * 2}
-            | ({"entropies": [[*size]] * 2} if column == "entropies" else {})
-            for at, size in enumerate(sizes)
-        ]  # fmt: skip
-        path = write(tmp_path / f"{falls}.jsonl", rows)
-        findings = answer("trend", path, "-v", "dr")["findings"]
-        found = next(one for one in findings if one["metric"] == metric)
-        token, value = (None, 0.2) if falls else (1, 1.2)
-        assert found["worst"]["token"] == token
-        assert abs(found["worst"]["value"] - value) < 0.05
-        shown = "the record with the lowest mean" if falls else "position 1 of response 0:"
-        assert f"{shown} −log π {value}" in found["command"].replace("π: ", "π ")
-
-
-def test_the_response_of_shorter_responses_is_the_shortest(tmp_path: Path) -> None:
-    rows = [
-        {"step": at, "rewards": [0.0, 1.0], "log_probs": [[-1.0] * long, [-1.0] * (long + 9)]}
-        for at in range(40)
-        for long in ([30 + at % 3] if at < 20 else [4 + at % 2])
-    ]
-    found = answer("trend", write(tmp_path / "a.jsonl", rows), "-v", "dr")["findings"]
-    (shorter,) = (one for one in found if one["metric"] == "length_mean")
-    assert (shorter["direction"], shorter["worst"]["response"]) == ("down", 0)
-    assert shorter["worst"]["value"] == 4

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.legend import described
+from grpo_cli.commands.trend.metrics import described
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.records.fields import canonical_name
 from grpo_cli.terminal.numbers import shown

@@ -257,18 +257,16 @@ class KeptGroups(Accumulator[Breakdown | None]):
 
     def _kept(self, decoded: DecodedChunk) -> DecodedChunk:
         kept: list[Raw | InputError] = []
-        source = self.step_source
         for raw in decoded.items:
             if isinstance(raw, NoLogProbsError):
                 self._add_rewards(raw)
             if not isinstance(raw, Raw):
                 continue
             try:
-                step = source.of_record(raw)
+                step = self.step_source.of_record(raw)
             except InputError:
                 continue
-            again = source.abandoned_pass(step.number, raw.source, raw.line)
-            if again or step.number not in self.choice.steps:
+            if step.number not in self.choice.steps:
                 continue
             step.metadata = text_fields(raw.value)
             raw.batch = step
@@ -282,8 +280,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
             step = self.step_source.number(signal.step, source, record.line)
         except InputError:
             return
-        again = self.step_source.abandoned_pass(step, source, record.line)
-        if not again and step in self.choice.steps:
+        if step in self.choice.steps:
             name = (source, record.line) if signal.group is None else signal.group
             self._join((step, name), RewardedGroup(record, signal.rewards, signal.lengths))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -14,13 +14,12 @@ from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens, wo
 from grpo_cli.commands.trend.answer import of_steps
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.events import Event
-from grpo_cli.commands.trend.legend import legend, unit
-from grpo_cli.commands.trend.metrics import metric
+from grpo_cli.commands.trend.metrics import legend, metric, unit
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.against import LEAST_COMMON, compare_runs
 from grpo_cli.commands.trend.questions.at import metrics_at
 from grpo_cli.commands.trend.questions.parts import PartSteps, answer_by, windows_of
-from grpo_cli.commands.trend.questions.view import since_then, with_error
+from grpo_cli.commands.trend.questions.view import with_error
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.verdict import last_good_step, main_event, other_events
@@ -64,27 +63,22 @@ def page_of(
     other_runs = {}
     if other is not None:
         steps = other if isinstance(other, Steps) else other.read()
-        if not answer.steps.logged:
-            steps = steps.as_records()
         other_runs[(options.against or [""])[0]] = steps
         if len({*steps.numbers} & {*answer.steps.numbers}) >= LEAST_COMMON:
-            compared = compare_runs([answer.steps], [steps])
+            compared = compare_runs(answer.steps, steps)
             differing = {
                 one.name: {
                     "here": one.first,
                     "there": one.second,
-                    "there − here": with_error(one, compared.steps[0]),
+                    "there − here": with_error(one),
                     "since": one.since,
-                    "there − here since then": since_then(one),
+                    "there − here since then": one.since_then,
                 }
                 for one in compared.differing
             }
             whole["against"] = {"verdict": compared.headline, "metrics": differing}
             named = next(iter(other_runs))
             title = f"Against {named}: {compared.headline}."
-    for gone in answer.passes:
-        words = f"pass {gone.number}, steps {gone.first_step} to {gone.last_step}"
-        other_runs[words] = answer.steps.whole.until(gone.number).since(gone.first_step)
     for steps in other_runs.values():
         places_of = {number: at for at, number in enumerate(steps.numbers)}
         for one in whole["metrics"]:
@@ -141,7 +135,7 @@ def _of_records(
     lost = limit_tokens(read.steps, choice.groups, stored.tokens)
     whole = _head(answer) | {"alone": run.alone}
     if field is not None:
-        parts = PartSteps(run.reader, run.plan, replace(run.step_source, resumed=None), field)
+        parts = PartSteps(run.reader, run.plan, run.step_source, field)
         windows = windows_of(steps, answer.events)
         whole["by"] = answer_by(field, parts, steps, windows, ()).to_dict()
     blocks: list[tuple[str, str]] = []
@@ -186,7 +180,6 @@ def _head(answer: Trend) -> dict[str, Any]:
         "facts": [("", one) for one in answer.verdict.split("; ")[1:]]
         if main is None
         else [*_facts(main), *good, *(("also", o.title) for o in other_events(events))],
-        "outlook": [one.sentence for one in answer.passes],
         "steps": steps.numbers,
         "files": steps.files,
         "metrics": [
@@ -229,9 +222,8 @@ def _head(answer: Trend) -> dict[str, Any]:
 
 
 def _facts(event: Event) -> list[tuple[str, str]]:
-    """Its likely cause, part and fix, and the numbers that its findings do not give."""
-    of_cause = event.cause.numbers if event.cause else ""
-    return [(name, text) for name, text in event.facts if name in NAMED or text == of_cause]
+    """Its likely cause, part and fix."""
+    return [(name, text) for name, text in event.facts if name in NAMED]
 
 
 def _color(finding: Finding) -> str | None:

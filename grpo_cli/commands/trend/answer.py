@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 from grpo_cli.commands.check.answer import Finding
-from grpo_cli.commands.check.run import changed_formulas, check
-from grpo_cli.commands.trend.causes import Cause
+from grpo_cli.commands.check.run import check
+from grpo_cli.commands.trend.causes import Cause, at_one_token
 from grpo_cli.commands.trend.comparison import Trend, compare_log
-from grpo_cli.commands.trend.events import AT_ONCE, Checked, Event, events
-from grpo_cli.commands.trend.findings import dated, findings, first_place
+from grpo_cli.commands.trend.events import Checked, Event, events
+from grpo_cli.commands.trend.findings import findings, first_place
 from grpo_cli.commands.trend.logs import Log
-from grpo_cli.commands.trend.onsets import DRIFT, SHIFT, STUCK
+from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.onsets import STUCK
 from grpo_cli.commands.trend.origins import StepSource, of_name
-from grpo_cli.commands.trend.places import at_one_place
-from grpo_cli.commands.trend.questions.parts import PartSteps, carried_by
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import WARNING, Flags, Place, Step, Steps
-from grpo_cli.commands.trend.verdict import Coverage, passes_of, verdict
+from grpo_cli.commands.trend.verdict import Coverage, verdict
 from grpo_cli.engine import Reader
-from grpo_cli.errors import GrpoError, InputError
+from grpo_cli.errors import InputError
 
 
 def trend_of(
@@ -46,19 +45,17 @@ def trend_of(
     ungrouped = None if run is None else run.ungrouped
     found = findings(steps, flags, ungrouped)
     happened = [_with_flag(event, ungrouped) for event in events(found, steps)]
-    passes = passes_of(steps, found, flags)
     variant, signatures, compared, covered = "", list[str](), None, Coverage(steps, columns)
     if run is not None:
         happened = with_checks(happened, steps, run)
         covered = Coverage(
             steps, columns, run.missing, on_policy=not run.moved, ungrouped=ungrouped
         )
-        compared = compare_log(framework, log, run.logged, run.token_means, steps)
+        compared = compare_log(framework, log, run.logged, steps)
         variant, signatures = run.plan.variant, [*run.signatures]
-    happened = [_of_one_date(event, steps, flags) for event in happened]
     sentence = verdict(steps, happened, covered)
     found = sorted((one for event in happened for one in event.findings), key=lambda one: one.onset)
-    return Trend(variant, signatures, steps, found, happened, sentence, covered, compared, passes)
+    return Trend(variant, signatures, steps, found, happened, sentence, covered, compared)
 
 
 def _with_flag(event: Event, ungrouped: str | None) -> Event:
@@ -67,23 +64,6 @@ def _with_flag(event: Event, ungrouped: str | None) -> Event:
         return event
     fix = ungrouped.partition("; ")[2]
     return replace(event, cause=Cause("", fix, is_certain=False, first=event.first))
-
-
-def _of_one_date(event: Event, steps: Steps, flags: Flags) -> Event:
-    """The event; what noise had begin shortly before a cause that has a certain step, at that."""
-    if event.cause is None or not event.cause.is_certain:
-        return event
-    first = event.first
-    if event.cause.step is not None:
-        earliest = min(event.step, first.begins)
-        first = replace(dated(first, event.step, steps, flags), earliest=earliest)
-    others = [
-        dated(one, event.step, steps, flags)
-        if one.kind in (SHIFT, DRIFT) and 0 < event.step - one.onset <= AT_ONCE
-        else one
-        for one in event.others
-    ]
-    return replace(event, first=first, others=others)
 
 
 # ---- what ``grpo check`` names in the worst record of the first events --------------------------
@@ -114,61 +94,18 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
     wrong = [one for one in events if one.severity == WARNING][:_MOST]
     if run.reader.on is not None:
         return [*events]
-    formulas = cache(lambda: _new_formulas(run.reader))  # one pass, where any event asks
-    read = cache(lambda field: PartSteps(run.reader, run.plan, run.step_source, field))
-    found = [
-        _with_part(_checked(one, steps, run, formulas), steps, run, read) if one in wrong else one
-        for one in events
-    ]
-    for at, event in enumerate(found):  # of its worst step, less what began in between
-        later = [(one.step, each.finding.code) for one in found[at + 1 :] for each in one.checked]
-        kept = [
-            each
-            for each in event.checked
-            if each.step is None
-            or all(each.step < step or each.finding.code != code for step, code in later)
-        ]
-        found[at] = replace(event, checked=kept)
-    return found
+    return [_checked(one, steps, run) if one in wrong else one for one in events]
 
 
-def _with_part(event: Event, steps: Steps, run: Run, read: Callable[[str], PartSteps]) -> Event:
-    """The event, with the value of a field (``PART_FIELDS``) that alone changed as ``--by`` has it.
-
-    The run is read once more for each field that the records have.
-    """
-    for field in run.fields:
-        try:
-            where = carried_by(field, read(field), steps, event.first.metric, event.first.onset)
-        except GrpoError:  # records that lack the field
-            continue
-        if where:
-            return replace(event, part=f"{where} (--by {field} has all values)")
-    return event
-
-
-def _checked(
-    event: Event, steps: Steps, run: Run, formulas: Callable[[], Mapping[int | None, Cause]]
-) -> Event:
+def _checked(event: Event, steps: Steps, run: Run) -> Event:
     """The event with what its records say of it."""
     event = replace(event, checked=_named_in(event, steps, run))
     at = steps.numbers.index(event.first.onset)
     known = event.cause
     if (known is not None and not known.has_reason) or event.checked_there or at == 0:
         return event
-    if event.first.metric == "gradient_norm" and event.step in formulas():
-        return replace(event, cause=formulas()[event.step])
     now, before = (of_steps(run.reader, [steps[one]], run.step_source) for one in (at, at - 1))
-    return replace(event, cause=at_one_place([event.first, *event.others], now, before) or known)
-
-
-def _new_formulas(reader: Reader) -> Mapping[int | None, Cause]:
-    """Step → that from there on the advantages follow another formula, as the whole run shows."""
-    try:
-        found = changed_formulas(reader)
-    except InputError:
-        return {}
-    return {row.step: Cause(row.message, row.advice) for row in found}
+    return replace(event, cause=at_one_token([event.first, *event.others], now, before) or known)
 
 
 def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
@@ -179,7 +116,9 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
     consequence, and has the worst step before it.
     """
     findings = (event.first, *event.others)
-    pointed = next((one for one in findings if one.worst is not None), None)
+    columns = (METRICS.get(one.metric) for one in findings)
+    pairs = zip(findings, columns, strict=True)
+    pointed = next((one for one, column in pairs if column is not None and column.worst), None)
     if pointed is None:
         return []
     wrong_in = cache(lambda number: _wrong_in(number, steps, run))
@@ -194,11 +133,8 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
         new = set()
     for number in steps.numbers[max(at - _BEFORE, 0) : at] if new else ():
         new -= {row.code for row in wrong_in(number)}
-    of_onset, of_worst = (one if steps.repeats_ids else None for one in (onset, worst))
     return [
-        Checked(at_onset[code], None, of_onset)
-        if code in at_onset
-        else Checked(row, worst, of_worst)
+        Checked(at_onset[code]) if code in at_onset else Checked(row, worst)
         for code, row in at_worst.items()
         if code not in elsewhere - new
     ]

@@ -98,7 +98,7 @@ def report(
         if page is None:
             raise UsageError("use -o FILE to save the page (-o - prints its HTML)")
     options = replace(options, html=page)
-    answer_run(files, objective, reading, options, stored, "report")
+    answer_run(files, objective, reading, options, stored)
 
 
 _SKIP = "--on-error skip leaves out records that cannot be read (grpo check lists them)"
@@ -110,22 +110,21 @@ def answer_run(
     reading: ReadingOptions,
     options: TrendOptions,
     stored: StoredOptions,
-    command: str = "trend",
 ) -> NoReturn:
-    """Answers and ends the command; ``command``: the name that messages give it."""
+    """Answers and ends the command."""
     with failures(as_json=options.json or options.format == "json", hint=_SKIP):
         if options.asked:
             options.refuse_others()
         plan = objective.plan().of_one_batch()
         log, unread = read_finite(options.log, read_size(reading.unpack))
         whose = options.framework(log)
-        run, places = _opened(files, plan, reading, options, whose, command)
+        run, places = _opened(files, plan, reading, options, whose)
         logged = isinstance(run, Steps)
         conditions = [read_condition(one, logged=logged) for one in options.fail_on or ()]
         columns = options.columns(logged=logged)
         other = None
         if options.against:
-            other, _ = _opened(options.against, plan, reading, options, None, command)
+            other, _ = _opened(options.against, plan, reading, options, None)
         flags = flags_of(objective, reading)
         if logged:
             words = flags_of(objective, replace(reading, unpack=None)).words
@@ -169,7 +168,6 @@ def _opened(
     reading: ReadingOptions,
     options: TrendOptions,
     names: str | None,
-    command: str,
 ) -> tuple[Run | Steps, Sequence[str]]:
     """A run of records that are to be read, or the steps of logs alone; and its files."""
     if options.plot and options.kind != "table":
@@ -183,7 +181,7 @@ def _opened(
             raise UsageError(f"{logged}: name the records' files")
         return logs, places
     source = StepSource.of_flag(options.step, places)
-    return Run(reader, plan, source, names, one_run=options.one_run, command=command), places
+    return Run(reader, plan, source, names, one_run=options.one_run), places
 
 
 def _write_answer(

@@ -17,7 +17,7 @@ from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.step import Finding, Steps
-from grpo_cli.commands.trend.verdict import Coverage, Pass, last_good_step
+from grpo_cli.commands.trend.verdict import Coverage, last_good_step
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.numbers import shown
 
@@ -41,8 +41,8 @@ _UNKNOWN |= dict.fromkeys(("pg_loss", "policy_loss"), _UNKNOWN["loss"])
 _DECIMALS, _FIGURES = range(3, 9), range(3, 7)
 """Decimals, and figures, of a log that rounds: fewer may be all that its values have."""
 _SHIFTS = (0, 1, -1)
-_FITS = 0.5
-"""The share of a series' values above which a shift of the log's steps is none of chance."""
+_FITS = 0.25
+"""The share of all values above which a shift of the log's steps is none of chance."""
 _LEAST = 3
 
 Series = Mapping[str, Mapping[int, float | None]]
@@ -94,31 +94,23 @@ class Precision(NamedTuple):
         """That of some numbers."""
         written = [Decimal(repr(one)) for one in values]
         decimals = max((-int(one.as_tuple().exponent) for one in written), default=0)
-        return cls(
-            decimals, max((len(one.normalize().as_tuple().digits) for one in written), default=0)
-        )
+        figures = max((len(one.normalize().as_tuple().digits) for one in written), default=0)
+        return cls(decimals, figures)
 
     def alike(self, value: float, other: float | None) -> bool:
         """Whether a logged number may be the other one, rounded."""
-        if other is None:
-            return False
-        units = [10.0**-self.decimals] if self.decimals in _DECIMALS else []
+        units = [10.0**-self.decimals] if self.decimals in _DECIMALS else [0.0]
         if value and self.figures in _FIGURES:
             units.append(10.0 ** (math.floor(math.log10(abs(value))) + 1 - self.figures))
-        rounding = 0.5001 * max(units, default=0.0)
-        near = max(self.least, rounding + _SAME * abs(value))
-        return math.isclose(value, other, rel_tol=_SAME, abs_tol=near)
+        near = max(self.least, 0.5001 * max(units) + _SAME * abs(value))
+        return other is not None and math.isclose(value, other, rel_tol=_SAME, abs_tol=near)
 
 
 def precisions(log: Log) -> dict[str, Precision]:
-    """How exactly each series of a log is written; if short, how exactly the whole log is."""
-    whole = Precision.of(one for values in log.values() for one in values.values())
+    """How exactly each series of a log is written."""
     return {
-        name: (Precision.of(kinds) if len(kinds) >= _LEAST else whole)._replace(
-            least=_LEAST_OF.get(name, _NEAR)
-        )
+        name: Precision.of(values.values())._replace(least=_LEAST_OF.get(name, _NEAR))
         for name, values in log.items()
-        for kinds in ({*values.values()},)
     }
 
 
@@ -126,10 +118,7 @@ def _compared(
     name: str,
     logged: Mapping[int, float],
     recomputed: Mapping[int, float | None],
-    others: Series,
-    by_token: Mapping[int, float | None],
     shift: int,
-    whose: str,
     precision: Precision,
 ) -> Comparison:
     pairs = [
@@ -142,23 +131,6 @@ def _compared(
         because = "" if pairs else "the records lack the data for it"
         return Comparison(name, len(pairs), agrees=bool(pairs), because=because)
     because = _factor(pairs, precision)
-    exact = precision._replace(least=_NEAR)
-    whole = [(value, by_token.get(step)) for step, value, _ in pairs]
-    if len(whole) >= _LEAST and all(exact.alike(*pair) for pair in whole) and not because:
-        because = (
-            f"it equals the mean over all tokens of the step; {whose} averages the means of "
-            "micro-batches, and each record was taken for one"
-        )
-    for other, series in others.items() if not because else ():
-        both = [(value, series.get(step - shift)) for step, value in logged.items()]
-        both = [pair for pair in both if pair[1] is not None]
-        varies = len({value for value, _ in both}) > 1
-        if len(both) >= _LEAST and all(exact.alike(*pair) for pair in both) and varies:
-            row = watch_logged(name)
-            same = row is not None and row.name == other
-            own = f"grpo's own {other}, not computed as {whose} does"
-            because = f"it equals {own if same else other}"
-            break
     first, value, known = wrong
     return Comparison(
         name, len(pairs), agrees=False, first=first, logged=value, recomputed=known, because=because
@@ -219,7 +191,6 @@ class Trend(Frames, Printed):
         verdict: the sentence that says what happened, with the last good step, or that nothing did.
         coverage: what the verdict is based on.
         log: the comparison with a log; None without ``--log``.
-        passes: those over steps that the run trained again, after it was resumed.
     """
 
     variant: str
@@ -230,7 +201,6 @@ class Trend(Frames, Printed):
     verdict: str
     coverage: Coverage = field(compare=False)
     log: LogComparison | None = None
-    passes: Sequence[Pass] = ()
 
     of_views = ("coverage",)
 
@@ -260,8 +230,8 @@ class Trend(Frames, Printed):
         return self.steps.columns()
 
     def fields(self) -> dict[str, Any]:
-        """The JSON, without a log where none is given, nor passes where there is only one."""
-        named = super().fields() | {"steps": [*self.steps.whole], "passes": self.passes or None}
+        """The JSON, without a log where none is given."""
+        named = super().fields() | {"steps": [*self.steps]}
         named |= {"last_good_step": self.last_good_step, "coverage": None}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -270,7 +240,6 @@ def compare_log(
     framework: str | None,
     log: Log | None,
     logged: Mapping[str, F64],
-    token_means: Mapping[str, F64],
     steps: Steps,
 ) -> LogComparison | None:
     """Compares a log, if any, with what a framework would have logged at each step of a run.
@@ -278,14 +247,13 @@ def compare_log(
     Args:
         framework, log: whose names are in the log.
         logged: what it would have logged: name → [S].
-        token_means: means over all tokens of what it averages by micro-batch: name → [S].
         steps: the run.
     """
     if log is None or framework is None:
         return None
-    series, by_token, others = (
+    series, others = (
         {name: dict(zip(steps.numbers, made.values(name), strict=True)) for name in made.metrics}
-        for made in (steps.with_metrics(logged), steps.with_metrics(token_means), steps)
+        for made in (steps.with_metrics(logged), steps)
     )
 
     for name in log:  # under another name, or of a term that this objective has not
@@ -296,27 +264,23 @@ def compare_log(
 
     written = precisions(log)
 
-    def fitting(shift: int) -> list[list[bool]]:
-        """Of each series that varies, whether its values are those of the records."""
-        return [
-            [
-                written[name]._replace(least=_NEAR).alike(value, known)
-                for step, value in values.items()
-                if (known := series[name].get(step - shift)) is not None
-            ]
+    def fitting(shift: int) -> tuple[int, int]:
+        """How many values are those of the records with steps numbered so, and of how many."""
+        fits = [
+            written[name]._replace(least=_NEAR).alike(value, known)
             for name, values in log.items()
-            if name in series and len(set(values.values())) > 1
+            if name in series and len({*values.values()}) > 1
+            for step, value in values.items()
+            if (known := series[name].get(step - shift)) is not None
         ]
+        return sum(fits), len(fits)
 
     # TRL logs step 1 when it has done step 0.
     fits = {shift: fitting(shift) for shift in _SHIFTS}
-    shift = max(_SHIFTS, key=lambda shift: (sum(map(sum, fits[shift])), -abs(shift)))
-    if not any(sum(one) > _FITS * len(one) for one in fits[shift]):
-        shift = 0
+    shift = max(_SHIFTS, key=lambda shift: (fits[shift][0], -abs(shift)))
+    shift = shift if fits[shift][0] > _FITS * fits[shift][1] else 0
     found = [
-        _compared(
-            name, log[name], values, others, by_token.get(name, {}), shift, framework, written[name]
-        )
+        _compared(name, log[name], values, shift, written[name])
         for name, values in series.items()
         if name in log
     ]

@@ -10,15 +10,13 @@ from typing import Any, NamedTuple
 
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check import answer as checks
-from grpo_cli.commands.trend.causes import KL, LENGTH, Cause, cause_of, rounded
+from grpo_cli.commands.trend.causes import KL, Cause, cause_of
 from grpo_cli.commands.trend.findings import AWAY, FAR, STEADILY
 from grpo_cli.commands.trend.onsets import (
-    COPY,
     DRIFT,
     FARTHEST,
     IMPOSSIBLE,
     LIMIT,
-    SETTINGS,
     SHIFT,
     SPIKE,
     STUCK,
@@ -43,8 +41,6 @@ AT_ONCE = 3
 """The first steps of an event, in which responses or rewards change that the update follows."""
 SURE = 1
 """Onsets that differ by no more steps are taken to be one: the likely cause has one of these."""
-_WIDE = 5
-"""Steps by which an event may have begun earlier, from which on its words say so."""
 _POLICY = RANKS["gradient_norm"]
 _EFFECTS = {
     **dict.fromkeys(("gradient_norm", "reward_group_std", "reward_std"), DOWN),
@@ -61,25 +57,14 @@ _RESPONSES = RANKS["entropy"]
 _UPDATES = RANKS["ratio_p999"]
 _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
 """What a policy that moves too far changes: what is done about the KL is done about these."""
-_SHORTER = (
-    "read the shortest responses: see whether the reward pays for brevity, or for a format alone; "
-    "normalise the loss by tokens (a mean over each response's tokens favours short right ones)"
-)
 _NAMED, _THEN = 3, 3
 """Series of an event that its sentence names with their numbers, and of those that followed."""
-_LOADED = "look for weights of the policy or the reference that were loaded again at that step"
-_COPIED = (
-    "no other weights give equal log-probs: look for a batch that was written twice, or a step "
-    "that trained nothing"
-)
 _MARKS = ":;. "
 _TOKEN = r"""(?<= )(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?: \(id -?\d+\))?"""
 _CLAUSE = re.compile(rf"(?:{_TOKEN}|(?![:;]|\. | \().)+")
 """The first clause of a sentence of ``grpo check``; a quoted token may have any mark."""
 _DOUBT, _SAME = "entropies", "engine and trainer differ: "
 _AHEAD = "the updates move the policy too far", "one update moved the policy too far"
-LEVELS = {SHIFT, DRIFT, TREND}
-"""Findings whose numbers are medians before and after."""
 
 
 class Checked(NamedTuple):
@@ -88,28 +73,21 @@ class Checked(NamedTuple):
     Attributes:
         finding: the finding.
         step: its step, unless the event began there.
-        of_step: that of its record, if other steps have records with its id.
     """
 
     finding: checks.Finding
     step: int | None = None
-    of_step: int | None = None
 
     @property
     def message(self) -> str:
         """Its message and its record."""
-        of = "" if self.of_step is None else f" of step {self.of_step}"
-        return f"{self.finding.message} (record {shown(self.finding.record)}{of})"
-
-    @property
-    def when(self) -> str:
-        """The other step, in words; or ""."""
-        return "" if self.step is None else f"at step {self.step}: "
+        return f"{self.finding.message} (record {shown(self.finding.record)})"
 
     @property
     def line(self) -> str:
-        """All of it, with the name of the rule."""
-        return f"{self.when}{self.finding.code}: {self.message}"
+        """All of it, with its step if that is another, and the name of the rule."""
+        when = "" if self.step is None else f"at step {self.step}: "
+        return f"{when}{self.finding.code}: {self.message}"
 
 
 @dataclass(frozen=True)
@@ -123,7 +101,6 @@ class Event(Answer):
             responses or rewards changed.
         checked: errors and warnings of ``grpo check`` in its worst step.
         cause: what explains it; None if its numbers do not show it.
-        part: which value of a field of the records carries it, in words; or "".
     """
 
     step: int
@@ -131,36 +108,20 @@ class Event(Answer):
     others: Sequence[Finding]
     checked: Sequence[Checked] = ()
     cause: Cause | None = None
-    part: str = ""
 
     @property
     def findings(self) -> list[Finding]:
-        """All findings by time; within a step the clearest first."""
-        return sorted([self.first, *self.others], key=self._clearness)
-
-    def _clearness(self, one: Finding) -> tuple[bool, bool, int, bool, bool, bool, int]:
-        """The place of a finding: what every update changes says least, the cause says most."""
-        explained = self.cause is not None and one is not self.first
-        row = one.row
-        name = "" if row is None else row.name
-        update = name in _UPDATE
-        cause = one is self.first or _family(one) == _family(self.first)
-        lesser = name in _EFFECTS or name == "loss"
-        return explained, one.severity == INFO, one.onset, update, not cause, lesser, _rank(one)
-
-    @property
-    def earliest(self) -> int:
-        """The first step at which it may have begun."""
-        begun = [one for one in self._wrong if self.step <= one.onset <= self.step + SURE]
-        shown = [self.first] if self.first in begun else begun  # others are less clear
-        return min((one.begins for one in shown), default=self.step)
+        """All findings by time; within a step the likely cause first."""
+        every = [self.first, *self.others]
+        return sorted(
+            every, key=lambda one: (one.severity == INFO, one.onset, one is not self.first)
+        )
 
     @property
     def commands(self) -> list[str]:
         """The commands for its first step, its possible cause and its worst step.
 
-        ``grpo check`` is none where it found nothing; of a reward that rose with the length, the
-        longest response is shown too. None where records have no place.
+        ``grpo check`` is none where it found nothing. None where records have no place.
         """
         one = self.first
         if one.command is None:
@@ -171,9 +132,6 @@ class Event(Answer):
             found.append(f"{cause}  # possible cause")
         if one.worst_command and one.worst_step != one.onset and one.kind != TREND:
             found.append(one.worst_command.replace("  # step", "  # worst at step", 1))
-        longest = self.cause and self.cause.longest and self.cause.longest.command
-        if longest and longest != one.command:
-            found.append(f"{longest}, the longest response")
         return found
 
     @property
@@ -208,10 +166,9 @@ class Event(Answer):
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """The likely cause, the part, what to do, and the numbers, each with its name."""
+        """The likely cause, what to do, and the numbers, each with its name."""
         rows = {
             "likely cause": self.guess,
-            "where": self.part,
             "fix": self.fix,
             f"{'medians ' * self._has_medians}before → after"
             if "→" in self._moved
@@ -232,15 +189,15 @@ class Event(Answer):
     @property
     def _listed(self) -> list[Finding]:
         """The findings at its beginning whose numbers the words do not give already."""
-        worded = self.first.kind in (IMPOSSIBLE, STUCK, COPY)
+        worded = self.first.kind in (IMPOSSIBLE, STUCK)
         named = [*self._later, *([self.first] if worded else [])]
-        return [one for one in self._wrong if one not in named]
+        found = [one for one in self._wrong if one not in named]
+        return sorted(found, key=lambda one: one is not self.first)
 
     @property
     def in_numbers(self) -> list[Finding]:
         """The findings of which ``facts`` give all the numbers that their sentences have."""
-        given = [] if self.cause and self.cause.numbers else self._listed[:_NAMED]
-        return [one for one in given if one.kind in (SHIFT, DRIFT, SPIKE)]
+        return [one for one in self._listed[:_NAMED] if one.kind in (SHIFT, DRIFT, SPIKE)]
 
     def rest_of(self, checked: Checked) -> str:
         """A line of ``checked`` without what the likely cause says already."""
@@ -254,13 +211,12 @@ class Event(Answer):
     @property
     def _moved(self) -> str:
         """What the metrics were before and are since."""
-        return (self.cause and self.cause.numbers) or _listed(self._listed)
+        return _listed(self._listed)
 
     @property
     def _has_medians(self) -> bool:
         """Whether the numbers of ``_moved`` are medians."""
-        given = bool(self.cause and self.cause.numbers)
-        return given or all(one.kind in LEVELS for one in self._listed[:_NAMED])
+        return all(one.kind in (SHIFT, DRIFT, TREND) for one in self._listed[:_NAMED])
 
     @property
     def until(self) -> str:
@@ -299,11 +255,9 @@ class Event(Answer):
     def _when(self) -> str:
         if self.first.kind == TREND:
             return "from the first step on"
-        if self.first.kind == STUCK or (self.first.kind == COPY and self.end is None):
+        if self.first.kind == STUCK:
             return f"from step {self.step:,} on"
-        often = f" and every {self.first.period} steps since" if self.first.period else ""
-        wide = self.step - self.earliest >= _WIDE and not self.first.is_single
-        return f"step {self.step:,}{often}" + (f" ({self.earliest:,} at the earliest)" * wide)
+        return f"step {self.step:,}"
 
     @property
     def _fact(self) -> str:
@@ -317,9 +271,9 @@ class Event(Answer):
             words += ", as where the engine has older weights" * (one.severity == INFO)
         if self.cause is not None and self.cause.is_certain:
             words = self.cause.words
-        elif one.kind in (IMPOSSIBLE, STUCK, COPY) or not words:
+        elif one.kind in (IMPOSSIBLE, STUCK) or not words:
             words = _in_short(one)
-        return words + (" for one step" if one.is_single and one.kind != COPY else "")
+        return words + (" for one step" if one.is_single else "")
 
     @property
     def guess(self) -> str:
@@ -343,28 +297,17 @@ class Event(Answer):
 
     @property
     def fix(self) -> str:
-        """The usual remedy; "" for an info, or if none is known.
-
-        What is done about lengths that grow is so whatever the KL does.
-        """
-        row, falls = self.first.row, self.first.direction == DOWN
+        """The usual remedy; "" for an info, or if none is known."""
+        row = self.first.row
         if (cause := self._explained_by) is not None:
             return cause.fix if isinstance(cause, Cause) else cause.finding.advice
-        if self.first.kind == COPY:
-            return _COPIED
         if self.first.kind == IMPOSSIBLE:
             return "" if self.first.direction else NOT_FINITE
-        shrinks = row is not None and row.name == LENGTH and falls
-        rises = (one.row for one in self._wrong if one.direction == UP)
-        moves_away = self.severity == WARNING and any(each and each.name == KL for each in rises)
-        if row is not None and (row.name in _BY_KL or shrinks) and moves_away:
-            row = watch(KL)
-        elif shrinks:
-            return _SHORTER
         if row is None or self.severity == INFO:
             return ""
-        if row is self.first.row and row.name == KL and falls:
-            return _LOADED
+        rises = (one.row for one in self._wrong if one.direction == UP)
+        if row.name in _BY_KL and any(each and each.name == KL for each in rises):
+            row = watch(KL) or row
         return remedy(row, self.first.direction)
 
     def fields(self) -> dict[str, Any]:
@@ -377,7 +320,6 @@ class Event(Answer):
             "end": self.end,
             "fix": self.fix,
             "check": self.check,
-            **({"part": self.part} if self.part else {}),
             "command": self.first.command,
         }
 
@@ -404,19 +346,16 @@ def _explained(event: Event, steps: Steps) -> Event:
         return event
     first = cause.first or event.first
     others = [one for one in (event.first, *event.others) if one is not first]
-    step = event.step if cause.onset is None else cause.onset
+    step = event.step if cause.first is None else cause.first.onset
     return Event(step, first, others, cause=cause)
 
 
 def _takes_in(event: Sequence[Finding], one: Finding) -> bool:
     """Whether a finding is of an event: it began with it, or soon after, or is more of the same.
 
-    While something is wrong, a slope begins within the steps that onsets are looked for in. Other
-    settings are a cause, never an effect.
+    While something is wrong, a slope begins within the steps that onsets are looked for in.
     """
     since = one.onset - event[-1].onset
-    if one.kind == SETTINGS:
-        return since <= SURE and one.onset - event[0].onset <= SURE
     own = _is_of_its_own(one, event)
     if any(abs(one.onset - each.onset) <= AT_ONCE for each in (event[:1] if own else event)):
         return True  # information comes last, whatever its step
@@ -430,17 +369,13 @@ def _takes_in(event: Sequence[Finding], one: Finding) -> bool:
 
 
 def _is_of_its_own(one: Finding, event: Sequence[Finding]) -> bool:
-    """Whether a change was complete in one step, in a part that the event has not changed yet.
-
-    What follows from another change takes several steps, unless every change brings it with it.
-    """
+    """Whether a change is a level, in a part of the run that the event has not changed yet."""
     name = "" if one.row is None else one.row.name
     if one.severity == INFO or name in _EFFECTS or name in _FOLLOWING:
         return False
     if one.at_once or name == "reward_advantage_corr":  # which no policy changes
         return _family(one) not in map(_family, event)
-    sharp = one.kind == SHIFT and one.earliest is None
-    return sharp and _part(one) not in map(_part, event)
+    return one.kind == SHIFT and _part(one) not in map(_part, event)
 
 
 def _event(together: Sequence[Finding]) -> Event:
@@ -479,14 +414,14 @@ def _event(together: Sequence[Finding]) -> Event:
 
     near = begun + SURE * (not jumped)  # a single step has a certain date
     first = min((one for one in together if one.onset <= near), key=place)
-    others = sorted(
-        (one for one in together if one is not first),
+    others = [one for one in together if one is not first]
+    others.sort(
         key=lambda one: (
             one.severity == INFO,
             changed and one.metric in _FOLLOWING,
             _rank(one),
             one.onset,
-        ),
+        )
     )
     causes = [
         one.onset
@@ -522,6 +457,15 @@ def _more(findings: Sequence[Finding], named: int) -> str:
     return f" and {len(findings) - named} more" if len(findings) > named else ""
 
 
+def rounded(value: float) -> str:
+    """A number with 3 significant digits, or all of a large one's before the point."""
+    return f"{value:,.0f}" if _LARGE <= abs(value) < _HUGE else f"{value:.3g}"
+
+
+_LARGE, _HUGE = 1e3, 1e9
+"""From which on a number has no digits after the point, and from which on a power of ten."""
+
+
 def _in_numbers(finding: Finding) -> str:
     """A finding's metric, before and after."""
     name, before, after = finding.metric, finding.before, finding.after
@@ -536,8 +480,6 @@ _VERBS = {SPIKE: "jumped", LIMIT: "passed its limit", IMPOSSIBLE: "has an imposs
 def _in_short(finding: Finding) -> str:
     """A finding's metric and what it did."""
     down = finding.direction == DOWN
-    if finding.kind == COPY:
-        return finding.sentence.partition(",")[0]
     if AWAY in finding.sentence:
         return f"{finding.metric} {AWAY}"
     if not finding.direction or finding.score == 0.0:

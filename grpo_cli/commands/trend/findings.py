@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.detectors import RECENT, changes
-from grpo_cli.commands.trend.legend import legend
-from grpo_cli.commands.trend.metrics import LOSS_DIFFERENCE, LOSS_NOISE, METRICS
+from grpo_cli.commands.trend.metrics import METRICS, legend
 from grpo_cli.commands.trend.onsets import (
-    COPY,
     DRIFT,
     FUTURE,
     IMPOSSIBLE,
@@ -21,7 +19,6 @@ from grpo_cli.commands.trend.onsets import (
     LEAST_PAST,
     LIMIT,
     PAST,
-    SETTINGS,
     SHIFT,
     SPIKE,
     STUCK,
@@ -42,21 +39,19 @@ _WHOLE = 10
 """The factor from which on it is given without decimals."""
 _LATEST = 4
 """A drift's last values; their median is shown."""
+
+
 _ENDS = 5
 """The values at either end of what goes one way all along; their medians are shown."""
 
 
 class _Series(NamedTuple):
-    """A metric that is watched, the places of the steps that have it, and its values there.
-
-    ``compared`` is what detectors see of these: differences without what rounding leaves.
-    """
+    """A metric that is watched, the places of the steps that have it, and its values there."""
 
     name: str
     watch: Watch
     places: I64
     values: F64
-    compared: F64
 
 
 def findings(
@@ -74,10 +69,9 @@ def findings(
     series = [each for name in steps.metrics if (each := _series(steps, name)) is not None]
     found = [
         _finding(one, steps, _known(one, steps, change), flags, ungrouped)
-        for one, each in zip(series, changes([(s.watch, s.compared) for s in series]), strict=True)
+        for one, each in zip(series, changes([(s.watch, s.values) for s in series]), strict=True)
         for change in each
     ]
-    found += [*_copies(steps, flags), *_settings(steps, flags), *_copied_reference(steps, flags)]
     for name, wrong in steps.not_finite.items():
         begun, later = steps[wrong.places[0]], len(wrong.places) - 1
         many = f" and at {later:,} of the steps that follow" if later else ""
@@ -98,66 +92,7 @@ def _series(steps: Steps, name: str) -> _Series | None:
     if name == "at_longest":  # one response has one length
         known &= steps.counted("samples") > 1.0
     places = np.flatnonzero(known)
-    values = column[places]
-    compared = values
-    if name == LOSS_DIFFERENCE.name:
-        loss = np.abs(steps.metrics["loss"][places])
-        noise = np.fmax(_LOSS_SHARE * np.maximum.accumulate(loss), LOSS_NOISE)
-        compared = np.copysign((np.abs(values) - noise).clip(0.0), values)
-        if compared[:LEAST_PAST].any():
-            return None  # the losses never were equal
-    return _Series(name, watch, places, values, compared)
-
-
-_LOSS_SHARE = 0.02
-"""The share of the largest loss so far by which two losses differ that are equal."""
-
-
-def dated(finding: Finding, step: int, steps: Steps, flags: Flags) -> Finding:
-    """The finding, if it began at another step: all that it says is of that one."""
-    series = _series(steps, finding.metric)
-    assert series is not None
-    numbers = [steps.numbers[at] for at in series.places]
-    if step not in numbers:
-        return finding
-    change = Change(
-        numbers.index(step),
-        numbers.index(finding.seen) + 1,
-        finding.kind,
-        finding.direction == UP,
-        finding.score,
-        None if finding.end is None else numbers.index(finding.end),
-        info=finding.severity == INFO,
-        at_once=finding.at_once,
-    )
-    return _finding(series, steps, change, flags, None)
-
-
-def _copies(steps: Steps, flags: Flags) -> list[Finding]:
-    """The first step that has the records of an earlier one."""
-    copies = steps.copies
-    for at, source in copies.items():
-        begun, later = steps[at], len(copies) - 1
-        ended = next(one for one in range(at, len(steps) + 1) if copies.get(one) != source)
-        frozen = ended - at > 1
-        many = f"; {later:,} more repeat an earlier step" if later else ""
-        fact = f"{FROZEN if frozen else COPIED} {steps.numbers[source]:,}"
-        number, sentence = begun.number, f"{fact}, with equal log-probs{many}"
-        is_over = frozen and ended < len(steps)
-        end, through = steps.numbers[ended - 1 : ended + 1][::-1] if is_over else (None, None)
-        more: dict[str, Any] = {
-            "worst_step": number,
-            "seen": number,
-            "end": end,
-            "through": through,
-            "period": int(frozen),
-        }
-        more |= _commands("records", begun, begun, flags)
-        return [Finding("records", COPY, number, sentence, **more)]
-    return []
-
-
-COPIED, FROZEN = "its records are those of step", "each step has the records of step"
+    return _Series(name, watch, places, column[places])
 
 
 _LEARNT = {"length_mean": DOWN, "gradient_norm": DOWN, "reward_group_std": DOWN, "groups_equal": UP}
@@ -167,16 +102,11 @@ _LEAST_GAIN = 3.0
 
 
 def _known(series: _Series, steps: Steps, change: Change) -> Change:
-    """The change; a fault where the reference was overwritten, information where it is no fault.
+    """The change; information where it is no fault.
 
     That is so of a limit for engines with the trainer's weights, where the engine is behind by
     design; and of what the policy learnt: the reward rose with it, up to the step that shows it.
     """
-    if series.watch.name == "kl_k3" and not change.up and change.end is None:
-        copied = steps.copied_reference
-        if copied is not None and abs(copied - int(series.places[change.at])) <= 1:
-            at = int(np.searchsorted(series.places, copied))
-            return change._replace(at=at, info=False, earliest=None)
     if change.kind == LIMIT and _lags(series, steps, change):
         return change._replace(info=True)
     way = UP if change.up else DOWN
@@ -219,40 +149,12 @@ _INITIAL = 1 / 3
 """The most that the first step may have of the mismatch of an engine that is behind by design."""
 
 
-def _copied_reference(steps: Steps, flags: Flags) -> Iterator[Finding]:
-    """That log_probs_ref equals log_probs_old from the first step on, which no series shows."""
-    if steps.copied_reference == 0:
-        first, number = steps[0], steps.numbers[0]
-        sentence = f"{COPIED_REFERENCE}, in all {len(steps):,} steps"
-        commands = _commands("kl_k3", first, first, flags)
-        seen = steps.numbers[LEAST_FUTURE - 1]
-        more = {"worst_step": number, "seen": seen, "direction": DOWN, "has_past": False}
-        yield Finding("kl_k3", STUCK, number, sentence, **commands, **more)
-
-
-COPIED_REFERENCE = "log_probs_ref equals log_probs_old at all tokens"
-
-
-def _settings(steps: Steps, flags: Flags) -> Iterator[Finding]:
-    """The steps from which on records have other settings of the objective."""
-    for number, words in steps.settings:
-        begun = steps[steps.numbers.index(number)]
-        sentence = f"{CHANGED} at step {number}: {words}"
-        commands = _commands(SETTINGS, begun, begun, flags)
-        yield Finding(
-            SETTINGS, SETTINGS, number, sentence, worst_step=number, seen=number, **commands
-        )
-
-
-CHANGED = "the settings changed"
-
-
 def _finding(
     series: _Series, steps: Steps, change: Change, flags: Flags, ungrouped: str | None
 ) -> Finding:
     values, numbers = series.values, steps.numbers
-    end = len(values) if change.end is None or change.period else max(change.end, change.at + 1)
-    after = values[change.at : change.at + 1 if change.kind == SPIKE and not change.period else end]
+    end = len(values) if change.end is None else max(change.end, change.at + 1)
+    after = values[change.at : change.at + 1 if change.kind == SPIKE else end]
     worst = change.at + int(after.argmax() if change.up else after.argmin())
     begun, farthest = (int(series.places[at]) for at in (change.at, worst))
     ended, through = (
@@ -261,7 +163,6 @@ def _finding(
     levels = _levels(series, change)
     named = [numbers[at] for at in levels.places[-1:]]  # the sentence has it
     until = "" if through in (None, *named) else f", through step {through}"
-    first = steps[farthest if change.kind == TREND else begun]  # which shows no more than others
     return Finding(
         series.name,
         change.kind,
@@ -274,13 +175,11 @@ def _finding(
         seen=numbers[series.places[change.seen - 1]],
         end=ended,
         through=through,
-        period=change.period,
         at_once=change.at_once,
-        earliest=None if change.earliest is None else numbers[series.places[change.earliest]],
         has_past=change.kind != TREND and (change.limit is None or levels.before is not None),
         before=levels.before,
         after=levels.after,
-        **_commands(series.name, first, steps[farthest], flags, falls=not change.up),
+        **_commands(series.name, steps[begun], steps[farthest], flags, falls=not change.up),
     )
 
 
@@ -326,14 +225,12 @@ def _median(values: F64) -> float | None:
 def _sentence(
     series: _Series, change: Change, levels: _Levels, steps: Steps, ungrouped: str | None
 ) -> str:
-    """What happened, in numbers."""
     name, exact = series.name, float(series.values[change.at])
     step = steps.numbers[series.places[change.at]]
     if change.kind == SPIKE:
-        often = f" and every {change.period} steps from then on" if change.period else ""
         verb = "jumped" if change.up else "dropped"
         before = f"median {brief(levels.before)} before"
-        return f"{name} {verb} at step {step}{often}: {before}, {brief(exact)} at that step"
+        return f"{name} {verb} at step {step}: {before}, {brief(exact)} at that step"
     if change.kind == IMPOSSIBLE:
         low, high = series.watch.span
         bound = f"above {high:g}" if change.up else f"below {low:g}"
@@ -347,13 +244,7 @@ def _sentence(
         last = len(series.values) if change.end is None else change.end
         span = steps.numbers[series.places[last - 1]] - step
         moved = f"{name} {STEADILY[not change.up]}: {brief(levels.before)} → {brief(levels.after)}"
-        moved += f" ({_factor(levels)} in {span:,} steps)".replace("( in", "(in")
-        if change.limit is None or change.passed is None:
-            return moved
-        passed = steps.numbers[series.places[change.passed]]
-        return (
-            f"{moved}; {_beyond(change.limit)} from step {passed} on ({_publisher(change.limit)})"
-        )
+        return moved + f" ({_factor(levels)} in {span:,} steps)".replace("( in", "(in")
     if change.limit is not None:
         return _passed(series, change, step, levels)
     return _moved(series, change, levels, steps)
@@ -369,7 +260,6 @@ def _factor(levels: _Levels) -> str:
 
 
 def _moved(series: _Series, change: Change, levels: _Levels, steps: Steps) -> str:
-    """Of a shift or a drift."""
     step = steps.numbers[series.places[change.at]]
     if series.watch.is_log and not series.values[change.at : change.end].any():
         before = f"median {brief(levels.before)} before"
@@ -398,7 +288,6 @@ _VERBS = {SHIFT: ("rose", "fell"), DRIFT: ("began to rise", "began to fall")}
 
 
 def _passed(series: _Series, change: Change, step: int, levels: _Levels) -> str:
-    """Of a limit."""
     limit = change.limit
     assert limit is not None
     source = f"{_publisher(limit)} for the {legend(series.watch.name)}"
@@ -423,10 +312,8 @@ _LARGEST = {"ess", "mismatch.ess", "ratio_mean", "mismatch.k1", "loss"}
 
 
 def _evidence(step: Step, name: str, kind: str | None, *, falls: bool) -> Place | None:
-    """The place that shows a finding: of a fall the lowest, where there is one."""
-    if kind is None:
-        return None
-    return (step.lowest if falls and name not in _LARGEST else step.worst).get(kind)
+    """The place that shows a finding; no single one shows a fall."""
+    return None if kind is None or (falls and name not in _LARGEST) else step.worst.get(kind)
 
 
 def first_place(finding: Finding, steps: Steps) -> Place | None:
@@ -483,13 +370,8 @@ def command(step: Step, place: Place | None, kind: str | None, flags: Flags) -> 
     if place is not None and token:
         value = f"{_VALUES.get(kind or '', '')} {shown(place.value)}".lstrip()
         comment += f", position {place.token} of response {place.response}: {value}"
-    certain = kind == "nll" and place is not None and place == step.lowest.get(kind)
-    if place is not None and certain:
-        comment += f", the record with the lowest mean −log π: {shown(place.value)}"
     if step.metrics.get("objective", 0.0) is None:
         words = ["check", *there, *flags.reading]
-    elif certain:
-        words = ["show", *there, "--by", "log_prob", *flags.words]
     elif kind == "length" and place is not None:
         words = ["show", *there, "--response", str(place.response), *flags.words]
     elif place is None or not token:
@@ -505,6 +387,5 @@ def _there(step: Step, place: Place | None) -> list[str]:
     """The record that is worst in the step, or all of the step."""
     of_step = [] if step.key is None else ["--where", f"{step.key}=={step.number}"]
     if place is not None:
-        record = [place.source, "--record", str(place.record)]
-        return [*record, *of_step] if step.repeats_ids else record
+        return [place.source, "--record", str(place.record), *of_step]
     return [step.file, *of_step] if step.shares_file else [step.file]

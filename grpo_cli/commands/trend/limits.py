@@ -18,13 +18,10 @@ from grpo_cli.commands.trend.onsets import (
     PAST,
     SHIFT,
     STUCK,
-    TREND,
     Change,
-    goes_on,
     levels,
     medians,
     middles,
-    usual,
     usual_of,
 )
 from grpo_cli.commands.trend.watched import DOWN, UP, Limit, Watch
@@ -56,15 +53,10 @@ _LEAST_REVERSAL = math.atanh(0.5)
 _CHANCE, _OFTEN = 1e-5, 0.2
 """The chance of as many zeros in a row, as often as there were some before, that is none; and the
 share of these from which on more of them are nothing new."""
-_CLEAR_OF = 1.0
-"""Widths of the range of all earlier values by which ten values have to be outside of it."""
 
 
 def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
-    """The places of values that are far above all that is usual.
-
-    Of a share, those at which nothing is learnt, if chance does not explain them.
-    """
+    """The places of values that are far above all that is usual."""
     linear, falls = watch.scale == "linear", watch.scale == "below 1"
     values = np.abs(scaled) if linear else scaled
     if len(values) <= BEFORE:
@@ -75,8 +67,6 @@ def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
     likely = np.ones(len(values), dtype=np.bool_)
     if linear:
         likely = values > _OUTSIDE * most
-    elif watch.scale == "share":
-        likely = raw == watch.stuck
     elif len(values) > PAST:  # a window's median is within its range
         windows, signed = sliding_window_view(values[:-1], PAST), -values if falls else values
         far = signed[PAST:] - _of_windows(np.minimum, signed[:-1], PAST) > math.log(watch.spikes)
@@ -91,8 +81,6 @@ def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
     away = level - values[places] if falls else values[places] - level
     if linear:
         far = away > _SPIKES[0][0] * spread
-    elif watch.scale == "share":
-        far = away > watch.spikes * np.maximum(watch.noise(raw)[places], spread)
     else:
         rules = _SHARES if falls else _SPIKES
         far = np.any([(away > m * spread) & (away > math.log(f)) for m, f in rules], axis=0)
@@ -126,27 +114,9 @@ def beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Cha
     for last in np.flatnonzero(passed & (counts >= enough)).tolist():
         first = max(last - _OF + 1, 0)
         at = first + int(np.argmax(inside[first : last + 1]))
-        yield (
-            Change(0, last + 1, TREND, limit.above, limit=limit, passed=at)
-            if limit.room is None and _came_steadily(values, at, up=limit.above)
-            else Change(at, last + 1, LIMIT, limit.above, limit=limit)
-        )
+        yield Change(at, last + 1, LIMIT, limit.above, limit=limit)
 
 
-def _came_steadily(values: F64, at: int, *, up: bool) -> bool:
-    """Whether values went one way from the first on until they passed a limit.
-
-    A fifth of the way in the first half: noise may have a slope there.
-    """
-    half = max(at // 2, LEAST_FUTURE)
-    if at <= LEAST_FUTURE or not all(goes_on(values, n, up=up) for n in (half, at)):
-        return False
-    first, middle = (float(medians(values[n : n + LEAST_FUTURE])) for n in (0, half - 2))
-    return abs(middle - first) > _EARLY * abs(float(values[at]) - first)
-
-
-_EARLY = 0.2
-"""The least share of the way to a limit that its first half makes, where it is steady."""
 _ROUNDED = 1e-9
 """What rounding adds to a share of 1."""
 
@@ -232,28 +202,6 @@ def _least_jump(watch: Watch, scaled: F64, at: int) -> float:
     if watch.scale == "correlation":  # to the other side of 0
         return max(before, _LEAST_REVERSAL)
     return _LEAST_RISE * min(before, after)
-
-
-def left_range(scaled: F64) -> Iterator[Change]:
-    """Where ten values in a row are outside the range of all earlier ones, by more than its width.
-
-    A past with a slope may go anywhere, so the onset test asks more of what follows it than that.
-    """
-    last = len(scaled) - LEAST_PAST
-    if last < LEAST_PAST:
-        return
-    places = np.arange(LEAST_PAST, last + 1)
-    most, least = (by.accumulate(scaled)[places - 1] for by in (np.maximum, np.minimum))
-    lowest, highest = (
-        _of_windows(by, scaled, LEAST_PAST)[places] for by in (np.minimum, np.maximum)
-    )
-    for above in (True, False):
-        gaps = lowest - most if above else least - highest
-        for at in places[gaps > _CLEAR_OF * (most - least)].tolist():
-            middle, spread = usual(scaled, at)
-            off = abs(float(medians(scaled[at : at + LEAST_PAST])) - middle)
-            score = off / spread * math.sqrt(LEAST_PAST) if spread else math.inf
-            yield Change(at, at + LEAST_PAST, SHIFT, above, score)
 
 
 def _of_windows(by: np.ufunc, values: F64, size: int) -> F64:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from grpo_cli.commands.trend.origins import FileOrder
 from grpo_cli.commands.trend.step import NotFinite, Steps
 from grpo_cli.commands.trend.sums import StepSums
 from grpo_cli.engine import Reader
@@ -136,7 +133,6 @@ def log_of(rows: Iterable[Mapping[str, Any]], name: str) -> LogFile:
     Raises:
         InputError: where no row says its step.
     """
-    rows = [*rows]
     stepped = [*_stepped(rows)]
     numbers = [
         (step, {key: n for key, one in row.items() if (n := _number(one)) is not None})
@@ -146,11 +142,7 @@ def log_of(rows: Iterable[Mapping[str, Any]], name: str) -> LogFile:
         named = ", ".join(STEPS[:3])
         reason = f"no row of this log has both a step ({named}, …) and a number"
         raise InputError(reason, source=name)
-    notes = [*_not_numbers(stepped, numbers), *_repeated(numbers)]
-    if surplus := [number for number, row in enumerate(rows, 2) if None in row]:
-        many = f"; so have {len(surplus) - 1:,} more" if surplus[1:] else ""
-        words = f"row {surplus[0]} has more fields than the header, which are ignored{many}"
-        notes = [words, *notes]
+    notes = _not_numbers(stepped, numbers)
     return LogFile(name, numbers, {f"{name}: {one}": None for one in notes})
 
 
@@ -168,17 +160,6 @@ def _not_numbers(
     for name, ((step, text), *more) in found.items():
         many = f", and at {len(more):,} more rows" if more else ""
         yield f"{name} is no number at step {step} ({text[:_LEGIBLE]!r}){many}: ignored"
-
-
-def _repeated(numbers: Iterable[tuple[int, Mapping[str, float]]]) -> Iterator[str]:
-    """Says that consecutive rows have other values of the same step."""
-    found: list[tuple[int, str]] = []
-    for (before, old), (step, new) in pairwise(numbers):
-        others = [name for name in new if old.get(name, new[name]) != new[name]]
-        found += [(step, others[0])] if step == before and others else []
-    if found:
-        many = f"; so do {len(found) - 1:,} more rows" if found[1:] else ""
-        yield f"two rows have {found[0][1]} of step {found[0][0]}, the last counts{many}"
 
 
 def unused(objective: Sequence[str]) -> Notices:
@@ -288,87 +269,33 @@ def logs_among(reader: Reader, named: Sequence[str]) -> Steps | None:
     return steps_of([read_log(one, most) for one in reader.sources])
 
 
-Passed = dict[tuple[int, int], dict[str, float]]
-"""Pass and step → the numbers of that step, by name."""
-
-
-def in_passes(rows: Sequence[tuple[int, Mapping[str, float]]]) -> Passed:
-    """The numbers of each step, by the pass over it: a run that was resumed has several.
-
-    The series with the most values tells where the steps go back.
-    """
-    names = Counter(name for _, row in rows for name in row)
-    usual = max(names, key=names.__getitem__, default="")
-    order: FileOrder | None = None
-    for line, (step, row) in enumerate(rows):
-        if usual in row and order is None:
-            order = FileOrder(step, step, line, steps={step})
-        elif usual in row and order is not None:
-            order.add_step(step, line)
-    returns = order.returns if order is not None and order.is_resumed else []
-    found: Passed = {}
-    for line, (step, row) in enumerate(rows):
-        begun = [one.to for one in returns if (one.line or 0) <= line]
-        while begun and step < begun[-1]:  # a summary that names an earlier step
-            begun.pop()
-        number = 1 + len(begun)
-        found.setdefault((number, step), {}).update(row)
-    return found
-
-
 def steps_of(logs: Sequence[LogFile]) -> Steps:
     """The steps of the one run that all logs are of, under the names that they have.
 
-    Logs with a series in common are read one after the other: the run may have been resumed.
+    Of two values of a step the last counts: the run may have been resumed.
     """
-    sequences: list[list[tuple[int, Mapping[str, float]]]] = []
-    known: list[set[str]] = []
+    found: dict[int, dict[str, float]] = {}
     for log in logs:
-        names = {name for _, row in log.rows for name in row}
-        at = next((at for at, one in enumerate(known) if one & names), len(known))
-        if at == len(known):
-            sequences.append([])
-            known.append(set())
-        sequences[at] += log.rows
-        known[at] |= names
-    found: Passed = {}
-    for sequence in sequences:
-        for key, row in in_passes(sequence).items():
-            found.setdefault(key, {}).update(row)
-    keys = sorted(found)
+        for step, row in log.rows:
+            found.setdefault(step, {}).update(row)
+    numbers = sorted(found)
     every = dict.fromkeys(name for row in found.values() for name in row)
-    metrics = {name: np.array([found[key].get(name, np.nan) for key in keys]) for name in every}
-    for column in metrics.values():
+    metrics = {name: np.array([found[one].get(name, np.nan) for one in numbers]) for name in every}
+    broken = {}
+    for name, column in metrics.items():
+        has = [name in found[one] for one in numbers]
+        places = np.flatnonzero(~np.isfinite(column) & has).tolist()
+        if places:
+            kinds = dict.fromkeys(_KINDS[str(column[at])] for at in places)
+            broken[name] = NotFinite(places, f"{name} is {' or '.join(kinds)}")
         column[np.isinf(column)] = np.nan
-    passes, numbers = zip(*keys, strict=True)
-    sums = StepSums(np.array(numbers), [(logs[0].name, None)] * len(keys), {})
-    whole = Steps(sums, metrics, _broken(found, keys), logged=True)
-    whole.notices = {note: None for log in logs for note in log.notices}
-    if passes[-1] == 1:
-        return whole
-    steps = whole.in_passes(passes)
-    steps.notices = whole.notices
-    kept = zip(steps.passes, steps.numbers, strict=True)
-    steps.not_finite = _broken(found, [*kept])
+    sums = StepSums(np.array(numbers), [(logs[0].name, None)] * len(numbers), {})
+    steps = Steps(sums, metrics, broken, logged=True)
+    steps.notices = {note: None for log in logs for note in log.notices}
     return steps
 
 
-def _broken(found: Passed, keys: Sequence[tuple[int, int]]) -> dict[str, NotFinite]:
-    """Name → where a series has NaN or infinities, and which of them, in words."""
-    broken: dict[str, NotFinite] = {}
-    for name in dict.fromkeys(name for row in found.values() for name in row):
-        values = {at: found[key][name] for at, key in enumerate(keys) if name in found[key]}
-        kinds = {
-            at: "NaN" if math.isnan(value) else "inf" if value > 0 else "−inf"
-            for at, value in values.items()
-            if not math.isfinite(value)
-        }
-        if kinds:
-            words = f"{name} is {' or '.join(dict.fromkeys(kinds.values()))}"
-            broken[name] = NotFinite([*kinds], words)
-    return broken
-
-
+_KINDS = {"nan": "NaN", "inf": "inf", "-inf": "−inf"}
 _MOST = 5
 """Series with NaN that are named; after a NaN in the weights it is all of them."""
 

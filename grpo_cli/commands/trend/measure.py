@@ -17,10 +17,7 @@ from grpo_cli.batch import F64, I64, Batch, Segments, borders
 from grpo_cli.commands.trend.metadata import add_metadata, environments, repetition
 from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import (
-    DECILES,
-    DISTANCES,
     EACH,
-    LOWEST,
     NO_NUMBER,
     PLACE,
     Ragged,
@@ -88,7 +85,7 @@ def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> St
         "length": np.array(lengths, dtype=np.int64),
         "hash": np.zeros(len(rewards), dtype=np.int64),
         "group": np.zeros(len(rewards), dtype=np.int64),
-    } | dict.fromkeys(("advantage", "log_ratio", "gradient"), unknown)
+    } | dict.fromkeys(("advantage", "log_ratio"), unknown)
     columns = {("row", name): Ragged(widths, values) for name, values in rows.items()}
     names = _objects([one.group for one in signals])
     return StepSums(
@@ -133,9 +130,6 @@ class ChunkSums:
             "advantage": unknown if (given := _given_advantages(batch)) is None else given,
             "log_ratio": moves,
             "length": batch.responses.lengths,
-            "gradient": (
-                unknown if breakdown is None or not breakdown.shared else _gradients(breakdown)
-            ),
             "hash": _hashes(batch),
             "group": batch.groups - responses.spread(groups.starts),
         }
@@ -151,7 +145,7 @@ class ChunkSums:
         if breakdown is not None:
             self._add_objective(breakdown, by)
         if functions := functions_of(chunk):
-            self.sums.functions[*functions] = int(self.sums.numbers.min())
+            self.sums.functions |= dict.fromkeys(functions)
         for name, values in functions.items():
             self._average(name, "responses", values, ~np.isnan(values))
         for name, kept in environments(steps, batch.records.lengths):
@@ -227,15 +221,10 @@ class ChunkSums:
         batch = self._chunk.batch
         lengths = batch.responses.lengths.astype(np.float64)
         self._find("length", "responses", lengths)
-        self._find(LOWEST["length"], "responses", -lengths)
         new, old = batch.log_probs_new, batch.log_probs_old
         if new is not None:
-            prints = self._units["tokens"].sum(_hashed(new))
-            self.sums.add_count("prints", prints)
             self._by_token("log_prob", new, "log_prob")
             self._find("nll", "tokens", -new)
-            means = np.where(batch.record_tokens.lengths, batch.record_tokens.mean(new), NO_NUMBER)
-            self._find(LOWEST["nll"], "records", means)  # of tokens many tie
         if batch.entropies is not None:
             self._by_token("entropy", batch.entropies, "entropy")
         if breakdown is not None:
@@ -246,7 +235,6 @@ class ChunkSums:
             self._by_token("kl_k1", -difference, "kl")
             self._by_token("kl_k3", estimate)
             self._find("kl", "tokens", estimate)
-        self._measure_distances()
         trainer = new if old is None else old
         if batch.log_probs_rollout is not None and trainer is not None:
             self._measure_mismatch(trainer - batch.log_probs_rollout)
@@ -254,14 +242,6 @@ class ChunkSums:
                 self._measure_engine(trainer, new, batch.log_probs_rollout)
         if self._logged and breakdown is not None:
             self._measure_logged(breakdown)
-
-    def _measure_distances(self) -> None:
-        """(log π_a − log π_b)² of all columns of log-probs, which says which one changed."""
-        for pair, name in DISTANCES.items():
-            first, second = (getattr(self._chunk.batch, f"log_probs_{one}") for one in pair)
-            if first is not None and second is not None:
-                with np.errstate(over="ignore"):
-                    self._by_token(name, np.square(first - second))
 
     def _measure_ratios(self, breakdown: Breakdown) -> None:
         tokens = self._units["tokens"]
@@ -289,19 +269,6 @@ class ChunkSums:
             self._by_token(f"mismatch_{name}", values)
         self._columns["bins", "mismatch"] = Ragged(self._units["tokens"].lengths, bins(size))
         self._find("mismatch", "tokens", size)
-        self._measure_deciles(size)
-
-    def _measure_deciles(self, size: F64) -> None:
-        """Σ |d|, and how many tokens, of each tenth of the responses."""
-        responses, tenths = self._chunk.batch.responses, len(DECILES)
-        cuts = -(-(np.arange(tenths + 1) * responses.lengths[:, None]) // tenths)
-        counts: I64 = np.diff(cuts)
-        sums, filled = np.zeros(counts.shape), counts > 0
-        edges = responses.starts[:, None] + cuts[:, :-1]
-        sums[filled] = np.add.reduceat(size, edges[filled])
-        for name, count, values in zip(DECILES, counts.T, sums.T, strict=True):
-            self._sum(name, "responses", values)
-            self.sums.add_count(name, self._units["responses"].sum(count))
 
     # ---- what frameworks log ----------------------------------------------------------------
 
@@ -333,7 +300,6 @@ class ChunkSums:
             if name == "ppo_kl":  # as verl's compute_policy_loss has it; slime does not clamp
                 values = np.clip(values, -20.0, 20.0)
             self._average(f"record_{name}", "records", tokens.mean(values), tokens.lengths > 0)
-            self._by_token(f"token_{name}", values, f"token_{name}")
         if breakdown.correction is not None:
             self._measure_weights(breakdown, breakdown.correction)
         self._measure_loss(breakdown)
@@ -412,13 +378,6 @@ def k3(difference: F64) -> F64:
     with np.errstate(over="ignore"):
         found: F64 = np.expm1(difference) - difference
     return found
-
-
-def _gradients(breakdown: Breakdown) -> F64:
-    """[R] Σ |∂J/∂log π_θ| without the denominators that all responses share."""
-    (part,) = breakdown.gradient_parts
-    factor = part.weights.numerator / part.weights.divisor
-    return np.abs(factor) * breakdown.batch.responses.sum(np.abs(part.slope))
 
 
 def functions_of(chunk: Chunk) -> dict[str, F64]:

@@ -74,9 +74,7 @@ def add_metadata(sums: StepSums, chunk: Chunk, steps: Sequence[RecordStep], row:
         functions = functions_in(step.metadata)
         for name, values in functions.items():
             given[name][at] += values
-        if functions:
-            names = tuple(functions)
-            sums.functions[names] = min(step.number, sums.functions.get(names, step.number))
+        sums.functions |= dict.fromkeys(functions)
         loss = _recorded_loss(step.metadata)
         if math.isfinite(loss or 0.0):
             given["recorded_loss"][at] += [] if loss is None else [loss]

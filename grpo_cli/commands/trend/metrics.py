@@ -5,11 +5,12 @@ A new column of ``grpo trend`` is a line here. Order is the order in which they 
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.responses import Responses
 from grpo_cli.commands.trend.sums import (
-    DECILES,
     MOST_ENVIRONMENTS,
     OF_ENVIRONMENT,
     Ragged,
@@ -272,7 +272,6 @@ ALL = (
     _of_ratio("clip_high", lambda step: step.clipped("high"), 3),
     _of_ratio("clip_fraction", lambda step: step.clipped("low") + step.clipped("high"), 36),
     _of_update("gradient_norm", lambda step: step.gradient_norm, 7),
-    _of_update("longest_quarter", _of_responses("longest_quarter"), 23),
     _of_ratio("ratio_mean", mean_of("ratio", "evaluated_tokens"), 21),
     _of_ratio("ratio_p999", _ratio_tail, 18),
     _of_ratio("ess", _ratio_ess, 20),
@@ -286,25 +285,14 @@ ALL = (
     _of_mismatch("mean_abs", mean_of("mismatch_size", "mismatch"), 10),
     _of_mismatch("mult", mean_of("mismatch_both", "mismatch"), 32),
     _of_mismatch("p999", lambda step: step.quantile("mismatch", 0.999), 9),
-    *(_of_mismatch(name, mean_of(name), 34) for name in DECILES),
 )
 LEFT_OUT = Metric("left_out", "signal", lambda step: step.count("left_out"), whole=True)
 """Records that hold NaN: a column only where there are any."""
 RECORDED_LOSS = Metric("recorded_loss", "update", mean_of("recorded_loss"), 8)
 """The mean of the losses that the records hold: a column only where there are any."""
-LOSS_DIFFERENCE = Metric(
-    "loss_difference",
-    "update",
-    lambda step: RECORDED_LOSS.read(step) + step.objective,
-    _ASKED,
-    worst="gradient",
-    needs="losses, and the columns of the objective",
-)
-"""A recorded loss − grpo's, where there are recorded ones."""
 LOSS_NOISE = 1e-5
 """More than what single precision leaves of a loss whose terms of about 1 cancel."""
-OF_LOSS = (RECORDED_LOSS, LOSS_DIFFERENCE)
-METRICS: Mapping[str, Metric] = {one.name: one for one in (*ALL, LEFT_OUT, *OF_LOSS)}
+METRICS: Mapping[str, Metric] = {one.name: one for one in (*ALL, LEFT_OUT, RECORDED_LOSS)}
 MEAN = "/mean"
 _FUNCTION = re.compile(r"rewards/(.+)/mean")
 
@@ -329,13 +317,39 @@ def values(step: StepValues) -> dict[str, F64]:
     """Every metric of the steps, then those of single reward functions."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         found = {one.name: one.read(step) for one in ALL}
-        for name, columns in ((LEFT_OUT.name, [LEFT_OUT]), (RECORDED_LOSS.name, OF_LOSS)):
-            if step.table.count(name).any():
-                found |= {one.name: one.read(step) for one in columns}
-        by_step = sorted(step.table.functions.items(), key=lambda one: one[1])
-        for name in chain.from_iterable(names for names, _ in by_step):
+        for one in (LEFT_OUT, RECORDED_LOSS):
+            if step.table.count(one.name).any():
+                found[one.name] = one.read(step)
+        for name in step.table.functions:
             found[name + MEAN] = step.mean(name, name)
         for names in environments_by_field(step.table):
             if len(names) <= MOST_ENVIRONMENTS:
                 found |= {name: step.mean(name, name) for name in names}
     return found
+
+
+# ---- what they are -----------------------------------------------------------------------------
+
+LEGEND: Mapping[str, Sequence[str]] = json.loads(
+    files(__package__).joinpath("legend.json").read_text(encoding="utf-8")
+)
+"""Column of ``trend`` → what it is, and how it is computed where that does not say so."""
+
+
+def described(name: str) -> str:
+    """What a column is, with its formula; "" of one that ``trend`` has not."""
+    return ": ".join(LEGEND.get(name, [legend(name)]))
+
+
+def unit(name: str) -> str:
+    """The unit of a column, for its axis; "" where it has none, or its name says it."""
+    about = legend(name)
+    found = re.search(r"in (nats per token|nats|tokens)\b", about)
+    return found[1] if found else "share" if about.startswith("share ") else ""
+
+
+def legend(name: str) -> str:
+    """What a column is; "" of one that a log has under another name."""
+    if found := re.fullmatch(r"rewards/(.+)/mean", name):
+        return f"mean reward of the function {found[1]}"
+    return LEGEND.get(name, [""])[0]

@@ -22,15 +22,10 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.metrics import METRICS, Read, StepValues, mean_of
 
-_BY_TOKEN: dict[Read, Read] = {}
-"""What is a mean over micro-batches → the mean over all tokens of the step."""
-
 
 def _of_micro_batches(name: str) -> Read:
     """Over the token means of the records, each of which counts as a micro-batch."""
-    read = mean_of(f"record_{name}")
-    _BY_TOKEN[read] = mean_of(f"token_{name}")
-    return read
+    return mean_of(f"record_{name}")
 
 
 def _of_samples(name: str) -> Read:
@@ -141,10 +136,3 @@ def logged_values(framework: str, step: StepValues) -> dict[str, F64]:
     """What a framework would have logged at each step, by its names."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return {name: read(step) for name, read in NAMES[framework].items()}
-
-
-def token_means(framework: str, step: StepValues) -> dict[str, F64]:
-    """The means over all tokens of each step, of what a framework averages by micro-batch."""
-    reads = NAMES[framework].items()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return {name: _BY_TOKEN[read](step) for name, read in reads if read in _BY_TOKEN}

@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.watched import UP, Limit, Steady
 
-KINDS = "shift", "drift", "spike", "limit", "impossible", "stuck", "trend", "copy", "settings"
+KINDS = "shift", "drift", "spike", "limit", "impossible", "stuck", "trend"
 """Of findings."""
-SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE, STUCK, TREND, COPY, SETTINGS = KINDS
+SHIFT, DRIFT, SPIKE, LIMIT, IMPOSSIBLE, STUCK, TREND = KINDS
 
 LEAST = 16
 """Steps that a series must have."""
@@ -48,7 +48,6 @@ _WHOLE = _SIZES * (_SIZES + 1) / 2
 _POWERS = _WHOLE * (2 * _SIZES + 1) / 3
 """Sums of the steps of a future, and of their squares."""
 _TREND = (1.3, 2.0)  # Mann–Kendall's z from which a past of less, or more, than 20 steps slopes
-_LONG = 400  # steps from which on more is asked, as there are more places for a chance
 _ROUNDING = 1e-9  # of what is compared to find places that may differ
 _AT_ONCE = 256  # places whose pasts and futures are in memory at once
 _ROWS = 256  # pasts whose pairs are in memory at once: 1 MB
@@ -61,18 +60,13 @@ class Change(NamedTuple):
     Attributes:
         at: the index of the first value that is different.
         seen: how many values of the series show it.
-        kind: "shift", "drift", "spike", "limit", "impossible", "stuck", or "trend" where it goes
-            one way from the first value on.
+        kind: of ``KINDS``.
         up: whether it went up.
         score: by how many standard errors; infinite where chance is no explanation.
         end: the index of the first value that is as before again; None: it lasts.
         limit: that was passed.
-        period: the values from one spike to the next; 0: there are not several at one distance.
         info: whether it went the way that is no fault.
-        spans: of a trend, how many values are one.
-        passed: the index at which a trend passed a limit.
         at_once: whether the new level was reached from one value to the next.
-        earliest: the index of the first value at which it may have begun; None: at ``at``.
     """
 
     at: int
@@ -82,12 +76,8 @@ class Change(NamedTuple):
     score: float = math.inf
     end: int | None = None
     limit: Limit | None = None
-    period: int = 0
     info: bool = False
-    spans: int = 0
-    passed: int | None = None
     at_once: bool = False
-    earliest: int | None = None
 
 
 def onsets(rows: F64, least: F64, shares: F64) -> list[list[Change]]:
@@ -150,7 +140,7 @@ def _between(
         seen = places_of[:, None] + _SIZES
         sides = rests[likely], future[likely], rest[likely], slope[likely] != 0.0
         scores = _scores(*sides, least[of[:, None], np.minimum(seen - start, count) - 1])
-        strict = 1 + np.log(np.maximum(seen / _LONG, 1.0)) / 15
+        strict = 1 + np.log(np.maximum(seen / 400, 1.0)) / 15  # more places for a chance
         bounds = (1 + 7 / past) * strict[..., None] * (_SHIFT, _DRIFT)
         bounds[seen - start > count] = np.inf  # there is no such future yet
         by_size = shares[of][:, np.where(_SIZES > FUTURE, 2, 0)[:, None] + (0, 1)]
@@ -266,28 +256,6 @@ def line_before(values: F64, at: int) -> tuple[float, float, float]:
     slopes = np.abs(mann_kendall(past, np.array([count]))[:, 0]) > _TREND[count >= 20]
     level, slope, rests = _lines(past, slopes)
     return float(level[0]), float(slope[0]), float(levels(rests)[1][0])
-
-
-def shapes(places: I64, count: int, base: F64) -> F64:
-    """[3, P, n] a step, a curve and a slope from each place on, less what a base explains of them.
-
-    Args:
-        places: [P].
-        count: n.
-        base: [n, b] columns of length 1 at right angles to each other.
-    """
-    ahead = np.arange(count) - places[:, None] + 1.0
-    found = np.stack([ahead > 0.0, np.sqrt(ahead.clip(0.0)), ahead.clip(0.0)])
-    return found - (found @ base) @ base.T
-
-
-def kink(values: F64) -> int | None:
-    """The place at which a level turns into a slope, by least squares; None if a step fits more."""
-    count = len(values)
-    places = np.arange(LEAST_FUTURE, count - LEAST_FUTURE + 1)
-    fitted = shapes(places, count, np.full((count, 1), count**-0.5))[[0, 2]]
-    step, slope = (fitted @ values) ** 2 / (fitted**2).sum(axis=2)
-    return int(places[slope.argmax()]) if slope.max() > step.max() else None
 
 
 def medians(rows: F64) -> F64:
@@ -416,11 +384,5 @@ def steady_move(scaled: F64, steady: Steady) -> tuple[Change, float] | None:
     first, last = means[shown[0], 0], means[shown[0], -1]
     middle = (first + last) / 2 * (1 if steady.way == UP else -1)
     score = (last - first) / error[shown[0]] if error[shown[0]] else math.inf
-    seen, spans = (int(counts[at]) for at in shown[[0, -1]])
-    return Change(0, seen, TREND, steady.way == UP, float(score), spans=spans), float(middle)
-
-
-def goes_on(values: F64, at: int, *, up: bool) -> bool:
-    """Whether the values before a place are on a line that goes that way."""
-    slope = line_before(values, at)[1]
-    return slope > 0.0 if up else slope < 0.0
+    seen = int(counts[shown[0]])
+    return Change(0, seen, TREND, steady.way == UP, float(score)), float(middle)

@@ -30,9 +30,8 @@ from grpo_cli.commands.options.output import (
 )
 from grpo_cli.commands.options.source import ReadingOptions, Step
 from grpo_cli.commands.trend.comparison import framework_of
-from grpo_cli.commands.trend.legend import legend
 from grpo_cli.commands.trend.logs import Log
-from grpo_cli.commands.trend.metrics import METRICS, metric
+from grpo_cli.commands.trend.metrics import METRICS, legend, metric
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Steps
 from grpo_cli.errors import UsageError
@@ -94,7 +93,7 @@ class TrendOptions:
         if self.html is not None and self.at is None:
             return None
         given = [flag for flag, value in flags.items() if value not in (None, [])]
-        if len(given) > 1 and given != ["--by", "--at"]:
+        if len(given) > 1:
             raise UsageError(f"{given[1]} contradicts {given[0]}; ask one question at a time")
         return given[0] if given else None
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import BatchFields, Raw
-from grpo_cli.records.choose.rows import step_field
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
 from grpo_cli.records.places import got
 from grpo_cli.records.unread import STEP_FIELDS
@@ -68,8 +67,6 @@ class StepSource:
         field: the path of the step in a record; None: one of ``STEP_FIELDS``, or the file's name.
         files: file → its place in order, where each file is a step of its own.
         by: the field whose values are the parts of a step; None: steps have none.
-        resumed: file → where its run was resumed, so that the records before of the steps from
-            there on are of a pass that did not go on.
         fields: those that hold the step in some record of the run, once it was read; None: the
             file's name does.
     """
@@ -77,22 +74,7 @@ class StepSource:
     field: Path | None = None
     files: Mapping[str, int] | None = None
     by: Path | None = None
-    resumed: Mapping[str, Sequence[Return]] | None = None
     fields: tuple[str | None, ...] = ()
-
-    def abandoned_pass(self, step: int, source: str, line: int | None) -> int:
-        """The pass of a record whose step the run went through again later; 0 if it did not."""
-        if not self.resumed:
-            return 0
-        returns = self.resumed.get(source, ())
-        later = [one for one in returns if (line or 0) < (one.line or 0)]
-        return 1 + len(returns) - len(later) if any(step >= one.to for one in later) else 0
-
-    def last_pass(self, step: int) -> int:
-        """The last pass that went through a step."""
-        files = (self.resumed or {}).values()
-        begun = ((at, one.to) for each in files for at, one in enumerate(each, 2))
-        return max((at for at, first in begun if first <= step), default=1)
 
     @classmethod
     def of_flag(cls, field: str | None, places: Sequence[str]) -> StepSource:
@@ -115,11 +97,7 @@ class StepSource:
         """
         value = raw.value
         given, field = self._look_up(value) if isinstance(value, dict) else (None, "")
-        try:
-            step = self.number(given, raw.source, raw.line, raw.prefix)
-        except InputError as error:
-            known = given is not None or self.field is not None
-            raise error if known else _with_step(error, raw) from None
+        step = self.number(given, raw.source, raw.line, raw.prefix)
         if given is None or self.files is not None:
             return RecordStep(step)
         field = field if raw.origin is None else raw.origin.spelled.get(field, field)
@@ -166,15 +144,6 @@ class StepSource:
                     if key in holder and (number := _whole(holder[key])) is not None:
                         return number, above + key
         return None, ""
-
-
-def _with_step(error: InputError, raw: Raw) -> InputError:
-    """The error where a record has a step that is no whole number, as rows of several steps do."""
-    if (path := step_field(raw)) is None:
-        return error
-    message = f"expected one step, a whole number, got {got(look_up(raw.value, path))}"
-    place = raw.prefix + spelled(path)
-    return InputError(message, path=place, source=raw.source, line=raw.line)
 
 
 def _whole(value: object) -> int | None:
@@ -242,18 +211,6 @@ _MOST = 3
 """Times that a file's steps go back, beyond which its records are in no order at all."""
 
 
-class Return(NamedTuple):
-    """Where the steps of a file go back: at which line, from which step to which.
-
-    ``known``: whether the file has that step before.
-    """
-
-    line: int | None
-    high: int
-    to: int
-    known: bool
-
-
 @dataclass
 class FileOrder:
     """The order of a file's steps.
@@ -261,42 +218,27 @@ class FileOrder:
     Attributes:
         first, high: its first step, and the largest since they last went back.
         line: the line of the first.
-        returns: where they go back by more than one; neighbours mix where several processes write
-            at once.
-        steps: all of them.
+        returns: line, and step from which and to which they go back by more than one; neighbours
+            mix where several processes write at once.
     """
 
     first: int
     high: int
     line: int | None
-    returns: list[Return] = field(default_factory=list)
-    steps: set[int] = field(default_factory=set)
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the run went back to a checkpoint.
-
-        Parts of a run that follow each other in a file, as of its ranks, begin at its first step.
-        """
-        return 0 < len(self.returns) <= _MOST and all(
-            one.known and one.line is not None and one.to > self.first for one in self.returns
-        )
+    returns: list[tuple[int | None, int, int]] = field(default_factory=list)
 
     def add_step(self, step: int, line: int | None) -> None:
         """Adds the next step of the file."""
         if step < self.high - 1:
             if len(self.returns) <= _MOST:
-                self.returns.append(Return(line, self.high, step, step in self.steps))
+                self.returns.append((line, self.high, step))
             self.high = step
         self.high = max(self.high, step)
-        self.steps.add(step)
 
     def merge(self, later: FileOrder) -> None:
         """Adds the lines that follow."""
         self.add_step(later.first, later.line)
-        known = [one._replace(known=one.known or one.to in self.steps) for one in later.returns]
-        self.returns = [*self.returns, *known][: _MOST + 1]
-        self.steps |= later.steps
+        self.returns = [*self.returns, *later.returns][: _MOST + 1]
         self.high = later.high if later.returns else max(self.high, later.high)
 
 
@@ -328,7 +270,7 @@ class Origins:
         """Adds a record, or several of one step."""
         known = self.files.get(source)
         if known is None:
-            self.files[source] = FileOrder(number, number, line, steps={number})
+            self.files[source] = FileOrder(number, number, line)
         else:
             known.add_step(number, line)
         self._add_run(number, source)
@@ -368,24 +310,12 @@ class Origins:
         for pair, steps in later.shared.items():
             self.shared.setdefault(pair, set()).update(steps)
 
-    def resumed(self) -> dict[str, list[Return]]:
-        """Where the runs of files were resumed."""
-        return {name: one.returns for name, one in self.files.items() if one.is_resumed}
-
-    def returns(self, *, resumed: bool = False) -> Iterator[str]:
-        """A note for each file whose steps go back; ``resumed``: passes are numbered."""
+    def returns(self) -> Iterator[str]:
+        """A note for each file whose steps go back."""
         for source, order in self.files.items():
             if not 0 < len(order.returns) <= _MOST:
                 continue
-            if resumed and order.is_resumed:
-                for line, high, to, _ in order.returns:
-                    yield (
-                        f"{source}:{line}: the run was resumed at step {to}: {high - to + 1:,} "
-                        f"steps ({to} to {high}) were trained again; grpo looks for changes in the "
-                        "last pass over each step (--one-run joins the passes)"
-                    )
-                continue
-            line, high, to, _ = order.returns[0]
+            line, high, to = order.returns[0]
             yield (
                 f"{source if line is None else f'{source}:{line}'}: the steps go back from {high} "
                 f"to {to}: the run was resumed, or the file contains a second run; steps that "
@@ -393,29 +323,21 @@ class Origins:
             )
 
 
-class SeveralRunsError(UsageError):
-    """Files of several runs, where one is read."""
-
-
-def two_runs(clash: Clash, files: Sequence[str], command: str = "trend") -> SeveralRunsError:
-    """The error for files of several runs: what compares two, and ``command`` on each of them."""
+def two_runs(clash: Clash, files: Sequence[str]) -> UsageError:
+    """The error for files of several runs: what compares two, and ``trend`` of each of them."""
     named = str if run_of(clash.first) == run_of(clash.second) else run_of
     runs: dict[str, list[str]] = {named(file): [] for file in (clash.first, clash.second)}
     for file in files:
         runs.setdefault(named(file), []).append(file)
     places = [_place(run, its or [run], runs) for run, its in runs.items()]
-    lines = [
-        ["grpo", command, place, *(["-o", f"run-{at}.html"] if command == "report" else ())]
-        for at, place in enumerate(places[:_MOST], 1)
-    ]
-    each = "; ".join(map(shell_line, lines))
+    each = "; ".join(shell_line(["grpo", "trend", place]) for place in places[:_MOST])
     more = f"; … {len(places) - _MOST:,} more" if len(places) > _MOST else ""
     two = ""
     if len(places) == 2:
         against = shell_line(["grpo", "trend", places[1], "--against", places[0]])
         compared = shell_line(["grpo", "diff", *places])
         two = f"Which metrics differ: {against}; where they first differ: {compared}. "
-    return SeveralRunsError(
+    return UsageError(
         f"{clash.first} and {clash.second} both have step {clash.step}, so these are "
         f"{len(places)} runs. {two}For each run: {each}{more}; if they are parts of one run, add "
         "--one-run"

@@ -21,8 +21,8 @@ class Responses:
     """The responses of S steps. Numbers are [S], NaN where the responses do not say them."""
 
     def __init__(self, rows: Mapping[str, Ragged]) -> None:
-        self.rewards, self.lengths, self._gradients, self._advantages = (
-            rows[name] for name in ("reward", "length", "gradient", "advantage")
+        self.rewards, self.lengths, self._advantages = (
+            rows[name] for name in ("reward", "length", "advantage")
         )
         self._hashes = rows["hash"]
         self._groups, self._labels, self._moves = rows["group"], rows["label"], rows["log_ratio"]
@@ -175,14 +175,9 @@ class Responses:
         if not len(self.lengths.values):
             return self._if_measured(np.zeros(len(self._count)))
         shorter = np.maximum(np.ceil(share * self._count), 1).astype(np.int64)
-        places = self._longest_first[np.cumsum(self._count) - shorter]
-        return self._if_measured(self.lengths.values[places])
-
-    @cached_property
-    def _longest_first(self) -> I64:
-        """[R] the places of the responses, of each step the longest first."""
         steps = np.repeat(np.arange(len(self._count)), self._count)
-        return np.lexsort((-self.lengths.values, steps))
+        places = np.lexsort((-self.lengths.values, steps))[np.cumsum(self._count) - shorter]
+        return self._if_measured(self.lengths.values[places])
 
     @property
     def at_longest(self) -> F64:
@@ -201,27 +196,6 @@ class Responses:
         again[1:] = (np.diff(hashes) == 0) & (np.diff(steps) == 0) & (hashes[1:] != 0)
         known = self._hashes._replace(values=self._hashes.values != 0).reduced(np.logical_or, 0)
         return np.where(known, means(Ragged(self._count, again)), NO_NUMBER)
-
-    @property
-    def longest_quarter(self) -> F64:
-        """The share of Σ |gradient| in the longest quarter of the responses.
-
-        Where the border goes through responses of one length, these count in proportion.
-        """
-        count, order = self._count, self._longest_first
-        steps = np.repeat(np.arange(len(count)), count)
-        lengths, gradients = self.lengths.values[order], self._gradients.values[order]
-        new = np.ones(len(order), dtype=np.bool_)
-        new[1:] = (np.diff(lengths) != 0) | (np.diff(steps) != 0)
-        firsts = np.flatnonzero(new)  # of responses of one step and length
-        of_step, alike = steps[firsts], np.diff(np.append(firsts, len(order)))
-        room = count[of_step] / 4 - (firsts - (np.cumsum(count) - count)[of_step])
-        parts = np.clip(room / alike, 0.0, 1.0)
-        with np.errstate(invalid="ignore"):
-            sums = np.where(parts > 0.0, parts * Ragged(alike, gradients).sums(), 0.0)
-            taken = Ragged(np.bincount(of_step, minlength=len(count)), sums).sums()
-            whole = self._gradients.sums()
-            return np.where(whole > 0.0, taken / whole, NO_NUMBER)
 
 
 class _Groups:

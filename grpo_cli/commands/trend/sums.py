@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, chain, combinations, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,23 +26,15 @@ OF_ENVIRONMENT = "reward_mean/"
 """Before the field and the name of an environment whose mean reward it is."""
 MOST_ENVIRONMENTS = 12
 """Values of a field, beyond which none of them has a mean reward."""
-DECILES = tuple(f"decile_{number}" for number in range(1, 11))
-COLUMNS = ("new", "old", "ref", "rollout")
-"""The log-probs of a record."""
-DISTANCES = {frozenset(pair): f"{'_'.join(pair)}_square" for pair in combinations(COLUMNS, 2)}
-"""Two of them → the sum of the squares of their difference."""
 LOGGED = ("clip_low", "clip_high", "clip_region", "clip", "kl", "ppo_kl", "entropy")
 """What frameworks average by sample or by record."""
 KINDS = ("length", "nll", "gradient", "ratio", "kl", "mismatch")
 """What a step is worst in: each has a place."""
-LOWEST = {"length": "length_low", "nll": "nll_low"}
-"""What may also be too low → where it is lowest, by its size with the sign turned."""
 _ROWS = {
     "reward": "f8",
     "advantage": "f8",
     "log_ratio": "f8",
     "length": "i8",
-    "gradient": "f8",
     "hash": "i8",
     "group": "i8",
     "label": "O",
@@ -151,16 +143,15 @@ class StepSums:
             bins: distributions, as ``bins`` counts them; worst: each a ``PLACE``, of which the
             largest is kept.
             row: of each response its reward (NaN: none), its mean log-ratio (NaN: none), its length
-            (-1: unknown), Σ |gradient| over its tokens (NaN: not comparable) and the number of its
-            group in the step; and "label", what the user calls each of these groups; None where it
-            has no name.
-        functions: reward functions of a record, in its order → the first step that has them.
+            (-1: unknown) and the number of its group in the step; and "label", what the user calls
+            each of these groups; None where it has no name.
+        functions: the names of single reward functions, in the order in which they come.
     """
 
     numbers: I64
     sources: list[tuple[str, str | None]]
     columns: dict[tuple[str, Any], Ragged] = field(default_factory=dict)
-    functions: dict[tuple[str, ...], int] = field(default_factory=dict)
+    functions: dict[str, None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -249,10 +240,7 @@ def _stacked(tables: Sequence[StepSums]) -> StepSums:
         nothing = (Ragged(np.zeros(len(one), dtype=np.int64), none) for one in tables)
         pairs = zip(tables, nothing, strict=True)
         columns[key] = Ragged.stacked([one.columns.pop(key, empty) for one, empty in pairs])
-    functions: dict[tuple[str, ...], int] = {}
-    for table in tables:
-        for names, step in table.functions.items():
-            functions[names] = min(step, functions.get(names, step))
+    functions = {name: None for table in tables for name in table.functions}
     numbers = np.concatenate([one.numbers for one in tables])
     sources = [*chain.from_iterable(one.sources for one in tables)]
     return StepSums(numbers, sources, columns, functions)

@@ -1,29 +1,24 @@
-"""The verdict on a run, what it is based on, and what went before a resume."""
+"""The verdict on a run, and what it is based on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64
-from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.causes import EQUAL_COLUMNS
-from grpo_cli.commands.trend.events import SURE, Event, events
-from grpo_cli.commands.trend.findings import findings
+from grpo_cli.batch import I64
+from grpo_cli.commands.trend.events import SURE, Event
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import LEAST, mean_change
-from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Steps
+from grpo_cli.commands.trend.step import WARNING, Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.terminal.numbers import brief
 
 _SAID = 4
-"""Steps that are named of those at which a limit is passed, or no group has a gradient."""
+"""Steps that are named of those at which a limit is passed."""
 _OTHERS = 3
 """Events after the first that the verdict names."""
 _NAMED = 8
@@ -57,39 +52,15 @@ def moves(steps: Steps) -> Iterator[str]:
             yield f"{name} {brief(begun)} → {brief(ended)}"
 
 
-def _dead_steps(steps: Steps) -> Iterator[str]:
-    """The steps, if they are rare, at which no group has a policy gradient, or the gradient is 0.
-
-    Healthy steps may be so by chance: this is information.
-    """
-    for name, dead, words in _DEAD:
-        values = steps.series_of(name)
-        at = np.flatnonzero([] if values is None else values == dead)
-        if 0 < len(at) <= max(len(steps) // _RARE, 1):
-            yield f"{words} at {_named_steps(at, steps)}"
-            return
-
-
-_DEAD = (
-    ("groups_equal", 1.0, "all groups have equal rewards (no policy gradient)"),
-    ("gradient_norm", 0.0, "gradient_norm is 0"),
-)
-_RARE = 20
-"""One step of so many may be dead to be rare."""
-
-
 def _differing_losses(steps: Steps) -> Iterator[str]:
     """Where the recorded loss differs from grpo's, if at some step by more than that varies."""
     recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
     if recorded is None or own is None or np.isnan(recorded - own).all():
         return
-    if factor := _factor_of(recorded, own):
-        yield f"the records' loss is {factor} at all steps: grpo verify says why"
-        return
     distance, span = np.abs(recorded - own), np.nanmax(own) - np.nanmin(own)
     if not np.nanmax(distance) > max(span, LOSS_NOISE):
         return
-    differs = distance > max(_LEAST_FACTOR * span, LOSS_NOISE)
+    differs = distance > max(_LEAST_SHARE * span, LOSS_NOISE)
     for at in np.flatnonzero(differs)[:1].tolist():
         values = f"{brief(float(recorded[at]))} against {brief(float(own[at]))}"
         first = f"the records' loss differs from grpo's at step {steps.numbers[at]:,}"
@@ -97,23 +68,8 @@ def _differing_losses(steps: Steps) -> Iterator[str]:
         yield f"{first}{more} ({values}): grpo verify says why"
 
 
-def _factor_of(recorded: F64, own: F64) -> str:
-    """The factor on grpo's loss that the recorded one has at all steps, in words; "" where none."""
-    known = np.isfinite(recorded) & np.isfinite(own)
-    theirs, ours = recorded[known], own[known]
-    if len(ours) < LEAST or not np.ptp(ours) > LOSS_NOISE:
-        return ""
-    if not theirs.any():
-        return "0"
-    factor = float(theirs @ ours / (ours @ ours))
-    off = np.abs(theirs - factor * ours).max()
-    is_one = abs(factor - 1.0) <= _LEAST_FACTOR
-    return "" if is_one or off > _LEAST_FACTOR * np.abs(theirs).max() else f"{factor:.4g} × grpo's"
-
-
-_LEAST_FACTOR = 0.02
-"""How far from 1 a factor is named, and how far from it losses may be, of the largest; and the
-share of its range by which grpo's loss differs from a recorded one."""
+_LEAST_SHARE = 0.02
+"""The share of its range by which grpo's loss differs from a recorded one."""
 
 
 def _passed(name: str, limit: Limit, steps: Steps) -> str:
@@ -128,6 +84,14 @@ def _named_steps(places: I64, steps: Steps) -> str:
     numbers = [f"{steps.numbers[at]:,}" for at in places[:_SAID].tolist()]
     more = ", …" if len(places) > _SAID else ""
     return f"{len(places)} step{'' if len(places) == 1 else 's'} ({', '.join(numbers)}{more})"
+
+
+_EQUAL_COLUMNS = {
+    "ess": (1.0, "log_probs_old equals log_probs_new at all tokens"),
+    "kl_k3": (0.0, "log_probs_ref equals log_probs_new at all tokens"),
+    "mismatch.mean_abs": (0.0, "log_probs_rollout equals the trainer's log-probs at all tokens"),
+}
+"""The value of a metric that says so, and what it says."""
 
 
 class Coverage:
@@ -168,12 +132,9 @@ class Coverage:
             for limit in row.limits
             if limit.source != PRACTICE
         ]
-        self._assumed = [
-            one.name for one in assumed if (one.usual if fields is None else one.name in fields)
-        ]
         self._equal = [
             words
-            for name, (value, words, _) in EQUAL_COLUMNS.items()
+            for name, (value, words) in _EQUAL_COLUMNS.items()
             if not steps.logged and not (on_policy and name == "ess") and counts.get(name)
             if (steps.metrics[name][~np.isnan(steps.metrics[name])] == value).all()
         ]
@@ -203,7 +164,6 @@ class Coverage:
         return [
             f"no fault found in {series} over {self.steps:,} steps",
             *(one.summary for one in moved),
-            *_dead_steps(self._run),
             *_differing_losses(self._run),
             *limits,
             *([f"means, first {size} → last {size} steps: {ends}"] if ends else []),
@@ -223,11 +183,6 @@ class Coverage:
             more = len(self._unknown) - _NAMED
             named = ", ".join(self._unknown[:_NAMED]) + (f" and {more} more" if more > 0 else "")
             sentences.append(f"not watched, because no rule says which changes are bad: {named}")
-        if self._assumed:
-            sentences.append(
-                f"constant by assumption: {', '.join(self._assumed)} (log_probs_old is missing, "
-                "so grpo assumes ratios of 1)"
-            )
         return sentences + [f"{words} of all steps" for words in self._equal]
 
 
@@ -244,12 +199,12 @@ def main_event(found: Sequence[Event]) -> Event | None:
 
 
 def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
-    """The last step before something may have begun to go wrong that lasts; None where nothing did.
+    """The last step before something began to go wrong that lasts; None where nothing did.
 
-    What went wrong steadily from the first step on, or in the first steps, has no step before it.
+    What went wrong in the first steps has no step before it.
     """
     onsets = [  # what is only an effect does not begin before its cause
-        event.earliest if event.cause or finding.onset <= event.step + SURE else finding.onset
+        event.step if event.cause or finding.onset <= event.step + SURE else finding.onset
         for event in found
         if event.severity == WARNING and event.end is None
         for finding in event.findings
@@ -277,56 +232,3 @@ def verdict(steps: Steps, found: Sequence[Event], covered: Coverage) -> str:
     good = last_good_step(steps, found)
     last = "" if good is None else f"; last good step {good:,}"
     return f"{alone}{first.headline}{last}{more}; {len(steps):,} steps"
-
-
-@dataclass(frozen=True)
-class Pass(Answer):
-    """A pass over steps that the run, resumed from a checkpoint, trained again.
-
-    Attributes:
-        number: 1 for the first.
-        first_step, last_step: the steps that were trained again.
-        events: what happened in these, as the run was then.
-        sentence: all of it, in words.
-    """
-
-    number: int
-    first_step: int
-    last_step: int
-    events: Sequence[Event]
-    sentence: str
-
-    def fields(self) -> dict[str, Any]:
-        """What the JSON has of it; its findings are those that the run as it went on lacks."""
-        named = super().fields()
-        found = [finding for event in self.events for finding in event.findings]
-        return {"pass": named.pop("number"), **named, "findings": found}
-
-
-def passes_of(steps: Steps, found: Sequence[Finding], flags: Flags) -> list[Pass]:
-    """The passes of a run that did not go on, the first one first.
-
-    Args:
-        steps: of the run as it went on.
-        found: its findings.
-        flags: what goes into the commands of findings.
-    """
-    whole, made = steps.whole, list[Pass]()
-    known = {(one.metric, one.onset) for one in found}
-    for number in range(1, max(whole.passes, default=1)):
-        then = whole.until(number)
-        begun = whole.numbers[whole.passes.index(number + 1)]
-        own = [
-            one
-            for one in findings(then, flags)
-            if one.seen >= begun and (one.metric, one.onset) not in known
-        ]
-        happened = events(own, then)
-        wrong = [one.summary for one in happened if one.severity == WARNING]
-        sentence = (
-            f"steps {begun:,} to {then.numbers[-1]:,} were trained twice: the run was "
-            f"resumed at step {begun:,}; the first time (pass {number}), "
-            f"{'; '.join(wrong) if wrong else 'nothing else was found'}"
-        )
-        made.append(Pass(number, begun, then.numbers[-1], happened, sentence))
-    return made

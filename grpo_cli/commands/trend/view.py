@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.emit import as_json, write_rows
 from grpo_cli.commands.eval.view import short_signature
 from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
-from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST, TREND
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
@@ -71,50 +69,36 @@ def print_steps(
     shown_unasked = {*usual(steps), *(one.metric for one in findings[:1])}
     names = [name for name in known(steps) if name in shown_unasked] if fields is None else fields
     columns, nothing = [], np.full(len(steps), np.nan)
-    prefix = _prefix(names) if steps.logged else ""
     own: Mapping[str, Sequence[Any]] = {
         "step": steps.numbers,
-        "pass": steps.passes,
         "file": steps.files,
     }
-    for name in ("step", *(["pass"] if steps.passes else []), *names):
+    for name in ("step", *names):
         values = [own[name][at] for at in places] if name in own else steps.values(name, places)
         series = steps.metrics.get(name, nothing)
         bare = name in own or len(steps) == 1
         line = "" if bare else spark(series, 8, plain=ascii_only())
-        columns.append(_column(name.removeprefix(prefix), values, line, places))
+        columns.append(_column(name, values, line, places))
     found = [one.metric for one in findings]
-    compared = () if fields or len(steps) == 1 else names
-    same = {name for name in compared if name != _CLIP and _is_steady(steps.metrics[name])}
-    spare = () if fields else sparing(names, found, same, logged=steps.logged)
-    kept, hidden = fitting(columns, [name.removeprefix(prefix) for name in spare], screen.width)
+    spare = () if fields else sparing(names, found, logged=steps.logged)
+    kept, hidden = fitting(columns, spare, screen.width)
     console.print(grid(kept))
     if len(places) < len(steps):
         between = len(steps) - len(places)
         plural = "" if between == 1 else "s"
         console.print(Text(f"… {between:,} step{plural} not shown (--full)", "dim"))
-    print_hidden(console, screen, [prefix + name for name in hidden])
-    if prefix:
-        console.print(Text(f"all names begin with {visible(prefix)}", "dim"))
+    print_hidden(console, screen, hidden)
 
 
 _LAST = ("reward_mean", "loss")
 """What everybody looks at: in any log, under the names that it has there."""
-_HACKED, _CLIP = "reward_length_corr", "clip_high"
 _UNWATCHED = 99
 """The ``spare`` of a series of a log that no rule watches."""
-
-
-def _is_steady(values: F64) -> bool:
-    """Whether nine of ten values are one number."""
-    counts = np.unique(values[~np.isnan(values)], return_counts=True)[1]
-    return bool(10 * counts.max(initial=0) >= 9 * counts.sum())
 
 
 def sparing(
     names: Sequence[str],
     found: Sequence[str] = (),
-    steady: Collection[str] = (),
     *,
     logged: bool = False,
 ) -> list[str]:
@@ -122,9 +106,7 @@ def sparing(
 
     Args:
         names: all of them.
-        found: those with a finding, the first in front: that one, reward and loss go last, and
-            whether longer responses get more reward.
-        steady: those that say nothing new, which go first.
+        found: those with a finding, the first in front: that one, reward and loss go last.
         logged: whether they are of a log, where each has the place of the metric that it is.
     """
     rows = {name: watch_logged(name) for name in names}
@@ -135,17 +117,11 @@ def sparing(
         return _UNWATCHED if one is None or (logged and row is None) else one.spare
 
     order = [*reversed(names)]
-    order.sort(key=lambda name: (name in steady, spare(name)), reverse=True)
-    last = {*found[:1], *({_HACKED} & {*found})}
+    order.sort(key=spare, reverse=True)
+    last = {*found[:1]}
     last |= {name for name, row in rows.items() if row and row.name in _LAST}
     order.sort(key=lambda name: 2 if name in last else int(name in found))
     return order
-
-
-def _prefix(names: Sequence[str]) -> str:
-    """The first part of logged names that all of them have, as "train/"; or ""."""
-    first = {name.partition("/")[0] for name in names}
-    return f"{first.pop()}/" if len(first) == 1 and all("/" in name for name in names) else ""
 
 
 def _column(name: str, values: Sequence[Any], sparks: str, places: Sequence[int]) -> Column:
@@ -179,48 +155,26 @@ def _picked(numbers: Sequence[int], limit: int, onsets: Sequence[int]) -> list[i
     return sorted({*kept, *range(room // 2), *range(count - (room - room // 2), count)})
 
 
-class _Detail(NamedTuple):
-    """How much is printed of what happened, so that there is room for steps; None: all.
-
-    Attributes:
-        others: sentences of an event on series that followed; more are named, but for 0.
-        commands: of each event.
-        events: what went wrong, the first ones.
-        terse: whether what is not computed, and the signature, have a line each.
-    """
-
-    others: int | None = None
-    commands: int | None = None
-    events: int | None = None
-    terse: bool = True
+_DETAILS = ((_OTHERS, None), (2, None), (1, None), (0, None), (0, 1), (0, 0))
+"""Sentences of an event on series that followed (more are named, but for 0), and commands of each,
+from the longest to the shortest, so that there is room for steps; None: all."""
 
 
-_DETAILS = (
-    _Detail(_OTHERS, terse=False),
-    *(_Detail(most) for most in range(_OTHERS, -1, -1)),
-    *(_Detail(0, most) for most in (1, 0)),
-    _Detail(0, 0, 1),
-)
-"""From the longest to the shortest."""
-
-
-def _print_events(
-    console: Console, screen: Screen, events: Sequence[Event], detail: _Detail, *, logged: bool
-) -> None:
-    """Prints what happened, each with the series that followed and the commands that show where.
+def _events(screen: Screen, answer: Trend, most: int | None, commands: int | None) -> str:
+    """What happened, each event with the series that followed and the commands that show where.
 
     Of the main event the head has the title, the fix and the numbers.
     """
-    most, main = detail.others, main_event(events)
+    console, events, main = screen.console(), answer.events, main_event(answer.events)
     wrong = [] if main is None else [main, *other_events(events)]
-    for event in wrong[: detail.events]:
+    for event in wrong:
         console.print()
         rows = [] if event is main else [one for one in event.facts if one[0] in NAMED]
         if len(wrong) > 1:
             console.print(wrapped(Text(visible(event.title), "bold"), screen.reading, 2))
         for name, text in rows:
             _print_fact(console, screen, name, text)
-        for each in event.checked if detail.commands != 0 else ():
+        for each in event.checked if commands != 0 else ():
             _print_fact(console, screen, "check of the step", event.rest_of(each))
         above = event.in_numbers if event is main and most is not None else []
         found = [one for one in event.findings if one.severity == WARNING and one not in above]
@@ -231,23 +185,23 @@ def _print_events(
             names = ", ".join(visible(one.metric) for one in unsaid)
             more = Text(f"  and {len(unsaid)} more: {names}", "dim")
             console.print(wrapped(more, screen.reading, 4))
-        if not logged:
-            _print_commands(console, screen, event.commands[: detail.commands])
+        for words in () if answer.steps.logged else event.commands[:commands]:
+            console.print(as_command(f"  {visible(words)}", screen.edge), style="cyan")
     moved = [one for event in events if event.severity == INFO for one in event.findings]
-    if moved and wrong and detail.commands != 0:
+    if moved and wrong and commands != 0:
         console.print()
         named = "; ".join(one.sentence.partition(" (")[0] for one in moved[:_OTHERS])
         rest = f"; {len(moved) - _OTHERS} more in --json" if len(moved) > _OTHERS else ""
         line = Text(f"changes that are not a fault by themselves: {visible(named)}{rest}", "dim")
         console.print(wrapped(line, screen.reading, 2))
+    return written(console)
 
 
-NAMED = ("likely cause", "where", "fix")
+NAMED = ("likely cause", "fix")
 """The facts of an event that is not the main one."""
 
 
 def _print_fact(console: Console, screen: Screen, name: str, text: str) -> None:
-    """Prints a line of an event: its cause, what to do, or its numbers."""
     line = Text.assemble("  ", (f"{name}:", "bold"), f" {visible(text)}")
     console.print(wrapped(line, screen.reading, 4))
 
@@ -256,11 +210,6 @@ def print_finding(console: Console, screen: Screen, finding: Finding) -> None:
     """Prints what was found, in words."""
     line = Text.assemble("  ", (finding.kind, "magenta"), f"  {visible(finding.sentence)}")
     console.print(wrapped(line, screen.reading, 4))
-
-
-def _print_commands(console: Console, screen: Screen, commands: Sequence[str]) -> None:
-    for one in commands:
-        console.print(as_command(f"  {visible(one)}", screen.edge), style="cyan")
 
 
 def verdict_of(one: Comparison) -> tuple[str, str]:
@@ -276,7 +225,7 @@ def verdict_of(one: Comparison) -> tuple[str, str]:
 
 # ---- in each format -----------------------------------------------------------------------------
 
-_CONTEXT = ("step", "pass", "file")
+_CONTEXT = ("step", "file")
 _USUAL_LIMIT, _LEAST_LIMIT, _FEW_STEPS = 12, 5, 3
 """The most steps that are shown unasked, the least for which all else is shortened, and the least
 where it cannot be shorter: those around where something began."""
@@ -289,13 +238,12 @@ def write(stream: BinaryIO, kind: str, answer: Trend, columns: Sequence[str] | N
     if kind == "json":
         stream.write(as_json(answer) + b"\n")
     else:
-        steps = answer.steps.whole
+        steps = answer.steps
         every = [*steps.metrics] if steps else [*METRICS]
         names = columns
         if names is None:
             names = every if kind == "jsonl" else known(steps)
-        head = [name for name in _CONTEXT if name != "pass" or steps.passes]
-        write_rows(stream, kind, steps, [*head, *names])
+        write_rows(stream, kind, steps, [*_CONTEXT, *names])
 
 
 def print_answer(
@@ -322,9 +270,9 @@ def print_answer(
     height = None if chosen().full else screen.height
     noted = sum(lines_of(f"grpo: note: {note}", screen) for note in notes)
     head = _head(screen, answer, brief=brief)
-    for detail in [_Detail(terse=False)] if chosen().full else _DETAILS:  # the last if none fits
-        events = _events(screen, answer, detail)
-        basis = _basis(screen, answer, quiet=quiet, terse=detail.terse)
+    for detail in [(None, None)] if chosen().full else _DETAILS:  # the last if none fits
+        events = _events(screen, answer, *detail)
+        basis = _basis(screen, answer, quiet=quiet)
         around = lines_of(head + events + basis, screen) + noted + _AROUND
         if height is None or around + _LEAST_LIMIT <= height:
             break
@@ -341,8 +289,10 @@ def print_answer(
             room = _USUAL_LIMIT if height is None else height - around
             most = min(max(room, _FEW_STEPS), _USUAL_LIMIT) if limit is None else limit
             most = 0 if chosen().full else most
-            found = answer.findings
-            print_steps(console, screen, answer.steps.whole, columns, most, found, _onsets(answer))
+            main, found = main_event(answer.events), answer.findings
+            begun = [one.onset for one in sorted(found, key=lambda one: one.severity == INFO)]
+            begun = begun if main is None or main.first.kind == TREND else [main.step, *begun]
+            print_steps(console, screen, answer.steps, columns, most, found, begun)
         console.file.write(basis)
 
     print_page(stream, draw, "page" if limit is not None or plot else "cut", notes=notes)
@@ -377,14 +327,6 @@ def _head(screen: Screen, answer: Trend, *, brief: bool) -> str:
     return written(console)
 
 
-def _onsets(answer: Trend) -> list[int]:
-    """Where something began, of the event that the verdict is about first."""
-    main = main_event(answer.events)
-    found = sorted(answer.findings, key=lambda one: one.severity == INFO)
-    begun = [one.onset for one in found if one.kind != TREND]
-    return begun if main is None or main.first.kind == TREND else [main.step, *begun]
-
-
 def _print_charts(
     console: Console, screen: Screen, answer: Trend, fields: Sequence[str] | None
 ) -> None:
@@ -404,49 +346,17 @@ def _print_charts(
         console.print(Text(line))
 
 
-def _events(screen: Screen, answer: Trend, detail: _Detail) -> str:
-    """What happened in each pass."""
-    console, logged = screen.console(), answer.steps.logged
-    _print_events(console, screen, answer.events, detail, logged=logged)
-    for one in answer.passes:
-        console.print(wrapped(Text(f"\n{visible(one.sentence)}", "bold"), screen.reading, 2))
-        for event in one.events:
-            if event.severity == WARNING and not logged:
-                _print_commands(console, screen, event.commands[: detail.commands])
-    return written(console)
-
-
-def _basis(screen: Screen, answer: Trend, *, quiet: bool, terse: bool) -> str:
-    """What the answer is based on.
-
-    Args:
-        screen, answer: where to, and of what.
-        quiet: without what was not computed, and the signature.
-        terse: these in a line each, which --full has whole.
-    """
+def _basis(screen: Screen, answer: Trend, *, quiet: bool) -> str:
+    """What the answer lacks, and the signature, unless ``quiet``; and the comparison with a log."""
     console = screen.console()
-    if not quiet:
-        _print_basis(console, screen, answer, terse=terse)
-    if answer.log is not None:
-        _print_log_comparison(console, screen, answer.log)
-    return written(console)
-
-
-def _print_basis(console: Console, screen: Screen, answer: Trend, *, terse: bool) -> None:
-    """Prints what the answer lacks, and the signature; ``terse``: a line each."""
-    lacks = [_UNKNOWN] * answer.steps.logged + answer.coverage.gaps
+    lacks = [] if quiet else [_UNKNOWN] * answer.steps.logged + answer.coverage.gaps
     signed = ""
-    if answer.signatures:
+    if answer.signatures and not quiet:
         first, *later = answer.signatures
         more = f" and {len(later):,} more (see --json)" if later else ""
         begin = "signature  "
         short = short_signature(visible(first), screen.width, len(begin) + len(more))
         signed = f"{begin}{short}{more}"
-    if terse:
-        console.print()
-        for line in filter(None, (*lacks, signed)):
-            console.print(Text(_cut(line, screen.width), "dim"))
-        return
     if lacks:
         console.print()
     for sentence in lacks:
@@ -454,12 +364,9 @@ def _print_basis(console: Console, screen: Screen, answer: Trend, *, terse: bool
     if signed:
         console.print()
         console.print(wrapped(Text(signed, "dim"), screen.edge, 11, bars=True))
-
-
-def _cut(line: str, width: int | None) -> str:
-    """The beginning of a line that is wider than a screen; --full has it whole."""
-    end = "… (--full)"
-    return line if width is None or len(line) <= width else line[: width - len(end)] + end
+    if answer.log is not None:
+        _print_log_comparison(console, screen, answer.log)
+    return written(console)
 
 
 def _print_log_comparison(console: Console, screen: Screen, compared: LogComparison) -> None:

@@ -136,13 +136,13 @@ class Watch(NamedTuple):
         return 1.0 - level < self.least if self.scale == "below 1" else up and level < self.least
 
     def noise(self, values: F64) -> F64:
-        """[n] the least noise of the scaled values, from how fine the values so far are."""
+        """[n] the least noise of the scaled values, of shares from how fine those so far are."""
         if self.scale == "share":  # of counts of a sample, whose size is that of its least share
             parts = np.concatenate([values[None], 1.0 - values[None]])
             least = np.where(parts > 0.0, parts, np.inf).min(axis=0)
             least = np.minimum(least, _largest_gap(values))
             return np.sqrt(np.minimum.accumulate(np.minimum(least, 1.0))) / 2
-        return _grain(self.scaled(values)) / 2
+        return np.zeros(len(values))
 
 
 _LATER = 0.7
@@ -152,9 +152,6 @@ _NEAR_ONE = 0.995
 """Where a correlation's z ends, as that of 1 is infinite."""
 _EARLY = 12
 """Steps from which on what a healthy run accumulates is a share of the steps so far."""
-FEW_VALUES, _GLANCE = 12, 64
-"""So many different values, or fewer, are shares of a few groups."""
-_EARLIER = np.tri(FEW_VALUES + 1, k=-1, dtype=np.bool_)
 
 
 def _largest_gap(values: F64) -> F64:
@@ -164,20 +161,6 @@ def _largest_gap(values: F64) -> F64:
     span = np.maximum.accumulate(values) - np.minimum.accumulate(values)
     gaps = np.cumsum(new) - 1.0
     return np.where(gaps > 0.0, span / np.maximum(gaps, 1.0), np.inf)
-
-
-def _grain(values: F64) -> F64:
-    """[n] the least difference of values so far if there are at most ``FEW_VALUES``, else 0."""
-    kinds, first = np.unique(values[:_GLANCE], return_index=True)
-    if len(kinds) <= FEW_VALUES and len(values) > _GLANCE:  # else later ones do not matter
-        kinds, first = np.unique(values, return_index=True)
-    order = np.argsort(first)[: FEW_VALUES + 1]
-    new, at = kinds[order], first[order]
-    gaps = np.full((len(new),) * 2, np.inf)
-    np.subtract(new[:, None], new, out=gaps, where=_EARLIER[: len(new), : len(new)])
-    least = np.minimum.accumulate(np.abs(gaps).min(axis=1, initial=np.inf))
-    least[:1] = least[FEW_VALUES:] = 0.0
-    return np.repeat(least, np.diff(at, append=len(values)))
 
 
 def _logarithms(values: F64) -> F64:
@@ -215,10 +198,6 @@ _GRADIENT = (
 _ENTROPY = (
     "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
     "learning rate"
-)
-_DIFFERENCE = (
-    "look for another formula, coefficient or normalisation in the trainer (grpo verify, with the "
-    "recorded loss under expected.loss), or for rewards that are not those that it trained on"
 )
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
@@ -280,7 +259,6 @@ TABLE = (
           fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
     Watch("loss", spikes=3.0, least=1e-5, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
-    Watch("loss_difference", spikes=3.0, jumps=BOTH, least=1e-5, fix=_DIFFERENCE),
     Watch(
         "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5, jumps=BOTH,
         span=_POSITIVE, spikes=3.0,
@@ -325,7 +303,7 @@ TABLE = (
     Watch(
         "groups_equal", UP, UP, "share", (Limit(0.7, room=0.3),), least=0.5, span=_SHARE, stuck=1.0,
         jumps=UP,
-        bounds=_STEADY, spikes=5.0, fix=_GROUPS,
+        bounds=_STEADY, fix=_GROUPS,
         logged=("frac_reward_zero_std", "zero_var_group_frac", "zero_std_frac"),
     ),
     Watch("groups_all_0", UP, "", "share", least=0.3, bounds=(0.5, 0.8), span=_SHARE,
@@ -372,7 +350,6 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "reward_advantage_corr": ("", "the advantages no longer follow the rewards"),
     "reward_ratio_corr": ("", "the updates no longer follow the rewards"),
     "gradient_norm": ("the gradient grew", "the gradient became small"),
-    "loss_difference": ("your loss and grpo's loss of the same records diverged",) * 2,
     "kl_k3": ("the KL from the reference rose", "the KL from the reference fell"),
     **dict.fromkeys(("entropy", "nll"), _SURE),
     "repetition": ("responses began to repeat themselves", ""),

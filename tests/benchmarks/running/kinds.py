@@ -30,7 +30,6 @@ class Kind:
         marked: whether the step itself has to be named.
         periodic: the steps between two of a fault that comes back; 0: it does not.
         steady: whether it is so from the first step of the run on.
-        informs: whether information is enough, since it is no fault.
         nan: whether a number is none, which has to be said at its step.
     """
 
@@ -42,7 +41,6 @@ class Kind:
     marked: bool = False
     periodic: int = 0
     steady: bool = False
-    informs: bool = False
     nan: bool = False
 
     def sign_of(self, metric: str) -> str | None:

@@ -61,12 +61,11 @@ class RunView {
 
   // The likely cause, the fix, the last good step and the other events below a title that says what happened.
   verdict() {
-    const { verdict, facts, findings, events, outlook, against } = this.run;
+    const { verdict, facts, findings, events, against } = this.run;
     const title = against ? make("p.verdict", {}, sentences([verdict.split("; ")[0]], this.run)) : null; // the page's is about the other run
-    const rows = [...facts, ...outlook.map((words) => ["", words])];
     const wrong = findings.some(({ severity }) => severity === "warning");
     const content = (name, words) => (name === "also" ? link(`#event-${events.findIndex(({ title }) => title === words)}`, words) : words);
-    return [title, make(wrong ? "dl.summary.wrong" : "dl.summary", {}, ...rows.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, content(name, words))]))];
+    return [title, make(wrong ? "dl.summary.wrong" : "dl.summary", {}, ...facts.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, content(name, words))]))];
   }
 
   findings() {

@@ -12,12 +12,11 @@ from grpo_cli.commands.trend.answer import trend_of
 from grpo_cli.commands.trend.events import events
 from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.questions.against import compare_runs
-from grpo_cli.commands.trend.questions.at import StepAnswer, place_of, step_at, unusual_at
+from grpo_cli.commands.trend.questions.at import StepAnswer, place_of, step_at
 from grpo_cli.commands.trend.questions.parts import (
     PartsAnswer,
     PartSteps,
     answer_by,
-    windows,
     windows_of,
 )
 from grpo_cli.commands.trend.questions.view import print_comparison, print_parts, print_step_answer
@@ -57,13 +56,14 @@ def answer_question(
         run.reader.keep_input()
     notes: Notices = {}
     if other is not None:
-        compared = compare_runs(run.read_each(), other.read_each())
+        both = (one if isinstance(one, Steps) else one.read() for one in (run, other))
+        compared = compare_runs(*both)
         names = named, options.against or ()
         draw: Draw = partial(print_comparison, answer=compared, named=names)
         options.page.write(compared, draw, rows=compared.metrics)
         notes = dict.fromkeys(compared.notes)
     elif options.by is not None:
-        found = answer_of_parts(run, flags, options.by, options.at)
+        found = answer_of_parts(run, flags, options.by)
         rows: Sequence[Any] = found.changes or [one.row() for one in found.parts]
         options.page.write(found, partial(print_parts, answer=found), rows=rows)
     else:
@@ -87,19 +87,15 @@ def answer_of_step(run: Run | Steps, flags: Flags, at: int) -> tuple[StepAnswer,
     return happened, steps[place_of(steps, at)]
 
 
-def answer_of_parts(run: Run | Steps, flags: Flags, by: str, at: int | None) -> PartsAnswer:
-    """Which parts of a run, by a field, carry its changes, or those ``at`` a step (``--by``).
+def answer_of_parts(run: Run | Steps, flags: Flags, by: str) -> PartsAnswer:
+    """Which parts of a run, by a field, carry its changes (``--by``).
 
     Raises:
-        UsageError: for a log, or a step that is not there.
+        UsageError: for a log.
     """
     if isinstance(run, Steps):
         raise UsageError("--by needs records; a log can only answer --at and --against")
     steps = run.read()
-    if at is None:
-        around = windows_of(steps, events(findings(steps, flags), steps))
-    else:
-        unusual = unusual_at(steps, place_of(steps, at))
-        around = windows(steps, [(one.name, at) for one in unusual], width=1)
+    around = windows_of(steps, events(findings(steps, flags), steps))
     parts = PartSteps(run.reader, run.plan, run.step_source, by)
     return answer_by(by, parts, steps, around, usual(steps))

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.check.answer import Checked, MismatchFound
+from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, pointed_at, worst_in
 from grpo_cli.commands.trend.answer import of_steps
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.metrics import METRICS
-from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, medians
-from grpo_cli.commands.trend.questions.noise import robust_size
+from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, levels, medians
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Steps
-from grpo_cli.commands.trend.watched import FEW_VALUES, is_watched
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import UsageError
@@ -30,14 +29,6 @@ _LEAST = 5
 """Values that others must be for the size of one more to be known."""
 UNUSUAL = 3.0
 """Robust standard deviations from which a metric is unusual."""
-_SCALES = {
-    "log": "log x",
-    "below 1": "−log(1 − x)",
-    "share": "arcsin √x",
-    "correlation": "artanh x",
-    "linear": "x",
-}
-_DEVIATIONS = ("reward_std", "reward_group_std")
 FACTS = ("reward_mean", "reward_std", "length_mean", "clip_fraction", "log_ratio_max")
 
 
@@ -51,14 +42,9 @@ class MetricAt(Answer):
             of the finding: the steps before its onset.
         at: its value.
         after: the median of at most 12 steps after; of a finding that begins here its own.
-        size: (s(at) − median of s(others)) / spread, where the others are these steps before or,
-            where there are fewer than five, those after. None where nothing varies.
-        scale: s, in which the noise of the metric is even: "x", "log x", "−log(1 − x)",
-            "arcsin √x" or "artanh x".
-        spread: 1.4826 times the median absolute deviation of s(others); their standard deviation
-            where more than half of them are equal. No less than half of the least difference of up
-            to 12 values, than the noise of a share over as many items as its least value implies,
-            or than the standard error s/√(2n) of a standard deviation s of n rewards.
+        size: by how many robust standard deviations it is away from the median of these steps
+            before or, where there are fewer than five, of those after; of what is watched, on the
+            scale on which ``trend`` compares it. None where nothing varies.
     """
 
     name: str
@@ -66,8 +52,6 @@ class MetricAt(Answer):
     at: float | None
     after: float | None
     size: float | None
-    scale: str = "x"
-    spread: float | None = None
 
 
 @dataclass(frozen=True)
@@ -139,9 +123,6 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
         narrowed = of_steps(run.reader, [step], run.step_source)
         groups = _groups(number, worst, narrowed, run)
         checked = None if step.has_rewards_alone else check(narrowed)
-        if checked is not None and checked.mismatch is not None:
-            usual = next((one.before for one in metrics if one.name == _MEAN_ABS), None)
-            checked = replace(checked, mismatch=_of_run(checked.mismatch, usual))
     return StepAnswer(
         number,
         _ends(before),
@@ -154,27 +135,6 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
         here,
         checked,
     )
-
-
-_MEAN_ABS, _TIMES = "mismatch.mean_abs", 2.0
-"""What a mismatch is compared with the run by, and from how many times as much it is not normal."""
-
-
-def _of_run(found: MismatchFound, before: float | None) -> MismatchFound:
-    """The mismatch; too large where it is twice what the run had, even if others have as much.
-
-    Args:
-        found: of a step.
-        before: the mean |log π_old − log π_rollout| of the run before; None where that is unknown.
-    """
-    if before is None or not found.normal or found.mean_abs < _TIMES * before:
-        return found
-    times = f" ({found.mean_abs / before:,.2g} times as much now)" if before else ""
-    floor = (
-        f"too large for this run, whose mean |·| was {before:.3g} before{times}, though "
-        f"{found.setting} alone can cause as much"
-    )
-    return replace(found, normal=False, floor=floor)
 
 
 def place_of(steps: Steps, number: int) -> int:
@@ -192,13 +152,6 @@ def place_of(steps: Steps, number: int) -> int:
     raise UsageError(
         f"--at {number}: no such step between {first} and {last}; the nearest is {near}"
     )
-
-
-def unusual_at(steps: Steps, place: int) -> list[MetricAt]:
-    """The metrics that are unusual at a step, the most unusual first."""
-    found = [one for one in metrics_at(steps, place) if abs(one.size or 0.0) >= UNUSUAL]
-    watched = [one for one in found if is_watched(one.name)]
-    return sorted(watched, key=_by_size)
 
 
 def _ends(steps: Steps) -> list[int]:
@@ -224,22 +177,29 @@ def metrics_at(steps: Steps, place: int, findings: Sequence[Finding] = ()) -> It
         before, after = (float(medians(one)) if len(one) else None for one in (past, future))
         if finding is not None:
             before, after = finding.before, finding.after if first == place else after
-        size, scale, spread = None, "x", None
+        size = None
         if value is not None and len(others) >= _LEAST:
-            values = np.concatenate((others, (value,)))
-            if known is not None and known.scale == "growth":  # of the whole run, not of a part
-                known = known._replace(scale="log")
-            scaled = values if known is None else known.scaled(values)
-            fine = len({*scaled.tolist()}) > FEW_VALUES  # too many values for noise to see a grain
-            least = 0.0
-            if known is not None and (known.scale == "share" or not fine):
-                least = float(known.noise(values)[-1])
-            if name in _DEVIATIONS and not steps.logged:
-                count = max(float(steps.counted("samples")[place]), 1.0)  # 0: rewards alone
-                least = max(least, float(medians(others)) / math.sqrt(2 * count))
-            scale = "x" if known is None or scaled is values else _SCALES[known.scale]
-            size, spread = robust_size(float(scaled[-1]), scaled[:-1], least)
-        yield MetricAt(name, before, value, after, size, scale, spread)
+            values, least = np.concatenate((others, (value,))), 0.0
+            if known is not None:
+                if known.scale == "growth":  # of the whole run, not of a part
+                    known = known._replace(scale="log")
+                values, least = known.scaled(values), float(known.noise(values)[-1])
+            size = _robust_size(float(values[-1]), values[:-1], least)
+        yield MetricAt(name, before, value, after, size)
+
+
+def _robust_size(value: float, others: F64, least: float = 0.0) -> float | None:
+    """By how many standard deviations of other values a value is away from their median.
+
+    The deviation is that of their median absolute deviation, or their own where more than half of
+    them are equal, and no less than ``least``. None where nothing varies and the value is as the
+    others are; infinite where it is not.
+    """
+    middle, spread = map(float, levels(others))
+    spread = max(spread or float(others.std(ddof=1)), least)
+    if spread:
+        return (value - middle) / spread
+    return None if value == middle else math.copysign(math.inf, value - middle)
 
 
 def _by_size(one: MetricAt) -> float:

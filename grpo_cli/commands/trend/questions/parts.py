@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.events import Event
-from grpo_cli.commands.trend.onsets import FUTURE, PARTS, PAST, TREND
+from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Steps
@@ -30,10 +29,6 @@ _MOVED = 4.0
 """Standard errors from which a part has moved."""
 _SMALL = 0.2
 """Of the largest move of a part: one that is smaller carries nothing."""
-_LIKELY, _ALIKE = 2.0, 0.5
-"""Standard errors, and the least share of what others moved by, of one that moved with them."""
-_MIXED = 0.1
-"""Of the responses: a change of the parts' shares that may explain one of the run."""
 _WHOLE = 1.2
 """Of a change: beyond it other parts moved against it, and a share says little."""
 _LEAST = 5
@@ -110,27 +105,15 @@ class _Window(NamedTuple):
 
 
 def windows_of(steps: Steps, events: Iterable[Event]) -> list[_Window]:
-    """The steps around what was found, in the order of the events.
-
-    What goes one way from the first step on is compared between the run's first and last sixth.
-    """
+    """The steps around what was found, in the order of the events; each metric and step once."""
     found = [one for event in events for one in event.findings]
-    size, numbers = len(steps) // PARTS, steps.numbers
-    steady = [
-        _Window(one.metric, numbers[:size], numbers[-size:]) for one in found if one.kind == TREND
-    ]
-    return steady + windows(steps, [(one.metric, one.onset) for one in found if one.kind != TREND])
-
-
-def windows(steps: Steps, changes: Iterable[tuple[str, int]], width: int = FUTURE) -> list[_Window]:
-    """The steps around changes, each a metric and the step from which it changed; each once."""
-    found = []
-    for metric, step in dict.fromkeys(changes):
+    windows = []
+    for metric, step in dict.fromkeys((one.metric, one.onset) for one in found):
         at = steps.numbers.index(step)
-        before, after = steps.numbers[max(0, at - PAST) : at], steps.numbers[at : at + width]
+        before, after = steps.numbers[max(0, at - PAST) : at], steps.numbers[at : at + FUTURE]
         if metric in steps.metrics and before:
-            found.append(_Window(metric, before, after))
-    return found
+            windows.append(_Window(metric, before, after))
+    return windows
 
 
 class PartSteps:
@@ -252,32 +235,10 @@ def answer_by(
     return PartsAnswer(field, verdicts, every, parts.summary(names))
 
 
-def _is_alike(one: PartChange, moved: Sequence[PartChange]) -> bool:
-    """Whether a part's change is like that of the parts that have surely moved."""
-    known = [_change(each) for each in moved if each.before is not None and each.after is not None]
-    if not known or one.before is None or one.after is None or abs(one.size or 0.0) < _LIKELY:
-        return False
-    return _change(one) / median(known) >= _ALIKE
-
-
-def _change(one: PartChange) -> float:
-    return (one.after or 0.0) - (one.before or 0.0)
-
-
-def carried_by(field: str, parts: PartSteps, whole: Steps, metric: str, step: int) -> str:
-    """Which parts, no more than half, carry a change of a metric at a step, in words; else ""."""
-    for window in windows(whole, [(metric, step)]):
-        rows, count = parts.changes(window, whole), len(parts.parts)
-        if 0 < 2 * len(_moved(rows)) <= count:
-            return _verdict(field, rows, count)
-    return ""
-
-
 def _moved(rows: Sequence[PartChange]) -> list[PartChange]:
     """The parts that changed."""
     largest = max((abs(one.size or 0.0) for one in rows), default=0.0)
-    moved = [one for one in rows if abs(one.size or 0.0) >= max(_MOVED, _SMALL * largest)]
-    return moved + [one for one in rows if one not in moved and _is_alike(one, moved)]
+    return [one for one in rows if abs(one.size or 0.0) >= max(_MOVED, _SMALL * largest)]
 
 
 def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
@@ -285,12 +246,7 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
     first, moved = rows[0], _moved(rows)
     about = f"{first.metric} from step {first.step} on"
     if not moved:
-        if sum(abs(one.weight_after - one.weight_before) for one in rows) / 2 <= _MIXED:
-            return f"{about}: no single {field} changed"
-        most = max(rows, key=lambda one: one.weight_after - one.weight_before)
-        grew = f"{most.weight_before:.0%} to {most.weight_after:.0%} of the responses"
-        mix = f"the share of {field} {shown(most.part)} grew from {grew}"
-        return f"{about}: no single {field} changed, but {mix}"
+        return f"{about}: no single {field} changed"
     if len(moved) == count:
         return f"{about}: all {count:,} changed, so {field} does not explain it"
     shares = [one.share for one in moved if one.share is not None]

@@ -137,13 +137,12 @@ def print_comparison(
         console.print(wrapped(Text(words), screen.reading, 2))
     rows = [
         {
-            "metric": f"{'≠' if one.is_marked else '?' if one.misses_0 else ' '} {one.name}",
+            "metric": f"{'≠' if one.differs else '?' if one.misses_0 else ' '} {one.name}",
             "first": one.first,
             "second": one.second,
-            "difference": with_error(one, first),
-            "at the end": with_error(one, first, at_end=True),
+            "difference": with_error(one),
             "since": "" if one.since is None else str(one.since),
-            "since_then": "" if one.since in (None, first) else since_then(one),
+            "since_then": "" if one.since in (None, first) else _signed(one.since_then or 0.0),
         }
         for one in answer.metrics
         if one not in answer.equal
@@ -153,36 +152,24 @@ def print_comparison(
             "difference: second − first. ± is a 95 % interval. ≠ marks differences that remain "
             f"after correcting for {len(answer.metrics)} comparisons."
         )
-        if any(one.misses_0 and not one.is_marked for one in answer.metrics):
+        if any(one.misses_0 and not one.differs for one in answer.metrics):
             explained += " ? marks other intervals that miss 0 (1 in 20 does by chance)."
         console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
     console.print()
-    hide = [] if answer.has_end else ["at the end"]
-    for name in ("since", "since_then"):
-        hide += [] if any(row[name] for row in rows) else [name]
+    hide = [name for name in _SINCE if not any(row[name] for row in rows)]
     if rows:
-        hide += _print_rows(console, screen, rows, spare=("at the end", "since_then"), hide=hide)
+        hide += _print_rows(console, screen, rows, spare=("since_then",), hide=hide)
     if equal := ", ".join(one.name for one in answer.equal):
         console.print(wrapped(Text(f"equal: {equal}", "dim"), screen.reading, 2))
-    meanings = {
-        "at the end": f"over the last {max(answer.steps[2] // 4, 30)} steps",
-        "since": "the first step that differs",
-        "since_then": "the difference from there on",
-    }
-    differences = [f"{row['difference']} {row['at the end']}" for row in rows]
-    about = [
-        f"{name}: {meaning}" for name, meaning in meanings.items() if rows and name not in hide
-    ]
-    about += [_MARKS[one] for one in _MARKS if any(one in each for each in differences)]
+    about = [f"{name}: {words}" for name, words in _SINCE.items() if rows and name not in hide]
     if about:
         console.print(wrapped(Text("; ".join(about), "dim"), screen.reading, 2))
 
 
-_MARKS = {
-    "×": "×: second / first, which is beyond chance where the difference is not",
-    "(drifts": "(drifts): it grows over all these steps",
+_SINCE = {
+    "since": "the first step that differs",
+    "since_then": "the difference from there on",
 }
-"""What is noted of a difference whose interval contains 0 → what it means."""
 
 
 def _listed(named: Sequence[str]) -> str:
@@ -191,39 +178,13 @@ def _listed(named: Sequence[str]) -> str:
     return ", ".join(named) if len(named) <= _MOST_NAMED else named[0] + more
 
 
-def with_error(one: Difference, first: int, *, at_end: bool = False) -> str:
-    """A difference with half its interval, and what differs where that interval contains 0.
-
-    Where it is beyond its interval only from a step on, ``since`` says so. ``first``: the first
-    step that is compared.
-    """
-    value, low, factor, differs, drifts = (
-        (one.at_end, one.end_low, one.end_factor, one.differs_at_end, one.drifts_at_end)
-        if at_end
-        else (one.difference, one.low, one.factor, one.differs, one.drifts)
-    )
-    half = value - low
-    if not differs or abs(value) > half or one.since not in (None, first):
-        return _with_half(value, half)
-    return f"{_with_half(value, half)} (drifts)" if drifts or not factor else f"× {factor:.3g}"
+def with_error(one: Difference) -> str:
+    """A difference with half its interval."""
+    return f"{_signed(one.difference)} ±{float(f'{one.difference - one.low:.2g}'):g}"
 
 
 def _signed(value: float) -> str:
     return f"{float(f'{value:.3g}'):+g}"
-
-
-def _with_half(value: float, half: float) -> str:
-    return f"{_signed(value)} ±{float(f'{half:.2g}'):g}"
-
-
-def since_then(one: Difference) -> str:
-    """The difference since its onset, with half its interval if that is the smaller; or a dash."""
-    if one.since_then is None or one.since_low is None:
-        return "–"
-    half = one.since_then - one.since_low
-    if half >= abs(one.since_then):  # the onset tells it, which so short a mean does not
-        return _signed(one.since_then)
-    return _with_half(one.since_then, half)
 
 
 # ---- tables -------------------------------------------------------------------------------------
