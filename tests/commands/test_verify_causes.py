@@ -356,10 +356,3 @@ def test_wrong_weights_of_cispo(variant, epsilon, own, other, words) -> None:
     wrong[raised] = compute(lambda *at: cispo(own, *at, floor=0.9))
     for said, numbers in wrong.items():
         check(said, numbers, variant, stages=stages, flags=flags)
-
-
-def test_a_lower_bound_of_cispo_that_is_missing_is_named() -> None:
-    stages = {"kl": "k3", "aggregate": "response-mean"}
-    flags = {"epsilon_low": 0.2, "epsilon_high": 0.3, "kl_weight": "none"}
-    words = "epsilon_low: the lower bound of the ratio (0.8) is missing"
-    check(words, compute(lambda *at: cispo(1.3, *at)), "cispo", stages=stages, flags=flags)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from grpo_cli.bundle import seal_of
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw, Record, key_of
@@ -125,10 +124,6 @@ def read_batches(
     reader.batch_by(batch)
     batches: dict[Hashable, tuple[Raw, list[Record]]] = {}
     for raw, record in reader.records():
-        if seal_of(raw.value):
-            message = "records of a bundle are compared one by one; leave out --batch"
-            reader.bad(InputError(message, path="bundle", source=raw.source, line=raw.line))
-            continue
         record.expected = seen(raw).value.get("expected")
         batches.setdefault(key_of(record.batch), (raw, []))[1].append(record)
     for raw, records in batches.values():

@@ -119,8 +119,8 @@ def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
     if not most or (most < len(shared) and most < max(_NEARLY * len(shared), _MANY)):
         return False
     for one, some in shared:
-        if named := [cause for cause in some if cause.least <= counts[cause.mistake]]:
-            one.causes, one.rows = named, ()
+        if some:
+            one.causes, one.rows = some, ()
     return True
 
 

@@ -8,27 +8,20 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from math import isfinite
 
 import numpy as np
 
+from grpo_cli.bundle import Chain
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
-from grpo_cli.commands.verify.answer import Replayed, Verdict, Verified, agree
+from grpo_cli.commands.verify.answer import Verdict, Verified
 from grpo_cli.commands.verify.batches import RECORD, UNITS, Losses, read_batches, unit_of
-from grpo_cli.commands.verify.causes.located import UNKNOWN
+from grpo_cli.commands.verify.causes.located import UNKNOWN, located
 from grpo_cli.commands.verify.causes.search import MOST, Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
-from grpo_cli.commands.verify.compare import (
-    LOGGED_DECIMALS,
-    NOISE_OF_SUMS,
-    Tolerance,
-    digits_of,
-)
+from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
 from grpo_cli.commands.verify.naming import Finding, choose, shared_causes, shared_rows
-from grpo_cli.commands.verify.replay import Bundle, stage_of
-from grpo_cli.commands.verify.stages import Part
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
@@ -36,7 +29,7 @@ from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.records import Record
 from grpo_cli.terminal.numbers import counted, shown
-from grpo_cli.variants import VARIANTS, framework_of
+from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL
 
@@ -68,10 +61,6 @@ def verified(
     run = made(make, reader, batch=batch or RECORD, defers=not batch)
     answer = run.result()
     losses = run.losses
-    if answer.differing and (decimals := _few_decimals(losses)):
-        make = partial(make, decimals=decimals)
-        run = made(make, reader.only({}), batch=batch or RECORD, defers=not batch)
-        answer = run.result()
     if batch or not answer.differing:
         return run, answer
     repeated, other = losses.are_repeated and _differ(answer), None
@@ -93,17 +82,6 @@ def verified(
     if _quality(other) > of_records or (repeated and _quality(other) == of_records):
         return of_steps, other
     return run, answer
-
-
-_ROUNDED = 5
-"""Different losses from which on it is no accident that none has more decimals."""
-
-
-def _few_decimals(losses: Losses) -> int:
-    """The decimals of losses that were rounded to fewer than a log has; 0 where they were not."""
-    values = {value for one in losses.steps.values() for value in one.values if isfinite(value)}
-    most = max((digits_of(value)[1] for value in values), default=0)
-    return most if len(values) >= _ROUNDED and 2 <= most < LOGGED_DECIMALS else 0
 
 
 def _differ(answer: Verified) -> bool:
@@ -166,8 +144,8 @@ class Verification:
         self._answers: set[tuple[str, ...]] = set()
         self._empty = make()
         self._memory = Memory(most)
-        self._bundle = Bundle(selects=reader.reading.selects)
-        self._within: Tolerance | None = None
+        self._chains: dict[str, Chain] = {}
+        self._within = self._empty.tolerance()
         self._without_kl: list[Plan] = []
         self.losses = Losses()
         self._good = 0
@@ -180,8 +158,6 @@ class Verification:
         self._logged: dict[str, None] = {}
         self._acting: set[tuple[str, bool]] = set()
         self.undefined = 0
-        self.by_scale = 0
-        self._named = False
         self._words: dict[Hashable, str] = {}
         self.rows_taken: Counter[str] = Counter()
         self.ignored: dict[str, None] = {}
@@ -199,11 +175,10 @@ class Verification:
         findings = [one for one in items if isinstance(one, Finding)]
         choose(findings, self._memory)
         verdicts = tuple(one.verdict() if isinstance(one, Finding) else one for one in items)
-        within = self._within or self._empty.tolerance()
+        within = self._within
         causes, explained = shared_causes(findings)
-        self._named = bool(causes)
         self._rows, agreeing = shared_rows(findings)
-        found = Verified(
+        return Verified(
             ok=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
             atol=within.atol,
@@ -220,11 +195,6 @@ class Verification:
             batch=self._batch,
             records=verdicts,
         )
-        if not self._bundle.parts:
-            return found
-        replay = self._bundle.result(within)
-        ok = found.ok and replay.first_stage is None
-        return Replayed(**{**found.fields(), "ok": ok}, bundle=replay)
 
     def nothing(self) -> InputError:
         """What to say where no record was judged: how the records get what they lack for that."""
@@ -241,20 +211,30 @@ class Verification:
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
+            self._follow(sums)
             of_item = suspects(items)
             for item in items:
-                part = item if isinstance(item, Part) else item and item.part
-                if part is not None:
-                    self._within = self._empty.tolerance(part)
-                    self._bundle.add(part)
-                if item is None or isinstance(item, Part):
+                if item is None:
                     self.without_expected += 1
                     continue
-                if item.part is None:
-                    self._bundle.add_plain(item.verdict)
+                self._within = item.within
                 self.undefined += item.undefined
                 if item.verdict.compared:
                     yield self._verdict(item, of_item.get(id(item)))
+        for source, chain in self._chains.items():
+            if (why := chain.end()) is not None:
+                raise InputError(why, path="bundle", source=source)
+
+    def _follow(self, sums: Judging) -> None:
+        """Checks that records of bundles follow each other, unless only some records are read.
+
+        Raises:
+            InputError: where one does not follow the one before.
+        """
+        for source, line, seal in sums.seals if not self.reader.reading.selects else ():
+            why = self._chains.setdefault(source, Chain()).add(seal)
+            if why is not None:
+                raise InputError(why, path="bundle", source=source, line=line)
 
     def _sums(self, reader: Reader, make: Callable[[], Judging]) -> Iterator[Judging]:
         if self._batch == RECORD:
@@ -267,8 +247,7 @@ class Verification:
         return iter([judging])
 
     def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict | Finding:
-        verdict, plan, _, record, part, within, by_scale, _ = item
-        self.by_scale += by_scale
+        verdict, plan, _, record, within, _ = item
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
         if plan.key not in self._words:
@@ -282,36 +261,24 @@ class Verification:
             words = f"{shown(verdict.id)}: yours {yours:g}, computed {grpo:g}"
             self.first_metrics.setdefault(key, words)
         if record is None or suspect is None:
-            if part is not None:
-                self._bundle.add_verdict(part, verdict, None)
             return verdict
-        if self._waits and part is None:
+        if self._waits:
             assert verdict.first is not None
             self.deferred = True
             return Finding(verdict, verdict.first, where=UNKNOWN)
         rows = self._rows_of(record, verdict, within)
         found = self._explained(verdict, suspect, rows)
-        if found.searched and self._empty.variant and not (rows or found.causes or found.of_all):
-            rows = self._giving(("grpo",), record, verdict, within)
-            found.rows, self._rows = rows, [*self._rows, *rows]
         self._differing += 1
         known = bool(found.causes or found.of_all), bool(rows)
         self._kept[known] += 1
         if self._kept[known] <= _AGAIN:
             found.suspect = suspect.alone
-        if part is not None:
-            case, named = suspect.case, found.verdict()
-            own = next(x.expectation.stage for x in case.columns if x.key == found.first.key)
-            stages = [cause.stage for cause in found.causes]
-            stage = stage_of(own, stages, other_weights=case.other_weights)
-            self._bundle.add_verdict(part, named, stage)
         return found
 
     def _rows_of(self, record: Record, verdict: Verdict, within: Tolerance) -> tuple[str, ...]:
-        """The rows that give what a record expects: its own row as an earlier release had it.
+        """The rows of the framework that names a record's fields that give what it expects.
 
-        Else those of the framework that names its fields. Those that gave a record before are
-        tried first; the others in a number of records.
+        Those that gave a record before are tried first; the others in a number of records.
         """
         giving = partial(self._giving, record=record, verdict=verdict, within=within)
         if found := giving(self._rows):
@@ -319,13 +286,10 @@ class Verification:
         if self._rows_left <= 0:
             return ()
         self._rows_left -= 1
-        room, row = framework_of(verdict.variant), f"{verdict.variant}@"
-        found = giving([name for name in (room.earlier if room else ()) if name.startswith(row)])
-        if not found and self._frameworks:
-            usual = [USUAL[name][1] for name in self._frameworks if name in USUAL]
-            rooms = tuple(f"{name}/" for name in self._frameworks)
-            others = (name for name in VARIANTS if name.startswith(rooms))
-            found = giving([*dict.fromkeys([*usual, *others])])
+        usual = [USUAL[name][1] for name in self._frameworks if name in USUAL]
+        rooms = tuple(f"{name}/" for name in self._frameworks)
+        others = (name for name in VARIANTS if name.startswith(rooms))
+        found = giving([*dict.fromkeys([*usual, *others])])
         self._rows = [*dict.fromkeys([*self._rows, *found])]
         return found
 
@@ -350,8 +314,8 @@ class Verification:
             found = searched or Explained(None)
             words = tuple(cause.words for cause in found.causes)
             where = found.where or UNKNOWN
-            if found.where is None and (self._whole or words not in self._answers):
-                where = suspect.located
+            if found.where is None and words not in self._answers:
+                where = located(suspect.case)
             for_all = any(cause.for_all for cause in found.causes)
             of_all = found.causes if for_all else ()
             if not for_all and self._kept[bool(found.causes), False] >= _AGAIN:
@@ -421,15 +385,6 @@ class Verification:
             records = self._counted(self.undefined)
             why = "not compared, since your loss is NaN (0/0) and the computed loss is 0"
             yield f"no token counts in {records}: {why}"
-        if self.by_scale:
-            records = f"{self._counted(self.by_scale)} {agree(self.by_scale)}"
-            within = self._empty.tolerance()
-            why = " only by the absolute tolerance"
-            if within.atol is None:
-                why += f", {within.rtol * NOISE_OF_SUMS:g} × the sum of |terms|"
-            if self._named:
-                why += ", and may have the cause of those that differ"
-            yield f"{records}{why} (--atol 0 allows only --rtol)"
         if ignored := [key for key in self.ignored if self._is_said(key)]:
             yield f"not compared: {', '.join(ignored)}"
         for form in dict.fromkeys(self.rounded.values()):

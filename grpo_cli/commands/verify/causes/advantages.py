@@ -72,7 +72,7 @@ def changed(case: Case) -> Iterator[Cause]:
         yield catalogued(
             "advantage-sign", lambda case: case.with_advantages(-case.breakdown.advantage)
         )
-    if case.breakdown.response_advantage is not None and case.other_advantages.all():
+    if case.breakdown.response_advantage is not None and case.other_advantages:
         for key, change in CHANGES.items():
             made = partial(_with_change, change=change)
             yield catalogued(key, made, by_record=not key.startswith(_OF_RECORD))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed, swapped
-from grpo_cli.commands.verify.causes.solving import roundest, roundest_near
+from grpo_cli.commands.verify.causes.solving import roundest
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
@@ -184,13 +184,6 @@ def solved_dual(case: Case) -> Iterator[Cause]:
     if not low < high < np.inf:
         return
     number = roundest(low, high)
-    if case.loss is not None:  # linear in the bound between two tokens
-        below, above = (
-            float(_with_value(case, bound, "dual_clip").record_objective[0])
-            for bound in (low, high)
-        )
-        share = (case.loss - below) / (above - below) if above != below else np.nan
-        number = roundest_near(low + share * (high - low)) if -0.01 <= share <= 1.01 else number
     meant = (
         f"is {number:g} instead of {own['dual_clip']:g}"
         if own["dual_clip"]
@@ -446,36 +439,3 @@ def _at_most(cap: float) -> Callable[[F64, F64], Surrogate]:
         return Surrogate(value, unbound(len(value)), np.where(ratio <= cap, value, 0.0), None)
 
     return surrogate
-
-
-def solved_cap(case: Case) -> Iterator[Cause]:
-    """Yields the bounds that the gradients of tokens with a bound weight have."""
-    caps, wanted = _caps(case.objective.surrogate), case.expected_policy_gradient
-    if caps is None or wanted is None:
-        return
-    slope = _with_cap(case, np.inf, floor=-np.inf).gradient - case.without_policy.gradient
-    loud = np.abs(slope) > case.quiet
-    ratio = case.breakdown.ratio[loud]
-    share = wanted[loud] / slope[loud] * ratio
-    own = _floor(case.objective.surrogate)
-    over, under = bool((ratio > caps[0]).any()), bool((ratio < own).any())
-    cap = _bound_of(share, share < ratio * 0.999, caps[0], binds=over, none=np.inf)
-    floor = _bound_of(share, share > ratio * 1.001, own, binds=under, none=0.0)
-    words = []
-    if not np.isclose(cap, caps[0], rtol=1e-4, atol=0.0):
-        bound = f"capped at {cap:.6g} instead of {caps[0]:g}"
-        bound = bound if np.isfinite(cap) else f"not capped at {caps[0]:g}"
-        words.append(f"epsilon_high: the ratio is {bound}")
-    if not np.isclose(floor, own, rtol=1e-4, atol=1e-6):
-        bound = f"is {floor:.6g} instead of {own:g}" if floor else f"({own:g}) is missing"
-        words.append(f"epsilon_low: the lower bound of the ratio {bound}")
-    if len(words) > 1 or (words and np.isfinite(cap)):  # a cap that is missing is another mistake
-        made = partial(_with_cap, cap=cap, floor=floor)
-        yield Cause("cispo-bound", ", and ".join(words), made)
-
-
-def _bound_of(share: F64, bound: Flags, own: float, *, binds: bool, none: float) -> float:
-    """The bound that tokens have; where none has one, the record's own if that binds none."""
-    if bound.any():
-        return roundest_near(float(np.median(share[bound])))
-    return none if binds else own

@@ -10,7 +10,6 @@ from typing import Self
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Cut, Segments
-from grpo_cli.commands.verify.causes.rounding import loss_rooms
 from grpo_cli.commands.verify.compare import (
     NOISE_OF_SUMS,
     Column,
@@ -19,7 +18,6 @@ from grpo_cli.commands.verify.compare import (
     column_of,
     deciding,
     digits_of,
-    largest,
 )
 from grpo_cli.commands.verify.expected import Expectation, Flags
 from grpo_cli.engine.chunk import Chunk
@@ -44,14 +42,12 @@ class Compared:
         breakdown: what they evaluate to.
         columns: everything that they expect and that the objective has.
         tolerance: when two numbers agree.
-        of_rounded: whether a loss may be off by what the rounding of the log-probs leaves open.
     """
 
     records: Sequence[Record]
     breakdown: Breakdown
     columns: Sequence[Column]
     tolerance: Tolerance
-    of_rounded: bool = False
 
     @classmethod
     def of(
@@ -81,7 +77,7 @@ class Compared:
             chunk = replace(chunk, varied={name: np.array(x) for name, x in varied.items()})
         breakdown = chunk.run(Evaluator(plan).evaluate)
         each = zip(*wanted, strict=len(kinds) == 1)
-        columns = [column_of(records, some, breakdown, tolerance.decimals) for some in each]
+        columns = [column_of(records, some, breakdown) for some in each]
         known = [column for column in columns if column is not None and not column.absent.all()]
         if len(kinds) > 1 or any(column.absent.any() for column in known):
             raise ValueError("records expect other things")
@@ -123,19 +119,11 @@ class Compared:
 
     @cached_property
     def gradient_column(self) -> Column | None:
-        """The expected gradient per token; None where it is not given.
-
-        Raises:
-            ValueError: where it is finite in some records alone.
-        """
+        """The expected gradient per token; None where it is not given, or not finite."""
         for column in self.columns:
             is_gradient = column.key in ("gradient", "loss_gradient")
             if is_gradient and column.expectation.level == "token":
-                finite = column.worst(~np.isfinite(column.values)) == 0.0
-                if finite.all():
-                    return column
-                if finite.any():
-                    raise ValueError("the gradients of some records are finite alone")
+                return column if np.isfinite(column.values).all() else None
         return None
 
     @cached_property
@@ -203,39 +191,20 @@ class Compared:
         value = float(self.losses[0])
         return None if np.isnan(value) else value
 
-    @property
+    @cached_property
     def quiet(self) -> float:
         """What a gradient is no larger than where it is 0 but for rounding."""
-        return float(self.quiets[0])
-
-    @cached_property
-    def quiets(self) -> F64:
-        """[M] it of each record."""
-        return 1e-4 * largest(np.abs(self.breakdown.gradient), self.tokens)
-
-    @cached_property
-    def tokens(self) -> Segments:
-        """The tokens that count, cut into records."""
-        return self.batch.record_tokens
-
-    def any(self, tokens: Flags) -> Flags:
-        """[M] whether any token of a record is one of some, [N]."""
-        found: Flags = largest(tokens, self.tokens) > 0.0
-        return found
-
-    def count(self, tokens: Flags) -> I64:
-        """[M] how many tokens of a record are some, [N]."""
-        return self.tokens.sum(tokens.astype(np.int64))
+        return 1e-4 * float(np.abs(self.breakdown.gradient).max(initial=0.0))
 
     def loud(self, gradient: F64, times: float = 1.0) -> Flags:
         """[N] the gradients that are larger than so many times what is 0 but for rounding."""
-        found: Flags = np.abs(gradient) > self.tokens.spread(times * self.quiets)
+        found: Flags = np.abs(gradient) > times * self.quiet
         return found
 
     def near(self, found: F64, expected: F64) -> Flags:
-        """[N] which gradients agree, on the scale of a record's largest, but for their rounding."""
-        room = max(self.tolerance.rtol, 1e-6) * largest(np.abs(expected), self.tokens)
-        column, allowed = self.gradient_column, self.tokens.spread(room)
+        """[N] which gradients agree, on the scale of the largest, but for their rounding."""
+        allowed: F64 | float = max(self.tolerance.rtol, 1e-6) * np.abs(expected).max(initial=0.0)
+        column = self.gradient_column
         if column is not None and column.slack is not None:
             allowed = allowed + column.slack[self.mask]
         near: Flags = np.abs(found - expected) <= allowed
@@ -310,16 +279,6 @@ class Compared:
         founds = ((each, self._found(each, again)) for each in others)
         return all(x is not None and self._agree(each, x)[0] for each, x in founds)
 
-    @cached_property
-    def rounded(self) -> Self:
-        """The records with the room that the rounding of their log-probs leaves open."""
-        return self if self.of_rounded else replace(self, of_rounded=True)
-
-    @property
-    def is_rounded(self) -> bool:
-        """Whether the rounding of the log-probs leaves more of a lone loss open than its digits."""
-        return self.rounded.loss_room > float(self._digit_rooms[0])
-
     @property
     def loss_room(self) -> float:
         """By how much a rounded loss may be off; 0 where it has many digits."""
@@ -328,24 +287,12 @@ class Compared:
     @cached_property
     def _loss_rooms(self) -> F64:
         """[M] it of each record."""
-        of_inputs = loss_rooms(self.breakdown) if self.of_rounded and self.is_loss_alone else 0.0
-        return self._digit_rooms + of_inputs
-
-    @property
-    def rooms_off(self) -> float:
-        """How many times its room a lone loss is off."""
-        off = abs(float(self.breakdown.record_objective[0]) - float(self.losses[0]))
-        return off / self.loss_room if self.loss_room else np.inf
-
-    @cached_property
-    def _digit_rooms(self) -> F64:
-        """[M] by how much the digits of a loss leave it open."""
         return np.array([_room(value) for value in self.losses.tolist()])
 
     @property
     def _are_short(self) -> Flags:
         """[M] the records whose loss has few digits."""
-        return self._digit_rooms > 0.0
+        return self._loss_rooms > 0.0
 
     @property
     def rounding(self) -> float:

@@ -23,14 +23,11 @@ from grpo_cli.commands.verify.causes import (
     masks,
     pairs,
     statistics,
-    turns,
 )
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT, Cause, Source
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, located
-from grpo_cli.commands.verify.causes.rounding import ROUNDED, finest_format
 from grpo_cli.commands.verify.causes.suspects import Suspect
-from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Record
 from grpo_cli.variants.plan import Plan
@@ -45,8 +42,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (denominators.accumulated, 1),
         (denominators.named_factors, 1),
         (masks.masks, 2),
-        (turns.trajectories, 2),
-        (turns.credit, 2),
         (masks.edges, 3),
         (masks.solved_tokens, 1),
         (statistics.statistics, 3),
@@ -69,7 +64,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (inputs.bases, 2),
         (advantages.solved_changes, 1),
         (advantages.discounted, 1),
-        (clips.solved_cap, 1),
         (clips.solved_dual, 1),
         (choices.weights, 2),
         (denominators.of_a_term, 2),
@@ -100,12 +94,6 @@ PAIRED = 4
 FITS = 1e-4
 """What an answer to another record may leave here."""
 
-_IS_ROUNDING, _IS_SEEN = 4.0 / 3.0, 5.0
-"""How many times what its rounding leaves open a loss is off: at most, and where a cause shows."""
-
-_COARSE = 1e-3
-"""The relative rounding of a loss from which on numbers that fit many records may be chance."""
-
 BETTER = 10.0
 """A cause that fits so many times better than another explains what the other misses."""
 
@@ -123,46 +111,22 @@ class Explained(NamedTuple):
     causes: Sequence[Cause] = ()
     possible: Sequence[Cause] = ()
 
-    @property
-    def is_rounding(self) -> bool:
-        """Whether the rounding of the log-probs explains the difference, and no mistake has to."""
-        return self.where is not None and self.where.words.startswith(ROUNDED)
+
+_UNDEFINED = Located("your number is NaN or infinite: grpo check looks for what makes it so")
 
 
 def explained(case: Case) -> Explained:
     """Searches the stages where a record is wrong, then the others, for what explains all of it.
 
     Of several that fit, those that fit best by orders of magnitude, the most common mistake first.
-    Where nothing does, those that the rounding of the log-probs leaves open.
     """
-    if is_undefined(case):
-        causes = undefined(case)
-        return Explained(Located("" if causes else NOTHING), causes[:MOST])
-    (where,) = located(case)
-    found, rounded = _in_stages(case, where), case.rounded
-    if not found.causes and case.is_rounded:
-        if rounded.rooms_off <= _IS_ROUNDING:
-            form, room = finest_format(case.breakdown), f"{rounded.loss_room:.1g}"
-            return Explained(Located(f"{ROUNDED} of the log-probs ({form}) explains: ±{room}"))
-        if rounded.rooms_off >= _IS_SEEN:
-            again = _in_stages(rounded, where)
-            found = again if again.causes or not found.possible else found
-    return found._replace(where=where)
-
-
-def _is_coarse(case: Case) -> bool:
-    """Whether numbers that are solved for fit the record, since its rounding leaves so much."""
-    return case.is_rounded and case.rounded.rounding > _COARSE
-
-
-def _in_stages(case: Case, where: Located) -> Explained:
-    """What is found in the stages where a record is wrong, or else in the others."""
+    if not all((np.isfinite(one.values) | ~one.given).all() for one in case.columns):
+        return Explained(_UNDEFINED)
+    where = located(case)
     found = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
     if where.stages and not (found.causes or found.possible):
         found = _searched(case, lambda cause: cause.stage not in where.stages)
-    if _is_coarse(case):
-        found = found._replace(causes=[cause for cause in found.causes if not cause.for_all])
-    return found
+    return found._replace(where=where)
 
 
 def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
@@ -239,7 +203,7 @@ def _searched(
         if any(off <= max(DIGITS, alone) for off, cause in fitting.values() if not cause.equal):
             break
     least = min((off for off, _ in fitting.values()), default=0.0)
-    enough = max(DIGITS, BETTER * least, alone if case.of_rounded else 0.0)
+    enough = max(DIGITS, BETTER * least)
     best = [cause for off, cause in fitting.values() if off <= enough]
     if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
@@ -248,7 +212,7 @@ def _searched(
     best.sort(key=lambda cause: not cause.is_common)
     where = UNKNOWN
     if case.has_one_number and matches_by_chance(case, losses) > by_chance:
-        return Explained(where, (), best[: _PERHAPS if case.of_rounded else MOST])
+        return Explained(where, (), best[:MOST])
     named = [cause for cause in best if not cause.equal]
     return Explained(where, named[:MOST], () if named else best[:MOST])
 
@@ -281,11 +245,6 @@ def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
 
 _KEPT = 3
 """Answers remembered."""
-_PERHAPS = 24
-"""Causes that the rounding of the log-probs leaves open, of which other records tell the right one;
-"""
-_ENOUGH = 4
-"""so many of them."""
 _SOLVED_FROM = 3
 """Records that a number which they share is solved from."""
 
@@ -335,32 +294,27 @@ class Memory:
         case = suspect.case
         found, key = explained(case), case.key
         self._searches += 1
-        if found.is_rounding:
+        if found.where is _UNDEFINED:
             return found
         if any(cause.for_all for cause in found.causes):
             self._for_all += [(key, found.causes)]
             return found
-        if all(cause.unnamed for cause in found.causes) and not is_undefined(case):
-            self._unexplained.append(case.rounded)
-            is_hidden = case.is_rounded and case.rounded.rooms_off < _IS_SEEN
-            of_all = () if is_hidden or _is_coarse(case) else self._of_all(case, rows)
+        if all(cause.unnamed for cause in found.causes):
+            self._unexplained.append(case)
+            of_all = self._of_all(case, rows)
             if found.causes:  # a number that nobody types may be a product of two mistakes
                 of_all = [one._replace(for_all=False) for one in of_all] or found.causes
             found = found._replace(causes=of_all)
         if found.causes and not found.causes[0].for_all:
             self._known = [(key, found.causes), *self._known][:_KEPT]
-        elif not is_undefined(case):
-            least = _ENOUGH if len(found.possible) > MOST else 1
+        else:
             some = (one for one in found.possible if not one.equal)
-            perhaps = [one._replace(for_all=True, least=least) for one in some]
+            perhaps = [one._replace(for_all=True) for one in some]
             self._for_all += [(key, some) for some in (perhaps, found.causes) if some]
         return found
 
     def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
-        """What explains a record that no mistake alone does, to be named if it explains all.
-
-        One record is asked without the room of rounding, which too many pairs come within.
-        """
+        """What explains a record that no mistake alone does, to be named if it explains all."""
         cases = self._unexplained
         last = cases[-_SOLVED_FROM:]
         lengths, std = denominators.shared_length(last), statistics.shared_std(last)
@@ -372,7 +326,7 @@ class Memory:
         if not self._pairs_left:
             return ()
         self._pairs_left -= 1
-        return paired(cases if len(cases) > 1 else [case], rows(case.record))
+        return paired(cases, rows(case.record))
 
     def for_all(self, suspect: Suspect) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""

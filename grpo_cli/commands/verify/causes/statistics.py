@@ -81,26 +81,6 @@ def _of(labels: I64, counted: Flags | None = None) -> Sets:
     return labels, np.ones(len(labels), dtype=np.bool_) if counted is None else counted
 
 
-def _trajectories(case: Case) -> Sets | None:
-    """The groups, in which a trajectory counts once."""
-    of = case.batch.trajectories
-    if of is None:
-        return None
-    once = np.zeros(len(of), dtype=np.bool_)
-    once[np.unique(of, return_index=True)[1]] = True
-    return _of(case.batch.groups, once)
-
-
-def _numbers(case: Case) -> Sets | None:
-    """The responses of a group that are the same turn of their trajectories."""
-    if case.batch.trajectories is None:
-        return None
-    order = Inputs(case.batch).get("turn_order")
-    if order.turns.count != case.batch.responses.count:
-        return None
-    return _of(case.batch.groups * (int(order.number.max(initial=0)) + 1) + order.number)
-
-
 def _filled(case: Case) -> Sets | None:
     filled = case.batch.responses.lengths > 0
     return None if filled.all() else _of(case.batch.groups, filled)
@@ -118,14 +98,9 @@ _GROUP, _BATCH, _STRIDE = "the group", "the batch, over all groups", "group-stri
 _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
     _GROUP: (lambda case: _of(case.batch.groups), ""),
     _BATCH: (lambda case: _of(0 * _rows(case)), "batch-as-one-group"),
-    "the group, in which each trajectory counts once": (_trajectories, "turn-counted"),
     "the group's responses that are not masked entirely (truncated ones are left out)": (
         _filled,
         "masked-response-votes",
-    ),
-    "the responses of the group that are the same turn (each step by its number)": (
-        _numbers,
-        "turn-groups",
     ),
     "each half of the batch (a rank's part)": (_half, "batch-as-one-group"),
     "group-stride.every": (lambda case: _of(_rows(case) % case.batch.group_count), "group-stride"),
@@ -330,7 +305,7 @@ def _off(tables: _Tables, formula: Formula, wanted: F64) -> float:
 def statistics(case: Case) -> Iterator[Cause]:
     """Yields formulas that differ in the fewest parts; of gradients, those that they speak for."""
     mine, rewards = case.breakdown.response_advantage, own_rewards(case)
-    if mine is None or rewards is None or not case.other_advantages.all():
+    if mine is None or rewards is None or not case.other_advantages:
         return
     tables = _Tables(case)
     own, found = _own(tables, mine), case.effective_advantages

@@ -13,7 +13,6 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, Cause
 from grpo_cli.commands.verify.causes.compared import COUNTS
-from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.expected import Expectation
 from grpo_cli.commands.verify.judging import Judged
@@ -38,15 +37,8 @@ class _Group:
         """The records as one case; None where there is one, or they expect other things."""
         with suppress(*IMPOSSIBLE):
             if self.records[1:]:
-                return Case.of(self.records, self.wanted, self.plan, self.tolerance).rounded
+                return Case.of(self.records, self.wanted, self.plan, self.tolerance)
         return None
-
-    @cached_property
-    def located(self) -> Sequence[Located]:
-        """[M] where the numbers of each differ; none where that has to be asked of each alone."""
-        with suppress(*IMPOSSIBLE):
-            return [] if self.case is None else located(self.case)
-        return []
 
     def misfit(self, cause: Cause, at: int) -> float:
         """How far off a record is with a cause; NaN where that has to be tried on it alone."""
@@ -86,11 +78,6 @@ class Suspect:
         return Suspect(self._record, self._wanted, group)
 
     @property
-    def located(self) -> Located:
-        """Where its numbers differ, and what that follows."""
-        return self._group.located[self._at] if self._group.located else located(self.case)[0]
-
-    @property
     def key(self) -> Hashable:
         """That of what it is evaluated as."""
         return (self._group.case or self.case).key
@@ -99,7 +86,7 @@ class Suspect:
         """How far off it is with a cause, beyond its rounding; infinite where it does not agree."""
         found, case, at = self._group.misfit(cause, self._at), self._group.case, self._at
         if case is None or np.isnan(found):
-            found, case, at = cause.misfit(self.case.rounded), self.case.rounded, 0
+            found, case, at = cause.misfit(self.case), self.case, 0
         return max(found - float(case.roundings[at]), 0.0)
 
 
