@@ -152,8 +152,7 @@ _OF_PARTS = ("gradient_accumulation_steps", "num_processes")
 def _expected_of(records: Sequence[Record]) -> Any:
     """What a batch expects: its numbers, which its records repeat or one of them has.
 
-    Lists are those of the records' responses and tokens. Metrics that records do not have in
-    common are of the records.
+    Lists are those of the records' responses and tokens. Metrics are of the records.
     """
     given = [one for one in records if one.expected is not None]
     first = given[0].expected if given else None
@@ -161,15 +160,11 @@ def _expected_of(records: Sequence[Record]) -> Any:
         return first
     found: dict[str, Any] = {}
     for key, value in first.items():
+        if isinstance(value, dict):
+            continue
         values = [(one.expected or {}).get(key) for one in given]
         if isinstance(value, list) and len(given) == len(records):
             found[key] = [row for rows in values for row in (rows or [])]
-        elif isinstance(value, dict):
-            found[key] = {
-                name: number
-                for name, number in value.items()
-                if all(isinstance(one, dict) and one.get(name) == number for one in values)
-            }
         else:
             odd = next((at for at, one in enumerate(values) if one != value), None)
             if odd is not None:

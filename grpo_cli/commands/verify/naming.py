@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from grpo_cli.commands.verify.answer import Difference, Verdict
-from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, Cause
-from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, ratio_words
+from grpo_cli.commands.verify.causes.cause import Cause
+from grpo_cli.commands.verify.causes.located import UNKNOWN, Located
 from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Memory, fits
 from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.compare import FLOAT64
@@ -101,12 +100,6 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
                 one.causes, one.rows = [*more, *one.causes], ()
     if len(findings) >= _MANY:
         _leave_out_chance(findings)
-    for one in findings if most >= _MANY else ():
-        if one.suspect is not None and not (one.causes or one.rows or one.possible):
-            with suppress(*IMPOSSIBLE):  # by which round factor it is off with that
-                made = replace(one.suspect.case, breakdown=tried[0].evaluate(one.suspect.case))
-                if (words := ratio_words(made)) and not words.endswith(" times 1"):
-                    one.where = Located(f"{words} with this: {tried[0].words}")
     everywhere = Counter(name for one in findings for name in one.mistakes)
     for one in findings:
         one.causes = sorted(one.causes, key=lambda cause: -everywhere[cause.mistake])

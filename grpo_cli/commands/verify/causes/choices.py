@@ -110,10 +110,6 @@ def _width(case: Case) -> float:
 
 _DIVISORS: Mapping[str, Callable[[Case], F64 | float]] = {
     "ratio-width": _width,
-    "ratio-width.written": lambda case: np.maximum(case.unpadded, 1).astype(np.float64),
-    "ratio-width.less": lambda case: np.maximum(lengths(case) - 1.0, 1.0),
-    "ratio-width.root": lambda case: np.sqrt(lengths(case)),
-    "ratio-width.mean": lambda case: float(lengths(case).mean()),
 }
 """What a sequence's log-ratio is divided by instead of by its tokens."""
 

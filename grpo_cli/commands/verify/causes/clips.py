@@ -38,16 +38,6 @@ def _only_bounded(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64
     return _sloped(np.clip(ratio, low, high) * a, ratio * a)
 
 
-def _product_clipped(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    return _sloped(np.clip(ratio * a, low, high), ratio * a)
-
-
-def _averaged(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    """The mean of both products."""
-    (value, slope), free = _only_bounded(ratio, a, low, high), ratio * a
-    return 0.5 * (free + value), 0.5 * (free + slope)
-
-
 def _without_exp(constant: float) -> Form:
     """Returns the right clip of a constant + log ρ."""
 
@@ -101,9 +91,6 @@ CLIPS: Mapping[str, tuple[Form, Bounds]] = {
     "ratio-without-exp": (_without_exp(0.0), usual_bounds),
     "ratio-without-exp.free": (_without_exp(0.0), _no_bounds),
     "ratio-without-exp.freeplus": (_without_exp(1.0), _no_bounds),
-    "clip-of-product": (_product_clipped, usual_bounds),
-    "clip-of-product.zero": (_product_clipped, lambda low, high: (-low, high)),
-    "clip-both.mean": (_averaged, usual_bounds),
 }
 
 
@@ -278,7 +265,7 @@ def _within(pair: Pair, spans: Spans) -> bool:
 
 
 def _pairs(own: Pair, spans: Spans, slopes: Pair, rest: float, room: float) -> Iterator[Pair]:
-    """Yields what gives slopes·pair = rest: one ε changed, both to one, both in proportion, both.
+    """Yields what gives slopes·pair = rest: one ε changed, both to one, or in proportion.
 
     An ε that the loss does not say is the record's own, or the roundest between the tokens.
     """
@@ -302,10 +289,6 @@ def _pairs(own: Pair, spans: Spans, slopes: Pair, rest: float, room: float) -> I
         yield equal, equal
     if both := down * own[0] + up * own[1]:
         yield own[0] * rest / both, own[1] * rest / both
-    grid = np.arange(1, 61) / 100.0
-    near = np.abs(down * grid[:, None] + up * grid[None, :] - rest) <= room
-    for at in np.argwhere(near)[:1]:
-        yield float(grid[at[0]]), float(grid[at[1]])
 
 
 def _round(value: float, room: float) -> float:

@@ -73,20 +73,6 @@ def _moved(case: Case, by: int, *, rolls: bool = False) -> Flags:
     return found & (inside | rolls)
 
 
-def _aligned(case: Case) -> Flags:
-    """As many tokens of each response as count, from its start on."""
-    count = np.bincount(case.written.index, case.mask, case.written.count)
-    found: Flags = case.written.positions < case.written.spread(count)
-    return found
-
-
-def _neighbour(case: Case) -> Flags:
-    """The mask of the response before."""
-    rows = np.split(case.mask, case.written.starts[1:])
-    parts = [np.resize(row, len(own)) for row, own in zip([rows[-1], *rows], rows, strict=False)]
-    return np.concatenate(parts)
-
-
 def _turn(case: Case, *, last: bool) -> Flags:
     """The tokens of the last, or the first, turn of each trajectory."""
     order = Inputs(case.batch).get("turn_order")
@@ -111,8 +97,6 @@ MASKS: Sequence[tuple[str, Callable[[Case], Flags]]] = (
     ("mask-shifted.more", lambda case: case.mask | _moved(case, 1)),
     ("mask-shifted.more", lambda case: case.mask | _moved(case, 1) & _written(case)),
     ("mask-shifted.before", lambda case: case.mask | _moved(case, -1)),
-    ("mask-misplaced.aligned", _aligned),
-    ("mask-misplaced.neighbour", _neighbour),
     ("edge-masked.last", lambda case: case.mask & ~_edge(case, last=True)),
     ("edge-masked.first", lambda case: case.mask & ~_edge(case, last=False)),
     ("edge-masked.finished", lambda case: case.mask & ~_ends(case)),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from os import environ
 from typing import NamedTuple
 
@@ -39,8 +39,7 @@ MOST = 4
 TIERS: Sequence[Sequence[tuple[Source, int]]] = (
     ((denominators.negative, 3),),
     (
-        (denominators.accumulated, 1),
-        (denominators.named_factors, 1),
+        (denominators.factors, 1),
         (masks.masks, 2),
         (masks.edges, 3),
         (masks.solved_tokens, 1),
@@ -316,11 +315,8 @@ class Memory:
     def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
         """What explains a record that no mistake alone does, to be named if it explains all."""
         cases = self._unexplained
-        last = cases[-_SOLVED_FROM:]
-        lengths, std = denominators.shared_length(last), statistics.shared_std(last)
-        several = lengths, loss_settings.shared(cases), std
         with suppress(*IMPOSSIBLE):
-            for cause in chain(*several) if len(cases) > 1 else ():
+            for cause in loss_settings.shared(cases) if len(cases) > 1 else ():
                 if _explains_all(cause, cases):
                     return [cause]
         if not self._pairs_left:

@@ -349,55 +349,6 @@ def centres(case: Case) -> Iterator[Cause]:
             yield _cause(own._replace(centre=(name, own.centre[1])), own, equal=False)
 
 
-def shared_std(cases: Sequence[Case]) -> Iterator[Cause]:
-    """Yields one std by which the advantages of all records are divided, as a batch has it.
-
-    Of losses alone three have to say so.
-    """
-    if len(cases) < (2 if all(case.gradient is not None for case in cases) else 3):
-        return
-    rows = [(case, case.breakdown.response_advantage, _centred(case)) for case in cases]
-    known = [(case, a, c) for case, a, c in rows if a is not None and c is not None and c.any()]
-    if len(known) < len(cases):
-        return
-    found = np.array([_divided_by(case, c) for case, _, c in known])
-    own = np.array([_slope(a, c) for _, a, c in known])
-    if np.isfinite(found).all() and np.ptp(found) <= 1e-4 * found.min() < np.ptp(own * found):
-        one = f"one std in all records, {found[0]:.5g} (batch-std)"
-        words = f"advantages divided by {one}, not by the group's own"
-        made = partial(_with_std, std=float(found[0]))
-        yield Cause("std-level", words, made, "advantage", for_all=True)
-
-
-def _centred(case: Case) -> F64 | None:
-    """[R] the rewards less the mean of their group."""
-    rewards = own_rewards(case)
-    if rewards is None:
-        return None
-    middle = _Tables(case).statistic("", "mean", _GROUP)
-    return None if middle is None else rewards - middle
-
-
-def _divided_by(case: Case, centred: F64) -> float:
-    """What centred rewards are divided by in the gradient, or else in the loss."""
-    made, rest = case.with_advantages(centred), case.without_policy
-    if case.gradient is not None:
-        return 1.0 / _slope(case.gradient - rest.gradient, made.gradient - rest.gradient)
-    loss, silent = case.loss or np.nan, rest.record_objective[0]
-    return float((made.record_objective[0] - silent) / (loss - silent))
-
-
-def _slope(wanted: F64, ours: F64) -> float:
-    return float(wanted @ ours) / float(ours @ ours)
-
-
-def _with_std(case: Case, std: float) -> Breakdown:
-    centred = _centred(case)
-    if centred is None:
-        raise ValueError("there are no rewards")
-    return case.with_advantages(centred / std)
-
-
 _EXACT = 1e-5
 """A formula that is so near may be the one."""
 
