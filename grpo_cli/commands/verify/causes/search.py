@@ -39,7 +39,7 @@ MOST = 4
 TIERS: Sequence[Sequence[tuple[Source, int]]] = (
     ((denominators.negative, 3),),
     (
-        (denominators.factors, 1),
+        (denominators.factors, 2),
         (masks.masks, 2),
         (masks.edges, 3),
         (masks.solved_tokens, 1),
