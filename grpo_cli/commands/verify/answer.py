@@ -39,8 +39,6 @@ class Difference(Answer):
         pattern: where the numbers differ, and by what rule, for any cause.
         located: the stages that can cause such a difference; empty if the numbers do not show it.
         possible: mistakes that fit, if more numbers are needed to call one the cause.
-        agrees_with: the rows that give all of it, of the framework whose names the fields have,
-            where no variant was asked for; no cause is searched for then.
         searched: whether a cause was searched for; else only causes of other records were tried.
     """
 
@@ -59,7 +57,6 @@ class Difference(Answer):
     pattern: str | None = None
     located: Sequence[str] = ()
     possible: Sequence[str] = ()
-    agrees_with: Sequence[str] = ()
     searched: bool = True
 
     @property
@@ -126,8 +123,6 @@ class Verified(Frames, Printed):
         verified, differing, without_expected: records.
         causes: the mistakes that explain the most differing records; each explains all of these.
         explained: how many records ``causes`` explain.
-        agrees_with: rows of the framework whose names the fields have that give the most records.
-        agreeing: how many records agree with these rows.
         metrics_differ: metric → how many records it differs in.
         undefined: records that expect NaN, from a mean over no tokens.
         batch: what is a record here: "record", "input", or the fields of ``--batch``.
@@ -143,14 +138,12 @@ class Verified(Frames, Printed):
     without_expected: int
     causes: Sequence[str]
     explained: int
-    agrees_with: Sequence[str]
-    agreeing: int
     metrics_differ: Mapping[str, int]
     undefined: int
     batch: str
     records: Sequence[Verdict]
 
-    of_views = ("is_of_another_row", "places", "unit")
+    of_views = ("places", "unit")
 
     @property
     def factor(self) -> float | None:
@@ -207,18 +200,11 @@ class Verified(Frames, Printed):
         return f"from step {shown(first)} on" if before and agreeing**before <= _BY_CHANCE else ""
 
     @property
-    def is_of_another_row(self) -> bool:
-        """Whether another row explains more of the differing records than mistakes do, or all."""
-        return self.agreeing > self.explained or self.agreeing == self.differing
-
-    @property
     def why(self) -> str:
         """What explains the differing records, or the one factor in all of them; else "".
 
         Of one record, a factor that somebody may have typed.
         """
-        if self.is_of_another_row:
-            return f"{self.agreeing} {agree(self.agreeing)} with {self.agrees_with[0]}"
         if self.causes:
             some = "" if self.explained == self.differing else f"{self.explained} of them: "
             rest = self.causes[1:]

@@ -36,7 +36,7 @@ from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Accumulator
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.references import References
-from grpo_cli.errors import GrpoError, InputError
+from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import DecodedChunk, Raw, Record, record
@@ -302,26 +302,6 @@ class Judging(Accumulator[Any]):
                 hyperparameters=self.hyperparameters,
             )
         return plans[key]
-
-    def row_plan(self, row: str, record: Record) -> Plan:
-        """The plan of a record as another row."""
-        return completed(
-            Reading(row),
-            advantages_given=record.advantages is not None,
-            stages=self.stages,
-            hyperparameters=self.hyperparameters,
-        )
-
-    def as_row(self, row: str, record: Record, within: Tolerance) -> Verdict | None:
-        """The verdict on a record as another row; None where that cannot be evaluated."""
-        try:
-            plan = self.row_plan(row, record)
-            breakdown = Evaluator(plan).evaluate(Chunk.of([record]))
-            question = Question(record, plan, read_expectations(record), within)
-            (found,) = judge([question], breakdown)
-        except GrpoError:
-            return None
-        return found.verdict if isinstance(found, Judged) else None
 
 
 UNTESTED = {

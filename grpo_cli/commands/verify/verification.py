@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,23 +18,20 @@ from grpo_cli.commands.verify.batches import RECORD, UNITS, Losses, read_batches
 from grpo_cli.commands.verify.causes.located import UNKNOWN, located
 from grpo_cli.commands.verify.causes.search import MOST, Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
-from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
-from grpo_cli.commands.verify.naming import Finding, choose, shared_causes, shared_rows
+from grpo_cli.commands.verify.naming import Finding, choose, shared_causes
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.kl import NO_REFERENCE
-from grpo_cli.records import Record
 from grpo_cli.terminal.numbers import counted, shown
-from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL
 
 _AGAIN = 50
-"""Differing records with a cause, with a row, and without, kept until others were searched."""
+"""Differing records with a cause, and without, kept until others were searched."""
 _NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
 _NOTHING = (
     'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
@@ -100,7 +97,7 @@ def _quality(answer: Verified, least: float = 0.0) -> tuple[float, float]:
 
     A share that is not above the least is 0.
     """
-    explained = max(answer.explained, answer.agreeing) / max(answer.differing, 1)
+    explained = answer.explained / max(answer.differing, 1)
     agreeing = 1.0 - answer.differing / max(answer.verified, 1)
     return agreeing if agreeing > least else 0.0, explained if explained > least else 0.0
 
@@ -150,10 +147,8 @@ class Verification:
         self.losses = Losses()
         self._good = 0
         self._frameworks: dict[str, None] = {}
-        self._rows: Sequence[str] = ()
-        self._rows_left = most
         self._differing = 0
-        self._kept: Counter[tuple[bool, bool]] = Counter()
+        self._kept: Counter[bool] = Counter()
         self.without_expected = 0
         self._logged: dict[str, None] = {}
         self._acting: set[tuple[str, bool]] = set()
@@ -177,7 +172,6 @@ class Verification:
         verdicts = tuple(one.verdict() if isinstance(one, Finding) else one for one in items)
         within = self._within
         causes, explained = shared_causes(findings)
-        self._rows, agreeing = shared_rows(findings)
         return Verified(
             ok=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -188,8 +182,6 @@ class Verification:
             without_expected=self.without_expected,
             causes=causes,
             explained=explained,
-            agrees_with=self._rows,
-            agreeing=agreeing,
             metrics_differ=dict(self.metrics),
             undefined=self.undefined,
             batch=self._batch,
@@ -247,7 +239,7 @@ class Verification:
         return iter([judging])
 
     def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict | Finding:
-        verdict, plan, _, record, within, _ = item
+        verdict, plan, record = item.verdict, item.plan, item.record
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
         if plan.key not in self._words:
@@ -266,51 +258,19 @@ class Verification:
             assert verdict.first is not None
             self.deferred = True
             return Finding(verdict, verdict.first, where=UNKNOWN)
-        rows = self._rows_of(record, verdict, within)
-        found = self._explained(verdict, suspect, rows)
+        found = self._explained(verdict, suspect)
         self._differing += 1
-        known = bool(found.causes or found.of_all), bool(rows)
+        known = bool(found.causes or found.of_all)
         self._kept[known] += 1
         if self._kept[known] <= _AGAIN:
             found.suspect = suspect.alone
         return found
 
-    def _rows_of(self, record: Record, verdict: Verdict, within: Tolerance) -> tuple[str, ...]:
-        """The rows of the framework that names a record's fields that give what it expects.
-
-        Those that gave a record before are tried first; the others in a number of records.
-        """
-        giving = partial(self._giving, record=record, verdict=verdict, within=within)
-        if found := giving(self._rows):
-            return found
-        if self._rows_left <= 0:
-            return ()
-        self._rows_left -= 1
-        usual = [USUAL[name][1] for name in self._frameworks if name in USUAL]
-        rooms = tuple(f"{name}/" for name in self._frameworks)
-        others = (name for name in VARIANTS if name.startswith(rooms))
-        found = giving([*dict.fromkeys([*usual, *others])])
-        self._rows = [*dict.fromkeys([*self._rows, *found])]
-        return found
-
-    def _giving(
-        self, rows: Sequence[str], record: Record, verdict: Verdict, within: Tolerance
-    ) -> tuple[str, ...]:
-        """Those of some rows that give all that a record expects."""
-        found = ((row, self._empty.as_row(row, record, within)) for row in rows)
-        return tuple(
-            row
-            for row, as_row in found
-            if as_row and as_row.agrees and {*verdict.compared} <= {*as_row.compared}
-        )
-
-    def _explained(self, verdict: Verdict, suspect: Suspect, rows: Sequence[str]) -> Finding:
-        """Why a record differs, or what is known of that; nothing more where a row gives it."""
+    def _explained(self, verdict: Verdict, suspect: Suspect) -> Finding:
+        """Why a record differs, or what is known of that."""
         assert verdict.first is not None
-        if rows:
-            return Finding(verdict, verdict.first, rows=rows)
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            searched = self._memory.explained(suspect, self._usual_rows)
+            searched = self._memory.explained(suspect)
             found = searched or Explained(None)
             words = tuple(cause.words for cause in found.causes)
             where = found.where or UNKNOWN
@@ -318,7 +278,7 @@ class Verification:
                 where = located(suspect.case)
             for_all = any(cause.for_all for cause in found.causes)
             of_all = found.causes if for_all else ()
-            if not for_all and self._kept[bool(found.causes), False] >= _AGAIN:
+            if not for_all and self._kept[bool(found.causes)] >= _AGAIN:
                 of_all = self._memory.for_all(suspect)  # now, as it is not kept to be asked later
         self._answers.add(words)
         return Finding(
@@ -330,14 +290,6 @@ class Verification:
             possible=[cause.words for cause in found.possible[:MOST]],
             searched=searched is not None,
         )
-
-    def _usual_rows(self, record: Record) -> Sequence[Plan]:
-        """The plan of the usual loss of the framework that names the fields, if it is one."""
-        rows = [USUAL[name][1] for name in self._frameworks if name in USUAL]
-        try:
-            return [self._empty.row_plan(row, record) for row in rows if not self._empty.variant]
-        except GrpoError:
-            return []
 
     def tell(self, *, as_json: bool, quiet: bool) -> None:
         """Prints the errors and the notes."""
@@ -353,7 +305,7 @@ class Verification:
         total = self._good + len(self.reader.skipped)
         if not self._empty.variant:
             rows = [*self.rows_taken.items()]
-            frameworks = self._frameworks if self._differing and not self._rows else ()
+            frameworks = self._frameworks if self._differing else ()
             listed = rows if self._whole else rows[:1]
             for words, count in listed:
                 yield f"{self._counted(count)} evaluated as {words}"

@@ -71,11 +71,11 @@ def _brief(first: Difference, possible: Sequence[Collection[str]], *, hint: bool
 
 def _firsts(differing: Sequence[Verdict], answer: Verified) -> Sequence[Verdict]:
     """The first record of each cause, those with one first; one where a mistake explains all."""
-    if len(differing) in (answer.explained, answer.agreeing):
+    if len(differing) == answer.explained:
         return differing[:1]
     found: dict[tuple[str, ...], Verdict] = {}
     for row in differing:
-        found.setdefault((*row.first.causes, *row.first.agrees_with) if row.first else (), row)
+        found.setdefault(tuple(row.first.causes) if row.first else (), row)
     return [found[words] for words in sorted(found, key=lambda words: not words)][:_SHOWN]
 
 
@@ -85,7 +85,7 @@ _SHOWN = 3
 
 def _in_verdict(answer: Verified) -> bool:
     """Whether the verdict says the causes, which no record then repeats."""
-    return answer.explained > 1 and not answer.is_of_another_row
+    return answer.explained > 1
 
 
 def _paragraph(
@@ -115,9 +115,6 @@ def _paragraph(
     found = _listed(causes) or ["not recognised" if first.searched else "not searched (--causes)"]
     if everywhere and in_verdict and {*in_verdict} <= {*causes}:
         found = []
-    if first.agrees_with:
-        words = "another variant: this agrees with"
-        found = _listed([f"{words} {name}" for name in first.agrees_with])
     lines = {
         "  where    ": where.split("; ") if where else [],  # a line for each statement
         "  cause    ": found,
@@ -156,12 +153,9 @@ def _simplest(causes: Sequence[str]) -> str:
 
 def _alternatives(answer: Verified) -> Iterator[Text]:
     """What else fits as well as what the verdict names, a line each."""
-    if answer.is_of_another_row:
-        words, fitting = "or with", answer.agrees_with
-    else:
-        words, fitting = "or by:", answer.causes if _in_verdict(answer) else ()
+    fitting = answer.causes if _in_verdict(answer) else ()
     if _are_all_shown(fitting):
-        yield from (Text(f"  {words} {one}") for one in fitting[1:])
+        yield from (Text(f"  or by: {one}") for one in fitting[1:])
 
 
 def _record(row: Verdict, unit: str) -> str:
@@ -196,13 +190,6 @@ def _verdict(answer: Verified, differing: int) -> Text:
         if answer.places and (rest := answer.verified - differing):
             others = agree(rest) if rest == 1 else f"{rest:,} {agree(rest)}"
             differ += f" ({answer.places}; the other {others})"
-        if answer.is_of_another_row:
-            some = "" if answer.agreeing == differing else f" {answer.agreeing:,} of them"
-            row, verb = answer.agrees_with[0], agree(answer.agreeing)
-            names = [row.variant for row in answer.records if not row.agrees]
-            as_which = f" from {names[0]}" if len({*names}) == 1 else ""
-            by = f"{as_which}, but{some} {verb} with {_simplest(answer.agrees_with)}: add -v {row}"
-            return Text.assemble((differ, "bold red"), by)
         if not _in_verdict(answer):  # a cause of one record follows
             several = answer.explained and differing > 1
             by = "; no cause explains more than one of them" if several else ""

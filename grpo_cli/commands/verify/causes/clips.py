@@ -250,9 +250,6 @@ def _is_odd(pair: Pair) -> bool:
 
 def with_window(case: Case, pair: Pair) -> Breakdown:
     """Evaluates the record with other ε_low and ε_high."""
-    if caps_weight(case.objective.surrogate):
-        surrogate = case.objective.surrogate
-        return _with_cap(case, cap_base(surrogate) + pair[1], floor=1.0 - pair[0])
     return bounded(case, bounds=lambda *_: (1.0 - pair[0], 1.0 + pair[1]))
 
 
@@ -374,33 +371,16 @@ def _caps(surrogate: Bound) -> tuple[float, float] | None:
 
     None of a surrogate that caps no weight.
     """
-    if not caps_weight(surrogate):
+    if not surrogate.name.endswith("cispo") or "epsilon_high" not in surrogate.values:
         return None
     epsilon = float(surrogate.values["epsilon_high"] or 0.0)
-    base = cap_base(surrogate)
+    base = 0.0 if surrogate.name == "trl/cispo" else 1.0
     return base + epsilon, 1.0 - base + epsilon
 
 
-def caps_weight(surrogate: Bound) -> bool:
-    """Whether a surrogate caps the weight of a log-prob, as CISPO does."""
-    return surrogate.name.endswith("cispo") and "epsilon_high" in surrogate.values
-
-
-def cap_base(surrogate: Bound) -> float:
-    """What ε_high is added to: 1; 0 in TRL, whose cap is ε_high itself."""
-    return 0.0 if surrogate.name == "trl/cispo" else 1.0
-
-
-def _floor(surrogate: Bound) -> float:
-    """The lower bound of the weight; 0 where there is none."""
-    return max(1.0 - float(surrogate.values.get("epsilon_low") or 1.0), 0.0)
-
-
-def _with_cap(
-    case: Case, cap: float, *, floor: float | None = None, moving: bool = False, cut: bool = False
-) -> Breakdown:
-    """Evaluates the record with other bounds of the weight; the lower is its own if not given."""
-    least = _floor(case.objective.surrogate) if floor is None else floor
+def _with_cap(case: Case, cap: float, *, moving: bool = False, cut: bool = False) -> Breakdown:
+    """Evaluates the record with another cap of the weight."""
+    least = max(1.0 - float(case.objective.surrogate.values.get("epsilon_low") or 1.0), 0.0)
 
     def surrogate(ratio: F64, advantage: F64, log_probs_new: F64) -> Surrogate:
         weight = np.clip(ratio, least, cap) * advantage

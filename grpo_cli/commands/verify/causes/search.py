@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from os import environ
 from typing import NamedTuple
 
@@ -29,8 +29,6 @@ from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT, Cause, Sou
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, located
 from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Record
-from grpo_cli.variants.plan import Plan
 
 MOST = 4
 """Causes named, where several explain a record equally well."""
@@ -128,7 +126,7 @@ def explained(case: Case) -> Explained:
     return found._replace(where=where)
 
 
-def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
+def paired(cases: Sequence[Case]) -> Sequence[Cause]:
     """Searches for a mistake on top of another usual setting, which alone does not explain it.
 
     Of several records an ε or β that gives all losses with the setting, then any common mistake
@@ -139,7 +137,7 @@ def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
     more = len(cases) == _AGREEING if alone else len(cases) < _SOLVED_FROM
     tried: set[str] = set()
     seen: set[Hashable] = set()
-    for setting in pairs.settings(last, rows, more=more):
+    for setting in pairs.settings(last, more=more):
         with suppress(*IMPOSSIBLE):
             if (made := _numbers(setting.evaluate(last), alone=alone)) in seen:
                 continue
@@ -275,15 +273,8 @@ class Memory:
         """How many records had to be searched for none to be left out."""
         return self._searches + self.left_out
 
-    def explained(
-        self, suspect: Suspect, rows: Callable[[Record], Sequence[Plan]]
-    ) -> Explained | None:
-        """Says why a record differs, and where if it was searched; None where it was not.
-
-        Args:
-            suspect: the record.
-            rows: gives the plans of the rows that are usual where a record comes from.
-        """
+    def explained(self, suspect: Suspect) -> Explained | None:
+        """Says why a record differs, and where if it was searched; None where it was not."""
         if known := self._fitting(suspect, self._known) or self.for_all(suspect):
             return Explained(None, known)
         if self._left <= 0:
@@ -300,7 +291,7 @@ class Memory:
             return found
         if all(cause.unnamed for cause in found.causes):
             self._unexplained.append(case)
-            of_all = self._of_all(case, rows)
+            of_all = self._of_all()
             if found.causes:  # a number that nobody types may be a product of two mistakes
                 of_all = [one._replace(for_all=False) for one in of_all] or found.causes
             found = found._replace(causes=of_all)
@@ -312,17 +303,18 @@ class Memory:
             self._for_all += [(key, some) for some in (perhaps, found.causes) if some]
         return found
 
-    def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
+    def _of_all(self) -> Sequence[Cause]:
         """What explains a record that no mistake alone does, to be named if it explains all."""
         cases = self._unexplained
         with suppress(*IMPOSSIBLE):
-            for cause in loss_settings.shared(cases) if len(cases) > 1 else ():
+            several = loss_settings.shared(cases), statistics.shared_std(cases[-_SOLVED_FROM:])
+            for cause in chain(*several) if len(cases) > 1 else ():
                 if _explains_all(cause, cases):
                     return [cause]
         if not self._pairs_left:
             return ()
         self._pairs_left -= 1
-        return paired(cases, rows(case.record))
+        return paired(cases)
 
     def for_all(self, suspect: Suspect) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""

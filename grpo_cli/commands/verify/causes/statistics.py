@@ -349,6 +349,42 @@ def centres(case: Case) -> Iterator[Cause]:
             yield _cause(own._replace(centre=(name, own.centre[1])), own, equal=False)
 
 
+def shared_std(cases: Sequence[Case]) -> Iterator[Cause]:
+    """Yields one std by which the advantages of all records are divided, as a batch has it."""
+    rows = [(case, case.breakdown.response_advantage, _centred(case)) for case in cases]
+    known = [(case, a, c) for case, a, c in rows if a is not None and c is not None and c.any()]
+    if len(known) < len(cases) or any(case.gradient is None for case in cases):
+        return
+    found = np.array([_divided_by(case, c) for case, _, c in known])
+    own = np.array([float(c @ c) / float(a @ c) for _, a, c in known])
+    if np.isfinite(found).all() and np.ptp(found) <= 1e-4 * found.min() < np.ptp(found / own):
+        one = f"one std in all records, {found[0]:.5g} (batch-std)"
+        words = f"advantages divided by {one}, not by the group's own"
+        made = partial(_with_std, std=float(found[0]))
+        yield Cause("std-level", words, made, "advantage", for_all=True)
+
+
+def _centred(case: Case) -> F64 | None:
+    """[R] the rewards less the mean of their group."""
+    rewards, middle = own_rewards(case), _Tables(case).statistic("", "mean", _GROUP)
+    return None if rewards is None or middle is None else rewards - middle
+
+
+def _divided_by(case: Case, centred: F64) -> float:
+    """What centred rewards are divided by in the gradient."""
+    wanted = case.expected_policy_gradient
+    assert wanted is not None
+    made = case.with_advantages(centred).gradient - case.without_policy.gradient
+    return float(made @ made) / float(made @ wanted)
+
+
+def _with_std(case: Case, std: float) -> Breakdown:
+    centred = _centred(case)
+    if centred is None:
+        raise ValueError("there are no rewards")
+    return case.with_advantages(centred / std)
+
+
 _EXACT = 1e-5
 """A formula that is so near may be the one."""
 
