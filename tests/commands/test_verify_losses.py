@@ -254,6 +254,13 @@ def rounded_records(places: int, count: int = 8, **setting: Any) -> list[dict[st
     return made
 
 
+@pytest.mark.parametrize("places", [6, 5])
+def test_a_cause_is_named_within_what_rounded_log_probs_leave_open(places: int) -> None:
+    answer = verify(rounded_records(places, std_eps=1e-3), "grpo", std_eps=1e-8)
+    assert answer.causes == ("std_eps 0.001 instead of 1e-08",)
+    assert answer.explained == answer.differing >= 6
+
+
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_plain_factor_comes_before_two_mistakes(times: int) -> None:
     records = rounded_records(6)

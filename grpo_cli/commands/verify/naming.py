@@ -104,8 +104,8 @@ def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
     if not most or (most < len(shared) and most < max(_NEARLY * len(shared), _MANY)):
         return False
     for one, some in shared:
-        if some:
-            one.causes = some
+        if named := [cause for cause in some if cause.least <= counts[cause.mistake]]:
+            one.causes = named
     return True
 
 

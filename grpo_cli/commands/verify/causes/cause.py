@@ -41,6 +41,7 @@ class Cause(NamedTuple):
         adds_to: the words of simpler mistakes, to each of which it adds something.
         by_record: whether it can be evaluated for several records at once.
         unnamed: whether it is a number that was solved for and that nobody types.
+        least: how many records it has to explain to be named.
     """
 
     mistake: str
@@ -52,6 +53,7 @@ class Cause(NamedTuple):
     adds_to: tuple[str, ...] = ()
     by_record: bool = False
     unnamed: bool = False
+    least: int = 1
 
     def misfit(self, case: Case, losses: list[float] | None = None) -> float:
         """How far off a record is with this mistake; infinite where it does not agree.

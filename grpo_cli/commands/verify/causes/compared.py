@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Cut, Segments
+from grpo_cli.commands.verify.causes.rounding import loss_rooms
 from grpo_cli.commands.verify.compare import (
     NOISE_OF_SUMS,
     Column,
@@ -42,12 +43,14 @@ class Compared:
         breakdown: what they evaluate to.
         columns: everything that they expect and that the objective has.
         tolerance: when two numbers agree.
+        of_rounded: whether a loss may be off by what the rounding of the log-probs leaves open.
     """
 
     records: Sequence[Record]
     breakdown: Breakdown
     columns: Sequence[Column]
     tolerance: Tolerance
+    of_rounded: bool = False
 
     @classmethod
     def of(
@@ -279,6 +282,16 @@ class Compared:
         founds = ((each, self._found(each, again)) for each in others)
         return all(x is not None and self._agree(each, x)[0] for each, x in founds)
 
+    @cached_property
+    def rounded(self) -> Self:
+        """The records with the room that the rounding of their log-probs leaves open."""
+        return self if self.of_rounded else replace(self, of_rounded=True)
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the rounding of the log-probs leaves more of a lone loss open than its digits."""
+        return self.rounded.loss_room > float(self._digit_rooms[0])
+
     @property
     def loss_room(self) -> float:
         """By how much a rounded loss may be off; 0 where it has many digits."""
@@ -287,12 +300,24 @@ class Compared:
     @cached_property
     def _loss_rooms(self) -> F64:
         """[M] it of each record."""
+        of_inputs = loss_rooms(self.breakdown) if self.of_rounded and self.is_loss_alone else 0.0
+        return self._digit_rooms + of_inputs
+
+    @property
+    def rooms_off(self) -> float:
+        """How many times its room a lone loss is off."""
+        off = abs(float(self.breakdown.record_objective[0]) - float(self.losses[0]))
+        return off / self.loss_room if self.loss_room else np.inf
+
+    @cached_property
+    def _digit_rooms(self) -> F64:
+        """[M] by how much the digits of a loss leave it open."""
         return np.array([_room(value) for value in self.losses.tolist()])
 
     @property
     def _are_short(self) -> Flags:
         """[M] the records whose loss has few digits."""
-        return self._loss_rooms > 0.0
+        return self._digit_rooms > 0.0
 
     @property
     def rounding(self) -> float:

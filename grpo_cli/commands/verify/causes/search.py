@@ -91,6 +91,12 @@ PAIRED = 4
 FITS = 1e-4
 """What an answer to another record may leave here."""
 
+_IS_SEEN = 5.0
+"""How many times what its rounding leaves open a loss is off where a cause shows."""
+
+_COARSE = 1e-3
+"""The relative rounding of a loss from which on numbers that fit many records may be chance."""
+
 BETTER = 10.0
 """A cause that fits so many times better than another explains what the other misses."""
 
@@ -116,14 +122,31 @@ def explained(case: Case) -> Explained:
     """Searches the stages where a record is wrong, then the others, for what explains all of it.
 
     Of several that fit, those that fit best by orders of magnitude, the most common mistake first.
+    Where nothing does, those that the rounding of the log-probs leaves open.
     """
     if not all((np.isfinite(one.values) | ~one.given).all() for one in case.columns):
         return Explained(_UNDEFINED)
     where = located(case)
+    found, rounded = _in_stages(case, where), case.rounded
+    if not found.causes and case.is_rounded and rounded.rooms_off >= _IS_SEEN:
+        again = _in_stages(rounded, where)
+        found = again if again.causes or not found.possible else found
+    return found._replace(where=where)
+
+
+def _is_coarse(case: Case) -> bool:
+    """Whether numbers that are solved for fit the record, since its rounding leaves so much."""
+    return case.is_rounded and case.rounded.rounding > _COARSE
+
+
+def _in_stages(case: Case, where: Located) -> Explained:
+    """What is found in the stages where a record is wrong, or else in the others."""
     found = _searched(case, lambda cause: not where.stages or cause.stage in where.stages)
     if where.stages and not (found.causes or found.possible):
         found = _searched(case, lambda cause: cause.stage not in where.stages)
-    return found._replace(where=where)
+    if _is_coarse(case):
+        found = found._replace(causes=[cause for cause in found.causes if not cause.for_all])
+    return found
 
 
 def paired(cases: Sequence[Case]) -> Sequence[Cause]:
@@ -200,7 +223,7 @@ def _searched(
         if any(off <= max(DIGITS, alone) for off, cause in fitting.values() if not cause.equal):
             break
     least = min((off for off, _ in fitting.values()), default=0.0)
-    enough = max(DIGITS, BETTER * least)
+    enough = max(DIGITS, BETTER * least, alone if case.of_rounded else 0.0)
     best = [cause for off, cause in fitting.values() if off <= enough]
     if any(cause.mistake == "accumulation-missing" for cause in best):  # counts times its steps
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
@@ -209,7 +232,7 @@ def _searched(
     best.sort(key=lambda cause: not cause.is_common)
     where = UNKNOWN
     if case.has_one_number and matches_by_chance(case, losses) > by_chance:
-        return Explained(where, (), best[:MOST])
+        return Explained(where, (), best[: _PERHAPS if case.of_rounded else MOST])
     named = [cause for cause in best if not cause.equal]
     return Explained(where, named[:MOST], () if named else best[:MOST])
 
@@ -242,6 +265,8 @@ def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
 
 _KEPT = 3
 """Answers remembered."""
+_PERHAPS, _ENOUGH = 24, 4
+"""Causes that rounding leaves open, and how many records have to tell the right one of them."""
 _SOLVED_FROM = 3
 """Records that a number which they share is solved from."""
 
@@ -290,21 +315,26 @@ class Memory:
             self._for_all += [(key, found.causes)]
             return found
         if all(cause.unnamed for cause in found.causes):
-            self._unexplained.append(case)
-            of_all = self._of_all()
+            self._unexplained.append(case.rounded)
+            is_hidden = case.is_rounded and case.rounded.rooms_off < _IS_SEEN
+            of_all = () if is_hidden or _is_coarse(case) else self._of_all(case)
             if found.causes:  # a number that nobody types may be a product of two mistakes
                 of_all = [one._replace(for_all=False) for one in of_all] or found.causes
             found = found._replace(causes=of_all)
         if found.causes and not found.causes[0].for_all:
             self._known = [(key, found.causes), *self._known][:_KEPT]
         else:
+            least = _ENOUGH if len(found.possible) > MOST else 1
             some = (one for one in found.possible if not one.equal)
-            perhaps = [one._replace(for_all=True) for one in some]
+            perhaps = [one._replace(for_all=True, least=least) for one in some]
             self._for_all += [(key, some) for some in (perhaps, found.causes) if some]
         return found
 
-    def _of_all(self) -> Sequence[Cause]:
-        """What explains a record that no mistake alone does, to be named if it explains all."""
+    def _of_all(self, case: Case) -> Sequence[Cause]:
+        """What explains a record that no mistake alone does, to be named if it explains all.
+
+        One record is asked without the room of rounding, which too many pairs come within.
+        """
         cases = self._unexplained
         with suppress(*IMPOSSIBLE):
             several = loss_settings.shared(cases), statistics.shared_std(cases[-_SOLVED_FROM:])
@@ -314,7 +344,7 @@ class Memory:
         if not self._pairs_left:
             return ()
         self._pairs_left -= 1
-        return paired(cases)
+        return paired(cases if len(cases) > 1 else [case])
 
     def for_all(self, suspect: Suspect) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""

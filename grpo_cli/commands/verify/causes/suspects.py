@@ -37,7 +37,7 @@ class _Group:
         """The records as one case; None where there is one, or they expect other things."""
         with suppress(*IMPOSSIBLE):
             if self.records[1:]:
-                return Case.of(self.records, self.wanted, self.plan, self.tolerance)
+                return Case.of(self.records, self.wanted, self.plan, self.tolerance).rounded
         return None
 
     def misfit(self, cause: Cause, at: int) -> float:
@@ -86,7 +86,7 @@ class Suspect:
         """How far off it is with a cause, beyond its rounding; infinite where it does not agree."""
         found, case, at = self._group.misfit(cause, self._at), self._group.case, self._at
         if case is None or np.isnan(found):
-            found, case, at = cause.misfit(self.case), self.case, 0
+            found, case, at = cause.misfit(self.case.rounded), self.case.rounded, 0
         return max(found - float(case.roundings[at]), 0.0)
 
 
