@@ -59,18 +59,6 @@ def test_a_wrong_implementation_is_explained(wrong: Wrong, tmp_path: Path) -> No
             assert re.search(wrong.said, row["first"]["causes"][0])
 
 
-def test_a_loss_that_counts_turns_differs_from_a_row_that_counts_trajectories(
-    tmp_path: Path,
-) -> None:
-    """The right loss of GRPO, which counts rows, beside a choice that counts each trajectory."""
-    kind = next(wrong for wrong in WRONG if wrong.row == "turn-counted").tried_on[0]
-    path = tmp_path / "record.jsonl"
-    path.write_bytes(lines([mistaken(None, kind, np.random.default_rng(5), "record")]))
-    (row,) = answer("verify", path, "--advantage", "trajectory-group-std")["records"]
-    first, *_ = row["first"]["causes"]
-    assert first == "mean and std count a trajectory once for each of its turns"
-
-
 def rows(**columns: object) -> dict[str, object]:
     """Two tasks of three attempts, of which the second has three turns, a response each."""
     names = [f"{task}.{turn}" for task in "ab" for turn in (0, 1, 1, 1, 2)]

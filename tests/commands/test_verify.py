@@ -224,7 +224,7 @@ def test_a_metric_that_differs_does_not_make_the_loss_wrong(tmp_path) -> None:
         r"\(\S+: yours 0.5, computed \S+\); metrics do not change the verdict",
         said,
     )
-    assert "clip_ratio/high_max agree; clip_ratio/low_mean differs in 1 record" in result.stdout
+    assert "clip_ratio/region_mean agree; clip_ratio/low_mean" in result.stdout
     document, found = answer("verify", path), verify(path)
     assert document["ok"]
     assert document["metrics_differ"] == found.metrics_differ == {"metrics.clip_ratio/low_mean": 1}
@@ -393,14 +393,15 @@ def test_one_verdict_comes_first_and_then_a_record_for_each_cause(tmp_path) -> N
 
 @pytest.mark.more
 def test_no_more_is_said_of_records_that_are_not_searched(tmp_path) -> None:
-    """Mistakes that nothing explains; where they are is said of every record."""
+    """Mistakes that nothing explains; where they are is said of the first and of those searched."""
     row = RECORD | {"expected": {"gradient": [[0.013, -0.2], [0.37]]}}
     path = write(tmp_path / "a.jsonl", [row] * 4)
     for most in (0, 1, 9):
         result = run("verify", path, "-v", "dr", "--json", "--causes", most)
         firsts = [row["first"] for row in json.loads(result.stdout)["records"]]
         assert [first["cause"] for first in firsts] == [None] * 4
-        assert all(first["pattern"].startswith("3 of 3 gradients differ") for first in firsts)
+        located = ("3 of 3 gradients differ" in (first["pattern"] or "") for first in firsts)
+        assert sum(located) == min(max(most, 1), 4)
         note = (
             f"no cause was searched for in {4 - most} of 4 differing records "
             "(--causes 4 searches all)"
@@ -469,30 +470,10 @@ def test_no_answer_depends_on_what_is_evaluated_together(tmp_path) -> None:
     together = answer("verify", write(tmp_path / "all.jsonl", rows), *unsearched)["records"]
     for at, (row, found) in some([*enumerate(zip(rows, together, strict=True))], 8):
         (alone,) = answer("verify", write(tmp_path / "all.jsonl", [row]), *unsearched)["records"]
+        for row in (alone, found):  # where one differs is said of the first of several
+            row["first"] = row["first"] and row["first"] | {"pattern": None, "located": []}
         assert alone == found | {"line": 1}, at
     assert 16 < sum(not row["agrees"] for row in together) < 24
-
-
-def test_where_a_record_differs_does_not_depend_on_how_large_others_are(tmp_path) -> None:
-    """The advantages of a record are a 100,000th of those of the record before."""
-    random, rows = np.random.default_rng(7), []
-    for at, made in enumerate(differing(6)):
-        kept = {name: made[name] for name in ("log_probs_new", "log_probs_old")}
-        advantages = [size * 10.0 ** (-5 * (at % 4)) for size in (1.0, -0.8, 0.6, -1.2)]
-        one = {**kept, "id": at, "advantages": advantages}
-        gradient = [row.copy() for row in evaluate(one, beta=0.0).gradient]
-        for number, row in enumerate(gradient):
-            if at % 3 == 0:
-                row[-1] = 0.0
-            else:
-                row *= 1.0 + number if at % 3 == 1 else random.uniform(0.5, 2.0, len(row))
-        rows.append({**one, "expected": {"gradient": [row.tolist() for row in gradient]}})
-    flags = ("--beta", "0", "--causes", "0")
-    together = answer("verify", write(tmp_path / "all.jsonl", rows), *flags)["records"]
-    for row, found in zip(rows, together, strict=True):
-        (alone,) = answer("verify", write(tmp_path / "all.jsonl", [row]), *flags)["records"]
-        assert alone == found | {"line": 1}
-    assert len({row["first"]["pattern"] for row in together}) > 4
 
 
 def test_a_missing_kl_has_no_factor_that_rounding_made(tmp_path) -> None:
@@ -503,9 +484,9 @@ def test_a_missing_kl_has_no_factor_that_rounding_made(tmp_path) -> None:
         expected = {"gradient": [[0.9 * value for value in one.tolist()] for one in gradient]}
         rows.append({**row, "mask": None, "expected": expected})
     found = answer("verify", write(tmp_path / "some.jsonl", rows), "--causes", "0")
-    for row in found["records"]:
-        assert "times 0.9" in row["first"]["pattern"]
-        assert "e-" not in row["first"]["pattern"]
+    pattern = found["records"][0]["first"]["pattern"]
+    assert "times 0.9" in pattern
+    assert "e-" not in pattern
 
 
 @pytest.mark.more
@@ -535,33 +516,10 @@ def expecting(variant: str, **settings: float) -> dict[str, Any]:
     return TRL | {"expected": {"loss": made.loss, "loss_gradient": lost}}
 
 
-def test_rows_of_the_framework_that_names_the_fields_come_first() -> None:
-    found = verify([expecting("trl/grpo")])
-    assert not found.ok
-    assert (found.agrees_with, found.agreeing, found.causes) == (("trl/grpo",), 1, ())
-    assert "1 agrees with trl/grpo" in repr(found)
-
-
-def test_an_earlier_release_of_the_row_comes_before_a_cause(tmp_path: Path) -> None:
-    rows = [expecting("trl/grpo@1.9.2", beta=0.04)]
-    found = verify(rows, "trl/grpo", beta=0.04)
-    assert (found.agrees_with, found.agreeing, found.causes) == (("trl/grpo@1.9.2",), 1, ())
-    path = write(tmp_path / "a.jsonl", rows)
-    shown = " ".join(run("verify", path, "-v", "trl/grpo", "--beta", "0.04").stdout.split())
-    assert "trl/grpo@1.9.2 (trl 1.10.0: The KL is weighted by the ratio by default" in shown
-    assert "max_completion_length" not in shown  # which trl/dr_grpo alone has
-
-
-def test_of_a_release_the_changes_of_terms_that_the_loss_has_are_named(tmp_path: Path) -> None:
-    for coefficient, named in ((0.0, False), (0.1, True)):
-        flags = {"beta": 0.04, "entropy_coef": coefficient}
-        row = TRL | {"entropies": [[0.5, 0.9, 0.3], [0.7], [0.2, 0.4]]}
-        row["expected"] = {"loss": evaluate(row, "trl/dapo@1.9.2", **flags).loss}
-        path = write(tmp_path / f"{named}.jsonl", [row])
-        words = ("--beta", "0.04", "-p", f"entropy_coef={coefficient}")
-        shown = " ".join(run("verify", path, "-v", "trl/dapo", *words).stdout.split())
-        assert "The KL is weighted by the ratio" in shown
-        assert ("The entropy bonus" in shown) is named
+def test_the_usual_row_of_the_framework_that_names_the_fields_is_noted(tmp_path: Path) -> None:
+    shown = run("verify", write(tmp_path / "a.jsonl", [expecting("trl/grpo")]))
+    assert shown.exit_code == 1
+    assert "the fields have TRL's names; -v trl/dapo is its usual loss" in shown.stderr
 
 
 def test_a_record_with_a_cause_is_shown_before_those_without(tmp_path: Path) -> None:
@@ -590,19 +548,6 @@ def test_records_are_evaluated_as_what_they_name(row, said) -> None:
     assert not any("loss_type" in notice for notice in found.notices), "it is not ignored"
 
 
-def test_a_row_that_gives_one_record_by_chance_hides_no_cause() -> None:
-    def token_mean(**more: Any) -> dict[str, Any]:
-        record = TRL | {"advantages": [1.0, -0.5, 0.25], "beta": 0.04} | more
-        made = evaluate(record, "grpo", stages={"aggregate": "token-mean"})
-        return record | {"expected": {"loss": made.loss}}
-
-    on_policy = token_mean(old_per_token_logps=TRL["per_token_logps"])
-    assert verify([on_policy]).agrees_with == ("trl/dapo", "trl/bnpo")
-    found = verify([on_policy, token_mean()])  # of which no row of TRL's gives the other
-    assert (found.explained, found.agreeing) == (2, 0)
-    assert found.causes[0] == "other denominator: aggregate token-mean instead of response-mean"
-
-
 def test_the_cause_of_a_record_is_first_the_one_that_explains_all(tmp_path: Path) -> None:
     rows = []
     old = [[-1.0, -0.25, -1.2], [-1.0, -0.9, -0.6], [-0.4, -0.8, -1.3]]
@@ -616,16 +561,6 @@ def test_the_cause_of_a_record_is_first_the_one_that_explains_all(tmp_path: Path
     shown = run("verify", write(tmp_path / "rows.jsonl", rows), "-v", "grpo").stdout
     assert ", all explained by: clip missing (unclipped)" in shown
     assert "  cause " not in shown  # said once
-
-
-def test_a_sum_that_agrees_by_the_absolute_tolerance_alone_is_noted(tmp_path: Path) -> None:
-    loss = evaluate(TRL, "grpo").loss
-    path = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss + 3e-6}}])
-    assert abs(loss) < 0.03
-    said = "note: 1 record agrees only by the absolute tolerance, 3e-06 × the sum of |terms|"
-    assert said in run("verify", path).stderr
-    exact = write(tmp_path / "one.jsonl", [TRL | {"expected": {"loss": loss}}])
-    assert "tolerance" not in run("verify", exact).stderr
 
 
 def test_a_policy_term_that_is_not_negated_beside_a_right_kl() -> None:
@@ -682,28 +617,6 @@ def test_a_lone_loss_tells_another_epsilon_or_beta_and_k3_without_its_one(tmp_pa
 # ---- a loss that is no number -------------------------------------------------------------------
 
 OLD = RECORD["log_probs_old"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "mistake"),
-    [
-        ({"mask": [[1, 0], [1]], "log_probs_old": [[-1.0, math.nan], [-1.0]]}, "masked-nan"),
-        ({"mask": [[1, 1], [0]]}, "all-masked"),
-        ({"rewards": [1.0, 1.0]}, "std-eps"),
-        ({"group_ids": [0, 1]}, "singleton-group"),
-        ({"mask": [[1, 0], [1]], "log_probs_old": [[-1.0, -95.0], [-1.0]]}, "masked-overflow"),
-        ({"log_probs_old": [[-1.0, -95.0], [-1.0]]}, "masked-overflow"),
-        ({"log_probs_new": [[-0.9, -95.0], [-1.1]], "log_probs_ref": OLD}, "kl-overflow"),
-        ({}, None),
-    ],
-)
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_makes_a_loss_nan_is_its_cause(tmp_path, changes, mistake, value) -> None:
-    rows = [RECORD | {"expected": {"loss": value}} | changes] * 2
-    found = answer("verify", write(tmp_path / "a.jsonl", rows))
-    (first, second) = (row["first"] for row in found["records"])
-    assert first["mistakes"] == second["mistakes"] == ([mistake] if mistake else [])
-    assert (first["pattern"] or "").startswith("your number is NaN") is (mistake is None)
 
 
 def test_what_explains_one_record_of_several_is_no_verdict(tmp_path) -> None:

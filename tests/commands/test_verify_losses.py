@@ -129,18 +129,14 @@ def test_another_formula_is_named_where_records_have_advantages(records, words, 
         assert answer.explained == 4
 
 
-def test_records_of_two_mistakes_and_one_that_is_off_by_a_factor(records) -> None:
-    """Without their KL, some with another ε besides; what is left of one is a factor."""
+def test_records_of_two_mistakes(records) -> None:
+    """Without their KL, some with another ε besides."""
     wrong = [{"beta": 0.0}] * 4 + [{"beta": 0.0, "epsilon_high": 0.28}] * 4
     pairs = zip([*records, *records], wrong, strict=True)
     made = [one | {"expected": {"loss": loss_of(one, some)}} for one, some in pairs]
     causes = [row.first.causes for row in verify(made, "grpo").records]
     both = "KL missing (β = 0), and epsilon_high 0.28 instead of 0.2"
     assert causes == [("KL missing (β = 0)",)] * 4 + [(both,)] * 4
-    odd = {"loss": 1.05 * made[0]["expected"]["loss"]}
-    first = verify([*made[:4], made[0] | {"expected": odd}], "grpo").records[4].first
-    assert first.pattern == "your loss is the computed one times 1.05 with this: KL missing (β = 0)"
-    assert first.causes == ()
 
 
 def rows_of(one: dict[str, Any]) -> Iterator[tuple[float, Any, Any]]:
@@ -263,25 +259,6 @@ def test_a_cause_is_named_within_what_rounded_log_probs_leave_open(places: int) 
     answer = verify(rounded_records(places, std_eps=1e-3), "grpo", std_eps=1e-8)
     assert answer.causes == ("std_eps 0.001 instead of 1e-08",)
     assert answer.explained == answer.differing >= 6
-
-
-def test_a_right_loss_of_coarse_log_probs_has_no_cause_but_their_rounding() -> None:
-    answer = verify(rounded_records(3), "grpo")
-    firsts = [row.first for row in answer.records if row.first is not None]
-    assert firsts
-    assert not answer.causes
-    assert all("rounding of the log-probs (3 decimals)" in (one.pattern or "") for one in firsts)
-
-
-def test_a_column_that_is_coarser_than_another_was_so_in_training() -> None:
-    """Its rounding moves no loss: what writes a record rounds all columns."""
-    for name in ("log_probs_new", "log_probs_old", "log_probs_ref"):
-        records = rounded_records(17, count=1)
-        for record in records:
-            record[name] = [[round(x, 3) for x in row] for row in record[name]]
-            record["expected"]["loss"] = evaluate(record, "grpo", epsilon_high=0.1).loss
-        answer = verify(records, "grpo")
-        assert any("0.1" in words for words in answer.causes), name
 
 
 @pytest.mark.parametrize("times", [2, 3])

@@ -324,37 +324,6 @@ def test_last_tokens_alone_or_twice_with_their_denominators() -> None:
     check(f"{last} is doubled, in the denominator too", numbers, stages={"aggregate": "token-mean"})
 
 
-@each(
-    ("at", "words"),
-    [
-        ([2], "response 1 is {}: 1 of 10 tokens"),
-        ([1], "1 of 10 token is {}: the last token of response 0"),
-        ([7], "1 of 10 token is {}: token 0 of response 3"),
-    ],
-)
-def test_tokens_without_a_gradient_are_seen_in_the_loss(at, words) -> None:
-    """Clipped tokens without a KL: all of response 1, and a token each of 0 and 3."""
-    moves = [MOVES[0], [-0.5], *MOVES[2:]]
-    for said, times in TIMES.items():
-        numbers = compute(counts=count(at, times), moves=moves, beta=0.0)
-        old = subtract(NEW, moves)
-        check(words.format(said), numbers, log_probs_old=old, flags={"beta": 0.0})
-
-
-def test_tokens_without_a_gradient_and_with_the_same_part_may_be_either() -> None:
-    rows = [[-0.5, -0.6, -0.7], [-0.8]]
-    old = subtract(rows, [[0.5, 0.5, 0.1], [0.0]])
-    columns = {"log_probs_new": rows, "log_probs_old": old, "log_probs_ref": None}
-    parts = [1.3 / 6, math.exp(0.1) / 6, -0.5]
-    expected = {"objective": math.fsum(parts), "gradient": [[0.0, 0.0, parts[1]], [-0.5]]}
-    more = {"log_probs_rollout": None, "advantages": [1.0, -1.0], "flags": {"beta": None}}
-    (found,) = difference(expected, stages={"kl": "none"}, **columns, **more).causes
-    said = "1 of 4 token is dropped (gradient 0): token 0 of response 0"
-    assert found == (
-        f"{said}, or another of the 2 tokens without gradient that have the same contribution"
-    )
-
-
 def test_responses_that_are_named_are_no_more_than_five() -> None:
     columns = dict.fromkeys(("log_probs_new", "log_probs_old", "log_probs_ref"), [[-0.5]] * 7)
     more = {"log_probs_rollout": None, "advantages": [1.0] * 7}

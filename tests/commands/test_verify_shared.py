@@ -10,7 +10,7 @@ import pytest
 from files import each
 from rows import ESTIMATES
 
-from grpo_cli import evaluate, verify
+from grpo_cli import verify
 
 pytestmark = pytest.mark.more
 
@@ -80,20 +80,6 @@ def test_of_causes_that_fit_the_first_record_the_one_that_fits_all_is_named() ->
     assert "other denominator: aggregate prompt-mean instead of token-mean" in alone.causes
 
 
-def test_a_constant_length_of_all_records_is_named() -> None:
-    """It is the padded width of most of them, and more differ than are asked again."""
-    random = np.random.default_rng(5)
-    rows = [record(random, (4,)) for _ in range(300)]
-    wide = [max(map(len, row["log_probs_new"])) == 13 for row in rows]
-    narrow = [row for row, is_wide in zip(rows, wide, strict=True) if not is_wide]
-    rows = [row for row, is_wide in zip(rows, wide, strict=True) if is_wide][:60]
-    rows = [*rows[:30], *narrow[:2], *rows[30:], *narrow[2:4]]
-    losses = [-float(np.concatenate(clipped(row)).sum()) / (4 * 13) for row in rows]
-    found = verified(rows, losses, beta=0.0)
-    assert found.explained == len(rows) == 64
-    assert "responses × 13, in all records" in found.causes[0]
-
-
 def test_a_cause_of_a_lone_number_of_one_of_many_records_is_only_possible() -> None:
     random = np.random.default_rng(8)
     rows = [record(random, (4,)) for _ in range(8)]
@@ -151,27 +137,6 @@ def rewarded(seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-@each("with_gradient", [True, False])
-def test_one_std_in_all_records_is_that_of_a_batch(with_gradient) -> None:
-    """One factor per record, which is the group's std over a constant."""
-    rows = rewarded(21)
-    every = np.concatenate([row["rewards"] for row in rows])
-    expected = []
-    for row in rows:
-        row["advantages"] = (row["rewards"] - row["rewards"].mean()) / every.std(ddof=1)
-        made = evaluate(plain(row), "bnpo", epsilon_low=LOW, epsilon_high=HIGH, beta=0.1)
-        slopes = {"loss_gradient": [[-x for x in one] for one in made.gradient]}
-        expected.append({"loss": made.loss} | (slopes if with_gradient else {}))
-        del row["advantages"]
-    given = [plain(row) | {"expected": one} for row, one in zip(rows, expected, strict=True)]
-    found = verify(given, "bnpo", epsilon_low=LOW, epsilon_high=HIGH, beta=0.1)
-    words = f"one std in all records, {every.std(ddof=1):.5g} (batch-std)"
-    assert (found.differing, found.explained) == (4, 4)
-    assert words in found.causes[0]
-    two = verify(given[:2], "bnpo", epsilon_low=LOW, epsilon_high=HIGH, beta=0.1)
-    assert any(words in one for one in two.causes) is with_gradient
-
-
 @each(("mean", "coefficient"), [("token-mean", 0.015), ("response-mean", 0.001)])
 def test_an_entropy_bonus_of_recorded_entropies_is_named(mean, coefficient) -> None:
     rows = rewarded(22)
@@ -202,16 +167,6 @@ def test_a_kl_that_the_variant_does_not_have_is_named_from_losses_alone(kind: st
     assert found.differing >= 5  # a k1 may add up to 0
     one = verified(rows[:1], losses[:1], beta=0.0)
     assert (one.explained, one.causes) in ((0, ()), (1, (words,)))
-
-
-def test_losses_that_are_those_of_grpo_itself_are_said_to_be() -> None:
-    random = np.random.default_rng(13)
-    rows = [plain(record(random, (5,))) | {"rewards": [0, 1, 2, 0, 1]} for _ in range(5)]
-    for row in rows:
-        del row["advantages"]
-        row["expected"] = {"loss": evaluate(row, "grpo", batch="record").loss}
-    found = verify(rows, "dr")
-    assert (found.agrees_with, found.agreeing) == (("grpo",), 5)
 
 
 def test_a_mistake_that_records_share_comes_first_in_each() -> None:

@@ -39,8 +39,6 @@ class Difference(Answer):
         pattern: where the numbers differ, and by what rule, for any cause.
         located: the stages that can cause such a difference; empty if the numbers do not show it.
         possible: mistakes that fit, if more numbers are needed to call one the cause.
-        agrees_with: the rows that give all of it, of the framework whose names the fields have,
-            where no variant was asked for; no cause is searched for then.
         searched: whether a cause was searched for; else only causes of other records were tried.
     """
 
@@ -59,7 +57,6 @@ class Difference(Answer):
     pattern: str | None = None
     located: Sequence[str] = ()
     possible: Sequence[str] = ()
-    agrees_with: Sequence[str] = ()
     searched: bool = True
 
     @property
@@ -126,8 +123,6 @@ class Verified(Frames, Printed):
         verified, differing, without_expected: records.
         causes: the mistakes that explain the most differing records; each explains all of these.
         explained: how many records ``causes`` explain.
-        agrees_with: rows of the framework whose names the fields have that give the most records.
-        agreeing: how many records agree with these rows.
         metrics_differ: metric → how many records it differs in.
         undefined: records that expect NaN, from a mean over no tokens.
         batch: what is a record here: "record", "input", or the fields of ``--batch``.
@@ -143,14 +138,12 @@ class Verified(Frames, Printed):
     without_expected: int
     causes: Sequence[str]
     explained: int
-    agrees_with: Sequence[str]
-    agreeing: int
     metrics_differ: Mapping[str, int]
     undefined: int
     batch: str
     records: Sequence[Verdict]
 
-    of_views = ("is_of_another_row", "places", "unit")
+    of_views = ("places", "unit")
 
     @property
     def factor(self) -> float | None:
@@ -207,18 +200,11 @@ class Verified(Frames, Printed):
         return f"from step {shown(first)} on" if before and agreeing**before <= _BY_CHANCE else ""
 
     @property
-    def is_of_another_row(self) -> bool:
-        """Whether another row explains more of the differing records than mistakes do, or all."""
-        return self.agreeing > self.explained or self.agreeing == self.differing
-
-    @property
     def why(self) -> str:
         """What explains the differing records, or the one factor in all of them; else "".
 
         Of one record, a factor that somebody may have typed.
         """
-        if self.is_of_another_row:
-            return f"{self.agreeing} {agree(self.agreeing)} with {self.agrees_with[0]}"
         if self.causes:
             some = "" if self.explained == self.differing else f"{self.explained} of them: "
             rest = self.causes[1:]
@@ -260,74 +246,3 @@ class Verified(Frames, Printed):
             for one in self.records
             if one.first is not None
         ]
-
-
-@dataclass(frozen=True)
-class StageDifference(Answer):
-    """Where a stage of a bundle first differs.
-
-    Attributes:
-        id, source, line: the record.
-        key: which number.
-        response, token: where in the record; None for a number of all of it.
-        yours, grpo: both numbers; of settings, both parts of the signature.
-    """
-
-    id: str | int | float
-    source: str
-    line: int | None
-    key: str
-    response: int | None
-    token: int | None
-    yours: float | str
-    grpo: float | str
-
-
-@dataclass(frozen=True)
-class ReplayedStage(Answer):
-    """The replay of one stage of a bundle.
-
-    Attributes:
-        stage: which.
-        compared, differing: numbers of responses, records, steps or metrics.
-        largest: the largest difference of two numbers that differ.
-        first: where it first differs.
-        skipped: why some of it was not replayed.
-    """
-
-    stage: str
-    compared: int
-    differing: int
-    largest: float
-    first: StageDifference | None
-    skipped: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Replay(Answer):
-    """The replay of a bundle.
-
-    Attributes:
-        sha256: the hash of each file; empty where only some records are read.
-        records, steps, responses: how many it has.
-        first_stage: the first stage that differs; None where all agree.
-        stages: all of them, in order.
-    """
-
-    sha256: Sequence[str]
-    records: int
-    steps: int
-    responses: int
-    first_stage: str | None
-    stages: Sequence[ReplayedStage]
-
-
-@dataclass(frozen=True)
-class Replayed(Verified):
-    """What ``verify`` returns for bundles.
-
-    Attributes:
-        bundle: their stages, all of which decide whether they agree.
-    """
-
-    bundle: Replay

@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from grpo_cli.bundle import seal_of
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
 from grpo_cli.records import Raw, Record, key_of
@@ -125,10 +124,6 @@ def read_batches(
     reader.batch_by(batch)
     batches: dict[Hashable, tuple[Raw, list[Record]]] = {}
     for raw, record in reader.records():
-        if seal_of(raw.value):
-            message = "records of a bundle are compared one by one; leave out --batch"
-            reader.bad(InputError(message, path="bundle", source=raw.source, line=raw.line))
-            continue
         record.expected = seen(raw).value.get("expected")
         batches.setdefault(key_of(record.batch), (raw, []))[1].append(record)
     for raw, records in batches.values():
@@ -157,8 +152,7 @@ _OF_PARTS = ("gradient_accumulation_steps", "num_processes")
 def _expected_of(records: Sequence[Record]) -> Any:
     """What a batch expects: its numbers, which its records repeat or one of them has.
 
-    Lists are those of the records' responses and tokens. Metrics that records do not have in
-    common are of the records.
+    Lists are those of the records' responses and tokens. Metrics are of the records.
     """
     given = [one for one in records if one.expected is not None]
     first = given[0].expected if given else None
@@ -166,15 +160,11 @@ def _expected_of(records: Sequence[Record]) -> Any:
         return first
     found: dict[str, Any] = {}
     for key, value in first.items():
+        if isinstance(value, dict):
+            continue
         values = [(one.expected or {}).get(key) for one in given]
         if isinstance(value, list) and len(given) == len(records):
             found[key] = [row for rows in values for row in (rows or [])]
-        elif isinstance(value, dict):
-            found[key] = {
-                name: number
-                for name, number in value.items()
-                if all(isinstance(one, dict) and one.get(name) == number for one in values)
-            }
         else:
             odd = next((at for at, one in enumerate(values) if one != value), None)
             if odd is not None:

@@ -88,8 +88,7 @@ def verify(
     Each record is a batch; if the records of a step repeat one loss, or only one of
     them has a loss, each step is a batch (--batch). The record's `framework` or
     `loss_type` (TRL) names the objective if --variant does not. If only the field
-    names identify a framework, verify also tries its other variants on records that
-    differ.
+    names identify a framework, a note names its usual variant.
 
     Default tolerances: rtol is 1e-4 (float32). atol is rtol × 0.03 × Σ|term| for a
     loss, rtol × the largest value for gradients, and a tenth of this for other lists.

@@ -111,13 +111,11 @@ class Tolerance:
             what is a ten-thousandth of it moves nothing, and float32 leaves noise of that size
             where a gradient is small.
         metrics: the relative part of metrics, which has nothing to do with that of the loss.
-        decimals: the decimals of the losses, where those of all records are fewer than a log's.
     """
 
     rtol: float = 1e-4
     atol: float | None = None
     metrics: float = LOGGED
-    decimals: int = LOGGED_DECIMALS
 
     def relative(self, column: Column) -> float:
         """The relative part for a column."""
@@ -145,14 +143,6 @@ class Tolerance:
         near &= np.isfinite(expected)
         agrees: Flags = near | (expected == found) | ~column.given | np.isnan(found)
         return agrees
-
-    def near_by_scale(self, column: Column) -> Flags:
-        """[n] which numbers agree by the absolute part alone, beyond their rounding."""
-        off = np.abs(column.values - column.found)
-        size = np.maximum(np.abs(column.values), np.abs(column.found))
-        slack = 0.0 if column.slack is None else column.slack
-        near: Flags = self.agree(column, column.found) & column.given
-        return near & (off > self.relative(column) * size + slack)
 
     def needs(self, column: Column, found: F64) -> F64:
         """[n] the relative tolerance that each number needs to agree, beyond its rounding."""
@@ -182,7 +172,6 @@ def column_of(
     records: Sequence[Record],
     expectations: Sequence[Expectation],
     breakdown: Breakdown,
-    decimals: int = LOGGED_DECIMALS,
 ) -> Column | None:
     """What records expect under one key; None where the objective has no such quantity.
 
@@ -190,7 +179,6 @@ def column_of(
         records: records of one layout, masked or not.
         expectations: what each of them expects, at one level.
         breakdown: what they evaluate to.
-        decimals: as ``Tolerance`` has them.
     """
     first = expectations[0]
     found = first.evaluated(breakdown) if first.given.any() else None
@@ -223,8 +211,7 @@ def column_of(
     rounded = precisions(np.where(np.abs(known) <= FLOAT64 * scale, 0.0, known), counts)
     if first.level == "record":
         pairs = zip(rounded, values.tolist(), found.tolist(), strict=True)
-        least = decimals if first.key in ("loss", "objective") else LOGGED_DECIMALS
-        rounded = [name or _decimals(one, ours, least) for name, one, ours in pairs]
+        rounded = [name or _decimals(one, ours) for name, one, ours in pairs]
     slack = None
     if any(rounded):
         steps = zip(rounded, np.split(values, np.cumsum(counts)[:-1]), strict=True)
@@ -368,18 +355,18 @@ def precisions(values: F64, counts: I64) -> list[str]:
     return found
 
 
-def _decimals(value: float, found: float, least: int) -> str:
+def _decimals(value: float, found: float) -> str:
     """The decimals that a trainer's log left of a number, as "4 decimals"; "" for any other.
 
-    A log's 0.0120 is read as 0.012, so fewer decimals count as ``least``. A number that rounding
-    does not explain is not taken for a log's, nor is a 0, unless other losses show the rounding.
+    A log's 0.0120 is read as 0.012, so fewer decimals count as four. A number that rounding does
+    not explain is not taken for a log's, nor is a 0.
     """
     off = abs(value - found)
-    if not 1e-6 * abs(value) < off <= 0.5 * 10.0**-least:  # nearly all agree
+    if not 1e-6 * abs(value) < off <= 0.5 * 10.0**-LOGGED_DECIMALS:  # nearly all agree
         return ""
     digits, places = digits_of(value)
-    places = max(places, least)
-    is_short = digits <= _DIGITS and (value != 0.0 or least < LOGGED_DECIMALS)
+    places = max(places, LOGGED_DECIMALS)
+    is_short = digits <= _DIGITS and value != 0.0
     return f"{places} decimals" if is_short and off <= 0.5 * 10.0**-places else ""
 
 

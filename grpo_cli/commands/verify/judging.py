@@ -11,12 +11,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from grpo_cli.bundle import fault, seal_of
+from grpo_cli.bundle import Seal, fault, seal_of
 from grpo_cli.commands.verify.answer import Difference, MetricDifference, Verdict
 from grpo_cli.commands.verify.batches import Losses
 from grpo_cli.commands.verify.compare import (
     FLOAT32_LOSS,
-    LOGGED_DECIMALS,
     OF_SUMS,
     Column,
     Tolerance,
@@ -32,13 +31,12 @@ from grpo_cli.commands.verify.expected import (
     logged_losses,
     read_expectations,
 )
-from grpo_cli.commands.verify.stages import Part, part_of
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Accumulator
 from grpo_cli.engine.packing import chunks
 from grpo_cli.engine.references import References
-from grpo_cli.errors import GrpoError, InputError
+from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.records import DecodedChunk, Raw, Record, record
@@ -81,7 +79,6 @@ class Judging(Accumulator[Any]):
         variant: the variant for all records; "" takes the one of each record's framework.
         stages, hyperparameters: what the flags change in it.
         given: when two numbers agree; None: as a bundle says, or as usual.
-        decimals: the decimals of the losses, as ``Tolerance`` has them.
 
     Attributes:
         items: what became of the records; None of one that expects nothing.
@@ -90,15 +87,10 @@ class Judging(Accumulator[Any]):
         logged: the keys of logged losses, with which records without ``expected`` are compared.
         acting: names of ``UNTESTED``, and whether that acts in some records.
         losses: the losses that records expect, by step.
+        seals: of records of bundles the file, the line and what it says of its bundle.
     """
 
-    settings: ClassVar[tuple[str, ...]] = (
-        "variant",
-        "stages",
-        "hyperparameters",
-        "given",
-        "decimals",
-    )
+    settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "given")
 
     def __init__(
         self,
@@ -106,19 +98,18 @@ class Judging(Accumulator[Any]):
         stages: Mapping[str, str],
         hyperparameters: Mapping[str, object],
         given: Tolerance | None = None,
-        decimals: int = LOGGED_DECIMALS,
     ) -> None:
         self.variant = variant
         self.stages = stages
         self.hyperparameters = hyperparameters
         self.given = given
-        self.decimals = decimals
-        self.items: list[Judged | Part | None] = []
+        self.items: list[Judged | None] = []
         self.references = References()
         self.frameworks: dict[str, None] = {}
         self.logged: dict[str, None] = {}
         self.acting: set[tuple[str, bool]] = set()
         self.losses = Losses()
+        self.seals: list[tuple[str, int | None, Seal]] = []
 
     def merge(self, later: Judging) -> None:
         """Adds the records that follow; refuses those with a reference among some without."""
@@ -127,6 +118,7 @@ class Judging(Accumulator[Any]):
         self.logged |= later.logged
         self.acting |= later.acting
         self.losses.merge(later.losses)
+        self.seals += later.seals
         self.references.merge(later.references)
         self.error = self.references.error
 
@@ -210,10 +202,8 @@ class Judging(Accumulator[Any]):
             self.frameworks |= dict.fromkeys(used) if len(used) == 1 else {}
         return raw
 
-    def _alone(
-        self, raw: Raw | InputError, plans: Plans
-    ) -> Iterator[Judged | Part | InputError | None]:
-        """Yields what became of a record; None, or a bundle's part, of one that expects nothing."""
+    def _alone(self, raw: Raw | InputError, plans: Plans) -> Iterator[Judged | InputError | None]:
+        """Yields what became of a record; None of one that expects nothing."""
         read = raw if isinstance(raw, InputError) else record(raw)
         if isinstance(read, InputError):
             yield read
@@ -221,59 +211,49 @@ class Judging(Accumulator[Any]):
             assert isinstance(raw, Raw)
             yield from self._one(raw, read, plans)
 
-    def _one(
-        self, raw: Raw, read: Record, plans: Plans
-    ) -> Iterator[Judged | Part | InputError | None]:
+    def _one(self, raw: Raw, read: Record, plans: Plans) -> Iterator[Judged | InputError | None]:
         kind = self._kind_of(raw.value, given=read.advantages is not None)
         try:
             with blaming(raw):
-                part = self._part(raw, read, kind, plans)
-                if read.expected is None:
-                    yield part
-                    return
+                seal = self._seal(raw)
+                wanted = [] if read.expected is None else read_expectations(read)[0]
                 plan = self._plan(kind, plans)
-                wanted, _ = read_expectations(read)
         except InputError as error:
             yield error
             return
+        if read.expected is None or (seal is not None and not wanted):
+            yield None
+            return
         self._noted(raw, kind)
-        if part is not None and not wanted:
-            yield part
-        else:
-            yield from self._judged(plan, assembled([read]), part)
+        yield from self._judged(plan, assembled([read]), seal)
 
-    def tolerance(self, part: Part | None = None) -> Tolerance:
+    def tolerance(self, seal: Seal | None = None) -> Tolerance:
         """When two numbers of a record agree: by the flags, its bundle, or as usual."""
-        sealed = part.seal.get("tolerances") if part is not None and self.given is None else None
+        sealed = seal.get("tolerances") if seal is not None and self.given is None else None
         if not isinstance(sealed, dict):
-            return replace(self.given or Tolerance(), decimals=self.decimals)
+            return self.given or Tolerance()
         known = [sealed.get(name) for name in ("rtol", "atol", "metrics_rtol")]
         return tolerances(*(one if isinstance(one, int | float) else None for one in known))
 
-    def _part(self, raw: Raw, read: Record, kind: Kind, plans: Plans) -> Part | None:
-        """What a record adds to the stages of its bundle; None where it is of none.
+    def _seal(self, raw: Raw) -> Seal | None:
+        """What a record says of its bundle; None where it is of none.
 
         Raises:
             InputError: where it was changed since the bundle was written.
         """
         value = raw.plain()
         seal = seal_of(value)
-        if seal is None:
-            return None
-        if (why := fault(value, seal)) is not None:
-            raise InputError(why, path="bundle")
-        chunk, signature = Chunk.of([read]), None
-        if not (self.variant or self.stages or self.hyperparameters):
-            with suppress(GrpoError):  # which is raised where the record is evaluated
-                signature = chunk.objective(self._plan(kind, plans)).signature
-        rewarded = self._plan(kind._replace(advantages_given=False), plans)
-        return part_of(raw, chunk, seal, rewarded, signature)
+        if seal is not None:
+            if (why := fault(value, seal)) is not None:
+                raise InputError(why, path="bundle")
+            self.seals.append((raw.source, raw.line, seal))
+        return seal
 
     def _judged(
-        self, plan: Plan, parts: Iterable[Any], part: Part | None = None
+        self, plan: Plan, parts: Iterable[Any], seal: Seal | None = None
     ) -> Iterator[Judged | InputError]:
         """Yields what became of chunks of records with one plan, which are batches of their own."""
-        for found in self._each(plan, parts, part):
+        for found in self._each(plan, parts, seal):
             if isinstance(found, InputError):
                 yield found
                 continue
@@ -283,15 +263,15 @@ class Judging(Accumulator[Any]):
             yield from judged
 
     def _each(
-        self, plan: Plan, parts: Iterable[Chunk | InputError], part: Part | None
+        self, plan: Plan, parts: Iterable[Chunk | InputError], seal: Seal | None
     ) -> Iterator[tuple[Chunk, list[Judged | InputError]] | InputError]:
-        within = self.tolerance(part)
+        within = self.tolerance(seal)
 
         def judge_chunk(chunk: Chunk) -> list[Judged | InputError]:
             questions = []
             for at, read in enumerate(chunk.records):
                 try:
-                    questions.append(Question(read, plan, read_expectations(read), part, within))
+                    questions.append(Question(read, plan, read_expectations(read), within))
                 except InputError as error:
                     error.record = at
                     raise
@@ -302,7 +282,7 @@ class Judging(Accumulator[Any]):
                 return judge(questions, breakdown)
             runs = groupby(questions, lambda one: one.kind)
             each = (assembled(one.record for one in run) for _, run in runs)
-            found = self._each(plan, chain.from_iterable(each), part)
+            found = self._each(plan, chain.from_iterable(each), seal)
             return [
                 item for one in found for item in ([one] if isinstance(one, InputError) else one[1])
             ]
@@ -322,26 +302,6 @@ class Judging(Accumulator[Any]):
                 hyperparameters=self.hyperparameters,
             )
         return plans[key]
-
-    def row_plan(self, row: str, record: Record) -> Plan:
-        """The plan of a record as another row."""
-        return completed(
-            Reading(row),
-            advantages_given=record.advantages is not None,
-            stages=self.stages,
-            hyperparameters=self.hyperparameters,
-        )
-
-    def as_row(self, row: str, record: Record, within: Tolerance) -> Verdict | None:
-        """The verdict on a record as another row; None where that cannot be evaluated."""
-        try:
-            plan = self.row_plan(row, record)
-            breakdown = Evaluator(plan).evaluate(Chunk.of([record]))
-            question = Question(record, plan, read_expectations(record), None, within)
-            (found,) = judge([question], breakdown)
-        except GrpoError:
-            return None
-        return found.verdict if isinstance(found, Judged) else None
 
 
 UNTESTED = {
@@ -379,14 +339,12 @@ class Question(NamedTuple):
         record: the record.
         plan: what it is evaluated as.
         wanted: what it expects.
-        part: what it adds to the stages of its bundle; None where it is of none.
         within: when two numbers agree.
     """
 
     record: Record
     plan: Plan
     wanted: Wanted
-    part: Part | None
     within: Tolerance
 
     @property
@@ -403,9 +361,7 @@ class Judged(NamedTuple):
         plan: what it was evaluated as.
         undefined: whether it expects NaN of a mean over nothing (0/0), where grpo has 0.
         record: the record, where it differs.
-        part: what it adds to the stages of its bundle; None where it is of none.
         within: when two of its numbers agree.
-        by_scale: whether a sum that it expects agrees by the absolute tolerance alone.
         wanted: what the record expects, where it differs.
     """
 
@@ -413,9 +369,7 @@ class Judged(NamedTuple):
     plan: Plan
     undefined: bool
     record: Record | None
-    part: Part | None
     within: Tolerance
-    by_scale: bool
     wanted: Sequence[Expectation]
 
 
@@ -426,13 +380,11 @@ class _Compared(NamedTuple):
         column: their values.
         undefined: [M] the records that expect NaN of a mean over nothing.
         differences: record → where it differs.
-        by_scale: [M] the sums that agree by the absolute tolerance alone.
     """
 
     column: Column
     undefined: Flags
     differences: Mapping[int, Difference]
-    by_scale: Flags
 
 
 def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | InputError]:
@@ -448,16 +400,12 @@ def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | 
     records = [question.record for question in questions]
     keys: dict[str, _Compared | None] = {}
     for each in zip(*(question.wanted[0] for question in questions), strict=True):
-        column = column_of(records, each, breakdown, questions[0].within.decimals)
+        column = column_of(records, each, breakdown)
         keys[each[0].key] = None
         if column is not None:
             undefined = _are_undefined(column, breakdown) & ~column.absent
-            within = questions[0].within
-            differing = dict(differences(column, breakdown, within))
-            by_scale = np.zeros(len(questions), dtype=np.bool_)
-            if each[0].stage in OF_SUMS:
-                by_scale = within.near_by_scale(column)
-            keys[each[0].key] = _Compared(column, undefined, differing, by_scale)
+            differing = dict(differences(column, breakdown, questions[0].within))
+            keys[each[0].key] = _Compared(column, undefined, differing)
     signatures = breakdown.objective.signatures(len(questions))
     pairs = zip(questions, signatures, strict=True)
     return [_judged(at, question, keys, line) for at, (question, line) in enumerate(pairs)]
@@ -483,7 +431,7 @@ def _are_undefined(column: Column, breakdown: Breakdown) -> Flags:
 def _judged(
     at: int, question: Question, keys: Mapping[str, _Compared | None], signature: str
 ) -> Judged | InputError:
-    record, plan, (wanted, ignored), part, within = question
+    record, plan, (wanted, ignored), within = question
     known = {key: each for key, each in keys.items() if each and not each.column.absent[at]}
     ignored = [*ignored, *(key for key in keys if key not in known)]
     compared = {key: each for key, each in known.items() if not each.undefined[at]}
@@ -520,6 +468,5 @@ def _judged(
         rounded={column.key: column.precision[at] for column in columns if column.precision[at]},
     )
     undefined = len(compared) < len(known)
-    by_scale = verdict.agrees and any(bool(each.by_scale[at]) for each in compared.values())
     differs, wanted = (None, []) if verdict.agrees else (record, wanted)
-    return Judged(verdict, plan, undefined, differs, part, within, by_scale, wanted)
+    return Judged(verdict, plan, undefined, differs, within, wanted)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from grpo_cli.commands.verify.answer import Difference, Verdict
-from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, Cause
-from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, ratio_words
+from grpo_cli.commands.verify.causes.cause import Cause
+from grpo_cli.commands.verify.causes.located import UNKNOWN, Located
 from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Memory, fits
 from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.compare import FLOAT64
@@ -30,7 +29,6 @@ class Finding:
         judged: its verdict, without a cause.
         first: where it first differs.
         suspect: the record; None where it is not kept to be asked again.
-        rows: the rows that give all that it expects.
         where: where its numbers differ.
         causes: what explains it.
         of_all: what explains it, to be named only if it explains all records.
@@ -41,7 +39,6 @@ class Finding:
     judged: Verdict
     first: Difference
     suspect: Suspect | None = None
-    rows: Sequence[str] = ()
     where: Located = UNKNOWN
     causes: Sequence[Cause] = ()
     of_all: Sequence[Cause] = ()
@@ -67,7 +64,6 @@ class Finding:
             pattern=self.where.words or None,
             located=self.where.stages,
             possible=tuple(self.possible),
-            agrees_with=tuple(self.rows),
             searched=self.searched or bool(self.causes),
         )
         return replace(self.judged, first=first)
@@ -76,37 +72,26 @@ class Finding:
 def choose(findings: Sequence[Finding], memory: Memory) -> None:
     """Chooses what is named: what explains all records, then what explains the most, then others.
 
-    A mistake that was found in one record is named of others that it explains, in place of a row,
-    which one number may agree with by chance; but not more records than the mistake explains.
+    A mistake that was found in several records is named of others that it explains.
     """
     if any(one.of_all for one in findings):
         shared = [
             (one, (one.suspect and memory.for_all(one.suspect)) or one.of_all) for one in findings
         ]
-        rest = [(one, some) for one, some in shared if not (one.causes or one.rows)]
+        rest = [(one, some) for one, some in shared if not one.causes]
         if not _name_shared(shared):
             _name_shared(rest)
     counts = Counter(cause.words for one in findings for cause in one.causes)
     most = max(counts.values(), default=0)
     known = {cause.words: cause for one in findings for cause in one.causes}
     tried = [known[words] for words, count in counts.items() if count == most][:MOST]
-    rows, agreeing = shared_rows(findings)
-    kept = rows if agreeing > most else ()
-    for one in findings if most < len(findings) else ():
-        is_kept = not {*kept}.isdisjoint(one.rows)
-        if one.suspect is not None and (most > 1 or one.rows) and not is_kept:
+    for one in findings if 1 < most < len(findings) else ():
+        if one.suspect is not None:
             own = {cause.words for cause in one.causes}
             more = [x for x in tried if x.words not in own and fits(x, one.suspect)]
-            if more:
-                one.causes, one.rows = [*more, *one.causes], ()
+            one.causes = [*more, *one.causes]
     if len(findings) >= _MANY:
         _leave_out_chance(findings)
-    for one in findings if most >= _MANY else ():
-        if one.suspect is not None and not (one.causes or one.rows or one.possible):
-            with suppress(*IMPOSSIBLE):  # by which round factor it is off with that
-                made = replace(one.suspect.case, breakdown=tried[0].evaluate(one.suspect.case))
-                if (words := ratio_words(made)) and not words.endswith(" times 1"):
-                    one.where = Located(f"{words} with this: {tried[0].words}")
     everywhere = Counter(name for one in findings for name in one.mistakes)
     for one in findings:
         one.causes = sorted(one.causes, key=lambda cause: -everywhere[cause.mistake])
@@ -120,7 +105,7 @@ def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:
         return False
     for one, some in shared:
         if named := [cause for cause in some if cause.least <= counts[cause.mistake]]:
-            one.causes, one.rows = named, ()
+            one.causes = named
     return True
 
 
@@ -144,13 +129,6 @@ def _leave_out_chance(findings: Sequence[Finding]) -> None:
 def _is_0(first: Difference) -> bool:
     """Whether a number is 0 but for what a float64 sum leaves."""
     return first.of == 1 and abs(first.expected) <= FLOAT64 * abs(first.got)
-
-
-def shared_rows(findings: Sequence[Finding]) -> tuple[Sequence[str], int]:
-    """Returns the rows that give the most records, and how many."""
-    counts = Counter(row for each in findings for row in each.rows)
-    most = max(counts.values(), default=0)
-    return tuple(row for row, count in counts.items() if count == most), most
 
 
 def shared_causes(findings: Sequence[Finding]) -> tuple[Sequence[str], int]:

@@ -4,44 +4,34 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from math import isfinite
 
 import numpy as np
 
+from grpo_cli.bundle import Chain
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
-from grpo_cli.commands.verify.answer import Replayed, Verdict, Verified, agree
+from grpo_cli.commands.verify.answer import Verdict, Verified
 from grpo_cli.commands.verify.batches import RECORD, UNITS, Losses, read_batches, unit_of
-from grpo_cli.commands.verify.causes.located import UNKNOWN
+from grpo_cli.commands.verify.causes.located import UNKNOWN, located
 from grpo_cli.commands.verify.causes.search import MOST, Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
-from grpo_cli.commands.verify.compare import (
-    LOGGED_DECIMALS,
-    NOISE_OF_SUMS,
-    Tolerance,
-    digits_of,
-)
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
-from grpo_cli.commands.verify.naming import Finding, choose, shared_causes, shared_rows
-from grpo_cli.commands.verify.replay import Bundle, stage_of
-from grpo_cli.commands.verify.stages import Part
+from grpo_cli.commands.verify.naming import Finding, choose, shared_causes
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.kl import NO_REFERENCE
-from grpo_cli.records import Record
 from grpo_cli.terminal.numbers import counted, shown
-from grpo_cli.variants import VARIANTS, framework_of
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import USUAL
 
 _AGAIN = 50
-"""Differing records with a cause, with a row, and without, kept until others were searched."""
+"""Differing records with a cause, and without, kept until others were searched."""
 _NO_TOKEN = "nothing was compared: no token counts in a record with expected numbers"
 _NOTHING = (
     'no record has "expected": put the result of your own loss there, as {"expected": {"loss": '
@@ -68,10 +58,6 @@ def verified(
     run = made(make, reader, batch=batch or RECORD, defers=not batch)
     answer = run.result()
     losses = run.losses
-    if answer.differing and (decimals := _few_decimals(losses)):
-        make = partial(make, decimals=decimals)
-        run = made(make, reader.only({}), batch=batch or RECORD, defers=not batch)
-        answer = run.result()
     if batch or not answer.differing:
         return run, answer
     repeated, other = losses.are_repeated and _differ(answer), None
@@ -95,17 +81,6 @@ def verified(
     return run, answer
 
 
-_ROUNDED = 5
-"""Different losses from which on it is no accident that none has more decimals."""
-
-
-def _few_decimals(losses: Losses) -> int:
-    """The decimals of losses that were rounded to fewer than a log has; 0 where they were not."""
-    values = {value for one in losses.steps.values() for value in one.values if isfinite(value)}
-    most = max((digits_of(value)[1] for value in values), default=0)
-    return most if len(values) >= _ROUNDED and 2 <= most < LOGGED_DECIMALS else 0
-
-
 def _differ(answer: Verified) -> bool:
     """Whether records that expect one number give several."""
     firsts = [one.first for one in answer.records if one.first is not None]
@@ -122,7 +97,7 @@ def _quality(answer: Verified, least: float = 0.0) -> tuple[float, float]:
 
     A share that is not above the least is 0.
     """
-    explained = max(answer.explained, answer.agreeing) / max(answer.differing, 1)
+    explained = answer.explained / max(answer.differing, 1)
     agreeing = 1.0 - answer.differing / max(answer.verified, 1)
     return agreeing if agreeing > least else 0.0, explained if explained > least else 0.0
 
@@ -166,22 +141,18 @@ class Verification:
         self._answers: set[tuple[str, ...]] = set()
         self._empty = make()
         self._memory = Memory(most)
-        self._bundle = Bundle(selects=reader.reading.selects)
-        self._within: Tolerance | None = None
+        self._chains: dict[str, Chain] = {}
+        self._within = self._empty.tolerance()
         self._without_kl: list[Plan] = []
         self.losses = Losses()
         self._good = 0
         self._frameworks: dict[str, None] = {}
-        self._rows: Sequence[str] = ()
-        self._rows_left = most
         self._differing = 0
-        self._kept: Counter[tuple[bool, bool]] = Counter()
+        self._kept: Counter[bool] = Counter()
         self.without_expected = 0
         self._logged: dict[str, None] = {}
         self._acting: set[tuple[str, bool]] = set()
         self.undefined = 0
-        self.by_scale = 0
-        self._named = False
         self._words: dict[Hashable, str] = {}
         self.rows_taken: Counter[str] = Counter()
         self.ignored: dict[str, None] = {}
@@ -199,11 +170,9 @@ class Verification:
         findings = [one for one in items if isinstance(one, Finding)]
         choose(findings, self._memory)
         verdicts = tuple(one.verdict() if isinstance(one, Finding) else one for one in items)
-        within = self._within or self._empty.tolerance()
+        within = self._within
         causes, explained = shared_causes(findings)
-        self._named = bool(causes)
-        self._rows, agreeing = shared_rows(findings)
-        found = Verified(
+        return Verified(
             ok=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
             atol=within.atol,
@@ -213,18 +182,11 @@ class Verification:
             without_expected=self.without_expected,
             causes=causes,
             explained=explained,
-            agrees_with=self._rows,
-            agreeing=agreeing,
             metrics_differ=dict(self.metrics),
             undefined=self.undefined,
             batch=self._batch,
             records=verdicts,
         )
-        if not self._bundle.parts:
-            return found
-        replay = self._bundle.result(within)
-        ok = found.ok and replay.first_stage is None
-        return Replayed(**{**found.fields(), "ok": ok}, bundle=replay)
 
     def nothing(self) -> InputError:
         """What to say where no record was judged: how the records get what they lack for that."""
@@ -241,20 +203,30 @@ class Verification:
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
+            self._follow(sums)
             of_item = suspects(items)
             for item in items:
-                part = item if isinstance(item, Part) else item and item.part
-                if part is not None:
-                    self._within = self._empty.tolerance(part)
-                    self._bundle.add(part)
-                if item is None or isinstance(item, Part):
+                if item is None:
                     self.without_expected += 1
                     continue
-                if item.part is None:
-                    self._bundle.add_plain(item.verdict)
+                self._within = item.within
                 self.undefined += item.undefined
                 if item.verdict.compared:
                     yield self._verdict(item, of_item.get(id(item)))
+        for source, chain in self._chains.items():
+            if (why := chain.end()) is not None:
+                raise InputError(why, path="bundle", source=source)
+
+    def _follow(self, sums: Judging) -> None:
+        """Checks that records of bundles follow each other, unless only some records are read.
+
+        Raises:
+            InputError: where one does not follow the one before.
+        """
+        for source, line, seal in sums.seals if not self.reader.reading.selects else ():
+            why = self._chains.setdefault(source, Chain()).add(seal)
+            if why is not None:
+                raise InputError(why, path="bundle", source=source, line=line)
 
     def _sums(self, reader: Reader, make: Callable[[], Judging]) -> Iterator[Judging]:
         if self._batch == RECORD:
@@ -267,8 +239,7 @@ class Verification:
         return iter([judging])
 
     def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict | Finding:
-        verdict, plan, _, record, part, within, by_scale, _ = item
-        self.by_scale += by_scale
+        verdict, plan, record = item.verdict, item.plan, item.record
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
         if plan.key not in self._words:
@@ -282,79 +253,32 @@ class Verification:
             words = f"{shown(verdict.id)}: yours {yours:g}, computed {grpo:g}"
             self.first_metrics.setdefault(key, words)
         if record is None or suspect is None:
-            if part is not None:
-                self._bundle.add_verdict(part, verdict, None)
             return verdict
-        if self._waits and part is None:
+        if self._waits:
             assert verdict.first is not None
             self.deferred = True
             return Finding(verdict, verdict.first, where=UNKNOWN)
-        rows = self._rows_of(record, verdict, within)
-        found = self._explained(verdict, suspect, rows)
-        if found.searched and self._empty.variant and not (rows or found.causes or found.of_all):
-            rows = self._giving(("grpo",), record, verdict, within)
-            found.rows, self._rows = rows, [*self._rows, *rows]
+        found = self._explained(verdict, suspect)
         self._differing += 1
-        known = bool(found.causes or found.of_all), bool(rows)
+        known = bool(found.causes or found.of_all)
         self._kept[known] += 1
         if self._kept[known] <= _AGAIN:
             found.suspect = suspect.alone
-        if part is not None:
-            case, named = suspect.case, found.verdict()
-            own = next(x.expectation.stage for x in case.columns if x.key == found.first.key)
-            stages = [cause.stage for cause in found.causes]
-            stage = stage_of(own, stages, other_weights=case.other_weights)
-            self._bundle.add_verdict(part, named, stage)
         return found
 
-    def _rows_of(self, record: Record, verdict: Verdict, within: Tolerance) -> tuple[str, ...]:
-        """The rows that give what a record expects: its own row as an earlier release had it.
-
-        Else those of the framework that names its fields. Those that gave a record before are
-        tried first; the others in a number of records.
-        """
-        giving = partial(self._giving, record=record, verdict=verdict, within=within)
-        if found := giving(self._rows):
-            return found
-        if self._rows_left <= 0:
-            return ()
-        self._rows_left -= 1
-        room, row = framework_of(verdict.variant), f"{verdict.variant}@"
-        found = giving([name for name in (room.earlier if room else ()) if name.startswith(row)])
-        if not found and self._frameworks:
-            usual = [USUAL[name][1] for name in self._frameworks if name in USUAL]
-            rooms = tuple(f"{name}/" for name in self._frameworks)
-            others = (name for name in VARIANTS if name.startswith(rooms))
-            found = giving([*dict.fromkeys([*usual, *others])])
-        self._rows = [*dict.fromkeys([*self._rows, *found])]
-        return found
-
-    def _giving(
-        self, rows: Sequence[str], record: Record, verdict: Verdict, within: Tolerance
-    ) -> tuple[str, ...]:
-        """Those of some rows that give all that a record expects."""
-        found = ((row, self._empty.as_row(row, record, within)) for row in rows)
-        return tuple(
-            row
-            for row, as_row in found
-            if as_row and as_row.agrees and {*verdict.compared} <= {*as_row.compared}
-        )
-
-    def _explained(self, verdict: Verdict, suspect: Suspect, rows: Sequence[str]) -> Finding:
-        """Why a record differs, or what is known of that; nothing more where a row gives it."""
+    def _explained(self, verdict: Verdict, suspect: Suspect) -> Finding:
+        """Why a record differs, or what is known of that."""
         assert verdict.first is not None
-        if rows:
-            return Finding(verdict, verdict.first, rows=rows)
         with np.errstate(all="ignore"):  # what is tried need not make sense for this record
-            searched = self._memory.explained(suspect, self._usual_rows)
+            searched = self._memory.explained(suspect)
             found = searched or Explained(None)
             words = tuple(cause.words for cause in found.causes)
             where = found.where or UNKNOWN
-            if found.where is None and (self._whole or words not in self._answers):
-                where = suspect.located
+            if found.where is None and words not in self._answers:
+                where = located(suspect.case)
             for_all = any(cause.for_all for cause in found.causes)
             of_all = found.causes if for_all else ()
-            if not for_all and self._kept[bool(found.causes), False] >= _AGAIN:
+            if not for_all and self._kept[bool(found.causes)] >= _AGAIN:
                 of_all = self._memory.for_all(suspect)  # now, as it is not kept to be asked later
         self._answers.add(words)
         return Finding(
@@ -366,14 +290,6 @@ class Verification:
             possible=[cause.words for cause in found.possible[:MOST]],
             searched=searched is not None,
         )
-
-    def _usual_rows(self, record: Record) -> Sequence[Plan]:
-        """The plan of the usual loss of the framework that names the fields, if it is one."""
-        rows = [USUAL[name][1] for name in self._frameworks if name in USUAL]
-        try:
-            return [self._empty.row_plan(row, record) for row in rows if not self._empty.variant]
-        except GrpoError:
-            return []
 
     def tell(self, *, as_json: bool, quiet: bool) -> None:
         """Prints the errors and the notes."""
@@ -389,7 +305,7 @@ class Verification:
         total = self._good + len(self.reader.skipped)
         if not self._empty.variant:
             rows = [*self.rows_taken.items()]
-            frameworks = self._frameworks if self._differing and not self._rows else ()
+            frameworks = self._frameworks if self._differing else ()
             listed = rows if self._whole else rows[:1]
             for words, count in listed:
                 yield f"{self._counted(count)} evaluated as {words}"
@@ -421,15 +337,6 @@ class Verification:
             records = self._counted(self.undefined)
             why = "not compared, since your loss is NaN (0/0) and the computed loss is 0"
             yield f"no token counts in {records}: {why}"
-        if self.by_scale:
-            records = f"{self._counted(self.by_scale)} {agree(self.by_scale)}"
-            within = self._empty.tolerance()
-            why = " only by the absolute tolerance"
-            if within.atol is None:
-                why += f", {within.rtol * NOISE_OF_SUMS:g} × the sum of |terms|"
-            if self._named:
-                why += ", and may have the cause of those that differ"
-            yield f"{records}{why} (--atol 0 allows only --rtol)"
         if ignored := [key for key in self.ignored if self._is_said(key)]:
             yield f"not compared: {', '.join(ignored)}"
         for form in dict.fromkeys(self.rounded.values()):

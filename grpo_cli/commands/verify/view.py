@@ -10,23 +10,18 @@ from rich.text import Text
 
 from grpo_cli.commands.verify.answer import (
     Difference,
-    Replay,
-    Replayed,
-    StageDifference,
     Verdict,
     Verified,
     agree,
 )
 from grpo_cli.commands.verify.batches import UNITS
 from grpo_cli.commands.verify.causes.located import DIFFERS, HINT, LOOK
-from grpo_cli.commands.verify.causes.rounding import ROUNDED
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.objective.signature import choices_in
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
-from grpo_cli.variants import changed
 
 
 def draw(console: Console, screen: Screen, answer: Verified) -> None:
@@ -34,10 +29,6 @@ def draw(console: Console, screen: Screen, answer: Verified) -> None:
 
     If one mistake does not explain them all, the first record of each of three is printed.
     """
-    if isinstance(answer, Replayed):
-        for line in _replayed(answer.bundle):
-            console.print(wrapped(line, screen.reading, 13))
-        console.print()
     differing = [row for row in answer.records if not row.agrees]
     for line in (_verdict(answer, len(differing)), *_alternatives(answer)):
         console.print(wrapped(line, screen.reading, 2))
@@ -80,11 +71,11 @@ def _brief(first: Difference, possible: Sequence[Collection[str]], *, hint: bool
 
 def _firsts(differing: Sequence[Verdict], answer: Verified) -> Sequence[Verdict]:
     """The first record of each cause, those with one first; one where a mistake explains all."""
-    if len(differing) in (answer.explained, answer.agreeing):
+    if len(differing) == answer.explained:
         return differing[:1]
     found: dict[tuple[str, ...], Verdict] = {}
     for row in differing:
-        found.setdefault((*row.first.causes, *row.first.agrees_with) if row.first else (), row)
+        found.setdefault(tuple(row.first.causes) if row.first else (), row)
     return [found[words] for words in sorted(found, key=lambda words: not words)][:_SHOWN]
 
 
@@ -92,34 +83,9 @@ _SHOWN = 3
 """Records printed without --full, each with another cause."""
 
 
-def _replayed(answer: Replay) -> Iterator[Text]:
-    """The verdict on a bundle, then its stages in order, the first that differs marked."""
-    parts = [(answer.records, "record"), (answer.steps, "step"), (answer.responses, "response")]
-    counts = ", ".join(counted(*part) for part in parts)
-    hashes = ", ".join(f"{text[:12]}…" for text in answer.sha256)
-    whole = f"unchanged since it was written (sha256 {hashes})"
-    whole = whole if hashes else "unchanged (the file is only a part of the bundle)"
-    differs = answer.first_stage
-    verdict = f"{differs} differs first" if differs else "all replayed stages agree"
-    yield Text(f"bundle: {verdict}", "bold red" if differs else "bold green")
-    yield Text(f"  {counts}; {whole}")
-    for stage in answer.stages:
-        style = "red" if stage.differing else "green" if stage.compared else ""
-        words = f"{stage.compared:,} agree" if stage.compared else "not recorded"
-        if stage.differing:
-            words = f"{stage.differing:,} of {stage.compared:,} differ"
-            words += f", by {stage.largest:.3g} at most" if stage.largest else ""
-        reasons = "; ".join(stage.skipped) if stage.skipped else ""
-        words += f" (skipped: {reasons})" if reasons else ""
-        yield Text.assemble((f"  {stage.stage:<11}", "cyan"), (words, style))
-        if (first := stage.first) is not None:
-            numbers = f"yours {visible(str(first.yours))}, computed {visible(str(first.grpo))}"
-            yield Text(f"             {_record(first)}, {_number(first)}: {numbers}")
-
-
 def _in_verdict(answer: Verified) -> bool:
     """Whether the verdict says the causes, which no record then repeats."""
-    return answer.explained > 1 and not answer.is_of_another_row
+    return answer.explained > 1
 
 
 def _paragraph(
@@ -147,13 +113,8 @@ def _paragraph(
     where, _, stages = where.partition(LOOK)
     where = "" if where == DIFFERS else where
     found = _listed(causes) or ["not recognised" if first.searched else "not searched (--causes)"]
-    if (everywhere and in_verdict and {*in_verdict} <= {*causes}) or where.startswith(ROUNDED):
+    if everywhere and in_verdict and {*in_verdict} <= {*causes}:
         found = []
-    if first.agrees_with:
-        changes = _changes(first.agrees_with[0], row)
-        since = f" ({changes})" if changes else ""
-        words = "another variant: this agrees with"
-        found = _listed([f"{words} {name}" for name in first.agrees_with], since)
     lines = {
         "  where    ": where.split("; ") if where else [],  # a line for each statement
         "  cause    ": found,
@@ -169,26 +130,13 @@ def _paragraph(
         yield Text.assemble(("  also     ", "cyan"), f"{', '.join(row.also)} {differ} too")
 
 
-def _changes(variant: str, row: Verdict) -> str:
-    """What changed since a row of an earlier release, of what the record's objective has."""
-    name, _, version = variant.partition("@")
-    found = changed(name, version, "newest", row.signature) if version else ()
-    return "; ".join(one.rstrip(".") for one in found)
-
-
-def _listed(causes: Sequence[str], since: str = "") -> list[str]:
-    """A line for each cause that fits, of three or more with --full; else the first.
-
-    Args:
-        causes: what fits, the simplest first.
-        since: what is added to the first.
-    """
+def _listed(causes: Sequence[str]) -> list[str]:
+    """A line for each cause that fits, of three or more with --full; else the first."""
     if not causes:
         return []
-    first = f"{causes[0]}{since}"
     if len(causes) > 1 and _are_all_shown(causes):
-        return [f"- {one}" for one in (first, *causes[1:])]
-    return [_simplest([first, *causes[1:]])]
+        return [f"- {one}" for one in causes]
+    return [_simplest(causes)]
 
 
 def _are_all_shown(causes: Sequence[str]) -> bool:
@@ -205,25 +153,22 @@ def _simplest(causes: Sequence[str]) -> str:
 
 def _alternatives(answer: Verified) -> Iterator[Text]:
     """What else fits as well as what the verdict names, a line each."""
-    if answer.is_of_another_row:
-        words, fitting = "or with", answer.agrees_with
-    else:
-        words, fitting = "or by:", answer.causes if _in_verdict(answer) else ()
+    fitting = answer.causes if _in_verdict(answer) else ()
     if _are_all_shown(fitting):
-        yield from (Text(f"  {words} {one}") for one in fitting[1:])
+        yield from (Text(f"  or by: {one}") for one in fitting[1:])
 
 
-def _record(row: Verdict | StageDifference, unit: str = "record") -> str:
+def _record(row: Verdict, unit: str) -> str:
     line = "" if row.line is None else f":{row.line}"
     if (unit, row.id) == ("batch", "input"):
         return f"the batch {visible(row.source)}"
     name = f"{unit} {shown(row.id)}"
-    if isinstance(row, Verdict) and row.step is not None and unit == "record":
+    if row.step is not None and unit == "record":
         name += f" of step {shown(row.step)}"
     return f"{name} ({visible(row.source)}{line})" if row.source else name
 
 
-def _number(first: Difference | StageDifference) -> str:
+def _number(first: Difference) -> str:
     """Its key, response and token."""
     places = {"response": first.response, "token": first.token}
     return ", ".join(
@@ -245,13 +190,6 @@ def _verdict(answer: Verified, differing: int) -> Text:
         if answer.places and (rest := answer.verified - differing):
             others = agree(rest) if rest == 1 else f"{rest:,} {agree(rest)}"
             differ += f" ({answer.places}; the other {others})"
-        if answer.is_of_another_row:
-            some = "" if answer.agreeing == differing else f" {answer.agreeing:,} of them"
-            row, verb = answer.agrees_with[0], agree(answer.agreeing)
-            names = [row.variant for row in answer.records if not row.agrees]
-            as_which = f" from {names[0]}" if len({*names}) == 1 else ""
-            by = f"{as_which}, but{some} {verb} with {_simplest(answer.agrees_with)}: add -v {row}"
-            return Text.assemble((differ, "bold red"), by)
         if not _in_verdict(answer):  # a cause of one record follows
             several = answer.explained and differing > 1
             by = "; no cause explains more than one of them" if several else ""

@@ -72,7 +72,7 @@ def changed(case: Case) -> Iterator[Cause]:
         yield catalogued(
             "advantage-sign", lambda case: case.with_advantages(-case.breakdown.advantage)
         )
-    if case.breakdown.response_advantage is not None and case.other_advantages.all():
+    if case.breakdown.response_advantage is not None and case.other_advantages:
         for key, change in CHANGES.items():
             made = partial(_with_change, change=change)
             yield catalogued(key, made, by_record=not key.startswith(_OF_RECORD))
@@ -107,7 +107,6 @@ def solved_changes(case: Case) -> Iterator[Cause]:
     if by:
         words = f"advantages shifted by a constant: A {'+' if by > 0 else '−'} {abs(by):.6g}"
         yield _cause("advantage-offset", words, lambda a, _: a + by, sure=is_typed(by))
-    yield from _by_length(case, a, found, known)
     for words, of in _EXCHANGED.items():
         yield Cause("advantage-order", words, partial(_exchanged, of=of))
 
@@ -149,26 +148,6 @@ def _bounded(a: F64, found: F64, known: Flags) -> Iterator[Cause]:
         words = f"advantages clipped to ±{bound:.4g}"
         sure = is_typed(bound)
         yield _cause("advantage-clipped", words, lambda a, _: np.clip(a, -bound, bound), sure=sure)
-
-
-def _by_length(case: Case, a: F64, found: F64, known: Flags) -> Iterator[Cause]:
-    lengths = case.batch.responses.lengths.astype(np.float64)
-    loud = known & (np.abs(a * found) > 0) & (lengths > 0)
-    if np.unique(lengths[loud]).size < 2:
-        return
-    for power, verb in ((1.0, "times"), (-1.0, "divided by")):
-        scale = float(np.median(found[loud] / (a[loud] * lengths[loud] ** power)))
-        simpler = f"advantages weighted by length: A {verb} the number of tokens of the response"
-        made = partial(_powered, power=power, scale=scale)
-        cause = _cause(
-            "advantage-length", f"{simpler}, times {scale:.5g}", made, sure=is_typed(scale)
-        )
-        yield cause._replace(adds_to=(simpler,))
-
-
-def _powered(a: F64, lengths: F64, power: float, scale: float) -> F64:
-    changed: F64 = a * np.maximum(lengths, 1.0) ** power * scale
-    return changed
 
 
 # ---- discounted by position; the factor is solved for -------------------------------------------

@@ -104,14 +104,13 @@ class Case(Compared):
         """[R] the advantage that explains each response's gradient; NaN where none can be solved.
 
         Every surrogate of the family is proportional to A on either side of 0, so the gradient with
-        A = 1 and with A = −1 says what any A gives. NaN as well in a record with a response that no
-        A explains; None where each record has one.
+        A = 1 and with A = −1 says what any A gives. None where a response has one that no A gives.
         """
         wanted, a = self.expected_policy_gradient, self.breakdown.response_advantage
         if wanted is None or a is None or self.gradient is None:
             return None
         responses = self.batch.responses
-        noise = self.tolerance.rtol * largest(np.abs(self.gradient), self.tokens)
+        noise = self.tolerance.rtol * float(np.abs(self.gradient).max(initial=0.0))
         solved, left = np.full(responses.count, np.nan), np.full(responses.count, np.inf)
         for sign, slope in zip((1.0, -1.0), self.unit_slopes, strict=True):
             square = responses.sum(slope * slope)
@@ -119,14 +118,12 @@ class Case(Compared):
             worst = largest(np.abs(wanted - responses.spread(size) * slope), responses)
             better = (size >= 0) & (square > 0) & (worst < left)
             solved, left = np.where(better, sign * size, solved), np.where(better, worst, left)
-        records = self.batch.records
-        off = (responses.lengths > 0) & np.isfinite(left) & (left > records.spread(3.0 * noise))
-        refused = largest(off, records) > 0.0
-        return None if refused.all() else np.where(records.spread(refused), np.nan, solved)
+        off = (responses.lengths > 0) & np.isfinite(left) & (left > 3.0 * noise)
+        return None if off.any() else solved
 
     @cached_property
-    def other_advantages(self) -> Flags:
-        """[M] whether an advantage per response may give the gradient that is expected.
+    def other_advantages(self) -> bool:
+        """Whether an advantage per response may give the gradient that is expected.
 
         Not where the policy term is |A| times what it is for A = ±1, and no multiple of either
         comes near the gradient of a response: whatever is in its place, it is not the advantage.
@@ -134,18 +131,15 @@ class Case(Compared):
         own, wanted = self.breakdown.response_advantage, self.expected_policy_gradient
         read = {*self.objective.correction.choice.columns, *self.objective.aggregate.choice.columns}
         if own is None or wanted is None or self.objective.kl_in_reward:
-            return np.ones(len(self.records), dtype=np.bool_)
+            return True
         if read & {"advantage", "response_advantage"}:
-            return np.ones(len(self.records), dtype=np.bool_)
+            return True
         gain, loss = self.unit_slopes
         each = self.batch.responses.spread(own)
         scaled = np.where(each > 0, gain, -loss) * each
-        far = ~np.isclose(scaled, self.policy_gradient, rtol=1e-6, atol=1e-12)
-        fits = self._multiple(wanted, gain) | self._multiple(wanted, loss)
-        found: Flags = (largest(far, self.tokens) > 0.0) | (
-            largest(~fits, self.batch.records) == 0.0
-        )
-        return found
+        if not np.allclose(scaled, self.policy_gradient, rtol=1e-6, atol=1e-12):
+            return True
+        return bool((self._multiple(wanted, gain) | self._multiple(wanted, loss)).all())
 
     @cached_property
     def other_weights(self) -> bool:
@@ -163,21 +157,17 @@ class Case(Compared):
         square = responses.sum(slope * slope)
         size = responses.sum(slope * wanted) / np.where(square > 0, square, 1.0)
         off = np.abs(wanted - responses.spread(size) * slope)
-        room = 4.0 * self.batch.records.spread(self._rooms) * np.sqrt(responses.lengths)
+        room = 4.0 * self._room * np.sqrt(responses.lengths)
         return largest(~(off <= responses.spread(room)), responses) == 0.0
 
     @cached_property
-    def _rooms(self) -> F64:
-        """[M] how far off a record's gradients are at most that agree."""
+    def _room(self) -> float:
+        """How far off gradients are at most that agree."""
         column = self.gradient_column
         assert column is not None
-        absolute = self.tolerance.absolute(column) + np.zeros_like(column.values)
-        slack = 0.0 if column.slack is None else column.worst(column.slack)
-        return (
-            column.worst(absolute)
-            + self.tolerance.rtol * column.worst(np.abs(column.values))
-            + slack
-        )
+        slack = 0.0 if column.slack is None else column.slack
+        allowed = self.tolerance.absolute(column) + slack + np.zeros_like(column.values)
+        return float(allowed.max() + self.tolerance.rtol * np.abs(column.values).max())
 
     @cached_property
     def expected_policy_gradient(self) -> F64 | None:

@@ -17,9 +17,9 @@ from grpo_cli.commands.verify.causes.solving import roundest
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.choice import Bound, Choice, reading
-from grpo_cli.objective.results import Correction, Ratio, Weights
-from grpo_cli.objective.terms import ENTROPY, KL
+from grpo_cli.objective.choice import Bound, Choice
+from grpo_cli.objective.results import Correction, Ratio
+from grpo_cli.objective.terms import ENTROPY
 from grpo_cli.variants import STAGES, bind
 
 # ---- ratios -------------------------------------------------------------------------------------
@@ -110,10 +110,6 @@ def _width(case: Case) -> float:
 
 _DIVISORS: Mapping[str, Callable[[Case], F64 | float]] = {
     "ratio-width": _width,
-    "ratio-width.written": lambda case: np.maximum(case.unpadded, 1).astype(np.float64),
-    "ratio-width.less": lambda case: np.maximum(lengths(case) - 1.0, 1.0),
-    "ratio-width.root": lambda case: np.sqrt(lengths(case)),
-    "ratio-width.mean": lambda case: float(lengths(case).mean()),
 }
 """What a sequence's log-ratio is divided by instead of by its tokens."""
 
@@ -155,31 +151,11 @@ def scaled_ratio(r: Ratio, by: F64 | float) -> Ratio:
 
 
 def corrections(case: Case) -> Iterator[Cause]:
-    """Yields a correction that is missing, or on the KL too; ``weights`` has the other ones."""
+    """Yields a correction that is missing; ``weights`` has the other ones."""
     if case.objective.correction.choice.absent:
         return
     none = bind("correction", "none")
     yield catalogued("correction-dropped", partial(Case.evaluated, correction=none))
-    own = case.objective.correction
-    if "log_probs_old" in own.choice.columns:
-        of_new = partial(Case.evaluated, correction=_of(own, old="new"))
-        yield catalogued("correction-of-new", of_new)
-    if case.breakdown.correction is not None and case.breakdown.term(KL) is not None:
-        yield catalogued("correction-on-kl", _with_corrected_kl)
-
-
-def _of(own: Bound, **instead: str) -> Bound:
-    """The correction, which reads the log-probs of other policies."""
-    columns = {f"log_probs_{name}": f"log_probs_{other}" for name, other in instead.items()}
-    function = reading(own.choice.function, "of others", **columns)
-    return Bound(own.name, Choice(function), own.values)
-
-
-def _with_corrected_kl(case: Case) -> Breakdown:
-    weight = case.breakdown.correction
-    if weight is None:
-        raise ValueError("there is no correction")
-    return case.with_terms(lambda term: case.counted(term, weight), KL)
 
 
 _POLICIES = {"π_old": "log_probs_old", "π_engine": "log_probs_rollout", "π_θ": "log_probs_new"}
@@ -304,7 +280,7 @@ def others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
         if neutral != ("/" not in name):
             continue
         per_response = choice.function.__annotations__.get("return") == "F64"  # as it says
-        if stage == "advantage" and per_response and not case.other_advantages.all():
+        if stage == "advantage" and per_response and not case.other_advantages:
             continue
         bound = bound_to(name, choice, known)
         if bound is None:
@@ -313,11 +289,6 @@ def others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
         mistake = _ROWS.get(name, f"other-{stage}")
         foreign = _is_foreign(case, name)
         yield swapped(mistake, stage, words, bound)._replace(equal=foreign)
-        solved = "/" not in name and name != "prompt-mean"  # by denominators
-        if stage == "aggregate" and not solved:
-            for divided, steps in [*case.accumulations.items()][1:]:
-                made = tapped(bound, partial(_divided, by=steps))
-                yield swapped(mistake, stage, words + divided, made)
 
 
 def _is_foreign(case: Case, name: str) -> bool:
@@ -325,10 +296,6 @@ def _is_foreign(case: Case, name: str) -> bool:
     framework, _, rest = name.partition("/")
     own = {bound.name.partition("/")[0] for bound in case.objective.stages.values()}
     return bool(rest) and framework not in own | {case.objective.name.partition("/")[0]}
-
-
-def _divided(weights: Weights, by: float) -> Weights:
-    return weights._replace(divisor=weights.divisor * by)
 
 
 _ROWS = {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed, swapped
-from grpo_cli.commands.verify.causes.solving import roundest, roundest_near
+from grpo_cli.commands.verify.causes.solving import roundest
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
@@ -36,16 +36,6 @@ def _sloped(value: F64, free: F64) -> tuple[F64, F64]:
 
 def _only_bounded(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
     return _sloped(np.clip(ratio, low, high) * a, ratio * a)
-
-
-def _product_clipped(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    return _sloped(np.clip(ratio * a, low, high), ratio * a)
-
-
-def _averaged(ratio: F64, a: F64, low: float, high: float) -> tuple[F64, F64]:
-    """The mean of both products."""
-    (value, slope), free = _only_bounded(ratio, a, low, high), ratio * a
-    return 0.5 * (free + value), 0.5 * (free + slope)
 
 
 def _without_exp(constant: float) -> Form:
@@ -101,9 +91,6 @@ CLIPS: Mapping[str, tuple[Form, Bounds]] = {
     "ratio-without-exp": (_without_exp(0.0), usual_bounds),
     "ratio-without-exp.free": (_without_exp(0.0), _no_bounds),
     "ratio-without-exp.freeplus": (_without_exp(1.0), _no_bounds),
-    "clip-of-product": (_product_clipped, usual_bounds),
-    "clip-of-product.zero": (_product_clipped, lambda low, high: (-low, high)),
-    "clip-both.mean": (_averaged, usual_bounds),
 }
 
 
@@ -184,13 +171,6 @@ def solved_dual(case: Case) -> Iterator[Cause]:
     if not low < high < np.inf:
         return
     number = roundest(low, high)
-    if case.loss is not None:  # linear in the bound between two tokens
-        below, above = (
-            float(_with_value(case, bound, "dual_clip").record_objective[0])
-            for bound in (low, high)
-        )
-        share = (case.loss - below) / (above - below) if above != below else np.nan
-        number = roundest_near(low + share * (high - low)) if -0.01 <= share <= 1.01 else number
     meant = (
         f"is {number:g} instead of {own['dual_clip']:g}"
         if own["dual_clip"]
@@ -270,9 +250,6 @@ def _is_odd(pair: Pair) -> bool:
 
 def with_window(case: Case, pair: Pair) -> Breakdown:
     """Evaluates the record with other ε_low and ε_high."""
-    if caps_weight(case.objective.surrogate):
-        surrogate = case.objective.surrogate
-        return _with_cap(case, cap_base(surrogate) + pair[1], floor=1.0 - pair[0])
     return bounded(case, bounds=lambda *_: (1.0 - pair[0], 1.0 + pair[1]))
 
 
@@ -285,7 +262,7 @@ def _within(pair: Pair, spans: Spans) -> bool:
 
 
 def _pairs(own: Pair, spans: Spans, slopes: Pair, rest: float, room: float) -> Iterator[Pair]:
-    """Yields what gives slopes·pair = rest: one ε changed, both to one, both in proportion, both.
+    """Yields what gives slopes·pair = rest: one ε changed, both to one, or in proportion.
 
     An ε that the loss does not say is the record's own, or the roundest between the tokens.
     """
@@ -309,10 +286,6 @@ def _pairs(own: Pair, spans: Spans, slopes: Pair, rest: float, room: float) -> I
         yield equal, equal
     if both := down * own[0] + up * own[1]:
         yield own[0] * rest / both, own[1] * rest / both
-    grid = np.arange(1, 61) / 100.0
-    near = np.abs(down * grid[:, None] + up * grid[None, :] - rest) <= room
-    for at in np.argwhere(near)[:1]:
-        yield float(grid[at[0]]), float(grid[at[1]])
 
 
 def _round(value: float, room: float) -> float:
@@ -398,33 +371,16 @@ def _caps(surrogate: Bound) -> tuple[float, float] | None:
 
     None of a surrogate that caps no weight.
     """
-    if not caps_weight(surrogate):
+    if not surrogate.name.endswith("cispo") or "epsilon_high" not in surrogate.values:
         return None
     epsilon = float(surrogate.values["epsilon_high"] or 0.0)
-    base = cap_base(surrogate)
+    base = 0.0 if surrogate.name == "trl/cispo" else 1.0
     return base + epsilon, 1.0 - base + epsilon
 
 
-def caps_weight(surrogate: Bound) -> bool:
-    """Whether a surrogate caps the weight of a log-prob, as CISPO does."""
-    return surrogate.name.endswith("cispo") and "epsilon_high" in surrogate.values
-
-
-def cap_base(surrogate: Bound) -> float:
-    """What ε_high is added to: 1; 0 in TRL, whose cap is ε_high itself."""
-    return 0.0 if surrogate.name == "trl/cispo" else 1.0
-
-
-def _floor(surrogate: Bound) -> float:
-    """The lower bound of the weight; 0 where there is none."""
-    return max(1.0 - float(surrogate.values.get("epsilon_low") or 1.0), 0.0)
-
-
-def _with_cap(
-    case: Case, cap: float, *, floor: float | None = None, moving: bool = False, cut: bool = False
-) -> Breakdown:
-    """Evaluates the record with other bounds of the weight; the lower is its own if not given."""
-    least = _floor(case.objective.surrogate) if floor is None else floor
+def _with_cap(case: Case, cap: float, *, moving: bool = False, cut: bool = False) -> Breakdown:
+    """Evaluates the record with another cap of the weight."""
+    least = max(1.0 - float(case.objective.surrogate.values.get("epsilon_low") or 1.0), 0.0)
 
     def surrogate(ratio: F64, advantage: F64, log_probs_new: F64) -> Surrogate:
         weight = np.clip(ratio, least, cap) * advantage
@@ -446,36 +402,3 @@ def _at_most(cap: float) -> Callable[[F64, F64], Surrogate]:
         return Surrogate(value, unbound(len(value)), np.where(ratio <= cap, value, 0.0), None)
 
     return surrogate
-
-
-def solved_cap(case: Case) -> Iterator[Cause]:
-    """Yields the bounds that the gradients of tokens with a bound weight have."""
-    caps, wanted = _caps(case.objective.surrogate), case.expected_policy_gradient
-    if caps is None or wanted is None:
-        return
-    slope = _with_cap(case, np.inf, floor=-np.inf).gradient - case.without_policy.gradient
-    loud = np.abs(slope) > case.quiet
-    ratio = case.breakdown.ratio[loud]
-    share = wanted[loud] / slope[loud] * ratio
-    own = _floor(case.objective.surrogate)
-    over, under = bool((ratio > caps[0]).any()), bool((ratio < own).any())
-    cap = _bound_of(share, share < ratio * 0.999, caps[0], binds=over, none=np.inf)
-    floor = _bound_of(share, share > ratio * 1.001, own, binds=under, none=0.0)
-    words = []
-    if not np.isclose(cap, caps[0], rtol=1e-4, atol=0.0):
-        bound = f"capped at {cap:.6g} instead of {caps[0]:g}"
-        bound = bound if np.isfinite(cap) else f"not capped at {caps[0]:g}"
-        words.append(f"epsilon_high: the ratio is {bound}")
-    if not np.isclose(floor, own, rtol=1e-4, atol=1e-6):
-        bound = f"is {floor:.6g} instead of {own:g}" if floor else f"({own:g}) is missing"
-        words.append(f"epsilon_low: the lower bound of the ratio {bound}")
-    if len(words) > 1 or (words and np.isfinite(cap)):  # a cap that is missing is another mistake
-        made = partial(_with_cap, cap=cap, floor=floor)
-        yield Cause("cispo-bound", ", and ".join(words), made)
-
-
-def _bound_of(share: F64, bound: Flags, own: float, *, binds: bool, none: float) -> float:
-    """The bound that tokens have; where none has one, the record's own if that binds none."""
-    if bound.any():
-        return roundest_near(float(np.median(share[bound])))
-    return none if binds else own

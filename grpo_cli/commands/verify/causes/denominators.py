@@ -12,7 +12,6 @@ from grpo_cli.batch import F64, I64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed
 from grpo_cli.mistakes import worded
-from grpo_cli.objective.arithmetic.groups import Groups
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
@@ -94,15 +93,6 @@ def _filled(case: Case) -> float:
     return float(filled) if filled < case.batch.responses.count else np.nan
 
 
-def _of_live_groups(case: Case) -> float:
-    """Counts the tokens of groups whose rewards differ; not a number where all of them do."""
-    rewards, groups = case.batch.rewards, case.batch.groups
-    if rewards is None or rewards.ndim > 1 or case.objective.advantage.choice.given:
-        return np.nan
-    live = (Groups(groups, case.batch.group_count).ranges(rewards) > 0.0)[groups]
-    return np.nan if live.all() else float(case.batch.responses.lengths[live].sum())
-
-
 def _kept_of_all(case: Case) -> float:
     """Counts the tokens that the correction keeps; not a number where it keeps all."""
     kept = float(_kept(case).sum())
@@ -133,7 +123,6 @@ _EQUAL: Mapping[str, Divisor] = {
     "one-less.each": lambda case: _tokens(case) - float((case.batch.responses.lengths > 0).sum()),
     "root-length.tokens": lambda case: _tokens(case) ** 0.5,
     "empty-response-counted": _filled,
-    "tied-left-out": _of_live_groups,
     "rejected-in-denominator": _kept_of_all,
 }
 # what tokens that are divided by their response's length are also divided by
@@ -295,22 +284,6 @@ def _of_loss(case: Case) -> Iterator[Cause]:
         divisor = float(sums[0]) / case.loss
         if divisor > 0.0 and any(named_counts(case, form, divisor)):
             yield from _causes(case, form, divisor, np.ones(1))
-
-
-def shared_length(cases: Sequence[Case]) -> Iterator[Cause]:
-    """Yields the whole L of which Σ of all tokens / (R · L) is the loss of all records."""
-    if any(not case.loss or case.gradient is not None for case in cases):
-        return
-    one, numerator = (lambda _: 1.0), _FORMS[""][1]
-    sums = [float(_with_weights(case, numerator, one).record_objective[0]) for case in cases]
-    pairs = zip(sums, cases, strict=True)
-    found = np.array([of / (case.loss or np.nan) / _count(case) for of, case in pairs])
-    length, rooms = float(np.round(found[0])), [max(1e-4, case.rounding) for case in cases]
-    if length < 1.0 or (np.abs(found - length) > np.array(rooms) * length).any():
-        return
-    words = f"another denominator: your loss {_divided('')}responses × {length:g}, in all records"
-    made = partial(_with_weights, numerator=numerator, divisor=lambda case: _count(case) * length)
-    yield Cause("constant-length", f"{words}; {_own(cases[0])}", made, for_all=True)
 
 
 def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Cause]:
@@ -487,51 +460,41 @@ def scaled(case: Case, loss: float, gradient: float, only: str = "") -> Breakdow
 # ---- factors, where there is only one number to go by -------------------------------------------
 
 _PERHAPS = "off by a factor, perhaps of accumulation"
+_SUM = "a sum instead of a mean, or a mean instead of a sum"
 _ACCUMULATION = ("gradient_accumulation_steps", "steps_per_generation", "dp_size", "num_processes")
+_MICRO_BATCHES, _WHOLE = range(2, 65), range(2, 11)
+"""Micro-batches of a step that no record states, and plain factors of a loss."""
 
 
-def named_factors(case: Case) -> Iterator[Cause]:
-    """Yields factors that have a name; of a gradient too, only those of accumulation."""
-    found = _loss_factor(case)
+def factors(case: Case) -> Iterator[Cause]:
+    """Yields factors of the loss that have a name; of a gradient too, only of accumulation."""
+    found, room = _loss_factor(case), max(case.tolerance.rtol, case.rounding)
     if found is None:
         return
-    given = [(_PERHAPS, *each) for each in _stated(case, _ACCUMULATION)]
-    if case.gradient is None:
-        kind = "a sum instead of a mean, or a mean instead of a sum"
-        given += [(kind, name, value) for name, value in _counts(case)]
-    for kind, name, value in given:
-        if value <= 1:
-            continue
-        mistake = "factor" if "sum" in kind else "accumulation-missing"
+    alone = case.gradient is None
+    stated, counts = [*_stated(case, _ACCUMULATION)], [*_counts(case)] if alone else []
+    if alone and not any(name == _ACCUMULATION[0] for name, _ in stated):
+        for count in _MICRO_BATCHES:
+            if abs(found * count - 1.0) <= room:
+                words = f"loss ÷ {count}: gradient accumulation of {count}"
+                yield _factor("accumulation-missing", words, 1.0 / count)
+    named = [("accumulation-missing", _PERHAPS, *each) for each in stated]
+    named += [("factor", _SUM, *each) for each in counts]
+    for mistake, kind, name, value in (row for row in named if row[3] > 1):
         for factor, verb in ((value, "times"), (1.0 / value, "divided by")):
             for sign, suffix in ((1.0, ""), (-1.0, ", with the wrong sign")):
-                if abs(found - sign * factor) <= max(case.tolerance.rtol, case.rounding) * factor:
+                if abs(found - sign * factor) <= room * factor:
                     words = f"{kind}: yours is the computed one {verb} {name} = {value:g}{suffix}"
-                    yield Cause(mistake, words, partial(everything_times, factor=sign * factor))
-
-
-def accumulated(case: Case) -> Iterator[Cause]:
-    """Yields micro-batches, each of whose losses is an n-th, where the record says no number.
-
-    And the loss times a small n that is no count of the record.
-    """
-    found, room = _loss_factor(case), max(case.tolerance.rtol, case.rounding)
-    if found is None or case.gradient is not None:
-        return
-    for count in _MICRO_BATCHES if not any(_stated(case, _ACCUMULATION[:1])) else ():
-        if abs(found * count - 1.0) <= room:
-            words = f"loss ÷ {count}: gradient accumulation of {count}"
-            yield Cause("accumulation-missing", words, partial(everything_times, factor=1 / count))
-    sizes = np.bincount(case.batch.groups).tolist()
-    counts = {*sizes, *(value for _, value in (*_stated(case, _ACCUMULATION), *_counts(case)))}
-    for count in _TIMES_LOSS if case.is_loss_alone else ():
-        if abs(found / count - 1.0) <= room and count not in counts:
+                    yield _factor(mistake, words, sign * factor)
+    known = {*np.bincount(case.batch.groups).tolist(), *(x for _, x in (*stated, *counts))}
+    for count in _WHOLE if case.is_loss_alone else ():
+        if abs(found / count - 1.0) <= room and count not in known:
             words = f"off by a constant factor: yours is the computed loss times {count}"
-            yield Cause("factor", words, partial(everything_times, factor=count), by_record=True)
+            yield _factor("factor", words, count)._replace(by_record=True)
 
 
-_TIMES_LOSS = range(2, 11)
-_MICRO_BATCHES = range(2, 65)
+def _factor(mistake: str, words: str, factor: float) -> Cause:
+    return Cause(mistake, words, partial(everything_times, factor=factor))
 
 
 def _stated(case: Case, names: Sequence[str]) -> Iterator[tuple[str, float]]:

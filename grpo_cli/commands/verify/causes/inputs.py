@@ -46,22 +46,10 @@ def _replaced(case: Case, columns: tuple[str, ...], change: Change) -> Breakdown
 
 
 def _shifted(values: F64, written: Segments, by: int, fill: str) -> F64:
-    """Each token's value is its neighbour's; at the edge 0, its own, or the next response's."""
+    """Each token's value is its neighbour's; at the edge 0 or its own."""
     moved, lengths = np.roll(values, by), written.spread(written.lengths)
     edge = written.positions == (0 if by > 0 else lengths - 1)
-    if fill == "rolled":  # as rows that are padded to the longest: that one takes in its other end
-        edge &= lengths < lengths.max(initial=0)
-    if fill in ("wrapped", "rolled"):
-        start = written.spread(written.starts)
-        moved = values[start + (written.positions - by) % np.maximum(lengths, 1)]
-        edge &= fill == "rolled"
     return np.where(edge, values if fill == "repeated" else 0.0, moved)
-
-
-def _from_row_before(values: F64, written: Segments) -> F64:
-    if len(set(written.lengths.tolist())) != 1:
-        raise ValueError("rows of unequal lengths")
-    return np.roll(values, int(written.lengths[0]))
 
 
 _NEIGHBOUR = "are shifted by one token: each token has the value of the {} one"
@@ -73,7 +61,7 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
     *(
         ("log-probs-shifted", _NEIGHBOUR.format(where), partial(_shifted, by=by, fill=fill))
         for by, where in ((1, "previous"), (-1, "next"))
-        for fill in ("zero", "repeated", "wrapped", "rolled")
+        for fill in ("zero", "repeated")
     ),
     *(
         (
@@ -84,7 +72,6 @@ CHANGES: tuple[tuple[str, str, Change], ...] = (
         for by, where in ((1, "previous"), (-1, "next"))
     ),
     ("zero-filled", "are 0: they are missing and were filled", lambda x, _: np.zeros_like(x)),
-    ("log-probs-shifted", "are those of the previous response", _from_row_before),
 )
 """What happened to a column of log-probs."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, swapped
-from grpo_cli.commands.verify.causes.clips import cap_base, caps_weight, window_words, with_window
+from grpo_cli.commands.verify.causes.clips import window_words, with_window
 from grpo_cli.commands.verify.causes.kl import added, dropped, unused
 from grpo_cli.commands.verify.causes.pairs import both
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS
@@ -25,8 +25,6 @@ from grpo_cli.objective.choice import Bound
 _BY_CHANCE = 0.02
 """Where more values than that are expected to give the losses by chance, none is named."""
 _USUAL = (0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5)
-_BOUNDS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0)
-"""Further bounds of CISPO's weight."""
 _BETAS = np.array([0.0, 0.001, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.1])
 _ROUND = np.array(
     [
@@ -129,10 +127,9 @@ def _room(case: Case) -> float:
 
 def _windows(cases: Sequence[Case]) -> Iterator[_Guess]:
     """Yields ε on one side or the same on both, then both."""
-    surrogates = [case.objective.surrogate for case in cases]
-    if any(x.choice.window != "product" and not caps_weight(x) for x in surrogates):
+    if any(case.objective.surrogate.choice.window != "product" for case in cases):
         return
-    usual = np.array(_USUAL + (_BOUNDS if caps_weight(surrogates[0]) else (np.inf,)))
+    usual = np.array((*_USUAL, np.inf))
     (low, high), *others = {_own(case) for case in cases}
     if others:
         return
@@ -151,8 +148,7 @@ def _windows(cases: Sequence[Case]) -> Iterator[_Guess]:
 def _own(case: Case) -> tuple[float, float]:
     """The ε_low and ε_high that the record is evaluated with."""
     values = case.objective.surrogate.values
-    low = values.get("epsilon_low", 1.0)  # of TRL's CISPO, which has no lower bound
-    return float(low or 0.0), float(values["epsilon_high"] or 0.0)
+    return float(values["epsilon_low"] or 0.0), float(values["epsilon_high"] or 0.0)
 
 
 def _window(fitting: F64, own: tuple[float, float]) -> Cause:
@@ -184,13 +180,9 @@ def _loss_off(case: Case, low: F64, high: F64) -> F64:
     b = case.breakdown
     weight = b.token_weight * b.advantage
     off = np.full(len(low), _off(case))
-    surrogate, base = case.objective.surrogate, 1.0
-    if capped := caps_weight(surrogate):
-        weight, base = weight * case.column("log_probs_new"), cap_base(surrogate)
-    sides = zip((-1.0, 1.0), (-1.0, base), _own(case), (low, high), strict=True)
-    for turn, one, own, epsilon in sides:
-        mine = capped | (turn * b.advantage > 0)
-        bounds = np.concatenate([[own], epsilon]) + one
+    for turn, own, epsilon in zip((-1.0, 1.0), _own(case), (low, high), strict=True):
+        mine = turn * b.advantage > 0
+        bounds = np.concatenate([[own], epsilon]) + turn
         sums = turn * _capped_sums(turn * b.ratio[mine], weight[mine], bounds)
         off += sums[1:] - sums[0]
     return off

@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued, tapped
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import ENTROPY, KL
 
@@ -73,18 +73,13 @@ def _moved(case: Case, by: int, *, rolls: bool = False) -> Flags:
     return found & (inside | rolls)
 
 
-def _aligned(case: Case) -> Flags:
-    """As many tokens of each response as count, from its start on."""
-    count = np.bincount(case.written.index, case.mask, case.written.count)
-    found: Flags = case.written.positions < case.written.spread(count)
+def _turn(case: Case, *, last: bool) -> Flags:
+    """The tokens of the last, or the first, turn of each trajectory."""
+    order = Inputs(case.batch).get("turn_order")
+    edge = order.following(np.ones(order.turns.count)) == 0.0 if last else order.number == 0
+    found = np.zeros(len(case.mask), dtype=np.bool_)
+    found[np.flatnonzero(case.mask)] = order.turns.spread(edge)
     return found
-
-
-def _neighbour(case: Case) -> Flags:
-    """The mask of the response before."""
-    rows = np.split(case.mask, case.written.starts[1:])
-    parts = [np.resize(row, len(own)) for row, own in zip([rows[-1], *rows], rows, strict=False)]
-    return np.concatenate(parts)
 
 
 MASKS: Sequence[tuple[str, Callable[[Case], Flags]]] = (
@@ -102,8 +97,6 @@ MASKS: Sequence[tuple[str, Callable[[Case], Flags]]] = (
     ("mask-shifted.more", lambda case: case.mask | _moved(case, 1)),
     ("mask-shifted.more", lambda case: case.mask | _moved(case, 1) & _written(case)),
     ("mask-shifted.before", lambda case: case.mask | _moved(case, -1)),
-    ("mask-misplaced.aligned", _aligned),
-    ("mask-misplaced.neighbour", _neighbour),
     ("edge-masked.last", lambda case: case.mask & ~_edge(case, last=True)),
     ("edge-masked.first", lambda case: case.mask & ~_edge(case, last=False)),
     ("edge-masked.finished", lambda case: case.mask & ~_ends(case)),
@@ -112,6 +105,8 @@ MASKS: Sequence[tuple[str, Callable[[Case], Flags]]] = (
     ("edge-masked.starts", lambda case: case.mask & ~_edge(case, last=False, runs=True)),
     ("edge-masked.longest", lambda case: case.mask & _shorter(case)),
     ("edge-masked.only", partial(_edge, last=True)),
+    ("turns-missing.last", partial(_turn, last=True)),
+    ("turns-missing.first", partial(_turn, last=False)),
 )
 """Key of the catalogue, and the tokens that count instead."""
 
@@ -129,7 +124,7 @@ def masks(case: Case) -> Iterator[Cause]:
     for key, mask in MASKS:
         if key == "edge-masked.only" and case.loss is None and case.gradient is None:
             continue  # a share of that coarseness equals many metrics
-        if case.is_masked or key.startswith("edge-masked"):
+        if case.is_masked or key.startswith(("edge-masked", "turns-missing")):
             yield catalogued(key, partial(_everywhere, mask=mask))
     for mistake, (key, parts) in _IN_PLACES.items():
         if case.is_masked and (case.objective.beta or "policy" in parts):
@@ -257,8 +252,6 @@ def solved_tokens(case: Case) -> Iterator[Cause]:
             yield _cause(_words(case, picked, suffix), picked, times)._replace(equal=equal)
             if not np.array_equal(picked, wrong):
                 yield _cause(_words(case, wrong, suffix), wrong, times)
-    if not wrong.any():
-        yield from _silent(case)
 
 
 def _may_be_advantages(case: Case, picked: Flags) -> bool:
@@ -289,38 +282,6 @@ def _with_silent(case: Case, wrong: Flags) -> Flags:
     )
     picked: Flags = wrong | (responses.spread(whole) & ~seen)
     return picked
-
-
-def _silent(case: Case) -> Iterator[Cause]:
-    """Yields tokens and responses without gradient (clipped) that add nothing, or double."""
-    if case.loss is None:
-        return
-    responses, parts = case.batch.responses, case.breakdown.contribution
-    silent = np.abs(case.breakdown.gradient) <= case.quiet
-    whole = (responses.lengths > 0) & (responses.sum((~silent).astype(int)) == 0)
-    for times, suffix in _TIMES:
-        for row in np.flatnonzero(whole & _explains(case, responses.sum(parts), times)):
-            picked = responses.index == row
-            yield _cause(_words(case, picked, suffix), picked, times)
-        fits = np.flatnonzero(silent & _explains(case, parts, times))
-        if len(fits):
-            picked = np.arange(len(parts)) == fits[0]
-            words = _words(case, picked, suffix)
-            if len(fits) > 1:
-                words += (
-                    f", or another of the {len(fits)} tokens without gradient that have the "
-                    "same contribution"
-                )
-            yield _cause(words, picked, times)
-
-
-def _explains(case: Case, parts: F64, times: float) -> Flags:
-    """Whether counting a part of the loss so many times explains what it is off by."""
-    assert case.loss is not None
-    off = case.loss - float(case.breakdown.record_objective[0])
-    size = max(abs(case.loss), 1e-3 * float(np.abs(case.breakdown.contribution).sum()))
-    near: Flags = np.abs((times - 1.0) * parts - off) <= case.tolerance.rtol * size
-    return near
 
 
 def _words(case: Case, picked: Flags, suffix: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
@@ -10,29 +10,22 @@ from grpo_cli.commands.verify.causes import choices, clips, denominators, statis
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, on_top, swapped
 from grpo_cli.commands.verify.causes.kl import negated, penalties, strength, usual
-from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound
 from grpo_cli.variants import bind
-from grpo_cli.variants.plan import Plan
 
 _OF_STD = (("std_eps", "std_eps", (1e-4, 1e-6, 1e-8)), ("std_ddof", "ddof", (0, 1)))
 """What TRL, verl and papers add to the std, and subtract from n there."""
 
 
-def settings(case: Case, rows: Sequence[Plan], *, more: bool) -> Iterator[Cause]:
+def settings(case: Case, *, more: bool) -> Iterator[Cause]:
     """Yields a KL that is missing or another one, as trainers' settings have it, and its β.
 
-    And the usual rows of the framework that names the fields, and every usual std_eps. ``more``:
+    And every usual std_eps. ``more``:
     any mistake about the KL or the std, and another choice at any stage, where a gradient or
     several losses leave nothing to chance.
     """
     of_kl, own = penalties(case) if more else usual(case), case.objective.advantage
     yield from islice(of_kl, 1)  # that it is missing is the most usual
-    for plan in rows:
-        words = f"{plan.variant} instead of {case.objective.name} (add -v {plan.variant})"
-        yield Cause("", words, partial(_as_row, plan=plan), "advantage")
     for name, called, usual_values in _OF_STD if more else _OF_STD[:1]:
         for other in usual_values if name in own.values else ():
             if other != (stated := own.values[name]):
@@ -63,10 +56,6 @@ def _choices(case: Case) -> Iterator[Cause]:
 
 _CLIPS = 5
 """The first of the list: no clip, max for min, no min, and a clip of one side."""
-
-
-def _as_row(case: Case, plan: Plan) -> Breakdown:
-    return Chunk.of([case.record]).run(Evaluator(plan).evaluate)
 
 
 def both(setting: Cause, mistake: Cause) -> Cause:

@@ -14,8 +14,6 @@ _COLUMNS = ("log_probs_new", "log_probs_old", "log_probs_ref")
 _DECIMALS = range(3, 8)
 """Of log-probs that were rounded: fewer may have been typed, more are as good as float32."""
 _SIGMAS = 3.0
-ROUNDED = "the loss differs by no more than the rounding"
-"""How the words begin for a difference that no mistake needs to explain."""
 _FLOAT32 = 2.0**-23
 """What float32 leaves of the sizes that a loss is made of."""
 
@@ -59,10 +57,3 @@ def _steps(formats: Sequence[str], values: F64, records: Segments) -> F64:
     """[N] how far each log-prob may be from what it was rounded from."""
     parts = zip(formats, np.split(values, records.starts[1:]), strict=True)
     return np.concatenate([half_steps(form, part) for form, part in parts])
-
-
-def finest_format(breakdown: Breakdown) -> str:
-    """The format of one record's log-probs that leaves the least open."""
-    records = breakdown.batch.record_tokens
-    found = {log_prob_formats(x, records)[0]: x for x in _columns(breakdown)}
-    return min(found, key=lambda form: float(half_steps(form, found[form]).sum()))

@@ -23,17 +23,12 @@ from grpo_cli.commands.verify.causes import (
     masks,
     pairs,
     statistics,
-    turns,
 )
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT, Cause, Source
 from grpo_cli.commands.verify.causes.located import UNKNOWN, Located, located
-from grpo_cli.commands.verify.causes.rounding import ROUNDED, finest_format
 from grpo_cli.commands.verify.causes.suspects import Suspect
-from grpo_cli.commands.verify.causes.undefined import NOTHING, is_undefined, undefined
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.records import Record
-from grpo_cli.variants.plan import Plan
 
 MOST = 4
 """Causes named, where several explain a record equally well."""
@@ -42,11 +37,8 @@ MOST = 4
 TIERS: Sequence[Sequence[tuple[Source, int]]] = (
     ((denominators.negative, 3),),
     (
-        (denominators.accumulated, 1),
-        (denominators.named_factors, 1),
+        (denominators.factors, 2),
         (masks.masks, 2),
-        (turns.trajectories, 2),
-        (turns.credit, 2),
         (masks.edges, 3),
         (masks.solved_tokens, 1),
         (statistics.statistics, 3),
@@ -69,7 +61,6 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (inputs.bases, 2),
         (advantages.solved_changes, 1),
         (advantages.discounted, 1),
-        (clips.solved_cap, 1),
         (clips.solved_dual, 1),
         (choices.weights, 2),
         (denominators.of_a_term, 2),
@@ -100,8 +91,8 @@ PAIRED = 4
 FITS = 1e-4
 """What an answer to another record may leave here."""
 
-_IS_ROUNDING, _IS_SEEN = 4.0 / 3.0, 5.0
-"""How many times what its rounding leaves open a loss is off: at most, and where a cause shows."""
+_IS_SEEN = 5.0
+"""How many times what its rounding leaves open a loss is off where a cause shows."""
 
 _COARSE = 1e-3
 """The relative rounding of a loss from which on numbers that fit many records may be chance."""
@@ -123,10 +114,8 @@ class Explained(NamedTuple):
     causes: Sequence[Cause] = ()
     possible: Sequence[Cause] = ()
 
-    @property
-    def is_rounding(self) -> bool:
-        """Whether the rounding of the log-probs explains the difference, and no mistake has to."""
-        return self.where is not None and self.where.words.startswith(ROUNDED)
+
+_UNDEFINED = Located("your number is NaN or infinite: grpo check looks for what makes it so")
 
 
 def explained(case: Case) -> Explained:
@@ -135,18 +124,13 @@ def explained(case: Case) -> Explained:
     Of several that fit, those that fit best by orders of magnitude, the most common mistake first.
     Where nothing does, those that the rounding of the log-probs leaves open.
     """
-    if is_undefined(case):
-        causes = undefined(case)
-        return Explained(Located("" if causes else NOTHING), causes[:MOST])
-    (where,) = located(case)
+    if not all((np.isfinite(one.values) | ~one.given).all() for one in case.columns):
+        return Explained(_UNDEFINED)
+    where = located(case)
     found, rounded = _in_stages(case, where), case.rounded
-    if not found.causes and case.is_rounded:
-        if rounded.rooms_off <= _IS_ROUNDING:
-            form, room = finest_format(case.breakdown), f"{rounded.loss_room:.1g}"
-            return Explained(Located(f"{ROUNDED} of the log-probs ({form}) explains: ±{room}"))
-        if rounded.rooms_off >= _IS_SEEN:
-            again = _in_stages(rounded, where)
-            found = again if again.causes or not found.possible else found
+    if not found.causes and case.is_rounded and rounded.rooms_off >= _IS_SEEN:
+        again = _in_stages(rounded, where)
+        found = again if again.causes or not found.possible else found
     return found._replace(where=where)
 
 
@@ -165,7 +149,7 @@ def _in_stages(case: Case, where: Located) -> Explained:
     return found
 
 
-def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
+def paired(cases: Sequence[Case]) -> Sequence[Cause]:
     """Searches for a mistake on top of another usual setting, which alone does not explain it.
 
     Of several records an ε or β that gives all losses with the setting, then any common mistake
@@ -176,7 +160,7 @@ def paired(cases: Sequence[Case], rows: Sequence[Plan]) -> Sequence[Cause]:
     more = len(cases) == _AGREEING if alone else len(cases) < _SOLVED_FROM
     tried: set[str] = set()
     seen: set[Hashable] = set()
-    for setting in pairs.settings(last, rows, more=more):
+    for setting in pairs.settings(last, more=more):
         with suppress(*IMPOSSIBLE):
             if (made := _numbers(setting.evaluate(last), alone=alone)) in seen:
                 continue
@@ -281,11 +265,8 @@ def matches_by_chance(case: Case, losses: Sequence[float]) -> float:
 
 _KEPT = 3
 """Answers remembered."""
-_PERHAPS = 24
-"""Causes that the rounding of the log-probs leaves open, of which other records tell the right one;
-"""
-_ENOUGH = 4
-"""so many of them."""
+_PERHAPS, _ENOUGH = 24, 4
+"""Causes that rounding leaves open, and how many records have to tell the right one of them."""
 _SOLVED_FROM = 3
 """Records that a number which they share is solved from."""
 
@@ -317,15 +298,8 @@ class Memory:
         """How many records had to be searched for none to be left out."""
         return self._searches + self.left_out
 
-    def explained(
-        self, suspect: Suspect, rows: Callable[[Record], Sequence[Plan]]
-    ) -> Explained | None:
-        """Says why a record differs, and where if it was searched; None where it was not.
-
-        Args:
-            suspect: the record.
-            rows: gives the plans of the rows that are usual where a record comes from.
-        """
+    def explained(self, suspect: Suspect) -> Explained | None:
+        """Says why a record differs, and where if it was searched; None where it was not."""
         if known := self._fitting(suspect, self._known) or self.for_all(suspect):
             return Explained(None, known)
         if self._left <= 0:
@@ -335,44 +309,42 @@ class Memory:
         case = suspect.case
         found, key = explained(case), case.key
         self._searches += 1
-        if found.is_rounding:
+        if found.where is _UNDEFINED:
             return found
         if any(cause.for_all for cause in found.causes):
             self._for_all += [(key, found.causes)]
             return found
-        if all(cause.unnamed for cause in found.causes) and not is_undefined(case):
+        if all(cause.unnamed for cause in found.causes):
             self._unexplained.append(case.rounded)
             is_hidden = case.is_rounded and case.rounded.rooms_off < _IS_SEEN
-            of_all = () if is_hidden or _is_coarse(case) else self._of_all(case, rows)
+            of_all = () if is_hidden or _is_coarse(case) else self._of_all(case)
             if found.causes:  # a number that nobody types may be a product of two mistakes
                 of_all = [one._replace(for_all=False) for one in of_all] or found.causes
             found = found._replace(causes=of_all)
         if found.causes and not found.causes[0].for_all:
             self._known = [(key, found.causes), *self._known][:_KEPT]
-        elif not is_undefined(case):
+        else:
             least = _ENOUGH if len(found.possible) > MOST else 1
             some = (one for one in found.possible if not one.equal)
             perhaps = [one._replace(for_all=True, least=least) for one in some]
             self._for_all += [(key, some) for some in (perhaps, found.causes) if some]
         return found
 
-    def _of_all(self, case: Case, rows: Callable[[Record], Sequence[Plan]]) -> Sequence[Cause]:
+    def _of_all(self, case: Case) -> Sequence[Cause]:
         """What explains a record that no mistake alone does, to be named if it explains all.
 
         One record is asked without the room of rounding, which too many pairs come within.
         """
         cases = self._unexplained
-        last = cases[-_SOLVED_FROM:]
-        lengths, std = denominators.shared_length(last), statistics.shared_std(last)
-        several = lengths, loss_settings.shared(cases), std
         with suppress(*IMPOSSIBLE):
+            several = loss_settings.shared(cases), statistics.shared_std(cases[-_SOLVED_FROM:])
             for cause in chain(*several) if len(cases) > 1 else ():
                 if _explains_all(cause, cases):
                     return [cause]
         if not self._pairs_left:
             return ()
         self._pairs_left -= 1
-        return paired(cases if len(cases) > 1 else [case], rows(case.record))
+        return paired(cases if len(cases) > 1 else [case])
 
     def for_all(self, suspect: Suspect) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""

@@ -81,26 +81,6 @@ def _of(labels: I64, counted: Flags | None = None) -> Sets:
     return labels, np.ones(len(labels), dtype=np.bool_) if counted is None else counted
 
 
-def _trajectories(case: Case) -> Sets | None:
-    """The groups, in which a trajectory counts once."""
-    of = case.batch.trajectories
-    if of is None:
-        return None
-    once = np.zeros(len(of), dtype=np.bool_)
-    once[np.unique(of, return_index=True)[1]] = True
-    return _of(case.batch.groups, once)
-
-
-def _numbers(case: Case) -> Sets | None:
-    """The responses of a group that are the same turn of their trajectories."""
-    if case.batch.trajectories is None:
-        return None
-    order = Inputs(case.batch).get("turn_order")
-    if order.turns.count != case.batch.responses.count:
-        return None
-    return _of(case.batch.groups * (int(order.number.max(initial=0)) + 1) + order.number)
-
-
 def _filled(case: Case) -> Sets | None:
     filled = case.batch.responses.lengths > 0
     return None if filled.all() else _of(case.batch.groups, filled)
@@ -118,14 +98,9 @@ _GROUP, _BATCH, _STRIDE = "the group", "the batch, over all groups", "group-stri
 _SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
     _GROUP: (lambda case: _of(case.batch.groups), ""),
     _BATCH: (lambda case: _of(0 * _rows(case)), "batch-as-one-group"),
-    "the group, in which each trajectory counts once": (_trajectories, "turn-counted"),
     "the group's responses that are not masked entirely (truncated ones are left out)": (
         _filled,
         "masked-response-votes",
-    ),
-    "the responses of the group that are the same turn (each step by its number)": (
-        _numbers,
-        "turn-groups",
     ),
     "each half of the batch (a rank's part)": (_half, "batch-as-one-group"),
     "group-stride.every": (lambda case: _of(_rows(case) % case.batch.group_count), "group-stride"),
@@ -330,7 +305,7 @@ def _off(tables: _Tables, formula: Formula, wanted: F64) -> float:
 def statistics(case: Case) -> Iterator[Cause]:
     """Yields formulas that differ in the fewest parts; of gradients, those that they speak for."""
     mine, rewards = case.breakdown.response_advantage, own_rewards(case)
-    if mine is None or rewards is None or not case.other_advantages.all():
+    if mine is None or rewards is None or not case.other_advantages:
         return
     tables = _Tables(case)
     own, found = _own(tables, mine), case.effective_advantages
@@ -375,19 +350,14 @@ def centres(case: Case) -> Iterator[Cause]:
 
 
 def shared_std(cases: Sequence[Case]) -> Iterator[Cause]:
-    """Yields one std by which the advantages of all records are divided, as a batch has it.
-
-    Of losses alone three have to say so.
-    """
-    if len(cases) < (2 if all(case.gradient is not None for case in cases) else 3):
-        return
+    """Yields one std by which the advantages of all records are divided, as a batch has it."""
     rows = [(case, case.breakdown.response_advantage, _centred(case)) for case in cases]
     known = [(case, a, c) for case, a, c in rows if a is not None and c is not None and c.any()]
-    if len(known) < len(cases):
+    if len(known) < len(cases) or any(case.gradient is None for case in cases):
         return
     found = np.array([_divided_by(case, c) for case, _, c in known])
-    own = np.array([_slope(a, c) for _, a, c in known])
-    if np.isfinite(found).all() and np.ptp(found) <= 1e-4 * found.min() < np.ptp(own * found):
+    own = np.array([float(c @ c) / float(a @ c) for _, a, c in known])
+    if np.isfinite(found).all() and np.ptp(found) <= 1e-4 * found.min() < np.ptp(found / own):
         one = f"one std in all records, {found[0]:.5g} (batch-std)"
         words = f"advantages divided by {one}, not by the group's own"
         made = partial(_with_std, std=float(found[0]))
@@ -396,24 +366,16 @@ def shared_std(cases: Sequence[Case]) -> Iterator[Cause]:
 
 def _centred(case: Case) -> F64 | None:
     """[R] the rewards less the mean of their group."""
-    rewards = own_rewards(case)
-    if rewards is None:
-        return None
-    middle = _Tables(case).statistic("", "mean", _GROUP)
-    return None if middle is None else rewards - middle
+    rewards, middle = own_rewards(case), _Tables(case).statistic("", "mean", _GROUP)
+    return None if rewards is None or middle is None else rewards - middle
 
 
 def _divided_by(case: Case, centred: F64) -> float:
-    """What centred rewards are divided by in the gradient, or else in the loss."""
-    made, rest = case.with_advantages(centred), case.without_policy
-    if case.gradient is not None:
-        return 1.0 / _slope(case.gradient - rest.gradient, made.gradient - rest.gradient)
-    loss, silent = case.loss or np.nan, rest.record_objective[0]
-    return float((made.record_objective[0] - silent) / (loss - silent))
-
-
-def _slope(wanted: F64, ours: F64) -> float:
-    return float(wanted @ ours) / float(ours @ ours)
+    """What centred rewards are divided by in the gradient."""
+    wanted = case.expected_policy_gradient
+    assert wanted is not None
+    made = case.with_advantages(centred).gradient - case.without_policy.gradient
+    return float(made @ made) / float(made @ wanted)
 
 
 def _with_std(case: Case, std: float) -> Breakdown:

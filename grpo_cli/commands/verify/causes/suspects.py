@@ -13,7 +13,6 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, Cause
 from grpo_cli.commands.verify.causes.compared import COUNTS
-from grpo_cli.commands.verify.causes.located import Located, located
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.expected import Expectation
 from grpo_cli.commands.verify.judging import Judged
@@ -40,13 +39,6 @@ class _Group:
             if self.records[1:]:
                 return Case.of(self.records, self.wanted, self.plan, self.tolerance).rounded
         return None
-
-    @cached_property
-    def located(self) -> Sequence[Located]:
-        """[M] where the numbers of each differ; none where that has to be asked of each alone."""
-        with suppress(*IMPOSSIBLE):
-            return [] if self.case is None else located(self.case)
-        return []
 
     def misfit(self, cause: Cause, at: int) -> float:
         """How far off a record is with a cause; NaN where that has to be tried on it alone."""
@@ -84,11 +76,6 @@ class Suspect:
         """It without its group, which is then not kept."""
         group = _Group(self._group.plan, self._group.tolerance)
         return Suspect(self._record, self._wanted, group)
-
-    @property
-    def located(self) -> Located:
-        """Where its numbers differ, and what that follows."""
-        return self._group.located[self._at] if self._group.located else located(self.case)[0]
 
     @property
     def key(self) -> Hashable:
