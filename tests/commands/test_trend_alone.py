@@ -103,12 +103,13 @@ def test_a_fault_is_found_in_time_and_stays(name: str, tmp_path: Path) -> None:
     every = []
     for count in (50 + within, STEPS):
         found = wrong(answer("trend", written(path, planted, count)))
-        every.append({(one["metric"], one["direction"]): one for one in reversed(found)})
+        every.append({(one["metric"], one["direction"]): one for one in found})
     assert {*every[0]} == {(series, way)}
     (first,), last = every[0].values(), every[1][series, way]
     assert first["onset"] == last["onset"]
     assert 51 <= first["onset"] <= 51 + within
     assert first["seen"] <= 50 + within
+    assert last["period"] == (5 if name == "every fifth step" else 0)
 
 
 def test_what_a_log_says_is_one_event_with_a_fix(tmp_path: Path) -> None:

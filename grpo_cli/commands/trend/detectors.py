@@ -58,6 +58,8 @@ _SURE = 10.0
 """Standard errors from which on a rise may be as small as that."""
 _STAYS = 0.5
 """The share of a single step's distance from what was usual that those after it have as well."""
+_PERIODS = 3
+"""Equal distances between single steps that are a period."""
 _BACK = 4
 """Values in a row that are back to the old level."""
 
@@ -224,7 +226,17 @@ def _single(
             levels.append(_until_back(level_since, scaled))
         else:
             spikes.append(Change(at, max(at, BEFORE) + 1, SPIKE, up))
-    return [*spikes, *levels]
+    return [*_periodic(spikes), *levels]
+
+
+def _periodic(spikes: list[Change]) -> list[Change]:
+    """The spikes; those from the first of several at one distance on are one, with a period."""
+    gaps = np.diff([one.at for one in spikes])
+    for first in range(len(spikes) - _PERIODS):
+        gap = int(gaps[first])
+        if gap > 1 and (gaps[first : first + _PERIODS] == gap).all():
+            return [*spikes[:first], spikes[first]._replace(period=gap)]
+    return spikes
 
 
 def _within(change: Change, at: int) -> bool:

@@ -257,7 +257,8 @@ class Event(Answer):
             return "from the first step on"
         if self.first.kind == STUCK:
             return f"from step {self.step:,} on"
-        return f"step {self.step:,}"
+        often = f" and every {self.first.period} steps since" if self.first.period else ""
+        return f"step {self.step:,}{often}"
 
     @property
     def _fact(self) -> str:

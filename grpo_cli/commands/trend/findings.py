@@ -153,8 +153,8 @@ def _finding(
     series: _Series, steps: Steps, change: Change, flags: Flags, ungrouped: str | None
 ) -> Finding:
     values, numbers = series.values, steps.numbers
-    end = len(values) if change.end is None else max(change.end, change.at + 1)
-    after = values[change.at : change.at + 1 if change.kind == SPIKE else end]
+    end = len(values) if change.end is None or change.period else max(change.end, change.at + 1)
+    after = values[change.at : change.at + 1 if change.kind == SPIKE and not change.period else end]
     worst = change.at + int(after.argmax() if change.up else after.argmin())
     begun, farthest = (int(series.places[at]) for at in (change.at, worst))
     ended, through = (
@@ -175,6 +175,7 @@ def _finding(
         seen=numbers[series.places[change.seen - 1]],
         end=ended,
         through=through,
+        period=change.period,
         at_once=change.at_once,
         has_past=change.kind != TREND and (change.limit is None or levels.before is not None),
         before=levels.before,
@@ -230,7 +231,8 @@ def _sentence(
     if change.kind == SPIKE:
         verb = "jumped" if change.up else "dropped"
         before = f"median {brief(levels.before)} before"
-        return f"{name} {verb} at step {step}: {before}, {brief(exact)} at that step"
+        often = f" and every {change.period} steps from then on" if change.period else ""
+        return f"{name} {verb} at step {step}{often}: {before}, {brief(exact)} at that step"
     if change.kind == IMPOSSIBLE:
         low, high = series.watch.span
         bound = f"above {high:g}" if change.up else f"below {low:g}"

@@ -65,6 +65,7 @@ class Change(NamedTuple):
         score: by how many standard errors; infinite where chance is no explanation.
         end: the index of the first value that is as before again; None: it lasts.
         limit: that was passed.
+        period: the values from one spike to the next; 0: there are not several at one distance.
         info: whether it went the way that is no fault.
         at_once: whether the new level was reached from one value to the next.
     """
@@ -76,6 +77,7 @@ class Change(NamedTuple):
     score: float = math.inf
     end: int | None = None
     limit: Limit | None = None
+    period: int = 0
     info: bool = False
     at_once: bool = False
 

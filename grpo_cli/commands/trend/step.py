@@ -297,6 +297,7 @@ class Finding:
         seen: the first step at which ``trend`` reports it in a growing run.
         end: the first step whose values are as before; None while it lasts.
         through: the last step before that one.
+        period: the steps from one spike to the next; 0 if there is no period.
         at_once: whether the new level was reached from one step to the next.
         has_past: whether steps before it show what was usual; False for what is beyond a limit in
             the first steps.
@@ -319,6 +320,7 @@ class Finding:
     seen: int = 0
     end: int | None = None
     through: int | None = None
+    period: int = 0
     at_once: bool = False
     has_past: bool = True
     before: float | None = None
@@ -332,7 +334,7 @@ class Finding:
     @property
     def is_single(self) -> bool:
         """Whether it is of one step."""
-        return self.kind == SPIKE
+        return self.kind == SPIKE and not self.period
 
     def __repr__(self) -> str:
         """What happened."""

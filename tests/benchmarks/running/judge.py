@@ -34,6 +34,7 @@ class Said:
 
     Attributes:
         alarm: whether it is more than information.
+        period: the steps after which it comes back; 0: it does not.
         sentence: what a user reads.
     """
 
@@ -43,11 +44,12 @@ class Said:
     kind: str
     sentence: str
     alarm: bool = True
+    period: int = 0
 
     def covers(self, other: Said) -> bool:
         """Whether this finding tells of the onset of another."""
         later = other.onset - self.onset
-        return abs(later) <= BEFORE + 1
+        return abs(later) <= BEFORE + 1 or bool(self.period and later > 0)
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def ask_beginnings(path: Path, whole: int, *words: str) -> Callable[[int], Answe
                 one.kind,
                 one.sentence,
                 one.severity != "info",
+                one.period,
             )
             for one in found
         ]
@@ -145,6 +148,7 @@ def _mentions(value: Any) -> Iterator[Said]:
                 str(value.get("kind", "")),
                 sentence,
                 value.get("severity") != "info",
+                int(value.get("period") or 0),
             )
         for one in value.values():
             yield from _mentions(one)
@@ -204,7 +208,7 @@ class Verdict:
     Attributes:
         found: whether the fault was found in time.
         delay: steps seen since the onset, when it was first found, in time or late.
-        kept: whether the whole run still says it.
+        kept: whether the whole run still says it, with its period where it has one.
         false: findings of what is not there.
         opposite: findings of the right metric the wrong way.
         untrue: findings whose metric did not move as they state.
@@ -259,7 +263,8 @@ def judge(kind: Kind, seed: int, onset: int, answers: Sequence[Answer]) -> Verdi
         hit = found_in(answer, kind, onset)
         if hit and verdict.delay is None and not kind.sound:
             verdict.delay = answer.steps - onset
-        verdict.kept = hit and not kind.sound
+        periods = {one.period for one in answer.said}
+        verdict.kept = hit and not kind.sound and (not kind.periodic or kind.periodic in periods)
         for one in answer.said:
             words = f"{answer.steps}: {one.sentence}"
             sign = kind.sign_of(one.metric)
