@@ -130,7 +130,9 @@ def find_displaced_advantages(view: View) -> Iterator[Finding]:
             row = view.rows_of(record).start + int(np.argmax(hit[view.rows_of(record)]))
             whose = "previous" if edge == "first" else "next"
             evidence = {"responses": hits[record], "tokens": count[row], "edge": edge}
-            yield Finding(evidence, **view.at(row), kind="edges", words={"whose": whose})
+            named = f"{edge} token" if count[row] == 1 else f"{edge} {count[row]:,} tokens"
+            words = {"whose": whose, "named": named}
+            yield Finding(evidence, **view.at(row), kind="edges", words=words)
 
 
 def _find_zeros(view: View) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Turns of agents: groups, advantages and rewards of turns, tools' tokens, and later prompts."""
+"""Turns of agents: groups, advantages, rewards, tokens of tools, later prompts, missing turns."""
 
 from __future__ import annotations
 
