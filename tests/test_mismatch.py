@@ -296,6 +296,19 @@ def test_check_says_that_noise_is_normal(tmp_path):
     assert answer("check", path, "--jobs", 2)["mismatch"] == found
 
 
+def test_a_mismatch_may_be_normal_apart_from_an_outlier(tmp_path):
+    """One token of many is 4 nats off, which the mean hardly shows."""
+    one = drawn(8, noise=0.001)
+    rows = records(one)
+    rows[0]["log_probs_rollout"][0][3] -= 4.0
+    path = tmp_path / "one.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    printed = " ".join(run("check", path).stdout.split())
+    assert "tokens differs far more than the rest, by 4 nats" in printed
+    assert "normal apart from the outliers found above: no more than" in printed
+    assert "likely cause" not in printed
+
+
 def test_check_says_that_no_setting_differs_as_much(tmp_path):
     path = written(tmp_path / "far.jsonl", drawn(9, noise=1.0))
     found = answer("check", path)["mismatch"]

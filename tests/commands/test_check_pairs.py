@@ -35,6 +35,22 @@ def test_entropies_are_judged_over_the_whole_file():
     assert abs(found.evidence["factor"] - 0.5) < 4 * found.evidence["standard_error"] < 0.05
 
 
+def test_full_padding_is_no_early_mask():
+    """Padding that is not zero, which says no length."""
+    draw, codes = np.random.default_rng(1), set[str]()
+    for _ in range(40):
+        lengths = draw.integers(30, 35, 8)
+        new = -draw.exponential(0.3, (8, lengths.max())) - 0.01
+        mask = np.arange(lengths.max()) < lengths[:, None]
+        record = {
+            "log_probs_new": new.tolist(),
+            "mask": mask.astype(int).tolist(),
+            "rewards": draw.random(8).tolist(),
+        }
+        codes |= check([record]).counts.keys()
+    assert "mask" not in codes
+
+
 @each(
     ("column", "times", "wanted"),
     [
@@ -292,6 +308,27 @@ def test_advantages_of_sparse_rewards_in_another_order_are_found(change, severe)
     # another function of 0 and 1 may give as many of each in three groups, and not in a fourth
     rows[3]["advantages"] = scored(np.eye(8)[1] + np.eye(8)[4], change)["advantages"]
     assert not any("different orders" in one.message for one in check(rows).findings)
+
+
+@each("name", ["old", "rollout"])
+def test_a_shift_names_the_column_that_two_others_contradict(name):
+    rows = policies(5)
+    for row in rows:
+        row[f"log_probs_{name}"] = [[*one[1:], -0.4] for one in row[f"log_probs_{name}"]]
+    found = [one for one in check(rows).findings if one.code == "shifted"]
+    assert found
+    assert all(f"move log_probs_{name} to the right by one token" in one.advice for one in found)
+
+
+def test_two_responses_that_exchanged_their_advantages_are_found():
+    """2 of 28 pairs are reversed, which a penalty might explain, but all advantages are known."""
+    rewards = [0.1, 0.2, 0.35, 0.4, 0.55, 0.6, 0.7, 0.9]
+    exchanged = scored(rewards, lambda given: given[[0, 1, 3, 2, 4, 5, 6, 7]])
+    (found,) = (one for one in check([exchanged]).findings if one.severity != "info")
+    assert (found.code, found.severity, found.response) == ("advantages", "error", 2)
+    assert found.evidence == {"responses": 2, "of": 8}
+    shaped = scored(rewards, lambda given: given + 0.02 * np.arange(8) * (-1) ** np.arange(8))
+    assert not worst([shaped])
 
 
 def test_advantages_of_other_groups_are_found_and_a_wrong_sign_is_none():

@@ -364,5 +364,13 @@ class Pair:
         one_sided = len({*sides.values()}) == 1
         return (1 - next(iter(sides.values())) if one_sided else None), sorted(sides)
 
+    def compare_with_others(self, sample: int) -> tuple[int | None, dict[str, Any]]:
+        """Returns which column of the pair all others contradict, and words that say so."""
+        odd, others = self.find_odd(sample)
+        if odd is None:
+            return None, {"agree": ""}
+        listed, verb = " and ".join(others), "agrees" if len(others) == 1 else "agree"
+        return odd, {"agree": f". {listed} {verb} with {self.keys[1 - odd]}"}
+
     def __str__(self) -> str:
         return f"{self.keys[0]} − {self.keys[1]}"

@@ -31,6 +31,7 @@ from grpo_cli.commands.check.rules.formulas import (
     FORMULAS,
     compare_formulas,
     count_formulas,
+    count_tilted,
     find_changed_formulas,
 )
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
@@ -50,16 +51,16 @@ responses were cut; lengths that end by themselves have no peak there."""
 _COMMON = 0.25
 """The share of records from which on a fault explains others of the input."""
 _CAUSES = ("padding-id", "shifted", "last-token", "filler")
-_OTHER_CAUSE = ("constant-log-ratio", "warning")
-_EFFECTS = ("unrelated", "mean-weight", "drift", "rollout-mismatch")
+_OTHER_CAUSES = {("outliers", "warning"), ("constant-log-ratio", "warning")}
+_EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
 """What the causes lead to in records that are too short to show the cause."""
-_OF_GROWING = ("temperature", "last-token", "mean-weight", "rollout-mismatch")
+_OF_GROWING = ("temperature", "last-token", "mean-weight", "outliers", "rollout-mismatch")
 """What weights that grow older in the engine lead to in single records."""
 _BY_UPDATES = (("temperature", "alone", _COMMON), ("drift", "alone", _COMMON), ("drift", "", 0.05))
 """Code, kind and share of records up to which it may be what one update did to some prompts."""
 _SMALL, _MOST = 0.1, 0.5
 _HUNDRED = 100
-_OF_SHUFFLED = ("sign", "order", "lone", "stride", "blocks")
+_OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
 _STANDS_FOR = {
     "torn-group": ("singleton-group", ""),
@@ -120,6 +121,7 @@ class Check(Accumulator[Any]):
         self.sizes.update(records=count, responses=rows.count, tokens=rows.total)
         self.skipped_rules += count_skipped(view)
         self.formulas += count_formulas(view)
+        self.sizes["tilted"] += count_tilted(view)
         self._marks.append(collect_marks(view))
         self._note_lengths(np.bincount(view.spans, minlength=1), self.findings)
         explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
@@ -219,6 +221,8 @@ class Check(Accumulator[Any]):
             self.findings.drop("length-cap", "lengths")
         if self.findings.count_by(0, 2)["advantages", "error"]:
             self.findings.drop("advantages", "departed")
+        if self.findings.count_by(0, 1)["advantages", "constant"] <= self.sizes["tilted"]:
+            self.findings.drop("advantages", "constant")
 
     def _lower_single_base(self) -> None:
         """Makes an info of a base that one record of a hundred shows: an update gives one too."""
@@ -262,7 +266,7 @@ class Check(Accumulator[Any]):
         if mismatch.named == TOKEN:
             explaining.discard("last-token")  # which may be that token
         for code, severity in self.findings.count_by(0, 2):
-            if (severity == "error" and code in explaining) or (code, severity) == _OTHER_CAUSE:
+            if (severity == "error" and code in explaining) or (code, severity) in _OTHER_CAUSES:
                 return
         for finding, step in find_uneven_mismatch(mismatch):
             first = next(iter(self._compared))

@@ -182,7 +182,11 @@ def mismatch_lines(
         f"KL {found.kl:.3g} per token; the 0.1% of tokens that differ most carry {found.worst:.0%} "
         "of the KL"
     )
-    lines = [size] if named and not found.normal else [size, f"  {found.floor}; {found.source}"]
+    apart = found.normal and named == "outliers"
+    normal = "normal apart from the outliers found above" if apart else "normal"
+    lines = [size]
+    if found.normal or not named:
+        lines.append(f"  {found.floor.replace('normal', normal, 1)}; {found.source}")
     if brief:
         return lines
     causes = sorted(found.causes, key=lambda one: (one.name != found.named, -one.explains))
@@ -194,7 +198,7 @@ def mismatch_lines(
             most, of = (explains, "it") if top.share < _MOST else ("", "the KL")
             tokens = counted(top.tokens, "token")
             lines.append(f"  {most}{100.0 * top.share:.3g}% of {of} is {where} ({tokens})")
-    if named:
+    if named and not apart:
         lines.append(f"  likely cause: {named}, found above")
     elif found.named is None:
         *others, last = dict.fromkeys(_CAUSES[each.name][0] for each in found.causes) or [""]
@@ -230,5 +234,5 @@ def _place(row: Finding) -> str:
         for name in ("response", "token")
         if getattr(row, name) is not None
     ]
-    several = f" ({records:,} records judged together: each is short)" if records > 1 else ""
+    several = f" ({records:,} short records pooled)" if records > 1 else ""
     return ", ".join(parts) + several

@@ -18,6 +18,7 @@ from grpo_cli.objective.mismatch import k3
 _DISCORDANT, _REVERSED = 0.15, 0.9
 _UNEXPLAINED = 0.05
 """Pairs that stay reversed whatever penalty reversed the others; a penalty leaves none."""
+_DISPLACED_TOKENS = 4
 _KINDS = 4
 """Different advantages, more than which are not given to other rows by chance."""
 _LARGE_TIMES, _LARGE_WITHOUT_REWARDS = 5.0, 1000.0
@@ -63,9 +64,11 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
     if more than 9 of 10 are reversed, the sign is wrong; if a stride of rows gives the advantages,
     rows were grouped by position; if more than 15 % are reversed, the order is wrong (chance gives
     50 %), unless a penalty on length or a KL explains it. Several reward functions, which may be
-    weighted, are not compared, nor advantages that differ within responses. Responses without group
-    ids are one group: if their advantages are those of blocks of one size, that size is named.
+    weighted, are not compared, nor advantages that differ within responses except at their edges,
+    where they are those of the neighbour. Responses without group ids are one group: if their
+    advantages are those of blocks of one size, that size is named.
     """
+    yield from find_displaced_advantages(view)
     if view.rewards is None or view.rewards.ndim > 1:
         return
     yield from _find_zeros(view)
@@ -77,6 +80,12 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
             )
             continue
         shares = count_discordant(given)
+        falls = shares is not None and shares[0] > _REVERSED
+        if not falls and (rows := _find_exchanged(given)):
+            evidence = {"responses": len(rows), "of": len(given.groups)}
+            at = rows[0] if len(given.groups) == view.counts[record] else 0
+            yield Finding(evidence, **view.at(view.rows_of(record).start + at), kind="exchanged")
+            continue
         if shares is None:
             continue
         wrong, pairs = shares
@@ -88,11 +97,42 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
         elif wrong > _DISCORDANT:
             if _left_reversed(view, record, given) > _UNEXPLAINED:
                 yield Finding(order, record, kind="order")
-        elif len(given.groups) == view.counts[record] and (lone := _lone_advantage(given)):
+        elif len(given.groups) < view.counts[record]:
+            continue  # a statistic of turns is another rule's
+        elif mean := _common_mean(given, lines := Lines.fit(given, given.groups)):
+            same = np.ptp(given.groups) or (given.advantages == given.rewards).all()
+            yield Finding({"mean": mean}, record, kind="baseline" if same else "constant")
+        elif times := _extra_scale(given, lines):
+            yield Finding({"second": times}, record, kind="twice")
+        elif lone := _lone_advantage(given):
             row, wanted = lone
             at = view.rows_of(record).start + row
             numbers = {"advantage": given.advantages[row], "wanted": wanted}
             yield Finding(numbers, **view.at(at), kind="lone")
+
+
+def find_displaced_advantages(view: View) -> Iterator[Finding]:
+    """Yields the records whose advantages per token are displaced."""
+    by_token, rows = view.token_advantages, view.responses
+    if by_token is None or view.advantages is not None or not len(by_token):
+        return
+    middle = by_token[np.minimum(rows.starts + rows.lengths // 2, len(by_token) - 1)]
+    odd = by_token != np.repeat(middle, rows.lengths)
+    count = view.count_tokens(odd)
+    for edge, other in (("first", np.roll(middle, 1)), ("last", np.roll(middle, -1))):
+        at = rows.starts if edge == "first" else rows.starts + rows.lengths - 1
+        value = by_token[np.clip(at, 0, len(by_token) - 1)]
+        distinct = (rows.lengths > _DISPLACED_TOKENS) & (middle != other)
+        hit = distinct & (count > 0) & (count < _DISPLACED_TOKENS)
+        hit &= (value == other) | ((value == 0.0) & (middle != 0.0))
+        hits, of = view.count_rows(hit), view.count_rows(distinct)
+        for record in np.flatnonzero((hits >= 3) & (hits > 0.6 * of)).tolist():
+            row = view.rows_of(record).start + int(np.argmax(hit[view.rows_of(record)]))
+            whose = "previous" if edge == "first" else "next"
+            evidence = {"responses": hits[record], "tokens": count[row], "edge": edge}
+            named = f"{edge} token" if count[row] == 1 else f"{edge} {count[row]:,} tokens"
+            words = {"whose": whose, "named": named}
+            yield Finding(evidence, **view.at(row), kind="edges", words=words)
 
 
 def _find_zeros(view: View) -> Iterator[Finding]:
@@ -132,6 +172,28 @@ def _left_reversed(view: View, record: int, given: Scores) -> float:
         costs = [(lengths, of(kl)) for kl in kls for of in (responses.sum, responses.mean)]
     shares = (count_discordant(given, cost, LEAST_REVERSED) for cost in costs)
     return min(share[0] if share else 0.0 for share in shares)
+
+
+def _find_exchanged(given: Scores) -> Sequence[int]:
+    """Returns the rows whose advantages are those of other rows of their group, or none.
+
+    Sorted, the advantages of the group follow its rewards by their mean, over their std or 1, and
+    at least 4 rewards differ, of which no others have the same advantages by chance.
+    """
+    first, second = (np.lexsort((one, given.groups)) for one in given[:2])
+    ordered = Scores(given.rewards[first], given.advantages[second], given.groups[first])
+    own, lines = Lines.fit(given, given.groups), Lines.fit(ordered, ordered.groups)
+    kinds = np.unique(np.column_stack([given.groups, given.rewards]), axis=0)[:, 0]
+    hit = (lines.left <= SHIFT) & (lines.offset <= SHIFT) & (own.left > SHIFT)
+    hit &= lines.have_own_std() | (np.abs(lines.slope - 1.0) <= SHIFT)
+    hit &= np.unique(kinds, return_counts=True)[1] >= _KINDS
+    wanted = np.empty(len(given.groups))
+    wanted[first] = ordered.advantages
+    odd = np.abs(given.advantages - wanted) > SHIFT * np.abs(given.advantages).max(initial=0.0)
+    found: list[int] = np.flatnonzero(
+        odd & hit[np.unique(given.groups, return_inverse=True)[1]]
+    ).tolist()
+    return found
 
 
 def _lone_advantage(given: Scores) -> tuple[int, float] | None:
@@ -234,6 +296,46 @@ def _are_plain(view: View) -> NDArray[np.bool_]:
     odd = ~((lines.slope > 0.0) & (lines.left <= SHIFT) & (lines.offset <= SHIFT) | dead)
     of = np.unique(view.groups, return_inverse=True)[1]
     return view.count_rows(odd[of]) == 0
+
+
+def _common_mean(given: Scores, lines: Lines) -> float:
+    """Returns the mean of the advantages if it is not 0 in a complete group; else 0.
+
+    Parts of groups, as in micro-batches, may have any mean. A group is complete if its advantages
+    are over its own std, or if all have one mean; where the advantages are the rewards, the
+    greatest group mean is returned.
+    """
+    means, scale = lines.mean, max(float(given.advantages.std()), 1e-6)
+    if np.abs(given.advantages - given.rewards).max() <= 1e-6 * max(1.0, scale):
+        most = float(means[np.argmax(np.abs(means))])
+        several = len(means) > 1 or len(np.unique(given.rewards)) >= _KINDS
+        return most if abs(most) > 0.25 * scale and several else 0.0
+    if len(means) > 1:
+        mean = float(means.mean()) if np.ptp(means) <= SHIFT * scale else 0.0
+    else:
+        own = bool(lines.have_own_std()[0])
+        mean = float(means[0]) if lines.left[0] <= SHIFT and own else 0.0
+    return mean if abs(mean) > 0.02 * scale else 0.0
+
+
+def _extra_scale(given: Scores, lines: Lines) -> str:
+    """Returns by what advantages over their group's std were divided again; empty if by nothing.
+
+    Groups must differ in their std, so that no other scale gives the same. A std of ddof 0 where
+    all groups differ gives the batch a std of 1, with one division.
+    """
+    straight = (lines.left <= SHIFT) & (lines.slope > 0.0)
+    stds = lines.std[straight]
+    if len(stds) < 2 or stds[:, 0].max() < 1.05 * stds[:, 0].min():
+        return ""
+    scales = stds * lines.slope[straight][:, None]
+    again = (np.abs(scales * stds - 1.0).max(0) < 2.0 * SHIFT) & (np.abs(stds - 1.0).max(0) > 0.05)
+    if again.any():
+        return "the same std again"
+    whitened = any(abs(float(given.advantages.std(ddof=d)) - 1.0) < 1e-3 for d in (0, 1))
+    alike = bool((np.ptp(scales, 0) < 2.0 * SHIFT).any())
+    scaled = bool((np.abs(scales.mean(0) - 1.0) > 0.02).all())
+    return "the std of the batch" if alike and scaled and whitened else ""
 
 
 _BASELINES_DIFFER = 0.02

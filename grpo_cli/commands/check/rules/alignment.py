@@ -173,12 +173,14 @@ def find_shifts(pair: Pair) -> Iterator[Finding]:
         found = _exceeds_coin(whole[0], whole[1], _SHIFT_SIGMAS)
         for sample in np.flatnonzero(found).tolist():
             counts = whole[0][sample], whole[1][sample]
-            yield _describe_shift(pair, *counts, {"record": pair.record(sample)}, ahead=ahead)
+            place = {"record": pair.record(sample)}
+            yield _describe_shift(pair, sample, *counts, place, ahead=ahead)
         for response in np.flatnonzero(_exceeds_coin(wins, counted, _SHIFT_SIGMAS_ALONE)).tolist():
-            if not found[pair.rows.index[response]]:
+            sample = int(pair.rows.index[response])
+            if not found[sample]:
                 counts = wins[response], counted[response]
-                yield _describe_shift(pair, *counts, pair.view.at(response), ahead=ahead)
-                found[pair.rows.index[response]] = True
+                yield _describe_shift(pair, sample, *counts, pair.view.at(response), ahead=ahead)
+                found[sample] = True
 
 
 def _find_nearer(pair: Pair, *, ahead: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -207,12 +209,17 @@ def _exceeds_coin(wins: NDArray[Any], counted: NDArray[Any], sigmas: float) -> N
 
 
 def _describe_shift(
-    pair: Pair, wins: int, tokens: int, place: dict[str, Any], *, ahead: bool
+    pair: Pair, sample: int, wins: int, tokens: int, place: dict[str, Any], *, ahead: bool
 ) -> Finding:
+    odd, words = pair.compare_with_others(sample)
+    sides = ("right", "left") if ahead else ("left", "right")
+    moves = [f"{key} to the {side}" for key, side in zip(pair.keys, sides, strict=True)]
+    words |= {"where": "next" if ahead else "previous"}
+    words |= {"moved": " or ".join(moves) if odd is None else moves[odd]}
     return Finding(
         {"lag": 1 if ahead else -1, "share": wins / tokens, "tokens": tokens},
         **place,
-        words={"where": "next" if ahead else "previous", "side": "right" if ahead else "left"},
+        words=words,
         by_training=pair.to_reference,
     )
 

@@ -18,6 +18,22 @@ LEAST_PAIRS, LEAST_REVERSED = 10, 3
 """Pairs of which some are reversed; where all are, these are enough."""
 
 
+def count_tilted(view: View) -> int:
+    """Returns how many records of one group have advantages on a line that is not their group's.
+
+    It rises over the rewards, its mean is not 0, and its scale is not the std of the group. What
+    was whitened over a batch has such lines; some have the std of their group by chance. Where a
+    constant was added to advantages over their own group's std, all have that.
+    """
+    lines = view.lines
+    if lines is None:
+        return 0
+    groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
+    tilted = groups[view.records.index[view.first_members]] == 1
+    tilted &= (lines.slope > 0.0) & (lines.left <= SHIFT) & (lines.offset > SHIFT)
+    return int(np.count_nonzero(tilted & ~lines.have_own_std()))
+
+
 ANOTHER = "another function of the rewards"
 FORMULAS = (
     "rewards all equal",

@@ -174,6 +174,50 @@ def find_odd_old_log_probs(pair: Pair) -> Iterator[Finding]:
             )
 
 
+# ---- outliers ------------------------------------------------------------------------------------
+
+_OUTLIER_TOKENS = 100
+_OUTLIER_NATS = 3.8
+_OUTLIER_ALONE = 8.0
+"""A single token that differs by less may be an expert that was routed elsewhere."""
+_OUTLIER_TIMES = 12.0
+_OUTLIER_MIDDLING = 0.5
+_OUTLIER_SHARE = 0.02
+
+
+@rule("outliers", "pair")
+def find_outliers(pair: Pair) -> Iterator[Finding]:
+    """Finds samples in which at most 1 token of 50 differs by over 3.8 nats, the others hardly.
+
+    "Hardly": 98 % are below a twelfth of that, and no more tokens are between half a nat and that
+    than above it. Mixtures of experts, which route some tokens differently, have errors of all
+    sizes.
+    """
+    far = pair.size > _OUTLIER_NATS
+    every = pair.count(far)
+    some = (every > 0) & (every <= _OUTLIER_SHARE * pair.samples.lengths)
+    for sample in np.flatnonzero(some & (pair.samples.lengths >= _OUTLIER_TOKENS)).tolist():
+        part = pair.tokens(sample)
+        size = pair.size[part]
+        near = float(np.quantile(size, 0.98))
+        out = size > max(_OUTLIER_NATS, _OUTLIER_TIMES * near)
+        middling = np.count_nonzero(size > max(_OUTLIER_MIDDLING, 3.0 * near)) - int(out.sum())
+        if out.any() and middling <= out.sum():
+            at = part.start + int(np.argmax(size))
+            tokens = np.count_nonzero(out)
+            rows = pair.view.responses
+            ends = np.isin(np.flatnonzero(out) + part.start, rows.starts + rows.lengths - 1)
+            where = " at the last token of responses" if ends.all() else ""
+            differ = "differs" if tokens == 1 else "differ"
+            which = "" if tokens == 1 else "the worst "
+            yield Finding(
+                {"tokens": tokens, "of": len(size), "worst": pair.log_ratio[at], "p98": near},
+                **pair.view.place(at),
+                severity="warning" if tokens > 1 or size.max() > _OUTLIER_ALONE else "info",
+                words={"differ": differ, "where": where, "which": which, "size": size.max()},
+            )
+
+
 # ---- mean weights --------------------------------------------------------------------------------
 
 _WEIGHT_TOKENS = 48

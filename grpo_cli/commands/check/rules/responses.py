@@ -19,11 +19,14 @@ from grpo_cli.records.unread import SAMPLED_IDS, is_list
 
 # ---- masks ---------------------------------------------------------------------------------------
 
+_LEAST_DISPLACED, _MOST_DISPLACED = 3, 0.6
 _LEAST_INVERTED = 12
 """Tokens that count and are all exactly 0.0. Words that the policy is sure of are never so many."""
 _LEAST_ROWS = 3
 """Responses that must agree, where one may be an accident."""
 _COLUMNS, _PADDING_CHANCE = 2, math.log(1e-6)
+_MASKED_TOKENS, _MASKED_SHARE = 8, 0.2
+_POLICY = ("assistant", "model", "policy", "agent")
 
 
 @rule("inverted-mask")
@@ -50,9 +53,13 @@ def _is_zero(view: View) -> NDArray[np.bool_]:
 
 @rule("mask")
 def find_mask_faults(view: View) -> Iterator[Finding]:
-    """Finds masks of whole responses, of a token too much, and with holes (tool results).
+    """Finds masks of whole responses, displaced masks, and masks with holes (tool results).
 
     Whole responses are masked by right where they were cut (overlong filtering).
+    A mask is displaced if, in 3 of 5 responses, the token before it has a log-prob and
+    the last one that counts has 0.0, as padding has; or the token after it is the last that has
+    one, and the first that counts has 0.0. If that first one has a log-prob, the last token may be
+    masked on purpose. Where there are ids, those say so.
     """
     if view.mask is None:
         return
@@ -61,8 +68,45 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
     for record in np.flatnonzero(taken).tolist():
         evidence = {"empty": taken[record], "of": view.counts[record]}
         yield Finding(evidence, **view.first_row(record, empty), kind="whole")
+    yield from _find_displaced_masks(view)
     yield from _find_counted_padding(view)
     yield from _find_holes(view)
+
+
+def _find_displaced_masks(view: View) -> Iterator[Finding]:
+    assert view.mask is not None
+    kept = np.flatnonzero(view.mask)
+    if not view.log_probs or not len(kept) or view.ids is not None:
+        return
+    filled = ~_is_zero(view)
+    starts, ends = view.written.starts, view.written.starts + view.widths
+    begin, end = ends.copy(), starts.copy()
+    np.minimum.at(begin, view.written.index[kept], kept)
+    np.maximum.at(end, view.written.index[kept], kept + 1)
+
+    def has(tokens: I64) -> NDArray[np.bool_]:
+        inside = (tokens >= starts) & (tokens < ends)
+        return inside & filled.take(tokens, mode="clip")
+
+    usable = (end > begin) & ((end < ends) | (begin > starts))
+    rows = view.count_rows(usable)
+    lags = {
+        "late": usable & has(begin - 1) & has(begin) & ~has(end - 1),
+        "early": usable & ~has(begin - 1) & ~has(begin) & has(end) & ~has(end + 1),
+        "last": usable & ~has(begin - 1) & has(begin) & has(end) & ~has(end + 1),
+    }
+    padded = view.count_rows(usable & has(end + 1)) > 0  # with numbers, which say no length
+    for word, shifted in lags.items():
+        count = view.count_rows(shifted)
+        some = (rows >= _LEAST_DISPLACED) & (count >= _MOST_DISPLACED * rows)
+        some &= ~padded | (word == "late")
+        for record in np.flatnonzero(some).tolist():
+            yield Finding(
+                {"responses": count[record], "of": rows[record], "shift": word},
+                **view.first_row(record, shifted),
+                kind=word,
+                words={"mask": view.key("mask")},
+            )
 
 
 def _find_counted_padding(view: View) -> Iterator[Finding]:
@@ -108,6 +152,43 @@ def _find_holes(view: View) -> Iterator[Finding]:
         count, of = len(np.unique(rows[found])), view.counts[record]
         evidence = {"responses": count, "of": of, "holes": len(found)}
         yield Finding(evidence, **(place | {"token": place["token"] + 1}), kind="holes")
+
+
+@rule("mask-roles")
+def find_masked_turns(view: View) -> Iterator[Finding]:
+    """Finds responses whose policy tokens count in part, while many others are masked.
+
+    Roles say which are the policy's; a template's tokens are between them. Without roles, all
+    responses of several turns must have masked turns before one that counts. Responses that are
+    masked as a whole were filtered. Masks that keep the last turn alone: modelscope/ms-swift#7838.
+    """
+    if view.mask is None or not ({"roles", "turn_ids"} & view.names.keys()):
+        return
+    rows, roles = view.written, view.strings("roles")
+    if roles is not None:
+        own = np.isin(roles, _POLICY)
+        masked = rows.sum((own & ~view.mask).astype(np.int64))
+        least = np.maximum(_MASKED_TOKENS, _MASKED_SHARE * rows.sum(own.astype(np.int64)))
+        hit = (masked > least) & (view.lengths > 0)
+        required = np.full(len(view.counts), 1)
+    else:
+        turns = view.packed.columns["turn_ids"]
+        last, kept = np.full(rows.count, -np.inf), np.flatnonzero(view.mask)
+        np.maximum.at(last, rows.index[kept], turns[kept])
+        earlier = turns < rows.spread(last)
+        counted = rows.sum((earlier & view.mask).astype(np.int64))
+        masked = rows.sum((earlier & ~view.mask).astype(np.int64))
+        several = (masked + counted > 0) & (view.lengths > 0)
+        hit = several & (counted == 0)
+        required = np.maximum(_LEAST_ROWS, view.count_rows(several))
+    hits = view.count_rows(hit)
+    for record in np.flatnonzero((hits > 0) & (hits >= required)).tolist():
+        mine = view.rows_of(record)
+        yield Finding(
+            {"tokens": masked[mine][hit[mine]].sum(), "responses": hits[record]},
+            **view.first_row(record, hit),
+            words={"of": view.counts[record]},
+        )
 
 
 # ---- prompts -------------------------------------------------------------------------------------

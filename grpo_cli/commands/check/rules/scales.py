@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +52,7 @@ def _describe_base(pair: Pair, sample: int, base: int, at: int, doubt: float) ->
     wanted = PER_NAT[base] if at else 1.0 / PER_NAT[base]
     is_base, is_temperature = (abs(slope - one) <= noise for one in (wanted, divided))
     like_temperature = abs(factor / divided - 1.0) <= doubt and is_base <= is_temperature
-    odd, words = _compare_with_others(pair, sample)
+    odd, words = pair.compare_with_others(sample)
     scaled = like_temperature or odd == 1 - at
     name = names[at] if odd is None else names[odd]
     if scaled and odd is None:
@@ -65,15 +64,6 @@ def _describe_base(pair: Pair, sample: int, base: int, at: int, doubt: float) ->
     }
     words |= {"base": base, "ln": math.log(base), "name": name}
     return Finding(evidence, pair.record(sample), kind="scaled" if scaled else "", words=words)
-
-
-def _compare_with_others(pair: Pair, sample: int) -> tuple[int | None, dict[str, Any]]:
-    """Returns which column of a pair all others contradict, and words that say so."""
-    odd, others = pair.find_odd(sample)
-    if odd is None:
-        return None, {"agree": ""}
-    listed, verb = " and ".join(others), "agrees" if len(others) == 1 else "agree"
-    return odd, {"agree": f". {listed} {verb} with {pair.keys[1 - odd]}"}
 
 
 # ---- temperatures --------------------------------------------------------------------------------
@@ -110,7 +100,7 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
         slope = (2.0 - of.median) / (2.0 + of.median) if even else math.exp(of.median)
         sharper, flatter = pair.keys if slope < 1.0 else pair.keys[::-1]
         total = int(pair.samples.lengths[sample])
-        _, words = _compare_with_others(pair, sample)
+        _, words = pair.compare_with_others(sample)
         yield Finding(
             {"slope": slope, "spread": of.spread, "tokens": of.number, "sharper": sharper},
             pair.record(sample),

@@ -1,4 +1,4 @@
-"""Turns of agents: groups, advantages and rewards of turns, tools' tokens, and later prompts."""
+"""Turns of agents: groups, advantages, rewards, tokens of tools, later prompts, missing turns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.record_view import LOG_PROBS, Trajectory, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.records.unread import PROMPT_IDS
@@ -132,6 +132,7 @@ _HEADERS = frozenset({151_644, 128_006})
 """Ids that begin a turn: <|im_start|> of Qwen, <|start_header_id|> of Llama 3."""
 _RUN, _NATS = 3, -3.0
 """So many tokens of log-prob 0.0 in a row, which the trainer finds this unlikely at least."""
+_DOUBT = -0.3
 
 
 @rule("tool-tokens")
@@ -203,6 +204,34 @@ def _unsampled(view: View, zero: NDArray[np.bool_], trainer: Any) -> NDArray[np.
     return found
 
 
+@rule("mask-shifted")
+def find_shifted_masks(view: View) -> Iterator[Finding]:
+    """Finds masks with holes at whose edge the engine has no log-prob, 0.0, in four of five.
+
+    The token before a hole is the tool's first where the mask is late, the token after it the
+    tool's last where it is early. The trainer must find it unlikely, and the engine must agree with
+    the trainer better at the same token than at a neighbour: else the engine's column is displaced,
+    and the mask may be right. A mask that was one token off: verl#3287.
+    """
+    engine, trainer = view.columns.get("log_probs_rollout"), _trainer(view)
+    if view.mask is None or engine is None or trainer is None or not len(view.holes):
+        return
+    foreign, own = (engine == 0.0) & (trainer < _DOUBT), np.abs(engine - trainer)
+    in_step = np.ones(len(view.counts), dtype=np.bool_)
+    for neighbour in (np.roll(trainer, 1), np.roll(trainer, -1)):
+        other = np.abs(engine - neighbour)
+        in_step &= view.count((own < other) & ~foreign) > view.count((own > other) & ~foreign)
+    holes = view.holes
+    owner = view.records.index[view.responses.index[holes]]
+    of = np.bincount(owner, minlength=len(view.counts))
+    for kind, hit in (("late", foreign[holes]), ("early", foreign[holes + 1])):
+        hits = np.bincount(owner, hit, len(of))
+        for record in np.flatnonzero(in_step & (hits >= _LEAST) & (hits >= 0.8 * of)).tolist():
+            first = int(holes[(owner == record) & hit][0]) + (kind == "early")
+            evidence = {"turns": int(hits[record]), "of": of[record]}
+            yield Finding(evidence, **view.place(first), kind=kind)
+
+
 # ---- prompts -------------------------------------------------------------------------------------
 
 _TEMPLATE, _TAIL, _SHIFT = 2, 8, 8
@@ -260,3 +289,50 @@ def _compare_prompts(
     near = range(end - _TAIL - _SHIFT, end - _TAIL + _SHIFT + 1)
     same = at < end and any(prompt[k : k + _TAIL] == tail for k in near if k >= 0)
     return ("again" if same else "rewritten"), at
+
+
+# ---- missing turns -------------------------------------------------------------------------------
+
+
+@rule("turns-missing")
+def find_missing_turns(view: View) -> Iterator[Finding]:
+    """Finds trajectories whose turns are numbered one by one, but for gaps.
+
+    Nine of ten steps from turn to turn must be 1, so that numbers which count the messages of
+    tools too are not taken for gaps. Where a third of the trajectories have gaps, turns were
+    sampled or filtered, which is an info.
+    """
+    written = view.packed.columns.get("turn_ids")
+    if written is None or not len(written):
+        return
+    ids = written.astype(np.int64)
+    for record in range(len(view.counts)):
+        found = view.turned.get(record) or [
+            Trajectory(record, 0, np.array([row]))
+            for row in range(view.rows_of(record).start, view.rows_of(record).stop)
+        ]
+        numbers = [_numbers(view, ids, one.rows) for one in found]
+        numbers = [one for one in numbers if len(one)]
+        steps = np.concatenate([np.diff(one) for one in numbers]) if numbers else np.zeros(0)
+        begin = min((int(one[0]) for one in numbers), default=0)
+        gaps = [at for at, one in enumerate(numbers) if (np.diff(one) > 1).any() or one[0] > begin]
+        usual = np.count_nonzero(steps == 1) >= 0.9 * len(steps) and len(steps) > 2 * _LEAST
+        if not gaps or not usual or begin > 1:
+            continue
+        turns = numbers[gaps[0]].tolist()
+        listed = f"{', '.join(map(str, turns[:8]))}{' …' if len(turns) > 8 else ''}"
+        yield Finding(
+            {"trajectories": len(gaps), "of": len(numbers), "turns": turns},
+            **view.at(int(found[gaps[0]].rows[0])),
+            severity="info" if 3 * len(gaps) >= len(numbers) else "warning",
+            words={"listed": listed},
+        )
+
+
+def _numbers(view: View, ids: I64, rows: I64) -> I64:
+    """Returns the numbers of a trajectory's turns up to its last token that counts, in order."""
+    rows = rows[view.lengths[rows] > 0]
+    last = view.positions[view.responses.starts[rows] + view.lengths[rows] - 1]
+    pairs = zip(view.written.starts[rows], last, strict=True)
+    parts = [ids[start : start + size + 1] for start, size in pairs]
+    return np.unique(np.concatenate([*parts, ids[:0]]))

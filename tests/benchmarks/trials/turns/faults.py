@@ -172,8 +172,18 @@ def _again(record: Record, every: list[Episode], strength: Strength, random: Ran
             record["prompt_ids"][at] = prompt
 
 
+def _missing(every: list[Episode], strength: Strength, random: Random) -> None:
+    """Some trajectories lose a turn, not their last."""
+    several = [one for one in every if len(one.turns) > 2]
+    count = max(1, round(strength[0] * len(every)))
+    for one in [several[at] for at in random.permutation(len(several))[:count].tolist()]:
+        at = 0 if strength[1] == "first" else int(random.integers(1, len(one.turns) - 1))
+        del one.turns[at]
+
+
 EDITS: dict[str, Edit] = {
     "trajectories counted once per turn": _per_turn,
+    "turns missing": _missing,
 }
 """Faults that change episodes, before they are written."""
 AFTER: dict[str, After] = {
