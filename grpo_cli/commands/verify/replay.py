@@ -6,11 +6,12 @@ So a difference is found where it arises, and not again in what follows from it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from grpo_cli.batch import F64
 from grpo_cli.bundle import Seal
@@ -71,7 +72,8 @@ class Part(NamedTuple):
             InputError: for a number in ``expected`` that is none.
         """
         value, framework = raw.value, raw.value.get("framework")
-        columns = {key: _row(value[key], record) for key in value if key.startswith(FUNCTION)}
+        count = len(record.widths)
+        columns = {key: _row(value[key], count) for key in value if key.startswith(FUNCTION)}
         return cls(
             record=record,
             seal=seal,
@@ -84,15 +86,20 @@ class Part(NamedTuple):
         )
 
     @property
+    def generation(self) -> tuple[str, str]:
+        """Which batch of responses it is of."""
+        return self.run, repr(self.seal.get("generation"))
+
+    @property
     def rewards(self) -> F64 | None:
         """[R] the shaped rewards."""
-        return _row(self.record.rewards, self.record)
+        return _row(self.record.rewards, len(self.record.widths))
 
     @property
     def advantages(self) -> F64 | None:
         """[R] advantages; NaN for a response without tokens, None where its tokens' differ."""
         if not isinstance(self.record.advantages, bytes):
-            return _row(self.record.advantages, self.record)
+            return _row(self.record.advantages, len(self.record.widths))
         batch = Chunk.of([self.record]).batch
         tokens, responses = batch.token_advantages, batch.responses
         assert tokens is not None
@@ -103,8 +110,7 @@ class Part(NamedTuple):
     def weights(self) -> F64 | None:
         """What each function counts; None where there is not one number for each."""
         given = self.framework.get("reward_weights") or [1.0] * len(self.functions)
-        found = np.array(given, dtype=np.float64)
-        return found if found.shape == (len(self.functions),) else None
+        return _row(given, len(self.functions))
 
     @property
     def groups(self) -> list[str]:
@@ -119,13 +125,13 @@ class Part(NamedTuple):
         return {name: number for (first, _, name), number in names if first == of and name}
 
 
-def _row(values: object, record: Record) -> F64 | None:
-    """[R] numbers, null as NaN; None for anything else."""
+def _row(values: object, count: int) -> F64 | None:
+    """So many numbers, null as NaN; None for anything else."""
     try:
         found = np.array(values, dtype=np.float64)  # null becomes NaN
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if found.shape == (len(record.widths),) else None
+    return found if found.shape == (count,) else None
 
 
 # ---- what is compared ----------------------------------------------------------------------------
@@ -150,11 +156,13 @@ _STAGE = {key: stage_of(quantity.stage) for quantity in QUANTITIES for key in qu
 
 
 class _Stages:
-    """The numbers of each stage that were compared, and those that differ."""
+    """How many numbers of each stage were compared, those that differ, and why some were not."""
 
     def __init__(self, within: Tolerance) -> None:
         self._within = within
-        self.found = {name: ReplayedStage(name, 0, 0, 0.0, None, ()) for name in STAGES}
+        self.compared: Counter[str] = Counter()
+        self.differing: dict[str, list[StageDifference]] = {name: [] for name in STAGES}
+        self.skipped: dict[str, dict[str, None]] = {name: {} for name in STAGES}
 
     def add_verdict(self, part: Part, verdict: Verdict, stage: str | None) -> None:
         """Adds what became of a record.
@@ -165,75 +173,55 @@ class _Stages:
             stage: the stage at which it differs; None where it agrees. Metrics that differ where
                 tokens do are no difference of their own.
         """
-        compared = Counter(_STAGE.get(key, METRIC) for key in verdict.compared)
-        for name, count in compared.items():
-            self._count(name, count if name == METRIC else 1)
+        own = [_STAGE.get(key, METRIC) for key in verdict.compared]
+        self.compared.update(dict.fromkeys(own, 1) | {METRIC: own.count(METRIC)})
         if stage is not None and (first := verdict.first) is not None:
-            at = _place(part, first.key, first.expected, first.got, first.response, first.token)
-            count = first.differing if stage == METRIC else 1
-            self._count(stage, int(stage not in compared), count, at)
-        for metric in verdict.metrics if stage != "tokens" else ():
-            self._count(METRIC, 0, 1, _place(part, metric.key, metric.expected, metric.got))
+            self.compared[stage] += stage not in own
+            place = first.response, first.token
+            self._differs(stage, part, first.key, first.expected, first.got, *place)
+        for one in verdict.metrics if stage != "tokens" else ():
+            self._differs(METRIC, part, one.key, one.expected, one.got)
 
-    def skip(self, stage: str, why: str) -> None:
-        """Adds why some of a stage was not replayed."""
-        old = self.found[stage]
-        self.found[stage] = replace(old, skipped=(*dict.fromkeys((*old.skipped, why)),))
-
-    def compare(self, stage: str, part: Part, key: str, yours: F64, grpo: F64, size: float) -> None:
+    def compare(
+        self, stage: str, part: Part, key: str, yours: ArrayLike, grpo: ArrayLike, size: float
+    ) -> None:
         """Compares numbers of a record, but what grpo has no finite number for.
 
         Args:
             stage, part, key: what they are.
-            yours, grpo: [n] the numbers.
+            yours, grpo: a number, or [n].
             size: how large the numbers are that they are made of.
         """
-        grpo = np.where(np.isfinite(grpo), grpo, np.nan)
+        yours, grpo = np.atleast_1d(yours), np.atleast_1d(np.where(np.isfinite(grpo), grpo, np.nan))
         given = np.ones(len(yours), dtype=np.bool_)
         expectation = Expectation(key, stage, "response", yours, given)
         column = Column(expectation, grpo, yours, given, np.array([len(yours)]), size, 0.1)
-        differing = np.flatnonzero(~self._within.agree(column, grpo))
-        first = None
-        if len(differing):
-            at = int(differing[0])
+        self.compared[stage] += int((~np.isnan(grpo)).sum())
+        for at in np.flatnonzero(~self._within.agree(column, grpo)).tolist():
             row = at if stage in ("rewards", "advantages") else None
-            first = _place(part, key, float(yours[at]), float(grpo[at]), row)
-        off = np.abs(yours - grpo)[differing]
-        self._count(stage, int((~np.isnan(grpo)).sum()), len(differing), first, off)
+            self._differs(stage, part, key, float(yours[at]), float(grpo[at]), row)
 
-    def _count(
-        self,
-        stage: str,
-        compared: int,
-        differing: int = 0,
-        first: StageDifference | None = None,
-        off: Sequence[float] | F64 = (),
+    def _differs(
+        self, stage: str, part: Part, key: str, yours: float, grpo: float, *at: Any
     ) -> None:
-        """Adds numbers of a stage: compared, differing, the first of these, and how far off."""
-        old = self.found[stage]
-        if first is not None and not len(off):
-            off = [abs(first.yours - first.grpo)]
-        self.found[stage] = replace(
-            old,
-            compared=old.compared + compared,
-            differing=old.differing + differing,
-            largest=float(np.nanmax([old.largest, *off])),
-            first=old.first or first,
-        )
+        row, token = (*at, None, None)[:2]
+        one = part.record
+        found = StageDifference(one.name, one.source, one.line, key, row, token, yours, grpo)
+        self.differing[stage].append(found)
 
-
-def _place(
-    part: Part,
-    key: str,
-    yours: float,
-    grpo: float,
-    response: int | None = None,
-    token: int | None = None,
-) -> StageDifference:
-    record = part.record
-    return StageDifference(
-        record.name, record.source, record.line, key, response, token, yours, grpo
-    )
+    def result(self) -> list[ReplayedStage]:
+        """The stages, in order."""
+        return [
+            ReplayedStage(
+                name,
+                self.compared[name],
+                len(found),
+                largest=float(np.nanmax([0.0, *(abs(one.yours - one.grpo) for one in found)])),
+                first=found[0] if found else None,
+                skipped=(*self.skipped[name],),
+            )
+            for name, found in self.differing.items()
+        ]
 
 
 def replayed(
@@ -254,10 +242,10 @@ def replayed(
         InputError: where a record of a file has no bundle.
     """
     stages = _Stages(within)
-    by_place = {(part.record.source, part.record.line): part for part in parts}
-    sources = {source for source, _ in by_place}
+    by_place = {(one.source, one.line, one.name): part for part in parts for one in [part.record]}
+    sources = {source for source, *_ in by_place}
     for verdict, stage in judged:
-        if part := by_place.get((verdict.source, verdict.line)):
+        if part := by_place.get((verdict.source, verdict.line, verdict.id)):
             stages.add_verdict(part, verdict, stage)
         elif sha256 and verdict.source in sources:
             none = "the record has none, but others of the file do: it may have been changed"
@@ -272,16 +260,17 @@ def replayed(
             steps[part.run, part.record.step].append(part)
     seen: set[Hashable] = set()
     for step in steps.values():
-        of = {(part.run, repr(part.seal.get("generation"))) for part in step}
-        _replay_step(step, [*of - seen], stages)
-        seen |= of
+        new = {part.generation for part in step} - seen
+        _replay_step(step, new, stages)
+        seen |= new
+    found = stages.result()
     return Replay(
         sha256=sha256,
         records=len(parts),
         steps=len(steps),
         responses=sum(len(part.record.widths) for part in parts),
-        first_stage=next((one.stage for one in stages.found.values() if one.differing), None),
-        stages=[*stages.found.values()],
+        first_stage=next((one.stage for one in found if one.differing), None),
+        stages=found,
     )
 
 
@@ -291,10 +280,10 @@ def replayed(
 def _replay_rewards(part: Part, stages: _Stages) -> None:
     """Raw rewards → their weighted sum; a function that gave none counts nothing."""
     if part.rewards is None or not part.functions:
-        stages.skip("rewards", "no rewards/NAME: the raw rewards were not recorded")
+        stages.skipped["rewards"] |= {"no rewards/NAME: the raw rewards were not recorded": None}
     elif part.weights is None:
         why = "framework.reward_weights does not have one number per reward function"
-        stages.skip("rewards", why)
+        stages.skipped["rewards"] |= {why: None}
     else:
         found = np.nansum(np.stack([*part.functions.values()], axis=1) * part.weights, axis=1)
         stages.compare("rewards", part, "rewards", part.rewards, found, _size(found))
@@ -304,32 +293,26 @@ def _size(values: F64) -> float:
     return float(np.nanmax(np.abs(values), initial=0.0))
 
 
-def _generations(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Yields the records of each pass over a generation, where they say it; else of each step."""
-    passes: dict[Hashable, list[tuple[set[int], list[Part]]]] = defaultdict(list)
+def _generations(parts: Sequence[Part]) -> Iterable[list[Part]]:
+    """The records of each pass over a generation, where they say it; else of each step."""
+    passes: Counter[Hashable] = Counter()
+    batches: dict[Hashable, list[Part]] = defaultdict(list)
     for number, part in enumerate(parts):
-        generation, rows = part.seal.get("generation"), part.seal.get("rows")
-        step = part.record.step
-        key: Hashable = ("record", number) if step is None else ("step", step)
-        own = {number}
-        if generation is not None and isinstance(rows, list):
-            key, own = ("generation", repr(generation)), {*map(int, rows)}
-        known = passes[part.run, key]
-        fitting = next((one for one in known if one[0].isdisjoint(own)), None)
-        if fitting is None:
-            fitting = set(), []
-            known.append(fitting)
-        fitting[0].update(own)
-        fitting[1].append(part)
-    for found in passes.values():
-        yield from (batch for _, batch in found)
+        step, rows = part.record.step, part.seal.get("rows")
+        key: Hashable = part.run, number if step is None else repr(step)
+        if part.seal.get("generation") is not None and isinstance(rows, list) and rows:
+            own = [(*part.generation, repr(row)) for row in rows]
+            key = *part.generation, passes[own[0]]  # each pass has each row once
+            passes.update(own)
+        batches[key].append(part)
+    return batches.values()
 
 
 def _replay_advantages(batch: Sequence[Part], stages: _Stages) -> None:
     """Shaped rewards → advantages of what was generated together."""
     found = _advantages(batch)
     if isinstance(found, str):
-        stages.skip("advantages", found)
+        stages.skipped["advantages"] |= {found: None}
         return
     cuts = np.cumsum([len(part.record.widths) for part in batch])[:-1]
     for part, own in zip(batch, np.split(found, cuts), strict=True):
@@ -381,30 +364,21 @@ def _labels(batch: Sequence[Part]) -> list[str]:
 # ---- steps ---------------------------------------------------------------------------------------
 
 
-def _replay_step(step: Sequence[Part], new: Sequence[Hashable], stages: _Stages) -> None:
+def _replay_step(step: Sequence[Part], new: Collection[Hashable], stages: _Stages) -> None:
     """The loss and the metrics of a step that began the ``new`` generations."""
     last = next((part for part in reversed(step) if "step_loss" in part.numbers), None)
     logged = next((part for part in reversed(step) if part.metrics("step_metrics")), None)
-    why = _incomplete(step)
-    if last is None and logged is None:
-        why = "a step's loss was not recorded"
-    loss = _step_loss(step) if why is None and last is not None else why
+    why = _incomplete(step) if last or logged else "a step's loss was not recorded"
+    loss = _step_loss(step) if why is None and last else (why or "")
     if isinstance(loss, str):
-        stages.skip("step loss", loss)
-    elif last is not None and loss is not None:
-        _compare_one(stages, "step loss", last, "step_loss", loss)
-    if logged is not None and why is None:
+        stages.skipped["step loss"] |= {loss: None} if loss else {}
+    elif last:
+        stages.compare("step loss", last, "step_loss", last.numbers["step_loss"], *loss)
+    if logged and why is None:
         found = _of_generation(step, new) | _of_micro_batches(step)
-        for name in logged.metrics("step_metrics"):
+        for name, number in logged.metrics("step_metrics").items():
             if name in found:
-                _compare_one(stages, METRIC, logged, f"step_metrics.{name}", found[name])
-
-
-def _compare_one(
-    stages: _Stages, stage: str, part: Part, key: str, found: tuple[float, float]
-) -> None:
-    value, size = found
-    stages.compare(stage, part, key, np.array([part.numbers[key]]), np.array([value]), size)
+                stages.compare(METRIC, logged, f"step_metrics.{name}", number, *found[name])
 
 
 def _incomplete(step: Sequence[Part]) -> str | None:
@@ -435,14 +409,14 @@ def _step_loss(step: Sequence[Part]) -> tuple[float, float] | str:
         return str(error)
     rule = dict(rules_of(objective))[POLICY]
     losses = np.array([part.numbers[name] for part in step])
-    lengths = [Chunk.of([part.record]).batch.responses.lengths for part in step]
     if len(step) == 1 or rule == "sum":
         found = losses.sum() / len({part.place.rank for part in step})
     elif rule == "mean":
         found = losses.mean()
     elif rule in ("by tokens", "by responses"):
-        sizes = [float(one.sum() if rule == "by tokens" else len(one)) for one in lengths]
-        found = losses @ np.array(sizes) / max(sum(sizes), 1.0)
+        each = [Chunk.of([part.record]).batch.responses for part in step]
+        sizes = np.array([one.total if rule == "by tokens" else one.count for one in each])
+        found = losses @ sizes / max(sizes.sum(), 1)
     else:
         return f"for {objective.name}, losses of micro-batches do not determine the step's loss"
     return float(found), float(np.abs(losses).sum())
@@ -464,24 +438,23 @@ def _of_micro_batches(step: Sequence[Part]) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _of_generation(step: Sequence[Part], new: Sequence[Hashable]) -> dict[str, tuple[float, float]]:
+def _of_generation(
+    step: Sequence[Part], new: Collection[Hashable]
+) -> dict[str, tuple[float, float]]:
     """TRL's metrics of rewards, and their sizes, for the generation that the step began."""
-    parts = [part for part in step if (part.run, repr(part.seal.get("generation"))) in new]
+    parts = [part for part in step if part.generation in new]
     size = sum(len(part.record.widths) for part in parts)
-    whole = parts and size == parts[0].seal.get("generation_size")
-    if step[0].framework.get("name") != "trl" or len(new) != 1 or not whole:
+    whole = len(new) == 1 and size == parts[0].seal.get("generation_size")
+    if step[0].framework.get("name") != "trl" or not whole:
         return {}
-    each: dict[str, Sequence[F64 | None]] = {
-        name: [part.functions.get(name) for part in parts] for name in parts[0].functions
-    }
-    each["reward"] = [part.rewards for part in parts]
+    each = {"reward": [part.rewards for part in parts]}
+    each |= {name: [part.functions.get(name) for part in parts] for name in parts[0].functions}
     found = {}
     for name, columns in each.items():
         values = np.concatenate([[np.nan] if one is None else one for one in columns])
         known = values[~np.isnan(values)]
         if len(known) and all(one is not None for one in columns):
-            mean, std = ("reward", "reward_std") if name == "reward" else (name, name)
-            found[mean if name == "reward" else f"{name}/mean"] = float(known.mean())
-            spread = float(known.std(ddof=1)) if len(known) > 1 else 0.0
-            found[std if name == "reward" else f"{name}/std"] = spread
+            mean, std = ("", "_std") if name == "reward" else ("/mean", "/std")
+            found[f"{name}{mean}"] = float(known.mean())
+            found[f"{name}{std}"] = float(known.std(ddof=1)) if len(known) > 1 else 0.0
     return {name: (value, abs(value)) for name, value in found.items()}
