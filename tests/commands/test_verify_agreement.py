@@ -391,27 +391,3 @@ def test_verls_ppo_kl(row, rows, wanted) -> None:
 def test_a_loss_is_compared_to_the_decimals_of_a_log(ours, loss, agrees) -> None:
     row = {"log_probs_new": [[-1.0]], "advantages": [-ours], "expected": {"loss": loss}}
     assert judge(row, rtol=1e-7).agrees is agrees
-
-
-@each(
-    ("more", "decimals", "differing"),
-    [
-        ((), "3 decimals", 0),
-        ((0.0003,), "3 decimals", 0),
-        ((0.0006,), "3 decimals", 1),  # 0.001, the nearest with three, is not 0
-        ((0.1234567,), "", 7),  # this loss has more decimals than a log
-        ((0.12345,), "", 7),
-    ],
-)
-def test_losses_are_compared_to_the_decimals_that_they_have(more, decimals, differing) -> None:
-    """From five losses on; those of ``more`` are expected as written, or as 0."""
-    ours = [0.0904, 0.1234, -0.2126, 0.3003, 0.0017, -0.4188, 0.7071]
-    losses = [round(one, 3) for one in ours] + [0.0 if one < 0.001 else one for one in more]
-    rows = [
-        {"log_probs_new": [[-1.0]], "advantages": [-one], "expected": {"loss": loss}}
-        for one, loss in zip([*ours, *more], losses, strict=True)
-    ]
-    found = verify(rows, "dr", causes=0)
-    assert found.differing == differing
-    assert found.records[0].rounded == ({"loss": decimals} if decimals else {})
-    assert verify(rows[:4], "dr", causes=0).differing == 4, "too few to know that"
