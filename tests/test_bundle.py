@@ -11,6 +11,8 @@ from bundles import PLANTS, bundled, changes, named, trained
 from command import answer, run
 from files import each, rows_of
 
+from grpo_cli import verify
+
 SAMPLES = Path(__file__).parent.parent / "samples" / "bundles"
 KINDS = ("trl", "verl")
 REPLAYED = ["rewards", "advantages", "tokens", "loss", "step loss", "metrics"]
@@ -40,6 +42,11 @@ def test_faults_are_named_at_their_stage(tmp_path: Path) -> None:
     ]
     assert [plant for plant, stages in found if stages[:1] != [plant.stage]] == []
     assert sum(len(stages) == 1 for _, stages in found) >= 0.95 * len(found) > 60
+
+
+def test_a_headline_names_the_stage_where_records_agree(tmp_path: Path) -> None:
+    path = bundled(trained(7, {"step": "mean"}), tmp_path)
+    assert verify(path).headline == "differs: step loss differs first"
 
 
 def test_no_fault_is_named_without_one(tmp_path: Path) -> None:

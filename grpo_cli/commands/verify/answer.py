@@ -317,3 +317,9 @@ class Replayed(Verified):
     """
 
     bundle: Replay
+
+    @property
+    def headline(self) -> str:
+        """That of its records, or the stage that differs first where they agree."""
+        first = None if self.differing else self.bundle.first_stage
+        return f"differs: {first} differs first" if first else super().headline
