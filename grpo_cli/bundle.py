@@ -1,4 +1,4 @@
-"""A bundle: one file of records of a step, which shows whether it was changed.
+"""A bundle: one file of records that ``grpo verify`` replays stage by stage.
 
 It is JSONL. Each line is a plain record with one more key, ``bundle``, so that every command, and
 any tool that reads JSON lines, takes the file as it is: no header line that is no record, no
@@ -9,7 +9,7 @@ while a training runs, may be cut with ``--where`` and is checked by several pro
 
 - ``format``: ``grpo-bundle/1``;
 - ``variant``, ``signature``: what the loss was evaluated as, and every value that changes it;
-- ``tolerances``: ``rtol``, ``atol``, ``metrics_rtol`` of ``grpo verify``;
+- ``tolerances``: ``rtol``, ``atol``, ``metrics_rtol`` of the replay;
 - ``generation``, ``rows``, ``generation_size``: which batch of responses the record's responses are
   of, [G] their places in it, and how many it has: advantages need them all;
 - ``micro_batches``: how many micro-batches each rank has in the record's step;

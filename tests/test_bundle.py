@@ -1,4 +1,4 @@
-"""Bundles: recorded runs agree, every command reads their records, and changes are errors."""
+"""Bundles: what real runs recorded replays, plants are named at their stage, changes are errors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from bundles import PLANTS, bundled, changes, named, trained
 from command import answer, run
 from files import each, rows_of
 
+from grpo_cli import verify
+
 SAMPLES = Path(__file__).parent.parent / "samples" / "bundles"
 KINDS = ("trl", "verl")
+REPLAYED = ["rewards", "advantages", "tokens", "loss", "step loss", "metrics"]
 
 
 def lines(path: Path) -> list[str]:
@@ -19,10 +23,34 @@ def lines(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_recorded_run_agrees(kind: str) -> None:
-    path = SAMPLES / f"{kind}.bundle.jsonl"
-    assert answer("verify", path)["ok"]
-    assert answer("verify", path, "--where", "microbatch==1")["ok"]
+def test_a_recorded_run_replays(kind: str) -> None:
+    found = answer("verify", SAMPLES / f"{kind}.bundle.jsonl")
+    stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
+    assert found["ok"]
+    assert found["bundle"]["first_stage"] is None
+    assert all(stages[name]["compared"] for name in REPLAYED)
+    assert not any(stage["skipped"] for stage in stages.values())
+
+
+@pytest.mark.more
+def test_faults_are_named_at_their_stage(tmp_path: Path) -> None:
+    """Each first at its stage; at least 95 of 100 at no other."""
+    found = [
+        (plant, named(bundled(trained(7, plant.does), tmp_path)))
+        for plant in PLANTS
+        if changes(7, plant.does)
+    ]
+    assert [plant for plant, stages in found if stages[:1] != [plant.stage]] == []
+    assert sum(len(stages) == 1 for _, stages in found) >= 0.95 * len(found) > 60
+
+
+def test_a_headline_names_the_stage_where_records_agree(tmp_path: Path) -> None:
+    path = bundled(trained(7, {"step": "mean"}), tmp_path)
+    assert verify(path).headline == "differs: step loss differs first"
+
+
+def test_no_fault_is_named_without_one(tmp_path: Path) -> None:
+    assert named(bundled(trained(7, {}), tmp_path)) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,6 +114,57 @@ def test_a_changed_file_is_one_plain_line(changed: dict[str, str], tmp_path: Pat
     assert done.stdout == ""
 
 
+def test_the_advantages_of_trajectories_are_replayed(tmp_path: Path) -> None:
+    """Trajectories of several rows count once; advantages by turn are skipped."""
+    log_probs = [[-0.5, -0.25], [-1.0], [-0.75], [-0.5]]
+    record = {"log_probs_new": log_probs, "rewards": [1.0, 1.0, 0.0, 0.5], "step": 0}
+    record |= {"trajectory_ids": ["a", "a", "b", "c"], "turn_rewards": [0.0, 1.0, 0.0, 0.5]}
+    record |= {"advantages": [0.5, 0.5, -0.5, 0.0], "expected": {"loss": -0.25}}
+    path = tmp_path / "plain.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    made = tmp_path / "run.bundle.jsonl"
+    assert run("convert", path, "--bundle", "-o", made).exit_code == 0
+    stages = []
+    for name in ("trajectory-group-mean", "turn-group-mean"):
+        found = answer("verify", made, "-v", "dr", "--advantage", name)["bundle"]
+        stages += [one for one in found["stages"] if one["stage"] == "advantages"]
+    assert (stages[0]["compared"], stages[0]["differing"]) == (4, 0)
+    assert "has no advantage per response" in stages[1]["skipped"][0]
+
+
+def test_a_part_is_replayed_and_says_what_is_skipped() -> None:
+    path = SAMPLES / "trl.bundle.jsonl"
+    found = answer("verify", path, "--where", "microbatch==1")
+    stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
+    assert found["ok"]
+    assert stages["tokens"]["compared"] == 2
+    assert "only 4 of the 8 responses of a generation" in stages["advantages"]["skipped"][0]
+    assert "only 1 of the 2 micro-batches of step" in stages["step loss"]["skipped"][0]
+
+
+def test_the_hash_of_a_file_is_not_that_of_a_part() -> None:
+    path = SAMPLES / "trl.bundle.jsonl"
+    assert answer("verify", path, "--where", "step==0")["bundle"]["sha256"] == []
+    assert "(sha256" not in run("verify", path, "--where", "step==1").stdout
+
+
+def test_a_list_as_expected_is_an_error(tmp_path: Path) -> None:
+    made = trained(3, {})
+    made[1]["expected"] = [1.0]
+    done = run("verify", bundled(made, tmp_path), "-q")
+    assert done.exit_code == 3
+    assert "expected: expected an object, got a list" in done.stderr
+
+
+def test_a_function_that_one_record_lacks_is_not_replayed(tmp_path: Path) -> None:
+    made = trained(3, {})
+    del made[1]["rewards/f0"]
+    found = answer("verify", bundled(made, tmp_path))
+    stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
+    assert found["ok"]
+    assert "one number per reward function" in stages["rewards"]["skipped"][0]
+
+
 def test_a_key_of_ones_own_is_no_bundle(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     one = {
@@ -95,7 +174,7 @@ def test_a_key_of_ones_own_is_no_bundle(tmp_path: Path) -> None:
         "expected": {"loss": -0.0},
     }
     path.write_text(json.dumps(one))
-    assert answer("verify", path)["ok"]
+    assert "bundle" not in answer("verify", path)
 
 
 def test_a_table_is_no_bundle(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def record(
         path: where to; packed if it ends in ``.gz``.
         gradient: also write ∂loss/∂per_token_logps, from one more backward pass through the loss
             alone (not through the model).
-        stages: write a bundle, which shows by its hashes if it was changed: also what each
+        stages: write a bundle, which ``grpo verify`` replays stage by stage: also what each
             reward function returned and counts, which responses were generated together, and the
             loss and the metrics that TRL logs of a step.
     """

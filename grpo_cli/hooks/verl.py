@@ -11,7 +11,7 @@ One line for each call of a policy loss, that is for each micro-batch. A policy 
 tokens, rewards, groups nor the reference, so a record has none of them: its advantages are given,
 and its loss is the policy's, without the KL and the entropy that verl adds afterwards.
 
-With ``stages=True`` the file is a bundle, which shows by its hashes if it was changed. Estimators
+With ``stages=True`` the file is a bundle, which ``grpo verify`` replays stage by stage. Estimators
 are recorded too, and a record then has the rewards and groups of its responses where its loss is
 computed in the process that estimated their advantages. A step ends where an optimizer steps::
 
@@ -235,7 +235,7 @@ class Estimates:
     """Remembers the responses of the last calls of estimators, by the advantages they were given.
 
     A policy loss sees advantages and no rewards. Responses of the same length with the same
-    advantages may be taken for each other, which changes no number.
+    advantages may be taken for each other, which changes nothing in what is replayed.
     """
 
     def __init__(self) -> None:

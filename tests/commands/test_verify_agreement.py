@@ -224,8 +224,9 @@ def test_one_number_for_each_response_is_that_of_its_first_token() -> None:
 
 METRICS = (
     *("clip_fraction", "clip_fraction_low", "clip_fraction_high", "ratio_mean", "ratio_min"),
-    *("ratio_max", "gradient_norm", "clip_ratio/low_mean", "clip_ratio/high_mean"),
-    *("clip_ratio/region_mean", "kl"),
+    *("ratio_max", "gradient_norm", "clip_ratio/low_mean", "clip_ratio/low_min"),
+    *("clip_ratio/high_mean", "clip_ratio/high_max", "clip_ratio/region_mean"),
+    *("cispo_clip_ratio", "kl", "actor/ppo_kl"),
 )
 
 
@@ -254,8 +255,10 @@ def test_metrics_are_those_of_their_definitions() -> None:
         "clip_fraction": 4 / 8, "clip_fraction_low": 2 / 8, "clip_fraction_high": 2 / 8,
         "ratio_mean": 8.85 / 8, "ratio_min": 0.5, "ratio_max": 2.0,
         "gradient_norm": math.hypot(*gradient),
-        "clip_ratio/low_mean": 2 / 8, "clip_ratio/high_mean": 2 / 8,
+        "clip_ratio/low_mean": 2 / 8, "clip_ratio/low_min": 0.0,
+        "clip_ratio/high_mean": 2 / 8, "clip_ratio/high_max": 2 / 3,
         "clip_ratio/region_mean": 4 / 8, "kl": math.exp(-0.5) - 0.5,
+        "actor/ppo_kl": -math.fsum(math.log(x) for row in MOVED for x in row) / 8,
     })  # fmt: skip
     bare = {"log_probs_new": [[], []], "advantages": [1.0, -1.0]}
     assert metrics(bare, "dr") == {"gradient_norm": 0.0}
@@ -295,24 +298,52 @@ SEQUENCE: dict[str, Any] = {"stages": {"ratio": "sequence"}}
     [
         # the second token's ratio is above δ and its A is negative: TRL asks for A > 0
         (FOUR, "trl/grpo", {"delta": 1.5}, {"high_mean": 0.25, "low_mean": 0.25,
-                                           "region_mean": 0.5}),
+                                           "region_mean": 0.5, "high_max": 1.0}),
         # ρ is cut to δ before it is compared with 1 + ε: 1.3 and 2.0 become 1.1
         (FOUR, "trl/grpo", {"delta": 1.1}, {"high_mean": 0.0, "region_mean": 0.25}),
         # responses without tokens count where each has one ratio
-        (MASKED, "trl/gspo", BY_RESPONSE, {"high_mean": 1 / 4, "low_mean": 1 / 4}),
+        (MASKED, "trl/gspo", BY_RESPONSE, {"high_mean": 1 / 4, "low_mean": 1 / 4, "low_min": 0.0,
+                                           "high_max": 1.0}),
         (MASKED, "trl/rloo", BY_RESPONSE, {"high_mean": 1 / 4, "region_mean": 1 / 2}),
         (MASKED, "trl/grpo", BY_RESPONSE, {"high_mean": 1 / 3, "region_mean": 2 / 3}),
+        (LOW, "trl/gspo", {}, {"low_min": 0.0}),
+        (LOW, "trl/grpo", {}, {"low_min": 1.0}),
         # a mean over responses of what each has; one without tokens has the ratio 1
         (LOGGED, "gspo", {"epsilon": 0.2}, {"low_mean": 0.0, "high_mean": 1 / 4,
                                             "region_mean": 1 / 4}),
         (LOGGED, "gspo", {"epsilon": 0.15}, {"low_mean": 1 / 4, "high_mean": 1 / 4,
                                              "region_mean": 2 / 4}),
+        # CISPO's cap of positive advantages: ρ = 1 of no token is above a cap below 1
+        (MASKED, "trl/cispo", {"epsilon_high": 0.2}, {"": 1 / 3}),
+        (MASKED, "trl/cispo", {"epsilon_high": 0.2} | SEQUENCE, {"": 2 / 4}),
+        (MASKED, "trl/cispo", {"epsilon_high": 1.2} | SEQUENCE, {"": 1 / 4}),
+        (MASKED, "trl/cispo", {"epsilon_high": 5.0}, {"": 0.0}),
+        (FOUR, "trl/grpo", {}, {"": None}),
     ],
 )  # fmt: skip
 def test_clip_ratios_of_trl(row, variant, flags, wanted) -> None:
     for name, value in wanted.items():
+        key = f"clip_ratio/{name}" if name else "cispo_clip_ratio"
+        found = metrics(row, variant, (key,), **flags).get(key)
+        assert found == (None if value is None else pytest.approx(value)), (name, found)
+
+
+def test_the_least_and_the_most_that_is_clipped_of_a_response() -> None:
+    """Of its own sign: half of the tokens below, a quarter and a half above."""
+    moved = [[0.5, 1.0, 0.7, 1.3], [1.3, 1.0, 0.7, 1.0], [1.4, 1.0, 1.3, 0.5]]
+    rows = [[math.log(ratio) - 1.0 for ratio in row] for row in moved]
+    for name, responses, a, wanted in (
+        ("low_min", (0, 1, 2), -1.0, 0.25),
+        ("low_min", (0,), -1.0, 0.5),
+        ("low_min", (0,), 1.0, 0.0),
+        ("high_max", (0, 1, 2), 1.0, 0.5),
+        ("high_max", (0, 1), 1.0, 0.25),
+        ("high_max", (0,), -1.0, 0.0),
+    ):
+        row = {"log_probs_new": [rows[at] for at in responses]}
+        row |= {"log_probs_old": [[-1.0] * 4] * len(responses), "advantages": [a] * len(responses)}
         key = f"clip_ratio/{name}"
-        assert metrics(row, variant, (key,), **flags)[key] == pytest.approx(value), name
+        assert metrics(row, "dapo", (key,))[key] == wanted
 
 
 FAR = {"log_probs_new": [[-30.0, -1.0]], "log_probs_old": [[-1.0, -4.0]], "advantages": [1.0]}
@@ -323,6 +354,26 @@ BYPASS: dict[str, Any] = {
     "advantages": [1.0],
 }
 REJECTS = BYPASS | {"hyperparameters": {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2"}}
+
+
+@each(
+    ("row", "rows", "wanted"),
+    [
+        (FOUR, ("vanilla",), -math.fsum(map(math.log, RATIOS)) / 4),
+        (FOUR, ("kl_cov",), math.fsum(abs(math.log(ratio)) for ratio in RATIOS) / 4),
+        # what is far off is cut where verl cuts it
+        (FAR, ("vanilla", "sapo", "cispo", "dppo_tv", "dppo_kl"), (20.0 - 3.0) / 2),
+        (FAR, ("gspo", "clip_cov", "geo_mean", "dro"), (29.0 - 3.0) / 2),
+        (FAR, ("kl_cov",), (29.0 + 3.0) / 2),
+        # of the engine, and of the kept tokens, in bypass mode
+        (BYPASS, ("bypass_ppo_clip", "bypass_pg_is"), (0.5 - 3.0) / 2),
+        (REJECTS, ("bypass_ppo_clip", "bypass_pg_is"), 0.5),
+    ],
+)
+def test_verls_ppo_kl(row, rows, wanted) -> None:
+    for name in rows:
+        found = metrics(row, f"verl/{name}", ("actor/ppo_kl",))["actor/ppo_kl"]
+        assert found == pytest.approx(wanted, rel=1e-12), name
 
 
 @each(

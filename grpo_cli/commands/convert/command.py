@@ -64,7 +64,7 @@ def convert(
     grpo convert rollouts.jsonl --bundle -o step.bundle.jsonl
 
     The result evaluates to the same numbers, bit for bit. A bundle is the file
-    to send with a bug report: `grpo verify` compares it and names the first stage
+    to send with a bug report: `grpo verify` replays it and names the first stage
     that differs (`grpo help recording`). For rows as CSV, use
     `grpo eval FILE --level token -f csv`. --json prints errors as JSON.
     """  # noqa: D301 - \b is for the help's formatter

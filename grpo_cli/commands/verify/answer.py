@@ -246,3 +246,80 @@ class Verified(Frames, Printed):
             for one in self.records
             if one.first is not None
         ]
+
+
+@dataclass(frozen=True)
+class StageDifference(Answer):
+    """Where a stage of a bundle first differs.
+
+    Attributes:
+        id, source, line: the record.
+        key: which number.
+        response, token: where in the record; None for a number of all of it.
+        yours, grpo: both numbers.
+    """
+
+    id: str | int | float
+    source: str
+    line: int | None
+    key: str
+    response: int | None
+    token: int | None
+    yours: float
+    grpo: float
+
+
+@dataclass(frozen=True)
+class ReplayedStage(Answer):
+    """The replay of one stage of a bundle.
+
+    Attributes:
+        stage: which.
+        compared, differing: numbers of responses, records, steps or metrics.
+        largest: the largest difference of two numbers that differ.
+        first: where it first differs.
+        skipped: why some of it was not replayed.
+    """
+
+    stage: str
+    compared: int
+    differing: int
+    largest: float
+    first: StageDifference | None
+    skipped: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Replay(Answer):
+    """The replay of a bundle.
+
+    Attributes:
+        sha256: the hash of each file; empty where only some records are read.
+        records, steps, responses: how many it has.
+        first_stage: the first stage that differs; None where all agree.
+        stages: all of them, in order.
+    """
+
+    sha256: Sequence[str]
+    records: int
+    steps: int
+    responses: int
+    first_stage: str | None
+    stages: Sequence[ReplayedStage]
+
+
+@dataclass(frozen=True)
+class Replayed(Verified):
+    """What ``verify`` returns for bundles.
+
+    Attributes:
+        bundle: their stages, all of which decide whether they agree.
+    """
+
+    bundle: Replay
+
+    @property
+    def headline(self) -> str:
+        """That of its records, or the stage that differs first where they agree."""
+        first = None if self.differing else self.bundle.first_stage
+        return f"differs: {first} differs first" if first else super().headline

@@ -93,6 +93,56 @@ def _clipped(*sides: int) -> Values:
     )
 
 
+def _extreme(side: int, reduce: Reduction) -> Values:
+    """Returns the function for the least or greatest clip fraction of a record's responses."""
+
+    def extreme(breakdown: Breakdown) -> F64:
+        batch = breakdown.batch
+        share = batch.responses.mean(_bound(breakdown, side))
+        counted = batch.responses.lengths > 0
+        if _per_response(breakdown):  # those without tokens too, if the record has any
+            counted = np.repeat(batch.record_tokens.lengths > 0, batch.records.lengths)
+        counts = batch.records.sum(counted.astype(np.int64))
+        return _by_record(share[counted], counts, reduce)
+
+    return extreme
+
+
+def _capped(breakdown: Breakdown) -> F64 | None:
+    """[M] TRL's share of tokens, or responses, that CISPO caps at A > 0."""
+    surrogate = breakdown.objective.surrogate
+    if surrogate.name != "trl/cispo":
+        return None
+    shares = _shares(breakdown, 1)
+    if _per_response(breakdown) and float(surrogate.values["epsilon_high"] or 0.0) < 1.0:
+        given = breakdown.response_advantage
+        empty = breakdown.batch.responses.lengths == 0
+        shares = np.where(empty & (given is not None and given > 0), 1.0, shares)
+    return _mean_share(breakdown, shares)
+
+
+# ---- what verl logs -----------------------------------------------------------------------------
+
+
+def _ppo_kl(breakdown: Breakdown) -> F64 | None:
+    """[M] the mean of log π_old − log π_θ over the kept tokens, bounded where the ratio is."""
+    batch, objective = breakdown.batch, breakdown.objective
+    to_engine = objective.ratio.name == "rollout"
+    old = batch.log_probs_rollout if to_engine else batch.log_probs_old
+    if old is None or batch.log_probs_new is None:
+        return None
+    moved, counts = old - batch.log_probs_new, batch.record_tokens.lengths
+    if breakdown.kept is not None:
+        moved = moved[breakdown.kept]
+        counts = batch.records.sum(batch.responses.sum(breakdown.kept.astype(np.int64)))
+    bound = objective.ratio.values.get("log_ratio_clamp")
+    if bound is not None:
+        moved = np.clip(moved, -float(bound), float(bound))
+    if "ppo_kl_coef" in objective.surrogate.values:  # kl_cov logs what it penalises
+        moved = np.abs(moved)
+    return _by_record(moved, counts, np.mean)
+
+
 # ---- tables -------------------------------------------------------------------------------------
 
 METRICS: Mapping[str, Values] = {
@@ -104,11 +154,15 @@ METRICS: Mapping[str, Values] = {
     "ratio_max": _of_tokens(lambda b: b.ratio, np.max),
     "gradient_norm": _of_tokens(lambda b: b.gradient, np.linalg.norm, empty=0.0),
     "clip_ratio/low_mean": _clipped(-1),
+    "clip_ratio/low_min": _extreme(-1, np.min),
     "clip_ratio/high_mean": _clipped(1),
+    "clip_ratio/high_max": _extreme(1, np.max),
     "clip_ratio/region_mean": _clipped(-1, 1),
+    "cispo_clip_ratio": _capped,
     "kl": _of_tokens(lambda b: b.kl, np.mean),  # weighted by the ratio where the loss's is
+    "actor/ppo_kl": _ppo_kl,
 }
-"""TRL's names, and grpo's own → [M]."""
+"""TRL's and verl's names, and grpo's own → [M]."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +211,11 @@ QUANTITIES = (
 )
 """In the order of the stages."""
 
+LOSSES = ("loss", "policy_loss")
+"""What ``expected`` calls the loss of a record, which adds up to that of its step."""
+
 OF_STEP = ("step_loss", "step_metrics")
-"""What ``expected`` may have of the step of its record, which is not compared."""
+"""What ``expected`` may have of the step of its record; a bundle's replay compares it."""
 
 LOGGED = {
     **dict.fromkeys(("loss", "train_loss", "train/loss"), "loss"),
@@ -247,6 +304,23 @@ def read_expectations(record: Record) -> Wanted:
 def logged_losses(value: Mapping[str, Any]) -> dict[str, str]:
     """The losses that a trainer wrote into a record: what ``expected`` calls each → its key."""
     return {LOGGED[key]: key for key in reversed(LOGGED) if is_number(value.get(key))}
+
+
+def read_numbers(record: Record) -> dict[str, float]:
+    """The numbers that a trainer computed of a record and its step, by their path in ``expected``.
+
+    Raises:
+        InputError: for a value that is no number; without the record's place.
+    """
+    expected = _object(record.expected or {}, "expected")
+    found = {name: expected.get(name) for name in (*LOSSES, "step_loss")}
+    for name in ("metrics", "step_metrics"):
+        metrics = _object(expected.get(name) or {}, f"expected.{name}")
+        found |= {f"{name}.{key}": value for key, value in metrics.items()}
+    given = {path: value for path, value in found.items() if value is not None}
+    return {
+        path: float(_numbers([value], f"expected.{path}")[0][0]) for path, value in given.items()
+    }
 
 
 def _object(value: object, path: str) -> Mapping[str, Any]:

@@ -31,6 +31,7 @@ from grpo_cli.commands.verify.expected import (
     logged_losses,
     read_expectations,
 )
+from grpo_cli.commands.verify.replay import Part
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Accumulator
@@ -87,7 +88,7 @@ class Judging(Accumulator[Any]):
         logged: the keys of logged losses, with which records without ``expected`` are compared.
         acting: names of ``UNTESTED``, and whether that acts in some records.
         losses: the losses that records expect, by step.
-        seals: of records of bundles the file, the line and what it says of its bundle.
+        parts: the records of bundles.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("variant", "stages", "hyperparameters", "given")
@@ -109,7 +110,7 @@ class Judging(Accumulator[Any]):
         self.logged: dict[str, None] = {}
         self.acting: set[tuple[str, bool]] = set()
         self.losses = Losses()
-        self.seals: list[tuple[str, int | None, Seal]] = []
+        self.parts: list[Part] = []
 
     def merge(self, later: Judging) -> None:
         """Adds the records that follow; refuses those with a reference among some without."""
@@ -118,7 +119,7 @@ class Judging(Accumulator[Any]):
         self.logged |= later.logged
         self.acting |= later.acting
         self.losses.merge(later.losses)
-        self.seals += later.seals
+        self.parts += later.parts
         self.references.merge(later.references)
         self.error = self.references.error
 
@@ -215,7 +216,7 @@ class Judging(Accumulator[Any]):
         kind = self._kind_of(raw.value, given=read.advantages is not None)
         try:
             with blaming(raw):
-                seal = self._seal(raw)
+                seal = self._seal(raw, read, kind, plans)
                 wanted = [] if read.expected is None else read_expectations(read)[0]
                 plan = self._plan(kind, plans)
         except InputError as error:
@@ -235,8 +236,8 @@ class Judging(Accumulator[Any]):
         known = [sealed.get(name) for name in ("rtol", "atol", "metrics_rtol")]
         return tolerances(*(one if isinstance(one, int | float) else None for one in known))
 
-    def _seal(self, raw: Raw) -> Seal | None:
-        """What a record says of its bundle; None where it is of none.
+    def _seal(self, raw: Raw, read: Record, kind: Kind, plans: Plans) -> Seal | None:
+        """What a record says of its bundle, whose part it is then; None where it is of none.
 
         Raises:
             InputError: where it was changed since the bundle was written.
@@ -246,7 +247,8 @@ class Judging(Accumulator[Any]):
         if seal is not None:
             if (why := fault(value, seal)) is not None:
                 raise InputError(why, path="bundle")
-            self.seals.append((raw.source, raw.line, seal))
+            rewarded = self._plan(kind._replace(advantages_given=False), plans)
+            self.parts.append(Part.of(raw, read, seal, rewarded))
         return seal
 
     def _judged(

@@ -13,7 +13,7 @@ import numpy as np
 
 from grpo_cli.bundle import Chain
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
-from grpo_cli.commands.verify.answer import Verdict, Verified
+from grpo_cli.commands.verify.answer import Replayed, Verdict, Verified
 from grpo_cli.commands.verify.batches import RECORD, UNITS, Losses, read_batches, unit_of
 from grpo_cli.commands.verify.causes.located import UNKNOWN, located
 from grpo_cli.commands.verify.causes.search import MOST, Explained, Memory
@@ -21,6 +21,7 @@ from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
 from grpo_cli.commands.verify.naming import Finding, choose, shared_causes
+from grpo_cli.commands.verify.replay import Part, replayed, stage_of
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
@@ -58,7 +59,7 @@ def verified(
     run = made(make, reader, batch=batch or RECORD, defers=not batch)
     answer = run.result()
     losses = run.losses
-    if batch or not answer.differing:
+    if batch or not answer.differing or isinstance(answer, Replayed):
         return run, answer
     repeated, other = losses.are_repeated and _differ(answer), None
     if repeated or losses.are_once:
@@ -142,6 +143,8 @@ class Verification:
         self._empty = make()
         self._memory = Memory(most)
         self._chains: dict[str, Chain] = {}
+        self._parts: list[Part] = []
+        self._judged: list[tuple[Verdict, str | None]] = []
         self._within = self._empty.tolerance()
         self._without_kl: list[Plan] = []
         self.losses = Losses()
@@ -172,7 +175,7 @@ class Verification:
         verdicts = tuple(one.verdict() if isinstance(one, Finding) else one for one in items)
         within = self._within
         causes, explained = shared_causes(findings)
-        return Verified(
+        found = Verified(
             ok=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
             atol=within.atol,
@@ -187,6 +190,12 @@ class Verification:
             batch=self._batch,
             records=verdicts,
         )
+        if not self._parts:
+            return found
+        hashes = [str(chain.last["sha256"]) for chain in self._chains.values() if chain.last]
+        bundle = replayed(self._parts, self._judged, within, hashes)
+        ok = found.ok and bundle.first_stage is None
+        return Replayed(**{**found.fields(), "ok": ok}, bundle=bundle)
 
     def nothing(self) -> InputError:
         """What to say where no record was judged: how the records get what they lack for that."""
@@ -223,8 +232,10 @@ class Verification:
         Raises:
             InputError: where one does not follow the one before.
         """
-        for source, line, seal in sums.seals if not self.reader.reading.selects else ():
-            why = self._chains.setdefault(source, Chain()).add(seal)
+        self._parts += sums.parts
+        for part in sums.parts if not self.reader.reading.selects else ():
+            source, line = part.record.source, part.record.line
+            why = self._chains.setdefault(source, Chain()).add(part.seal)
             if why is not None:
                 raise InputError(why, path="bundle", source=source, line=line)
 
@@ -239,6 +250,16 @@ class Verification:
         return iter([judging])
 
     def _verdict(self, item: Judged, suspect: Suspect | None) -> Verdict | Finding:
+        found = self._found(item, suspect)
+        stage = None
+        if self._parts and isinstance(found, Finding) and suspect is not None:
+            case, causes = suspect.case, [cause.stage for cause in found.causes]
+            own = next(x.expectation.stage for x in case.columns if x.key == found.first.key)
+            stage = stage_of(own, causes, weighted=case.other_weights)
+        self._judged.append((item.verdict, stage))
+        return found
+
+    def _found(self, item: Judged, suspect: Suspect | None) -> Verdict | Finding:
         verdict, plan, record = item.verdict, item.plan, item.record
         if NO_REFERENCE.name in verdict.signature:
             self._without_kl.append(plan)
@@ -254,7 +275,7 @@ class Verification:
             self.first_metrics.setdefault(key, words)
         if record is None or suspect is None:
             return verdict
-        if self._waits:
+        if self._waits and not self._parts:
             assert verdict.first is not None
             self.deferred = True
             return Finding(verdict, verdict.first, where=UNKNOWN)

@@ -10,6 +10,9 @@ from rich.text import Text
 
 from grpo_cli.commands.verify.answer import (
     Difference,
+    Replay,
+    Replayed,
+    StageDifference,
     Verdict,
     Verified,
     agree,
@@ -29,6 +32,10 @@ def draw(console: Console, screen: Screen, answer: Verified) -> None:
 
     If one mistake does not explain them all, the first record of each of three is printed.
     """
+    if isinstance(answer, Replayed):
+        for line in _replayed(answer.bundle):
+            console.print(wrapped(line, screen.reading, 13))
+        console.print()
     differing = [row for row in answer.records if not row.agrees]
     for line in (_verdict(answer, len(differing)), *_alternatives(answer)):
         console.print(wrapped(line, screen.reading, 2))
@@ -81,6 +88,31 @@ def _firsts(differing: Sequence[Verdict], answer: Verified) -> Sequence[Verdict]
 
 _SHOWN = 3
 """Records printed without --full, each with another cause."""
+
+
+def _replayed(answer: Replay) -> Iterator[Text]:
+    """The verdict on a bundle, then its stages in order, the first that differs marked."""
+    parts = [(answer.records, "record"), (answer.steps, "step"), (answer.responses, "response")]
+    counts = ", ".join(counted(*part) for part in parts)
+    hashes = ", ".join(f"{text[:12]}…" for text in answer.sha256)
+    whole = f"unchanged since it was written (sha256 {hashes})"
+    whole = whole if hashes else "unchanged (the file is only a part of the bundle)"
+    differs = answer.first_stage
+    verdict = f"{differs} differs first" if differs else "all replayed stages agree"
+    yield Text(f"bundle: {verdict}", "bold red" if differs else "bold green")
+    yield Text(f"  {counts}; {whole}")
+    for stage in answer.stages:
+        style = "red" if stage.differing else "green" if stage.compared else ""
+        words = f"{stage.compared:,} agree" if stage.compared else "not recorded"
+        if stage.differing:
+            words = f"{stage.differing:,} of {stage.compared:,} differ"
+            words += f", by {stage.largest:.3g} at most" if stage.largest else ""
+        reasons = "; ".join(stage.skipped) if stage.skipped else ""
+        words += f" (skipped: {reasons})" if reasons else ""
+        yield Text.assemble((f"  {stage.stage:<11}", "cyan"), (words, style))
+        if (first := stage.first) is not None:
+            numbers = f"yours {first.yours!r}, computed {first.grpo!r}"
+            yield Text(f"             {_record(first)}, {_number(first)}: {numbers}")
 
 
 def _in_verdict(answer: Verified) -> bool:
@@ -158,17 +190,17 @@ def _alternatives(answer: Verified) -> Iterator[Text]:
         yield from (Text(f"  or by: {one}") for one in fitting[1:])
 
 
-def _record(row: Verdict, unit: str) -> str:
+def _record(row: Verdict | StageDifference, unit: str = "record") -> str:
     line = "" if row.line is None else f":{row.line}"
     if (unit, row.id) == ("batch", "input"):
         return f"the batch {visible(row.source)}"
     name = f"{unit} {shown(row.id)}"
-    if row.step is not None and unit == "record":
+    if isinstance(row, Verdict) and row.step is not None and unit == "record":
         name += f" of step {shown(row.step)}"
     return f"{name} ({visible(row.source)}{line})" if row.source else name
 
 
-def _number(first: Difference) -> str:
+def _number(first: Difference | StageDifference) -> str:
     """Its key, response and token."""
     places = {"response": first.response, "token": first.token}
     return ", ".join(

@@ -23,6 +23,7 @@ from grpo_cli.commands.verify.causes import (
     masks,
     pairs,
     statistics,
+    turns,
 )
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT, Cause, Source
@@ -39,6 +40,8 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
     (
         (denominators.factors, 2),
         (masks.masks, 2),
+        (turns.trajectories, 2),
+        (turns.credit, 2),
         (masks.edges, 3),
         (masks.solved_tokens, 1),
         (statistics.statistics, 3),

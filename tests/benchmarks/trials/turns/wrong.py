@@ -19,6 +19,7 @@ from trials.turns.kinds import (
     Kind,
     Random,
     Shape,
+    by_turn,
     drawn,
     joined,
     over_trajectories,
@@ -114,13 +115,49 @@ def _turns(record: Record, every: list[Episode]) -> list[list[tuple[int, np.ndar
     return found
 
 
-def only(which: int) -> Callable[..., None]:
+def counted_once(record: Record, every: list[Episode], parts: Parts) -> None:
+    once = standardised(np.array([one.reward for one in every]), [one.group for one in every])
+    for own, value in zip(_turns(record, every), once, strict=True):
+        for row, at in own:
+            parts.advantages[row][at] = value
+
+
+def own_group(record: Record, every: list[Episode], parts: Parts) -> None:
+    own = standardised(np.array(record["rewards"]), record["trajectory_ids"])
+    for row, value in enumerate(own):
+        parts.advantages[row][:] = value
+
+
+def neighbour(by: int) -> Callable[..., None]:
+    def change(record: Record, every: list[Episode], parts: Parts) -> None:
+        before = [row.copy() for row in parts.advantages]
+        for own in _turns(record, every):
+            for number, (row, at) in enumerate(own):
+                other, there = own[min(max(number + by, 0), len(own) - 1)]
+                parts.advantages[row][at] = before[other][there[0]]
+
+    return change
+
+
+def under_last(side: str) -> Callable[..., None]:
+    def change(record: Record, every: list[Episode], parts: Parts) -> None:
+        for own in _turns(record, every):
+            length = len(own[-1][1])
+            for row, at in own:
+                lost = at[: max(len(at) - length, 0)] if side == "right" else at[length:]
+                parts.advantages[row][lost] = 0.0
+
+    return change
+
+
+def only(which: int, *, masked: bool) -> Callable[..., None]:
     def change(record: Record, every: list[Episode], parts: Parts) -> None:
         for own in _turns(record, every):
             for row, at in own[:-1] if which else own[1:]:
-                for column in (parts.policy, parts.penalised):
+                for column in (parts.policy, parts.penalised) if masked else (parts.advantages,):
                     column[row][at] = 0.0
-        parts.lengths = np.array([row.sum() for row in parts.policy])
+        if masked:
+            parts.lengths = np.array([row.sum() for row in parts.policy])
 
     return change
 
@@ -134,7 +171,10 @@ def tools_penalised(record: Record, every: list[Episode], parts: Parts) -> None:
 
 SHAPE = Shape(turns=(2, 4), tokens=(4, 12), tool=(3, 8), tasks=3, attempts=4, graded=True)
 ROWS = Kind("rows", over_trajectories, rows, (), SHAPE)
+BY_TURN = Kind("rows by turn", by_turn, rows, (), SHAPE)
+ROWS_GIVEN = Kind("rows given", by_turn, rows, ("by token",), SHAPE)
 JOINED = Kind("joined", over_trajectories, joined, ("numbers",), SHAPE)
+JOINED_GIVEN = Kind("joined given", by_turn, joined, ("by token",), SHAPE)
 
 
 @dataclass(frozen=True)
