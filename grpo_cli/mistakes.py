@@ -64,7 +64,7 @@ def _holes(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flags() -> Mapping[str, Mistake]:
-    """Name → mistake, of those that cases of the vectors are flagged with."""
+    """Name → mistake, of those that cases of the vectors may find."""
     return {name: row for name, row in mistakes().items() if not row.no_vector}
 
 

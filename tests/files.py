@@ -112,28 +112,6 @@ def expressions(path: Path, names: dict[str, Any], *, by_hand: bool = False) -> 
     assert now == kept, "\n".join(unified_diff(kept, now, path.name, "now", n=1, lineterm=""))
 
 
-def with_header(header: dict[str, Any], data: bytes = bytes(16)) -> bytes:
-    """The layout of the safetensors format's README: a length, a JSON header, the numbers."""
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + data
-
-
-def entry(begin: int, end: int, kind: str = "F64", shape: Sequence[int] = (1,)) -> dict[str, Any]:
-    """A tensor of such a header."""
-    return {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
-
-
-def safetensors(columns: dict[str, Any]) -> bytes:
-    """Arrays in that format; bfloat16 are its bits."""
-    kinds = {"<f4": "F32", "<f8": "F64", "<i8": "I64", "|b1": "BOOL", "<u2": "BF16"}
-    header, data = {}, b""
-    for name, array in columns.items():
-        end = len(data) + array.nbytes
-        header[name] = entry(len(data), end, kinds[array.dtype.str], array.shape)
-        data += array.tobytes()
-    return with_header({"__metadata__": {"format": "pt"}, **header}, data)
-
-
 def evaluation(
     path: object,
     plan: Plan,

@@ -49,7 +49,7 @@ def read(
     """Yields the records of data, one by one, under canonical names.
 
     They are what ``grpo convert`` writes: whatever the data are (JSON, JSONL, Parquet, Arrow,
-    npz, safetensors, packed or not, the dump of a framework), the other functions take these dicts
+    npz, packed or not, the dump of a framework), the other functions take these dicts
     and return the same numbers, bit for bit.
 
     >>> next(read("samples/dr_grpo.json"))["log_probs_new"]

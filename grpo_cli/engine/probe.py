@@ -6,7 +6,6 @@ Two conventions that give one number here are the same convention under two name
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -142,28 +141,5 @@ def alike(left: Valued, right: Valued, times: float = 1.0, *, rare: bool = True)
     return True
 
 
-Gradient = tuple[F64, F64]
-"""Each record's J, and the gradient."""
-
-
-def gradients(objective: Objective) -> Iterator[Gradient | None]:
-    """Values and gradients on the probe, far tails included; None where something is missing."""
-    for batch in (*(probe(tail=tail) for tail in _TAILS), probe(probable=True)):
-        try:
-            breakdown = evaluate(batch, objective)
-        except (InputError, HyperparameterError):
-            yield None
-        else:
-            yield breakdown.record_objective, breakdown.gradient
-
-
 _TAILS = (2.0, 11.0, 25.0)
 """Beyond usual dual clips; and beyond the clamps at 10 and at 20 nats."""
-
-
-def same_gradient(left: Gradient | None, right: Gradient | None) -> bool:
-    """Whether two objectives have one value and one gradient."""
-    if left is None or right is None:
-        return False
-    pairs = zip(left, right, strict=True)
-    return all(np.allclose(mine, theirs, rtol=1e-7, atol=1e-12) for mine, theirs in pairs)

@@ -140,7 +140,7 @@ def weighed_then_clamped(value: F64, slope: F64, ratio: F64 | None) -> Kl:
 
 
 def left_out() -> None:
-    """No KL penalty: no record has a reference, and β comes from the variant alone."""
+    """No KL penalty: no record has a reference, so the variant's β is left out."""
 
 
 NO_REFERENCE = Bound("none(no reference)", Choice(left_out), {})

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
 from grpo_cli.errors import UsageError, did_you_mean
-from grpo_cli.mistakes import flags
+from grpo_cli.mistakes import Mistake, flags
 from grpo_cli.vectors.case import FILES, VERSION, cases, stored
-from grpo_cli.vectors.likely import failing, shown
 
 _SHOWN = ("id", "result", "topic", "flags", "choices", "comment")
 
@@ -20,26 +20,34 @@ def listed(*, flag: str | None = None, result: str | None = None) -> list[dict[s
     """One row a case: ``id``, ``result``, ``topic``, ``flags``, ``choices``, ``comment``.
 
     Args:
-        flag: only those that fail with this mistake.
+        flag: only those that are there for this mistake.
         result: only ``required``, ``convention`` or ``invalid``.
 
     Raises:
         UsageError: there is no such flag.
     """
     if flag is not None:
-        _known("flag", flag, tuple(flags()))
+        _known("flag", flag, tuple(one["flag"] for one in listed_flags()))
     return [
         {name: getattr(case, name) for name in _SHOWN}
         for case in cases()
-        if result in (None, case.result) and (flag is None or case.id in failing(flag))
+        if result in (None, case.result) and (flag is None or flag in case.flags)
     ]
 
 
 def listed_flags() -> list[dict[str, Any]]:
     """One row a flag: ``flag``, ``bug``, ``thread`` and the number of ``cases``."""
+    counts = Counter(flag for case in cases() for flag in case.flags)
     return [
-        {"flag": name, **shown(flag), "cases": len(failing(name))} for name, flag in flags().items()
+        {"flag": name, **_shown(flag), "cases": counts[name]}
+        for name, flag in flags().items()
+        if name in counts
     ]
+
+
+def _shown(mistake: Mistake) -> dict[str, str]:
+    """The bug of a mistake, and the thread about it."""
+    return {"bug": mistake.bug, "thread": mistake.thread}
 
 
 def describe(case_id: str) -> dict[str, Any]:
@@ -54,15 +62,15 @@ def describe(case_id: str) -> dict[str, Any]:
     _known("vector", case_id, tuple(found))
     case = found[case_id]
     described = asdict(case) | {"tolerances": {k: v._asdict() for k, v in case.tolerances.items()}}
-    described |= {"flags": {name: shown(flags()[name]) for name in case.flags}}
+    described |= {"flags": {name: _shown(flags()[name]) for name in case.flags}}
     return {name: _in_words(value) for name, value in described.items()}
 
 
 def export() -> Iterator[tuple[str, str]]:
     """Name and text of each file, as another language's tests want them."""
-    for name in (*FILES, "fails", "schema"):
+    for name in (*FILES, "schema"):
         yield f"{VERSION}/{name}.json", stored(f"{name}.json")
-    table = {"schema": 1, "flags": {name: shown(flag) for name, flag in flags().items()}}
+    table = {"schema": 1, "flags": {name: _shown(flag) for name, flag in flags().items()}}
     yield f"{VERSION}/flags.json", json.dumps(table, indent=1, ensure_ascii=False) + "\n"
 
 

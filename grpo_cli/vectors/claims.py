@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from grpo_cli.errors import nearest
@@ -77,12 +76,10 @@ class Loss:
             and ``"metrics"`` where they are claimed. It is called once for each micro-batch;
             ``case.step`` tells what the whole step spans.
         claims: what the loss computes.
-        xfail: the file of what is known to fail, in the test file's folder.
     """
 
     compute: Callable[[Case], Mapping[str, Any]]
     claims: Claims
-    xfail: str | Path | None = None
 
 
 def claimed(case: Case, claims: Claims) -> Case:

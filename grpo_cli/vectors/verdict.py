@@ -14,9 +14,6 @@ NONE = "the fixture returned none"
 COARSE = 'Claims(dtype="float32")'
 """The claim of an author whose loss computes in float32."""
 
-Problem = tuple[str, Any]
-"""The line about a number that is wrong, and the number."""
-
 Answer = dict[str, Any]
 """What a loss returned, as plain floats and lists: ``loss``, ``gradient``, ``advantages``, …"""
 
@@ -58,36 +55,16 @@ def plain(value: Any) -> Any:
     return value
 
 
-class Wrong(NamedTuple):
-    """The wrong parts of an answer, in short.
-
-    Attributes:
-        part: ``l`` (the loss, advantages or metrics), ``g`` (the gradient), ``b`` (both), ``.``
-            (nothing) or ``?`` (there is no number, or its precision is another one).
-        number: the first number that is wrong, if it is one.
-    """
-
-    part: str = "."
-    number: float | None = None
-
-    @property
-    def kinds(self) -> set[str]:
-        """``l`` and ``g``, those that are wrong."""
-        return {"l", "g"} if self.part == "b" else {self.part} - {".", "?"}
-
-
 class Verdict(NamedTuple):
     """The outcome of one case.
 
     Attributes:
         problems: one line for each number that is wrong; none: the case passed.
         signature: of a convention, the one that the answer follows.
-        wrong: the problems in short.
     """
 
     problems: list[str]
     signature: str = ""
-    wrong: Wrong = Wrong()
 
 
 def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Claims) -> Verdict:
@@ -96,23 +73,13 @@ def judge(compute: Callable[[Case], Mapping[str, Any]], case: Case, claims: Clai
         return _refused(compute, case, claims.refuses[case.topic])
     returned = answer(compute, case)
     if case.result == "required":
-        problems = list(_problems(case, case.expected, returned, claims))
-        lines = [text for text, _ in problems]
-        if problems and claims.dtype == "float64" and "float32" in case.tolerances:
+        lines = list(_problems(case, case.expected, returned, claims))
+        if lines and claims.dtype == "float64" and "float32" in case.tolerances:
             coarse = replace(claims, dtype="float32")
             if not list(_problems(case, case.expected, returned, coarse)):
-                return Verdict([f"{lines[0]} ({COARSE} accepts it)"], wrong=Wrong("?"))
-        return Verdict(lines, wrong=_in_short(problems))
+                return Verdict([f"{lines[0]} ({COARSE} accepts it)"])
+        return Verdict(lines)
     return _convention(case, returned, claims)
-
-
-def _in_short(problems: Sequence[Problem]) -> Wrong:
-    if any(text.endswith(NONE) for text, _ in problems):
-        return Wrong("?")
-    parts = {"g" if text.startswith("gradient") else "l" for text, _ in problems}
-    found = problems[0][1] if problems else None
-    number = float(found) if isinstance(found, int | float) else None
-    return Wrong("b" if len(parts) == 2 else "".join(parts) or ".", number)
 
 
 def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
@@ -128,12 +95,10 @@ def _convention(case: Case, returned: Answer, claims: Claims) -> Verdict:
     for signature, problems in found.items():
         if not problems:
             return Verdict([], signature)
-    short = _in_short(next(iter(found.values())))
-    wrong = short if short.part == "?" else Wrong("l", short.number)
     if pinned is not None:
-        return Verdict([text for text, _ in found[pinned]], wrong=wrong)
-    lines = [f"{signature}: {problems[0][0]}" for signature, problems in found.items()]
-    return Verdict([f"no convention for {case.topic} gives this answer", *lines], wrong=wrong)
+        return Verdict(found[pinned])
+    lines = [f"{signature}: {problems[0]}" for signature, problems in found.items()]
+    return Verdict([f"no convention for {case.topic} gives this answer", *lines])
 
 
 def _refused(
@@ -147,38 +112,37 @@ def _refused(
     if how == "nan" and loss is not None and not math.isfinite(loss):
         return Verdict([])
     wanted = "a loss that is not finite" if isinstance(how, str) else how.__name__
-    line = f"expected {wanted} for {case.topic}, got the loss {loss!r}"
-    return Verdict([line], wrong=_in_short([(line, loss)]))
+    return Verdict([f"expected {wanted} for {case.topic}, got the loss {loss!r}"])
 
 
 def _problems(
     case: Case, expected: Mapping[str, Any], returned: Answer, claims: Claims
-) -> Iterator[Problem]:
+) -> Iterator[str]:
     tolerance = case.tolerances[claims.dtype]
     for name, wanted in expected.items():
         if name == "used_by":
             continue
         if returned.get(name) is None:
-            yield f"{name}: {NONE}", None
+            yield f"{name}: {NONE}"
         elif name == "metrics":
             for metric in (one for one in wanted if one in claims.metrics):
                 if metric in returned[name]:
                     yield from _compared(metric, wanted[metric], returned[name][metric], tolerance)
                 else:
-                    yield f"{metric}: {NONE}", None
+                    yield f"{metric}: {NONE}"
         else:
             yield from _compared(name, wanted, returned[name], tolerance)
 
 
-def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[Problem]:
+def _compared(place: str, wanted: Any, found: Any, tolerance: Tolerance) -> Iterator[str]:
     if wanted is None:
         return
     if not isinstance(wanted, list):
         if not near(wanted, found, tolerance):
-            yield f"{place}: expected {wanted!r}, got {found!r}", found
+            yield f"{place}: expected {wanted!r}, got {found!r}"
         return
     if not isinstance(found, list) or len(found) < len(wanted):
-        yield f"{place}: expected {len(wanted)} numbers, got {found!r}", None
+        yield f"{place}: expected {len(wanted)} numbers, got {found!r}"
         return
     for index, value in enumerate(found):
         inside = index < len(wanted)

@@ -279,7 +279,6 @@ def test_every_option_can_be_completed(command):
         ("eval", "--variant", "d", "dr"),
         ("eval", "--from", "n", "nemo-rl"),
         ("eval", "--kl", "k", "k3"),
-        ("compare", "--variants", "grpo,d", "grpo,dr"),
         ("show", "--by", "g", "gradient"),
     ],
 )

@@ -97,6 +97,18 @@ def test_every_number_of_what_differs(tmp_path: Path) -> None:
     assert sizes == [None, pytest.approx(2.0), None, pytest.approx(0.5)]
 
 
+def test_losses_that_differ_are_a_difference(tmp_path: Path) -> None:
+    """Also where all that they are made from is equal, as with another KL penalty."""
+    runs = [[one | {"loss": loss} for one in RUN] for loss in (0.25, 0.5)]
+    (found,) = diff(tmp_path, *runs)["partings"]
+    assert (found["column"], found["first"], found["second"]) == (
+        "expected",
+        {"loss": 0.25},
+        {"loss": 0.5},
+    )
+    assert diff(tmp_path, runs[0], runs[0])["ok"]
+
+
 # ---- noise and faults ---------------------------------------------------------------------------
 
 

@@ -235,6 +235,23 @@ def test_rows_of_records_in_a_table_add_up_to_the_objective(tmp_path: Path) -> N
         assert "contribution" not in run("eval", path, *more).stdout
 
 
+def test_a_table_of_records_names_the_group_of_each(tmp_path: Path) -> None:
+    """Where a record is one; ``--fields`` has it in every format."""
+    rows = [record([2, 2], at, group_ids=[f"p{at}"] * 2) for at in (1, 2)]
+    path = str(write(tmp_path / "named.jsonl", rows))
+    lines = run("eval", path, "-v", "dr").stdout.splitlines()
+    assert [line.split()[:2] for line in lines if re.match(r" *\d ", line)] == [
+        ["0", "p1"],
+        ["1", "p2"],
+    ]
+    found = answer("eval", path, "-v", "dr", "--fields", "id,group")["records"]
+    assert found == [{"id": 0, "group": "p1"}, {"id": 1, "group": "p2"}]
+    several = str(write(tmp_path / "several.jsonl", [record([2, 2], 1, group_ids=["a", "b"])]))
+    assert re.search(
+        r"\n *id  contribution|\nid +objective", run("eval", several, "-v", "dr").stdout
+    )
+
+
 def test_the_progress_bar_is_gone_before_the_result(tmp_path: Path, monkeypatch) -> None:
     path = write(tmp_path / "a.jsonl", RECORDS["plain"])
     monkeypatch.setattr(Bar, "__exit__", lambda *_: print("no bar", flush=True))

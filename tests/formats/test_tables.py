@@ -1,4 +1,4 @@
-"""Parquet, Arrow, npz and safetensors read as the same JSON does."""
+"""Parquet, Arrow and npz read as the same JSON does."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import answer, run
-from files import entry, safetensors, some, with_header
+from files import some
 
 from formats import dumps
 from formats.dumps import ADVANTAGES, GROUPS, IDS, NEW, OLD, REWARDS, WORDS, lines
@@ -201,33 +201,6 @@ def test_what_stands_in_the_column_of_json_counts_as_in_one_of_its_own(tmp_path,
     assert found == wanted
 
 
-def test_nanoseconds_inside_of_other_values(tmp_path):
-    """They are text with all their digits, as in a column of their own; the others stay numbers."""
-    times = pa.array([1, 2001], pa.timestamp("ns"))
-    offsets, rows = pa.array([0, 1, 2], pa.int32()), {"log_probs_new": [[[-0.5]]] * 2}
-    deep = {
-        "when": times,
-        "lists": pa.ListArray.from_arrays(offsets, times),
-        "fixed": pa.FixedSizeListArray.from_arrays(times, 1),
-        "structs": pa.StructArray.from_arrays([times, pa.array([1, 2])], ["at", "count"]),
-        "maps": pa.MapArray.from_arrays(offsets, pa.array(["a", "b"]), times),
-        "words": times.dictionary_encode(),
-    }
-    pq.write_table(pa.table(rows | deep), tmp_path / "in.parquet")
-    result = run("convert", tmp_path / "in.parquet")
-    first, second = ("1970-01-01 00:00:00.000000001", "1970-01-01 00:00:00.000002001")
-    for line, at, letter in zip(result.stdout.splitlines(), (first, second), "ab", strict=True):
-        found = json.loads(line)
-        assert (found["when"], found["lists"], found["fixed"], found["words"]) == (
-            at,
-            [at],
-            [at],
-            at,
-        )
-        assert found["structs"] == {"at": at, "count": "ab".index(letter) + 1}
-        assert found["maps"] == [[letter, at]]
-
-
 def test_words_of_rows_are_compared_and_counted_as_those_of_lines(tmp_path):
     draw = np.random.default_rng(4)
     rows = [
@@ -343,20 +316,6 @@ def test_npz_is_never_unpickled(tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_safetensors(tmp_path, padded):
-    path = tmp_path / "in.safetensors"
-    path.write_bytes(safetensors(PADDED))
-    assert evaluate(path) == evaluate(padded)
-    halves = {name: array for name, array in PADDED.items() if array.dtype != np.float32}
-    for name in ("log_probs", "old_log_probs"):  # bfloat16 holds these numbers exactly
-        halves[name] = (PADDED[name].view(np.uint32) >> 16).astype(np.uint16)
-    path.write_bytes(safetensors(halves))
-    assert evaluate(path) == evaluate(padded)
-    for cut in (30, -10):
-        path.write_bytes(safetensors(PADDED)[:cut])
-        assert "in.safetensors: the file is damaged" in refused(path)
-
-
 def test_as_much_as_an_archive_may_unpack_to(tmp_path):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, **PADDED)
@@ -365,28 +324,6 @@ def test_as_much_as_an_archive_may_unpack_to(tmp_path):
     assert evaluate(path, "--unpack", 64 * values)["total"]["records"] == 1
     assert f"{values} values in a file of" in refused(path, "--unpack", 64 * values - 1)
     assert f": {size:,} bytes, unpacked, in a file" in refused(path, "--unpack", size - 1)
-
-
-TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2"}
-
-
-@pytest.mark.parametrize("kind", [*TYPES, "I8", "U8", "BOOL", "BF16"])
-def test_every_type_of_number(tmp_path, kind):
-    """Those of safetensors 0.6's README; bfloat16 is the upper half of float32."""
-    numbers = np.array([[1, 0, 1], [1, 1, 0]])
-    if kind == "BF16":
-        data = (numbers.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
-    else:
-        data = numbers.astype(TYPES.get(kind, {"U8": "u1", "I8": "i1"}.get(kind, "?"))).tobytes()
-    gap, begin = b"\xff" * 3, 6 + len(data)
-    header = {
-        "mask": entry(3, 3 + len(data), kind, (2, 3)),
-        "log_probs_new": entry(begin, begin + 48, shape=(2, 3)),
-        "advantages": entry(begin + 48, begin + 64, shape=(2,)),
-    }
-    (tmp_path / "a").write_bytes(with_header(header, gap + data + gap + bytes(64)))
-    (found,) = read(tmp_path / "a")
-    assert found["mask"] == numbers.tolist()
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3, 4])

@@ -1,4 +1,4 @@
-"""Objects → Parquet, Arrow, npz and safetensors, with columns of the right and of other types."""
+"""Objects → Parquet, Arrow and npz, with columns of the right and of other types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import random
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from fuzz.changes import Raw, text_of
 
 Object = dict[str, Any]
-KINDS = ("parquet", "arrow", "arrow-stream", "npz", "safetensors", "slime")
+KINDS = ("parquet", "arrow", "arrow-stream", "npz", "slime")
 _ENDINGS = {"parquet": ".parquet", "arrow": ".arrow", "arrow-stream": ".arrows", "npz": ".npz"}
 
 SLIME = Path(__file__).parent.parent / "data/slime/train_data/7.pt"
@@ -58,11 +57,11 @@ def table(objects: list[Any], draw: random.Random) -> tuple[bytes, str]:
     if kind == "slime":
         return damaged(SLIME.read_bytes(), draw), ".pt"
     plain = [_plain(one) for one in objects if isinstance(one, dict)]
-    make = _arrays if kind in ("npz", "safetensors") else _rows
+    make = _arrays if kind == "npz" else _rows
     data = make(plain, kind, draw)
     if draw.random() < 0.25:
         data = damaged(data, draw)
-    return data, _ENDINGS.get(kind, ".safetensors")
+    return data, _ENDINGS.get(kind, ".npz")
 
 
 def _plain(value: Any) -> Any:
@@ -139,7 +138,7 @@ def _arrays(objects: list[Object], kind: str, draw: random.Random) -> bytes:
             arrays[name] = np.zeros(shape, dtype=draw.choice(_TYPES))
     if draw.random() < 0.01:
         arrays["log_probs_new"] = np.zeros((1, draw.choice((1 << 16, 1 << 22))), np.float32)
-    return _npz(arrays) if kind == "npz" else _safetensors(arrays, draw)
+    return _npz(arrays)
 
 
 def _array(value: Any) -> Any:
@@ -168,25 +167,6 @@ def _npz(arrays: dict[str, Any]) -> bytes:
         sink, **{name or "_": one for name, one in arrays.items() if "/" not in name}
     )
     return sink.getvalue()
-
-
-_SAFE = {"<f8": "F64", "<f4": "F32", "<f2": "F16", "<i8": "I64", "|i1": "I8", "|b1": "BOOL"}
-
-
-def _safetensors(arrays: dict[str, Any], draw: random.Random) -> bytes:
-    header: Object = {"__metadata__": {"format": "np"}} if draw.random() < 0.5 else {}
-    data = b""
-    for name, one in arrays.items():
-        kind = _SAFE.get(one.dtype.str, draw.choice(("F64", "BF16", "F8_E4M3", "U16")))
-        place = [len(data), len(data) + one.nbytes]
-        if draw.random() < 0.05:
-            place[draw.randrange(2)] = draw.choice((-8, -1, 0, 1, 2**40, 2**63, None, "0", 1.5))
-        shape = draw.choice(([-1], [2**40, 2**40], "x", [1.5])) if draw.random() < 0.03 else None
-        header[name] = {"dtype": kind, "shape": shape or [*one.shape], "data_offsets": place}
-        data += one.tobytes()
-    text = json.dumps(header).encode()
-    size = len(text) if draw.random() < 0.95 else draw.choice((0, 1, 2**30, 2**39, len(text) + 9))
-    return struct.pack("<Q", size) + text + data
 
 
 _BITS: tuple[bytes, ...] = (

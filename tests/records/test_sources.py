@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from command import run
-from files import each, entry, expressions, numbered_lines, some, with_header
+from files import each, expressions, numbered_lines, some
 from fuzz.product import blocks_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,7 +66,7 @@ def test_what_is_read_of_a_file_and_said_of_it(tmp_path):
         return error(called(*given)).replace(f"{tmp_path}/", "")
 
     modules = {"struct": struct, "zstandard": zstandard}
-    names = {"LINE": LINE, "FINE": fine, "packed": packed, "entry": entry, "headed": with_header}
+    names = {"LINE": LINE, "FINE": fine, "packed": packed}
     names |= {"error": refused, "lines": lambda data: repr(lines(called(data)))}
     expressions(Path(__file__).with_name("cases") / "files.txt", names | modules)
 

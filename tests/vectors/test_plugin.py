@@ -72,9 +72,9 @@ def right(
 def test_a_loss_that_is_right(right) -> None:
     done, _ = right
     assert done.returncode == 0, done.stdout
-    passed, failed, xfailed, not_claimed = counts(done)
+    passed, failed, not_claimed = counts(done)
     assert passed > 40
-    assert (failed, xfailed) == (0, 0)
+    assert failed == 0
     assert not_claimed > 250
     assert "not claimed by: " in done.stdout
 
@@ -88,7 +88,7 @@ def test_one_case_by_its_name(run: Run) -> None:
     """And where the outcome is wanted as JSON, the vectors run without the other option."""
     name = "test_loss.py::grpo_vectors::clip/above-positive"
     for option in ("--grpo-vectors", "--grpo-vectors-json=out.json"):
-        assert counts(run(PROJECT, option, name)) == [1, 0, 0, 0]
+        assert counts(run(PROJECT, option, name)) == [1, 0, 0]
 
 
 @pytest.mark.more
@@ -107,10 +107,7 @@ def test_a_fault_is_named_with_its_thread(run: Run) -> None:
     assert done.returncode == 1
     assert "clip/above-positive: One token, its ratio above the clip range" in done.stdout
     assert "loss: expected -1.2, got -1.64872127" in done.stdout
-    assert (
-        "  most likely: clip-unused: the clipped term is computed but not used; "
-        "https://github.com/rllm-org/rllm/issues/81" in done.stdout
-    )
+    assert "  failed by flag: clip-unused (" in done.stdout
 
 
 SLIPS = {
@@ -137,8 +134,6 @@ def test_slips_of_an_author(run: Run, tmp_path: Path) -> None:
     modules = map(str, tmp_path.glob("test_slip_*.py"))
     printed = run(PROJECT, "--grpo-vectors", "-k", "token-0 or mean-half-twice", *modules).stdout
     assert [message for _, message in SLIPS.values() if message not in printed] == []
-    assert "most likely" not in printed
-    assert "closest" not in printed
 
 
 @pytest.mark.more
@@ -151,7 +146,7 @@ def test_a_module_without_the_fixture(run: Run) -> None:
 def test_an_exception_is_a_failure(run: Run) -> None:
     text = PROJECT.replace("return {", "raise ZeroDivisionError('of the loss')\n        return {")
     done = run(text, "--grpo-vectors", "-k", "clip")
-    passed, failed, _, _ = counts(done)
+    passed, failed, _ = counts(done)
     assert passed == 0
     assert failed > 10
     assert "ZeroDivisionError: of the loss" in done.stdout
@@ -164,38 +159,7 @@ def test_a_fixture_that_breaks_is_a_failure(run: Run) -> None:
     assert done.returncode == 1
     passed, failed, *others = counts(done)
     assert failed > 100
-    assert (passed, others) == (0, [0, 0])
-
-
-@pytest.mark.more
-def test_a_known_failure(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "known").write_text(f"# ours\nmean-of-means {LINK} ours\n", encoding="utf-8")
-    done = run(MEAN_OF_MEANS, "--grpo-vectors", "-k", "invariance or kl-k")
-    assert done.returncode == 0, done.stdout
-    assert counts(done)[1:3] == [0, 5]
-
-
-WRONG = {
-    f"mean-of-means {LINK}\nclip-unused {LINK}": "that no case needs: clip-unused",
-    f"mean-of-means {LINK}\nclip/above-positive {LINK}": "remove it from the xfail file",
-    "mean-of-means because": "known:1: mean-of-means needs a reason with a link",
-    f"mean-of-mean {LINK}": "known:1: no vector and no flag has the name 'mean-of-mean'",
-    f"mean-of-means {LINK}\nmean-of-means {LINK}": "known:2: mean-of-means occurs twice",
-}
-"""Lines of such a file, and what is said of them."""
-
-
-@pytest.mark.more
-def test_a_file_of_known_failures_that_is_wrong(run: Run, tmp_path: Path) -> None:
-    """Each in a folder of its own, in one run."""
-    for number, line in enumerate(WRONG):
-        (tmp_path / f"p{number}").mkdir()
-        (tmp_path / f"p{number}/known").write_text(line, encoding="utf-8")
-        module = tmp_path / f"p{number}/test_loss_{number}.py"
-        module.write_text(MEAN_OF_MEANS, encoding="utf-8")
-    few = ("-k", "above-positive or kl-k", *map(str, tmp_path.glob("p*")))
-    said = run(PROJECT, "--grpo-vectors", *few).stdout
-    assert [message for message in WRONG.values() if message not in said] == []
+    assert (passed, others) == (0, [0])
 
 
 @pytest.mark.more
@@ -208,7 +172,7 @@ def test_a_claim_that_is_misspelt(run: Run) -> None:
 def test_the_outcome_as_json(right) -> None:
     done, document = right
     (found,) = document["fixtures"].values()
-    passed, _, _, not_claimed = counts(done)
+    passed, _, not_claimed = counts(done)
     assert [found["passed"], found["not claimed"]] == [passed, not_claimed]
     assert found["flags"]["clip-unused"]["passed"] > 5
     assert document["badge"] == {

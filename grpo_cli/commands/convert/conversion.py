@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -101,14 +102,10 @@ class Unnamed(NamedTuple):
     Attributes:
         number: the 0-based place in which it needs none.
         line: what it is there.
-        opening: what replaces its first bytes elsewhere.
-        cut: how many these are.
     """
 
     number: int
     line: bytes
-    opening: bytes
-    cut: int
 
 
 @dataclass
@@ -184,21 +181,7 @@ def _fault(raw: Raw) -> InputError | None:
 def _line(raw: Raw) -> bytes | Unnamed:
     value = canonical(raw, raw.number)
     line = escaped_json(dumps(value)) + b"\n"
-    if has_id(value):
-        return line
-    opening = _opening(value, line, raw.number)
-    if opening is not None:
-        return Unnamed(raw.number, line, opening, 1)
-    other = escaped_json(dumps(named(value, raw.number))) + b"\n"
-    return Unnamed(raw.number, line, other, len(line))
-
-
-def _opening(value: dict[str, Any], line: bytes, number: int) -> bytes | None:
-    """The beginning of the line with an id, spaced alike; None where more than that differs."""
-    key = b"{" + orjson.dumps(next(iter(value), "")) + b":"
-    if "id" in value or not line.startswith(key):
-        return None
-    return b'{"id": %d, ' % number if line[len(key) :][:1] == b" " else b'{"id":%d,' % number
+    return line if has_id(value) else Unnamed(raw.number, line)
 
 
 def write_lines(pieces: Iterable[bytes | Unnamed], stream: BinaryIO) -> None:
@@ -209,7 +192,8 @@ def write_lines(pieces: Iterable[bytes | Unnamed], stream: BinaryIO) -> None:
         elif piece.number == at:
             stream.write(piece.line)
         else:
-            stream.writelines((piece.opening, piece.line[piece.cut :]))
+            value = named(json.loads(piece.line), piece.number)
+            stream.write(escaped_json(dumps(value)) + b"\n")
 
 
 def write_table(raws: Iterable[Any], stream: BinaryIO) -> None:

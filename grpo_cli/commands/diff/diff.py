@@ -182,6 +182,8 @@ def _by_step(reader: Reader, step_source: StepSource) -> Steps:
                 misnamed = MisnamedColumnError.of(OLD, "grpo diff", record.misnamed[OLD])
                 reader.bad(located(misnamed, record))
             else:
+                if type(loss := raw.value.get("loss")) in (int, float):
+                    record.expected = {"loss": loss} | (record.expected or {})
                 yield step_source.of_record(raw).number, raw, record
 
     for step, same in groupby(numbered(), key=lambda one: one[0]):

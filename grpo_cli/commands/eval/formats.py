@@ -178,7 +178,7 @@ def _next(run: Run) -> str:
 
 def _encode_table(printing: Printing) -> Encode:
     # A table chooses its columns itself, and needs the others to say what they mean.
-    usual = {"token": SHARES[:1], "record": (UNDIVIDED.name,)}.get(printing.level, ())
+    usual = {"token": SHARES[:1], "record": ("group", UNDIVIDED.name)}.get(printing.level, ())
     asked = printing.asked or usual
     return partial(encode_nested, level=printing.level, fields=None, asked=asked)
 

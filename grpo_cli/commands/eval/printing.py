@@ -58,14 +58,14 @@ class Printing:
     level: Annotated[Level, option("--level", "LEVEL", f"{', '.join(get_args(Level))}.")] = "record"
     format: Annotated[FormatName | None, format_option(FormatName)] = None
     json: Json = False
-    listed: Annotated[str | None, fields_option(complete.fields)] = None
+    listed: Annotated[str | None, fields_option(complete.among(FIELDS["token"]))] = None
     only: Annotated[
         str | None,
         option(
             "--only",
             "A,B,…",
             "Print only these values, one row per line.",
-            autocompletion=complete.fields,
+            autocompletion=complete.among(FIELDS["token"]),
         ),
     ] = None
     nest: Annotated[

@@ -272,6 +272,9 @@ def _columns(
     names = printing.names
     if fields is None and level == "record" and rows and "contribution" in rows[0]:
         names = tuple(_IN_BATCH.get(name, name) for name in names if name not in _OF_RECORD)
+    numbered = fields is None and level == "record" and all(type(row["id"]) is int for row in rows)
+    if numbered and any(row["group"] is not None for row in rows):
+        names = (*names[: (at := names.index("id") + 1)], "group", *names[at:])
     columns = [_column(name, rows) for name in names if rows]
     columns = columns if fields is not None else [*_telling(columns, rows, level)]
     return columns, [("", len(rows))] if rows else []

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import json
-import re
-from collections.abc import Collection, Iterable, Mapping
-from importlib.resources import files
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -56,7 +53,6 @@ def _described(place: str, name: str) -> dict[str, Any]:
         "choice": name,
         "aliases": [alias for alias, of in stage.aliases.items() if of == name],
         "description": description,
-        "symbols": symbols(place, description, choice.hyperparameters),
         "hyperparameters": {one: HYPERPARAMETERS[one].meaning for one in choice.hyperparameters},
         "variants": [
             row
@@ -81,12 +77,11 @@ def print_choice(console: Console, screen: Screen, page: Mapping[str, Any]) -> N
         for paragraph in one["description"]:
             if full or not paragraph.startswith("References:"):
                 console.print(wrapped(Text(f"  {paragraph}"), width, 2))
-        for part in ("symbols", "hyperparameters"):
-            if one[part]:
-                console.print(Text(f"\n{part}", "bold"))
-            for name, meaning in one[part].items():
-                text = Text.assemble("  ", (name, "cyan"), f"  {meaning}")
-                console.print(wrapped(text, width, 4))
+        if one["hyperparameters"]:
+            console.print(Text("\nhyperparameters", "bold"))
+        for name, meaning in one["hyperparameters"].items():
+            text = Text.assemble("  ", (name, "cyan"), f"  {meaning}")
+            console.print(wrapped(text, width, 4))
         named = (
             [n for n in one["variants"] if "/" not in n][:_MOST] if not full else one["variants"]
         )
@@ -99,58 +94,3 @@ def print_choice(console: Console, screen: Screen, page: Mapping[str, Any]) -> N
 
 _MOST = 8
 """Variants that are listed without ``--full``."""
-
-# ---- what the letters of a formula mean, where the description does not say ----------------------
-
-_INDEX = "ₜᵢⱼₖₛ"
-_DEFINED = (
-    r"(?:\(\w\))?(?: =| being| and \w (?:being|the) | is (?:the|a) | counts |,? (?:the|their) )"
-)
-_NOT_BEFORE = {"A": "(?! [a-z])", "s": "(?![−)])"}
-"""Excludes an article, and the index of a sum."""
-
-
-_TABLES: Mapping[str, Mapping[str, str | list[str]]] = json.loads(
-    files(__package__).joinpath("symbols.json").read_text(encoding="utf-8")
-)
-"""Stage → symbol → its meaning; under "" those of all stages.
-
-A meaning is in words, or the hyperparameters of which a choice takes one.
-"""
-
-
-def symbols(stage: str, paragraphs: Iterable[str], taken: Collection[str]) -> dict[str, str]:
-    """Each symbol that a description uses and does not define → what it means at that stage.
-
-    Args:
-        stage: the stage's name.
-        paragraphs: the description.
-        taken: the hyperparameters of the choice.
-    """
-    text = " ".join(one for one in paragraphs if not one.startswith("References:"))
-    of_stage = _TABLES.get(stage, {})
-    known = {**of_stage, **_TABLES[""], **of_stage}  # in this order, the stage's own meanings
-    meanings = {
-        name: one if isinstance(one, str) else next((key for key in one if key in taken), "")
-        for name, one in known.items()
-    }
-    undefined = {
-        name: meaning
-        for name, meaning in meanings.items()
-        if meaning and not re.search(_pattern(name) + _DEFINED, text)
-    }
-    used = text
-    while True:  # symbols in a meaning have meanings as well
-        found = {name: one for name, one in undefined.items() if re.search(_pattern(name), used)}
-        more = " ".join([text, *found.values()])
-        if more == used:
-            return found
-        used = more
-
-
-def _pattern(name: str) -> str:
-    index = f"[{_INDEX}]?" if len(name) == 1 else ""
-    if name == "|o|":
-        return rf"\|o[{_INDEX}]?\|"
-    after = _NOT_BEFORE.get(name, "")
-    return rf"(?<![\w.\-′']){re.escape(name)}{index}(?![\w\u0304′₊₋'-]){after}"

@@ -205,10 +205,10 @@ class Described(Answer):
     content: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        """The page; of a choice its description, symbols and hyperparameters too."""
+        """The page; of a choice its description and hyperparameters too."""
         lines = [self.__str__()]
         for choice in self.content["choices"] if self.kind == "choice" else ():
-            meanings = (choice["symbols"] | choice["hyperparameters"]).items()
+            meanings = choice["hyperparameters"].items()
             lines += ["", *choice["description"], *(f"{name}  {means}" for name, means in meanings)]
         return "\n".join(lines)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.help.words import print_word
-from grpo_cli.engine import probe
 from grpo_cli.hyperparameters import HYPERPARAMETERS, Value
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.kl import NO_REFERENCE
@@ -131,13 +129,13 @@ def hyperparameters(row: Variant) -> list[dict[str, Any]]:
 
 def related(listed: str) -> tuple[list[str], list[dict[str, Any]]]:
     """The rows with the same choices; and those that differ at one or two stages, with how."""
-    choices = Choices(stages(VARIANTS[listed]))
+    choices = stages(VARIANTS[listed])
     same: list[str] = []
     near: list[dict[str, Any]] = []
     for name, row in VARIANTS.items():
         if name == listed:
             continue
-        differs = choices.differences(stages(row))
+        differs = _differences(choices, stages(row))
         if not differs:
             same.append(name)
         elif len(differs) <= _MOST_DIFFERENCES:
@@ -146,54 +144,21 @@ def related(listed: str) -> tuple[list[str], list[dict[str, Any]]]:
     return same, near
 
 
-class Choices:
-    """A row's choices, to compare with those of other rows; results are cached."""
+def _differences(one: Mapping[str, Bound], other: Mapping[str, Bound]) -> dict[str, str]:
+    """Stage → the other's choice, where it is another or has other values."""
+    return {
+        stage: choice_line(other[stage]) if stage in other else "none"
+        for stage in dict.fromkeys([*one, *other])
+        if not _are_alike(one.get(stage), other.get(stage))
+    }
 
-    def __init__(self, bound: Mapping[str, Bound]) -> None:
-        self._bound = bound
-        self._same: dict[tuple[str, str], bool] = {}
 
-    def differences(self, other: Mapping[str, Bound]) -> dict[str, str]:
-        """Stage → the other's choice, where it computes something else; up to one too many."""
-        found = {}
-        for stage in dict.fromkeys([*self._bound, *other]):
-            theirs = other.get(stage)
-            choice = "none" if theirs is None else choice_line(theirs)
-            if (stage, choice) not in self._same:
-                self._same[stage, choice] = self._same_choice(stage, theirs)
-            if not self._same[stage, choice]:
-                found[stage] = choice
-            if len(found) > _MOST_DIFFERENCES:
-                break
-        return found
-
-    def _same_choice(self, stage: str, theirs: Bound | None) -> bool:
-        """Whether two choices at a stage are one: by name and values, or by what they give.
-
-        They give the same if J and the gradient on the probe do not change when one replaces the
-        other.
-        """
-        mine = self._bound.get(stage)
-        if mine is None or theirs is None:
-            bonus = self._bound.get("entropy", mine or theirs)
-            none = bonus is None or not bonus.values.get("entropy_coef")
-            return mine is theirs or (stage.startswith("entropy") and none)
-        if mine.name == theirs.name and mine.values == theirs.values:
-            return True
-        bounds = (*self._stages.values(), theirs)
-        whole = all({*one.values} == {*one.choice.hyperparameters} for one in bounds)
-        if stage not in STAGES or not whole:  # some rows leave a value to the user
-            return False
-        other = probe.gradients(Objective(name="", **{**self._stages, stage: theirs}))
-        return all(map(probe.same_gradient, self._gradients, other))
-
-    @cached_property
-    def _stages(self) -> dict[str, Any]:
-        return {name: bound for name, bound in self._bound.items() if name in STAGES}
-
-    @cached_property
-    def _gradients(self) -> list[probe.Gradient | None]:
-        return [*probe.gradients(Objective(name="", **self._stages))]
+def _are_alike(one: Bound | None, other: Bound | None) -> bool:
+    return one is other or (
+        one is not None
+        and other is not None
+        and (one.name, one.values) == (other.name, other.values)
+    )
 
 
 # ---- the page -----------------------------------------------------------------------------------

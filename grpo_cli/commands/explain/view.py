@@ -208,9 +208,9 @@ def _group(group: Entry, groups: int) -> Iterator[str]:
         yield f"  σ = √(Σ(r − r̄)² / {free}) = {shown(group['std'])}"
     advantages = group["advantages"]
     if advantages is not None:
-        named = zip(group["responses"], advantages, strict=True)
-        texts = [f"A{at} = {shown(value)}" for at, value in list(named)[:_MOST]]
-        yield "  " + ", ".join(texts) + (", …" if count > _MOST else "")
+        named, size = zip(group["responses"], advantages, strict=True), max(map(abs, advantages))
+        texts = [f"A{at} = {shown_among(value, size)}" for at, value in list(named)[:_MOST]]
+        yield "  " + ", ".join(texts).replace("= ≈", "≈ ") + (", …" if count > _MOST else "")
 
 
 def _print_tokens(

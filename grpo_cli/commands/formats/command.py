@@ -20,7 +20,7 @@ from grpo_cli.terminal.screen import Screen
 
 _CANONICAL = {
     "name": CANONICAL,
-    "title": "JSON, JSONL, Parquet, Arrow, npz, safetensors under any of the names below",
+    "title": "JSON, JSONL, Parquet, Arrow, npz under any of the names below",
     "keys": [["log_probs_new"], ["ratios"]],
     "lacks": [],
     "source": "",

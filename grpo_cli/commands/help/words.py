@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.metrics import described
+from grpo_cli.commands.trend.metrics import LEGEND, described
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.records.fields import canonical_name
 from grpo_cli.terminal.numbers import shown
@@ -142,7 +142,7 @@ _FRAMEWORKS = frozenset(("trl/grpo", "verl/vanilla"))
 def names_of_words() -> list[str]:
     """What ``look_up`` knows, but for findings."""
     parameters = (one for name, row in HYPERPARAMETERS.items() for one in (name, *row.aliases))
-    return [*(one for names, *_ in _rows() for one in names), *_SYMBOLS, *parameters]
+    return [*(one for names, *_ in _rows() for one in names), *_SYMBOLS, *parameters, *LEGEND]
 
 
 def _finding(code: str) -> Word | None:

@@ -5,50 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
-from grpo_cli.engine.rows.fields import FIELDS, Level
+from grpo_cli.engine.rows.fields import Level
 from grpo_cli.engine.rows.rows import Having, read_having
 from grpo_cli.errors import Listing, UsageError, nearest
-from grpo_cli.hyperparameters import HYPERPARAMETERS, SETS
-from grpo_cli.variants import STAGES, VARIANTS
+from grpo_cli.variants import VARIANTS
 
 
 def variants(incomplete: str) -> list[tuple[str, str]]:
     """The variants that begin so, each with its title."""
     return [(name, row.title) for name, row in VARIANTS.items() if name.startswith(incomplete)]
-
-
-def choices(stage: str) -> Callable[[str], list[tuple[str, str]]]:
-    """A completion of the choices at one stage, each with its summary."""
-
-    def complete(incomplete: str) -> list[tuple[str, str]]:
-        rows = STAGES[stage].choices
-        return [(name, row.summary) for name, row in rows.items() if name.startswith(incomplete)]
-
-    return complete
-
-
-def parameters(incomplete: str) -> list[tuple[str, str]]:
-    """The hyperparameters that begin so, each with its meaning."""
-    named = {name: row.meaning for name, row in HYPERPARAMETERS.items()}
-    named |= {name: "sets " + " and ".join(parts) for name, parts in SETS.items()}
-    return [(f"{n}=", text) for n, text in named.items() if n.startswith(incomplete)]
-
-
-def fields(incomplete: str) -> list[str]:
-    """The fields that continue a comma-separated list."""
-    return _continued(
-        incomplete, dict.fromkeys(name for names in FIELDS.values() for name in names)
-    )
-
-
-def variant_list(incomplete: str) -> list[str]:
-    """The variants that continue a comma-separated list."""
-    return _continued(incomplete, ("all", *VARIANTS))
-
-
-def _continued(incomplete: str, names: Iterable[str]) -> list[str]:
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 
 def among(names: Iterable[str]) -> Callable[[str], list[str]]:

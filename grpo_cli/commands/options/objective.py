@@ -19,7 +19,11 @@ from grpo_cli.variants.plan import OWN_AGGREGATES, Plan, plan
 
 
 def _stage(name: str, question: str) -> Any:
-    completion = complete.choices(name.rpartition("-")[2])
+    stage = STAGES[name.rpartition("-")[2]]
+
+    def completion(incomplete: str) -> list[str]:  # reading all choices loads all frameworks
+        return [one for one in stage.choices if one.startswith(incomplete)]
+
     return option(f"--{name}", "CHOICE", question, "Objective", autocompletion=completion)
 
 
@@ -72,7 +76,6 @@ class StageOptions:
             "--param -p",
             "NAME=VALUE",
             "Hyperparameter (`grpo variants --hyperparameters`).",
-            autocompletion=complete.parameters,
         ),
     ] = None
     batch: Annotated[

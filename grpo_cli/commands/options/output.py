@@ -34,7 +34,6 @@ HavingOption = Annotated[
         "--having",
         "TEST",
         "Print only rows that match, e.g. 'clip!=none'.",
-        autocompletion=complete.fields,
     ),
 ]
 Plot = Annotated[bool, option("--plot", "", "Draw charts instead of the table.", "Output")]

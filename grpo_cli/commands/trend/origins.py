@@ -27,9 +27,7 @@ _LAST = re.compile(r"(?:^|[._-])(\d+)$")
 _PART = re.compile(
     r"(?:rank|shard|part|worker|gpu|node|dp|chunk)s?[._-]?\d+|\d+-of-\d+(?!\d)", re.I
 )
-_KIND = re.compile(
-    r"(?:\.(?:jsonl?|ndjson|parquet|arrow|feather|npz|safetensors|pt|gz|zst))+$", re.I
-)
+_KIND = re.compile(r"(?:\.(?:jsonl?|ndjson|parquet|arrow|feather|npz|pt|gz|zst))+$", re.I)
 _COUNTED = re.compile(
     r"(?<![0-9a-z])(?=[a-f]*\d)[0-9a-f]{8,}(?:-[0-9a-f]{4,})*(?![0-9a-z])|\d+", re.I
 )

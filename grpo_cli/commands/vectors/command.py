@@ -13,7 +13,6 @@ from grpo_cli.commands.options.option import argument, option
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.vectors.view import print_flags, print_vectors
 from grpo_cli.errors import UsageError
-from grpo_cli.mistakes import flags
 from grpo_cli.terminal.destination import destination
 from grpo_cli.vectors import export, listed, listed_flags
 
@@ -26,8 +25,10 @@ Flag = Annotated[
     option(
         "--flag",
         "NAME",
-        "Only cases that fail with this bug (--flags).",
-        autocompletion=lambda incomplete: complete.among(flags())(incomplete),
+        "Only cases that are there for this bug (--flags).",
+        autocompletion=lambda incomplete: complete.among([one["flag"] for one in listed_flags()])(
+            incomplete
+        ),
     ),
 ]
 Result = Annotated[

@@ -402,11 +402,19 @@ def _shares(level: Level) -> tuple[Field, ...]:
 SHARES = ("share", "contribution_share")
 """A row's part of the update, |gradient| / Σ |gradient| over its batch; and of Σ |contribution|."""
 
+
+def _only_groups(source: Source) -> list[Any]:
+    """What the user calls the group that each record is; None where it has several, or no name."""
+    labels = (record.group_labels or () for record in source.records)
+    return [each[0] if len(each) == 1 else None for each in labels]
+
+
 EXTRA: Mapping[Level, tuple[Field, ...]] = {
     "batch": (),
     "record": (
         Field("contribution", lambda s: s.sum("record", s.breakdown.response_contribution)),
         *_shares("record"),
+        Field("group", _only_groups, kind="any"),
         UNDIVIDED,
     ),
     "trajectory": _shares("trajectory"),

@@ -15,7 +15,7 @@ from grpo_cli.records.open.streams import shown
 
 _KINDS = (
     *("jsonl", "ndjson", "json", "parquet", "arrow", "feather"),
-    *("npz", "safetensors", "pt"),
+    *("npz", "pt"),
 )
 _OTHERS = re.compile(
     r"(trainer_state|config|generation_config|adapter_config|tokenizer.*|vocab|merges"

@@ -31,7 +31,6 @@ _NAMED = {
     ".parquet": "Parquet's PAR1",
     ".arrow": "Arrow's ARROW1",
     ".feather": "Arrow's ARROW1",
-    ".safetensors": "a header's length and {",
     ".npz": "zip's PK (an npz file is a zip archive)",
     ".pt": "zip's PK (torch.save writes a zip archive)",
     ".pth": "zip's PK (torch.save writes a zip archive)",

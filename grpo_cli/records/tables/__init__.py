@@ -1,1 +1,1 @@
-"""Parquet, Arrow, npz and safetensors."""
+"""Parquet, Arrow and npz."""

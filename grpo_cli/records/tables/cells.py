@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -143,17 +142,14 @@ def _alone(cells: Cells) -> Cells:
 
 
 def listed(pa: Any, column: Any, name: str) -> list[Any]:
-    """A column as Python's values; as text where those lack the digits of its nanoseconds.
+    """A column as Python's values; times of nanoseconds as text.
 
     Raises:
         InputError: for times that Python's calendar has not, and text that is no UTF-8.
     """
     try:
-        if (coarse := _with_times(pa, column.type, partial(_microseconds, pa))) != column.type:
-            try:
-                column = column.cast(coarse)
-            except pa.ArrowInvalid:
-                column = column.cast(_with_times(pa, column.type, lambda _: pa.string()))
+        if pa.types.is_temporal(column.type) and getattr(column.type, "unit", "") == "ns":
+            column = column.cast(pa.string())  # of which Python's times lack digits
         values: list[Any] = column.to_pylist()
     except (pa.ArrowException, ValueError, OverflowError) as error:
         what, kind = str(error).partition("\n")[0], str(column.type)
@@ -161,35 +157,6 @@ def listed(pa: Any, column: Any, name: str) -> list[Any]:
         message = f"cannot read {kind} ({what}); cast the column or leave it out"
         raise InputError(message, path=name) from None
     return values
-
-
-def _with_times(pa: Any, kind: Any, instead: Callable[[Any], Any]) -> Any:
-    """The type with others in the place of times of nanoseconds, however deep they stand.
-
-    pyarrow makes pandas' objects of them where that is installed, and errors where it is not.
-    """
-    types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([one.with_type(_with_times(pa, one.type, instead)) for one in kind])
-    if types.is_map(kind):
-        return pa.map_(kind.key_type, _with_times(pa, kind.item_type, instead))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(_with_times(pa, kind.value_type, instead), kind.list_size)
-    if is_list(pa, kind):
-        large = types.is_large_list(kind)
-        return (pa.large_list if large else pa.list_)(_with_times(pa, kind.value_type, instead))
-    if types.is_dictionary(kind):
-        value = _with_times(pa, kind.value_type, instead)
-        return kind if value == kind.value_type else value
-    is_fine = types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
-    return instead(kind) if is_fine else kind
-
-
-def _microseconds(pa: Any, kind: Any) -> Any:
-    """The type of time with microseconds, which are all that Python's times have."""
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    return (pa.duration if pa.types.is_duration(kind) else pa.time64)("us")
 
 
 def _is_number(pa: Any, kind: Any) -> bool:

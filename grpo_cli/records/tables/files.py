@@ -14,7 +14,7 @@ from grpo_cli.records.open.budget import Budget
 from grpo_cli.records.open.remote import Address, Version
 from grpo_cli.records.open.streams import opened, version_of
 
-WHOLE = ("npz", "safetensors", "torch")
+WHOLE = ("npz", "torch")
 """Kinds of files that are one record."""
 
 

@@ -1,4 +1,4 @@
-"""Binary files: Parquet, Arrow, ``.npz``, ``.safetensors`` and torch's ``.pt``.
+"""Binary files: Parquet, Arrow, ``.npz`` and torch's ``.pt``.
 
 Numbers go from their columns into arrays; no Python float is made of them.
 """
@@ -6,7 +6,6 @@ Numbers go from their columns into arrays; no Python float is made of them.
 from __future__ import annotations
 
 import pickle
-import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -17,13 +16,11 @@ from operator import mul
 from typing import Any
 
 import numpy as np
-import orjson
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.formats import candidates
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.open.budget import ROW, VALUE, Budget
-from grpo_cli.records.open.remote import Address
 from grpo_cli.records.open.streams import opened, version_of
 from grpo_cli.records.record import DecodedChunk, Raw
 from grpo_cli.records.tables.files import WHOLE, Rows, check_zip, damage_of
@@ -72,8 +69,7 @@ def _only_record(piece: Rows) -> Raw:
 
             value, size = torch_file.load(path, budget)
         else:
-            found = _npz(path, budget) if kind == "npz" else _safetensors(path)
-            value, size = _arrays(found, budget)
+            value, size = _arrays(_npz(path, budget), budget)
     except _DAMAGE as error:
         if kind == "npz" and "allow_pickle" in str(error):
             raise InputError(_OBJECTS) from None
@@ -111,14 +107,7 @@ def kind_of(head: bytes, path: str) -> str | None:
     for magic, ending, kind in _KINDS:
         if head.startswith(magic) and path.endswith(ending):
             return kind
-    if len(head) == 9 and head[8:] == b"{" and struct.unpack("<Q", head[:8])[0] < 1 << 40:
-        return "safetensors"
     return None
-
-
-_CUT_OFF = "is the file cut off?"
-_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
-_TYPES |= {"I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
 
 
 def _arrays(found: dict[str, Any], budget: Budget) -> tuple[dict[str, Any], int]:
@@ -135,48 +124,6 @@ def _npz(path: str, budget: Budget) -> dict[str, Any]:
     with opened(path) as stream, np.load(stream, allow_pickle=False) as file:
         check_zip(file.zip, budget)
         return {name: file[name] for name in file.files}
-
-
-def _safetensors(path: str) -> dict[str, Any]:
-    if isinstance(path, Address):
-        with opened(path, whole=True) as stream:
-            file: Any = np.frombuffer(stream.read(), dtype=np.uint8)
-    else:
-        file = np.memmap(path, dtype=np.uint8, mode="r")
-    size = int(file[:8].view("<u8")[0])
-    if size > len(file) - 8:
-        raise ValueError(f"a header of {size} bytes, but only {len(file) - 8} are left; {_CUT_OFF}")
-    header = orjson.loads(file[8 : 8 + size].tobytes())
-    header.pop("__metadata__", None)
-    data = file[8 + size :]
-    _check_offsets(header, len(data))
-    return {name: _tensor(data, one) for name, one in header.items()}
-
-
-def _check_offsets(header: dict[str, Any], size: int) -> None:
-    """Refuses tensors that are not within the data, or overlap."""
-    before = 0
-    ends = [one["data_offsets"][1] for one in header.values()]
-    if ends and max(ends) > size:
-        raise ValueError(f"its tensors need {max(ends)} bytes, but the file has {size}; {_CUT_OFF}")
-    for (begin, end), name in sorted((one["data_offsets"], name) for name, one in header.items()):
-        if not before <= begin <= end <= size:
-            wanted = f"data_offsets of {name} between {before} and {size}"
-            raise ValueError(
-                f"expected {wanted} that do not overlap other tensors, got [{begin}, {end}]"
-            )
-        before = end
-
-
-def _tensor(data: Any, entry: dict[str, Any]) -> Any:
-    begin, end = entry["data_offsets"]
-    kind = entry["dtype"]
-    if kind not in _TYPES:
-        raise ValueError(f"numbers of type {kind} are not supported")
-    flat = np.frombuffer(data[begin:end].tobytes(), dtype=_TYPES[kind])
-    if kind == "BF16":
-        flat = (flat.astype(np.uint32) << 16).view(np.float32)
-    return flat.reshape(entry["shape"])
 
 
 def _field(array: Any) -> Any:

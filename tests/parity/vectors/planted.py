@@ -1,7 +1,7 @@
 """Faults planted in the plain loss: ``BUGS`` has the loss with each mistake of the catalogue.
 
-Each fault is the one that its row's thread is about, in the piece of the loss it was in. What fails
-with it is in ``v1/fails.json``, by which a failing run is named.
+Each fault is the one that its row's thread is about, in the piece of the loss it was in. Every case
+that is flagged with it must fail.
 
 ``planted.csv`` has a row for each method that a form of a fault replaces: ``does`` is what it
 returns instead, of ``loss``, ``right`` (the right method), the method's own parameters, ``how``,

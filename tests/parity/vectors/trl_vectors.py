@@ -47,7 +47,7 @@ METRICS = {
 
 @pytest.fixture
 def grpo_vectors() -> Loss:
-    return Loss(answer, claims(FRAMEWORK), xfail="trl.xfail")
+    return Loss(answer, claims(FRAMEWORK))
 
 
 def answer(case: Case) -> dict[str, Any]:

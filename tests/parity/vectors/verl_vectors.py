@@ -62,7 +62,7 @@ ESTIMATORS = {
 @pytest.fixture
 def grpo_vectors() -> Loss:
     refuses = {"log-prob-nan": "nan", "dual-clip-below-1": AssertionError}
-    return Loss(answer, claims("verl 0.9.1", refuses=refuses), xfail="verl.xfail")
+    return Loss(answer, claims("verl 0.9.1", refuses=refuses))
 
 
 def answer(case: Case) -> dict[str, Any]:
