@@ -77,6 +77,16 @@ def test_rows_that_different_records_do_not_serve_keep_their_places(tmp_path):
         )
 
 
+def test_a_term_without_a_coefficient_tells_no_rows_apart(tmp_path):
+    """gspo has no KL, slime/gspo one with beta 0: with a beta it is another choice."""
+    path = write(tmp_path / "a", [record(7, [3, 8], [1.0, 0.0])])
+    (told,) = compared(path, "gspo", "slime/gspo", beta=0.1)["differences"]
+    assert told["stages"] == ["kl"]
+    (told,) = compared(path, "gspo", "slime/gspo")["differences"]
+    assert told["stages"] == []
+    assert told["hyperparameters"]["std_eps"] == [1e-8, 1e-6]
+
+
 def grouped(lengths: list[int], rewards: list[float]) -> list[dict]:
     """Three groups as a record each; in the first all rewards are the same."""
     sizes, found = (3, 4, 5), []
@@ -106,6 +116,7 @@ COMPARED = {  # the rows, and the coefficient of the KL
 
 
 def test_every_number_of_a_row(tmp_path):
+    """The quarter of the longest, 3 of 12 responses, takes 3/5 of each of those of 9 tokens."""
     records = grouped(LENGTHS, REWARDS)
     one = joined(records)
     path = write(tmp_path / "a", records)
@@ -122,8 +133,24 @@ def test_every_number_of_a_row(tmp_path):
         )
         assert {key: row[key] for key in total} == pytest.approx(total, rel=1e-11), name
         whole = np.concatenate(alone.gradient)
+        parts = [whole]
+        if name == "skyrl/regular":
+            policy = np.concatenate(evaluate(one, name, beta=0.0).gradient)
+            parts = [policy, whole - policy]
         cosine = first @ whole / math.sqrt(first @ first) / math.sqrt(whole @ whole)
-        assert row["cosine"] == pytest.approx(cosine, rel=1e-9), name
+        size = sum(np.abs(part) for part in parts)
+        sums = [part.sum().item() for part in np.split(size, np.cumsum(LENGTHS)[:-1])]
+        signs = [np.sign(values[0]) for values in alone.advantages]
+        longest = 0.6 * sum(s for s, length in zip(sums, LENGTHS, strict=True) if length == 9)
+        wanted = {
+            "cosine": cosine,
+            "longest_quarter": longest / sum(sums),
+            "longest_quarter_tokens": 3 * 9 / sum(LENGTHS),
+            "positive_advantage": sum(np.extract(np.equal(signs, 1), sums)) / sum(sums),
+            "negative_advantage": sum(np.extract(np.equal(signs, -1), sums)) / sum(sums),
+        }
+        assert {key: row[key] for key in wanted} == pytest.approx(wanted, rel=1e-9), name
+        assert row["positive_advantage"] + row["negative_advantage"] < 1.0 or not beta
 
 
 def test_each_batch_is_compared_as_if_it_were_alone(tmp_path):
@@ -145,6 +172,9 @@ def test_a_gradient_of_0_has_no_direction(tmp_path):
     first, second = compared(write(tmp_path / "a", [dead]), "grpo", "dr")["variants"]
     assert first["cosine"] == pytest.approx(1.0)  # its KL moves the policy
     assert second["cosine"] is None
+    shares = ("longest_quarter", "positive_advantage", "negative_advantage")
+    assert [second[name] for name in shares] == [None] * 3
+    assert [first[name] for name in shares[1:]] == [0.0, 0.0]
     assert compared(tmp_path / "a", "dr", "grpo")["variants"][1]["cosine"] is None
 
 
@@ -214,8 +244,8 @@ def test_own_settings_are_those_that_records_do_not_replace(tmp_path):
     assert rows["variants"] == compared(bare, *names)["variants"]
     assert rows["replaced"] == []
     assert rows["variants"] != compared(path, *names)["variants"]
-    flag = answer("compare", path, "-v", ",".join(names), "--own")["variants"]
-    assert flag == rows["variants"]
+    flag = answer("compare", path, "-v", ",".join(names), "--own", "--by", "loss")["variants"]
+    assert flag == sorted(rows["variants"], key=lambda row: row["loss"])
     flags = {"own": True, "epsilon_low": 0.1}
     assert compared(path, "gspo", **flags) == compared(bare, "gspo", epsilon_low=0.1)
 

@@ -234,7 +234,7 @@ def test_every_word_that_a_screen_prints_as_a_term_is_explained():
     words = (
         "error, warning, info, quarter, first token, last token, RMS, effective sample size, "
         "likely cause, fix, last good step, possible cause, standard errors, pass, yours, "
-        "computed, stage, mistake, convention, by chance, ≠, engine, trainer, low, high, "
+        "computed, stage, mistake, convention, by chance, A>0, A<0, ≠, engine, trainer, low, high, "
         "new, old, ref, log π, σ, quantile, cosine, denominator, signature, nats, drifts"
     )
     assert [one for one in words.split(", ") if look_up(one) is None] == []

@@ -32,6 +32,10 @@ class ComparedVariant(Answer):
     ratio_mean: float | None
     gradient_norm: float | None
     cosine: float | None
+    longest_quarter: float | None
+    longest_quarter_tokens: float | None
+    positive_advantage: float | None
+    negative_advantage: float | None
     denominator: float | None
     denominator_of: str
     batch: Mapping[str, Any] = field(default_factory=dict)
@@ -43,6 +47,15 @@ class ComparedVariant(Answer):
 
 
 NAMES = tuple(one.name for one in fields(ComparedVariant) if one.name != "batch")
+
+
+@dataclass(frozen=True)
+class FamilyDifference(Answer):
+    """How other variants of a family differ from the first: in which values, at which stages."""
+
+    variants: Sequence[str]
+    hyperparameters: Mapping[str, Sequence[Any]]
+    stages: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,7 @@ class Compared(Frames, Answer):
     """The answer of ``compare``."""
 
     variants: Sequence[ComparedVariant]
+    differences: Sequence[FamilyDifference]
     replaced: Sequence[Replaced]
     skipped: Sequence[Unserved]
     records: int
@@ -207,6 +221,13 @@ _FIRST = (
     "gradient_norm",
     "cosine",
 )
+
+
+def in_order(rows: Sequence[ComparedVariant], by: str | None) -> Sequence[ComparedVariant]:
+    """The rows by a column, the least first and unknown values last; as they are without one."""
+    if by is None:
+        return rows
+    return sorted(rows, key=lambda row: (getattr(row, by) is None, getattr(row, by) or 0))
 
 
 def sum_notes(answer: Compared) -> dict[str, None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from grpo_cli.commands.compare.answer import NAMES, sum_notes
+from grpo_cli.commands.compare.answer import NAMES, in_order, sum_notes
 from grpo_cli.commands.compare.compare import USUAL, compare_plans, names, plans
 from grpo_cli.commands.compare.view import print_comparison
 from grpo_cli.commands.diff.command import NO, are_two_runs, diff_runs
@@ -44,6 +44,15 @@ Own = Annotated[
         "Objective",
     ),
 ]
+By = Annotated[
+    str | None,
+    option(
+        "--by",
+        "COLUMN",
+        "Sort the rows by this column, the least first.",
+        autocompletion=complete.among(NAMES),
+    ),
+]
 
 _TWO = (
     "compared as two runs, token by token; {} compares each metric, with its interval; "
@@ -61,6 +70,7 @@ def compare(
     loading: LoadingOptions,
     work: WorkOptions,
     columns: Annotated[str | None, fields_option(complete.among(NAMES))] = None,
+    by: By = None,
     page: PageOptions,
 ) -> int:
     """Compare variants on the same data, or two runs with each other.
@@ -80,7 +90,7 @@ def compare(
     of two runs. Files whose names differ only by a step or a rank are one run.
     """  # noqa: D301 - \b is for the help's formatter
     two = files if files is not None and len(files) == 2 else None
-    asks_variants = own or variants is not None or columns is not None or stages.are_given
+    asks_variants = own or by or variants is not None or columns is not None or stages.are_given
     if two is not None and not asks_variants:
         if are_two_runs(two, loading):
             against = shell_line(["grpo", "trend", two[0], "--against", two[1]])
@@ -100,12 +110,14 @@ def compare(
     answer = compare_plans(made, source)
     hidden = source.pooled(batch) | sum_notes(answer)
     above = page.above(source.other(*made) | hidden)
-    rows = [one.fields() for one in answer.variants]
+    if by is not None:
+        by = complete.known("--by", by, NAMES)
+    rows = [one.fields() for one in in_order(answer.variants, by)]
     if (shown := named_fields(columns, rows[0] if rows else NAMES)) is not None:
         rows = [{name: row[name] for name in shown} for row in rows]
     page.write(
         answer.fields() | {"variants": rows},
-        lambda console, screen: print_comparison(console, screen, answer, shown),
+        lambda console, screen: print_comparison(console, screen, answer, shown, by),
         failed=not rows,
         rows=rows,
         beyond="cut",

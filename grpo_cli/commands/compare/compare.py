@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from typing import Any
 
-from grpo_cli.commands.compare.answer import Compared, Replaced, Unserved
+from grpo_cli.commands.compare.answer import Compared, FamilyDifference, Replaced, Unserved
 from grpo_cli.commands.compare.sides import S, Side, Sides, VariantStatistics, VariantSums
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import fold
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import InputError, UsageError, checked
+from grpo_cli.hyperparameters import Value
+from grpo_cli.objective.signature import Part
 from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan, plan
 from grpo_cli.variants.registry import STAGES
@@ -60,6 +63,7 @@ def compare_plans(plans: Sequence[Plan], reader: Reader) -> Compared:
     order = [plan.variant for plan in plans if plan.variant in skipped]
     return Compared(
         variants=tuple(line for batch in zip(*lines, strict=True) for line in batch),
+        differences=tuple(differences(sides)),
         replaced=tuple(
             Replaced(side.plan.variant, {name: list(both) for name, both in values.items()})
             for side in sides
@@ -104,6 +108,70 @@ def _unserved(variant: str, reason: InputError) -> Unserved:
 
 _IN_ARRAY = r"(?s)(?:(\[\d+\])\.)?(.*)"
 """The path of a field: the record's place, where records are in an array or a table; its name."""
+
+
+# ---- rows of one family, as ``gspo`` and ``verl/gspo`` ------------------------------------------
+
+_STAGES = {
+    "adv": "advantage",
+    "ratio": "ratio",
+    "surrogate": "surrogate",
+    "kl": "kl",
+    "corr": "correction",
+    "agg": "aggregate",
+    "kl_agg": "kl aggregate",
+    "ent": "entropy",
+    "ent_agg": "entropy aggregate",
+}
+_OFF = {"kl": ("beta", ("kl", "kl_agg")), "ent": ("entropy_coef", ("ent", "ent_agg"))}
+"""The term → the coefficient with which it has no part in J, and what is then of no account."""
+
+
+def differences(sides: Sequence[Side]) -> Iterator[FamilyDifference]:
+    """For each family what its rows have at the same choice, against the first of them.
+
+    Only the hyperparameters of surrogate and KL are compared, unless all choices are the same.
+    """
+    families: dict[str, list[Side]] = {}
+    for side in sides:
+        families.setdefault(side.plan.variant.rpartition("/")[2], []).append(side)
+    for first, *others in families.values():
+        alike: dict[tuple[Any, ...], tuple[list[str], set[str]]] = {}
+        for other in others:
+            values, stages = _difference(_pieces(first), _pieces(other))
+            if values:
+                names, differing = alike.setdefault(tuple(values.items()), ([], set()))
+                names.append(other.plan.variant)
+                differing |= stages
+        for pairs, (names, differing) in alike.items():
+            yield FamilyDifference(
+                variants=[first.plan.variant, *names],
+                hyperparameters={name: list(pair) for name, pair in pairs},
+                stages=[words for key, words in _STAGES.items() if key in differing],
+            )
+
+
+def _pieces(side: Side) -> dict[str, Part]:
+    """The pieces of the signature that have a part in J, by key."""
+    found = {part.key: part for part in side.signed}
+    for key, (coefficient, without) in _OFF.items():
+        if key in found and not dict(found[key].values).get(coefficient):
+            found = {name: part for name, part in found.items() if name not in without}
+    return {key: part for key, part in found.items() if key in _STAGES}
+
+
+def _difference(
+    one: Mapping[str, Part], other: Mapping[str, Part]
+) -> tuple[dict[str, tuple[Value, Value]], set[str]]:
+    """Hyperparameters of the same choices that differ, and the stages that have other choices."""
+    every = one.keys() | other.keys()
+    same = {key for key in one.keys() & other.keys() if one[key].name == other[key].name}
+    values: dict[str, tuple[Value, Value]] = {}
+    for key in _STAGES:
+        if key in same and (key in ("surrogate", "kl") or same == every):
+            pairs = zip(one[key].values, other[key].values, strict=True)
+            values |= {name: (mine, yours) for (name, mine), (_, yours) in pairs if mine != yours}
+    return values, every - same
 
 
 # ---- which variants -----------------------------------------------------------------------------

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from grpo_cli.batch import F64
+import numpy as np
+
+from grpo_cli.batch import F64, Cut
 from grpo_cli.commands.compare.answer import ComparedVariant
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
@@ -16,6 +19,7 @@ from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError
 from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.arithmetic.exact_sums import ExactSums
+from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.variants.plan import Plan
@@ -26,6 +30,67 @@ NUMBERS = (
 )
 """The totals that a row of the comparison has."""
 
+_SIGNS = (1.0, -1.0, 0.0)
+"""Of an advantage."""
+
+
+class Shares:
+    """Σ|gradient| by length of the response and by sign of the advantage, exactly.
+
+    Memory grows with the number of distinct lengths alone. Where the KL has a denominator of its
+    own, its part of a token's gradient and the policy's are counted separately.
+    """
+
+    def __init__(self) -> None:
+        self._sums = ExactSums[tuple[str, int, float]]()  # by part, length and sign
+        self._counts = Counter[int]()  # responses by length
+
+    def add(self, breakdown: Breakdown, cut: Cut, parts: Mapping[str, F64]) -> None:
+        """Adds the parts of a gradient, which have different denominators, of some records."""
+        responses, own = breakdown.batch.responses, cut.responses
+        lengths = responses.lengths[own]
+        self._counts.update(lengths.tolist())
+        places = [(length, lengths == length) for length in np.unique(lengths).tolist()]
+        for name, part in parts.items():
+            for sign in _SIGNS:
+                found = responses.sum(np.abs(part) * (np.sign(breakdown.advantage) == sign))[own]
+                for length, chosen in places:
+                    self._sums[name, length, sign].add(found[chosen])
+
+    def merge(self, later: Shares) -> None:
+        """Adds those of data that follow."""
+        self._sums.merge(later._sums)
+        self._counts.update(later._counts)
+
+    def read(self, scale: Callable[[str], float]) -> dict[str, float | None]:
+        """The shares of Σ|gradient|; None where there is no gradient.
+
+        The longest quarter of the responses takes 25 % of a gradient that is blind to length;
+        among responses of one length that the quarter cuts through, it takes its part of each.
+
+        Args:
+            scale: the factor that a part of the gradient still lacks.
+        """
+        lengths = sorted(self._counts, reverse=True)
+        table = {length: np.zeros(len(_SIGNS)) for length in lengths}
+        for (name, length, sign), total in sorted(self._sums.items()):
+            table[length][_SIGNS.index(sign)] += total.value() * abs(scale(name))
+        sums = np.array([*table.values()]).reshape(-1, len(_SIGNS))
+        counts = np.array([self._counts[length] for length in lengths])
+        tokens = counts * np.array(lengths)
+        before = np.cumsum(counts) - counts
+        part = np.clip((0.25 * counts.sum() - before) / counts, 0.0, 1.0)  # the longest first
+
+        def share(of: np.floating[Any], whole: np.floating[Any]) -> float | None:
+            return float(of) / float(whole) if whole else None
+
+        return {
+            "longest_quarter": share((part[:, None] * sums).sum(), sums.sum()),
+            "longest_quarter_tokens": share((part * tokens).sum(), tokens.sum()),
+            "positive_advantage": share(sums[:, 0].sum(), sums.sum()),
+            "negative_advantage": share(sums[:, 1].sum(), sums.sum()),
+        }
+
 
 class BatchSide:
     """One variant's sums over a batch."""
@@ -33,11 +98,13 @@ class BatchSide:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.totals = Totals(plan.batch if plan.batch in ("input", "record") else "input")
+        self.shares = Shares()
         self.dots = ExactSums[tuple[str, str]]()
 
     def merge(self, later: BatchSide) -> None:
         """Adds the sums over records that follow."""
         self.totals.merge(later.totals)
+        self.shares.merge(later.shares)
         self.dots.merge(later.dots)
 
     def scale(self, part: str) -> float:
@@ -59,11 +126,13 @@ class BatchSide:
     def result(self, first: BatchSide, batch: Mapping[str, Any]) -> ComparedVariant:
         """The variant's line of the comparison; ``batch`` has the fields that name the batch."""
         total: Mapping[str, Any] = self.totals.row()
+        shares: Mapping[str, Any] = self.shares.read(self.scale)
         return ComparedVariant(
             variant=self.plan.variant,
             signature=self.totals.signature(),
             **{name: total[name] for name in NUMBERS},
             cosine=self.cosine(first),
+            **shares,
             batch=batch,
         )
 
@@ -101,6 +170,7 @@ class Side:
             if chunk.of_batches:
                 self.names.setdefault(key, chunk.of_batches[cut.records.start])
             self.of(key).totals.add(breakdown, cut)
+            self.of(key).shares.add(breakdown, cut, parts)
         return parts
 
     def meet(self, own: Mapping[str, F64], first: Mapping[str, F64], chunk: Chunk) -> None:

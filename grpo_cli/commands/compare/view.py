@@ -14,26 +14,32 @@ from grpo_cli.commands.compare.answer import (
     SAME,
     Compared,
     ComparedVariant,
+    FamilyDifference,
     Replaced,
     Unserved,
     agreeing,
+    in_order,
 )
 from grpo_cli.objective.signature import plain, setting
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import counted, shown_among, visible
+from grpo_cli.terminal.numbers import counted, percent, shown_among, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen, mark, mark_rows
 
 _COLUMNS = (
     *("variant", "objective", "loss", "policy", "kl", "clip_fraction", "clip_fraction_low"),
-    *("clip_fraction_high", "gradient_norm", "cosine", "denominator"),
+    *("clip_fraction_high", "gradient_norm", "cosine", "longest_quarter", "positive_advantage"),
+    *("negative_advantage", "denominator"),
 )
+_HEADERS = {"positive_advantage": "A>0", "negative_advantage": "A<0"}
 _SPARE: Sequence[str] = (
-    *("denominator", "clip_fraction_low", "clip_fraction_high", "policy", "objective", "kl"),
-    "clip_fraction",
+    *("denominator", "clip_fraction_low", "clip_fraction_high", "A<0", "policy", "objective"),
+    *("A>0", "kl", "longest_quarter", "clip_fraction"),
 )
 _SUMS = ("objective", "loss", "policy")
+_PERCENT = ("longest_quarter", "positive_advantage", "negative_advantage")
+_WORDS = {"kl_weight": "the weight of each token's KL"}
 _MOST = 6
 """Differences and skipped variants that are printed without --full."""
 _NAMED = 3
@@ -45,57 +51,60 @@ def print_comparison(
     screen: Screen,
     answer: Compared,
     names: Sequence[str] | None = None,
+    by: str | None = None,
 ) -> None:
     """Prints which variants agree, a line for each, what the shares mean, and those left out.
 
-    ``names`` are the columns to print, None for the usual ones.
+    ``names`` are the columns to print, None for the usual ones; ``by`` sorts the lines.
     """
     if names is None and answer.verdict:
         console.print(wrapped(Text(answer.verdict, "bold"), screen.reading, 2))
         console.print()
     if answer.variants:
-        _print_rows(console, screen, answer, names)
+        _print_rows(console, screen, answer, names, by)
+        _print_differences(console, screen, answer.differences)
         _print_replaced(console, screen, answer.replaced)
     if answer.skipped:
         _print_skipped(console, screen, answer.skipped)
 
 
 def _print_rows(
-    console: Console, screen: Screen, answer: Compared, names: Sequence[str] | None
+    console: Console, screen: Screen, answer: Compared, names: Sequence[str] | None, by: str | None
 ) -> None:
-    """Prints the table, and below it what was compared and what its columns mean."""
+    """Prints the table and what its columns mean; above it where the screen cuts its end."""
     every = answer.variants
     many = len(every) > LISTED and not every[0].batch
     alike = agreeing(every) if many and not chosen().full else [[row] for row in every]
     sizes = {group[0].variant: len(group) for group in alike}
-    rows = [group[0] for group in alike]
-    if many:
+    rows = in_order([group[0] for group in alike], by)
+    if many and by is None:
         likeness = {row.variant: 2.0 if row.cosine is None else row.cosine for row in rows[1:]}
         rows = [rows[0], *sorted(rows[1:], key=lambda row: likeness[row.variant])]
     columns = _columns(rows, names, sizes)
     kept, hidden = fitting(columns, _SPARE if names is None else (), screen.width)
-    if many:
+    legend = _meanings(answer, [one.name for one in kept])
+    order = f"by {by}, least first" if by else ""
+    if many and by is None:
         order = f"by cosine with {rows[0].variant} (first row), most different first"
+    if order:
         console.print(Text(f"sorted {order}", "dim"))
         mark(console, "the legend", None)
-    console.print(grid(kept))
-    mark_rows(console, "variant", [sizes[row.variant] for row in rows])
-    print_hidden(console, screen, hidden)
-    console.print()
-    nouns = ("record", "group", "response", "token")
-    console.print(Text(", ".join(counted(getattr(answer, f"{noun}s"), noun) for noun in nouns)))
-    legend = []
-    if any(one.name == "cosine" for one in kept):
-        of = every[0].variant
-        legend.append(f"cosine: between a variant's token gradients and those of {of}")
-    if len(rows) < len(every):
-        legend.append(
+    above = screen.height is not None and len(rows) >= screen.height and not chosen().full
+    if len(rows) < len(every) and not above:
+        legend["variant"] = (
             "+N equal: loss, gradient norm and cosine of N more variants are equal within "
             f"{SAME:.2%} (--full lists them)"
         )
-    for line in legend:
-        console.print(wrapped(Text(line, "dim"), screen.reading, 2))
-        mark(console, "the legend", None)
+    if above:
+        _print_meanings(console, screen, legend)
+        print_hidden(console, screen, hidden)
+        console.print()
+    console.print(grid(kept))
+    mark_rows(console, "variant", [sizes[row.variant] for row in rows])
+    if not above:
+        print_hidden(console, screen, hidden)
+        console.print()
+        _print_legend(console, screen, answer, legend)
 
 
 def _columns(
@@ -105,16 +114,65 @@ def _columns(
     naming = [name for name in rows[0].batch if name not in NAMES]
     columns = []
     for field in (*naming, *_COLUMNS) if names is None else names:
-        values = [row.fields()[field] for row in rows]
-        if field in _SUMS:
+        values, header = [row.fields()[field] for row in rows], _HEADERS.get(field, field)
+        if field.startswith(_PERCENT):
+            columns.append(column(header, values, show=percent, numeric=True))
+        elif field in _SUMS:
             texts = [shown_among(getattr(row, field), row.gradient_norm) for row in rows]
-            columns.append(column(field, texts, show=str, numeric=True))
+            columns.append(column(header, texts, show=str, numeric=True))
         elif field == "variant":
             equal = {name: f" (+{size - 1} equal)" for name, size in sizes.items() if size > 1}
-            columns.append(column(field, [name + equal.get(name, "") for name in values]))
+            columns.append(column(header, [name + equal.get(name, "") for name in values]))
         else:
-            columns.append(column(field, values))
+            columns.append(column(header, values))
     return columns
+
+
+def _meanings(answer: Compared, names: Sequence[str]) -> dict[str, str]:
+    """What the columns mean, of those that are shown."""
+    first = answer.variants[0]
+    meanings = {
+        "cosine": f"cosine: between a variant's token gradients and those of {first.variant}",
+        "longest_quarter": "longest quarter: share of Σ|gradient| in the longest quarter of the "
+        f"responses, which has {percent(first.longest_quarter_tokens)} of the tokens",
+        "A>0": "A>0, A<0: share of Σ|gradient| in the tokens with a positive (negative) advantage",
+    }
+    return {name: line for name, line in meanings.items() if name in names}
+
+
+def _print_legend(
+    console: Console, screen: Screen, answer: Compared, legend: Mapping[str, str]
+) -> None:
+    nouns = ("record", "group", "response", "token")
+    console.print(Text(", ".join(counted(getattr(answer, f"{noun}s"), noun) for noun in nouns)))
+    _print_meanings(console, screen, legend)
+
+
+def _print_meanings(console: Console, screen: Screen, legend: Mapping[str, str]) -> None:
+    for line in legend.values():
+        console.print(wrapped(Text(line, "dim"), screen.reading, 2))
+        mark(console, "the legend", None)
+
+
+def _print_differences(console: Console, screen: Screen, rows: Sequence[FamilyDifference]) -> None:
+    """Prints in which values rows of one family differ."""
+    if rows:
+        console.print()
+    for row in rows if chosen().full else rows[:_MOST]:
+        first, *others = row.variants
+        values = [
+            f"{_WORDS.get(name, name)} ({plain(mine)} against {plain(theirs)})"
+            for name, (mine, theirs) in row.hyperparameters.items()
+        ]
+        listed = " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
+        more = f", and use different choices for {', '.join(row.stages)}" if row.stages else " only"
+        line = Text(f"{first} and {', '.join(others)} differ in {listed}{more}")
+        console.print(wrapped(line, screen.reading, 2))
+        mark(console, "setting difference")
+    if len(rows) > _MOST and not chosen().full:
+        more = f"… {len(rows) - _MOST:,} more differences between variants of one name (--full)"
+        console.print(Text(more, "dim"))
+        mark(console, "setting difference", len(rows) - _MOST)
 
 
 def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) -> None:

@@ -159,6 +159,8 @@ def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterat
         verb = "change" if " and " in left else "changes"
         rest = f"only {left} {verb} the policy" if left else "rewards do not enter this loss"
         yield _reason("all-dead", zero=zero, rest=rest, remedy=_remedy("; ", given, computes))
+    if total["tokens"] and total["clip_fraction"] == 1.0:
+        yield _reason("all-clipped")
     if 0 < dead < groups and total["tokens"]:
         differ = f"; the rewards differ in {given.differ:,} of them" if given.differ else ""
         yield _reason(
