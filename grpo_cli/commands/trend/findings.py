@@ -27,12 +27,10 @@ from grpo_cli.commands.trend.onsets import (
     mean_change,
     medians,
 )
-from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Flags, Place, Step, Steps
+from grpo_cli.commands.trend.step import FAR, INFO, WARNING, Finding, Flags, Place, Step, Steps
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Limit, Watch
 from grpo_cli.terminal.numbers import brief, shell_line, shown
 
-FAR = 10.0
-"""Standard errors beyond which their number says nothing more."""
 _FACTOR = 1.2
 """The least factor that says more than two numbers."""
 _WHOLE = 10

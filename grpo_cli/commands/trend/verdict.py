@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from grpo_cli.batch import I64
-from grpo_cli.commands.trend.events import SURE, Event
+from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import LEAST, mean_change
 from grpo_cli.commands.trend.step import WARNING, Steps
@@ -199,16 +199,16 @@ def main_event(found: Sequence[Event]) -> Event | None:
 
 
 def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
-    """The last step before something began to go wrong that lasts; None where nothing did.
+    """The last step before any finding of what went wrong and lasts; None where nothing did.
 
     What went wrong in the first steps has no step before it.
     """
-    onsets = [  # what is only an effect does not begin before its cause
-        event.step if event.cause or finding.onset <= event.step + SURE else finding.onset
+    onsets = [
+        finding.onset
         for event in found
         if event.severity == WARNING and event.end is None
         for finding in event.findings
-        if finding.severity == WARNING and finding.end is None and finding.has_past
+        if finding.severity == WARNING and finding.has_past
     ]
     first = min(onsets, default=-math.inf)
     good = [number for number in steps.numbers if number < first]
