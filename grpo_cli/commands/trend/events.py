@@ -229,7 +229,7 @@ class Event(Answer):
         """Those of its metrics that changed later, one of each family."""
         first: dict[str, Finding | None] = dict.fromkeys(map(_family, self._listed))
         later = [one for one in self._later if first.setdefault(_family(one), one) is one]
-        names = [f"{one.metric} (step {one.onset})" for one in later[:_THEN]]
+        names = [f"{_in_short(one)} (step {one.onset})" for one in later[:_THEN]]
         return f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
 
     @property

@@ -262,16 +262,17 @@ def _moved(series: _Series, change: Change, levels: _Levels, steps: Steps) -> st
     if series.watch.is_log and not series.values[change.at : change.end].any():
         before = f"median {brief(levels.before)} before"
         return f"{series.name} is exactly 0 from step {step} on: {before}"
-    of = f"{change.score:.0f} standard errors" if change.score <= FAR else "far beyond noise"
-    if change.score > FAR and series.watch.is_log:
-        of = _factor(levels) or of
-    of = "it was constant" if math.isinf(change.score) else of
+    of = f" ({change.score:.0f} standard errors)"
+    if change.score > FAR:
+        factor = _factor(levels) if series.watch.is_log else ""
+        of = f" ({factor})" if factor else ""
+    of = " (it was constant)" if math.isinf(change.score) else of
     verb = _VERBS[change.kind][not change.up]
     if series.watch.name == SIGNED and abs(levels.after or 0.0) > abs(levels.before or 0.0):
         verb = AWAY
     span = in_steps([steps.numbers[at] for at in levels.places])
     medians = f"median {brief(levels.before)} before, {brief(levels.after)} {span}"
-    return f"{series.name} {verb} at step {step}: {medians} ({of})"
+    return f"{series.name} {verb} at step {step}: {medians}{of}"
 
 
 def in_steps(numbers: Sequence[int]) -> str:

@@ -125,6 +125,7 @@ class Coverage:
             counts[name] >= LEAST and bool(row.shift or row.drift or row.spikes)
             for name, row in watched.items()
         ) - len([one for one in assumed if counts[one.name] >= LEAST and one.name in watched])
+        self._others = sum(count > 0 for count in counts.values()) - self.watched
         self._limited = any(row.limits and counts[name] for name, row in watched.items())
         self._passed = [
             _passed(name, limit, steps)
@@ -159,10 +160,11 @@ class Coverage:
             return ["no series is watched, so grpo looks for no change", *limits]
         if not self.watched:
             return [f"no series has values at {LEAST} steps, so no change can be found", *limits]
-        series = f"{self.watched} series" if self.watched > 1 else "1 series"
+        series = f"{self.watched} series over {self.steps:,} steps"
+        series += f" ({self._others} more are not tested)" if self._others else ""
         ends, size = ", ".join(moves(self._run)), tenth(self.steps)
         return [
-            f"no fault found in {series} over {self.steps:,} steps",
+            f"no fault found in {series}",
             *(one.summary for one in moved),
             *_differing_losses(self._run),
             *limits,
