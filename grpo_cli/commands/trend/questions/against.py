@@ -244,8 +244,8 @@ def _means(name: str, mine: F64, yours: F64, at: int = 0) -> Difference:
         error, freedom = _noise(difference)
         change = Estimate(float(difference[at:].mean()), error / math.sqrt(count), freedom)
     value, half = change.value, change.half_width()
-    means = (float(one[at:].mean()) for one in (mine, yours))
-    return Difference(name, *means, value, value - half, value + half)
+    first, second = (float(one[at:].mean()) for one in (mine, yours))
+    return Difference(name, first, second, value, value - half, value + half)
 
 
 def _beginnings(difference: F64, scale: str, spikes: float) -> list[Change]:
