@@ -226,7 +226,7 @@ def test_every_heading_of_an_answer_about_a_run_is_explained():
     """Of ``--at``, ``--by`` and ``--against``, as they print them."""
     of_at = {"metric", "before", "at", "after", "size", "record", "group", "worst_in", *FACTS}
     of_parts = {one.name for one in fields(PartChange)}
-    of_runs = {"first", "second", "difference", "at_the_end", "since", "since_then"}
+    of_runs = {"first", "second", "difference", "since"}
     assert [one for one in of_at | of_parts | of_runs if look_up(one) is None] == []
 
 

@@ -71,4 +71,4 @@ def test_what_came_later_is_not_at_the_same_time(tmp_path: Path) -> None:
     assert found["verdict"].startswith("step 41: responses became longer; last good step 40; ")
     summary = next(one["summary"] for one in found["events"] if one["step"] == 41)
     assert summary.startswith("step 41: responses became longer (medians: completion_length ")
-    assert summary.endswith("); then kl (step 43)")
+    assert summary.endswith("); then kl rose (step 43)")

@@ -796,5 +796,5 @@ def test_a_verdict_says_first_what_began_first(tmp_path: Path) -> None:
     onsets = {one["metric"]: one["onset"] for one in answer("trend", path)["findings"]}
     said = f"step {onsets['kl']}: the KL from the reference rose (medians: kl "
     assert event["summary"].startswith(said)
-    assert event["summary"].endswith(f"; then entropy (step {onsets['entropy']})")
+    assert event["summary"].endswith(f"; then entropy fell (step {onsets['entropy']})")
     assert onsets["kl"] < onsets["entropy"] - 1

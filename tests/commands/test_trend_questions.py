@@ -92,8 +92,13 @@ def test_a_difference_since_its_onset(folder: Path) -> None:
     found = answer("trend", folder / "run.jsonl", "--against", other, "-v", "dr")["metrics"]
     (one,) = [one for one in found if one["name"] == "mismatch.k3"]
     assert one["since"] == SINCE
-    assert one["since_then"] < one["difference"] < 0.0
-    assert {row["since_then"] for row in found if row["since"] is None} <= {None}
+    assert one["low"] < one["difference"] < one["high"] < 0.0
+    first, second = (
+        [step["mismatch.k3"] for step in answer("trend", path, "-v", "dr")["steps"]]
+        for path in (folder / "run.jsonl", other)
+    )
+    assert one["first"] == pytest.approx(np.mean(first[SINCE:]))
+    assert one["second"] == pytest.approx(np.mean(second[SINCE:]))
 
 
 def test_at_has_all_records_of_a_step_whatever_field_holds_it(tmp_path: Path) -> None:
@@ -271,6 +276,28 @@ def falling(path: Path, seed: int, fallen: float) -> Path:
     return path
 
 
+def test_a_metric_marked_as_different_has_no_interval_that_holds_0(tmp_path: Path) -> None:
+    """Of the steps from there on, or none is printed: the norm is 50 times at step 31."""
+    first, second = log(tmp_path / "a.json", 1, spike=50), log(tmp_path / "b.json", 2)
+    rows = json.loads(second.read_text(encoding="utf-8"))
+    for row in rows["log_history"][45:]:
+        row["reward"] += 0.4
+    second.write_text(json.dumps(rows), encoding="utf-8")
+    found = answer("trend", first, "--against", second)["metrics"]
+    reward, norm = sorted((one for one in found if one["differs"]), key=lambda one: -one["since"])
+    assert (reward["name"], norm["name"], norm["since"]) == ("reward", "grad_norm", 31)
+    assert 43 <= reward["since"] <= 47
+    assert 0.1 < reward["low"] < reward["difference"] < reward["high"]
+    assert norm["low"] < 0.0 < norm["high"]
+    lines = run("trend", first, "--against", second).stdout.splitlines()
+    assert {"grad_norm (from step 31)", f"reward (from step {reward['since']})"} <= {
+        *lines[0].partition(": ")[2].split(", ")
+    }
+    marked = {line.split()[1]: line for line in lines if line.startswith("≠")}
+    assert "±" in marked["reward"]
+    assert "±" not in marked["grad_norm"]
+
+
 @pytest.mark.more
 @each("seed", range(1, 5))
 def test_what_trend_finds_in_one_run_differs_from_another(seed: int, tmp_path: Path) -> None:
@@ -312,7 +339,7 @@ def test_a_comparison_says_which_metrics_differ_from_which_step_on(folder: Path)
     paths = (folder / "healthy" / "seed_5" / "run.jsonl", folder / "run.jsonl")
     shown = run("trend", paths[0], "-v", "dr", "--against", paths[1]).stdout
     first = shown.splitlines()[0]
-    assert f"mismatch.k3 from step {SINCE}" in first
+    assert f"mismatch.k3 (from step {SINCE})" in first
     assert f"Compared: {STEPS} steps" in shown
 
 

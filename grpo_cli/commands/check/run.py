@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.answer import Checked, Finding, MismatchFound
 from grpo_cli.commands.check.facts import Marks, collect_marks
-from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.notes import (
     SkippedRules,
     WordSums,
@@ -29,16 +27,14 @@ from grpo_cli.commands.check.record_view import Place, Tokens, View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
 from grpo_cli.commands.check.rules.formulas import (
     FORMULAS,
-    compare_formulas,
     count_formulas,
     count_tilted,
-    find_changed_formulas,
 )
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
 from grpo_cli.commands.check.rules.repeats import InputMemory, Located
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
 from grpo_cli.engine import Reader
-from grpo_cli.engine.fold import Accumulator, fold, fold_pieces
+from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.errors import InputError
 from grpo_cli.objective.mismatch import TOKEN, Mismatch
 from grpo_cli.records import DecodedChunk
@@ -322,40 +318,6 @@ def check_records(view: View, findings: Findings, longest: int) -> NDArray[np.bo
                     misplaced[finding.record] |= rule.columns != ("log_probs",)
                 findings.add(rule, finding, view.places[finding.record])
     return explained
-
-
-class _Formulas(Accumulator[Any]):
-    """Of all groups the formulas that their advantages follow."""
-
-    def __init__(self) -> None:
-        self.kinds = Kinds()
-
-    def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
-        """Notes formulas, and yields the errors of records that cannot be read."""
-        for view in views(decoded):
-            if isinstance(view, InputError):
-                yield view
-            else:
-                self.kinds.merge(compare_formulas(view))
-
-    def merge(self, later: _Formulas) -> None:
-        """Adds a piece that follows."""
-        self.kinds.merge(later.kinds)
-
-
-def changed_formulas(reader: Reader) -> Sequence[Finding]:
-    """What ``check`` finds where advantages follow another formula from a record on, or none.
-
-    The messages do not say from which record on.
-
-    Raises:
-        InputError: at the first record that cannot be read, unless such records are skipped.
-    """
-    findings = Findings(0)
-    for finding, place in find_changed_formulas(fold(reader, _Formulas).kinds):
-        plain = replace(finding, words={**finding.words, "since": ""})
-        findings.add(rule_named("advantages"), plain, place)
-    return findings.rows
 
 
 def check(reader: Reader, limit: int = 3) -> Checked:

@@ -72,7 +72,6 @@ def page_of(
                     "there": one.second,
                     "there − here": with_error(one),
                     "since": one.since,
-                    "there − here since then": one.since_then,
                 }
                 for one in compared.differing
             }

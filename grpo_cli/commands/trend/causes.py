@@ -22,7 +22,7 @@ from grpo_cli.commands.trend.onsets import (
     mann_kendall,
     medians,
 )
-from grpo_cli.commands.trend.step import WARNING, Finding, Steps
+from grpo_cli.commands.trend.step import SURE, WARNING, Finding, Steps
 from grpo_cli.commands.trend.sums import OF_ENVIRONMENT
 from grpo_cli.commands.trend.watched import DOWN, UP, meaning
 from grpo_cli.engine import Reader
@@ -98,6 +98,7 @@ def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | 
     if first.is_single or not wrong:
         return None
     last = min(one.onset for one in wrong) + LEAST_FUTURE  # later it is another event
+    last = min([last, *(one.onset + SURE for one in wrong if one.is_clear)])
     causes = (cause(wrong, steps) for cause in _CAUSES)
     known = (one for one in causes if one is not None)
     return next((one for one in known if one.first is None or one.first.onset <= last), None)

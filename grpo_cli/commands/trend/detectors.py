@@ -46,6 +46,8 @@ _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
 _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
+_OFTEN = 0.95
+"""The share of the values before that it may exceed where most of these are one value."""
 _OUTWEIGHS = 1.5
 """So many values outside of the old level one inside outweighs: chance brings single ones back."""
 _NEARER = 0.25
@@ -182,13 +184,17 @@ def _since(sign: Change, scaled: F64, before: tuple[float, float] | None = None)
     """
     if sign.kind not in (SHIFT, DRIFT) or sign.at_once:
         return sign
-    past = usual(scaled, sign.at)
+    past, way = usual(scaled, sign.at), 1 if sign.up else -1
     level, spread = before or past
-    away = (scaled[sign.at : sign.seen] - level) * (1 if sign.up else -1)
-    inside = away <= max(_INSIDE * spread, _NEARER * float(medians(away[-3:])))
+    away = (scaled[sign.at : sign.seen] - level) * way
+    varies = _INSIDE * spread
+    if not spread:  # most values before are one value
+        rests = (scaled[max(sign.at - PAST, 0) : sign.at] - level) * way
+        varies = float(np.quantile(rests, _OFTEN))
+    inside = away <= max(varies, _NEARER * float(medians(away[-3:])))
     path = np.append(0, np.cumsum(np.where(inside, _OUTWEIGHS, -1.0)))
     begun = sign.at + int(np.flatnonzero(path == path.max())[-1])
-    later = sign._replace(at=min(begun, max(sign.at, sign.seen - 2)))
+    later = sign._replace(at=min(begun, max(sign.at, sign.seen - 1)))
     return later if _is_beyond(later, scaled, past[1]) else sign
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check import answer as checks
 from grpo_cli.commands.trend.causes import KL, Cause, cause_of
-from grpo_cli.commands.trend.findings import AWAY, FAR, STEADILY
+from grpo_cli.commands.trend.findings import AWAY, STEADILY
 from grpo_cli.commands.trend.onsets import (
     DRIFT,
     FARTHEST,
@@ -22,7 +22,7 @@ from grpo_cli.commands.trend.onsets import (
     STUCK,
     TREND,
 )
-from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
+from grpo_cli.commands.trend.step import FAR, INFO, SURE, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import (
     DOWN,
     NOT_FINITE,
@@ -39,8 +39,6 @@ _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
 AT_ONCE = 3
 """The first steps of an event, in which responses or rewards change that the update follows."""
-SURE = 1
-"""Onsets that differ by no more steps are taken to be one: the likely cause has one of these."""
 _POLICY = RANKS["gradient_norm"]
 _EFFECTS = {
     **dict.fromkeys(("gradient_norm", "reward_group_std", "reward_std"), DOWN),
@@ -231,7 +229,7 @@ class Event(Answer):
         """Those of its metrics that changed later, one of each family."""
         first: dict[str, Finding | None] = dict.fromkeys(map(_family, self._listed))
         later = [one for one in self._later if first.setdefault(_family(one), one) is one]
-        names = [f"{one.metric} (step {one.onset})" for one in later[:_THEN]]
+        names = [f"{_in_short(one)} (step {one.onset})" for one in later[:_THEN]]
         return f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
 
     @property
@@ -385,8 +383,8 @@ def _event(together: Sequence[Finding]) -> Event:
     The order of causes, of findings within ``SURE`` steps of the beginning:
 
     1. what is not finite, then the engine (staleness, mismatch), then the ratios of the update, in
-       the order of ``TABLE``; the ratios come after all else where responses or rewards changed at
-       once, since they follow from that;
+       the order of ``TABLE``; the ratios come after all else where responses or rewards changed,
+       before any ratio was clear, since they follow from that;
     2. all else, the clearest first; of what is far beyond noise, rewards last, since they follow
        from what was sampled (a collapse that repeats itself gets equal rewards), then by step;
     3. what only becomes less because of these.
@@ -395,10 +393,10 @@ def _event(together: Sequence[Finding]) -> Event:
     """
     _, begun = min((one.severity == INFO, one.onset) for one in together)
     jumped = any(one.is_single and one.metric in _UPDATE and one.onset == begun for one in together)
+    ratios = (one.onset for one in together if one.metric in _UPDATE and one.is_clear)
+    last = min([begun + AT_ONCE, *ratios])
     changed = any(
-        _rank(one) >= _RESPONSES and one.severity != INFO
-        for one in together
-        if one.onset <= begun + (0 if jumped else AT_ONCE)
+        _rank(one) >= _RESPONSES and one.severity != INFO and one.onset <= last for one in together
     )
 
     def place(one: Finding) -> tuple[bool, int, int, float, bool, int, float]:

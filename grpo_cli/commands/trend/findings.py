@@ -27,12 +27,10 @@ from grpo_cli.commands.trend.onsets import (
     mean_change,
     medians,
 )
-from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Flags, Place, Step, Steps
+from grpo_cli.commands.trend.step import FAR, INFO, WARNING, Finding, Flags, Place, Step, Steps
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Limit, Watch
 from grpo_cli.terminal.numbers import brief, shell_line, shown
 
-FAR = 10.0
-"""Standard errors beyond which their number says nothing more."""
 _FACTOR = 1.2
 """The least factor that says more than two numbers."""
 _WHOLE = 10
@@ -266,16 +264,17 @@ def _moved(series: _Series, change: Change, levels: _Levels, steps: Steps) -> st
     if series.watch.is_log and not series.values[change.at : change.end].any():
         before = f"median {brief(levels.before)} before"
         return f"{series.name} is exactly 0 from step {step} on: {before}"
-    of = f"{change.score:.0f} standard errors" if change.score <= FAR else "far beyond noise"
-    if change.score > FAR and series.watch.is_log:
-        of = _factor(levels) or of
-    of = "it was constant" if math.isinf(change.score) else of
+    of = f" ({change.score:.0f} standard errors)"
+    if change.score > FAR:
+        factor = _factor(levels) if series.watch.is_log else ""
+        of = f" ({factor})" if factor else ""
+    of = " (it was constant)" if math.isinf(change.score) else of
     verb = _VERBS[change.kind][not change.up]
     if series.watch.name == SIGNED and abs(levels.after or 0.0) > abs(levels.before or 0.0):
         verb = AWAY
     span = in_steps([steps.numbers[at] for at in levels.places])
     medians = f"median {brief(levels.before)} before, {brief(levels.after)} {span}"
-    return f"{series.name} {verb} at step {step}: {medians} ({of})"
+    return f"{series.name} {verb} at step {step}: {medians}{of}"
 
 
 def in_steps(numbers: Sequence[int]) -> str:

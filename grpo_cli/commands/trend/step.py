@@ -17,12 +17,16 @@ from grpo_cli.commands.answer import Answer, text_of_rows
 from grpo_cli.commands.frames import Array, Frames, array
 from grpo_cli.commands.trend.metrics import METRICS, RECORDED_LOSS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
-from grpo_cli.commands.trend.onsets import SPIKE
+from grpo_cli.commands.trend.onsets import SHIFT, SPIKE
 from grpo_cli.commands.trend.sums import KINDS, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import did_you_mean
 
 WARNING, INFO = "warning", "info"
+FAR = 10.0
+"""Standard errors beyond which their number says nothing more."""
+SURE = 1
+"""Onsets that differ by no more steps are taken to be one: the likely cause has one of these."""
 _KEPT = (("count", "samples"), ("count", "tokens"))
 _WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
 
@@ -335,6 +339,11 @@ class Finding:
     def is_single(self) -> bool:
         """Whether it is of one step."""
         return self.kind == SPIKE and not self.period
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is a level or a single step far beyond noise: its step is certain."""
+        return self.score > FAR and self.kind in (SHIFT, SPIKE)
 
     def __repr__(self) -> str:
         """What happened."""

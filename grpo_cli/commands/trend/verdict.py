@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from grpo_cli.batch import I64
-from grpo_cli.commands.trend.events import SURE, Event
+from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import LEAST, mean_change
 from grpo_cli.commands.trend.step import WARNING, Steps
@@ -125,6 +125,7 @@ class Coverage:
             counts[name] >= LEAST and bool(row.shift or row.drift or row.spikes)
             for name, row in watched.items()
         ) - len([one for one in assumed if counts[one.name] >= LEAST and one.name in watched])
+        self._others = sum(count > 0 for count in counts.values()) - self.watched
         self._limited = any(row.limits and counts[name] for name, row in watched.items())
         self._passed = [
             _passed(name, limit, steps)
@@ -159,10 +160,11 @@ class Coverage:
             return ["no series is watched, so grpo looks for no change", *limits]
         if not self.watched:
             return [f"no series has values at {LEAST} steps, so no change can be found", *limits]
-        series = f"{self.watched} series" if self.watched > 1 else "1 series"
+        series = f"{self.watched} series over {self.steps:,} steps"
+        series += f" ({self._others} more are not tested)" if self._others else ""
         ends, size = ", ".join(moves(self._run)), tenth(self.steps)
         return [
-            f"no fault found in {series} over {self.steps:,} steps",
+            f"no fault found in {series}",
             *(one.summary for one in moved),
             *_differing_losses(self._run),
             *limits,
@@ -199,16 +201,16 @@ def main_event(found: Sequence[Event]) -> Event | None:
 
 
 def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
-    """The last step before something began to go wrong that lasts; None where nothing did.
+    """The last step before any finding of what went wrong and lasts; None where nothing did.
 
     What went wrong in the first steps has no step before it.
     """
-    onsets = [  # what is only an effect does not begin before its cause
-        event.step if event.cause or finding.onset <= event.step + SURE else finding.onset
+    onsets = [
+        finding.onset
         for event in found
         if event.severity == WARNING and event.end is None
         for finding in event.findings
-        if finding.severity == WARNING and finding.end is None and finding.has_past
+        if finding.severity == WARNING and finding.has_past
     ]
     first = min(onsets, default=-math.inf)
     good = [number for number in steps.numbers if number < first]

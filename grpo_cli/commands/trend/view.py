@@ -175,7 +175,9 @@ def _events(screen: Screen, answer: Trend, most: int | None, commands: int | Non
         for name, text in rows:
             _print_fact(console, screen, name, text)
         for each in event.checked if commands != 0 else ():
-            _print_fact(console, screen, "check of the step", event.rest_of(each))
+            of_step = "check of the step", event.rest_of(each)
+            later = f"check, step {each.step}", each.message
+            _print_fact(console, screen, *(of_step if each.step is None else later))
         above = event.in_numbers if event is main and most is not None else []
         found = [one for one in event.findings if one.severity == WARNING and one not in above]
         shown_found = found if most is None else found[: most + 1]

@@ -23,9 +23,6 @@ const SMOOTH = 200;
 // A pointer that moved so many pixels marks a range.
 const DRAG = 6;
 
-// Findings of this kind have no series, and are marked in every chart.
-const SETTINGS = "settings";
-
 // Within so many milliseconds a second click resets the range.
 const DOUBLE = 300;
 
@@ -104,7 +101,7 @@ class Charts {
 
 class Chart {
   constructor(charts, metric, width) {
-    Object.assign(this, { charts, metric, width, findings: charts.run.findings.filter((one) => one.metric === metric.name), everywhere: charts.run.findings.filter(({ kind }) => kind === SETTINGS) });
+    Object.assign(this, { charts, metric, width, findings: charts.run.findings.filter((one) => one.metric === metric.name) });
     this.scale();
     this.value = make("b");
     this.cursor = draw("g", { class: "cursor" }, draw("line", { y1: 0, y2: TALL }), draw("circle", { r: 3 }));
@@ -160,7 +157,7 @@ class Chart {
     if (this.metric.unit) yield draw("text", { class: "unit", transform: `translate(9 ${TALL / 2}) rotate(-90)`, "text-anchor": "middle" }, this.metric.unit);
     yield draw("line", { class: "axis", x1: LEFT - 4, x2: width, y1: TALL, y2: TALL });
     yield draw("text", { x: LEFT - 18, y: TALL + 13, "text-anchor": "end" }, "step");
-    const marked = [...[...this.findings, ...this.everywhere].map(({ onset }) => onset), this.parting].filter((step) => step !== null);
+    const marked = [...this.findings.map(({ onset }) => onset), this.parting].filter((step) => step !== null);
     const onsets = marked.map((step) => steps.indexOf(step)).filter((at) => this.isSeen(at));
     const room = (step, at) => (DIGIT / 2) * (`${step}`.length + `▲ ${steps[at]}`.length + 2); // half of either number, and a space
     const free = (step) => onsets.every((at) => Math.abs(this.xOf(step) - x(at)) > room(step, at));
@@ -191,7 +188,7 @@ class Chart {
       if (!this.findings.some(({ onset }) => onset === this.parting)) yield draw("text", { class: "other", x: x(parted), y: TALL + 13, "text-anchor": "middle" }, `≠ ${this.parting}`);
     }
     const labels = []; // the middle and half the width of each
-    for (const finding of [...[...this.findings].sort((a, b) => a.onset - b.onset), ...this.everywhere]) {
+    for (const finding of [...this.findings].sort((a, b) => a.onset - b.onset)) {
       const [at, worst] = [finding.onset, finding.worst_step].map((step) => run.steps.indexOf(step));
       const info = finding.severity === "info"; // no fault by itself
       const kind = info ? "onset info" : "onset";
@@ -203,7 +200,7 @@ class Chart {
         if (free) yield draw("text", { class: kind, x: x(at), y: TALL + 13, "text-anchor": "middle" }, words);
         if (free) labels.push([x(at), half]);
       }
-      if (!info && finding.kind !== SETTINGS) yield* dot("worst", worst, 4);
+      if (!info) yield* dot("worst", worst, 4);
     }
     const wrong = this.findings.filter(({ severity }) => severity === "warning");
     const good = new Set(wrong.map(({ event }) => run.events[event].last_good));

@@ -38,8 +38,9 @@ class RunView {
   // What is drawn in charts.
   *key() {
     const { against, others = [], steps, findings, events, last_good: good } = this.run;
-    if (findings.length) yield* [make("span.onset", {}, "▲ ▼"), " a finding begins; ", make("span.worst", {}, "○"), " its worst step; "];
-    if (findings.some(({ kind }) => kind === SETTINGS)) yield* [make("span.onset", {}, "◆"), " the settings change; "];
+    const wrong = findings.some(({ severity }) => severity === "warning");
+    if (findings.length) yield* [make("span.onset", {}, "▲ ▼"), ` a ${wrong ? "finding" : "change"} begins; `];
+    if (wrong) yield* [make("span.worst", {}, "○"), " its worst step; "];
     const each = [...new Set(events.map(({ last_good }) => last_good))].filter((step) => step !== null);
     if (good !== null) yield* [make("span.good", {}, "●"), each.length > 1 ? ` last good steps (${each.join(", ")}), one before each event; ` : ` last good step (${good}); `];
     if (this.steps.length && this.steps.length < steps.length) yield* [make("span.stored", {}, "ı"), " a step with groups on this page; "];
@@ -137,10 +138,10 @@ class RunView {
     const { against, others } = this.run;
     if (!against) return [];
     const table = make("table");
-    const heads = ["here", "there", "there − here", "since", "there − here since then"];
+    const heads = ["here", "there", "there − here", "since"];
     const rows = Object.entries(against.metrics).map(([name, row]) => [name, ...heads.map((head) => number(row[head]))]);
     fill(table, ["series", ...heads], rows);
-    const hint = "±: half the width of the 95 % confidence interval; since: the step at which the difference begins; since then: from that step on.";
+    const hint = "±: half the width of the 95 % confidence interval; since: the step at which the difference begins; the numbers are from that step on.";
     return [make("h2", {}, `Against ${others[0]}`), make("div.wide", {}, table), make("p.hint", {}, hint)];
   }
 
@@ -159,7 +160,8 @@ class RunView {
     const { kept, findings, last_good: good } = this.run;
     const links = this.steps.map((step) => {
       const begun = findings.find(({ onset }) => onset === step);
-      const sign = begun ? ` ${arrow(begun)}` : kept[step] === "worst" ? " ○" : "";
+      const worst = findings.some((one) => one.severity === "warning" && one.worst_step === step);
+      const sign = begun ? ` ${arrow(begun)}` : worst ? " ○" : "";
       const item = link(`#step-${step}`, step === good ? `${step} ●` : `${step}${sign}`);
       item.title = step === good ? "last good step" : WHY[kept[step]];
       if (kept[step] === "sampled") item.className = "random";

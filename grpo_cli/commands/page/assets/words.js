@@ -68,7 +68,7 @@ function alignPoints(cells) {
 }
 
 // Columns of text, aligned left.
-const TEXTS = new Set(["token", "record", "metric", "series", "what it is", "there − here", "there − here since then", "worst in"]);
+const TEXTS = new Set(["token", "record", "metric", "series", "what it is", "there − here", "worst in"]);
 
 // Sorts by a column, numbers from the largest on and words from the first on; the second time the other way.
 function sortBy(table, at) {

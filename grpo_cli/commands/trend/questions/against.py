@@ -49,16 +49,16 @@ class Difference(Answer):
 
     Attributes:
         name: of the metric.
-        first, second: its means over the steps that all runs have.
+        first, second: its means over the steps that all runs have, or from ``since`` on.
         difference: second − first.
         low, high: its interval of 95 %, for the noise of steps and for how far two seeds diverge.
+            It may hold 0 where the metric differs at a single step, or by a factor alone.
         differs: whether it is beyond that, as many metrics as are looked at, or begins at one step;
             by the factor between both sides where a positive metric is watched on a log scale.
             Also where it is five times as large as half its interval, where no value of one side
             is as large as any of the other, or where one side alone has a fault that ``trend``
             finds and that lasts.
         since: the step from which on it differs; None where it does not.
-        since_then: the difference over the steps from ``since`` on; None where it does not differ.
     """
 
     name: str
@@ -69,7 +69,6 @@ class Difference(Answer):
     high: float
     differs: bool = False
     since: int | None = None
-    since_then: float | None = None
 
     @property
     def is_equal(self) -> bool:
@@ -104,7 +103,7 @@ class RunComparison(Frames, Answer):
         if self.too_few and not self.differing:
             return f"{count} steps ({first} to {last}) are too few to decide"
         named = [
-            one.name + ("" if one.since == first else f" from step {one.since}")
+            one.name + ("" if one.since == first else f" (from step {one.since})")
             for one in self.differing[:_NAMED]
         ]
         rest = len(self.differing) - len(named)
@@ -218,11 +217,7 @@ def _difference(
     """
     by_factor = watch is not None and watch.is_log and min(mine.min(), yours.min()) > 0.0
     difference = np.log(yours) - np.log(mine) if by_factor else yours - mine
-    change = walked_mean(yours - mine)
-    value, half = change.value, change.half_width()
-    row = Difference(
-        name, float(mine.mean()), float(yours.mean()), value, value - half, value + half
-    )
+    row = _means(name, mine, yours)
     if row.is_equal:
         return row
     of_runs = [] if watch is None else changes([(watch, mine), (watch, yours)])
@@ -231,13 +226,26 @@ def _difference(
     begun = _beginnings(difference, "log" if by_factor else "linear", spikes)
     begun = begun or _of_one_side(of_runs)
     disjoint = mine.max() < yours.min() or yours.max() < mine.min()
-    beyond = walked_mean(difference).is_beyond(level) or abs(value) >= _CLEAR * half > 0.0
+    half = row.difference - row.low
+    clear = abs(row.difference) >= _CLEAR * half > 0.0
+    beyond = clear or walked_mean(difference).is_beyond(level)
     if not (begun or beyond or disjoint):
         return row
     lasting = [one for one in begun if one.end is None]
     at = next((_as_alone(one.at, of_runs) for one in lasting or begun), 0)
-    then = float((yours[at:] - mine[at:]).mean())
-    return replace(row, differs=True, since=numbers[at], since_then=then)
+    return replace(_means(name, mine, yours, at), differs=True, since=numbers[at])
+
+
+def _means(name: str, mine: F64, yours: F64, at: int = 0) -> Difference:
+    """A metric of both runs from a place on; the noise of a few steps is that of all."""
+    difference = yours - mine
+    change, count = walked_mean(difference[min(at, len(mine) - LEAST_COMMON) :]), len(mine) - at
+    if count < LEAST_COMMON:
+        error, freedom = _noise(difference)
+        change = Estimate(float(difference[at:].mean()), error / math.sqrt(count), freedom)
+    value, half = change.value, change.half_width()
+    first, second = (float(one[at:].mean()) for one in (mine, yours))
+    return Difference(name, first, second, value, value - half, value + half)
 
 
 def _beginnings(difference: F64, scale: str, spikes: float) -> list[Change]:

@@ -130,7 +130,6 @@ def print_comparison(
     console: Console, screen: Screen, answer: RunComparison, named: Sequence[Sequence[str]]
 ) -> None:
     """Prints the metrics that differ, then the others; ``named``: the runs of both sides."""
-    first = answer.steps[0]
     console.print(wrapped(Text(answer.headline, "bold"), screen.reading, 2))
     first_run, second_run = (visible(_listed(one)) for one in named)
     for words in (f"first: {first_run}; second: {second_run}", answer.basis):
@@ -142,7 +141,6 @@ def print_comparison(
             "second": one.second,
             "difference": with_error(one),
             "since": "" if one.since is None else str(one.since),
-            "since_then": "" if one.since in (None, first) else _signed(one.since_then or 0.0),
         }
         for one in answer.metrics
         if one not in answer.equal
@@ -152,24 +150,22 @@ def print_comparison(
             "difference: second − first. ± is a 95 % interval. ≠ marks differences that remain "
             f"after correcting for {len(answer.metrics)} comparisons."
         )
+        if any(one.differs and not one.misses_0 for one in answer.metrics):
+            explained += " Without ±, a single step differs, or the factor."
         if any(one.misses_0 and not one.differs for one in answer.metrics):
             explained += " ? marks other intervals that miss 0 (1 in 20 does by chance)."
         console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
     console.print()
-    hide = [name for name in _SINCE if not any(row[name] for row in rows)]
+    hide = () if answer.differing else ("since",)
     if rows:
-        hide += _print_rows(console, screen, rows, spare=("since_then",), hide=hide)
+        _print_rows(console, screen, rows, spare=(), hide=hide)
     if equal := ", ".join(one.name for one in answer.equal):
         console.print(wrapped(Text(f"equal: {equal}", "dim"), screen.reading, 2))
-    about = [f"{name}: {words}" for name, words in _SINCE.items() if rows and name not in hide]
-    if about:
-        console.print(wrapped(Text("; ".join(about), "dim"), screen.reading, 2))
+    if answer.differing:
+        console.print(wrapped(Text(_SINCE, "dim"), screen.reading, 2))
 
 
-_SINCE = {
-    "since": "the first step that differs",
-    "since_then": "the difference from there on",
-}
+_SINCE = "since: the first step that differs; the numbers of its row are from there on"
 
 
 def _listed(named: Sequence[str]) -> str:
@@ -179,7 +175,9 @@ def _listed(named: Sequence[str]) -> str:
 
 
 def with_error(one: Difference) -> str:
-    """A difference with half its interval."""
+    """A difference with half its interval, unless that holds 0 though the metric differs."""
+    if one.differs and not one.misses_0:
+        return _signed(one.difference)
     return f"{_signed(one.difference)} ±{float(f'{one.difference - one.low:.2g}'):g}"
 
 
