@@ -85,11 +85,13 @@ class Search:
         self, questions: Sequence[Question], sample: Sample, depth: Depth, *, last: bool
     ) -> Run:
         """One space asked; what only chance gives is confirmed by the last search alone."""
-        first = questions[0].first
+        first = questions[-1].first
         space = build(self.base, sample, self.betas, depth)
         run = Run(space, factors_of(self.base, first), self.base.batch)
-        for question in questions:
-            run.ask(question)
+        *others, telling = questions
+        run.ask(telling)
+        for question in others:
+            run.narrow(question)
         found = [*run.candidates()]
         families = Families(first, space)
         solved = with_length(run, questions[0].target, families) if len(questions) == 1 else ()
