@@ -98,7 +98,7 @@ def strangeness(row: str, frameworks: Sequence[str], recorded: str = "") -> floa
 
 
 def bound_bits(surrogate: Mapping[str, Value]) -> float:
-    """The bits of a bound that only rare ratios exceed: the plainer formula is named first."""
+    """What a bound that only rare ratios exceed costs a changed row: the plainer comes first."""
     return 2.0 * any(surrogate.get(name) is not None for name in ("dual_clip", "delta"))
 
 

@@ -114,7 +114,7 @@ class Grid:
 
     Attributes:
         plan: the row.
-        own_bits: what the row itself costs.
+        own_bits, bound_bits: what the row costs, and what a change in it costs besides.
         axes: advantage, policy, KL and aggregation changes.
         policy, kl, weight: [A, P], [K, P], [W] the numbers of their options, −2 for one that is not
             tried.
@@ -124,6 +124,7 @@ class Grid:
 
     plan: Plan
     own_bits: float
+    bound_bits: float
     axes: Axes
     policy: Index
     kl: Index
@@ -152,7 +153,7 @@ class Grid:
             "kl": self.kl[k, p].astype(np.int16),
             "weight": self.weight[w].astype(np.int16),
             "beta": self.beta[k],
-            "bits": bits[fits] + self.own_bits,
+            "bits": bits[fits] + self.own_bits + self.bound_bits * (at[fits] > 0),
         }
 
 
@@ -358,8 +359,8 @@ class _Builder:
         entropy = objective.entropy if objective.entropy_coef else None
         return Grid(
             plan=row,
-            own_bits=tried.strangeness(row.variant, self._sample.frameworks, self._sample.recorded)
-            + tried.bound_bits(objective.surrogate.values),
+            own_bits=tried.strangeness(row.variant, self._sample.frameworks, self._sample.recorded),
+            bound_bits=tried.bound_bits(objective.surrogate.values),
             axes=axes,
             policy=policy,
             kl=kl,
