@@ -69,7 +69,6 @@ class Candidate:
         value: its number; exact once it was evaluated.
         difference: ``value`` less the target.
         totals: its totals, once it was evaluated.
-        changed: of a published row the changed one that is the same but for rare ratios.
     """
 
     plan: Plan
@@ -82,7 +81,6 @@ class Candidate:
     value: float = math.nan
     difference: float = math.nan
     totals: Totals | None = None
-    changed: Candidate | None = None
 
     @property
     def times(self) -> float:
@@ -115,10 +113,6 @@ class Families:
         first = one if head is None else head[0]
         if not one.plan.swapped:
             self._name(first, one)
-            if first.rows and first.changed is None:
-                others = (each for each in self._heads if not each[0].rows)
-                like = (each for each in others if _is_one((first, valued), each, rare=False))
-                first.changed = next((each for each, _ in like), None)
         return head is None
 
     def _name(self, first: Candidate, one: Candidate) -> None:
@@ -134,19 +128,10 @@ class Families:
             first.plan = Plan(head, VARIANTS[head], one.plan.swapped, {}, one.plan.batch)
 
 
-def _is_one(*both: tuple[Candidate, probe.Valued], rare: bool = True) -> bool:
-    """Whether two conventions give one number on any data, or on any without rare ratios."""
+def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
+    """Whether two conventions give one number on any data."""
     (one, mine), (other, theirs) = both
-    return probe.alike(mine, theirs, one.times / other.times, rare=rare)
-
-
-def published_first(found: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates, published rows before what is the same but for rare ratios."""
-    result: list[Candidate] = []
-    for one in found:
-        at = result.index(one.changed) if one.changed in result else len(result)
-        result.insert(at, one)
-    return result
+    return probe.alike(mine, theirs, one.times / other.times)
 
 
 def _without_eps(objective: Objective) -> Objective:

@@ -22,7 +22,7 @@ from grpo_cli.commands.match.run import (
     Families,
     Run,
     Unmodified,
-    published_first,
+    entries,
 )
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Depth, build, known
@@ -109,7 +109,8 @@ class Search:
             run.matches = self._confirm(run, questions, lengths, ()) or run.matches
         if not run.reproduced:
             run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
-        run.matches = published_first(run.matches)
+        pairs = zip(entries(run.matches), run.matches, strict=True)
+        run.matches = [one for _, one in sorted(pairs, key=lambda pair: (pair[0], pair[1].bits))]
         run.close()
         return run
 
