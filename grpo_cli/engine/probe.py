@@ -126,14 +126,14 @@ _OUTSIDE = 0.05
 """Nats."""
 
 
-def alike(left: Valued, right: Valued, times: float = 1.0, *, rare: bool = True) -> bool:
+def alike(left: Valued, right: Valued, times: float = 1.0) -> bool:
     """Whether two objectives, the left one multiplied, are one on any data.
 
-    On three probes, and with ``rare`` ratios, outside of every bound that either has: two formulas
+    On three probes, and with ratios outside of every bound that either has: two formulas
     of the same pieces are one where all of the pieces are.
     """
     given: list[dict[str, Any]] = [{}, {"plain": True}, {"probable": True}]
-    given += [{"tail": tail} for tail in sorted(left.tails | right.tails) if rare]
+    given += [{"tail": tail} for tail in sorted(left.tails | right.tails)]
     for each in given:
         mine, theirs = left.value(**each), right.value(**each)
         if not same(None if mine is None else times * mine, theirs):

@@ -524,14 +524,14 @@ def test_numbers_that_the_records_carry(tmp_path) -> None:
 @each(
     ("rows", "count", "words"),
     some([
-        ([(1, 0.5), (1, 0.5), (2, 0.5), (2, 0.25), (1, 0.5)], 4, "--where step==1"),
+        ([(1, 0.5), (1, 0.5), (2, 0.5), (2, 0.25), (1, 0.5)], 4, "--where step==2"),
         ([(3, True), (3, "0.5"), (3, None), (4, 2)], 1, "--where step==4"),
         ([(None, 0.5), (None, 0.5)], 2, "--record 1"),
-        ([(step, step / 8) for step in range(1, 90)], 64, "--where step==64"),
+        ([(step, step / 8) for step in range(1, 90)], 64, "--where step==63"),
     ], 2),
 )  # fmt: skip
 def test_records_of_one_step_and_one_number_are_one_question(tmp_path, rows, count, words) -> None:
-    """Where they follow each other; 64 questions are enough."""
+    """Where they follow each other; 64 are enough. The one of most digits is shown."""
     words_of = ("--logged", "loss=metrics.loss", "--ratio", "token", "--advantage", "group-mean")
     result = logged(tmp_path, [carrying(*row) for row in rows], *words_of)
     found = json.loads(result.stdout)
@@ -683,6 +683,39 @@ def test_a_beta_is_solved_for_as_exactly_as_sums_are_rounded(tmp_path) -> None:
     assert found.matches
     assert found.matches[0].signature.count("beta=0.01")
     assert all(abs(one.difference) <= found.tolerance for one in found.matches)
+
+
+def test_a_clip_above_with_a_kl_is_found_from_log_probs_in_float32(tmp_path) -> None:
+    """In one step, and in all: a loss that is off in any step is none of it."""
+    settings = {"std_eps": 1e-4, "epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.02}
+    stages = {"advantage": "group-std", "kl": "k3"}
+    rows = telling()
+    for step, row in enumerate(rows):
+        row |= {"step": step, "loss": evaluate(row, "dapo", stages=stages, **settings).loss}
+        for name in (name for name in row if name.startswith("log_probs")):
+            row[name] = [np.float32(one).tolist() for one in row[name]]
+    for part in (rows[-1:], rows):
+        found = match(part, logged="loss=loss")
+        assert found.questions == (len(part), len(part))
+        assert found.reproduced
+        assert abs(found.matches[0].difference) > found.target * 1e-12
+        signature = found.matches[0].signature
+        assert "low=0.2,high=0.28" in signature
+        assert "beta=0.02" in signature
+        assert "eps=0.0001" in signature
+    quiet = min(rows, key=lambda row: abs(row["loss"]))
+    quiet["loss"] *= 1.01
+    assert not match(rows, logged="loss=loss").matches
+
+
+@each("length", some([None, 64], 1))
+def test_of_equal_formulas_the_plainest_comes_first(path, length) -> None:
+    """Dr. GRPO with a std, not a dual clip that no ratio reaches with Dr. GRPO's denominator."""
+    stages = {"advantage": "group-std"} | ({"aggregate": "token-sum-norm"} if length else {})
+    more = {"max_completion_length": length} if length else {}
+    loss = evaluate(path, "dr", stages=stages, std_ddof=1, std_eps=1e-8, std_min=0.0, **more).loss
+    found = match(path, loss=f"{loss:.9g}")
+    assert found.matches[0].command.partition(" -v ")[2].startswith("dr ")
 
 
 # ---- what the records say may not be what was computed -------------------------------------------

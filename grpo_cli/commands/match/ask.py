@@ -84,7 +84,7 @@ def ask(
     if plan.asked and not run.reproduced:
         note = f"only {plan.variant} was tried, with changes (-v); without -v, every variant is"
         source.notices[note] = None
-    for one in run.matches:
+    for one in run.matches if run.reproduced else ():
         source.notices.update(dict.fromkeys(one.plan.assumed(questions[-1].first.settings)))
     return result(run, questions, words)
 

@@ -125,7 +125,7 @@ def _solved(
     kl = values.kl[chosen]
     exact = (values.policy[chosen] - target.value / factor.times) / kl
     size = values.size[chosen] + np.abs(values.policy[chosen])
-    room = (target.half / abs(factor.times) + _ROUNDING * size) / np.abs(kl)
+    room = (target.half / abs(factor.times) + FLOAT32 * size) / np.abs(kl)
     some = np.flatnonzero(np.abs(_nearest(GRID, exact) - exact) <= room)
     chosen, exact, room = chosen[some], exact[some], room[some]
     cheapest = np.full(len(chosen), np.inf)
@@ -156,7 +156,7 @@ def rough_bits(off: F64, half: float, size: F64) -> F64:
 
 # ---- chance --------------------------------------------------------------------------------------
 
-_WINDOW = 0.2
+WINDOW = 0.2
 """The part of the number around it in which tried values are counted,"""
 _WIDER = 2.0
 """or so often what its digits leave open: of one digit, that may be half of the number."""
@@ -174,7 +174,7 @@ class Chance:
     def __init__(self, values: Values, factors: Sequence[Factor], target: LoggedNumber) -> None:
         self._counts = np.zeros(64)
         self._half = target.half
-        self._window = max(_WINDOW * abs(target.value), _WIDER * target.half)
+        self._window = max(WINDOW * abs(target.value), _WIDER * target.half)
         for factor in factors if target.value else ():
             self._count(values, factor, target)
 
@@ -209,11 +209,6 @@ class Chance:
         share = min(max(self._half, room) / self._window, 1.0)
         return float(self._counts[: int(np.ceil(bits)) + 1].sum() * share)
 
-    @property
-    def tried(self) -> float:
-        """Values within the window."""
-        return float(self._counts.sum())
-
 
 # ---- the values of all conventions; equal ones are taken together --------------------------------
 
@@ -247,8 +242,21 @@ class Scan:
         return len(self.order)
 
 
-def scan(space: Space, sums: Sums, batch: str, question: Question) -> Scan:
+def scan(space: Space, columns: tuple[F64, F64, F64]) -> Scan:
     """The values of all conventions: what has one policy term, one KL and one β is one value."""
+    policy, kl, size = columns
+    finite = np.flatnonzero(np.isfinite(policy) & np.isfinite(kl)).astype(np.int32)
+    order, starts = _sorted(space, columns, finite)
+    firsts = order[starts[:-1]]
+    beta = np.where(kl[firsts] == 0.0, 0.0, space.beta[firsts])
+    values = Values(policy[firsts], kl[firsts], beta, size[firsts], space.bits[firsts])
+    kl *= space.beta
+    policy -= kl
+    return Scan(policy, values, order, starts)
+
+
+def evaluate(space: Space, sums: Sums, batch: str, question: Question) -> tuple[F64, F64, F64]:
+    """[C] each: J, or the loss, without what β multiplies; that; the magnitude of J."""
     policy, kl, size = (np.empty(len(space.bits)) for _ in range(3))
     for start in range(0, len(space.bits), _BLOCK):
         part = slice(start, start + _BLOCK)
@@ -256,14 +264,7 @@ def scan(space: Space, sums: Sums, batch: str, question: Question) -> Scan:
     policy *= question.target.sign
     kl *= question.target.sign
     _evaluate_alone(space, sums, question, (policy, kl, size))
-    finite = np.flatnonzero(np.isfinite(policy) & np.isfinite(kl)).astype(np.int32)
-    order, starts = _sorted(space, (policy, kl, size), finite)
-    firsts = order[starts[:-1]]
-    beta = np.where(kl[firsts] == 0.0, 0.0, space.beta[firsts])
-    values = Values(policy[firsts], kl[firsts], beta, size[firsts], space.bits[firsts])
-    kl *= space.beta
-    policy -= kl
-    return Scan(policy, values, order, starts)
+    return policy, kl, size
 
 
 def _values(space: Space, sums: Sums, batch: str, part: slice) -> tuple[F64, F64, F64]:

@@ -136,6 +136,8 @@ def read_questions(
 ) -> tuple[list[Question], list[tuple[str, str]]]:
     """A question for each record or step, and the flags that select the last one's records.
 
+    The last one is the one whose number distinguishes most conventions.
+
     Args:
         source: the data.
         given: the path of each number, as ``loss=metrics.loss``.
@@ -156,7 +158,7 @@ def read_questions(
     path = named.pop(name)
     questions: list[Question] = []
     parts_of_step: Counter[str] = Counter()
-    last: list[Member] = []
+    firsts: list[Member] = []
     for value, members in _by_step(source, path):
         parts_of_step[repr(_step(members[0][0]))] += 1
         if value is None:
@@ -175,17 +177,24 @@ def read_questions(
                 if number is not None
             ]
             questions.append(Question(target, Data(by_response(good)), good[0], [*others, *more]))
-            last = members
+            firsts.append(members[0])
         if len(questions) == _MOST:
             break
     if not questions:
         raise InputError(f"no record has a number at {spelled(path)}")
-    raw, record = last[0]
+    telling = max(range(len(questions)), key=lambda at: (_telling(questions[at]), at))
+    questions.append(questions.pop(telling))
+    raw, record = firsts[telling]
     if (step := _step(raw)) is None:
         return questions, [("--record", str(record.name))]
     whole = parts_of_step[repr(step)] == 1 and len(questions) < _MOST
     number = [] if whole else [("--where", f"{spelled(path)}=={_number(raw, path)!r}")]
     return questions, [("--where", f"step=={step}"), *number]
+
+
+def _telling(question: Question) -> float:
+    """How large a number is in units of its tolerance."""
+    return abs(question.target.value) / (question.target.half + FLOAT32)
 
 
 def _read_path(text: str) -> tuple[str, Path]:

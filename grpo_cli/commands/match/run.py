@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.answer import OtherNumber
 from grpo_cli.commands.match.fit import (
+    FLOAT32,
     GRID,
     GRID_BITS,
+    WINDOW,
     Chance,
     Factor,
     Scan,
+    evaluate,
     hits,
     rough_bits,
     scan,
@@ -66,7 +69,6 @@ class Candidate:
         value: its number; exact once it was evaluated.
         difference: ``value`` less the target.
         totals: its totals, once it was evaluated.
-        changed: of a published row the changed one that is the same but for rare ratios.
     """
 
     plan: Plan
@@ -79,7 +81,6 @@ class Candidate:
     value: float = math.nan
     difference: float = math.nan
     totals: Totals | None = None
-    changed: Candidate | None = None
 
     @property
     def times(self) -> float:
@@ -112,10 +113,6 @@ class Families:
         first = one if head is None else head[0]
         if not one.plan.swapped:
             self._name(first, one)
-            if first.rows and first.changed is None:
-                others = (each for each in self._heads if not each[0].rows)
-                like = (each for each in others if _is_one((first, valued), each, rare=False))
-                first.changed = next((each for each, _ in like), None)
         return head is None
 
     def _name(self, first: Candidate, one: Candidate) -> None:
@@ -131,19 +128,10 @@ class Families:
             first.plan = Plan(head, VARIANTS[head], one.plan.swapped, {}, one.plan.batch)
 
 
-def _is_one(*both: tuple[Candidate, probe.Valued], rare: bool = True) -> bool:
-    """Whether two conventions give one number on any data, or on any without rare ratios."""
+def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
+    """Whether two conventions give one number on any data."""
     (one, mine), (other, theirs) = both
-    return probe.alike(mine, theirs, one.times / other.times, rare=rare)
-
-
-def published_first(found: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates, published rows before what is the same but for rare ratios."""
-    result: list[Candidate] = []
-    for one in found:
-        at = result.index(one.changed) if one.changed in result else len(result)
-        result.insert(at, one)
-    return result
+    return probe.alike(mine, theirs, one.times / other.times)
 
 
 def _without_eps(objective: Objective) -> Objective:
@@ -189,39 +177,52 @@ class Run:
         self.factors = factors
         self._batch = batch
         self._times = np.array([one.times for one in factors])
-        self._keys: NDArray[np.int64] | None = None
-        self._chances: list[Chance] = []
+        self._others = 1.0
 
     def ask(self, question: Question) -> None:
-        """Keeps the conventions that give this number too.
+        """Finds the conventions that give a number.
 
         Raises:
             InputError: where no record can be read.
         """
-        sums = add_up(self.space.options, question.data)
+        self.scan = scan(self.space, self._evaluated(self.space, question))
+        self._target, self._first = question.target, question.first
+        self._chance = Chance(self.scan.values, self.factors, question.target)
+        self._keys = _keys(hits(self.scan.values, self.factors, question.target), self.scan)
+
+    def narrow(self, question: Question) -> None:
+        """Keeps, of the conventions that were found, those that give another number too."""
+        if not len(self._keys):
+            return
+        convention, factor, beta = _split(self._keys)
+        chosen, place = np.unique(self._keys >> 2 * _BITS, return_inverse=True)
+        columns = self._evaluated(self.space.narrowed(chosen), question)
+        policy, kl, size = (column[place] for column in columns)
+        times, target = self._times[factor], question.target
+        used = np.where(beta == 0, self.space.beta[convention], GRID[beta - 1])
+        room = target.half + FLOAT32 * np.abs(times) * size
+        fits = np.abs(times * (policy - used * kl) - target.value) <= room
+        self._keys = self._keys[fits]
+        largest = float(room[fits].max(initial=0.0))
+        self._others *= largest / max(WINDOW * abs(target.value), largest, 1e-300)
+
+    def _evaluated(self, space: Space, question: Question) -> tuple[F64, F64, F64]:
+        sums = add_up(space.options, question.data)
         if not sums.records:
             raise InputError("no record can be read")
-        penalised = self.space.grids[0].plan.swapped.get("kl") != "none"
+        penalised = space.grids[0].plan.swapped.get("kl") != "none"
         if penalised and len(sums.references) > 1:
-            self.space.reasons.setdefault(REFERENCE, _MIXED)
-        self.scan = scan(self.space, sums, self._batch, question)
-        self._target, self._first = question.target, question.first
-        self._chances.append(Chance(self.scan.values, self.factors, question.target))
-        keys = _keys(hits(self.scan.values, self.factors, question.target), self.scan)
-        self._keys = keys if self._keys is None else np.intersect1d(self._keys, keys)
+            space.reasons.setdefault(REFERENCE, _MIXED)
+        return evaluate(space, sums, self._batch, question)
 
     def chance(self, bits: float = 63.0, room: float = 0.0) -> float:
         """Conventions of so many bits or fewer that hit all the numbers by chance.
 
         Args:
             bits: at most.
-            room: how far off the last number they may be, where its digits allow less.
+            room: how far off the number they may be, where its digits allow less.
         """
-        *before, last = self._chances
-        result = last.below(bits, room)
-        for one in before:
-            result *= min(one.below(bits) / max(one.tried, 1.0), 1.0)
-        return result
+        return self._others * self._chance.below(bits, room)
 
     @property
     def by_chance(self) -> bool:
@@ -241,7 +242,7 @@ class Run:
     def close(self) -> None:
         """Counts what was tried and what fits, and drops the values of all conventions."""
         self.reasons, self.tried = self.space.reasons, self.scan.tried
-        if self._keys is not None and len(self._keys):
+        if len(self._keys):
             self.fitting = int(np.count_nonzero(np.diff(self._keys >> 2 * _BITS))) + 1
         del self.space, self.scan, self._keys
 
@@ -249,7 +250,6 @@ class Run:
 
     def candidates(self) -> Iterator[Candidate]:
         """The conventions that give all numbers, the likeliest first, each once."""
-        assert self._keys is not None
         order, group, bits, value = self._sorted(self._keys)
         families = Families(self._first, self.space)
         changed_row = self.space.at[_split(self._keys)[0]] > 0
@@ -257,7 +257,8 @@ class Run:
         place = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
         order = order[(place < _NAMES) | ~changed_row[order]][: _CANDIDATES * _NAMES]
         split = _split(self._keys[order])
-        offs, sizes = (one.tolist() for one in self._off(value[order], *split[1:]))
+        off, size = self._off(value[order], *split[1:])
+        rough = rough_bits(off, self._target.half, size)
         names: Counter[int] = Counter()
         listed = 0
         for at, (own, convention, factor, beta) in enumerate(
@@ -268,9 +269,10 @@ class Run:
             if names[own] > most and changed_row[order[at]]:
                 continue
             one = self._candidate(convention, factor, beta)
-            one.bits, one.size = float(bits[order[at]]), sizes[at]
+            one.bits, one.size = float(bits[order[at]]), float(size[at])
             if families.add(one):
-                one.chance = self.chance(one.bits, offs[at])
+                room = FLOAT32 * one.size * (rough[at] > 0.0)
+                one.chance = self.chance(one.bits - rough[at], room)
                 listed += bool(changed_row[order[at]])
                 yield one
             if listed >= MOST:

@@ -22,7 +22,7 @@ from grpo_cli.commands.match.run import (
     Families,
     Run,
     Unmodified,
-    published_first,
+    entries,
 )
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Depth, build, known
@@ -31,7 +31,8 @@ from grpo_cli.variants.plan import Plan
 _FAR = 12.0
 """Bits beyond a sure convention's from which on another one is not named."""
 _PLAINER = 6.0
-"""Bits from which on a solved length is named in place of what is no chance either."""
+"""Bits from which on a solved length is named in place of what is no chance either, and beyond
+which another value is not."""
 _ALIKE = 2.0
 """Conventions within so many bits are equally simple: of these the nearest is named first."""
 _LARGE = 1 << 18
@@ -65,7 +66,7 @@ class Search:
         The more there is to evaluate, the less is searched.
         """
         sample = Sample(questions[0], self.recorded)
-        work = sum(question.data.work for question in questions)
+        work = questions[-1].data.work  # the others only narrow what it leaves
         given = known(self.base, questions[0].first)
         settled = "epsilon" in given and ("beta" in given or bool(self.betas))
         depths = [depth for depth in Depth if work <= _MOST_WORK[depth]]
@@ -85,11 +86,13 @@ class Search:
         self, questions: Sequence[Question], sample: Sample, depth: Depth, *, last: bool
     ) -> Run:
         """One space asked; what only chance gives is confirmed by the last search alone."""
-        first = questions[0].first
+        first = questions[-1].first
         space = build(self.base, sample, self.betas, depth)
         run = Run(space, factors_of(self.base, first), self.base.batch)
-        for question in questions:
-            run.ask(question)
+        *others, telling = questions
+        run.ask(telling)
+        for question in others:
+            run.narrow(question)
         found = [*run.candidates()]
         families = Families(first, space)
         solved = with_length(run, questions[0].target, families) if len(questions) == 1 else ()
@@ -106,7 +109,8 @@ class Search:
             run.matches = self._confirm(run, questions, lengths, ()) or run.matches
         if not run.reproduced:
             run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
-        run.matches = published_first(run.matches)
+        pairs = zip(entries(run.matches), run.matches, strict=True)
+        run.matches = [one for _, one in sorted(pairs, key=lambda pair: (pair[0], pair[1].bits))]
         run.close()
         return run
 
@@ -184,13 +188,17 @@ def _gives(one: Candidate, question: Question) -> bool:
 def without_chance(found: Sequence[Candidate], target: LoggedNumber) -> list[Candidate]:
     """The candidates; if the first is sure, without those that it makes implausible.
 
-    Those are of other digits where chance gives some, or cost far more than the first.
+    Those are of other digits where chance gives some, or cost far more than the first: of another
+    value, so much that the first is 64 times as likely.
     """
     if not found or not found[0].chance < RARE:
         return [*found]
+    least = min(one.bits for one in found)
     near = [target.half + 1e-12 * max(abs(one.value), one.size) for one in found]
     return [
         one
         for one, room in zip(found, near, strict=True)
-        if (one.chance <= 1.0 or abs(one.difference) <= room) and one.bits <= found[0].bits + _FAR
+        if (one.chance <= 1.0 or abs(one.difference) <= room)
+        and one.bits - least
+        <= (_FAR if abs(one.value - found[0].value) <= 1e-12 * one.size else _PLAINER)
     ]

@@ -97,6 +97,11 @@ def strangeness(row: str, frameworks: Sequence[str], recorded: str = "") -> floa
     return earlier + (2.0 if not room or _DERIVED.get(room) in frameworks else 4.0)
 
 
+def bound_bits(surrogate: Mapping[str, Value]) -> float:
+    """What a bound that only rare ratios exceed costs a changed row: the plainer comes first."""
+    return 2.0 * any(surrogate.get(name) is not None for name in ("dual_clip", "delta"))
+
+
 def familiarity(row: str, frameworks: Sequence[str], recorded: str) -> tuple[bool, float, int]:
     """Sorts names of a convention: recorded, of the records' frameworks, papers, the catalogue."""
     name = row.partition("@")[0]
@@ -211,7 +216,7 @@ def advantages(
             if only_std and other and other not in settings:
                 settings.append(other)
             if own != "group-std" and fixed is None:
-                rare = 0.0 if eps == 1e-8 and not ddof else 1.0
+                rare = 0.0 if eps == 1e-8 else 1.0
                 stds.append(change("advantage", "group-std", rare, **flags))
     stds += [Change({}, one, 1, _SETTING * len(one)) for one in settings]
     if fixed is not None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache, partial, reduce
 from typing import Any, NamedTuple
@@ -45,16 +46,16 @@ _NONE, _CANNOT = -1, -2
 """In the place of an option's number: it has none, or it cannot be evaluated."""
 _EPSILON = ("epsilon_high", "epsilon_low")
 _MOST_CHANGES = 2
-_COSTLY = 9.0
-"""Bits from which ε is not searched together with other changes."""
+_USUAL, _COSTLY = 1.0, 9.0
+"""Bits up to which ε, with the changes of its ratio and surrogate, is searched: PLAIN, WIDE."""
 
 
 class Depth(IntEnum):
     """How much is searched.
 
     QUICK leaves out what needs all tokens again for each convention: other ratios and surrogates
-    than a row's own, statistics of the whole input, advantages of tokens. PLAIN has all of that.
-    WIDE searches ε as well.
+    than a row's own, statistics of the whole input, advantages of tokens. PLAIN has all of that,
+    and the usual ε. WIDE searches other ε as well.
     """
 
     QUICK = 0
@@ -113,7 +114,7 @@ class Grid:
 
     Attributes:
         plan: the row.
-        own_bits: what the row itself costs.
+        own_bits, bound_bits: what the row costs, and what a change in it costs besides.
         axes: advantage, policy, KL and aggregation changes.
         policy, kl, weight: [A, P], [K, P], [W] the numbers of their options, −2 for one that is not
             tried.
@@ -123,6 +124,7 @@ class Grid:
 
     plan: Plan
     own_bits: float
+    bound_bits: float
     axes: Axes
     policy: Index
     kl: Index
@@ -151,7 +153,7 @@ class Grid:
             "kl": self.kl[k, p].astype(np.int16),
             "weight": self.weight[w].astype(np.int16),
             "beta": self.beta[k],
-            "bits": bits[fits] + self.own_bits,
+            "bits": bits[fits] + self.own_bits + self.bound_bits * (at[fits] > 0),
         }
 
 
@@ -185,8 +187,21 @@ class Space:
         every = dict.fromkeys(one.axes for one in grids)
         combined = {axes: axes.combined() for axes in every}
         columns = [grid.columns(at, *combined[grid.axes]) for at, grid in enumerate(grids)]
-        for name in [*columns[0]]:
+        self._columns = [*columns[0]]
+        for name in self._columns:
             setattr(self, name, np.concatenate([one.pop(name) for one in columns]))
+
+    def narrowed(self, chosen: NDArray[np.int64]) -> Space:
+        """Some of the conventions, without the policy terms that only others have."""
+        found = copy(self)
+        for name in self._columns:
+            setattr(found, name, getattr(self, name)[chosen])
+        summed = found.policy != ALONE
+        used, found.policy[summed] = np.unique(found.policy[summed], return_inverse=True)
+        pairs = [*self.options.pairs]
+        numbers = {pairs[pair]: number for number, pair in enumerate(used.tolist())}
+        found.options = replace(self.options, pairs=numbers)
+        return found
 
     def own(self, chosen: slice) -> dict[str, Index]:
         """[n] each: entropy bonus, and aggregations, that conventions have of their row."""
@@ -311,8 +326,9 @@ class _Builder:
 
     def _with_epsilons(self, stages: Stages, pairs: Sequence[Change]) -> Iterator[Change]:
         """The policy changes with each ε that is searched."""
-        if self._depth < Depth.WIDE or "epsilon" in self._given:
+        if self._depth is Depth.QUICK or "epsilon" in self._given:
             return
+        most = _COSTLY if self._depth is Depth.WIDE else _USUAL
         for pair in pairs:
             if "surrogate" in pair.stages:
                 takes: Container[str] = stages.bound("surrogate", pair).choice.hyperparameters
@@ -321,7 +337,7 @@ class _Builder:
             taken = tuple([name for name in _EPSILON if name in takes])
             if taken:
                 long = stages.bound("ratio", pair).name.startswith("sequence")
-                yield from self._epsilons(pair, taken, of_sequences=long)
+                yield from self._epsilons(pair, taken, most, of_sequences=long)
 
     def _grid(self, stages: Stages, *changes: Sequence[Change]) -> Grid:
         """A row's grid of advantage, policy and KL changes, and of aggregations."""
@@ -329,6 +345,9 @@ class _Builder:
         *others, weights = changes
         if tried.LENGTH in stages.takes:
             weights = [*weights, *self._lengths]
+        elif objective.aggregate.name == "token-sum" and "aggregate" not in row.swapped:
+            divided = Change({"aggregate": "token-sum-norm"})
+            weights = [*weights, *(divided.and_(one) for one in self._lengths)]
         axes = Axes(*[self._axis(tuple(one)) for one in (*others, weights)])
         _, pairs, kls = others
         all_tokens = keeps_tokens(objective.correction)
@@ -341,6 +360,7 @@ class _Builder:
         return Grid(
             plan=row,
             own_bits=tried.strangeness(row.variant, self._sample.frameworks, self._sample.recorded),
+            bound_bits=tried.bound_bits(objective.surrogate.values),
             axes=axes,
             policy=policy,
             kl=kl,
@@ -447,13 +467,15 @@ def _own_values(values: Sequence[tuple[str, Value]]) -> Sequence[Change]:
     return [Change({}, dict(values), 1, 1.0)] if values else []
 
 
-def _epsilons(pair: Change, taken: Sequence[str], *, of_sequences: bool) -> Sequence[Change]:
+def _epsilons(
+    pair: Change, taken: Sequence[str], most: float, *, of_sequences: bool
+) -> Sequence[Change]:
     """A policy change with each ε that is searched; some are usual for a sequence's ratio alone."""
     found: dict[Key, Change] = {}
     further = tried.OF_SEQUENCES if of_sequences else {}
     for (low, high), bits in (*tried.EPSILONS.items(), *further.items()):
         both = {"epsilon_low": low, "epsilon_high": high}
         flags = {name: both[name] for name in taken}
-        if pair.bits + bits <= _COSTLY:
+        if pair.bits + bits <= most:
             found.setdefault((*flags.values(),), pair.and_(Change({}, flags, 0, bits)))
     return [*found.values()]
