@@ -347,6 +347,19 @@ def test_a_penalty_in_the_reward_may_be_0_in_the_first_record(tmp_path) -> None:
     assert found.matches[0].value == loss
 
 
+def test_the_nearest_are_listed_where_nothing_fits(tmp_path) -> None:
+    path = str(write(tmp_path / "a", telling()))
+    found = match(path, loss=987654321.5)
+    off = [abs(one.difference) for one in found.nearest]
+    assert not found.matches
+    assert 1 < len(off) <= 5
+    assert off == sorted(off)
+    for one in found.nearest:
+        assert one.difference == one.value - 987654321.5
+        assert float(run(*shlex.split(one.command)[1:]).stdout) == one.value
+        assert one.bits <= 8
+
+
 # ---- digits and chance --------------------------------------------------------------------------
 
 

@@ -118,6 +118,7 @@ class Matched(Frames, Answer):
         fitting: how many of those that were tried do, under all their names, listed or not.
         chance_hits: conventions, of all that were tried, that hit such numbers by chance.
         by_chance, reproduced: whether the first may be a chance hit; whether it is more than that.
+        nearest: the nearest plain conventions, if none matches.
         tried: how many conventions were tried.
         released: the unmodified rows.
         not_tried: what was not tried → why.
@@ -138,6 +139,7 @@ class Matched(Frames, Answer):
     chance_hits: float
     by_chance: bool
     reproduced: bool
+    nearest: Sequence[Convention]
     tried: int
     released: Released
     not_tried: Mapping[str, str]
@@ -213,8 +215,8 @@ class Matched(Frames, Answer):
         return f"{first.name} gives the {target}{chance}{also} {tried}"
 
     def table(self) -> list[dict[str, Any]]:
-        """A convention of each value that fits, the likeliest first."""
-        entries = {one.entry: one for one in reversed([*self.matches])}
+        """A convention of each value that fits, the likeliest first; else the nearest."""
+        entries = {one.entry: one for one in reversed([*(self.matches or self.nearest)])}
         return [
             {
                 "value": one.value,

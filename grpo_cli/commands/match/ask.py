@@ -164,7 +164,7 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
     rows, nearest_row, recorded = run.unmodified
     matches, named = conventions(run.matches), evaluated(recorded)
     changes = _changes(named, matches[0]) if named and matches else ()
-    sizes = [one.size for one in run.matches]
+    sizes = [one.size for one in (*run.matches, *run.nearest)]
     return Matched(
         target=target.value,
         target_of=target.name,
@@ -179,6 +179,7 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
         chance_hits=run.chance(),
         by_chance=run.by_chance,
         reproduced=run.reproduced,
+        nearest=conventions(run.nearest),
         tried=run.tried,
         released=Released(rows, evaluated(nearest_row), named, tuple(changes)),
         not_tried=dict(run.reasons),

@@ -107,7 +107,7 @@ def match_number(
     page.write(
         made,
         lambda console, screen: print_matches(console, screen, made),
-        rows=made.matches,
+        rows=made.matches or made.nearest,
         beyond="cut",
         notes=source.notes() | pooled,
     )

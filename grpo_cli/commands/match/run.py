@@ -38,6 +38,7 @@ from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 
 MOST = 30
+NEAREST = 5
 RARE = 0.01
 """Hits by chance below which a convention is named: well below 1."""
 MANY = 0.05
@@ -46,6 +47,8 @@ none was hit below it, and 9 below 0.3."""
 _NAMES = 12
 """Changed conventions of one value that are compared on the probe; unmodified rows all are."""
 _CANDIDATES = 200
+_PLAIN = 8.0
+"""Bits of the nearest, at most."""
 _TOGETHER = 1 << 16
 """Hits at a time, so that intermediate arrays take little memory."""
 REFERENCE = "log_probs_ref"
@@ -155,6 +158,7 @@ class Run:
         factors: what a loss may have been multiplied by.
         scan: the values of all conventions on the last number's records.
         matches: the conventions that give the numbers, the likeliest first.
+        nearest: where none does, the nearest plain ones, nearest first.
         unmodified: the rows themselves.
         others: what the first match has in the place of the other numbers, if it has not all.
         loss_alone: what gives the losses and not the other numbers, where nothing gives all.
@@ -165,6 +169,7 @@ class Run:
 
     scan: Scan
     matches: Sequence[Candidate] = ()
+    nearest: Sequence[Candidate] = ()
     unmodified: Unmodified = (0, None, None)
     others: Sequence[OtherNumber] = ()
     loss_alone: Candidate | None = None
@@ -321,7 +326,7 @@ class Run:
             scale = next(one for one in self.factors if one.times == scale.times / times)
         return Candidate(plan, scale)
 
-    # ---- rows without a change ------------------------------------------------------------------
+    # ---- what comes near -------------------------------------------------------------------------
 
     def bare(self) -> dict[str, int]:
         """Each row's name, and its convention without a change; nearest to the number first."""
@@ -338,6 +343,20 @@ class Run:
         one = self._candidate(convention)
         one.rows = list(names)
         return one
+
+    def near(self, families: Families) -> list[Candidate]:
+        """The plain conventions that come nearest to the number, nearest first."""
+        values = self.scan.values
+        off = np.where(values.bits <= _PLAIN, np.abs(values.own - self._target.value), np.inf)
+        found: list[Candidate] = []
+        for at in np.argsort(off, kind="stable")[: 4 * NEAREST].tolist():
+            if not np.isfinite(off[at]) or len(found) == NEAREST:
+                break
+            one = self._candidate(int(self.scan.order[self.scan.starts[at]]))
+            one.bits = float(values.bits[at])
+            if families.add(one):
+                found.append(one)
+        return found
 
 
 def _keys(found: NDArray[np.int64], scanned: Scan) -> NDArray[np.int64]:

@@ -109,6 +109,8 @@ class Search:
             run.matches = self._confirm(run, questions, lengths, ()) or run.matches
         if not run.reproduced:
             run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
+        if not run.matches:
+            run.nearest = evaluate(questions[-1], run.near(Families(first, space)))
         pairs = zip(entries(run.matches), run.matches, strict=True)
         run.matches = [one for _, one in sorted(pairs, key=lambda pair: (pair[0], pair[1].bits))]
         run.close()

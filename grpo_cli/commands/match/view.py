@@ -25,8 +25,9 @@ _MISTAKE = (
 )
 _MORE = "more digits or more numbers (--kl, --gradient-norm, --logged)"
 _DECIDING = (
-    "to distinguish those that are equal, use a batch with responses of unequal lengths, rewards "
-    "of several spreads and clipped ratios (a later epoch over the same rollouts)"
+    "formulas that are equal on this data may differ on another step: best one with responses of "
+    "unequal lengths, rewards of several spreads and clipped ratios (a later epoch over its "
+    "rollouts)"
 )
 _ALSO = 2
 
@@ -39,6 +40,12 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     if not answer.matches:
         if answer.loss_alone is not None:
             _print(console, screen, [answer.loss_alone])
+            return
+        near = [x for x in answer.nearest if abs(x.difference) <= _NEAR * abs(answer.target)]
+        if near:
+            console.print(Text("\nthe nearest simple conventions", "bold"))
+        for found in near:
+            _print(console, screen, [found])
         return
     entries = [list(same) for _, same in groupby(answer.matches, key=lambda one: one.entry)]
     if answer.consistent is not None and answer.consistent_words:
