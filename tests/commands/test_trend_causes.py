@@ -117,7 +117,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "one corrupt token": (
         corrupt,
-        r"step 24: .* for one step; likely: outliers; ",
+        r"step 24: .* for one step; likely: 1 of 128 tokens differs far more",
         "look at these tokens",
     ),
     "one token": (

@@ -60,6 +60,8 @@ _SURE = 10.0
 """Standard errors from which on a rise may be as small as that."""
 _STAYS = 0.5
 """The share of a single step's distance from what was usual that those after it have as well."""
+_REACHED = 0.6
+"""The share of a change, as its last third shows it, that its first third has if it is a level."""
 _PERIODS = 3
 """Equal distances between single steps that are a period."""
 _BACK = 4
@@ -112,7 +114,9 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
     )
     places = spikes(watch, values, scaled) if watch.spikes else []
     single = _single(places, found, scaled, up=watch.scale != "below 1")
-    return sorted([*found, *single, *infos], key=lambda one: one.at)
+    fitted = values if watch.scale == "share" else scaled  # of angles a small share is a large part
+    every = (_as_level(one, fitted) for one in (*found, *single, *infos))
+    return sorted(every, key=lambda one: one.at)
 
 
 def _lasting(signs: Sequence[Change], scaled: F64) -> list[Change]:
@@ -196,6 +200,17 @@ def _since(sign: Change, scaled: F64, before: tuple[float, float] | None = None)
     begun = sign.at + int(np.flatnonzero(path == path.max())[-1])
     later = sign._replace(at=min(begun, max(sign.at, sign.seen - 1)))
     return later if _is_beyond(later, scaled, past[1]) else sign
+
+
+def _as_level(change: Change, scaled: F64) -> Change:
+    """A drift as a shift, where most of the change was made within its first values."""
+    if change.kind != DRIFT or change.at_once:
+        return change
+    before = medians(scaled[max(change.at - RECENT, 0) : change.at])
+    since = scaled[change.at : change.seen] - before
+    size = max(len(since) // 3, 1)
+    first, last = medians(since[:size]), medians(since[-size:])
+    return change._replace(kind=SHIFT) if last and first / last >= _REACHED else change
 
 
 def _until_back(change: Change, scaled: F64) -> Change:
