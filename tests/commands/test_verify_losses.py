@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from files import each
 
-from grpo_cli import evaluate, match, verify
+from grpo_cli import evaluate, verify
 
 pytestmark = pytest.mark.more
 
@@ -211,13 +211,6 @@ def test_no_value_is_named_where_each_record_needs_its_own(records) -> None:
     ]
     answer = verify(made, "grpo")
     assert (answer.causes, answer.explained) == ((), 0)
-
-
-@each(("wrong", "words"), WRONG[2:4])
-def test_match_names_a_setting_that_the_records_have_otherwise(records, wrong, words) -> None:
-    answer = match(records, loss=loss_of(records, wrong), variant="grpo")
-    found = [one.words for one in answer.mistakes] or answer.matches[0].command
-    assert words in found or all(f"{name}={value}" in found for name, value in wrong.items())
 
 
 def test_where_a_group_has_the_kl_alone_the_sign_of_beta_is_named(records) -> None:
