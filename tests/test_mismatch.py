@@ -305,7 +305,7 @@ def test_a_mismatch_may_be_normal_apart_from_an_outlier(tmp_path):
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     printed = " ".join(run("check", path).stdout.split())
     assert "tokens differs far more than the rest, by 4 nats" in printed
-    assert "normal apart from the outliers found above: no more than" in printed
+    assert "normal except for the outliers found above: no more than" in printed
     assert "likely cause" not in printed
 
 

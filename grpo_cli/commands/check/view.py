@@ -182,8 +182,8 @@ def mismatch_lines(
         f"KL {found.kl:.3g} per token; the 0.1% of tokens that differ most carry {found.worst:.0%} "
         "of the KL"
     )
-    apart = found.normal and named == "outliers"
-    normal = "normal apart from the outliers found above" if apart else "normal"
+    is_outlying = found.normal and named == "outliers"
+    normal = "normal except for the outliers found above" if is_outlying else "normal"
     lines = [size]
     if found.normal or not named:
         lines.append(f"  {found.floor.replace('normal', normal, 1)}; {found.source}")
@@ -198,7 +198,7 @@ def mismatch_lines(
             most, of = (explains, "it") if top.share < _MOST else ("", "the KL")
             tokens = counted(top.tokens, "token")
             lines.append(f"  {most}{100.0 * top.share:.3g}% of {of} is {where} ({tokens})")
-    if named and not apart:
+    if named and not is_outlying:
         lines.append(f"  likely cause: {named}, found above")
     elif found.named is None:
         *others, last = dict.fromkeys(_CAUSES[each.name][0] for each in found.causes) or [""]

@@ -114,7 +114,7 @@ class Grid:
 
     Attributes:
         plan: the row.
-        own_bits, bound_bits: what the row costs, and what a change in it costs besides.
+        own_bits, bound_bits: what the row costs, and what a change in it costs in addition.
         axes: advantage, policy, KL and aggregation changes.
         policy, kl, weight: [A, P], [K, P], [W] the numbers of their options, −2 for one that is not
             tried.
