@@ -107,8 +107,8 @@ def given(now: Columns) -> Any:
 PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] = {
     "the policy as reference": (
         lambda now, since, draw: now.update(ref=now["old"]),
-        r"step 24: the KL .* fell; likely: the reference was replaced by one nearer to ",
-        "if the reference was not replaced on purpose, ",
+        r"step 24: log_probs_ref equals log_probs_old at all tokens; last good step 23; ",
+        "compute the reference with the initial weights",
     ),
     "another reference": (
         replaced,
@@ -185,6 +185,11 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         copied,
         "step 24: more responses are copies of others of the step; last good step 23; ",
         "look for a sampler or a loader that gives a response twice",
+    ),
+    "old overwritten": (
+        lambda now, since, draw: now.update(old=now["new"]),
+        "step 24: log_probs_old equals log_probs_new at all tokens; last good step 23; ",
+        "if the run's settings did not change, look for code that writes one column over",
     ),
     "two faults": (
         two_faults,
@@ -366,6 +371,16 @@ def test_the_limit_of_an_engine_that_is_behind_by_design_is_information(
     assert (event["step"], event["severity"]) == (lag, "info" if lag else "warning")
 
 
+def test_a_reference_that_always_was_the_old_policy_is_named(tmp_path: Path) -> None:
+    rows = healthy()
+    for now in rows:
+        now["ref"] = now["old"]
+    found = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")
+    words = "from step 0 on: log_probs_ref equals log_probs_old at all tokens"
+    assert found["verdict"].startswith(words)
+    assert found["events"][0]["fix"].startswith("compute the reference with the initial weights")
+
+
 @each("sign", [0.0, -1.0])
 def test_updates_go_against_the_rewards_only_below_0(sign: float, tmp_path: Path) -> None:
     """A correlation that falls to 0 is not one that has the opposite sign."""
@@ -385,6 +400,23 @@ def test_updates_go_against_the_rewards_only_below_0(sign: float, tmp_path: Path
     assert (event["step"], event["metrics"][0]) == (STEP, "reward_ratio_corr")
     assert event["summary"].startswith(f"step {STEP}: {words}")
     assert event["fix"].startswith(fix)
+
+
+@each(("column", "fix"), [
+    ("ref", "compute the reference with the initial weights"),
+    ("old", "if the run's settings did not change, look for code"),
+    ("rollout", "if the run's settings did not change, look for code"),
+])  # fmt: skip
+def test_the_fix_is_of_the_column_that_was_overwritten(
+    column: str, fix: str, tmp_path: Path
+) -> None:
+    rows = healthy()
+    for now in rows[STEP:]:
+        now[column] = now["old" if column == "rollout" else "new"]
+    (event,) = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")["events"]
+    assert f"log_probs_{column} equals" in event["summary"]
+    assert event["fix"].startswith(fix)
+    assert ("log_probs_old has to be stored" in event["fix"]) == (column == "old")
 
 
 @each("column", ["new", "rollout"])

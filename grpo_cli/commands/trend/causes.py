@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.check.record_view import name_token
+from grpo_cli.commands.trend.findings import COPIED_REFERENCE
 from grpo_cli.commands.trend.measure import k3
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import (
     FUTURE,
     LEAST_FUTURE,
     PAST,
+    SHIFT,
     mann_kendall,
     medians,
 )
@@ -50,6 +52,25 @@ _REFERENCE = (
     "if the reference was not replaced on purpose, compare its weights before and after that step; "
     "no series of the policy changed with the KL"
 )
+_INITIAL = (
+    "compute the reference with the initial weights: look for an adapter that is no longer "
+    "disabled, a reference that is synchronised at every step, or a column that is copied"
+)
+_OVERWRITTEN = (
+    "if the run's settings did not change, look for code that writes one column over the other: "
+)
+_EQUAL_COLUMNS = {
+    "ess": (
+        *(1.0, "log_probs_old equals log_probs_new at all tokens"),
+        f"{_OVERWRITTEN}log_probs_old has to be stored before the update",
+    ),
+    KL: (0.0, "log_probs_ref equals log_probs_new at all tokens", _INITIAL),
+    "mismatch.mean_abs": (
+        *(0.0, "log_probs_rollout equals the trainer's log-probs at all tokens"),
+        f"{_OVERWRITTEN}log_probs_rollout has to be what the engine returned",
+    ),
+}
+"""The value of a metric that says so, what it says, and what to do."""
 _NO_SYNC = (
     "check whether the engine still gets new weights (if not, the mismatch grows from step to "
     "step); then compare precision and temperature of engine and trainer"
@@ -146,6 +167,25 @@ def _no_reward(found: Sequence[Finding], _: Steps) -> Cause | None:
     return None
 
 
+def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """Two columns that differed are equal from a step on; of no gradient the policy is the old."""
+    for name, (value, words, fix) in _EQUAL_COLUMNS.items():
+        still = name == "ess" and any(_named(found, "gradient_norm", "groups_equal"))
+        for one in () if still else _named(found, name):
+            if one.kind == SHIFT and one.after == value and not steps.logged:
+                return Cause(words, fix, first=one)
+    return None
+
+
+def _copied_reference(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """The reference has the log-probs of the old policy."""
+    copied = steps.copied_reference
+    for one in () if copied is None else _named(found, KL):
+        if one.onset == steps.numbers[copied]:
+            return Cause(COPIED_REFERENCE, _INITIAL, first=one)
+    return None
+
+
 def _other_reference(found: Sequence[Finding], _: Steps) -> Cause | None:
     """The KL changed at once, and nothing else of the policy did."""
     at_once = next((one for one in _named(found, KL) if one.at_once), None)
@@ -213,6 +253,8 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _opposite_advantages,
     _telling_metric,
     _no_reward,
+    _equal_columns,
+    _copied_reference,
     _other_reference,
     _stale_engine,
     _scaled_rewards,

@@ -58,6 +58,7 @@ _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
 _NAMED, _THEN = 3, 3
 """Series of an event that its sentence names with their numbers, and of those that followed."""
 _MARKS = ":;. "
+_IN_PARENTHESES = re.compile(r"^\(([^)]*)\)")
 _TOKEN = r"""(?<= )(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?: \(id -?\d+\))?"""
 _CLAUSE = re.compile(rf"(?:{_TOKEN}|(?![:;]|\. | \().)+")
 """The first clause of a sentence of ``grpo check``; a quoted token may have any mark."""
@@ -203,7 +204,8 @@ class Event(Answer):
         if checked.step is not None:
             return checked.line
         if self.guess and message.startswith(self.guess):
-            return f"{code}: {message[len(self.guess) :].lstrip(_MARKS)}"
+            rest = message[len(self.guess) :].lstrip(_MARKS)
+            return f"{code}: " + _IN_PARENTHESES.sub(r"at \1", rest)
         return message if message.startswith(code) else checked.line
 
     @property

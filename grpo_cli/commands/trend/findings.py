@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,7 +78,27 @@ def findings(
         commands["command"], at = commands["cause"], begun.number
         one = Finding(name, IMPOSSIBLE, at, sentence, worst_step=at, seen=at, **commands)
         found.append(one)
+    found += _copied_reference(steps, found, flags)
     return sorted(found, key=lambda one: one.onset)
+
+
+def _copied_reference(steps: Steps, found: Sequence[Finding], flags: Flags) -> Iterator[Finding]:
+    """That log_probs_ref equals log_probs_old from a step on, where no series shows it."""
+    at = steps.copied_reference
+    if at is None or any((x.metric, x.onset) == ("kl_k3", steps.numbers[at]) for x in found):
+        return
+    number, seen = steps.numbers[at], steps.numbers[at + LEAST_FUTURE - 1]
+    sentence = f"{COPIED_REFERENCE} from step {number} on"
+    values = steps.metrics["kl_k3"]
+    more: dict[str, Any] = {"worst_step": number, "seen": seen, "has_past": at > 0}
+    if at:
+        more |= {"before": level_of(values[max(at - PAST, 0) : at])}
+        more |= {"after": level_of(values[at : at + FUTURE])}
+    more |= _commands("kl_k3", steps[at], steps[at], flags)
+    yield Finding("kl_k3", SHIFT if at else STUCK, number, sentence, direction=DOWN, **more)
+
+
+COPIED_REFERENCE = "log_probs_ref equals log_probs_old at all tokens"
 
 
 def _series(steps: Steps, name: str) -> _Series | None:
@@ -268,7 +288,9 @@ def _moved(series: _Series, change: Change, levels: _Levels, steps: Steps) -> st
     if change.score > FAR:
         factor = _factor(levels) if series.watch.is_log else ""
         of = f" ({factor})" if factor else ""
-    of = " (it was constant)" if math.isinf(change.score) else of
+    if math.isinf(change.score):
+        past = series.values[max(change.at - PAST, 0) : change.at]
+        of = " (it was constant)" if (past == past[:1]).all() else ""
     verb = _VERBS[change.kind][not change.up]
     if series.watch.name == SIGNED and abs(levels.after or 0.0) > abs(levels.before or 0.0):
         verb = AWAY
@@ -293,7 +315,11 @@ def _passed(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     assert limit is not None
     source = f"{_publisher(limit)} for the {legend(series.watch.name)}"
     source = f"median {brief(levels.before)} before" if limit.source == PRACTICE else source
-    passed = f"{series.name} is {_beyond(limit)} from step {step} on"
+    since = series.values[change.at : change.end]
+    inside = since <= limit.bound if limit.above else since >= limit.bound
+    passed = (
+        f"{series.name} is {'mostly ' * bool(inside.any())}{_beyond(limit)} from step {step} on"
+    )
     return f"{passed}, {shown(levels.after)} at its worst; {source}"
 
 

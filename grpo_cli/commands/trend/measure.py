@@ -235,6 +235,8 @@ class ChunkSums:
             self._by_token("kl_k1", -difference, "kl")
             self._by_token("kl_k3", estimate)
             self._find("kl", "tokens", estimate)
+            others = batch.log_probs_ref != (new if old is None else old)
+            self.sums.add_count("ref_not_old", self._units["tokens"].sum(others.astype(np.int64)))
         trainer = new if old is None else old
         if batch.log_probs_rollout is not None and trainer is not None:
             self._measure_mismatch(trainer - batch.log_probs_rollout)

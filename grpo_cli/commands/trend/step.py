@@ -17,7 +17,7 @@ from grpo_cli.commands.answer import Answer, text_of_rows
 from grpo_cli.commands.frames import Array, Frames, array
 from grpo_cli.commands.trend.metrics import METRICS, RECORDED_LOSS, StepValues, metric, values
 from grpo_cli.commands.trend.names import WHOLE
-from grpo_cli.commands.trend.onsets import SHIFT, SPIKE
+from grpo_cli.commands.trend.onsets import LEAST_FUTURE, SHIFT, SPIKE
 from grpo_cli.commands.trend.sums import KINDS, Ragged, StepSums
 from grpo_cli.commands.trend.watched import Watch, watch, watch_logged
 from grpo_cli.errors import did_you_mean
@@ -27,7 +27,7 @@ FAR = 10.0
 """Standard errors beyond which their number says nothing more."""
 SURE = 1
 """Onsets that differ by no more steps are taken to be one: the likely cause has one of these."""
-_KEPT = (("count", "samples"), ("count", "tokens"))
+_KEPT = tuple(("count", name) for name in ("samples", "tokens", "kl", "moved", "ref_not_old"))
 _WHOLE = WHOLE | {one.name for one in METRICS.values() if one.whole}
 
 
@@ -221,6 +221,20 @@ class Steps(Frames, Sequence[Step]):
     def value(self, name: str, at: int) -> float | None:
         """A metric of a step, by its place; None where it has none."""
         return _plain(name, self.metrics[name][at].item())
+
+    @property
+    def copied_reference(self) -> int | None:
+        """The place of the step from which on log_probs_ref equals log_probs_old at all tokens.
+
+        None where it does not to the end, or for less than four steps; where records lack one of
+        them; or where the old is the current policy.
+        """
+        if self.logged or not self._sums.count("kl").all():
+            return None
+        differs = np.flatnonzero(self._sums.count("ref_not_old")).tolist()
+        begun = differs[-1] + 1 if differs else 0
+        enough = len(self) - begun >= LEAST_FUTURE
+        return begun if enough and self._sums.count("moved")[begun:].all() else None
 
     def _step(self, at: int, row: Sequence[float | None]) -> Step:
         return Step(

@@ -144,7 +144,7 @@ def _paragraph(
     where, hint, _ = (first.pattern or "").partition(HINT)
     where, _, stages = where.partition(LOOK)
     where = "" if where == DIFFERS else where
-    found = _listed(causes) or ["not recognised" if first.searched else "not searched (--causes)"]
+    found = _listed(causes) or [_UNKNOWN if first.searched else "not searched (--causes)"]
     if everywhere and in_verdict and {*in_verdict} <= {*causes}:
         found = []
     lines = {
@@ -160,6 +160,9 @@ def _paragraph(
     if row.also:
         differ = "differs" if len(row.also) == 1 else "differ"
         yield Text.assemble(("  also     ", "cyan"), f"{', '.join(row.also)} {differ} too")
+
+
+_UNKNOWN = "not recognised; if your loss has other constants, set them: -p NAME=VALUE"
 
 
 def _listed(causes: Sequence[str]) -> list[str]:

@@ -78,7 +78,8 @@ class StepView {
   // Before and after, and the deviation: of a finding that begins here its own levels, which its sentence has.
   levels(name, [before, after, deviation]) {
     const finding = this.findingOf(name);
-    const own = finding?.onset === this.step && finding.after !== null && finding.before !== null;
+    const level = ["shift", "drift"].includes(finding?.kind) && finding.onset === this.step;
+    const own = level && finding.after !== null && finding.before !== null;
     return own ? [finding.before, finding.after, deviation] : [before, after, deviation];
   }
 
