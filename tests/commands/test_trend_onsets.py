@@ -347,7 +347,7 @@ def test_limits(name: str, bound: float, side: str, source: str, tmp_path: Path)
     values = [fine, beyond, fine, fine, beyond, fine, fine, beyond, fine, beyond, fine, worst, fine]
     (found,) = limits([*values])
     assert (found["onset"], found["worst_step"], found["score"]) == (7, 11, None)
-    assert found["sentence"].startswith(f"{name} is {side} {bound} from step 7 on, ")
+    assert found["sentence"].startswith(f"{name} is mostly {side} {bound} from step 7 on, ")
     assert f" at its worst; {source} " in found["sentence"]
     values[9] = fine  # of five, two are left
     assert limits([*values]) == []
