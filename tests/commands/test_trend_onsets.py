@@ -16,7 +16,7 @@ import math
 import random
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -618,57 +618,52 @@ def test_a_few_steps_are_no_run(tmp_path: Path) -> None:
 
 def test_an_event_begins_with_its_cause_not_with_an_effect(tmp_path: Path) -> None:
     """Longer responses from step 15 on lower the gradient norm, whose onset is found at 14."""
-    draw = np.random.default_rng(3)
-    rows = [
-        {
-            "step": step,
-            "length_mean": (13.0 if step >= 15 else 6.5) + 1e-3 * draw.normal(),
-            "gradient_norm": (0.05 if step >= 14 else 0.075) + 1e-3 * draw.normal(),
-        }
-        for step in range(30)
-    ]
-    found = answer("trend", log_of(tmp_path, rows))
+    levels = {
+        "length_mean": lambda step: 13.0 if step >= 15 else 6.5,
+        "gradient_norm": lambda step: 0.05 if step >= 14 else 0.075,
+    }
+    found = answer("trend", log_of(tmp_path, around(levels, 30, seed=3)))
     assert [one["onset"] for one in found["findings"]] == [14, 15]
     assert found["events"][0]["step"] == 15
     assert found["last_good_step"] == 13
 
 
-def log_of(folder: Path, rows: Sequence[Mapping[str, float]]) -> Path:
-    """A trainer's log of these steps."""
-    path = folder / "log.csv"
-    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
-    path.write_text("\n".join(lines))
+def log_of(folder: Path, columns: Mapping[str, Sequence[float]]) -> Path:
+    """A trainer's log of these columns, a value for each step."""
+    path, steps = folder / "log.csv", zip(*columns.values(), strict=True)
+    rows = [",".join(map(str, (step, *values))) for step, values in enumerate(steps)]
+    path.write_text("\n".join([",".join(("step", *columns)), *rows]))
     return path
+
+
+def around(
+    levels: Mapping[str, Callable[[int], float]], count: int, seed: int = 0
+) -> dict[str, Sequence[float]]:
+    """What each column is at each step, and a little noise."""
+    return {
+        name: [level(step) + 1e-3 * noise for step, noise in enumerate(noisy(seed + at, count))]
+        for at, (name, level) in enumerate(levels.items())
+    }
 
 
 def test_the_last_good_step_is_before_a_part_of_the_event_that_is_over(tmp_path: Path) -> None:
     """The clipping of steps 15 to 26 ends because nothing is learnt by then."""
-    draw = np.random.default_rng(0)
-    rows = [
-        {
-            "step": step,
-            "clip_ratio": (0.2 if 15 <= step < 27 else 0.01) + 1e-3 * draw.random(),
-            "entropy": (0.5 if step >= 20 else 1.0) + 1e-3 * draw.normal(),
-        }
-        for step in range(40)
-    ]
-    found = answer("trend", log_of(tmp_path, rows))
+    levels = {
+        "clip_ratio": lambda step: 0.2 if 15 <= step < 27 else 0.01,
+        "entropy": lambda step: 0.5 if step >= 20 else 1.0,
+    }
+    found = answer("trend", log_of(tmp_path, around(levels, 40)))
     (event,) = found["events"]
     assert (event["step"], found["last_good_step"]) == (15, 14)
 
 
 def test_what_changes_after_the_ratios_is_not_their_cause(tmp_path: Path) -> None:
     """A learning rate × 6 from step 15 on: a step later the policy is surer of its tokens."""
-    draw = np.random.default_rng(0)
-    rows = [
-        {
-            "step": step,
-            "clip_high": (0.2 if step >= 15 else 0.01) + 1e-3 * draw.random(),
-            "entropy": (0.5 if step >= 16 else 1.0) + 1e-3 * draw.normal(),
-        }
-        for step in range(40)
-    ]
-    found = answer("trend", log_of(tmp_path, rows))
+    levels = {
+        "clip_high": lambda step: 0.2 if step >= 15 else 0.01,
+        "entropy": lambda step: 0.5 if step >= 16 else 1.0,
+    }
+    found = answer("trend", log_of(tmp_path, around(levels, 40)))
     (event,) = found["events"]
     assert (event["step"], found["last_good_step"]) == (15, 14)
     assert event["metrics"][0] == "clip_high"
@@ -683,8 +678,7 @@ def test_a_share_that_mostly_is_0_changes_at_what_exceeds_the_steps_before(
     shares = [0.0, 0.0148, 0.0104, 0.0, 0.0, 0.0, 0.0127, 0.0, 0.0, 0.0, 0.0047, 0.0, 0.005]
     shares += [0.0, 0.0, 0.0, 0.0, 0.0107, 0.0, 0.0, 0.0, 0.0115, 0.1527, 0.3186, 0.2546, 0.2581]
     shares += [0.1267, 0.1525, 0.1878, 0.1898, 0.1512]
-    rows = [{"step": step, "clip_ratio": share} for step, share in enumerate(shares)]
-    found = answer("trend", log_of(tmp_path, rows))
+    found = answer("trend", log_of(tmp_path, {"clip_ratio": shares}))
     assert (found["findings"][0]["onset"], found["last_good_step"]) == (22, 21)
 
 

@@ -125,7 +125,7 @@ class Compared(Frames, Answer):
         low, high = firsts[0], firsts[-1]
         if len(rows) == 2:
             one, other = rows
-            losses = f"losses {_loss(one)} and {_loss(other)}, {_apart(one, other)}"
+            losses = f"losses {_loss(one)} and {_loss(other)}, {_difference(one, other)}"
             return f"{one.variant} and {other.variant} differ: {losses}"
         alike = sorted((each for each in groups if len(each) > 1), key=len, reverse=True)
         parts = [
@@ -189,7 +189,7 @@ def _agreeing(rows: Sequence[ComparedVariant]) -> str:
     return "agree" if len({*map(_loss, rows)}) == 1 else f"agree within {SAME:.2%}"
 
 
-def _apart(one: ComparedVariant, other: ComparedVariant) -> str:
+def _difference(one: ComparedVariant, other: ComparedVariant) -> str:
     """How far two losses are from each other, in words; rounding counts as 0."""
     gap = abs(one.loss - other.loss)
     rounding = gap <= _ROUNDING * (one.gradient_norm or 0.0)

@@ -255,7 +255,9 @@ def scan(space: Space, columns: tuple[F64, F64, F64]) -> Scan:
     return Scan(policy, values, order, starts)
 
 
-def evaluate(space: Space, sums: Sums, batch: str, question: Question) -> tuple[F64, F64, F64]:
+def evaluate_space(
+    space: Space, sums: Sums, batch: str, question: Question
+) -> tuple[F64, F64, F64]:
     """[C] each: J, or the loss, without what β multiplies; that; the magnitude of J."""
     policy, kl, size = (np.empty(len(space.bits)) for _ in range(3))
     for start in range(0, len(space.bits), _BLOCK):

@@ -20,7 +20,7 @@ from grpo_cli.commands.match.fit import (
     Chance,
     Factor,
     Scan,
-    evaluate,
+    evaluate_space,
     hits,
     rough_bits,
     scan,
@@ -218,7 +218,7 @@ class Run:
         penalised = space.grids[0].plan.swapped.get("kl") != "none"
         if penalised and len(sums.references) > 1:
             space.reasons.setdefault(REFERENCE, _MIXED)
-        return evaluate(space, sums, self._batch, question)
+        return evaluate_space(space, sums, self._batch, question)
 
     def chance(self, bits: float = 63.0, room: float = 0.0) -> float:
         """Conventions of so many bits or fewer that hit all the numbers by chance.

@@ -110,7 +110,7 @@ class Search:
         if not run.reproduced:
             run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
         if not run.matches:
-            run.nearest = evaluate(questions[-1], run.near(Families(first, space)))
+            run.nearest = evaluate_candidates(questions[-1], run.near(Families(first, space)))
         pairs = zip(entries(run.matches), run.matches, strict=True)
         run.matches = [one for _, one in sorted(pairs, key=lambda pair: (pair[0], pair[1].bits))]
         run.close()
@@ -148,10 +148,10 @@ class Search:
         *before, last = questions
         for question in before:
             if question.others:
-                confirmed = evaluate(question, like)
+                confirmed = evaluate_candidates(question, like)
                 like = [one for one in confirmed if agrees(one, question)]
                 kept = [one for one in kept if one in like and all_agree(one, question)]
-        confirmed = evaluate(last, [*found, *rows])
+        confirmed = evaluate_candidates(last, [*found, *rows])
         giving = [one for one in confirmed if one not in rows and _gives(one, last)]
         like = [one for one in giving if one in like and agrees(one, last)]
         matches = [one for one in like if one in kept and all_agree(one, last)]
@@ -169,7 +169,7 @@ class Search:
         return without_chance(matches, last.target)
 
 
-def evaluate(question: Question, found: Sequence[Candidate]) -> list[Candidate]:
+def evaluate_candidates(question: Question, found: Sequence[Candidate]) -> list[Candidate]:
     """The candidates with their numbers on a question's records, of those that can be evaluated."""
     kept = []
     for one in found:

@@ -31,14 +31,13 @@ from grpo_cli.commands.trend.step import FAR, INFO, WARNING, Finding, Flags, Pla
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Limit, Watch
 from grpo_cli.terminal.numbers import brief, shell_line, shown
 
+COPIED_REFERENCE = "log_probs_ref equals log_probs_old at all tokens"
 _FACTOR = 1.2
 """The least factor that says more than two numbers."""
 _WHOLE = 10
 """The factor from which on it is given without decimals."""
 _LATEST = 4
 """A drift's last values; their median is shown."""
-
-
 _ENDS = 5
 """The values at either end of what goes one way all along; their medians are shown."""
 
@@ -96,9 +95,6 @@ def _copied_reference(steps: Steps, found: Sequence[Finding], flags: Flags) -> I
         more |= {"after": level_of(values[at : at + FUTURE])}
     more |= _commands("kl_k3", steps[at], steps[at], flags)
     yield Finding("kl_k3", SHIFT if at else STUCK, number, sentence, direction=DOWN, **more)
-
-
-COPIED_REFERENCE = "log_probs_ref equals log_probs_old at all tokens"
 
 
 def _series(steps: Steps, name: str) -> _Series | None:
