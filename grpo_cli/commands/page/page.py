@@ -159,7 +159,10 @@ def blocks(
     source, batch = Source(records, breakdown), breakdown.batch
     wholes = rows(source, "record", chosen=_OF_RECORD)
     inner, columns = rows(source, "response", chosen=_OF_RESPONSE), [*_columns(breakdown)]
-    tokens_of = all_columns(source, "token", ("token", "token_id", "position"))
+    named = all(one.tokens is not None for one in records)
+    tokens_of = all_columns(
+        source, "token", ("token",) if named else ("token", "token_id", "position")
+    )
     ends = bounds(batch.responses)
     for one in drawn:
         every, first = inner[one.record]["responses"], int(batch.records.starts[one.record])
@@ -305,9 +308,10 @@ def _near_expm1(x: F64) -> F64:
     """eˣ − 1 but for some roundings where |x| is below 2."""
     x, found = np.clip(0.25 * x, -1.0, 1.0), np.zeros(len(x))
     for factor in _TAYLOR:
-        found = found * x + factor
-    found = found * x
-    found = found * (found + 2.0)
+        found *= x
+        found += factor
+    found *= x
+    found *= found + 2.0
     return found * (found + 2.0)
 
 
@@ -330,13 +334,15 @@ def _planes(numbers: NDArray[np.int64]) -> tuple[list[str], bytes, bytes]:
         and those of all "s".
     """
     count = numbers.shape[1]
-    little = np.ascontiguousarray(numbers).astype("<i8", copy=False).view(np.uint8)
-    planes = little.reshape(len(numbers), count, 8).transpose(0, 2, 1).copy()
+    little = np.ascontiguousarray(numbers).astype("<i8", copy=False)
+    filled = np.bitwise_or.reduce(little, axis=1)[:, None].view(np.uint8) != 0
+    planes = little.view(np.uint8).reshape(len(numbers), count, 8).transpose(0, 2, 1)[filled]
     step = count // _SAMPLE
-    sample = np.sort(planes[:, :, : step * _SAMPLE : max(step, 1)], axis=2)
-    is_dense = (sample[:, :, 1:] != sample[:, :, :-1]).sum(axis=2) >= _DIFFERENT
-    letters = np.where(is_dense, "s", np.where(planes.any(axis=2), "d", "0"))
-    deflates = planes[letters == "d"].tobytes()
+    sample = np.sort(planes[:, : step * _SAMPLE : max(step, 1)], axis=1)
+    is_dense = (sample[:, 1:] != sample[:, :-1]).sum(axis=1) >= _DIFFERENT
+    letters = np.full(filled.shape, "0")
+    letters[filled] = np.where(is_dense, "s", "d")
+    deflates = planes[~is_dense].tobytes()
     return ["".join(row) for row in letters.tolist()], deflates, planes[is_dense].tobytes()
 
 

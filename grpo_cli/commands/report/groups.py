@@ -24,8 +24,8 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
 from grpo_cli.engine.fold import Accumulator
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.variants.plan import Plan
@@ -259,7 +259,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
         kept: list[Raw | InputError] = []
         for raw in decoded.items:
             if isinstance(raw, NoLogProbsError):
-                self._add_rewards(raw)
+                self.add_rewards(raw)
             if not isinstance(raw, Raw):
                 continue
             try:
@@ -268,12 +268,19 @@ class KeptGroups(Accumulator[Breakdown | None]):
                 continue
             if step.number not in self.choice.steps:
                 continue
-            step.metadata = text_fields(raw.value)
+            step.texts = text_fields(raw.value)
             raw.batch = step
             kept.append(raw)
         return DecodedChunk(kept, decoded.keys)
 
-    def _add_rewards(self, record: NoLogProbsError) -> None:
+    def add_used(self, used: Chunk | NoLogProbsError) -> None:
+        """Adds records that were read before."""
+        if isinstance(used, NoLogProbsError):
+            self.add_rewards(used)
+        else:
+            self.add(used, self.evaluate(used))
+
+    def add_rewards(self, record: NoLogProbsError) -> None:
         """Adds a record without log-probs to its group, if its step is kept."""
         signal, source = record.signal, record.source or ""
         try:
@@ -290,11 +297,9 @@ class KeptGroups(Accumulator[Breakdown | None]):
         known.lengths.extend(later.lengths)
 
     def evaluate(self, chunk: Chunk) -> Breakdown | None:
-        """The breakdown of records; None of one that lacks what the objective needs."""
-        with suppress(InputError, HyperparameterError):
+        """The breakdown of records; None of those that lack what the objective needs."""
+        with suppress(MissingColumnError):
             return Evaluator(self.plan, self.statistics).evaluate(chunk)
-        if len(chunk.of_batches) > 1:
-            raise InputError("some of these records cannot be evaluated")
         return None
 
     def add(self, chunk: Chunk, found: Breakdown | None) -> None:
@@ -344,6 +349,8 @@ class KeptGroups(Accumulator[Breakdown | None]):
         for at, (owner, number, rows) in enumerate(places):
             found = chunk.records[owner]
             step: Any = steps[owner]
+            if step.number not in self.choice.steps:
+                continue
             place = (step.number, found.source, found.name)
             responses = self.choice.pointed.get(place, {})
             pointed = sorted(responses.keys() & rows)
@@ -359,7 +366,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
                 "labelled": label is not None,
                 "pointed": pointed,
             }
-            drawn = Drawn(step.metadata, owner, rows)
+            drawn = Drawn(step.texts, owner, rows)
             yield Group(group, priority), step.number, drawn
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from grpo_cli.batch import F64
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
-from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens, worst_in
+from grpo_cli.commands.report.groups import Choice, KeptGroups, choose, limit_tokens, worst_in
 from grpo_cli.commands.trend.answer import of_steps
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.events import Event
@@ -43,7 +43,7 @@ def page_of(
     stored: StoredOptions,
     command: str | None = None,
 ) -> Iterator[str]:
-    """The page of a run that was read, in parts; its records are read again for their groups.
+    """The page of a run that was read, in parts.
 
     Args:
         run: the run, or the steps of a log.
@@ -126,11 +126,7 @@ def _of_records(
     choice = choose(
         steps, answer.findings, most=stored.steps, groups=stored.groups, seed=stored.seed
     )
-    make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
-    places, reader = [steps.numbers.index(number) for number in choice.steps], run.reader
-    if 2 * len(places) <= len(steps):  # else most records are read, faster without a condition
-        reader = of_steps(reader, [steps[at] for at in places], run.step_source)
-    read = first_pass(reader, make)
+    read = _groups(run, steps, choice)
     lost = limit_tokens(read.steps, choice.groups, stored.tokens)
     whole = _head(answer) | {"alone": run.alone}
     if field is not None:
@@ -152,11 +148,25 @@ def _of_records(
     around = {  # as ``trend --at``
         str(number): {
             one.name: [one.before, one.after, one.size]
-            for one in metrics_at(shown, at, answer.findings)
+            for one in metrics_at(shown, steps.numbers.index(number), answer.findings)
         }
-        for number, at in zip(choice.steps, places, strict=True)
+        for number in choice.steps
     }
     return whole | {"kept": reasons, "groups": groups, "around": around} | sample, blocks
+
+
+def _groups(run: Run, steps: Steps, choice: Choice) -> KeptGroups:
+    """The groups of the steps that are kept; of a long run the records are read again."""
+    make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
+    if run.kept is not None:
+        found = make()
+        for used in run.kept:
+            found.add_used(used)
+        return found
+    places, reader = [steps.numbers.index(number) for number in choice.steps], run.reader
+    if 2 * len(places) <= len(steps):  # else most records are read, faster without a condition
+        reader = of_steps(reader, [steps[at] for at in places], run.step_source)
+    return first_pass(reader, make)
 
 
 def _in_tables(answer: Trend) -> dict[str, F64]:
