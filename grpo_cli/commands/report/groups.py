@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,43 +182,31 @@ def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -
     return lost
 
 
-class RewardedGroup(NamedTuple):
-    """A group of records that have rewards and no log-probs.
-
-    Attributes:
-        first: the record that comes first.
-        rewards, lengths: of each response; None where they are unknown.
-    """
-
-    first: NoLogProbsError
-    rewards: list[float | None]
-    lengths: list[int | None]
-
-    @property
-    def group(self) -> Group:
-        """The numbers that the page shows."""
-        known = np.array([one for one in self.rewards if one is not None], dtype=np.float64)
-        lengths = [one for one in self.lengths if one is not None]
-        label = self.first.signal.group
-        rewards = Ragged(np.array([len(known)]), known)
-        facts: dict[str, Any] = {
-            "source": self.first.source,
-            "line": self.first.line,
-            "record": f"line {self.first.line}",
-            "responses": len(self.rewards),
-            "tokens": sum(lengths),
-            "reward_mean": _or_none(means(rewards))[0],
-            "reward_std": _or_none(deviations(rewards))[0],
-            "length_mean": sum(lengths) / len(lengths) if lengths else None,
-            "length_max": max(lengths, default=None),
-            **dict.fromkeys(("clip_fraction", "log_ratio_max", *_OF_TOKENS)),
-            "rewards": self.rewards,
-            "lengths": self.lengths,
-            "group": 0 if label is None else label,
-            "labelled": label is not None,
-            "pointed": [],
-        }
-        return Group(facts, 0)
+def _of_rewards(records: Sequence[NoLogProbsError]) -> Group:
+    """The numbers of a group of records that have rewards and no log-probs."""
+    first, signals = records[0], [one.signal for one in records]
+    every = [reward for signal in signals for reward in signal.rewards]
+    lengths = [length for signal in signals for length in signal.lengths]
+    known = np.array([one for one in every if one is not None], dtype=np.float64)
+    rewards, measured = Ragged(np.array([len(known)]), known), [n for n in lengths if n is not None]
+    facts: dict[str, Any] = {
+        "source": first.source,
+        "line": first.line,
+        "record": f"line {first.line}",
+        "responses": len(every),
+        "tokens": sum(measured),
+        "reward_mean": _or_none(means(rewards))[0],
+        "reward_std": _or_none(deviations(rewards))[0],
+        "length_mean": sum(measured) / len(measured) if measured else None,
+        "length_max": max(measured, default=None),
+        **dict.fromkeys(("clip_fraction", "log_ratio_max", *_OF_TOKENS)),
+        "rewards": every,
+        "lengths": lengths,
+        "group": 0 if first.signal.group is None else first.signal.group,
+        "labelled": first.signal.group is not None,
+        "pointed": [],
+    }
+    return Group(facts, 0)
 
 
 @dataclass
@@ -241,7 +229,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
     choice: Choice
     statistics: BatchStatistics | None
     steps: dict[int, list[Group]] = field(default_factory=dict)
-    rewarded: dict[tuple[int, Any], RewardedGroup] = field(default_factory=dict)
+    rewarded: dict[tuple[int, Any], list[NoLogProbsError]] = field(default_factory=dict)
 
     headers = True
     settings: ClassVar[tuple[str, ...]] = ("plan", "step_source", "choice", "statistics")
@@ -258,43 +246,31 @@ class KeptGroups(Accumulator[Breakdown | None]):
     def _kept(self, decoded: DecodedChunk) -> DecodedChunk:
         kept: list[Raw | InputError] = []
         for raw in decoded.items:
-            if isinstance(raw, NoLogProbsError):
-                self.add_rewards(raw)
-            if not isinstance(raw, Raw):
-                continue
-            try:
-                step = self.step_source.of_record(raw)
-            except InputError:
-                continue
-            if step.number not in self.choice.steps:
-                continue
-            step.texts = text_fields(raw.value)
-            raw.batch = step
-            kept.append(raw)
+            with suppress(InputError):
+                if isinstance(raw, NoLogProbsError):
+                    self._add_rewards(raw)
+                elif isinstance(raw, Raw):
+                    step = self.step_source.of_record(raw)
+                    if step.number in self.choice.steps:
+                        step.texts = text_fields(raw.value)
+                        raw.batch = step
+                        kept.append(raw)
         return DecodedChunk(kept, decoded.keys)
 
     def add_used(self, used: Chunk | NoLogProbsError) -> None:
         """Adds records that were read before."""
         if isinstance(used, NoLogProbsError):
-            self.add_rewards(used)
+            self._add_rewards(used)
         else:
             self.add(used, self.evaluate(used))
 
-    def add_rewards(self, record: NoLogProbsError) -> None:
+    def _add_rewards(self, record: NoLogProbsError) -> None:
         """Adds a record without log-probs to its group, if its step is kept."""
-        signal, source = record.signal, record.source or ""
-        try:
-            step = self.step_source.number(signal.step, source, record.line)
-        except InputError:
-            return
+        group, source = record.signal.group, record.source or ""
+        step = self.step_source.number(record.signal.step, source, record.line)
         if step in self.choice.steps:
-            name = (source, record.line) if signal.group is None else signal.group
-            self._join((step, name), RewardedGroup(record, signal.rewards, signal.lengths))
-
-    def _join(self, name: tuple[int, Any], later: RewardedGroup) -> None:
-        known = self.rewarded.setdefault(name, later._replace(rewards=[], lengths=[]))
-        known.rewards.extend(later.rewards)
-        known.lengths.extend(later.lengths)
+            name = (source, record.line) if group is None else group
+            self.rewarded.setdefault((step, name), []).append(record)
 
     def evaluate(self, chunk: Chunk) -> Breakdown | None:
         """The breakdown of records; None of those that lack what the objective needs."""
@@ -323,15 +299,15 @@ class KeptGroups(Accumulator[Breakdown | None]):
         """Adds the groups of the input that follows."""
         for step, groups in later.steps.items():
             self.steps.setdefault(step, []).extend(groups)
-        for name, group in later.rewarded.items():
-            self._join(name, group)
+        for name, records in later.rewarded.items():
+            self.rewarded.setdefault(name, []).extend(records)
 
     @property
     def all_groups(self) -> dict[int, list[Group]]:
         """The groups of each step, those without log-probs last."""
         found = {step: [*groups] for step, groups in self.steps.items()}
-        for (step, _), one in self.rewarded.items():
-            found.setdefault(step, []).append(one.group)
+        for (step, _), records in self.rewarded.items():
+            found.setdefault(step, []).append(_of_rewards(records))
         return found
 
     def _groups(
